@@ -92,9 +92,15 @@ def at_defaults(settings: Settings, *unread: str) -> Settings:
 def claims(intention: Intention) -> dict[str, Any]:
     """Return what `check_claims` has to know about the arms."""
     same = {"name", "kl", "entropy", "learning_rate", "trajectory_score"}
+    later = set(AgentArm.model_fields) - same - {"schedule", "seeds"}
     return {
         "arms": tuple(
-            ClaimArm(**arm.model_dump(include=same), schedule=arm.schedule.kind, warmup_steps=arm.schedule.warmup_steps)
+            ClaimArm(
+                **arm.model_dump(include=same),
+                schedule=arm.schedule.kind,
+                warmup_steps=arm.schedule.warmup_steps,
+                further={key: canonical_json(value) for key, value in arm.model_dump(include=later).items()},
+            )
             for arm in arms(intention)
         ),
         "reference_arm": intention.reference_arm,

@@ -21,6 +21,7 @@ from lever_pipe.report.agent.runs import (
     seeds_cell,
     table_of,
     told,
+    weight_cell,
 )
 from lever_pipe.report.cells import Cell, Code, Name, Number, derived, gap, level, minus, say
 from lever_pipe.report.evidence import EvidenceRow
@@ -87,8 +88,8 @@ def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
     evaluated = [step for mode in MODES for step in view.curve(f"arm~{arm.name}", mode)]
     return {
         "model": say("doc003.sized", model=model, n=parameters) if parameters else Name(model),
-        "kl": _penalty(arm.kl),
-        "entropy": Name(f"{arm.entropy:g}"),
+        "kl": _penalty(arm.kl and weight_cell(arm.kl, arm.kl_schedule)),
+        "entropy": weight_cell(arm.entropy, arm.entropy_schedule),
         "learning_rate": Name(f"{arm.learning_rate or grpo.learning_rate:g}"),
         "schedule": schedule_cell(arm.schedule),
         "group": grpo.group,

@@ -320,6 +320,12 @@ def seeds_cell(seeds: Sequence[int]) -> Cell:
 
 
 def schedule_cell(schedule: Schedule) -> Cell:
-    """Return a schedule of the learning rate in words."""
-    then = say(f"agent.schedule.{schedule.kind}")
+    """Return a schedule in words."""
+    then = say(f"agent.schedule.{schedule.kind}", **({"target": schedule.target} if schedule.target else {}))
     return say("agent.schedule.warm", n=schedule.warmup_steps, then=then) if schedule.warmup_steps else then
+
+
+def weight_cell(weight: float, schedule: Schedule) -> Cell:
+    """Return the weight of a loss term, with its schedule unless that is plainly constant."""
+    plain = Name(f"{weight:g}")
+    return plain if schedule == Schedule() else say("agent.weight", peak=plain, schedule=schedule_cell(schedule))

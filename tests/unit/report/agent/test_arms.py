@@ -7,7 +7,7 @@ import pytest
 from agent_runs import ARMS, Study
 from agent_tables import SAY, Tabulate, Tabulated, tabulate
 
-from lever_pipe.experiment.agent_config import Environment
+from lever_pipe.experiment.agent_config import Environment, Schedule, Stop
 from lever_pipe.report.agent.checks import identities, reward_unit, texts
 from lever_pipe.report.evidence import EvidenceRow
 
@@ -92,6 +92,27 @@ def test_other_factors_get_a_column(tabulated: Tabulate) -> None:
     rows = tabulated(Study(arms=(ARMS[0], other), steps=5)).rows("agent-arms")
     found = [(row["Learning rate"], row["Trajectory score"]) for row in rows[:2]]
     assert found == [("0.0002", "sum of turn rewards"), ("0.0005", "mean of turn rewards")]
+
+
+def test_arms_that_adapt_rise_and_stop_stand_beside_the_others(tabulated: Tabulate, default: Tabulated) -> None:
+    """Of three seeds of the arm that stops all end at step 20, the others at step 45."""
+    stopping = {"name": "early", "stop": Stop(patience=2, least_change=0.01)}
+    early = ARMS[4].model_copy(update=stopping | {"kl_schedule": Schedule(kind="adaptive", target=0.02, horizon=640)})
+    staged = ARMS[1].model_copy(update={"name": "staged", "kl_schedule": Schedule(kind="rising")})
+    found = tabulated(Study(arms=(ARMS[0], ARMS[4], early, staged), lengths={"early": 20}))
+    rows = {row["Arm"].partition(" ")[0]: row for row in found.rows("agent-arms")}
+    assert [rows[name]["KL"] for name in ("bundle", "early", "staged")] == [
+        "0.01", "0.01, adapted to 0.02 nats a token", "0.01, linear rise"
+    ]  # fmt: skip
+    assert rows["early"]["Difference, sampled"]
+    told = "early stops once its validation curve (reward, sampled) has risen by no more than 0.01 in 2 evaluations"
+    assert f"{told}, and selects by it: its runs ended behind step 20, 20 and 20 of 45" in found.told("agent-arms")
+    ended = [(row["Planned"], row["Executed"]) for row in found.rows("agent-runs", Arm="early")]
+    assert ended == [("45", "20")] * 3
+    (row,) = found.rows("004-advice", **{"The document": "A small KL coefficient early"})
+    assert "staged" in row["Ours"]
+    assert "early" not in row["Ours"]
+    assert "stops once" not in default.told("agent-arms")
 
 
 def test_secondary_endpoints_of_both_decodings(default: Tabulated) -> None:
