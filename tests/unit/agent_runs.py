@@ -59,8 +59,8 @@ class Study:
     samples: int = 4
     engine: str = "native"
     executed: int | None = None
-    lengths: Mapping[str, int] = field(default_factory=dict)
-    """Executed steps of arms that stopped early."""
+    lengths: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Executed steps of runs that stopped early."""
     has_test: bool = True
     modes: tuple[str, ...] = ("greedy", "sampled")
     skill: Skill | None = None
@@ -240,7 +240,7 @@ def write_start(place: Path, study: Study) -> dict[str, tuple[Path, ...]]:
 
 
 def write_run(place: Path, study: Study, run: AgentRun) -> dict[str, Path]:
-    study = replace(study, executed=study.lengths.get(run.arm, study.executed))
+    study = replace(study, executed=study.lengths.get((run.arm, run.seed), study.executed))
     found = [evaluate(study, run, "val", "current", step) for step in study.evaluated]
     curve = [row for rows, _ in found for row in rows]
     selected = [row for row in curve if row.mode == study.modes[-1]]

@@ -152,13 +152,15 @@ def _verdict(gap: Number | None, expected: int, p: float) -> Verdict:
 def _of_arms(view: AgentView, factor: str) -> Cell:
     """Return what the arms that differ in one factor alone score against the reference arm, in each decoding, or None.
 
-    A schedule of KL comes with its KL.
+    A schedule of KL comes with its KL, and only rises: a small coefficient early, a larger one late.
     """
     base, keys = view.arm(view.reference), (*WEIGHTS, *SCHEDULES, "stop")
     texts = []
     for arm in view.arms:
         changed = {name for name in keys if getattr(arm, name) != getattr(base, name)}
-        is_fit = changed - ({"kl"} if factor == KL_SCHEDULE else set()) == {factor}
+        is_fit = changed == {factor}
+        if factor == KL_SCHEDULE:
+            is_fit = changed - {"kl"} == {factor} and arm.kl_schedule.kind in ("constant", "rising")
         gaps = [(mode, view.difference(arm.name, mode)) for mode in MODES] if is_fit else []
         parts = [say("advice.gap", where=say(f"agent.{mode}"), gap=gap) for mode, gap in gaps if gap is not None]
         texts += [say("advice.arm", arm=arm.name, gaps=parts)] if parts else []

@@ -10,13 +10,14 @@ from lever_pipe.report.agent.runs import (
     MODES,
     START,
     AgentView,
+    mean_of,
     run_of,
     schedule_cell,
     seeds_cell,
     table_of,
     weight_cell,
 )
-from lever_pipe.report.cells import Cell, Code, Name, Series, holm, level, minus, say
+from lever_pipe.report.cells import Cell, Code, Name, Series, derived, holm, level, minus, say
 from lever_pipe.report.evidence import ALPHA, SIGN_FLIP, STUDENT
 from lever_pipe.report.table import Table, TableLine
 
@@ -90,18 +91,27 @@ def _scores(view: AgentView, arm: AgentArm) -> Iterator[Cell]:
 def _after(view: AgentView, arm: str) -> Iterator[Cell]:
     for metric in ("kl_end", "entropy_end"):
         yield level(view.find(f"arm~{arm}", metric), 3, interval=False)
-    rows = view.evidence.where(f"arm~{arm}", "end_malformed", subset="test", mode="sampled")
-    yield level(max(rows, key=lambda row: (row.runs, int(row.at)), default=None), 1, scale=100)
+    yield _malformed(view, arm)
+
+
+def _malformed(view: AgentView, arm: str) -> Cell:
+    """Return the share of unreadable calls in the held-out episodes of the last policy, mean over seeds."""
+    of = {"metric": "end_malformed", "subset": "test", "mode": "sampled"}
+    by_seed = [view.evidence.where(run_of(arm, seed), **of) for seed in view.seeds[arm]]
+    last = [max(rows, key=lambda row: int(row.at)) for rows in by_seed if rows]
+    if len({row.at for row in last}) > 1:  # no step is the last of all seeds
+        return derived(100 * mean_of(row.value for row in last), 1, last, "mean over seeds at their last steps")
+    rows = view.evidence.where(f"arm~{arm}", **of)
+    return level(max(rows, key=lambda row: (row.runs, int(row.at)), default=None), 1, scale=100)
 
 
 def _stops(view: AgentView) -> Iterator[Cell]:
     """Yield of each arm that may stop early what it stops by, and behind how many steps each of its runs ended."""
     for arm in view.arms:
         if arm.stop is not None:
-            ends = [view.find(run_of(arm.name, seed), "executed_steps", at="run") for seed in view.seeds[arm.name]]
             told = arm.stop.model_dump() | {"mode": say(f"agent.{arm.stop.mode}"), "steps": view.config.grpo.steps}
             told |= {"metric": say(f"agent.stop_metric.{arm.stop.metric}")}
-            yield say("agent.stops", arm=Code(arm.name), ends=[level(end, 0) for end in ends], **told)
+            yield say("agent.stops", arm=Code(arm.name), ends=view.ended(arm.name), **told)
 
 
 def _overlap(view: AgentView) -> Iterator[Cell]:

@@ -82,7 +82,6 @@ def _configuration(view: AgentView) -> Table:
 def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
     grpo, run = view.config.grpo, run_of(arm.name, view.seeds[arm.name][0])
     model = next(study.model for study in view.material.config.studies if study.name == "intention")
-    facts = {name: level(view.find(run, name, at="run"), 0) for name in ("planned_steps", "executed_steps")}
     parameters = level(view.find(run, "n_parameters", at="run"), 0)
     device = view.find(run, "device", at="run")
     evaluated = [step for mode in MODES for step in view.curve(f"arm~{arm.name}", mode)]
@@ -94,7 +93,8 @@ def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
         "schedule": schedule_cell(arm.schedule),
         "group": grpo.group,
         "prompts": grpo.prompts,
-        **facts,
+        "planned_steps": level(view.find(run, "planned_steps", at="run"), 0),
+        "executed_steps": view.ended(arm.name),
         "last_step": Name(str(max(evaluated))) if evaluated else None,
         "seeds": seeds_cell(view.seeds[arm.name]),
         "score": say(f"doc003.score.{arm.trajectory_score or grpo.trajectory_score}"),
