@@ -453,6 +453,6 @@ class Intention(Section):
                 if schedule.horizon is not None and schedule.horizon < grpo.episodes:
                     fault = f"must be at least the {grpo.episodes} episodes of a step, got {schedule.horizon}."
                     yield (*place, "horizon"), f"{fault} Raise it."
-            if getattr(arm, "stop", None) is not None:
+            if (stop := getattr(arm, "stop", None)) is not None:
                 bound = "the evaluations after the start but the last"
-                yield from at_most(("arms", index, "stop", "patience"), arm.stop.patience, bound, last, do)
+                yield from at_most(("arms", index, "stop", "patience"), stop.patience, bound, last, do)
