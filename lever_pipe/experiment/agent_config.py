@@ -6,11 +6,11 @@ do not state is marked inferred or chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, rule
 
@@ -328,6 +328,13 @@ class AgentArm(Section):
     learning_rate: float | None = Field(None, gt=0, le=1)
     """None takes that of `grpo`."""
     seeds: Distinct[RunSeed] = Field((0,), min_length=1)
+
+    @field_validator(*WEIGHTS, mode="before")
+    @classmethod
+    def _is_no_schedule(cls, value: object, about: ValidationInfo) -> object:
+        if isinstance(value, Mapping):
+            raise ValueError(f"must be a number; how it moves stands under {about.field_name}_schedule")  # noqa: TRY004 - pydantic hears ValueError
+        return value
 
     @rule
     def _schedules_move_something(self) -> Iterator[Fault]:

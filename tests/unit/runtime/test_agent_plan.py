@@ -192,6 +192,10 @@ def test_every_member_of_the_configuration_exists() -> None:
             "'cosin'. Did you mean 'cosine'?",
         ),
         (
+            {"arms": arms(bundle={"kl": {"kind": "cosine"}})},
+            "intention.arms[4].kl: must be a number; how it moves stands under kl_schedule, got {'kind': 'cosine'}. ",
+        ),
+        (
             {"arms": arms(bundle={"schedule": {"kind": "adaptive", "target": 1, "horizon": 64}})},
             "intention.arms[4].schedule.kind: must be constant, linear, cosine or rising, got 'adaptive'. Only kl_sch",
         ),
