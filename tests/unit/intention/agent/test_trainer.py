@@ -227,25 +227,26 @@ def test_scheduled_weights_act_and_are_told(tmp_path: Path) -> None:
         # 12 episodes of 24: half of the error, of which a fifth counts; more entropy needs less of a bonus.
         weight *= 1 - 0.5 * min(0.2, max(-0.2, row.values["entropy"] / 0.3 - 1))
     assert weight != 0.5
-    # The first step has no penalty: its only update before the first measure is that of an arm without one.
+    # At the first step the penalty weighs nothing: both of its updates are those of an arm without one.
     free = rows_of(tmp_path / "free", training(arm=arm | {"kl": 0.0, "kl_schedule": Schedule()}, **settings)).metrics
     assert rows[0].values["grad_norm"] == free[0].values["grad_norm"]
     assert rows[-1].values["kl"] < free[-1].values["kl"]
 
 
 def test_a_run_stops_by_its_curve_and_keeps_the_best_of_it(tmp_path: Path) -> None:
-    stop = Stop(metric="coverage", mode="greedy", patience=2)
-    settings = {"steps": 30, "learning_rate": 1e-2, "evaluation": {"every": 1}}
-    found = rows_of(tmp_path, training(arm={"stop": stop}, **settings))
-    curve = [row.values["coverage"] for row in found.evaluations if row.mode == "greedy"]
+    config = training(
+        arm={"stop": Stop(metric="coverage", patience=3)}, steps=14, learning_rate=1e-3, evaluation={"every": 1}
+    )
+    found = rows_of(tmp_path, config)
+    curve = [row.values["coverage"] for row in found.evaluations if row.mode == "sampled"]
     done, n = found.done, len(curve) - 1
     assert (done.reason, done.executed_steps, len(found.metrics)) == ("stopped early", n, n)
-    assert n < 30
-    assert max(curve[-2:]) <= max(curve[:-2])
-    assert all(max(curve[k - 1 : k + 1]) > max(curve[: k - 1]) for k in range(2, n))  # and nowhere before
-    assert done.best_step == curve.index(max(curve))
-    assert [evaluation.rows[0].step for evaluation in evaluate_here(tmp_path, tmp_path / "test", tmp_path / "done.json",
-            training(arm={"stop": stop}, **settings))] == [n, done.best_step]  # fmt: skip
+    assert 3 < n < 14
+    assert max(curve[-3:]) <= max(curve[:-3])
+    assert all(max(curve[k - 2 : k + 1]) > max(curve[: k - 2]) for k in range(3, n))  # and nowhere before
+    assert done.best_step == curve.index(max(curve)) > 0
+    tested = evaluate_here(tmp_path, tmp_path / "test", tmp_path / "done.json", config)
+    assert [evaluation.rows[0].step for evaluation in tested] == [n, done.best_step]
 
 
 def test_the_arm_decides_before_the_common_settings(tmp_path: Path) -> None:
