@@ -249,7 +249,7 @@ def curve_statistics(path: Path) -> Iterator[EvidenceRow]:
 
 
 def curves(path: Path) -> Iterator[EvidenceRow]:
-    """Yield every metric of every step as mean over seeds, of `curves.csv`; in training where all came so far.
+    """Yield every metric of every step as mean over seeds, of `curves.csv`; before the end where all came so far.
 
     Evaluations stand by seed too, and so do the training metrics of `BY_SEED` at the first and the evaluated steps.
     A training metric has, for each arm, the least and most of all steps and seeds, and the sum and spread (standard

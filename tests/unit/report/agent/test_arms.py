@@ -132,6 +132,17 @@ def test_arms_that_adapt_rise_and_stop_stand_beside_the_others(tmp_path: Path, d
     assert "stops once" not in default.told("agent-arms")
 
 
+def test_a_term_counts_in_the_loss_with_the_weight_that_each_step_told(tabulated: Tabulate) -> None:
+    def share(kl: float, **told: float) -> str:
+        arm = ARMS[1].model_copy(update={"kl": kl})
+        found = tabulated(
+            Study(arms=(ARMS[0], arm), steps=5, metrics={"kl": 1.0, "kl_loss": 1.0, **told}), document_arm="kl_only"
+        )
+        return found.row("agent-runs", Arm="kl_only")["KL in the loss (%)"]
+
+    assert share(0.01, kl_coefficient=0.005) == share(0.005) != share(0.01)
+
+
 def test_secondary_endpoints_of_both_decodings(default: Tabulated) -> None:
     rows = default.rows("agent-secondary")
     assert [(row["Arm"], row["Decoding"]) for row in rows] == [
