@@ -6,11 +6,11 @@ do not state is marked inferred or chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, rule
 
@@ -20,6 +20,10 @@ TurnCredit = Literal["equalized", "r2g", "em"]
 EvaluationMode = Literal["greedy", "sampled"]
 WRITTEN_TASKS = ("json", "parquet")
 """Sources of tasks that people wrote, whose details no rule knows."""
+WEIGHTS = {"kl": "kl_coefficient", "entropy": "entropy_coefficient"}
+"""Terms of the loss that an arm weighs, and the training metric that tells a scheduled weight."""
+SCHEDULES = ("schedule", *(f"{term}_schedule" for term in WEIGHTS))
+"""Keys of an arm: of the learning rate, then of the weights."""
 START_ARM = "start"
 """Under this name the policy that every run starts from stands beside the arms."""
 
@@ -194,14 +198,50 @@ class WarmStart(Section):
     """Chance before each turn that it stops."""
 
 
-class Schedule(Section):
-    """Learning rate against completed updates (source: verl)."""
+def _is_default(value: object) -> bool:
+    """Return whether a key that identities leave out is at its default."""
+    return value is None or value == Schedule()
 
-    kind: Literal["constant", "cosine"] = "constant"
+
+class Schedule(Section):
+    """A learning rate (source: verl) or the weight of a loss term against completed steps."""
+
+    kind: Literal["constant", "linear", "cosine", "rising", "adaptive"] = "constant"
+    """`linear` and `cosine` fall from the peak, `rising` goes straight up to it. `adaptive`, for weights alone, begins
+    there and follows `target` (source: Ziegler 2019)."""
     warmup_steps: int = Field(0, ge=0)
-    """Updates of linear warm-up; the first of them has learning rate `minimum`."""
+    """Steps of linear warm-up; the first of them has `minimum`."""
     minimum: float = Field(0.0, ge=0, le=1)
-    """Share of the peak at which warm-up begins and the cosine ends."""
+    """Share of the peak at which warm-up and rise begin and the others end."""
+    target: float | None = Field(None, gt=0, le=100, exclude_if=_is_default)
+    """`adaptive` only: the KL or entropy in nats a token that the weight is to hold."""
+    horizon: int | None = Field(None, ge=1, exclude_if=_is_default)
+    """`adaptive` only: episodes in which the weight moves by about a fifth at most."""
+
+    @rule
+    def _keys_are_read(self) -> Iterator[Fault]:
+        is_adaptive = self.kind == "adaptive"
+        for key in ("target", "horizon"):
+            value = getattr(self, key)
+            if is_adaptive and value is None:
+                yield (key,), "must be given with kind: adaptive, got nothing. Add it."
+            if not is_adaptive and value is not None:
+                yield (key,), f"must be absent with kind: {self.kind}, got {value}. Drop it, or write kind: adaptive."
+        for key in {"adaptive": ("warmup_steps", "minimum"), "rising": ("warmup_steps",)}.get(self.kind, ()):
+            if value := getattr(self, key):
+                yield (key,), f"must be 0 with kind: {self.kind}, which does not read it, got {value}. Drop it."
+
+
+class Stop(Section):
+    """When a run ends before its last step: its validation curve has stopped rising."""
+
+    metric: Literal["reward", "normalised_reward", "coverage"] = "reward"
+    """What is looked at; of equal values the first is kept as the best policy."""
+    mode: EvaluationMode = "sampled"
+    patience: int = Field(3, ge=1)
+    """Evaluations in a row without a rise."""
+    least_change: float = Field(0.0, ge=0, le=100)
+    """A rise is more than this above the last rise."""
 
 
 class AgentGrpo(Section):
@@ -230,6 +270,11 @@ class AgentGrpo(Section):
     turn_credit: TurnCredit = "equalized"
     gamma: float = Field(0.8, gt=0, le=1)
     """Discount of `r2g`."""
+
+    @property
+    def episodes(self) -> int:
+        """Return the episodes of a step."""
+        return self.prompts * self.group
 
     @rule
     def _minibatches_divide_prompts(self) -> list[Fault]:
@@ -269,15 +314,36 @@ class AgentArm(Section):
 
     name: str = Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)
     kl: float = Field(0.0, ge=0, le=100)
-    """Coefficient of k3 to the frozen start policy."""
+    """Coefficient of k3 to the frozen start policy; the peak of `kl_schedule`."""
+    kl_schedule: Schedule = Field(Schedule(), exclude_if=_is_default)
     entropy: float = Field(0.0, ge=0, le=100)
-    """Coefficient of the entropy bonus."""
+    """Coefficient of the entropy bonus; the peak of `entropy_schedule`."""
+    entropy_schedule: Schedule = Field(Schedule(), exclude_if=_is_default)
     schedule: Schedule = Schedule()
+    """Of the learning rate."""
+    stop: Stop | None = Field(None, exclude_if=_is_default)
+    """None goes on to the last step."""
     trajectory_score: TrajectoryScore | None = None
     """None takes that of `grpo`."""
     learning_rate: float | None = Field(None, gt=0, le=1)
     """None takes that of `grpo`."""
     seeds: Distinct[RunSeed] = Field((0,), min_length=1)
+
+    @field_validator(*WEIGHTS, mode="before")
+    @classmethod
+    def _is_no_schedule(cls, value: object, about: ValidationInfo) -> object:
+        if isinstance(value, Mapping):
+            raise ValueError(f"must be a number; how it moves stands under {about.field_name}_schedule")  # noqa: TRY004 - pydantic hears ValueError
+        return value
+
+    @rule
+    def _schedules_move_something(self) -> Iterator[Fault]:
+        if self.schedule.kind == "adaptive":
+            fault = "must be constant, linear, cosine or rising, got 'adaptive'. Only kl_schedule and entropy_schedule"
+            yield ("schedule", "kind"), f"{fault} follow a target."
+        for term in WEIGHTS:
+            if not getattr(self, term) and not _is_default(getattr(self, f"{term}_schedule")):
+                yield (term,), f"must be above 0 with {term}_schedule, whose peak it is, got 0. Raise it, or drop that."
 
 
 WARM_COSINE = Schedule(kind="cosine", warmup_steps=5)
@@ -383,9 +449,17 @@ class Intention(Section):
         return at_most(("grpo", "prompts"), self.grpo.prompts, bound, n_train, do) if is_made else []
 
     @rule
-    def _warm_up_fits(self) -> Iterator[Fault]:
-        updates, do = self.grpo.steps, "Lower it or train longer."
+    def _schedules_fit(self) -> Iterator[Fault]:
+        grpo, do = self.grpo, "Lower it or train longer."
+        last = -(-grpo.steps // self.evaluation.every) - 1
         for index, arm in enumerate(self.arms):
-            if hasattr(arm, "schedule"):
-                place = ("arms", index, "schedule", "warmup_steps")
-                yield from at_most(place, arm.schedule.warmup_steps, "intention.grpo.steps", updates, do)
+            for key in [key for key in SCHEDULES if hasattr(arm, key)]:
+                place, schedule = ("arms", index, key), getattr(arm, key)
+                bound = "intention.grpo.steps"
+                yield from at_most((*place, "warmup_steps"), schedule.warmup_steps, bound, grpo.steps, do)
+                if schedule.horizon is not None and schedule.horizon < grpo.episodes:
+                    fault = f"must be at least the {grpo.episodes} episodes of a step, got {schedule.horizon}."
+                    yield (*place, "horizon"), f"{fault} Raise it."
+            if (stop := getattr(arm, "stop", None)) is not None:
+                bound = "the evaluations after the start but the last"
+                yield from at_most(("arms", index, "stop", "patience"), stop.patience, bound, last, do)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
+from pydantic import Field
+
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
@@ -503,8 +505,10 @@ class ClaimArm(Section):
     name: str
     kl: float
     entropy: float
-    schedule: Literal["constant", "cosine"]
+    schedule: str
     warmup_steps: int
+    further: dict[str, str] = Field({}, exclude_if=lambda found: not found)
+    """Its schedules of weights and its stop, where it has them, as JSON."""
     learning_rate: float
     trajectory_score: str
 

@@ -1,32 +1,38 @@
-"""The learning rate of an agent's training against completed updates, and how much of it a run has used."""
+"""What changes as a training goes on: its learning rate, the weights of loss terms, and whether it goes on."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Literal, assert_never
 
 from lever_pipe.losses.schedules import cosine, linear, warmup
 
-ScheduleKind = Literal["constant", "cosine"]
+ScheduleKind = Literal["constant", "linear", "cosine", "rising"]
+LARGEST_ERROR = 0.2
+"""Of a measure, as a share of its target, that a controller heeds."""
 
 
 def scheduled_rate(
     update: int, total: int, *, peak: float, kind: ScheduleKind, warmup_steps: int, minimum: float
 ) -> float:
-    """Return the learning rate of one update.
+    """Return the learning rate, or the weight of a term, of one update; where m = 1 it is exactly the peak.
 
     i < W:     peak (m + (1 - m) i / W)
     constant:  peak
-    cosine:    peak (m + (1 - m) (1 + cos(pi p)) / 2),  p = (i - W) / (total - W)
+    linear:    peak (m + (1 - m) (1 - p)),  p = (i - W) / (total - W)
+    cosine:    peak (m + (1 - m) (1 + cos(pi p)) / 2)
+    rising:    peak (m + (1 - m) p)
 
-    So the first update of a warm-up moves nothing where m = 0, update W has the peak, and the cosine reaches its
-    minimum at i = total, one step after the last update.
+    So the first update of a warm-up moves nothing where m = 0, update W has the peak, and what follows a warm-up ends
+    at i = total, one step after the last update.
 
     Args:
         update: i, the updates completed before this one (0 for the first). The published trainer counts training
             steps: the mini-batches of a step share one rate.
         total: planned updates.
         peak: highest rate.
-        kind: what follows the warm-up.
+        kind: what follows the warm-up, which `rising` has none of.
         warmup_steps: W; 0 for none.
         minimum: m, as a share of the peak, in [0, 1].
 
@@ -41,9 +47,63 @@ def scheduled_rate(
         raise ValueError(f"minimum must be a share in [0, 1], got {minimum}")
     lowest = minimum * peak
     ramp = linear(lowest, peak, warmup(update, warmup_steps))
+    progress = max(0, update - warmup_steps) / max(1, total - warmup_steps)
     if update < warmup_steps or kind == "constant":
-        return ramp
-    if kind == "cosine":
-        progress = (update - warmup_steps) / max(1, total - warmup_steps)
-        return max(lowest, cosine(peak, lowest, progress))
-    assert_never(kind)
+        rate = ramp
+    elif kind == "linear":
+        rate = linear(peak, lowest, progress)
+    elif kind == "cosine":
+        rate = cosine(peak, lowest, progress)
+    elif kind == "rising":
+        rate = linear(lowest, peak, progress)
+    else:
+        assert_never(kind)
+    return min(peak, max(lowest, rate))
+
+
+def adapted_weight(
+    weight: float, measured: float, *, target: float, episodes: int, horizon: int, is_bonus: bool
+) -> float:
+    """Return the weight of a loss term for the next step, which is to hold what the term measures near a target.
+
+    w (1 + s e n / N),  e = clip(measured / target - 1, -0.2, 0.2),  s = 1 of a penalty, -1 of a bonus
+
+    A penalty that finds more than its target weighs more, a bonus less.
+
+    Args:
+        weight: w, at least 0.
+        measured: by the step that took w.
+        target: above 0, in the same unit.
+        episodes: n of a step.
+        horizon: N >= n, the episodes in which the weight moves by about a fifth at most.
+        is_bonus: whether the term lowers the loss.
+
+    Raises:
+        ValueError: `target` is not above 0, or `horizon` less than `episodes`.
+
+    Source: Ziegler 2019 (adaptive KL)
+    Source: verl
+    """
+    if not target > 0 or horizon < episodes:
+        raise ValueError(f"need target > 0 and horizon >= episodes, got {target}, {horizon} and {episodes}")
+    error = min(LARGEST_ERROR, max(-LARGEST_ERROR, measured / target - 1))
+    return weight * (1 + (-error if is_bonus else error) * episodes / horizon)
+
+
+def has_settled(values: Sequence[float], *, patience: int, least_change: float) -> bool:
+    """Return whether the last `patience` values have gone by without a rise.
+
+    A rise is a value more than `least_change` above the one before that rose; the first value counts as one.
+
+    Args:
+        values: of a curve that should rise, in order.
+        patience: at least 1.
+        least_change: at least 0; smaller changes do not count, and do not add up unseen: each is held against the
+            last rise.
+
+    Source: this project
+    """
+    risen, waited = -math.inf, 0
+    for value in values:
+        risen, waited = (value, 0) if value - risen > least_change else (risen, waited + 1)
+    return waited >= patience

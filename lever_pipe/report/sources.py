@@ -8,6 +8,7 @@ import json
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -248,7 +249,7 @@ def curve_statistics(path: Path) -> Iterator[EvidenceRow]:
 
 
 def curves(path: Path) -> Iterator[EvidenceRow]:
-    """Yield every metric of every step as mean over seeds, of `curves.csv`.
+    """Yield every metric of every step as mean over seeds, of `curves.csv`; before the end where all came so far.
 
     Evaluations stand by seed too, and so do the training metrics of `BY_SEED` at the first and the evaluated steps.
     A training metric has, for each arm, the least and most of all steps and seeds, and the sum and spread (standard
@@ -256,8 +257,12 @@ def curves(path: Path) -> Iterator[EvidenceRow]:
     """
     every = list(_curves(path))
     evaluated = {row.at for row in every if row.subset == "val"} | {"1"}
+    n_seeds = Counter(group_of(subject) for subject in {row.subject for row in every})
     for row in _with_means(every):
-        if row.subset != "train" or "/seed~" not in row.subject or (row.metric in BY_SEED and row.at in evaluated):
+        is_mean = "/seed~" not in row.subject
+        if is_mean and row.subset != "test" and row.runs < n_seeds[row.subject]:
+            continue  # of those that went on
+        if row.subset != "train" or is_mean or (row.metric in BY_SEED and row.at in evaluated):
             yield row
     yield from _over_steps(path, [row for row in every if row.subset == "train"])
 

@@ -10,7 +10,7 @@ from lever_pipe.base.contents import model_identity
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.sections import Section
-from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo, Intention, SyntheticTasks
+from lever_pipe.experiment.agent_config import SCHEDULES, AgentArm, AgentGrpo, Intention, SyntheticTasks
 from lever_pipe.experiment.agent_stage_configs import AgentRun, PolicyConfig
 from lever_pipe.experiment.stage_configs import ClaimArm
 
@@ -92,9 +92,15 @@ def at_defaults(settings: Settings, *unread: str) -> Settings:
 def claims(intention: Intention) -> dict[str, Any]:
     """Return what `check_claims` has to know about the arms."""
     same = {"name", "kl", "entropy", "learning_rate", "trajectory_score"}
+    further = {*SCHEDULES[1:], "stop"}
     return {
         "arms": tuple(
-            ClaimArm(**arm.model_dump(include=same), schedule=arm.schedule.kind, warmup_steps=arm.schedule.warmup_steps)
+            ClaimArm(
+                **arm.model_dump(include=same),
+                schedule=arm.schedule.kind,
+                warmup_steps=arm.schedule.warmup_steps,
+                further={key: canonical_json(value) for key, value in arm.model_dump(include=further).items()},
+            )
             for arm in arms(intention)
         ),
         "reference_arm": intention.reference_arm,

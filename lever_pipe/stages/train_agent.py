@@ -62,7 +62,7 @@ def train_agent(
         engine="native",
         planned_steps=config.grpo.steps,
         executed_steps=progress.step,
-        reason="finished",
+        reason="finished" if progress.step == config.grpo.steps else "stopped early",
         best_step=progress.best.step if progress.best else 0,
         n_parameters=sum(parameter.numel() for parameter in run.policy.parameters()),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +59,8 @@ class Study:
     samples: int = 4
     engine: str = "native"
     executed: int | None = None
+    lengths: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Executed steps of runs that stopped early."""
     has_test: bool = True
     modes: tuple[str, ...] = ("greedy", "sampled")
     skill: Skill | None = None
@@ -238,6 +240,7 @@ def write_start(place: Path, study: Study) -> dict[str, tuple[Path, ...]]:
 
 
 def write_run(place: Path, study: Study, run: AgentRun) -> dict[str, Path]:
+    study = replace(study, executed=study.lengths.get((run.arm, run.seed), study.executed))
     found = [evaluate(study, run, "val", "current", step) for step in study.evaluated]
     curve = [row for rows, _ in found for row in rows]
     selected = [row for row in curve if row.mode == study.modes[-1]]
@@ -270,7 +273,7 @@ def done_row(study: Study, run: AgentRun, best: int) -> DoneRow:
         engine=study.engine,
         planned_steps=study.steps,
         executed_steps=study.last,
-        reason="finished" if study.last == study.steps else "log ended",
+        reason="finished" if study.last == study.steps else "stopped early" if study.lengths else "log ended",
         best_step=best,
         n_parameters=227_808 if study.engine == "native" else 0,
         version="" if study.engine == "native" else "UserRL cf55a30 (verl 0.4.0.dev)",

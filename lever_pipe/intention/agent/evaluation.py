@@ -60,10 +60,9 @@ class PolicyEvaluation(NamedTuple):
     dialogues: list[DialogueRow]
     """Transcripts of the greedy episodes of held-out tasks; none of other splits."""
 
-    @property
-    def reward(self) -> float:
-        """Return the mean reward of the sampled episodes."""
-        return self.rows[-1].values["reward"]
+    def value(self, metric: str, mode: Mode) -> float:
+        """Return a mean of the episodes of a decoding."""
+        return next(row.values[metric] for row in self.rows if row.mode == mode)
 
 
 class _Played(Row):

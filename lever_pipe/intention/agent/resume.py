@@ -40,10 +40,11 @@ _CHECKPOINT = re.compile(r"step-(\d+)")
 
 @dataclass
 class Best:
-    """The policy with the highest sampled validation reward; of equal ones the first."""
+    """The policy with the highest validation value, of equal ones the first."""
 
     step: int
-    reward: float
+    value: float
+    """The sampled reward, or what the arm's `stop` looks at."""
     weights: dict[str, Tensor]
     """On the CPU, on the main process only."""
 
@@ -97,7 +98,7 @@ def save_progress(
         processes.collect(optimiser.state())
         return
     former = _checkpoints(folder)
-    place = CheckpointRow(identity=identity, step=progress.step, best_step=best.step, best_reward=best.reward)
+    place = CheckpointRow(identity=identity, step=progress.step, best_step=best.step, best_reward=best.value)
 
     def fill(path: Path) -> None:
         _write_tensors(path / POLICY, processes.collect(weights_of(policy)), progress.step)

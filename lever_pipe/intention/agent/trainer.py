@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from lever_pipe.base.errors import DataError, TrainingError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.agent_config import WEIGHTS, Schedule, Stop
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate
 from lever_pipe.intention.agent.lessons import Lesson, assign_credit, places_of, score_all
@@ -39,7 +40,7 @@ from lever_pipe.intention.agent.resume import Best, RunProgress, load_progress, 
 from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Player, Rollouts
 from lever_pipe.intention.agent.update import prepare_for_updates, update
 from lever_pipe.intention.records import StepRow, Task
-from lever_pipe.losses.learning_rates import scheduled_rate
+from lever_pipe.losses.learning_rates import adapted_weight, has_settled, scheduled_rate
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,10 @@ class TrainingRun:
         """Return the arm's highest learning rate."""
         return self.config.arm.learning_rate or self.config.grpo.learning_rate
 
+    def weighing(self, weights: Mapping[str, float]) -> TrainingRun:
+        """Return the run with these weights of its arm's terms."""
+        return replace(self, config=self.config.model_copy(update={"arm": self.config.arm.model_copy(update=weights)}))
+
 
 def tasks_of_step(step: int, n_tasks: int, n_prompts: int, seed: int) -> list[int]:
     """Return the places of a step's tasks: the next ones of a random order that is drawn anew for each pass.
@@ -86,6 +91,47 @@ def tasks_of_step(step: int, n_tasks: int, n_prompts: int, seed: int) -> list[in
     number, place = divmod(step - 1, n_tasks // n_prompts)
     order = generator(seed, "tasks", number).permutation(n_tasks)
     return [int(index) for index in order[place * n_prompts : (place + 1) * n_prompts]]
+
+
+def weights_at(run: TrainingRun, step: int, before: Mapping[str, float]) -> dict[str, float]:
+    """Return what those terms of the loss weigh at a step whose weight is scheduled.
+
+    Args:
+        run: its arm has the schedules.
+        step: from 1.
+        before: the values of the step before; none at the first.
+    """
+    arm, grpo, found = run.config.arm, run.config.grpo, dict[str, float]()
+    for term, told in WEIGHTS.items():
+        peak, schedule = getattr(arm, term), getattr(arm, f"{term}_schedule")
+        if schedule.kind != "adaptive":
+            found |= {} if schedule == Schedule() else {term: _scheduled(schedule, peak, step, grpo.steps)}
+        elif not before:
+            found[term] = peak
+        else:
+            found[term] = adapted_weight(
+                before[told],
+                before[term],
+                target=schedule.target,
+                episodes=grpo.episodes,
+                horizon=schedule.horizon,
+                is_bonus=term == "entropy",
+            )
+    return found
+
+
+def _scheduled(schedule: Schedule, peak: float, step: int, steps: int) -> float:
+    shape = schedule.model_dump(include={"kind", "warmup_steps", "minimum"})
+    return scheduled_rate(step - 1, steps, peak=peak, **shape)
+
+
+def is_over(run: TrainingRun, progress: RunProgress) -> bool:
+    """Return whether the run has its last step behind it: the configured one, or where its arm stops."""
+    stop = run.config.arm.stop
+    if stop is None or progress.step >= run.config.grpo.steps:
+        return progress.step >= run.config.grpo.steps
+    curve = [row.values[stop.metric] for row in progress.evaluations if row.mode == stop.mode]
+    return has_settled(curve, patience=stop.patience, least_change=stop.least_change)
 
 
 def train_step(run: TrainingRun, optimiser: AdamW, step: int, clock: Clock) -> dict[str, float]:
@@ -175,15 +221,8 @@ def _require_groups(sums: Mapping[str, float], step: int) -> None:
 
 def _update_all(run: TrainingRun, optimiser: AdamW, lessons: Sequence[Lesson], step: int) -> dict[str, float]:
     """Take the step's updates at its one learning rate and return their means; of the ratio the maximum."""
-    config, schedule = run.config, run.config.arm.schedule
-    rate = scheduled_rate(
-        step - 1,
-        config.grpo.steps,
-        peak=run.peak_rate,
-        kind=schedule.kind,
-        warmup_steps=schedule.warmup_steps,
-        minimum=schedule.minimum,
-    )
+    config = run.config
+    rate = _scheduled(config.arm.schedule, run.peak_rate, step, config.grpo.steps)
     size = len(lessons) // config.grpo.minibatches
     found = [
         update(
@@ -213,7 +252,7 @@ def _extremes(run: TrainingRun, episodes: Sequence[Episode], lessons: Sequence[L
 
 
 def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str) -> RunProgress:
-    """Train to the last step, from the run's checkpoint in `state` where there is one, and return all rows.
+    """Train until `is_over`, from the run's checkpoint in `state` where there is one, and return all rows.
 
     Args:
         run: what is trained; its policy is moved in place.
@@ -234,15 +273,17 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
     if progress.best is None:
         _note(run, progress, _validate(run, step=0))
     with Progress(grpo.steps - progress.step if is_main(run.processes) else 0, "train agent") as bar:
-        for step in range(progress.step + 1, grpo.steps + 1):
-            clock = Clock(run.processes.device)
-            values = train_step(run, optimiser, step, clock)
+        while not is_over(run, progress):
+            clock, step = Clock(run.processes.device), progress.step + 1
+            weights = weights_at(run, step, progress.metrics[-1].values if progress.metrics else {})
+            values = train_step(run.weighing(weights), optimiser, step, clock)
+            values |= {WEIGHTS[term]: weight for term, weight in weights.items()}
             progress.step = step
             if step % run.config.evaluation.every == 0 or step == grpo.steps:
                 with clock.time("validation"):
                     _note(run, progress, _validate(run, step=step))
             progress.metrics.append(_row(run, step, values, clock))
-            if step % checkpoint_every == 0 and step < grpo.steps:
+            if step % checkpoint_every == 0 and not is_over(run, progress):
                 with clock.time("checkpoint"):
                     save_progress(state, progress, run.policy, optimiser, run.processes, identity=identity)
                 progress.metrics[-1] = _row(run, step, values, clock)
@@ -272,9 +313,11 @@ def _note(run: TrainingRun, progress: RunProgress, evaluation: PolicyEvaluation)
     """Add an evaluation, and keep the policy if none before was as good."""
     progress.evaluations += evaluation.rows
     progress.episodes += evaluation.episodes
-    if progress.best is None or evaluation.reward > progress.best.reward:
+    looked_at = run.config.arm.stop or Stop()
+    value = evaluation.value(looked_at.metric, looked_at.mode)
+    if progress.best is None or value > progress.best.value:
         weights = run.processes.collect(weights_of(run.policy))
-        progress.best = Best(progress.evaluations[-1].step, evaluation.reward, weights)
+        progress.best = Best(progress.evaluations[-1].step, value, weights)
 
 
 def save_policies(run: TrainingRun, progress: RunProgress, *, last: Path, best: Path) -> None:

@@ -15,7 +15,7 @@ import jinja2
 
 from lever_pipe.base.parsing import require_none
 from lever_pipe.base.sections import Section
-from lever_pipe.experiment.agent_config import Endpoint, Environment, Simulator
+from lever_pipe.experiment.agent_config import SCHEDULES, Endpoint, Environment, Schedule, Simulator
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
 from lever_pipe.intention.texts import read_texts
 
@@ -86,8 +86,21 @@ def differences(config: RenderVerlConfig) -> list[str]:
 
 def faults(config: RenderVerlConfig) -> list[str]:
     """Return a line for each value that the original trainer cannot run with."""
-    parts = (_unfit(config), _otherwise_fixed(config), _undivided(config))
+    parts = (_unfit(config), _scheduled(config), _otherwise_fixed(config), _undivided(config))
     return [f"intention.{line}" for part in parts for line in part]
+
+
+def _scheduled(config: RenderVerlConfig) -> Iterator[str]:
+    """Yield what changes as an arm goes on and not in the original, whose KL controller is for KL in rewards."""
+    arm, do = config.arm, "Write so, or engine native."
+    for key in SCHEDULES:
+        schedule, is_rate = getattr(arm, key), key == "schedule"
+        if not (schedule.kind in ("constant", "cosine") if is_rate else schedule == Schedule()):
+            shape = "constant or cosine" if is_rate else "constant without warm-up"
+            yield f"arms.{arm.name}.{key}: must be {shape} with engine verl, got {schedule.kind!r}. {do}"
+    if arm.stop is not None:
+        metric = arm.stop.metric
+        yield f"arms.{arm.name}.stop: must be absent with engine verl, got one by {metric}. Drop it, or engine native."
 
 
 def _unfit(config: RenderVerlConfig) -> Iterator[str]:

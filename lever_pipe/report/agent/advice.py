@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
+from lever_pipe.experiment.agent_config import SCHEDULES, WEIGHTS
 from lever_pipe.report.agent.runs import MODES, AgentView, mean_of, p_cell, run_of, table_of, told
 from lever_pipe.report.cells import Cell, Number, Series, Verdict, derived, say
 from lever_pipe.report.evidence import ALPHA, EvidenceRow
@@ -17,6 +18,7 @@ from lever_pipe.statistics.curve_tests import paired_t
 
 HELD_OUT = "held_out"
 """The primary endpoint."""
+KL_SCHEDULE: Final = "kl_schedule"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Saying:
     metric: str = ""
     expected: Literal[-1, 1] = 1
     step: int | None = None
-    arms: Literal["", "kl", "entropy", "schedule"] = ""
+    arms: Literal["", "kl", "entropy", "schedule", "kl_schedule"] = ""
     stated: tuple[tuple[str, str] | tuple[str, str, int], ...] = ()
 
 
@@ -61,7 +63,7 @@ SAID = {
         Saying("swings", "drawdown", -1, stated=(("nokl", "val_reward", 25),)),
         Saying("lower_entropy", arms="entropy"),
         Saying("schedule", arms="schedule"),
-        Saying("staged"),
+        Saying("staged", arms=KL_SCHEDULE),
     ),
 }
 
@@ -87,8 +89,9 @@ def _stated(view: AgentView, run: str, metric: str, step: int | None = None) -> 
 
 
 def _answered(view: AgentView, of: Saying) -> tuple[Cell, Cell]:
-    if of.arms:
-        return _of_arms(view, of.arms), None
+    answer = _of_arms(view, of.arms) if of.arms else None
+    if answer is not None or of.arms not in ("", KL_SCHEDULE):
+        return answer or say("advice.no_arm"), None
     found = [(mode, *_paired(view, of, mode)) for mode in ("", *MODES)]
     known = [(mode, numbers, p) for mode, numbers, p in found if numbers is not None]
     if not known:
@@ -147,12 +150,18 @@ def _verdict(gap: Number | None, expected: int, p: float) -> Verdict:
 
 
 def _of_arms(view: AgentView, factor: str) -> Cell:
-    """Return what the arms that differ in one factor alone score against the reference arm, in each decoding."""
-    base = view.arm(view.reference)
+    """Return what the arms that differ in one factor alone score against the reference arm, in each decoding, or None.
+
+    A schedule of KL comes with its KL, and only rises: a small coefficient early, a larger one late.
+    """
+    base, keys = view.arm(view.reference), (*WEIGHTS, *SCHEDULES, "stop")
     texts = []
     for arm in view.arms:
-        changed = {name for name in ("kl", "entropy", "schedule") if getattr(arm, name) != getattr(base, name)}
-        gaps = [(mode, view.difference(arm.name, mode)) for mode in MODES] if changed == {factor} else []
+        changed = {name for name in keys if getattr(arm, name) != getattr(base, name)}
+        is_fit = changed == {factor}
+        if factor == KL_SCHEDULE:
+            is_fit = changed - {"kl"} == {factor} and arm.kl_schedule.kind in ("constant", "rising")
+        gaps = [(mode, view.difference(arm.name, mode)) for mode in MODES] if is_fit else []
         parts = [say("advice.gap", where=say(f"agent.{mode}"), gap=gap) for mode, gap in gaps if gap is not None]
         texts += [say("advice.arm", arm=arm.name, gaps=parts)] if parts else []
-    return Series(tuple(texts), "parts") if texts else say("advice.no_arm")
+    return Series(tuple(texts), "parts") if texts else None

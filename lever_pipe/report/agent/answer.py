@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from lever_pipe.experiment.agent_config import AgentArm
-from lever_pipe.report.agent.runs import START, AgentView, view_of
+from lever_pipe.report.agent.runs import START, AgentView, view_of, weight_cell
 from lever_pipe.report.cards import Card, CardRow, MarkKind
 from lever_pipe.report.cells import Cell, Code, Message, Number, Series, say
 from lever_pipe.report.evidence import ALPHA
@@ -37,7 +37,14 @@ def _card(material: Material) -> Card:
     if not gaps:
         return Card(title, say("kl.unfinished"), None, rows, axis, None, LINKS, KEYS)
     parts = [say("kl.gap", mode=say(f"agent.{mode}"), gap=gap) for mode, gap in gaps.items()]
-    detail = say("kl.detail", arm=Code(arm.name), kl=arm.kl, reference=Code(view.reference), gaps=parts, n=len(seeds))
+    detail = say(
+        "kl.detail",
+        arm=Code(arm.name),
+        kl=weight_cell(arm.kl, arm.kl_schedule),
+        reference=Code(view.reference),
+        gaps=parts,
+        n=len(seeds),
+    )
     signs = {mode: _sign(view, arm.name, mode, gap) for mode, gap in gaps.items()}
     notes = say("kl.these_runs") if len(seeds) == 1 else None
     return Card(title, _headline(signs), detail, rows, axis, notes, LINKS, KEYS)

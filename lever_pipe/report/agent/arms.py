@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from lever_pipe.experiment.agent_config import AgentArm
+from lever_pipe.experiment.agent_config import WEIGHTS, AgentArm
 from lever_pipe.report.agent.runs import (
     MODES,
     START,
     AgentView,
+    mean_of,
+    run_of,
     schedule_cell,
     seeds_cell,
     table_of,
+    weight_cell,
 )
-from lever_pipe.report.cells import Cell, Code, Name, Series, holm, level, minus, say
+from lever_pipe.report.cells import Cell, Code, Name, Series, derived, holm, level, minus, say
 from lever_pipe.report.evidence import ALPHA, SIGN_FLIP, STUDENT
 from lever_pipe.report.table import Table, TableLine
 
@@ -38,6 +41,7 @@ def tables(view: AgentView) -> Iterator[Table]:
         say("agent.arms_note", reference=reference),
         say("agent.tests", tests=[say(test) for test in tests]) if tests else None,
         say("agent.levels", reference=reference) if _fewer(view) else None,
+        *_stops(view),
         *_overlap(view),
     )
     title = "agent.arms" if view.scale > 1 else "agent.arms_reward"
@@ -74,7 +78,8 @@ def _settings(view: AgentView, arm: AgentArm) -> tuple[Cell, ...]:
     scores = {of.name: of.trajectory_score or grpo.trajectory_score for of in view.arms}
     rate = Name(f"{rates[arm.name]:g}") if len(set(rates.values())) > 1 else None
     score = say(f"doc003.score.{scores[arm.name]}") if len(set(scores.values())) > 1 else None
-    return Name(f"{arm.kl:g}"), Name(f"{arm.entropy:g}"), schedule_cell(arm.schedule), rate, score
+    weights = (weight_cell(getattr(arm, term), getattr(arm, f"{term}_schedule")) for term in WEIGHTS)
+    return *weights, schedule_cell(arm.schedule), rate, score
 
 
 def _scores(view: AgentView, arm: AgentArm) -> Iterator[Cell]:
@@ -86,8 +91,27 @@ def _scores(view: AgentView, arm: AgentArm) -> Iterator[Cell]:
 def _after(view: AgentView, arm: str) -> Iterator[Cell]:
     for metric in ("kl_end", "entropy_end"):
         yield level(view.find(f"arm~{arm}", metric), 3, interval=False)
-    rows = view.evidence.where(f"arm~{arm}", "end_malformed", subset="test", mode="sampled")
-    yield level(max(rows, key=lambda row: (row.runs, int(row.at)), default=None), 1, scale=100)
+    yield _malformed(view, arm)
+
+
+def _malformed(view: AgentView, arm: str) -> Cell:
+    """Return the share of unreadable calls in the held-out episodes of the last policy, mean over seeds."""
+    of = {"metric": "end_malformed", "subset": "test", "mode": "sampled"}
+    by_seed = [view.evidence.where(run_of(arm, seed), **of) for seed in view.seeds[arm]]
+    last = [max(rows, key=lambda row: int(row.at)) for rows in by_seed if rows]
+    if len({row.at for row in last}) > 1:  # no step is the last of all seeds
+        return derived(100 * mean_of(row.value for row in last), 1, last, "mean over seeds at their last steps")
+    rows = view.evidence.where(f"arm~{arm}", **of)
+    return level(max(rows, key=lambda row: (row.runs, int(row.at)), default=None), 1, scale=100)
+
+
+def _stops(view: AgentView) -> Iterator[Cell]:
+    """Yield of each arm that may stop early what it stops by, and behind how many steps each of its runs ended."""
+    for arm in view.arms:
+        if arm.stop is not None:
+            told = arm.stop.model_dump() | {"mode": say(f"agent.{arm.stop.mode}"), "steps": view.config.grpo.steps}
+            told |= {"metric": say(f"agent.stop_metric.{arm.stop.metric}")}
+            yield say("agent.stops", arm=Code(arm.name), ends=view.ended(arm.name), **told)
 
 
 def _overlap(view: AgentView) -> Iterator[Cell]:

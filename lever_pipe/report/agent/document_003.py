@@ -21,6 +21,7 @@ from lever_pipe.report.agent.runs import (
     seeds_cell,
     table_of,
     told,
+    weight_cell,
 )
 from lever_pipe.report.cells import Cell, Code, Name, Number, derived, gap, level, minus, say
 from lever_pipe.report.evidence import EvidenceRow
@@ -81,19 +82,19 @@ def _configuration(view: AgentView) -> Table:
 def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
     grpo, run = view.config.grpo, run_of(arm.name, view.seeds[arm.name][0])
     model = next(study.model for study in view.material.config.studies if study.name == "intention")
-    facts = {name: level(view.find(run, name, at="run"), 0) for name in ("planned_steps", "executed_steps")}
     parameters = level(view.find(run, "n_parameters", at="run"), 0)
     device = view.find(run, "device", at="run")
     evaluated = [step for mode in MODES for step in view.curve(f"arm~{arm.name}", mode)]
     return {
         "model": say("doc003.sized", model=model, n=parameters) if parameters else Name(model),
-        "kl": _penalty(arm.kl),
-        "entropy": Name(f"{arm.entropy:g}"),
+        "kl": _penalty(arm.kl and weight_cell(arm.kl, arm.kl_schedule)),
+        "entropy": weight_cell(arm.entropy, arm.entropy_schedule),
         "learning_rate": Name(f"{arm.learning_rate or grpo.learning_rate:g}"),
         "schedule": schedule_cell(arm.schedule),
         "group": grpo.group,
         "prompts": grpo.prompts,
-        **facts,
+        "planned_steps": level(view.find(run, "planned_steps", at="run"), 0),
+        "executed_steps": view.ended(arm.name),
         "last_step": Name(str(max(evaluated))) if evaluated else None,
         "seeds": seeds_cell(view.seeds[arm.name]),
         "score": say(f"doc003.score.{arm.trajectory_score or grpo.trajectory_score}"),

@@ -12,7 +12,7 @@ import numpy as np
 
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
-from lever_pipe.report.cells import Cell, Name, Number, PValue, Verdict, derived, gap, level, say
+from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, Verdict, derived, gap, level, say
 from lever_pipe.report.evidence import ALPHA, Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Table, TableLine
@@ -111,6 +111,12 @@ class AgentView:
     def find(self, subject: str, metric: str, **parts: Any) -> EvidenceRow | None:
         """Return a row of this study."""
         return self.evidence.find(subject, metric, study=STUDY, **parts)
+
+    def ended(self, arm: str) -> Cell:
+        """Return behind which step the runs of an arm ended: one number where they agree, else that of each seed."""
+        rows = [self.find(run_of(arm, seed), "executed_steps", at="run") for seed in self.seeds[arm]]
+        ends = [level(row, 0) for row in rows]
+        return ends[0] if len({row.value for row in rows if row is not None}) < 2 else Series(tuple(ends))
 
     def held_out(self, subject: str, mode: str) -> EvidenceRow | None:
         """Return the primary endpoint of an arm or run in a decoding."""
@@ -320,6 +326,12 @@ def seeds_cell(seeds: Sequence[int]) -> Cell:
 
 
 def schedule_cell(schedule: Schedule) -> Cell:
-    """Return a schedule of the learning rate in words."""
-    then = say(f"agent.schedule.{schedule.kind}")
+    """Return a schedule in words."""
+    then = say(f"agent.schedule.{schedule.kind}", **({"target": schedule.target} if schedule.target else {}))
     return say("agent.schedule.warm", n=schedule.warmup_steps, then=then) if schedule.warmup_steps else then
+
+
+def weight_cell(weight: float, schedule: Schedule) -> Cell:
+    """Return the weight of a loss term, with its schedule unless that is plainly constant."""
+    plain = Name(f"{weight:g}")
+    return plain if schedule == Schedule() else say("agent.weight", peak=plain, schedule=schedule_cell(schedule))

@@ -14,7 +14,7 @@ from lever_pipe.report.cells import Cell, Name, PValue, Series, from_json, say, 
 from lever_pipe.report.claims.book import Claim
 from lever_pipe.report.claims.lever_sides import OurLever, PublishedLever
 from lever_pipe.report.claims.quantities import t_p
-from lever_pipe.report.claims.reward_runs import KL, NO_KL, RewardRuns
+from lever_pipe.report.claims.reward_runs import FURTHER, KL, NO_KL, RewardRuns
 from lever_pipe.report.claims.verdicts import VERDICTS, Finding, Measured, NotTestable, VerdictName, judge
 
 PRINTED_ONLY = "claims.why.printed_only"
@@ -105,6 +105,7 @@ def settings_of(arm: ClaimArm) -> dict[str, str]:
         "lr_schedule": schedule,
         "learning_rate": f"{arm.learning_rate:g}",
         "trajectory_score": arm.trajectory_score,
+        **{key: arm.further.get(key, "") for key in FURTHER},
     }
 
 

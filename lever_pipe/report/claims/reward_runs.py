@@ -20,8 +20,9 @@ from lever_pipe.statistics.curves import CurveStatistics, curve_statistics
 NO_KL, KL, DIFFERENCE = "nokl", "kl", "kl-nokl"
 RUNS = (NO_KL, KL)
 REWARD = "val_reward"
-SETTINGS = ("kl_loss_coef", "entropy_coeff", "lr_schedule", "learning_rate", "trajectory_score")
-"""Settings that two runs may differ in; of the published ones the last two are not stated."""
+FURTHER = ("kl_schedule", "entropy_schedule", "stop")
+SETTINGS = ("kl_loss_coef", "entropy_coeff", "lr_schedule", "learning_rate", "trajectory_score", *FURTHER)
+"""Settings that two runs may differ in; of the published ones the last five are not stated."""
 COMPARED = ("kl_loss_coef",)
 """The settings that the runs are named by, so that they are what is compared and not what differs beside it."""
 FEWEST = 5

@@ -166,7 +166,7 @@ def _faults(files: RunFiles) -> Iterator[str]:
         yield f"the files of arm {done.arm}, seed {done.seed}"
     if done.executed_steps > done.planned_steps:
         yield f"{done.executed_steps} executed of {done.planned_steps} planned steps"
-    ends_early = done.engine != NATIVE and done.reason == "log ended"
+    ends_early = done.reason == ("stopped early" if done.engine == NATIVE else "log ended")
     if done.executed_steps < done.planned_steps and not ends_early:
         yield f"reason '{done.reason}' after {done.executed_steps} of {done.planned_steps} planned steps"
     wanted = list(range(1, done.executed_steps + 1))

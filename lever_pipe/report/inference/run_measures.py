@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lever_pipe.experiment.agent_config import AgentArm
+from lever_pipe.experiment.agent_config import WEIGHTS, AgentArm
 from lever_pipe.report.inference.agent_runs import CEILING, SAME_TASKS_ERROR, AgentRuns, after_start, last_mean
 from lever_pipe.report.inference.task_values import METRICS, REWARD
 from lever_pipe.statistics.curves import drawdowns, excess_sd, first_reaching, trapezoid_weights
@@ -84,10 +84,12 @@ def loss_shares(runs: AgentRuns, arm: AgentArm, seed: int) -> dict[str, float]:
         "kl": (arm.kl, penalty),
         "entropy": (arm.entropy, runs.training(arm.name, seed, "entropy")),
     }
-    sizes = {
-        term: weight * last_mean({step: abs(value) for step, value in of.items()}, len(of)) if weight else 0.0
-        for term, (weight, of) in terms.items()
-    }
+    sizes = dict.fromkeys(terms, 0.0)
+    for term, (weight, of) in terms.items():
+        if weight:
+            scheduled = runs.training(arm.name, seed, WEIGHTS.get(term, ""))
+            shares = {step: scheduled[step] / weight if scheduled else 1.0 for step in of}
+            sizes[term] = weight * last_mean({step: abs(of[step]) * share for step, share in shares.items()}, len(of))
     total = math.fsum(sizes.values())
     return {term: size / total if total else math.nan for term, size in sizes.items()}
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +13,14 @@ from hypothesis import strategies as st
 from lever_pipe.losses import learning_rates
 from lever_pipe.losses.learning_rates import ScheduleKind
 
-real_rate = learning_rates.scheduled_rate
-kinds = st.sampled_from(("constant", "cosine"))
+real_rate, real_weight, real_end = (
+    learning_rates.scheduled_rate,
+    learning_rates.adapted_weight,
+    learning_rates.has_settled,
+)
+kinds = st.sampled_from(("constant", "linear", "cosine"))
+weights = st.floats(1e-6, 100)
+curves = st.lists(st.integers(-8, 8).map(lambda n: n / 8), min_size=1, max_size=12)
 
 
 def rates(
@@ -26,13 +34,13 @@ def rates(
 
 
 def check_the_first_update_of_a_warm_up_moves_nothing() -> None:
-    for kind in ("constant", "cosine"):
+    for kind in ("constant", "linear", "cosine"):
         assert rates(10, kind, warmup_steps=4)[0] == 0.0
         assert rates(10, kind, warmup_steps=4, minimum=0.1, peak=2.0)[0] == 0.2
 
 
 def check_the_peak_is_reached_at_the_end_of_the_warm_up() -> None:
-    for kind in ("constant", "cosine"):
+    for kind in ("constant", "linear", "cosine"):
         for warmup_steps in (0, 1, 4, 10):
             ramp = rates(10, kind, warmup_steps, minimum=0.1, peak=2e-4)
             assert ramp[warmup_steps] == 2e-4
@@ -45,6 +53,9 @@ def check_values_by_hand() -> None:
     falling = [1, (1 + root) / 2, 0.75, 0.5, 0.25, (1 - root) / 2, 0]
     assert rates(10, "cosine", 4) == pytest.approx([0, 0.25, 0.5, 0.75, *falling], abs=1e-15)
     assert rates(10, "constant", 4) == [0, 0.25, 0.5, 0.75, *[1.0] * 7]
+    # 4 updates from 0.2 to 1 of 0.5, and behind a warm-up of 2 back to 0.1.
+    assert rates(4, "rising", 0, 0.2, 0.5) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5], abs=1e-15)
+    assert rates(6, "linear", 2, 0.2, 0.5) == pytest.approx([0.1, 0.3, 0.5, 0.4, 0.3, 0.2, 0.1], abs=1e-15)
 
 
 def check_the_cosine_ends_at_its_minimum() -> None:
@@ -67,7 +78,69 @@ def check_published_formula() -> None:
         assert rates(total, "cosine", warmup_steps, minimum, 3e-6) == pytest.approx(wanted, abs=1e-20)
 
 
+class PublishedController:
+    """Ziegler's, as published code has it."""
+
+    def __init__(self, start: float, target: float, horizon: int) -> None:
+        self.value, self.target, self.horizon = start, target, horizon
+
+    def update(self, current: float, n_steps: int) -> None:
+        proportional_error = np.clip(current / self.target - 1, -0.2, 0.2)
+        self.value *= 1 + proportional_error * n_steps / self.horizon
+
+
+def adapted(weight: float, measured: float, target: float, *, is_bonus: bool = False) -> float:
+    """The next weight, at 64 episodes of 640."""
+    settings = {"target": target, "episodes": 64, "horizon": 640, "is_bonus": is_bonus}
+    return learning_rates.adapted_weight(weight, measured, **settings)
+
+
+def check_a_weight_by_hand() -> None:
+    # A tenth of the horizon; 10 % too much: 1 + 0.1 / 10. Three times too much and nothing at all count as 20 %.
+    assert adapted(0.5, 0.055, 0.05) == pytest.approx(0.505, abs=1e-12)
+    assert adapted(0.5, 0.15, 0.05) == pytest.approx(0.51, abs=1e-12)
+    assert adapted(0.5, 0.0, 0.05) == pytest.approx(0.49, abs=1e-12)
+    assert adapted(0.5, 0.05, 0.05) == 0.5
+    # An entropy of 10 % too much needs less of a bonus.
+    assert adapted(0.5, 0.55, 0.5, is_bonus=True) == pytest.approx(0.495, abs=1e-12)
+
+
+def check_the_published_controller() -> None:
+    theirs, ours = PublishedController(0.2, 0.03, 640), 0.2
+    for step in range(40):
+        measured = 0.03 * (1 + 0.5 * math.sin(step))
+        ours = adapted(ours, measured, 0.03)
+        theirs.update(measured, 64)
+        assert ours == pytest.approx(theirs.value, abs=1e-12)
+
+
+def check_a_weight_holds_what_answers_to_it() -> None:
+    # A KL that falls with its weight, an entropy that rises with it: both end at their target.
+    for is_bonus in (False, True):
+        weight, target = 0.01, 0.4
+        for _ in range(2000):
+            measured = weight / (weight + 0.1) if is_bonus else 0.1 / (weight + 0.1)
+            weight = adapted(weight, measured, target, is_bonus=is_bonus)
+        assert measured == pytest.approx(target, abs=1e-3)
+
+
+def check_an_end_by_hand() -> None:
+    def ends(values: list[float], patience: int, least_change: float) -> list[bool]:
+        """After each value, whether the curve has settled."""
+        until = [values[: n + 1] for n in range(len(values))]
+        return [learning_rates.has_settled(v, patience=patience, least_change=least_change) for v in until]
+
+    assert ends([1, 2, 2, 3, 1, 2, 3], 2, 0) == [False, False, False, False, False, True, True]  # equal is no rise
+    assert ends([1, 1.5, 2, 2.5], 2, 0.75) == [False, False, False, False]  # 2 lies 1 above the last rise
+    assert ends([1, 1.5, 1.75, 2], 2, 1) == [False, False, True, True]  # 2 is exactly 1 above: not more
+    assert ends([-1, -2], 1, 0) == [False, True]
+
+
 CHECKS = (
+    check_a_weight_by_hand,
+    check_the_published_controller,
+    check_a_weight_holds_what_answers_to_it,
+    check_an_end_by_hand,
     check_the_first_update_of_a_warm_up_moves_nothing,
     check_the_peak_is_reached_at_the_end_of_the_warm_up,
     check_values_by_hand,
@@ -90,6 +163,8 @@ def test_learning_rates_pass_the_checks(check: Callable[[], None]) -> None:
         lambda i, n, **s: real_rate(i, n, **{**s, "minimum": 0.0}),
         lambda i, n, **s: real_rate(i, n, **{**s, "kind": "constant"}),
         lambda i, n, **s: real_rate(i, n, **{**s, "kind": "cosine"}),
+        lambda i, n, **s: real_rate(i, n, **{**s, "kind": "linear"}),
+        lambda i, n, **s: real_rate(i if s["kind"] != "rising" else n - i, n, **s),
         lambda i, n, **s: real_rate(i, n + 1, **s),
         lambda i, n, **s: real_rate(i, n, **{**s, "peak": 1.0}),
         lambda i, n, **s: s["peak"] * math.cos(math.pi / 2 * i / n),  # a quarter wave
@@ -100,6 +175,79 @@ def test_the_checks_reject_a_broken_schedule(broken: Callable[..., float], monke
     with pytest.raises(AssertionError):
         for check in CHECKS:
             check()
+
+
+def weight_of(published: Callable[..., float]) -> Callable[..., float]:
+    """A controller from error, share of the horizon and settings to a factor."""
+    return lambda w, m, *, target, episodes, horizon, is_bonus: (
+        w * published(m / target - 1, episodes / horizon, -1 if is_bonus else 1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("adapted_weight", weight_of(lambda error, share, sign: 1 + sign * error * share)),  # without its limit
+        ("adapted_weight", weight_of(lambda error, share, sign: 1 + sign * max(-0.2, min(0.2, error)))),
+        ("adapted_weight", weight_of(lambda error, share, sign: 1 - sign * max(-0.2, min(0.2, error)) * share)),
+        ("adapted_weight", weight_of(lambda error, share, sign: 1 + max(-0.2, min(0.2, error)) * share)),
+        ("adapted_weight", weight_of(lambda error, share, sign: 1 + sign * max(0.0, min(0.2, error)) * share)),
+        ("has_settled", lambda v, **s: real_end(v, **{**s, "patience": s["patience"] + 1})),
+        ("has_settled", lambda v, **s: real_end(v, **{**s, "least_change": 0.0})),
+        ("has_settled", lambda v, **s: real_end(v, **{**s, "least_change": s["least_change"] - 1e-9})),  # at least
+        ("has_settled", lambda v, patience, least_change: max(v) - v[-1] > 0),
+        # against the value before, not the last rise
+        ("has_settled", lambda v, patience, least_change: len(v) > patience
+            and all(b - a <= least_change for a, b in pairwise(v[-patience - 1 :]))),
+    ],
+)  # fmt: skip
+def test_the_checks_reject_a_broken_controller_and_end(
+    name: str, broken: Callable[..., float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning_rates, name, broken)
+    with pytest.raises(AssertionError):
+        for check in CHECKS:
+            check()
+
+
+@given(weights, st.floats(0, 100), st.floats(1e-3, 100), st.integers(1, 64), st.integers(64, 10_000), st.booleans())
+def test_a_weight_moves_towards_its_target_by_a_fifth_of_a_step_s_share_at_most(
+    weight: float, measured: float, target: float, episodes: int, horizon: int, is_bonus: bool
+) -> None:
+    limit = {"target": target, "episodes": episodes, "horizon": horizon}
+    found = real_weight(weight, measured, **limit, is_bonus=is_bonus)
+    assert abs(found / weight - 1) <= 0.2 * episodes / horizon + 1e-12  # rounding
+    assert found > 0
+    assert (found - weight) * (measured - target) * (-1 if is_bonus else 1) >= 0
+    other = real_weight(weight, measured, **limit, is_bonus=not is_bonus)
+    assert found + other == pytest.approx(2 * weight, rel=1e-12)
+
+
+@given(curves, st.integers(1, 5), st.sampled_from((0.0, 0.125, 0.5)))
+def test_a_curve_has_settled_when_nothing_since_the_last_rise_counts(
+    values: list[float], patience: int, least_change: float
+) -> None:
+    """The slow definition: of every value, whether it lies more than that above the last one that did."""
+    rises = [0]
+    for place in range(1, len(values)):
+        rises += [place] if values[place] > values[rises[-1]] + least_change else []
+    has_settled = real_end(values, patience=patience, least_change=least_change)
+    assert has_settled == (len(values) - 1 - rises[-1] >= patience)
+    assert not has_settled or len(values) > patience
+
+
+@given(st.integers(1, 60), st.integers(0, 70), st.floats(1e-9, 1), st.sampled_from(get_args(ScheduleKind)))
+def test_a_schedule_without_a_slope_gives_the_bits_of_the_constant(
+    total: int, warmup_steps: int, peak: float, kind: ScheduleKind
+) -> None:
+    assert rates(total, kind, warmup_steps, 1.0, peak) == [peak] * (total + 1)
+    assert rates(total, "constant", 0, 0.0, peak) == [peak] * (total + 1)
+
+
+@given(st.integers(1, 60), st.floats(0, 1))
+def test_a_rise_is_a_linear_fall_backwards(total: int, minimum: float) -> None:
+    risen, fallen = (rates(total, kind, 0, minimum) for kind in ("rising", "linear"))
+    assert risen == pytest.approx(fallen[::-1], abs=1e-12)
 
 
 @given(st.integers(1, 60), st.integers(0, 70), st.floats(0, 1), kinds)
@@ -117,6 +265,9 @@ def test_impossible_input_is_an_error() -> None:
     for update in (-1, 11):
         with pytest.raises(ValueError, match=r"update must be in \[0, total=10\]"):
             real_rate(update, 10, peak=1.0, kind="cosine", warmup_steps=0, minimum=0.0)
+    for target, horizon in ((0.0, 64), (0.1, 63)):
+        with pytest.raises(ValueError, match="need target > 0 and horizon >= episodes"):
+            real_weight(1.0, 0.1, target=target, episodes=64, horizon=horizon, is_bonus=False)
     with pytest.raises(ValueError, match="minimum must be a share"):
         rates(10, "cosine", minimum=1.5)
     with pytest.raises(ValueError, match="steps must be at least 0"):

@@ -167,6 +167,51 @@ def test_every_member_of_the_configuration_exists() -> None:
             {"arms": arms(bundle={"schedule": {"kind": "cosine", "warmup_steps": 46}})},
             "intention.arms[4].schedule.warmup_steps: must be at most intention.grpo.steps=45, got 46.",
         ),
+        (
+            {"arms": arms(bundle={"kl_schedule": {"kind": "linear", "warmup_steps": 46}})},
+            "intention.arms[4].kl_schedule.warmup_steps: must be at most intention.grpo.steps=45, got 46.",
+        ),
+        (
+            {"arms": arms(bundle={"kl_schedule": {"kind": "linear", "target": 0.05}})},
+            "intention.arms[4].kl_schedule.target: must be absent with kind: linear, got 0.05. Drop it, or write ki",
+        ),
+        (
+            {"arms": arms(bundle={"kl_schedule": {"kind": "adaptive", "target": 0.05}})},
+            "intention.arms[4].kl_schedule.horizon: must be given with kind: adaptive, got nothing. Add it.",
+        ),
+        (
+            {"arms": arms(bundle={"entropy_schedule": {"kind": "adaptive", "target": 0.05, "horizon": 63}})},
+            "intention.arms[4].entropy_schedule.horizon: must be at least the 64 episodes of a step, got 63. Raise it.",
+        ),
+        (
+            {"arms": arms(bundle={"kl_schedule": {"kind": "rising", "warmup_steps": 5}})},
+            "intention.arms[4].kl_schedule.warmup_steps: must be 0 with kind: rising, which does not read it, got 5.",
+        ),
+        (
+            {"arms": arms(bundle={"kl_schedule": {"kind": "cosin"}})},
+            "'cosin'. Did you mean 'cosine'?",
+        ),
+        (
+            {"arms": arms(bundle={"kl": {"kind": "cosine"}})},
+            "intention.arms[4].kl: must be a number; how it moves stands under kl_schedule, got {'kind': 'cosine'}. ",
+        ),
+        (
+            {"arms": arms(bundle={"schedule": {"kind": "adaptive", "target": 1, "horizon": 64}})},
+            "intention.arms[4].schedule.kind: must be constant, linear, cosine or rising, got 'adaptive'. Only kl_sch",
+        ),
+        (
+            {"arms": arms(baseline={"kl_schedule": {"kind": "cosine"}})},
+            "intention.arms[0].kl: must be above 0 with kl_schedule, whose peak it is, got 0. Raise it, or drop that.",
+        ),
+        (
+            {"arms": arms(bundle={"stop": {"patience": 9}})},
+            "intention.arms[4].stop.patience: must be at most the evaluations after the start but the last=8, got 9.",
+        ),
+        ({"arms": arms(bundle={"stop": {"metric": "rewards"}})}, "'rewards'. Did you mean 'reward'?"),
+        (
+            {"arms": arms(bundle={"stop": {"patient": 3}})},
+            "arms[4].stop.patient: unknown key; did you mean 'patience'?",
+        ),
         ({"arms": arms(bundle={"seeds": [1, 1]})}, "intention.arms[4].seeds: must not repeat a value, got [1, 1]."),
         ({"model": {"tiny": {"kv_heads": 3}}}, "intention.model.tiny.kv_heads: must divide heads=4, got 3."),
         (
@@ -184,6 +229,21 @@ def test_a_faulty_section_is_one_line_with_its_place(changes: dict[str, Any], fa
 def test_the_default_arm_is_the_plain_objective() -> None:
     plain = AgentArm(name="plain")
     assert (plain.kl, plain.entropy, plain.schedule.kind) == (0.0, 0.0, "constant")
+
+
+def test_what_an_arm_leaves_out_stands_in_no_identity() -> None:
+    """The keys of an arm without schedules of weights and without a stop, as jobs were identified before these."""
+    keys = {"name", "kl", "entropy", "schedule", "trajectory_score", "learning_rate", "seeds"}
+    found = AgentArm(name="plain", kl_schedule={"kind": "constant"}, stop=None)
+    assert found.model_dump(mode="json").keys() == keys
+    assert found.model_dump(mode="json")["schedule"].keys() == {"kind", "warmup_steps", "minimum"}
+    told = {"kl": 0.1, "kl_schedule": {"kind": "adaptive", "target": 0.05, "horizon": 640}, "stop": {"patience": 2}}
+    other = AgentArm(name="other", **told)
+    assert other.model_dump().keys() == keys | {"kl_schedule", "stop"}
+    assert AgentArm.model_validate_json(other.model_dump_json()) == other
+    judged = agent_plan.claims(experiment(arms=arms(bundle=told)).intention)["arms"]
+    assert {arm.name: set(arm.further) for arm in judged if arm.further} == {"bundle": {"kl_schedule", "stop"}}
+    assert all("further" not in arm.model_dump() for arm in judged if arm.name != "bundle")
 
 
 @pytest.mark.parametrize("source", ["json", "parquet"])

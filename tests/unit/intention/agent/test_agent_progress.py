@@ -14,6 +14,7 @@ from trained_world import KilledError, command, files_of, interrupted, measured,
 from lever_pipe.base import atomic, contents
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import CheckpointError
+from lever_pipe.experiment.agent_config import Schedule, Stop
 from lever_pipe.intention.agent import resume
 from lever_pipe.intention.agent.resume import BEST, EPISODES, OPTIMISER, PLACE, POLICY, identity_of
 from lever_pipe.stages import train_agent as stage
@@ -21,6 +22,12 @@ from lever_pipe.stages import train_agent as stage
 ROOT = Path(__file__).parents[4]
 # The best policy is that of step 2 or 4; the last checkpoint before either interruption holds an earlier one.
 CONFIG = training(steps=5, arm={"kl": 0.05}, evaluation={"every": 2})
+
+ADAPTIVE = Schedule(kind="adaptive", target=0.01, horizon=12)
+# No rise counts: the run stops at its second evaluation, at step 4 of 9.
+STOP = {"stop": Stop(patience=2, least_change=100.0)}
+HELD = STOP | {"kl": 0.05, "kl_schedule": ADAPTIVE, "entropy": 0.02, "entropy_schedule": ADAPTIVE}
+STOPPING = training(steps=9, arm=HELD, evaluation={"every": 2})
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +56,23 @@ def test_an_interrupted_run_goes_on_bit_for_bit(
     assert not (tmp_path / "metrics.jsonl").exists()
     train_here(tmp_path, CONFIG)
     assert_same_files(tmp_path, undisturbed)
+
+
+def test_a_run_that_adapts_and_stops_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, found = tmp_path / "undisturbed", tmp_path / "killed"
+    done = train_here(expected, STOPPING, checkpoint_every=100)
+    assert (done.planned_steps, done.executed_steps, done.reason) == (9, 4, "stopped early")
+    for step in (2, 4):
+        interrupted(found, STOPPING, step, monkeypatch)
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        patch.setattr(stage, "save_policies", lambda *_, **__: (_ for _ in ()).throw(KilledError))
+        train_here(found, STOPPING, checkpoint_every=1)
+    assert [path.name for path in (found / "state").iterdir()] == ["step-3"]  # the last step has none, as ever
+    train_here(found, STOPPING, checkpoint_every=1)
+    assert_same_files(found, expected)
+    longer = training(steps=10, arm=HELD, evaluation={"every": 2})  # another run, which starts anew
+    assert train_here(found, longer).executed_steps == 4
+    assert measured(read_run(found).metrics) == measured(read_run(expected).metrics)
 
 
 def test_a_killed_process_goes_on_bit_for_bit(tmp_path: Path, undisturbed: Path) -> None:

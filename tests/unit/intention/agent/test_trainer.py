@@ -10,11 +10,11 @@ import pytest
 from agent_doubles import FailingFor
 from hypothesis import given
 from hypothesis import strategies as st
-from trained_world import N_TRAIN, Files, measured, read_run, train_here, training, world
+from trained_world import N_TRAIN, Files, evaluate_here, measured, read_run, train_here, training, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, TrainingError
-from lever_pipe.experiment.agent_config import Schedule, Simulator
+from lever_pipe.experiment.agent_config import Schedule, Simulator, Stop
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.intention.agent import trainer
 from lever_pipe.intention.agent.lessons import Lesson
@@ -197,6 +197,56 @@ def test_the_rate_follows_completed_steps(tmp_path: Path) -> None:
     # i / 2 of the peak, then (1 + cos(pi p)) / 2 at p = 0 and 1/2; both updates of a step share it.
     assert [row.values["learning_rate"] for row in files.metrics] == pytest.approx([0, 0.005, 0.01, 0.005], abs=1e-12)
     assert files.metrics[1].values["kl"] == 0  # the first step moved nothing
+
+
+def test_constant_schedules_are_the_constants_to_the_last_bit(tmp_path: Path, run: Path, files: Files) -> None:
+    """And those that say so: their weights are told, and nothing else differs."""
+    flat = {"kl": 0.1, "entropy": 0.02}
+    plain = rows_of(tmp_path / "plain", training(arm=flat))
+    arm = {f"{term}_schedule": Schedule(kind="cosine", minimum=1.0) for term in flat}
+    told = rows_of(tmp_path / "told", training(arm={**flat, **arm}))
+    weights = {"kl_coefficient": 0.1, "entropy_coefficient": 0.02}
+    assert [{**row, **weights} for row in measured(plain.metrics)] == measured(told.metrics)
+    assert plain[1:] == told[1:]
+    arm = {f"{term}_schedule": Schedule() for term in flat}
+    assert training(arm={**flat, **arm}).model_dump_json() == training(arm=flat).model_dump_json()
+    never = rows_of(tmp_path / "never", training(steps=4, evaluation={"every": 3}, arm={"stop": Stop(patience=2)}))
+    assert measured(never.metrics) == measured(files.metrics)
+    assert never[1:] == files[1:]
+
+
+def test_scheduled_weights_act_and_are_told(tmp_path: Path) -> None:
+    rising, adaptive = Schedule(kind="rising"), Schedule(kind="adaptive", target=0.3, horizon=24)
+    arm = {"kl": 4.0, "kl_schedule": rising, "entropy": 0.5, "entropy_schedule": adaptive}
+    settings = {"steps": 4, "learning_rate": 5e-3}
+    rows = rows_of(tmp_path / "both", training(arm=arm, **settings)).metrics
+    assert [row.values["kl_coefficient"] for row in rows] == [0.0, 1.0, 2.0, 3.0]
+    weight = 0.5
+    for row in rows:
+        assert row.values["entropy_coefficient"] == pytest.approx(weight, abs=1e-12)
+        # 12 episodes of 24: half of the error, of which a fifth counts; more entropy needs less of a bonus.
+        weight *= 1 - 0.5 * min(0.2, max(-0.2, row.values["entropy"] / 0.3 - 1))
+    assert weight != 0.5
+    # At the first step the penalty weighs nothing: both of its updates are those of an arm without one.
+    free = rows_of(tmp_path / "free", training(arm=arm | {"kl": 0.0, "kl_schedule": Schedule()}, **settings)).metrics
+    assert rows[0].values["grad_norm"] == free[0].values["grad_norm"]
+    assert rows[-1].values["kl"] < free[-1].values["kl"]
+
+
+def test_a_run_stops_by_its_curve_and_keeps_the_best_of_it(tmp_path: Path) -> None:
+    config = training(
+        arm={"stop": Stop(metric="coverage", patience=3)}, steps=14, learning_rate=1e-3, evaluation={"every": 1}
+    )
+    found = rows_of(tmp_path, config)
+    curve = [row.values["coverage"] for row in found.evaluations if row.mode == "sampled"]
+    done, n = found.done, len(curve) - 1
+    assert (done.reason, done.executed_steps, len(found.metrics)) == ("stopped early", n, n)
+    assert 3 < n < 14
+    assert max(curve[-3:]) <= max(curve[:-3])
+    assert all(max(curve[k - 2 : k + 1]) > max(curve[: k - 2]) for k in range(3, n))  # and nowhere before
+    assert done.best_step == curve.index(max(curve)) > 0
+    tested = evaluate_here(tmp_path, tmp_path / "test", tmp_path / "done.json", config)
+    assert [evaluation.rows[0].step for evaluation in tested] == [n, done.best_step]
 
 
 def test_the_arm_decides_before_the_common_settings(tmp_path: Path) -> None:

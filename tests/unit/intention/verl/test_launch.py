@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from verl_examples import arm, bundle, render_config
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.experiment.agent_config import Schedule
+from lever_pipe.experiment.agent_config import Schedule, Stop
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
 from lever_pipe.intention.verl.launch import differences, faults, launch_files
 
@@ -117,6 +117,13 @@ def test_the_production_configuration_can_be_run() -> None:
     [
         ({"arm": arm(trajectory_score="sum")}, "grpo.trajectory_score"),
         ({"arm": arm(schedule=Schedule(warmup_steps=5, minimum=0.1))}, "arms.baseline.schedule.minimum"),
+        ({"arm": arm(schedule=Schedule(kind="linear"))}, "arms.baseline.schedule"),
+        ({"arm": arm(kl=0.1, kl_schedule=Schedule(warmup_steps=5))}, "arms.baseline.kl_schedule"),
+        (
+            {"arm": arm(entropy=0.1, entropy_schedule=Schedule(kind="adaptive", target=0.3, horizon=480))},
+            "arms.baseline.entropy_schedule",
+        ),
+        ({"arm": arm(stop=Stop())}, "arms.baseline.stop"),
         ({"model": {"folder": ""}}, "model.folder"),
         ({"model": {"folder": "models/it's"}}, "model.folder"),
         ({"model": {"folder": "models/$HOME"}}, "model.folder"),

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_runs import ARMS, Study
-from agent_tables import SAY, Tabulate, Tabulated, tabulate
+from agent_tables import SAY, Tabulate, Tabulated, evidence_of, tabulate
 
-from lever_pipe.experiment.agent_config import Environment
+from lever_pipe.experiment.agent_config import Environment, Schedule, Stop
 from lever_pipe.report.agent.checks import identities, reward_unit, texts
 from lever_pipe.report.evidence import EvidenceRow
 
@@ -92,6 +93,54 @@ def test_other_factors_get_a_column(tabulated: Tabulate) -> None:
     rows = tabulated(Study(arms=(ARMS[0], other), steps=5)).rows("agent-arms")
     found = [(row["Learning rate"], row["Trajectory score"]) for row in rows[:2]]
     assert found == [("0.0002", "sum of turn rewards"), ("0.0005", "mean of turn rewards")]
+
+
+def test_arms_that_adapt_rise_and_stop_stand_beside_the_others(tmp_path: Path, default: Tabulated) -> None:
+    """Of three seeds of the arm that stops one ends at step 25 and two at step 20, all others at step 45."""
+    stopping = {"name": "early", "stop": Stop(patience=2, least_change=0.01)}
+    early = ARMS[4].model_copy(update=stopping | {"kl_schedule": Schedule(kind="adaptive", target=0.02, horizon=640)})
+    staged = ARMS[1].model_copy(update={"name": "staged", "kl_schedule": Schedule(kind="rising")})
+    ends = {("early", seed): 20 + 5 * (seed == 1) for seed in range(3)}
+    study = Study(arms=(ARMS[0], ARMS[4], early, staged), lengths=ends)
+    at = {"subset": "test", "mode": "sampled", "runs": 1}
+    malformed = [
+        EvidenceRow(
+            "intention", f"arm~early/seed~{seed}", "end_malformed", 0.2 if end == 20 else 0.5, at=str(end), **at
+        )
+        for (_, seed), end in ends.items()
+    ]
+    found = tabulate([*evidence_of(tmp_path, study), *malformed], study)
+    rows = {row["Arm"].partition(" ")[0]: row for row in found.rows("agent-arms")}
+    assert [rows[name]["KL"] for name in ("bundle", "early", "staged")] == [
+        "0.01", "0.01, adapted to 0.02 nats a token", "0.01, linear rise"
+    ]  # fmt: skip
+    assert rows["early"]["Difference, sampled"]
+    told = "early stops once its validation curve (reward, sampled) has risen by no more than 0.01 in 2 evaluations"
+    assert f"{told}, and selects by it: its runs ended behind step 20, 25 and 20 of 45" in found.told("agent-arms")
+    ended = [(row["Planned"], row["Executed"]) for row in found.rows("agent-runs", Arm="early")]
+    assert ended == [("45", "20"), ("45", "25"), ("45", "20")]
+    curve = found.row("agent-rewards-sampled", Arm="early")
+    assert [curve[f"Step {step}"] != "" for step in (20, 25, 30)] == [
+        True,
+        False,
+        False,
+    ]  # no mean of those that went on
+    assert rows["early"]["Malformed (%)"] == "30.0"  # of 20, 50 and 20 %, each behind its own last step
+    (row,) = found.rows("004-advice", **{"The document": "A small KL coefficient early"})
+    assert "staged" in row["Ours"]
+    assert "early" not in row["Ours"]
+    assert "stops once" not in default.told("agent-arms")
+
+
+def test_a_term_counts_in_the_loss_with_the_weight_that_each_step_told(tabulated: Tabulate) -> None:
+    def share(kl: float, **told: float) -> str:
+        arm = ARMS[1].model_copy(update={"kl": kl})
+        found = tabulated(
+            Study(arms=(ARMS[0], arm), steps=5, metrics={"kl": 1.0, "kl_loss": 1.0, **told}), document_arm="kl_only"
+        )
+        return found.row("agent-runs", Arm="kl_only")["KL in the loss (%)"]
+
+    assert share(0.01, kl_coefficient=0.005) == share(0.005) != share(0.01)
 
 
 def test_secondary_endpoints_of_both_decodings(default: Tabulated) -> None:
