@@ -1,0 +1,69 @@
+"""A released agent: loaded from its folder alone, it plays tasks as it did when it was evaluated.
+
+`python -m lever_pipe release` writes the folder, whose model any library loads that knows its architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+
+from lever_pipe.base import storage
+from lever_pipe.base.sections import Section
+from lever_pipe.experiment.agent_config import AgentExecution
+from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig
+from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out
+from lever_pipe.intention.agent.player import load_player
+from lever_pipe.intention.agent.processes import join
+from lever_pipe.intention.agent.rollout import Player
+from lever_pipe.intention.records import Task
+
+SETTINGS, TASKS = "agent.json", "tasks.jsonl"
+
+
+class ReleasedAgent(Section):
+    """All that `agent.json` of a released agent says."""
+
+    policy: str
+    lineage: str
+    """Digest of all that the agent and its scores were made from."""
+    checkpoint: Literal["last", "best"]
+    step: int
+    """Of training."""
+    evaluation: EvaluateAgentConfig
+
+
+class Agent(NamedTuple):
+    """An agent that plays against its user; `tasks` are those that it was held against."""
+
+    settings: ReleasedAgent
+    tasks: list[Task]
+    player: Player
+
+    def play(self, tasks: Sequence[Task]) -> PolicyEvaluation:
+        """Return greedy episodes with their transcripts, and sampled ones, as the evaluation has them.
+
+        Raises:
+            TrainingError: too many of the user's replies failed.
+        """
+        when = When(self.settings.step, "test", self.settings.checkpoint)
+        return evaluate_held_out(self.player, tasks, when, self.settings.evaluation.evaluation)
+
+
+def load(folder: str | Path, *, execution: AgentExecution = AgentExecution(), device: str = "cpu") -> Agent:
+    """Return the agent of a released folder; `execution` says where its user is, if that is a server or a cassette.
+
+    Raises:
+        CheckpointError: no readable model or dialogue format.
+        RecordError: a file is missing or malformed.
+        SimulatorError: its user cannot be asked.
+    """
+    root = Path(folder)
+    settings = storage.read_row(root / SETTINGS, ReleasedAgent)
+    config, dtype = settings.evaluation, settings.evaluation.policy.model.dtype
+    alone = join(torch.device(device), dtype)
+    player = load_player(root, config, execution, alone, temperature=config.temperature, dtype=dtype)
+    return Agent(settings, storage.read_rows(root / TASKS, Task), player)

@@ -1,0 +1,249 @@
+"""What `release` writes, used as its own card says, where there is no Snakemake: it does what the results say."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+
+from lever_pipe.base import storage
+from lever_pipe.base.policy_names import group_of
+from lever_pipe.base.records import Cell, Example, ExampleId, Pool, Selection
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.stage_configs import ScoreAnswersConfig, SelectDemonstrationsConfig
+from lever_pipe.lever import released
+from lever_pipe.lever.networks import train_ids
+from lever_pipe.lever.selector.network import build_selector, initialise
+from lever_pipe.lever.training.embeddings import architecture_of, read_table
+from lever_pipe.lever.training.state import save_selector
+from lever_pipe.stages.score_answers import score_answers
+from lever_pipe.stages.select_demonstrations import select_demonstrations
+
+from .conftest import Project
+
+pytestmark = pytest.mark.workflow
+
+LEVER, AGENTS = "results/smoke/lever", "results/smoke/intention"
+RCE = "preset~world/rce/seed~0/epoch~2"
+POLICIES = (RCE, "preset~world/grpo/base~2/beta~0.15/seed~0/epoch~2", "preset~world/sft/seed~0/epoch~1")
+AGENT = "arm~bundle/seed~0"
+ALL_OF_IT = """
+import json, sys
+for name in ("snakemake", "snakemake_interface_common"):
+    sys.modules[name] = None  # an import would fail
+exec(sys.argv[1])
+"""
+SELECTED = """
+from pathlib import Path
+asked = json.loads(Path("asked.json").read_text())
+found = [[e.question_id for e in policy.select(q, i, k=2, pool=policy.pools[n])] for n, q, i in asked]
+print(json.dumps({"pool": found, "new": [[e.question_id for e in policy.select(q, i)] for _, q, i in asked[:5] * 2]}))
+"""
+PLAYED = "print(json.dumps([row.model_dump() for row in evaluation.rows]))"
+
+
+def released_by(project: Project, policy: str, out: Path, *words: str) -> ModelCard:
+    project.tool("release", policy, str(out), "--license", "apache-2.0", "--configfile", "config/smoke.yaml", *words)
+    return ModelCard.load(out / "README.md")
+
+
+def run_its_lines(project: Project, card: ModelCard, beside: Path, then: str) -> Any:
+    """Run the card's Python beside the folder, and then more; return what that prints last."""
+    lines = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
+    assert len(lines) == 1
+    call = [sys.executable, "-c", ALL_OF_IT, lines[0] + then]
+    done = subprocess.run(call, cwd=beside, env=project.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def lines_of(path: Path, **cells: str) -> list[dict[str, str]]:
+    with path.open() as handle:
+        return [row for row in csv.DictReader(handle) if all(row[name] == value for name, value in cells.items())]
+
+
+def beside(project: Project, folder: Path) -> list[Example]:
+    """Put the evaluation's images and questions beside a released folder; return the examples."""
+    examples = storage.read_examples(project.folder / LEVER / "examples/eval.jsonl")
+    for name in {example.image for example in examples}:
+        (folder / name).symlink_to(next((project.folder / "results/smoke/world").rglob(name)))
+    asked = [(example.question_id, example.question, example.image) for example in examples]
+    (folder / "asked.json").write_text(json.dumps(asked))
+    return examples
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_released_policy_selects_and_scores_as_in_the_results(smoke: Project, tmp_path: Path, policy: str) -> None:
+    card = released_by(smoke, policy, tmp_path / "out")
+    queries = beside(smoke, tmp_path)
+    found = run_its_lines(smoke, card, tmp_path, SELECTED)
+    study, train = smoke.folder / LEVER, storage.read_examples(smoke.folder / LEVER / "examples/train.jsonl")
+    place = {example.question_id: example.example_id for example in train}
+    chosen = [
+        Selection(query_id=query.example_id, demonstrations=tuple(place[name] for name in names))
+        for query, names in zip(queries, found["pool"], strict=True)
+    ]
+    assert chosen == storage.read_rows(study / policy / "selections.jsonl", Selection)
+    assert len({tuple(row.demonstrations) for row in chosen}) > len(chosen) / 2
+    assert found["new"][:5] == found["new"][5:]
+
+    storage.write_rows(tmp_path / "selections.jsonl", chosen)
+    scored = study / policy / "scores"
+    cells = score_answers(
+        selections=tmp_path / "selections.jsonl",
+        answers=study / f"answers/preset~world/seed~0/policies/{policy}.jsonl",
+        eval_examples=study / "examples/eval.jsonl",
+        per_question=tmp_path / "per_question.jsonl",
+        summary=tmp_path / "cells.jsonl",
+        cells=tuple(tmp_path / f"{n}.json" for n in range(4)),
+        config=ScoreAnswersConfig(**json.loads((scored / "run.json").read_text())["config"]),
+    )
+    assert cells == storage.read_rows(scored / "cells.jsonl", Cell)
+    told = {(r.dataset_config, r.metric_name): (r.metric_value, r.metric_args) for r in card.data.eval_results}
+    assert len(told) == len(cells) == 4
+    for cell in cells:
+        key = f"first {cell.samples} evaluation questions", f"VQA accuracy in percent, shots: {cell.shots}"
+        where = {"samples": str(cell.samples), "shots": str(cell.shots)}
+        row = lines_of(study / "tables/intervals.csv", group=group_of(policy), **where)[0]
+        mean = {"mean_of_runs": float(row["accuracy"]), "runs": int(row["n_runs"])}
+        assert told[key][0] == pytest.approx(cell.accuracy, rel=1e-8, abs=0)
+        assert told[key][1] == mean | {"low": float(row["low"]), "high": float(row["high"])}
+
+
+@pytest.mark.parametrize("checkpoint", ["last", "best"])
+def test_a_released_agent_plays_the_held_out_tasks_as_it_was_evaluated(
+    smoke: Project, tmp_path: Path, checkpoint: str
+) -> None:
+    card = released_by(smoke, AGENT, tmp_path / "out", "--checkpoint", checkpoint)
+    rows = [json.loads(line) for line in (smoke.folder / AGENTS / AGENT / "test/evaluations.jsonl").open()]
+    assert run_its_lines(smoke, card, tmp_path, PLAYED) == [row for row in rows if row["checkpoint"] == checkpoint]
+    told = {result.metric_name: result for result in card.data.eval_results}
+    assert len(told) == 4
+    for mode in ("greedy", "sampled"):
+        value = next(row["values"]["reward"] for row in rows if (row["checkpoint"], row["mode"]) == (checkpoint, mode))
+        assert told[f"{mode} reward"].metric_value == pytest.approx(value, rel=1e-8, abs=1e-12)
+        endpoint = f"test_reward_{mode}_{checkpoint}"
+        mean = lines_of(smoke.folder / AGENTS / "tables/endpoints.csv", arm="bundle", endpoint=endpoint, seed="")[0]
+        assert told[f"{mode} reward"].metric_args["low"] == float(mean["low"])
+
+
+@pytest.mark.parametrize("policy", [RCE, AGENT])
+def test_the_card_says_what_it_is_and_nothing_of_this_machine(smoke: Project, tmp_path: Path, policy: str) -> None:
+    card = released_by(smoke, policy, tmp_path / "out")
+    assert card.data.license == "apache-2.0"
+    assert {(of.dataset_type, of.dataset_name) for of in card.data.eval_results} == {
+        ("lever-pipe-embedded-world", "embedded world")
+    }
+    assert "**Embedded world.**" in card.text
+    lineage = storage.read_json(tmp_path / "out" / ("agent.json" if policy == AGENT else "config.json"))["lineage"]
+    assert lineage in card.text
+    for path in (path for path in (tmp_path / "out").rglob("*") if path.is_file()):
+        assert not {str(smoke.folder).encode(), os.getcwd().encode()} & {*re.findall(rb"/[\w/.-]+", path.read_bytes())}
+    again = released_by(smoke, policy, tmp_path / "again")
+    assert again.data.to_dict() == card.data.to_dict(), "the same results give the same card"
+    assert (tmp_path / "out").stat().st_mode & 0o077, "others may read it"
+
+
+def random_policy(selector: Selector, folder: Path, study: Path) -> None:
+    """Write the weights of a selector that nobody has trained."""
+    is_ids = selector.network == "train_ids"
+    table = read_table(
+        study / "embeddings/embeddings.safetensors", "train", "cpu", inputs="added" if is_ids else "fused"
+    )
+    generator = torch_generator(1, "test")
+    if is_ids:
+        model = train_ids.build_train_ids(train_ids.ids_architecture(selector, table))
+        save_selector(folder, train_ids.initialise_train_ids(model, generator), stage="test", epoch=0)
+    else:
+        model = initialise(build_selector(architecture_of(selector, table)), generator)
+        save_selector(folder, model, stage="test", epoch=0)
+
+
+@pytest.fixture(scope="module")
+def folder(smoke: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("released") / "out"
+    released_by(smoke, RCE, out)
+    return out
+
+
+SELECTORS = [
+    *({"head": head} for head in ("static", "gated", "gru_mmr", "additive", "bilinear", "stop")),
+    {"network": "bi_encoder", "head": "blend"},
+    *({"network": "train_ids", "width": 64, "heads": 4, "candidates": of} for of in ("pool", "all")),
+]
+STEPS = {"gru_mmr", "additive", "bilinear", "stop"}
+
+
+@pytest.mark.parametrize("values", SELECTORS, ids=lambda values: "-".join(map(str, values.values())))
+def test_every_selector_chooses_as_the_stage_that_selects(smoke: Project, folder: Path, values: dict[str, Any]) -> None:
+    study, settings = smoke.folder / LEVER, storage.read_row(folder / "config.json", released.ReleasedPolicy)
+    steps = {"steps": 2} if values.get("head") in STEPS else {}
+    config = SelectDemonstrationsConfig(selector=Selector(**{"width": 32, "heads": 2} | steps | values), shots=2)
+    random_policy(config.selector, folder / "model.safetensors", study)
+    storage.write_row(folder / "config.json", settings.model_copy(update={"selector": config.selector}))
+    select_demonstrations(
+        selector=folder / "model.safetensors",
+        eval_pools=study / "pools/eval.jsonl",
+        embeddings=study / "embeddings/embeddings.safetensors",
+        selections=folder / "chosen.jsonl",
+        config=config,
+    )
+    chosen = storage.read_selections(folder / "chosen.jsonl")
+    queries = storage.read_examples(study / "examples/eval.jsonl")
+    policy = released.load(folder)
+    for query in queries[::5]:
+        image = next((smoke.folder / "results/smoke/world").rglob(query.image))
+        found = policy.select(query.question, image, pool=policy.pools[query.question_id])
+        assert tuple(example.example_id for example in found) == chosen[query.example_id]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["preset~world/rce/epoch~2", "out"], "found 'preset~world/rce/epoch~2'. Did you mean 'preset~world/rce/seed~0/epoch~2'?"),
+        (["arm~bundel/seed~0", "out"], "Did you mean 'arm~bundle/seed~0'?"),
+        (["baseline/oracle", "out"], "expected a trained policy or agent of results/smoke; found 'baseline/oracle'"),
+        (["preset~world/init/seed~0", "out"], "expected scores of preset~world/init/seed~0 with intervals; found none"),
+        ([RCE, "config"], "config: expected no folder, or an empty one; found something. Name another one."),
+        ([RCE, "README.md"], "README.md: expected no folder, or an empty one"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_released_is_told(smoke: Project, words: list[str], told: str) -> None:
+    assert told in refused(smoke, *words)
+    assert not (smoke.folder / "out").exists()
+
+
+def refused(project: Project, *words: str) -> str:
+    with pytest.raises(AssertionError) as caught:
+        project.tool("release", *words, "--license", "mit", "--configfile", "config/smoke.yaml")
+    assert "Traceback" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_files_that_are_not_the_runs_are_not_released(smoke: Project) -> None:
+    weights = smoke.folder / LEVER / RCE / "selector.safetensors"
+    whole, stat = weights.read_bytes(), weights.stat()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    try:
+        assert "RCE epoch 2 of seed 0 (world): selector" in refused(smoke, RCE, "out")
+    finally:
+        weights.write_bytes(whole)
+        os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def test_another_encoder_is_refused_when_releasing_and_when_loading(smoke: Project, folder: Path) -> None:
+    with smoke.edited("config.yaml", "model: resources/world/clip", "model: resources/world/lvlm"):
+        assert "encoder.model: expected the model" in refused(smoke, RCE, "out")
+    settings = folder / "encoder/config.json"
+    settings.write_text(settings.read_text() + "\n")
+    with pytest.raises(Exception, match="expected the encoder .* Fetch the folder again, whole"):
+        released.load(folder)
