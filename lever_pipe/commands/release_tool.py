@@ -1,7 +1,7 @@
 """`python -m lever_pipe release POLICY OUT`: a finished policy or agent as a folder that the Hugging Face Hub takes.
 
 POLICY is named as in the tables: `preset~world/rce/seed~0/epoch~5`, or `arm~bundle/seed~0`. OUT gets the weights as
-safetensors, what selecting or playing needs, and a model card: scores with intervals out of the report's evidence, data,
+safetensors, what selecting or playing needs, and a model card: scores with intervals out of the report's evidence,
 lineage, and the Python that loads the folder without Snakemake. Nothing is computed anew, and nothing is sent anywhere.
 """
 
@@ -11,9 +11,9 @@ import argparse
 import hashlib
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
@@ -24,7 +24,7 @@ from lever_pipe.base.errors import CheckpointError, ConfigError, RecordError, Un
 from lever_pipe.base.policy_names import AGENT, PolicyName, group_of
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Pool
-from lever_pipe.base.sections import Section, did_you_mean
+from lever_pipe.base.sections import did_you_mean
 from lever_pipe.commands.compare_tool import policies_in
 from lever_pipe.commands.trace import AS_MADE, AS_READ, MISSING, TracedJob
 from lever_pipe.commands.trace_tool import traced_back
@@ -42,17 +42,10 @@ GENERATED = ("lever-pipe-embedded-world", "embedded world")
 """The data set of a card, as the Hub may know it and in words, where it is generated."""
 SCORED = ("prefix", "test")
 """Subsets of evaluation questions and of tasks that scores of a policy are over."""
+SUMMARIES = ("build_", "collect_", "compare_")
+"""How stages begin that set policies side by side: what they make is no policy's own."""
+Told = dict[str, Any]
 AGAIN = "Run the workflow to its end."
-
-
-class Releasable(NamedTuple):
-    """What a policy is released by: files, folders, rows and settings by their names in its folder."""
-
-    files: dict[str, Path]
-    rows: dict[str, list[selectors.OfQuestion]]
-    settings: dict[str, Section]
-    told: dict[str, Any]
-    """What its card tells."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -60,9 +53,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m lever_pipe release", description=__doc__)
     parser.add_argument("policy", help="its name in the tables, with its seed")
     parser.add_argument("out", type=Path, help="a folder that is not there yet, or empty")
-    parser.add_argument(
-        "--license", required=True, help="of the weights, by the Hub's key: apache-2.0, mit, other, ..."
-    )
+    parser.add_argument("--license", required=True, help="of the weights, by the Hub's key, as apache-2.0 or other")
     parser.add_argument("--checkpoint", choices=("last", "best"), default="last", help="of an agent")
     parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
     options = parser.parse_args(words[1:])
@@ -92,20 +83,17 @@ def release(name: str, out: Path, experiment: Experiment, *, licence: str, check
         raise UnknownMemberError(f"expected a trained policy or agent of {results}", found=f"'{name}'", do=do)
     policy, scores = PolicyName.parse(name), _scores(name, results, checkpoint)
     steps = _steps_behind(scores[-1][0], results)
-    told = [[step.name, step.made.config, step.made.code, _made(step)] for step in steps]
+    shown = [step for step in steps if not step.made.stage.startswith(SUMMARIES)]
+    told = [[step.name, step.made.config, step.made.code, _made(step)] for step in shown]
     own = {"policy": name, "lineage": hashlib.sha256(canonical_json(told).encode()).hexdigest()}
-    is_agent = policy.kind == AGENT
-    of = _agent(steps, own, checkpoint) if is_agent else _selector(steps, own, Path(experiment.encoder.model))
-    card = {**of.told, **own, "label": policy.label, "folder": out.name, "licence": licence, "is_agent": is_agent}
+    card = {**own, "label": policy.label, "folder": out.name, "licence": licence, "steps": shown}
 
     def write(folder: Path) -> None:
-        for inside, source in of.files.items():
-            _copy(source, folder / inside)
-        for inside, rows in of.rows.items():
-            storage.write_rows(folder / inside, rows)
-        for inside, settings in of.settings.items():
-            storage.write_row(folder / inside, settings)
-        storage.write_text(folder / CARD, _card(scores, {**card, "steps": steps}))
+        if policy.kind == AGENT:
+            of = _write_agent(folder, own, steps, checkpoint)
+        else:
+            of = _write_selector(folder, own, steps, Path(experiment.encoder.model))
+        storage.write_text(folder / CARD, _card(scores, {**card, **of, "is_agent": policy.kind == AGENT}))
 
     atomic.write_folder(out, write)
 
@@ -141,56 +129,58 @@ def _steps_behind(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
     return steps
 
 
-def _selector(steps: Sequence[TracedJob], own: dict[str, str], encoder: Path) -> Releasable:
+def _write_selector(folder: Path, own: Told, steps: Sequence[TracedJob], encoder: Path) -> Told:
+    """Write all but the card of a policy that selects, and return what the card tells."""
     chosen, asked = _step(steps, "select_demonstrations"), _step(steps, "answer_prompts").made.config["lvlm"]
     sampled, seen = (steps[chosen.makers[made]] for made in ("eval_pools", "embeddings"))
     if (found := contents.model_identity(str(encoder))) != seen.made.config["model_identity"]:
         what = f"encoder.model: expected the model {seen.made.config['model_identity']}, which the policy sees with"
         raise CheckpointError(what, found=f"{found} in {encoder}", do="Name its folder there.")
+    _copy(encoder, folder / selectors.ENCODER)
+    _copy(chosen.inputs["selector"], folder / selectors.WEIGHTS)
+    _copy(chosen.inputs["embeddings"], folder / selectors.EMBEDDINGS)
+    _copy(seen.inputs["train_examples"], folder / selectors.EXAMPLES)
     train, queries = (storage.read_examples(seen.inputs[f"{split}_examples"]) for split in ("train", "eval"))
-
-    def named(found: Iterable[tuple[int, Sequence[int]]]) -> list[selectors.OfQuestion]:
-        listed = ((queries[query].question_id, [train[at].question_id for at in places]) for query, places in found)
-        return [selectors.OfQuestion(question_id=query, train_question_ids=tuple(ids)) for query, ids in listed]
-
-    offered = named((row.query_id, row.candidates) for row in storage.read_rows(chosen.inputs["eval_pools"], Pool))
-    selections = named(storage.read_selections(chosen.artefact.paths["selections"]).items())
-    reader, pools = _step(steps, "prepare_examples").made.config["reader"], dict(sampled.made.config["pools"])
-    if pools["encoder"]:  # a folder of this machine
-        pools["encoder"] = pools["encoder"] | {"model": Path(pools["encoder"]["model"]).name}
-    settings = {**own, **chosen.made.config, "pools": pools, "encoder": seen.made.config}
-    files = {
-        selectors.WEIGHTS: chosen.inputs["selector"],
-        selectors.EXAMPLES: seen.inputs["train_examples"],
-        selectors.EMBEDDINGS: chosen.inputs["embeddings"],
-        selectors.ENCODER: encoder,
-    }
-    told = {
+    pools = {row.query_id: row.candidates for row in storage.read_rows(chosen.inputs["eval_pools"], Pool)}
+    selections = storage.read_selections(chosen.artefact.paths["selections"])
+    for name, of in ((selectors.POOLS, pools), (selectors.SELECTIONS, selections)):
+        ids = {
+            queries[query].question_id: tuple(train[at].question_id for at in places) for query, places in of.items()
+        }
+        rows = (selectors.OfQuestion(question_id=query, train_question_ids=listed) for query, listed in ids.items())
+        storage.write_rows(folder / name, rows)
+    drawn = dict(sampled.made.config["pools"])
+    if drawn["encoder"]:  # a folder of this machine
+        drawn["encoder"] = drawn["encoder"] | {"model": Path(drawn["encoder"]["model"]).name}
+    settings = {**own, **chosen.made.config, "pools": drawn, "encoder": seen.made.config}
+    storage.write_row(folder / selectors.SETTINGS, selectors.ReleasedPolicy(**settings))
+    reader = _step(steps, "prepare_examples").made.config["reader"]
+    return {
         "data": GENERATED if any(step.made.stage == "generate_world" for step in steps) else (reader, reader),
         "trained": steps[chosen.makers["selector"]].made,
         "query": queries[0],
-        "chosen": list(selections[0].train_question_ids),
+        "chosen": list(ids[queries[0].question_id]),
         "shots": chosen.made.config["shots"],
         "lvlm": f"{asked['member']} {asked['model_identity']}",
-        "counts": (len(train), len(queries)),
+        "n_train": len(train),
     }
-    rows = {selectors.POOLS: offered, selectors.SELECTIONS: selections}
-    return Releasable(files, rows, {selectors.SETTINGS: selectors.ReleasedPolicy(**settings)}, told)
 
 
-def _agent(steps: Sequence[TracedJob], own: dict[str, str], checkpoint: str) -> Releasable:
+def _write_agent(folder: Path, own: Told, steps: Sequence[TracedJob], checkpoint: str) -> Told:
+    """Write all but the card of an agent, and return what the card tells."""
     played, source = _step(steps, "evaluate_agent"), _step(steps, "prepare_tasks").made.config["source"]
     done, config = storage.read_row(played.inputs["done"], DoneRow), played.made.config
     step = done.executed_steps if checkpoint == "last" else done.best_step
-    told = {
+    _copy(played.inputs[checkpoint], folder)
+    _copy(played.inputs["test_tasks"], folder / agents.TASKS)
+    settings = {**own, "checkpoint": checkpoint, "step": step, "evaluation": config}
+    storage.write_row(folder / agents.SETTINGS, agents.ReleasedAgent(**settings))
+    return {
         "data": GENERATED if source == "synthetic" else ("intention", f"IntentionGym ({source})"),
         "trained": steps[played.makers[checkpoint]].made,
         "checkpoint": checkpoint,
         "user": config["simulator"]["kind"],
     }
-    files = {"": played.inputs[checkpoint], agents.TASKS: played.inputs["test_tasks"]}
-    settings = agents.ReleasedAgent(**own, checkpoint=checkpoint, step=step, evaluation=config)  # type: ignore[arg-type]
-    return Releasable(files, {}, {agents.SETTINGS: settings}, told)
 
 
 def _step(steps: Sequence[TracedJob], stage: str) -> TracedJob:
@@ -209,7 +199,7 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(path, place)
 
 
-def _card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], told: dict[str, Any]) -> str:
+def _card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], told: Told) -> str:
     """Return the model card: front matter as the Hub's own library writes it, then text."""
     is_agent, (data_type, data_name) = told["is_agent"], told["data"]
     results = [
@@ -221,17 +211,15 @@ def _card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], told: dict[str, Any
             metric_type=row.metric,
             metric_name=f"{row.mode} {row.metric}" if is_agent else f"VQA accuracy in percent, shots: {row.shots}",
             metric_value=row.value,
-            metric_args={"mean_of_runs": mean.value, "runs": mean.runs, **_interval(mean)},
+            metric_args={"mean_of_runs": mean.value, "runs": mean.runs}
+            | ({"low": mean.low, "high": mean.high} if mean.has_interval else {}),
         )
         for row, mean in scores
     ]
     name = told["policy"]
     head = ModelCardData(license=told["licence"], library_name="lever-pipe", model_name=name, eval_results=results)
-    options = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    template = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), keep_trailing_newline=True, **options)
+    template = jinja2.Template(
+        TEMPLATE.read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     values = {**told, "results": results, "is_world": told["data"] == GENERATED, "version": lever_pipe.__version__}
-    return f"---\n{head.to_yaml()}\n---\n\n{template.render(values, python=repr, flat=flat, made=_made)}"
-
-
-def _interval(mean: EvidenceRow) -> dict[str, float]:
-    return {"low": mean.low, "high": mean.high} if mean.has_interval else {}
+    return f"---\n{head.to_yaml()}\n---\n\n{template.render(values, python=repr, flat=flat, made=_made)}\n"
