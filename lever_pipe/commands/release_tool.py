@@ -29,7 +29,7 @@ from lever_pipe.commands.compare_tool import policies_in
 from lever_pipe.commands.trace import AS_MADE, AS_READ, MISSING, TracedJob
 from lever_pipe.commands.trace_tool import traced_back
 from lever_pipe.commands.trace_values import EVIDENCE, REPORT
-from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention import released as agents
 from lever_pipe.intention.records import DoneRow
 from lever_pipe.lever import released as selectors
@@ -49,7 +49,14 @@ AGAIN = "Run the workflow to its end."
 
 
 def main(words: Sequence[str]) -> int:
-    """Release one policy, print its card's path and return 0."""
+    """Write the folder of one policy, whole or not at all, print its card's path and return 0.
+
+    Raises:
+        CheckpointError: the configured encoder is not the one that the policy sees with.
+        ConfigError: something lies in OUT.
+        RecordError: unfinished results, or files that are not as the run left them.
+        UnknownMemberError: no such policy.
+    """
     parser = argparse.ArgumentParser(prog="python -m lever_pipe release", description=__doc__)
     parser.add_argument("policy", help="its name in the tables, with its seed")
     parser.add_argument("out", type=Path, help="a folder that is not there yet, or empty")
@@ -57,53 +64,38 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--checkpoint", choices=("last", "best"), default="last", help="of an agent")
     parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
     options = parser.parse_args(words[1:])
-    values, source = configured(vars(options))
-    experiment = parse_experiment(values, source=source)
-    release(options.policy, options.out, experiment, licence=options.license, checkpoint=options.checkpoint)
-    sys.stdout.write(f"{options.out / CARD}\n")
-    return 0
-
-
-def release(name: str, out: Path, experiment: Experiment, *, licence: str, checkpoint: str = "last") -> None:
-    """Write the folder of a trained policy or agent, whole or not at all; `experiment` names its results and encoder.
-
-    Raises:
-        CheckpointError: the encoder is not the one that the policy sees with.
-        ConfigError: something lies in `out`.
-        RecordError: unfinished results, or files that are not as the run left them.
-        UnknownMemberError: no such policy.
-    """
+    out, name = options.out, options.policy
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ConfigError(f"{out}: expected no folder, or an empty one", found="something", do="Name another one.")
+    values, source = configured(vars(options))
+    experiment = parse_experiment(values, source=source)
     results = Path(experiment.results)
     known = [each for each in policies_in(results / "lever") if each.startswith("preset~")]
     known += [str(path.relative_to(results / "intention")) for path in sorted(results.glob("intention/arm~*/seed~*"))]
     if name not in known:
         do = did_you_mean(name, known, "Name it as the tables do; --configfile says whose results.")
         raise UnknownMemberError(f"expected a trained policy or agent of {results}", found=f"'{name}'", do=do)
-    policy, scores = PolicyName.parse(name), _scores(name, results, checkpoint)
+    policy, scores = PolicyName.parse(name), _scores(name, results, options.checkpoint)
     steps = _steps_behind(scores[-1][0], results)
     shown = [step for step in steps if not step.made.stage.startswith(SUMMARIES)]
     told = [[step.name, step.made.config, step.made.code, _made(step)] for step in shown]
     own = {"policy": name, "lineage": hashlib.sha256(canonical_json(told).encode()).hexdigest()}
-    card = {**own, "label": policy.label, "folder": out.name, "licence": licence, "steps": shown}
+    card = {**own, "label": policy.label, "folder": out.name, "licence": options.license, "steps": shown}
 
     def write(folder: Path) -> None:
         if policy.kind == AGENT:
-            of = _write_agent(folder, own, steps, checkpoint)
+            of = _write_agent(folder, own, steps, options.checkpoint)
         else:
             of = _write_selector(folder, own, steps, Path(experiment.encoder.model))
         storage.write_text(folder / CARD, _card(scores, {**card, **of, "is_agent": policy.kind == AGENT}))
 
     atomic.write_folder(out, write)
+    sys.stdout.write(f"{out / CARD}\n")
+    return 0
 
 
 def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow, EvidenceRow]]:
-    """Return the scores of a checkpoint, each with the mean of its group's runs, which has the interval.
-
-    Raises:
-        RecordError: there are none yet.
-    """
+    """Return the scores of a checkpoint, each with the mean of its group's runs, which has the interval."""
     path = results / REPORT / EVIDENCE
     rows = {row.key: row for row in read_evidence(path)}
     own = [row for row in rows.values() if row.subject == name and row.subset in SCORED and row.at in ("", checkpoint)]
@@ -115,11 +107,7 @@ def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow
 
 
 def _steps_behind(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
-    """Return all that a score was made by.
-
-    Raises:
-        RecordError: files on the way are not what it was made from.
-    """
+    """Return all that a score was made by, from files that still are what it was made from."""
     steps = traced_back(score.key, results).steps
     sound = (AS_MADE, AS_READ, MISSING)  # raw data may have gone; what is copied is read
     changed = [f"{step.name}: {file}" for step in steps for file, state in step.states.items() if state not in sound]

@@ -124,10 +124,9 @@ class Policy:
         return EmbeddingTable(torch.from_numpy(INPUTS[inputs](image, question)).to(self._device))
 
     def _places(self, pool: Sequence[int]) -> list[ExampleId]:
-        wrong = [name for at, name in enumerate(pool) if name not in self.examples or name in pool[:at]]
-        if wrong:
-            what = "pool: expected question ids of train examples, each once"
-            raise ConfigError(what, found=f"{wrong[0]}", do=f"Take them from {EXAMPLES}.")
+        if wrong := [name for at, name in enumerate(pool) if name not in self.examples or name in pool[:at]]:
+            what = f"pool: expected question ids of {EXAMPLES}, each once"
+            raise ConfigError(what, found=str(wrong[0]), do="Leave it out.")
         return [self.examples[name].example_id for name in pool]
 
     def _drawn(self, question: str, image: Path, *vectors: NDArray[np.float32]) -> list[ExampleId]:
