@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 
@@ -18,7 +18,6 @@ from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out
 from lever_pipe.intention.agent.player import load_player
 from lever_pipe.intention.agent.processes import join
-from lever_pipe.intention.agent.rollout import Player
 from lever_pipe.intention.records import Task
 
 SETTINGS, TASKS = "agent.json", "tasks.jsonl"
@@ -36,12 +35,33 @@ class ReleasedAgent(Section):
     evaluation: EvaluateAgentConfig
 
 
-class Agent(NamedTuple):
-    """An agent that plays against its user; `tasks` are those that it was held against."""
+class Agent:
+    """An agent that plays against its user.
 
-    settings: ReleasedAgent
-    tasks: list[Task]
-    player: Player
+    Args:
+        folder: as it was released.
+        execution: where its user is, if that is a server or a file of replies.
+        device: where it computes.
+
+    Attributes:
+        settings: what it is.
+        tasks: those that it was held against.
+
+    Raises:
+        CheckpointError: no readable model or dialogue format.
+        RecordError: a file is missing or malformed.
+        SimulatorError: its user cannot be asked.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, execution: AgentExecution = AgentExecution(), device: str = "cpu"
+    ) -> None:
+        folder = Path(folder)
+        self.settings = storage.read_row(folder / SETTINGS, ReleasedAgent)
+        self.tasks = storage.read_rows(folder / TASKS, Task)
+        config, dtype = self.settings.evaluation, self.settings.evaluation.policy.model.dtype
+        alone = join(torch.device(device), dtype)
+        self._player = load_player(folder, config, execution, alone, temperature=config.temperature, dtype=dtype)
 
     def play(self, tasks: Sequence[Task]) -> PolicyEvaluation:
         """Return greedy episodes with their transcripts, and sampled ones, as the evaluation has them.
@@ -50,20 +70,4 @@ class Agent(NamedTuple):
             TrainingError: too many of the user's replies failed.
         """
         when = When(self.settings.step, "test", self.settings.checkpoint)
-        return evaluate_held_out(self.player, tasks, when, self.settings.evaluation.evaluation)
-
-
-def load(folder: str | Path, *, execution: AgentExecution = AgentExecution(), device: str = "cpu") -> Agent:
-    """Return the agent of a released folder; `execution` says where its user is, if that is a server or a cassette.
-
-    Raises:
-        CheckpointError: no readable model or dialogue format.
-        RecordError: a file is missing or malformed.
-        SimulatorError: its user cannot be asked.
-    """
-    root = Path(folder)
-    settings = storage.read_row(root / SETTINGS, ReleasedAgent)
-    config, dtype = settings.evaluation, settings.evaluation.policy.model.dtype
-    alone = join(torch.device(device), dtype)
-    player = load_player(root, config, execution, alone, temperature=config.temperature, dtype=dtype)
-    return Agent(settings, storage.read_rows(root / TASKS, Task), player)
+        return evaluate_held_out(self._player, tasks, when, self.settings.evaluation.evaluation)

@@ -54,16 +54,21 @@ class ReleasedPolicy(Section):
 
 
 class Policy:
-    """A policy that selects; `load` makes one.
+    """A policy that selects, on CPU; nothing outside its folder is read.
 
     Attributes:
         settings: what it is.
         examples: the train examples by question id: all that may be demonstrations.
         pools: evaluation question -> the candidates that it was offered.
         selections: evaluation question -> what the policy chose of them.
+
+    Raises:
+        CheckpointError: weights or an encoder that are not those that were released.
+        RecordError: a file is missing or malformed.
     """
 
-    def __init__(self, folder: Path, device: str) -> None:
+    def __init__(self, folder: str | Path) -> None:
+        folder = Path(folder)
         self.settings = storage.read_row(folder / SETTINGS, ReleasedPolicy)
         encoder, selector, model = self.settings.encoder, self.settings.selector, folder / ENCODER
         if (found := contents.model_identity(str(model))) != encoder.model_identity:
@@ -77,15 +82,14 @@ class Policy:
         )
         arrays = storage.read_embeddings(folder / EMBEDDINGS, train=len(self._train))
         self._vectors = arrays["train_image"], arrays["train_question"]
-        self._encoder: Encoder = load_member("lever/encoders", encoder.member).load(model, device=device, batch_size=1)
+        self._encoder: Encoder = load_member("lever/encoders", encoder.member).load(model, device="cpu", batch_size=1)
         self._ids: Any = member("lever/networks", TRAIN_IDS) if selector.network == TRAIN_IDS else None
-        self._device = torch.device(device)
         self._table, weights = self._seen(*self._vectors), folder / WEIGHTS
         if self._ids is None:
-            self._module: Any = load_selector(weights, architecture_of(selector, self._table)).to(device)
+            self._module: Any = load_selector(weights, architecture_of(selector, self._table))
         else:
             architecture = self._ids.ids_architecture(selector, self._table)
-            self._module = self._ids.load_train_ids(weights, architecture).to(device)
+            self._module = self._ids.load_train_ids(weights, architecture)
 
     def select(
         self, question: str, image: str | Path, k: int | None = None, *, pool: Sequence[int] | None = None
@@ -121,7 +125,7 @@ class Policy:
 
     def _seen(self, image: NDArray[np.float32], question: NDArray[np.float32]) -> EmbeddingTable:
         inputs = self.settings.selector.inputs if self._ids is None else self._ids.INPUTS
-        return EmbeddingTable(torch.from_numpy(INPUTS[inputs](image, question)).to(self._device))
+        return EmbeddingTable(torch.from_numpy(INPUTS[inputs](image, question)))
 
     def _places(self, pool: Sequence[int]) -> list[ExampleId]:
         if wrong := [name for at, name in enumerate(pool) if name not in self.examples or name in pool[:at]]:
@@ -142,13 +146,3 @@ class Policy:
         similar = (train @ own[0] for train, own in zip(self._vectors, vectors, strict=True))
         view, stream = SamplingView(np.array(eligible), *similar), generator(pools.seed, "released", question, shown)
         return load_member("lever/samplers", pools.sampler).sample(view, pools.size, stream).tolist()  # type: ignore[no-any-return]
-
-
-def load(folder: str | Path, *, device: str = "cpu") -> Policy:
-    """Return the policy of a released folder; nothing outside it is read.
-
-    Raises:
-        CheckpointError: weights or an encoder that are not those that were released.
-        RecordError: a file is missing or malformed.
-    """
-    return Policy(Path(folder), device)

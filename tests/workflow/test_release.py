@@ -17,14 +17,10 @@ from huggingface_hub import ModelCard
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import Cell, Example, Selection
-from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.stage_configs import ScoreAnswersConfig, SelectDemonstrationsConfig
+from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig, ScoreAnswersConfig, SelectDemonstrationsConfig
 from lever_pipe.lever import released
-from lever_pipe.lever.networks import train_ids
-from lever_pipe.lever.selector.network import build_selector, initialise
-from lever_pipe.lever.training.embeddings import architecture_of, read_table
-from lever_pipe.lever.training.state import save_selector
+from lever_pipe.stages.initialise_selector import initialise_selector
 from lever_pipe.stages.score_answers import score_answers
 from lever_pipe.stages.select_demonstrations import select_demonstrations
 
@@ -74,10 +70,8 @@ def require_fit_for_others(project: Project, out: Path, card: ModelCard) -> None
     assert "**Embedded world.**" in card.text
     settings = next(path for name in ("agent.json", "config.json") if (path := out / name).exists())
     assert storage.read_json(settings)["lineage"] in card.text
-    for path in (path for path in out.rglob("*") if path.is_file()):
-        assert not [
-            name for name in (project.folder, Path.cwd(), Path.home()) if str(name).encode() in path.read_bytes()
-        ]
+    held = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
+    assert not [name for name in (project.folder, Path.cwd(), Path.home()) if str(name).encode() in held]
 
 
 def lines_of(path: Path, **cells: str) -> list[dict[str, str]]:
@@ -140,9 +134,8 @@ def test_a_released_agent_plays_the_held_out_tasks_as_it_was_evaluated(
 ) -> None:
     card = released_by(smoke, AGENT, tmp_path / "out", "--checkpoint", checkpoint)
     require_fit_for_others(smoke, tmp_path / "out", card)
-    rows = [
-        json.loads(line) for line in (smoke.folder / AGENTS / AGENT / "test/evaluations.jsonl").read_text().splitlines()
-    ]
+    made = (smoke.folder / AGENTS / AGENT / "test/evaluations.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in made]
     assert run_its_lines(smoke, card, tmp_path, PLAYED) == [row for row in rows if row["checkpoint"] == checkpoint]
     told = {result.metric_name: result for result in card.data.eval_results}
     assert len(told) == 4
@@ -152,21 +145,6 @@ def test_a_released_agent_plays_the_held_out_tasks_as_it_was_evaluated(
         endpoint = f"test_reward_{mode}_{checkpoint}"
         mean = lines_of(smoke.folder / AGENTS / "tables/endpoints.csv", arm="baseline", endpoint=endpoint, seed="")[0]
         assert told[f"{mode} reward"].metric_args["low"] == float(mean["low"])
-
-
-def random_policy(selector: Selector, folder: Path, study: Path) -> None:
-    """Write the weights of a selector that nobody has trained."""
-    is_ids = selector.network == "train_ids"
-    table = read_table(
-        study / "embeddings/embeddings.safetensors", "train", "cpu", inputs="added" if is_ids else "fused"
-    )
-    generator = torch_generator(1, "test")
-    if is_ids:
-        model = train_ids.build_train_ids(train_ids.ids_architecture(selector, table))
-        save_selector(folder, train_ids.initialise_train_ids(model, generator), stage="test", epoch=0)
-    else:
-        model = initialise(build_selector(architecture_of(selector, table)), generator)
-        save_selector(folder, model, stage="test", epoch=0)
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +167,13 @@ def test_every_selector_chooses_as_the_stage_that_selects(smoke: Project, folder
     study, settings = smoke.folder / LEVER, storage.read_row(folder / "config.json", released.ReleasedPolicy)
     steps = {"steps": 2} if values.get("head") in STEPS else {}
     config = SelectDemonstrationsConfig(selector=Selector(**{"width": 32} | steps | values), shots=2)
-    random_policy(config.selector, folder / "model.safetensors", study)
+    initialise_selector(
+        embeddings=study / "embeddings/embeddings.safetensors",
+        selector=folder / "model.safetensors",
+        optimiser=folder / "optimiser.safetensors",
+        metrics=folder / "metrics.json",
+        config=InitialiseSelectorConfig(preset="any", selector=config.selector, seed=1),
+    )
     storage.write_row(folder / "config.json", settings.model_copy(update={"selector": config.selector}))
     select_demonstrations(
         selector=folder / "model.safetensors",
@@ -200,7 +184,7 @@ def test_every_selector_chooses_as_the_stage_that_selects(smoke: Project, folder
     )
     chosen = storage.read_selections(folder / "chosen.jsonl")
     queries = storage.read_examples(study / "examples/eval.jsonl")
-    policy = released.load(folder)
+    policy = released.Policy(folder)
     for query in queries[::5]:
         image = next((smoke.folder / "results/smoke/world").rglob(query.image))
         found = policy.select(query.question, image, pool=policy.pools[query.question_id])
@@ -247,4 +231,4 @@ def test_another_encoder_is_refused_when_releasing_and_when_loading(smoke: Proje
     settings = folder / "encoder/config.json"
     settings.write_text(settings.read_text() + "\n")
     with pytest.raises(Exception, match=r"expected the encoder .* Fetch the folder again, whole"):
-        released.load(folder)
+        released.Policy(folder)
