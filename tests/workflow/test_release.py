@@ -17,9 +17,11 @@ from huggingface_hub import ModelCard
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import Cell, Example, Selection
+from lever_pipe.commands.release_tool import _scores
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig, ScoreAnswersConfig, SelectDemonstrationsConfig
 from lever_pipe.lever import released
+from lever_pipe.report.evidence import EvidenceRow, write_evidence
 from lever_pipe.stages.initialise_selector import initialise_selector
 from lever_pipe.stages.score_answers import score_answers
 from lever_pipe.stages.select_demonstrations import select_demonstrations
@@ -145,6 +147,18 @@ def test_a_released_agent_plays_the_held_out_tasks_as_it_was_evaluated(
         endpoint = f"test_reward_{mode}_{checkpoint}"
         mean = lines_of(smoke.folder / AGENTS / "tables/endpoints.csv", arm="baseline", endpoint=endpoint, seed="")[0]
         assert told[f"{mode} reward"].metric_args["low"] == float(mean["low"])
+
+
+def test_a_score_is_the_seeds_own_and_the_interval_that_of_all_its_runs(tmp_path: Path) -> None:
+    told = {"subset": "test", "mode": "greedy", "n": 8, "low": -1.0, "high": 9.0}
+    values = {"arm~a/seed~0": 1.0, "arm~a/seed~1": 3.0, "arm~a": 2.0, "arm~b/seed~0": 5.0, "arm~b": 6.0}
+    rows = [
+        EvidenceRow("intention", of, "reward", values[of], at=at, **told) for of in values for at in ("last", "best")
+    ]
+    rows += [EvidenceRow("intention", of, "kl", 7.0, at="last", subset="train") for of in values]
+    write_evidence(tmp_path / "report/evidence.csv", rows)
+    found = _scores("arm~a/seed~1", tmp_path, "best")
+    assert [(own.value, own.at, mean.value, mean.low) for own, mean in found] == [(3.0, "best", 2.0, -1.0)]
 
 
 @pytest.fixture(scope="module")
