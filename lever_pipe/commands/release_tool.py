@@ -42,8 +42,8 @@ GENERATED = ("lever-pipe-embedded-world", "embedded world")
 """The data set of a card, as the Hub may know it and in words, where it is generated."""
 SCORED = ("prefix", "test")
 """Subsets of evaluation questions and of tasks that scores of a policy are over."""
-SUMMARIES = ("build_", "collect_", "compare_")
-"""How stages begin that set policies side by side: what they make is no policy's own."""
+SUMMARIES = ("build_", "collect_", "compare_", "evaluate_start")
+"""How stages begin that set policies side by side, and what they set beside: what these make is no policy's own."""
 Told = dict[str, Any]
 AGAIN = "Run the workflow to its end."
 
@@ -80,7 +80,7 @@ def main(words: Sequence[str]) -> int:
     shown = [step for step in steps if not step.made.stage.startswith(SUMMARIES)]
     told = [[step.name, step.made.config, step.made.code, _made(step)] for step in shown]
     own = {"policy": name, "lineage": hashlib.sha256(canonical_json(told).encode()).hexdigest()}
-    card = {**own, "label": policy.label, "folder": out.name, "licence": options.license, "steps": shown}
+    card = {**own, "label": policy.label, "folder": out.resolve().name, "licence": options.license, "steps": shown}
 
     def write(folder: Path) -> None:
         if policy.kind == AGENT:

@@ -36,16 +36,9 @@ class ReleasedAgent(Section):
 
 
 class Agent:
-    """An agent that plays against its user.
+    """An agent that plays against its user; `execution` says where that is, if it is a server or a file of replies.
 
-    Args:
-        folder: as it was released.
-        execution: where its user is, if that is a server or a file of replies.
-        device: where it computes.
-
-    Attributes:
-        settings: what it is.
-        tasks: those that it was held against.
+    `tasks` are those that it was held against.
 
     Raises:
         CheckpointError: no readable model or dialogue format.

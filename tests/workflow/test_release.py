@@ -15,10 +15,11 @@ import pytest
 from huggingface_hub import ModelCard
 
 from lever_pipe.base import storage
+from lever_pipe.base.errors import CheckpointError, ConfigError, PoolError
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import Cell, Example, Selection
 from lever_pipe.commands.release_tool import _scores
-from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.config import EncoderSettings, Selector
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig, ScoreAnswersConfig, SelectDemonstrationsConfig
 from lever_pipe.lever import released
 from lever_pipe.report.evidence import EvidenceRow, write_evidence
@@ -228,6 +229,21 @@ def refused(project: Project, *words: str) -> str:
     return str(caught.value)
 
 
+def test_what_cannot_be_selected_is_told(smoke: Project, folder: Path) -> None:
+    policy, image = released.Policy(folder), next((smoke.folder / "results/smoke/world").rglob("*val2014*.png"))
+    (pool,) = list(policy.pools.values())[:1]
+    with pytest.raises(ConfigError, match=r"k: expected 1 to 64, .*; found 65\."):
+        policy.select("what is its color?", image, 65)
+    for wrong in (pool[:1] * 2, (*pool, 0)):
+        with pytest.raises(ConfigError, match=rf"pool: .* each once; found {wrong[-1]}\."):
+            policy.select("what is its color?", image, 1, pool=wrong)
+    of = policy.settings.pools
+    for pools, error in (({"size": 601}, PoolError), ({"encoder": EncoderSettings(model="other")}, ConfigError)):
+        policy.settings = policy.settings.model_copy(update={"pools": of.model_copy(update=pools)})
+        with pytest.raises(error):
+            policy.select("what is its color?", image, 1)
+
+
 def test_files_that_are_not_the_runs_are_not_released(smoke: Project) -> None:
     weights = smoke.folder / LEVER / RCE / "selector.safetensors"
     whole, stat = weights.read_bytes(), weights.stat()
@@ -244,5 +260,5 @@ def test_another_encoder_is_refused_when_releasing_and_when_loading(smoke: Proje
         assert "encoder.model: expected the model" in refused(smoke, RCE, "out")
     settings = folder / "encoder/config.json"
     settings.write_text(settings.read_text() + "\n")
-    with pytest.raises(Exception, match=r"expected the encoder .* Fetch the folder again, whole"):
+    with pytest.raises(CheckpointError, match=r"expected the encoder .* Fetch the folder again, whole"):
         released.Policy(folder)
