@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -178,7 +179,10 @@ STEPS = {"gru_mmr", "additive", "bilinear", "stop"}
 
 
 @pytest.mark.parametrize("values", SELECTORS, ids=lambda values: "-".join(map(str, values.values())))
-def test_every_selector_chooses_as_the_stage_that_selects(smoke: Project, folder: Path, values: dict[str, Any]) -> None:
+def test_every_selector_chooses_as_the_stage_that_selects(
+    smoke: Project, folder: Path, tmp_path: Path, values: dict[str, Any]
+) -> None:
+    folder = shutil.copytree(folder, tmp_path / "out")
     study, settings = smoke.folder / LEVER, storage.read_row(folder / "config.json", released.ReleasedPolicy)
     steps = {"steps": 2} if values.get("head") in STEPS else {}
     config = SelectDemonstrationsConfig(selector=Selector(**{"width": 32} | steps | values), shots=2)
@@ -229,7 +233,7 @@ def refused(project: Project, *words: str) -> str:
     return str(caught.value)
 
 
-def test_what_cannot_be_selected_is_told(smoke: Project, folder: Path) -> None:
+def test_a_pool_is_the_evaluations_kind_and_what_cannot_be_selected_is_told(smoke: Project, folder: Path) -> None:
     policy, image = released.Policy(folder), next((smoke.folder / "results/smoke/world").rglob("*val2014*.png"))
     (pool,) = list(policy.pools.values())[:1]
     with pytest.raises(ConfigError, match=r"k: expected 1 to 64, .*; found 65\."):
@@ -237,7 +241,11 @@ def test_what_cannot_be_selected_is_told(smoke: Project, folder: Path) -> None:
     for wrong in (pool[:1] * 2, (*pool, 0)):
         with pytest.raises(ConfigError, match=rf"pool: .* each once; found {wrong[-1]}\."):
             policy.select("what is its color?", image, 1, pool=wrong)
-    of = policy.settings.pools
+    of, shown = policy.settings.pools, next(iter(policy.examples.values()))
+    others = {name for name, example in policy.examples.items() if example.image_digest != shown.image_digest}
+    policy.settings = policy.settings.model_copy(update={"pools": of.model_copy(update={"size": len(others)})})
+    found = policy.select(shown.question, next((smoke.folder / "results/smoke/world").rglob(shown.image)), len(others))
+    assert {example.question_id for example in found} == others, "none that shows the image"
     for pools, error in (({"size": 601}, PoolError), ({"encoder": EncoderSettings(model="other")}, ConfigError)):
         policy.settings = policy.settings.model_copy(update={"pools": of.model_copy(update=pools)})
         with pytest.raises(error):
