@@ -47,6 +47,7 @@ TOOLS = {
     "ledger": Tool("commands.ledger_tools", "count, check or merge the LVLM's answers"),
     "convert": Tool("commands.convert_tool", "write safetensors beside the .bin weights of a model folder"),
     "import_checkpoint": Tool("commands.checkpoint_tool", "make a selector of the original's training one of ours"),
+    "release": Tool("commands.release_tool", "write a trained policy or agent as a folder for the Hugging Face Hub"),
     "export_rl_data": Tool("commands.tools", "write RL data in the original format"),
     "closure": Tool("commands.tools", "list the modules whose code is part of a stage's identity"),
     "schema": Tool("commands.tools", "write or check the schema of the configuration"),

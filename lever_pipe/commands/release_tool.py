@@ -1,0 +1,213 @@
+"""`python -m lever_pipe release POLICY OUT`: a finished policy or agent as a folder that the Hugging Face Hub takes.
+
+POLICY is named as in the tables: `preset~world/rce/seed~0/epoch~5`, or `arm~bundle/seed~0`. OUT gets the weights as
+safetensors, what selecting or playing needs, and a model card: scores with intervals out of the report's evidence,
+lineage, and the Python that loads the folder without Snakemake. Nothing is computed anew, and nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from huggingface_hub import EvalResult, ModelCardData
+
+import lever_pipe
+from lever_pipe.base import atomic, contents, storage
+from lever_pipe.base.errors import CheckpointError, ConfigError, RecordError, UnknownMemberError
+from lever_pipe.base.policy_names import AGENT, PolicyName, group_of
+from lever_pipe.base.provenance import canonical_json
+from lever_pipe.base.records import Pool
+from lever_pipe.base.sections import did_you_mean
+from lever_pipe.commands.compare_tool import policies_in
+from lever_pipe.commands.trace import AS_MADE, AS_READ, MISSING, TracedJob
+from lever_pipe.commands.trace_tool import traced_back
+from lever_pipe.commands.trace_values import EVIDENCE, REPORT
+from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.intention import released as agents
+from lever_pipe.intention.records import DoneRow
+from lever_pipe.lever import released as selectors
+from lever_pipe.report.evidence import EvidenceRow, read_evidence
+from lever_pipe.runtime.rerun.why_names import flat
+from lever_pipe.runtime.snakemake_adapter import configured
+
+CARD, TEMPLATE = "README.md", Path(__file__).with_name("release.md.j2")
+GENERATED = ("lever-pipe-embedded-world", "embedded world")
+"""The data set of a card, as the Hub may know it and in words, where it is generated."""
+SCORED = ("prefix", "test")
+"""Subsets of evaluation questions and of tasks that scores of a policy are over."""
+SUMMARIES = ("build_", "collect_", "compare_", "evaluate_start")
+"""How stages begin that set policies side by side, and what they set beside: what these make is no policy's own."""
+Told = dict[str, Any]
+AGAIN = "Run the workflow to its end."
+
+
+def main(words: Sequence[str]) -> int:
+    """Write the folder of one policy, whole or not at all, print its card's path and return 0.
+
+    Raises:
+        CheckpointError: the configured encoder is not the one that the policy sees with.
+        ConfigError: something lies in OUT.
+        RecordError: unfinished results, or files that are not as the run left them.
+        UnknownMemberError: no such policy.
+    """
+    parser = argparse.ArgumentParser(prog="python -m lever_pipe release", description=__doc__)
+    parser.add_argument("policy", help="its name in the tables, with its seed")
+    parser.add_argument("out", type=Path, help="a folder that is not there yet, or empty")
+    parser.add_argument("--license", required=True, help="of the weights, by the Hub's key, as apache-2.0 or other")
+    parser.add_argument("--checkpoint", choices=("last", "best"), default="last", help="of an agent")
+    parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
+    options = parser.parse_args(words[1:])
+    out, name = options.out, options.policy
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise ConfigError(f"{out}: expected no folder, or an empty one", found="something", do="Name another one.")
+    values, source = configured(vars(options))
+    experiment = parse_experiment(values, source=source)
+    results = Path(experiment.results)
+    known = [each for each in policies_in(results / "lever") if each.startswith("preset~")]
+    known += [str(path.relative_to(results / "intention")) for path in sorted(results.glob("intention/arm~*/seed~*"))]
+    if name not in known:
+        do = did_you_mean(name, known, "Name it as the tables do; --configfile says whose results.")
+        raise UnknownMemberError(f"expected a trained policy or agent of {results}", found=f"'{name}'", do=do)
+    policy, scores = PolicyName.parse(name), _scores(name, results, options.checkpoint)
+    steps = _steps_behind(scores[-1][0], results)
+    shown = [step for step in steps if not step.made.stage.startswith(SUMMARIES)]
+    told = [[step.name, step.made.config, step.made.code, _made(step)] for step in shown]
+    own = {"policy": name, "lineage": hashlib.sha256(canonical_json(told).encode()).hexdigest()}
+    card = {**own, "label": policy.label, "folder": out.resolve().name, "licence": options.license, "steps": shown}
+
+    def write(folder: Path) -> None:
+        if policy.kind == AGENT:
+            of = _write_agent(folder, own, steps, options.checkpoint)
+        else:
+            of = _write_selector(folder, own, steps, Path(experiment.encoder.model))
+        storage.write_text(folder / CARD, _card(scores, {**card, **of, "is_agent": policy.kind == AGENT}))
+
+    atomic.write_folder(out, write)
+    sys.stdout.write(f"{out / CARD}\n")
+    return 0
+
+
+def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow, EvidenceRow]]:
+    """Return the scores of a checkpoint, each with the mean of its group's runs, which has the interval."""
+    path = results / REPORT / EVIDENCE
+    rows = {row.key: row for row in read_evidence(path)}
+    own = [row for row in rows.values() if row.subject == name and row.subset in SCORED and row.at in ("", checkpoint)]
+    means = [rows.get(row._replace(subject=group_of(name)).key) for row in own]
+    found = [(row, mean) for row, mean in zip(own, means, strict=True) if mean is not None]
+    if not found:
+        raise RecordError(f"{path}: expected scores of {name} with intervals", found="none", do=AGAIN)
+    return found
+
+
+def _steps_behind(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
+    """Return all that a score was made by, from files that still are what it was made from."""
+    steps = traced_back(score.key, results).steps
+    sound = (AS_MADE, AS_READ, MISSING)  # raw data may have gone; what is copied is read
+    changed = [f"{step.name}: {file}" for step in steps for file, state in step.states.items() if state not in sound]
+    if changed:
+        what = f"{results}: expected the files that {score.subject} was scored with"
+        raise RecordError(what, found=f"others: {', '.join(changed[:5])}", do=AGAIN)
+    return steps
+
+
+def _write_selector(folder: Path, own: Told, steps: Sequence[TracedJob], encoder: Path) -> Told:
+    """Write all but the card of a policy that selects, and return what the card tells."""
+    chosen, asked = _step(steps, "select_demonstrations"), _step(steps, "answer_prompts").made.config["lvlm"]
+    sampled, seen = (steps[chosen.makers[made]] for made in ("eval_pools", "embeddings"))
+    if (found := contents.model_identity(str(encoder))) != seen.made.config["model_identity"]:
+        what = f"encoder.model: expected the model {seen.made.config['model_identity']}, which the policy sees with"
+        raise CheckpointError(what, found=f"{found} in {encoder}", do="Name its folder there.")
+    _copy(encoder, folder / selectors.ENCODER)
+    _copy(chosen.inputs["selector"], folder / selectors.WEIGHTS)
+    _copy(chosen.inputs["embeddings"], folder / selectors.EMBEDDINGS)
+    _copy(seen.inputs["train_examples"], folder / selectors.EXAMPLES)
+    train, queries = (storage.read_examples(seen.inputs[f"{split}_examples"]) for split in ("train", "eval"))
+    pools = {row.query_id: row.candidates for row in storage.read_rows(chosen.inputs["eval_pools"], Pool)}
+    selections = storage.read_selections(chosen.artefact.paths["selections"])
+    for name, of in ((selectors.POOLS, pools), (selectors.SELECTIONS, selections)):
+        ids = {
+            queries[query].question_id: tuple(train[at].question_id for at in places) for query, places in of.items()
+        }
+        rows = (selectors.OfQuestion(question_id=query, train_question_ids=listed) for query, listed in ids.items())
+        storage.write_rows(folder / name, rows)
+    drawn = dict(sampled.made.config["pools"])
+    if drawn["encoder"]:  # a folder of this machine
+        drawn["encoder"] = drawn["encoder"] | {"model": Path(drawn["encoder"]["model"]).name}
+    settings = {**own, **chosen.made.config, "pools": drawn, "encoder": seen.made.config}
+    storage.write_row(folder / selectors.SETTINGS, selectors.ReleasedPolicy(**settings))
+    reader = _step(steps, "prepare_examples").made.config["reader"]
+    return {
+        "data": GENERATED if any(step.made.stage == "generate_world" for step in steps) else (reader, reader),
+        "trained": steps[chosen.makers["selector"]].made,
+        "query": queries[0],
+        "chosen": list(ids[queries[0].question_id]),
+        "shots": chosen.made.config["shots"],
+        "lvlm": f"{asked['member']} {asked['model_identity']}",
+        "n_train": len(train),
+    }
+
+
+def _write_agent(folder: Path, own: Told, steps: Sequence[TracedJob], checkpoint: str) -> Told:
+    """Write all but the card of an agent, and return what the card tells."""
+    played, source = _step(steps, "evaluate_agent"), _step(steps, "prepare_tasks").made.config["source"]
+    done, config = storage.read_row(played.inputs["done"], DoneRow), played.made.config
+    step = done.executed_steps if checkpoint == "last" else done.best_step
+    _copy(played.inputs[checkpoint], folder)
+    _copy(played.inputs["test_tasks"], folder / agents.TASKS)
+    settings = {**own, "checkpoint": checkpoint, "step": step, "evaluation": config}
+    storage.write_row(folder / agents.SETTINGS, agents.ReleasedAgent(**settings))
+    return {
+        "data": GENERATED if source == "synthetic" else ("intention", f"IntentionGym ({source})"),
+        "trained": steps[played.makers[checkpoint]].made,
+        "checkpoint": checkpoint,
+        "user": config["simulator"]["kind"],
+    }
+
+
+def _step(steps: Sequence[TracedJob], stage: str) -> TracedJob:
+    return next(step for step in steps if step.made.stage == stage)
+
+
+def _made(step: TracedJob) -> dict[str, str]:
+    return {name: step.made.outputs[name] for name in step.outputs}
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file, or what belongs to a folder's content."""
+    for path in contents.files_below(source) if source.is_dir() else [source]:
+        place = target / path.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place)
+
+
+def _card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], told: Told) -> str:
+    """Return the model card: front matter as the Hub's own library writes it, then text."""
+    is_agent, (data_type, data_name) = told["is_agent"], told["data"]
+    results = [
+        EvalResult(
+            task_type="text-generation" if is_agent else "visual-question-answering",
+            dataset_type=data_type,
+            dataset_name=data_name,
+            dataset_config=f"{row.n} held-out tasks" if is_agent else f"first {row.n} evaluation questions",
+            metric_type=row.metric,
+            metric_name=f"{row.mode} {row.metric}" if is_agent else f"VQA accuracy in percent, shots: {row.shots}",
+            metric_value=row.value,
+            metric_args={"mean_of_runs": mean.value, "runs": mean.runs}
+            | ({"low": mean.low, "high": mean.high} if mean.has_interval else {}),
+        )
+        for row, mean in scores
+    ]
+    name = told["policy"]
+    head = ModelCardData(license=told["licence"], library_name="lever-pipe", model_name=name, eval_results=results)
+    template = jinja2.Template(
+        TEMPLATE.read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    values = {**told, "results": results, "is_world": told["data"] == GENERATED, "version": lever_pipe.__version__}
+    return f"---\n{head.to_yaml()}\n---\n\n{template.render(values, python=repr, flat=flat, made=_made)}\n"

@@ -1,0 +1,148 @@
+"""A released policy: loaded from its folder alone, it selects demonstrations for any question about any image.
+
+`python -m lever_pipe release` writes the folder. Examples go by the question ids of the data set that they came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lever_pipe.base import contents, storage
+from lever_pipe.base.errors import CheckpointError, ConfigError, PoolError
+from lever_pipe.base.members import member
+from lever_pipe.base.parsing import load_member
+from lever_pipe.base.records import Example, ExampleId, Pool, Row
+from lever_pipe.base.sections import Section
+from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.config import TRAIN_IDS, Pools, Selector
+from lever_pipe.experiment.stage_configs import EmbedExamplesConfig
+from lever_pipe.lever.encoders.protocol import Encoder
+from lever_pipe.lever.samplers.protocol import SamplingView
+from lever_pipe.lever.selector.features import INPUTS
+from lever_pipe.lever.training.choice import choose
+from lever_pipe.lever.training.embeddings import EmbeddingTable, architecture_of
+from lever_pipe.lever.training.state import load_selector
+
+SETTINGS, WEIGHTS, EXAMPLES, EMBEDDINGS = "config.json", "model.safetensors", "examples.jsonl", "embeddings.safetensors"
+POOLS, SELECTIONS, ENCODER = "pools.jsonl", "selections.jsonl", "encoder"
+
+
+class OfQuestion(Row):
+    """Train questions that belong to a question, in order: the pool that it is offered, or a policy's choice for it."""
+
+    question_id: int
+    train_question_ids: tuple[int, ...]
+
+
+class ReleasedPolicy(Section):
+    """All that `config.json` of a released policy says."""
+
+    policy: str
+    lineage: str
+    """Digest of all that the policy and its scores were made from."""
+    selector: Selector
+    shots: int
+    pools: Pools
+    """How candidates are drawn."""
+    encoder: EmbedExamplesConfig
+
+
+class Policy:
+    """A policy that selects, on CPU; nothing outside its folder is read.
+
+    Attributes:
+        settings: what it is.
+        examples: the train examples by question id: all that may be demonstrations.
+        pools: evaluation question -> the candidates that it was offered.
+        selections: evaluation question -> what the policy chose of them.
+
+    Raises:
+        CheckpointError: weights or an encoder that are not those that were released.
+        RecordError: a file is missing or malformed.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        folder = Path(folder)
+        self.settings = storage.read_row(folder / SETTINGS, ReleasedPolicy)
+        encoder, selector, model = self.settings.encoder, self.settings.selector, folder / ENCODER
+        if (found := contents.model_identity(str(model))) != encoder.model_identity:
+            what = f"{model}: expected the encoder {encoder.model_identity}"
+            raise CheckpointError(what, found=found, do="Fetch the folder again, whole.")
+        self._train = storage.read_examples(folder / EXAMPLES)
+        self.examples = {example.question_id: example for example in self._train}
+        self.pools, self.selections = (
+            {row.question_id: row.train_question_ids for row in storage.read_rows(folder / name, OfQuestion)}
+            for name in (POOLS, SELECTIONS)
+        )
+        arrays = storage.read_embeddings(folder / EMBEDDINGS, train=len(self._train))
+        self._vectors = arrays["train_image"], arrays["train_question"]
+        self._encoder: Encoder = load_member("lever/encoders", encoder.member).load(model, device="cpu", batch_size=1)
+        self._ids: Any = member("lever/networks", TRAIN_IDS) if selector.network == TRAIN_IDS else None
+        self._table, weights = self._seen(*self._vectors), folder / WEIGHTS
+        if self._ids is None:
+            self._module: Any = load_selector(weights, architecture_of(selector, self._table))
+        else:
+            architecture = self._ids.ids_architecture(selector, self._table)
+            self._module = self._ids.load_train_ids(weights, architecture)
+
+    def select(
+        self, question: str, image: str | Path, k: int | None = None, *, pool: Sequence[int] | None = None
+    ) -> list[Example]:
+        """Return the demonstrations for a question about an image, in the order of a prompt.
+
+        Args:
+            question: as it is asked.
+            image: its file.
+            k: how many, None for as many as in the evaluation; a head that stops may give fewer.
+            pool: question ids of the candidates, as `pools[ID]`; None draws them, the same for the same question.
+
+        Raises:
+            ConfigError: more demonstrations than candidates, candidates that are no train questions, or none given
+                where another encoder than the selector's draws them.
+            ImageError: the image cannot be read.
+            PoolError: fewer train examples than a pool needs.
+        """
+        vectors = self._encoder.images([Path(image)]), self._encoder.texts([question])
+        offered = self._drawn(question, Path(image), *vectors) if pool is None else self._places(pool)
+        shots = self.settings.shots if k is None else k
+        if not 1 <= shots <= len(offered):
+            what = f"k: expected 1 to {len(offered)}, as many as there are candidates"
+            raise ConfigError(what, found=str(shots), do="Ask for fewer, or give a larger pool.")
+        query, first = self._seen(*vectors), ExampleId(0)
+        if self._ids is None:  # a candidate is compared by itself alone: the other examples are left out
+            pools = [Pool(query_id=first, candidates=tuple(map(ExampleId, range(len(offered)))))]
+            places = choose(self._module, EmbeddingTable(self._table.vectors[offered]), query, pools, shots)
+            return [self._train[offered[place]] for place in places[0].demonstrations]
+        pools, of_pool = [Pool(query_id=first, candidates=tuple(offered))], self.settings.selector.candidates == "pool"
+        rows = self._ids.choose_ids(self._module, self._table, query, pools, shots, of_pool=of_pool)
+        return [self._train[place] for place in rows[0].demonstrations]
+
+    def _seen(self, image: NDArray[np.float32], question: NDArray[np.float32]) -> EmbeddingTable:
+        inputs = self.settings.selector.inputs if self._ids is None else self._ids.INPUTS
+        return EmbeddingTable(torch.from_numpy(INPUTS[inputs](image, question)))
+
+    def _places(self, pool: Sequence[int]) -> list[ExampleId]:
+        if wrong := [name for at, name in enumerate(pool) if name not in self.examples or name in pool[:at]]:
+            what = f"pool: expected question ids of {EXAMPLES}, each once"
+            raise ConfigError(what, found=str(wrong[0]), do="Leave it out.")
+        return [self.examples[name].example_id for name in pool]
+
+    def _drawn(self, question: str, image: Path, *vectors: NDArray[np.float32]) -> list[ExampleId]:
+        """Return candidates as the evaluation draws them, from a stream of the question and the image."""
+        pools, shown = self.settings.pools, storage.digest(image)
+        if pools.encoder is not None:
+            what = "pool: expected candidates: those of the evaluation were drawn with another encoder"
+            raise ConfigError(what, found="none", do="Give their question ids.")
+        eligible = [e.example_id for e in self._train if not (pools.exclude_same_image and e.image_digest == shown)]
+        if len(eligible) < pools.size:
+            what = f"{image}: expected {pools.size} train examples to choose from"
+            raise PoolError(what, found=str(len(eligible)), do="Give a pool.")
+        similar = (train @ own[0] for train, own in zip(self._vectors, vectors, strict=True))
+        view, stream = SamplingView(np.array(eligible), *similar), generator(pools.seed, "released", question, shown)
+        return load_member("lever/samplers", pools.sampler).sample(view, pools.size, stream).tolist()  # type: ignore[no-any-return]

@@ -1,0 +1,200 @@
+"""The launch files and the reader of logs against verl itself: its configuration, its checks and its console.
+
+`pip install --no-deps` of the extra `verl` suffices: nothing of it is imported that needs Ray. What is no module of its
+own is taken out of its source.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib.util
+import numbers
+import re
+import runpy
+import warnings
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import CodeType, SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from verl_examples import arm, bundle, render_config
+
+from lever_pipe.experiment.agent_config import Schedule
+from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
+from lever_pipe.intention.verl.conversion import NAMES, TOTAL
+from lever_pipe.intention.verl.launch import faults, launch_files
+from lever_pipe.intention.verl.logs import read_file
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    hydra = pytest.importorskip("hydra")
+    from omegaconf import OmegaConf
+found = importlib.util.find_spec("verl")
+if found is None or found.origin is None:
+    pytest.skip("verl is not installed", allow_module_level=True)
+VERL = Path(found.origin).parent
+MULTI_TURN = "actor_rollout_ref.rollout.multi_turn"
+OF_THE_FORK = {f"{MULTI_TURN}.{name}" for name in ("model_name", "trajectory_score_method", "turn_level_method")}
+"""Keys that verl 0.4.0 does not know: UserRL's fork added them."""
+TOOLS = f"{MULTI_TURN}.tool_config_path=x"
+"""As `launch.sh` adds it."""
+ARMS = {
+    "plain": arm(),
+    "bundle": bundle(seed=3),
+    "constant": arm("warm", schedule=Schedule(warmup_steps=4), trajectory_score="r2g", learning_rate=5e-7),
+}
+
+
+def overrides(config: RenderVerlConfig) -> list[str]:
+    return [line for line in launch_files(config)["overrides.txt"].splitlines() if not line.startswith("#")]
+
+
+def composed(*lines: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with hydra.initialize_config_dir(str(VERL / "trainer/config"), version_base=None):
+            return hydra.compose("ppo_trainer", overrides=list(lines))
+
+
+def key_of(line: str) -> str:
+    return line.partition("=")[0].removeprefix("++")
+
+
+def accepted(config: RenderVerlConfig) -> list[str]:
+    return [line for line in overrides(config) if key_of(line) not in OF_THE_FORK]
+
+
+def part_of(module: str, *names: str, **given: Any) -> dict[str, Any]:
+    """Return classes and functions of verl's source, which their module's imports would not let us import."""
+    nodes = [node for node in ast.walk(ast.parse((VERL / module).read_text())) if getattr(node, "name", "") in names]
+    exec(compile(ast.Module(nodes, []), module, "exec"), given)
+    return given
+
+
+TRAINER = part_of("trainer/ppo/ray_trainer.py", "AdvantageEstimator", "_validate_config", Enum=Enum)
+
+
+@cache
+def normalising() -> CodeType:
+    """Return what each of verl's workers makes of the batches at its start."""
+    module = "workers/fsdp_workers.py"
+    branches = (node for node in ast.walk(ast.parse((VERL / module).read_text())) if isinstance(node, ast.If))
+    found = (node for node in branches if ast.unparse(node.test) == "self._is_actor")
+    branch = next(node for node in found if "ppo_mini_batch_size" in ast.unparse(node.body[0]))
+    return compile(ast.Module(branch.body, []), module, "exec")
+
+
+def check(config: Any) -> None:
+    """Do what verl's trainer checks at its start, and what each worker makes of the batches.
+
+    Raises:
+        AssertionError, ValueError: verl refuses the configuration.
+    """
+    TRAINER["_validate_config"](SimpleNamespace(config=config, use_reference_policy=True, use_critic=False))
+    world = SimpleNamespace(size=lambda: config.trainer.n_gpus_per_node)
+    worker = SimpleNamespace(config=config.actor_rollout_ref, device_mesh=world, ulysses_sequence_parallel_size=1)
+    exec(normalising(), {"self": worker})
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_verl_composes_what_is_rendered_and_reads_each_value_as_it_is_meant(name: str) -> None:
+    lines = accepted(render_config(arm=ARMS[name]))
+    config = composed(*lines)
+    for line in lines:
+        value: Any = config
+        for part in key_of(line).split("."):
+            value = value[part]
+        assert value == ast.literal_eval(line.partition("=")[2]), line
+
+
+def test_every_other_key_is_the_forks() -> None:
+    lines = [line for line in overrides(render_config()) if key_of(line) in OF_THE_FORK]
+    assert len(lines) == len(OF_THE_FORK)
+    for line in [*lines, "data.seed=0"]:
+        with pytest.raises(hydra.errors.HydraException):
+            composed(line)
+    assert 'data_config.get("seed"' in (VERL / "trainer/main_ppo.py").read_text()  # hence its `++`
+
+
+def test_the_estimator_is_the_forks() -> None:
+    assert "grpo_multiturn" not in {each.value for each in TRAINER["AdvantageEstimator"]}
+    config = composed(*accepted(render_config()), TOOLS)
+    with pytest.raises(AssertionError, match="only GRPO is tested for multi-turn"):
+        check(config)
+    OmegaConf.update(config, "algorithm.adv_estimator", "grpo")
+    check(config)
+
+
+WHOLE = composed(*accepted(render_config()), TOOLS, "algorithm.adv_estimator=grpo")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    minibatches=st.integers(1, 4), each=st.integers(1, 6), group=st.integers(2, 8), micro=st.integers(1, 6),
+    gpus=st.integers(1, 8),
+)  # fmt: skip
+def test_what_is_refused_is_what_verl_refuses_or_would_round(
+    minibatches: int, each: int, group: int, micro: int, gpus: int
+) -> None:
+    batches = {"prompts": minibatches * each, "group": group, "minibatches": minibatches, "micro_batch": micro}
+    config, theirs = render_config(grpo=batches, n_gpus=gpus), copy.deepcopy(WHOLE)
+    own = {
+        "data.train_batch_size": minibatches * each,
+        "actor_rollout_ref.rollout.n": group,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": each,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": micro,
+        "trainer.n_gpus_per_node": gpus,
+    }
+    for key, value in own.items():
+        OmegaConf.update(theirs, key, value)
+    is_sound = not faults(config)
+    if is_sound:  # then these are what is rendered
+        rendered = dict(line.split("=", 1) for line in overrides(config))
+        assert {key: rendered[key] for key in own} == {key: str(value) for key, value in own.items()}
+    try:
+        check(theirs)
+        is_exact = theirs.actor_rollout_ref.actor.ppo_mini_batch_size * gpus == each * group
+    except (AssertionError, ValueError):
+        is_exact = False
+    assert is_sound == is_exact
+
+
+def test_the_tool_is_one_of_verls_schema() -> None:
+    ours = yaml.safe_load(launch_files(render_config())["tool_config.yaml"])["tools"][0]["tool_schema"]
+    schema = runpy.run_path(str(VERL / "tools/schemas.py"))["OpenAIFunctionToolSchema"]
+    read = schema.model_validate(ours).model_dump(exclude_none=True)
+    assert read.pop("function") == {"strict": False, **ours["function"]}
+    assert read == {"type": ours["type"]}
+
+
+def test_every_metric_that_is_read_is_one_that_verl_logs() -> None:
+    folders = ("trainer/ppo", "workers", "utils")
+    source = "".join(path.read_text() for folder in folders for path in (VERL / folder).rglob("*.py"))
+    timed = {f"timing_s/{name}" for name in re.findall(r'_timer\("(\w+)"', source)}
+    prefixed = {f"global_seqlen/{name}" for name in re.findall(r'f"\{prefix\}/(\w+)"', source)}
+    assert 'logging_prefix="global_seqlen"' in source
+    other = {name for name in {*NAMES, TOTAL} - timed - prefixed if f'"{name}"' not in source}
+    assert other == {"actor/entropy"}  # so in the fork and from 0.4.1 on
+    assert '"actor/entropy_loss"' in source
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    logged=st.dictionaries(st.sampled_from(sorted(NAMES)), st.floats(-1e6, 1e6), min_size=1), step=st.integers(0, 999)
+)
+def test_what_verls_console_prints_is_read(tmp_path: Path, logged: dict[str, float], step: int) -> None:
+    name = "concat_dict_to_str"
+    written = part_of("utils/logger/aggregate_logger.py", name, numbers=numbers, Dict=dict)[name]
+    (tmp_path / "console.log").write_text(f"(TaskRunner pid=7) {written({**logged, 'note': 'text'}, step)}\n")
+    (found,) = read_file(tmp_path / "console.log")
+    assert found.step == step
+    assert {key: reading.value for key, reading in found.readings.items()} == {
+        k: float(f"{v:.3f}") for k, v in logged.items()
+    }
+    assert all(reading.is_rounded for reading in found.readings.values())
