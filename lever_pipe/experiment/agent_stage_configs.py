@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import (
     AgentArm,
@@ -17,6 +19,7 @@ from lever_pipe.experiment.agent_config import (
     WarmStart,
 )
 from lever_pipe.experiment.stage_configs import Planned, Setting, Wildcard, identity_of
+from lever_pipe.experiment.sweeps import Sweep, not_any
 
 CODEC = "intention.codecs.{policy.model.codec}"
 SIMULATOR = "intention.simulators.{simulator.kind}"
@@ -122,12 +125,15 @@ class ComparedArms(Section):
     reference_arm: str
     document_arm: str
     evaluation: AgentEvaluation
+    sweeps: tuple[Sweep, ...] = Field((), exclude_if=not_any)
 
 
 @identity_of("compare_arms", of="intention")
 class CompareArmsConfig(ComparedArms):
     """Identity of `compare_arms`."""
 
+    swept: Annotated[tuple[AgentArm, ...], Planned("swept_arms")] = Field((), exclude_if=not_any)
+    """The arms of sweeps."""
     n_resamples: int = 10_000
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
+from pydantic import Field
+
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
@@ -39,6 +41,7 @@ from lever_pipe.experiment.config import (
     WorldData,
 )
 from lever_pipe.experiment.faults import EmulatedPolicy
+from lever_pipe.experiment.sweeps import SelectorSweep, not_any
 
 
 class Runtime(Section):
@@ -113,6 +116,7 @@ MainPreset = Annotated[str, Setting("arms.0.preset")]
 MostShots = Annotated[int, Planned("most_shots")]
 Guard = Annotated[Literal["footnote", "strict"], Setting("report.guard")]
 Evaluated = Annotated[Names, Planned("evaluated")]
+Sweeps = Annotated[tuple[SelectorSweep, ...], Setting("sweeps"), Field(exclude_if=not_any)]
 
 
 class LvlmConfig(AnswerSettings):
@@ -434,6 +438,7 @@ class ComparePoliciesConfig(Section):
     shots: Counts
     seed: Seed
     primary: PrimaryCells = PrimaryCells()
+    sweeps: Sweeps = ()
     n_resamples: int = 10_000
     """Draws of questions behind an interval; an end of it is then off by about 1.5 % of its half width."""
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ from lever_pipe.base.parsing import (
 )
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, cut, dotted, one_of, rule, shown
 from lever_pipe.base.sections import Path as Place
-from lever_pipe.experiment.agent_config import Intention
+from lever_pipe.experiment.agent_config import AgentArm, Intention
 from lever_pipe.experiment.config import (
     AUTO,
     TRAIN_IDS,
@@ -41,7 +41,10 @@ from lever_pipe.experiment.config import (
     StoreSettings,
 )
 from lever_pipe.experiment.grid_config import Grid
+from lever_pipe.experiment.sweep_cells import Made, cells_of, faults_of
+from lever_pipe.experiment.sweeps import SelectorSweep, Sweep, swept
 
+S = TypeVar("S", bound=Sweep)
 MEMBERS: Mapping[tuple[str, ...], str] = {
     ("data", "reader"): "lever/datasets",
     ("encoder", "member"): "lever/encoders",
@@ -87,6 +90,8 @@ class Experiment(Section):
     presets: dict[str, Preset] = Field({"published": Preset()})
     arms: tuple[ArmSettings, ...] = Field((ArmSettings(preset="published"),), min_length=1)
     """The first arm fills the documents' tables; further arms get tables of their own."""
+    sweeps: tuple[SelectorSweep, ...] = ()
+    """Further presets and arms, which stand in tables of their own."""
     baselines: Baselines = Baselines()
     evaluation: EvaluationSettings = EvaluationSettings()
     emulate: Emulate | None = Emulate()
@@ -96,6 +101,11 @@ class Experiment(Section):
     grid: Grid = Grid()
     """Study `grid`: selectors, samplers, data sets and LVLMs beside each other."""
     report: Report = Report()
+
+    @property
+    def written_arms(self) -> tuple[ArmSettings, ...]:
+        """Return the arms without those of sweeps."""
+        return tuple(arm for arm in self.arms if arm.preset not in swept(self.sweeps))
 
     @property
     def data_sets(self) -> dict[str, Data]:
@@ -146,6 +156,25 @@ class Experiment(Section):
             if name in seen:
                 yield place, f"must differ from the presets of earlier arms, got {name!r}. Merge the arms."
             seen.add(name)
+
+    @rule
+    def _sweeps_are_over_keys_of_arms(self) -> Iterator[Fault]:
+        presets = [name for _, name in self._presets_of_arms()]
+        yield from faults_of(self.sweeps, presets, ArmSettings, Preset)
+        agents = self.intention
+        for place, text in faults_of(agents.sweeps, [arm.name for arm in agents.arms], AgentArm):
+            yield ("intention", *place), text
+
+    @rule
+    def _swept_policies_are_trained(self) -> Iterator[Fault]:
+        arms = {arm.preset: arm for arm in self.arms}
+        for index, sweep in enumerate(self.sweeps):
+            arm = arms.get(sweep.arm)
+            if arm is not None and sweep.arm in self.presets:
+                is_sft = self.presets[sweep.arm].selector.network == TRAIN_IDS
+                of = {"sft": arm.sft_epochs, "rce": not is_sft, "grpo": not is_sft, "on_policy": arm.on_policy}
+                kinds = [kind for kind, has in of.items() if has]
+                yield from one_of(("sweeps", index, "policy"), sweep.policy, kinds, "Name one of them.", "the arm's")
 
     def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
         yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))
@@ -316,8 +345,44 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
     """
     require_plain(values, source=source)
     experiment, lines = read_section(Experiment, _with_grid_laid_over(values))
+    if not lines and any(not sweep.cells for sweep in (*experiment.sweeps, *experiment.intention.sweeps)):
+        experiment, lines = _with_arms_of_sweeps(experiment)
     require_none([*lines, *_unknown_members(experiment)], source)
     return experiment
+
+
+def _with_arms_of_sweeps(experiment: Experiment) -> tuple[Experiment, list[str]]:
+    """Return the experiment with an arm for each cell of its sweeps, and a line for each fault of these."""
+    intention, lines = experiment.intention, list[str]()
+    presets, arms, agents = dict(experiment.presets), list(experiment.arms), list(intention.arms)
+
+    def with_cells(place: str, sweep: S, *base: Section) -> tuple[S, list[Made]]:
+        made, faults = cells_of(sweep, base)
+        lines.extend(f"{place}: {fault}" for fault in faults)
+        return sweep.model_copy(update={"cells": tuple(cell for cell, _ in made)}), made[1:]
+
+    sweeps, of_agents = list(experiment.sweeps), list(intention.sweeps)
+    for i, sweep in enumerate(experiment.sweeps):
+        if not sweep.cells:
+            arm = next(arm for arm in experiment.arms if arm.preset == sweep.arm)
+            sweeps[i], made = with_cells(f"sweeps[{i}].over", sweep, arm, presets[sweep.arm])
+            arms += [own.model_copy(update={"preset": cell.arm}) for cell, (own, _) in made]
+            presets |= {cell.arm: preset for cell, (_, preset) in made}
+    for i, of in enumerate(intention.sweeps):
+        if not of.cells:
+            base = next(arm for arm in intention.arms if arm.name == of.arm)
+            of_agents[i], made = with_cells(f"intention.sweeps[{i}].over", of, intention.filled(base))
+            agents += [own.model_copy(update={"name": cell.arm}) for cell, (own,) in made]
+    whole = intention.model_copy(update={"arms": tuple(agents), "sweeps": tuple(of_agents)})
+    update = {"presets": presets, "arms": tuple(arms), "sweeps": tuple(sweeps), "intention": whole}
+    experiment = experiment.model_copy(update=update)
+    names: dict[Place, str] = {("arms", i): arm.preset for i, arm in enumerate(arms)}
+    names |= {("intention", "arms", i): arm.name for i, arm in enumerate(agents)}
+    for place, text in [] if lines else experiment.faults():
+        n = next((n for n in (2, 3) if place[:n] in names), 0)
+        named = (*place[: n - 1], names[place[:n]], *place[n:]) if n else place
+        lines.append(f"{dotted(named)}: {text}")
+    return experiment, lines
 
 
 def _with_grid_laid_over(values: Mapping[str, Any]) -> Mapping[str, Any]:

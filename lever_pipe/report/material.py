@@ -9,6 +9,7 @@ from typing import Any
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.report_stage_configs import ReportedRun
+from lever_pipe.experiment.sweeps import swept
 from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow
 from lever_pipe.report.inference.families import Arm, arms_of, near, reference_of
 from lever_pipe.report.lineage import Lineages
@@ -41,10 +42,15 @@ class Material:
         return all(study.is_world for study in self.config.studies)
 
     @cached_property
-    def presets(self) -> list[Arm]:
+    def every_preset(self) -> list[Arm]:
         """Return the evaluated groups of each preset, the main one first."""
         groups = self.evidence.subjects("accuracy", study="lever", subset="prefix", shots=MEAN)
         return arms_of(groups, self.config.main_preset)
+
+    @property
+    def presets(self) -> list[Arm]:
+        """Return those of the presets that are no cell of a sweep."""
+        return [arm for arm in self.every_preset if arm.preset not in swept(self.config.sweeps)]
 
     @property
     def main(self) -> Arm:
@@ -80,7 +86,8 @@ class Material:
         rows = [
             row for row in self.evidence.where(metric="reward", study="intention", subset="val") if row.at.isdigit()
         ]
-        runs = [row.subject.partition("/seed~") for row in rows]
+        cells = {f"arm~{name}" for name in swept(self.config.agents.sweeps)}
+        runs = [of for row in rows if (of := row.subject.partition("/seed~"))[0] not in cells]
         return {
             **found,
             "arm": list(dict.fromkeys(arm.removeprefix("arm~") for arm, _, _ in runs)),

@@ -31,7 +31,8 @@ def compare_arms(
     context = Context(
         runs=read_agent_runs(curves, runs),
         episodes=read_episodes(episodes_table),
-        arms=config.arms,
+        arms=(*config.arms, *config.swept),
+        sweeps=config.sweeps,
         reference_arm=config.reference_arm,
         document_arm=config.document_arm,
         evaluation=config.evaluation,

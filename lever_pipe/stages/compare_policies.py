@@ -11,13 +11,14 @@ from lever_pipe.base.records import Example
 from lever_pipe.experiment.config import BASELINES
 from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.experiment.sweeps import swept
 from lever_pipe.report.inference import breakdown as kinds
 from lever_pipe.report.inference.breakdown import BreakdownRow
 from lever_pipe.report.inference.estimates import ComparisonRow, Draws, Groups, IntervalRow
 from lever_pipe.report.inference.estimates import comparisons as compare
 from lever_pipe.report.inference.estimates import intervals as estimate
-from lever_pipe.report.inference.families import ORACLE, Arm, arms_of, families_of
-from lever_pipe.report.inference.per_question import mean_group, read_groups
+from lever_pipe.report.inference.families import ORACLE, Arm, ComparisonFamily, arms_of, families_of, sweep_families
+from lever_pipe.report.inference.per_question import GroupScores, mean_group, read_groups
 from lever_pipe.report.long_format import write_csv
 
 SHOWN_BASELINES = ("zero_shot", "random", "similar_both")
@@ -54,7 +55,8 @@ def compare_policies(
     * `supervised`: the last SFT epoch against each baseline, and the last RCE epoch against it;
     * `marks`: REINFORCE, oracle distillation, continued RCE after the last epoch that all on-policy runs have against
       what they mark;
-    * `NAME-by-shots`: four of the primary families at the other shot counts.
+    * `NAME-by-shots`: four of the primary families at the other shot counts;
+    * `sweep~NAME`: each cell of a sweep against the arm that is swept, at the primary endpoint alone.
 
     Comparisons of one run infer to further questions only; beside others they are a family `NAME-one-run`.
 
@@ -66,9 +68,15 @@ def compare_policies(
     questions = [example.example_id for example in examples]
     groups = read_groups(config.policies, per_question, questions=questions, shots=config.shots)
     draws = Draws(config.seed, config.n_resamples)
-    found = estimate(groups, config.samples, draws)
-    compared = [_compared(arm, groups, config, draws) for arm in arms_of(groups, config.main_preset)]
-    main = arms_of(groups, config.main_preset)[0]
+    every = arms_of(groups, config.main_preset)
+    arms = [arm for arm in every if arm.preset not in swept(config.sweeps)]
+    compared = [_compared(arm, groups, config, draws) for arm in arms]
+    families = sweep_families(config.sweeps, every, config.primary, config.samples)
+    judged = {side for family in families for pair in family.pairs for side in pair}
+    means = {name: of for arm in every for name, of in _over_betas(arm, groups).items() if name in judged}
+    compared.append(compare({**groups, **means}, _among({**groups, **means}, families), draws))
+    found = estimate({**groups, **means}, config.samples, draws)
+    main = arms[0]
     write_csv(intervals, IntervalRow._fields, found)
     write_csv(comparisons, ComparisonRow._fields, chain.from_iterable(compared))
     write_csv(breakdown, BreakdownRow._fields, _by_kind(examples, groups, main, config, draws))
@@ -77,9 +85,7 @@ def compare_policies(
 def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Draws) -> list[ComparisonRow]:
     baselines = [f"baseline/{name}" for name in BASELINES if f"baseline/{name}" in groups]
     largest = max(config.samples)
-    over = {**arm.over_betas("grpo"), **arm.over_betas("on_policy")}
-    means = (mean_group(name, [groups[member] for member in of]) for name, of in over.items())
-    groups = {**groups, **{group.name: group for group in means if group is not None}}
+    groups = {**groups, **_over_betas(arm, groups)}
     families = families_of(
         arm,
         config.primary,
@@ -89,8 +95,17 @@ def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Dr
         samples=config.samples,
         accuracy=lambda group: float(groups[group].accuracies[:, :largest, -1].mean()),
     )
-    families = [replace(of, pairs=tuple(pair for pair in of.pairs if pair[0] in groups)) for of in families]
-    return compare(groups, families, draws)
+    return compare(groups, _among(groups, families), draws)
+
+
+def _among(groups: Groups, families: Sequence[ComparisonFamily]) -> list[ComparisonFamily]:
+    return [replace(of, pairs=tuple(pair for pair in of.pairs if {*pair} <= groups.keys())) for of in families]
+
+
+def _over_betas(arm: Arm, groups: Groups) -> dict[str, GroupScores]:
+    over = {**arm.over_betas("grpo"), **arm.over_betas("on_policy")}
+    means = (mean_group(name, [groups[member] for member in of]) for name, of in over.items())
+    return {group.name: group for group in means if group is not None}
 
 
 def _by_kind(

@@ -9,6 +9,7 @@ from typing import Literal
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import PrimaryCells
+from lever_pipe.experiment.sweeps import SelectorSweep
 from lever_pipe.report.evidence import BY_SHOTS, PRIMARY, SECONDARY
 
 REFERENCE_BETA = 0.15
@@ -24,6 +25,9 @@ ON_POLICY = (DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE, DRAWN_BETAS, DRAWN_OVER_B
 ORACLE = "baseline/oracle"
 SHOWN_BY_SHOTS = (AGAINST_RCE, DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE, DRAWN_BETAS)
 """Families of the primary endpoint that are tested at the other shot counts, too."""
+
+SWEEP = "sweep~"
+"""Begins the names of the families of sweeps."""
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -123,6 +127,15 @@ class Arm:
         """Return the groups of all marks at the same epoch, from the same base."""
         return [name for mark in ("reinforce", "continued", "distil") if (name := self.mark(mark))]
 
+    def judged(self, kind: str) -> str | None:
+        """Return the group that stands for the arm in a sweep: of GRPO from the latest base, as mean over its betas."""
+        if kind in ("sft", "rce"):
+            return self.last_sft if kind == "sft" else self.last_rce
+        by_beta, base = (self.last_grpo, self.base) if kind == "grpo" else (self.drawn, self.drawn_base)
+        over = self.over_betas("grpo" if kind == "grpo" else "on_policy")
+        of_base = [name for name in over if PolicyName.parse(name).base == base]
+        return next(iter(of_base or by_beta.values()), None)
+
     @property
     def last_sft(self) -> str | None:
         """Return the group of the last SFT epoch."""
@@ -220,6 +233,19 @@ def families_of(
     found += [ComparisonFamily(prefix + name, n, of, prefix + by) for name, (n, of, by) in secondary.items()]
     by_shots = {f"{prefix}{name}{BY_SHOTS}": asked[name] for name in SHOWN_BY_SHOTS if others}
     found += [ComparisonFamily(name, largest, of, name, others) for name, of in by_shots.items()]
+    return [family for family in found if family.pairs]
+
+
+def sweep_families(
+    sweeps: Sequence[SelectorSweep], arms: Sequence[Arm], primary: PrimaryCells, samples: Sequence[int]
+) -> list[ComparisonFamily]:
+    """Return the family of each sweep: every cell against the arm that is swept, at the primary endpoint."""
+    by_preset, found = {arm.preset: arm for arm in arms}, []
+    for sweep in sweeps:
+        base, *cells = (by_preset[cell.arm].judged(sweep.policy) for cell in sweep.cells if cell.arm in by_preset)
+        pairs = tuple((cell, base) for cell in cells if cell is not None and base is not None)
+        n, name = max(samples) if primary.samples == "largest" else primary.samples, SWEEP + sweep.name
+        found.append(ComparisonFamily(name, n, pairs, name, (str(primary.shots),)))
     return [family for family in found if family.pairs]
 
 
