@@ -174,7 +174,9 @@ class Experiment(Section):
                 is_sft = self.presets[sweep.arm].selector.network == TRAIN_IDS
                 of = {"sft": arm.sft_epochs, "rce": not is_sft, "grpo": not is_sft, "on_policy": arm.on_policy}
                 kinds = [kind for kind, has in of.items() if has]
-                yield from one_of(("sweeps", index, "policy"), sweep.policy, kinds, "Name one of them.", "the arm's")
+                yield from one_of(
+                    ("sweeps", index, "policy"), sweep.policy, kinds, "Name one of them, or give the arm such runs."
+                )
 
     def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
         yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))

@@ -65,9 +65,11 @@ def cells_of(sweep: Sweep, base: Sequence[Section]) -> tuple[list[Made], list[st
         sections = [section for section, _ in read]
         said = ", ".join(f"{key} {shown(value)}" for key, value in settings.items())
         faults = [f"({said}) {line}" for _, of in read for line in of]
+        values = {} if faults else _values(sections, sweep.over)
+        if values in [made.cell.values for made in found[1:]]:
+            faults.append(f"({said}) must differ from earlier combinations, got the same values. Drop it.")
         lines += faults
         if not faults and sections != list(base):
-            values = _values(sections, sweep.over)
             found.append(Made(Cell(arm=_name(sweep.name, values), values=values), sections))
     return found, lines
 
