@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import not_
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -19,7 +20,7 @@ from lever_pipe.experiment.agent_config import (
     WarmStart,
 )
 from lever_pipe.experiment.stage_configs import Planned, Setting, Wildcard, identity_of
-from lever_pipe.experiment.sweeps import Sweep, not_any
+from lever_pipe.experiment.sweeps import Sweep
 
 CODEC = "intention.codecs.{policy.model.codec}"
 SIMULATOR = "intention.simulators.{simulator.kind}"
@@ -125,14 +126,14 @@ class ComparedArms(Section):
     reference_arm: str
     document_arm: str
     evaluation: AgentEvaluation
-    sweeps: tuple[Sweep, ...] = Field((), exclude_if=not_any)
+    sweeps: tuple[Sweep, ...] = Field((), exclude_if=not_)
 
 
 @identity_of("compare_arms", of="intention")
 class CompareArmsConfig(ComparedArms):
     """Identity of `compare_arms`."""
 
-    swept: Annotated[tuple[AgentArm, ...], Planned("swept_arms")] = Field((), exclude_if=not_any)
+    swept: Annotated[tuple[AgentArm, ...], Planned("swept_arms")] = Field((), exclude_if=not_)
     """The arms of sweeps."""
     n_resamples: int = 10_000
 

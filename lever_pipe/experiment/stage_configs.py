@@ -10,6 +10,7 @@ elsewhere says so itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import not_
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
@@ -41,7 +42,7 @@ from lever_pipe.experiment.config import (
     WorldData,
 )
 from lever_pipe.experiment.faults import EmulatedPolicy
-from lever_pipe.experiment.sweeps import SelectorSweep, not_any
+from lever_pipe.experiment.sweeps import Sweep
 
 
 class Runtime(Section):
@@ -116,7 +117,7 @@ MainPreset = Annotated[str, Setting("arms.0.preset")]
 MostShots = Annotated[int, Planned("most_shots")]
 Guard = Annotated[Literal["footnote", "strict"], Setting("report.guard")]
 Evaluated = Annotated[Names, Planned("evaluated")]
-Sweeps = Annotated[tuple[SelectorSweep, ...], Setting("sweeps"), Field(exclude_if=not_any)]
+Sweeps = Annotated[tuple[Sweep, ...], Setting("sweeps"), Field(exclude_if=not_)]
 
 
 class LvlmConfig(AnswerSettings):

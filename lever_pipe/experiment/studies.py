@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -41,10 +41,9 @@ from lever_pipe.experiment.config import (
     StoreSettings,
 )
 from lever_pipe.experiment.grid_config import Grid
-from lever_pipe.experiment.sweep_cells import Made, cells_of, faults_of
-from lever_pipe.experiment.sweeps import SelectorSweep, Sweep, swept
+from lever_pipe.experiment.sweep_cells import expanded, faults_of
+from lever_pipe.experiment.sweeps import Sweep, swept
 
-S = TypeVar("S", bound=Sweep)
 MEMBERS: Mapping[tuple[str, ...], str] = {
     ("data", "reader"): "lever/datasets",
     ("encoder", "member"): "lever/encoders",
@@ -90,7 +89,7 @@ class Experiment(Section):
     presets: dict[str, Preset] = Field({"published": Preset()})
     arms: tuple[ArmSettings, ...] = Field((ArmSettings(preset="published"),), min_length=1)
     """The first arm fills the documents' tables; further arms get tables of their own."""
-    sweeps: tuple[SelectorSweep, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
     """Further presets and arms, which stand in tables of their own."""
     baselines: Baselines = Baselines()
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -166,17 +165,12 @@ class Experiment(Section):
             yield ("intention", *place), text
 
     @rule
-    def _swept_policies_are_trained(self) -> Iterator[Fault]:
-        arms = {arm.preset: arm for arm in self.arms}
+    def _swept_runs_exist(self) -> Iterator[Fault]:
+        drawing = [arm.preset for arm in self.arms if arm.on_policy]
         for index, sweep in enumerate(self.sweeps):
-            arm = arms.get(sweep.arm)
-            if arm is not None and sweep.arm in self.presets:
-                is_sft = self.presets[sweep.arm].selector.network == TRAIN_IDS
-                of = {"sft": arm.sft_epochs, "rce": not is_sft, "grpo": not is_sft, "on_policy": arm.on_policy}
-                kinds = [kind for kind, has in of.items() if has]
-                yield from one_of(
-                    ("sweeps", index, "policy"), sweep.policy, kinds, "Name one of them, or give the arm such runs."
-                )
+            if any(key.startswith("on_policy") for key in sweep.over):
+                do = "Name an arm with on_policy runs, or give it some."
+                yield from one_of(("sweeps", index, "arm"), sweep.arm, drawing, do)
 
     def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
         yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))
@@ -347,7 +341,7 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
     """
     require_plain(values, source=source)
     experiment, lines = read_section(Experiment, _with_grid_laid_over(values))
-    if not lines and any(not sweep.cells for sweep in (*experiment.sweeps, *experiment.intention.sweeps)):
+    if not lines and (experiment.sweeps or experiment.intention.sweeps):
         experiment, lines = _with_arms_of_sweeps(experiment)
     require_none([*lines, *_unknown_members(experiment)], source)
     return experiment
@@ -355,36 +349,24 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
 
 def _with_arms_of_sweeps(experiment: Experiment) -> tuple[Experiment, list[str]]:
     """Return the experiment with an arm for each cell of its sweeps, and a line for each fault of these."""
-    intention, lines = experiment.intention, list[str]()
-    presets, arms, agents = dict(experiment.presets), list(experiment.arms), list(intention.arms)
-
-    def with_cells(place: str, sweep: S, *base: Section) -> tuple[S, list[Made]]:
-        made, faults = cells_of(sweep, base)
-        lines.extend(f"{place}: {fault}" for fault in faults)
-        return sweep.model_copy(update={"cells": tuple(cell for cell, _ in made)}), made[1:]
-
-    sweeps, of_agents = list(experiment.sweeps), list(intention.sweeps)
-    for i, sweep in enumerate(experiment.sweeps):
-        if not sweep.cells:
-            arm = next(arm for arm in experiment.arms if arm.preset == sweep.arm)
-            sweeps[i], made = with_cells(f"sweeps[{i}].over", sweep, arm, presets[sweep.arm])
-            arms += [own.model_copy(update={"preset": cell.arm}) for cell, (own, _) in made]
-            presets |= {cell.arm: preset for cell, (_, preset) in made}
-    for i, of in enumerate(intention.sweeps):
-        if not of.cells:
-            base = next(arm for arm in intention.arms if arm.name == of.arm)
-            of_agents[i], made = with_cells(f"intention.sweeps[{i}].over", of, intention.filled(base))
-            agents += [own.model_copy(update={"name": cell.arm}) for cell, (own,) in made]
-    whole = intention.model_copy(update={"arms": tuple(agents), "sweeps": tuple(of_agents)})
-    update = {"presets": presets, "arms": tuple(arms), "sweeps": tuple(sweeps), "intention": whole}
+    study, presets = experiment.intention, experiment.presets
+    arms = {arm.preset: (arm, presets[arm.preset]) for arm in experiment.arms}
+    sweeps, made, lines = expanded("sweeps", experiment.sweeps, arms)
+    own = [arm.model_copy(update={"preset": name}) for name, (arm, _) in made.items()]
+    update: dict[str, Any] = {"sweeps": sweeps, "arms": (*experiment.arms, *own)}
+    update["presets"] = presets | {name: preset for name, (_, preset) in made.items()}
+    of_agents = {arm.name: (study.filled(arm),) for arm in study.arms}
+    sweeps, made, more = expanded("intention.sweeps", study.sweeps, of_agents)
+    agents = (*study.arms, *(arm.model_copy(update={"name": name}) for name, (arm,) in made.items()))
+    update["intention"] = study.model_copy(update={"sweeps": sweeps, "arms": agents})
     experiment = experiment.model_copy(update=update)
-    names: dict[Place, str] = {("arms", i): arm.preset for i, arm in enumerate(arms)}
+    names: dict[Place, str] = {("arms", i): arm.preset for i, arm in enumerate(experiment.arms)}
     names |= {("intention", "arms", i): arm.name for i, arm in enumerate(agents)}
-    for place, text in [] if lines else experiment.faults():
-        n = next((n for n in (2, 3) if place[:n] in names), 0)
+    for place, text in [] if lines or more else experiment.faults():
+        n = next((n for n in (2, 3) if place[:n] in names), 0)  # the cell's name says more than its place
         named = (*place[: n - 1], names[place[:n]], *place[n:]) if n else place
-        lines.append(f"{dotted(named)}: {text}")
-    return experiment, lines
+        more.append(f"{dotted(named)}: {text}")
+    return experiment, [*lines, *more]
 
 
 def _with_grid_laid_over(values: Mapping[str, Any]) -> Mapping[str, Any]:

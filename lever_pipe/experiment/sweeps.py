@@ -6,8 +6,7 @@ Everything behind the configuration sees ordinary arms; a sweep itself is shown 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from itertools import product
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -26,7 +25,10 @@ class Cell(Section):
 
 
 class Sweep(Section):
-    """Values of keys of an arm; each combination is an arm of its own, with the arm's seeds, and compared with it."""
+    """Values of keys of an arm; each combination is an arm of its own, with the arm's seeds, and compared with it.
+
+    Of study `lever` an arm is named by its preset, whose keys are the arm's too.
+    """
 
     name: str = Field(pattern="^[a-z][a-z0-9]*(_[a-z0-9]+)*$", max_length=32)
     arm: str
@@ -36,14 +38,7 @@ class Sweep(Section):
     how: Literal["grid", "list"] = "grid"
     """Every combination, or the first value of every key, then the second of every key and so on."""
     cells: tuple[Cell, ...] = ()
-    """Filled when the configuration is read, the arm itself first; nobody writes them."""
-
-    @property
-    def settings(self) -> Iterator[dict[str, Any]]:
-        """Yield the combinations as they are written."""
-        columns = self.over.values()
-        for values in product(*columns) if self.how == "grid" else zip(*columns, strict=True):
-            yield dict(zip(self.over, values, strict=True))
+    """Filled when the configuration is read, with the arm itself among them; nobody writes them."""
 
     @rule
     def _combinations_are_some(self) -> Iterator[Fault]:
@@ -53,23 +48,8 @@ class Sweep(Section):
             yield ("over",), f"must make 1 to {MOST} combinations, got {number}. Name fewer values, or some."
         elif self.how == "list" and len(set(sizes)) > 1:
             yield ("over",), f"must have as many values of each key with how: list, got {sizes}. Add what is missing."
-
-    @rule
-    def _cells_are_filled(self) -> Iterator[Fault]:
-        if self.cells and any(cell.values.keys() != self.over.keys() for cell in self.cells):
+        if any(cell.values.keys() != self.over.keys() for cell in self.cells):
             yield ("cells",), "must have the keys of over, got others. Leave cells out; they are filled."
-
-
-class SelectorSweep(Sweep):
-    """A sweep of study `lever`: an arm is named by its preset, whose keys are the arm's too."""
-
-    policy: Literal["sft", "rce", "grpo", "on_policy"] = "grpo"
-    """What is judged: after the last epoch, of GRPO from the latest base and as mean over all KL_BETA."""
-
-
-def not_any(values: Collection[Any]) -> bool:
-    """Tell a field that is left out of an identity, so that a study without sweeps has the identities it always had."""
-    return not values
 
 
 def swept(sweeps: Sequence[Sweep]) -> set[str]:

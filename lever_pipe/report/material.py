@@ -42,15 +42,11 @@ class Material:
         return all(study.is_world for study in self.config.studies)
 
     @cached_property
-    def every_preset(self) -> list[Arm]:
-        """Return the evaluated groups of each preset, the main one first."""
-        groups = self.evidence.subjects("accuracy", study="lever", subset="prefix", shots=MEAN)
-        return arms_of(groups, self.config.main_preset)
-
-    @property
     def presets(self) -> list[Arm]:
-        """Return those of the presets that are no cell of a sweep."""
-        return [arm for arm in self.every_preset if arm.preset not in swept(self.config.sweeps)]
+        """Return the evaluated groups of each preset but those of sweeps, the main one first."""
+        groups = self.evidence.subjects("accuracy", study="lever", subset="prefix", shots=MEAN)
+        cells = swept(self.config.sweeps)
+        return [arm for arm in arms_of(groups, self.config.main_preset) if arm.preset not in cells]
 
     @property
     def main(self) -> Arm:

@@ -2,137 +2,112 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from lever_pipe.experiment.sweeps import SelectorSweep, Sweep
-from lever_pipe.report.agent.runs import AgentView, view_of
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.experiment.sweeps import Sweep
+from lever_pipe.report.agent.runs import view_of
 from lever_pipe.report.cells import Cell, Code, Name, Series, gap, holm, level, part, say
-from lever_pipe.report.evidence import OF_ONE_RUN, EvidenceRow
-from lever_pipe.report.inference.families import SWEEP
+from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Table, TableLine
 
-SELECTOR = ""
-"""In the place of a decoding, where there is none."""
-Rows = Mapping[str, EvidenceRow]
-"""By arm."""
+Rows = Mapping[tuple[str, str], EvidenceRow]
+"""By decoding, which the selector has none of, and arm."""
+HEADS = ("sweeps.score", "agent.head.difference", "agent.head.holm")
+KINDS = {"lever": "selector", "intention": "agent"}
+PLACE = ("at", "subset", "samples", "shots", "mode")
 
 
 class SweepView(NamedTuple):
-    """A sweep with what was measured of its cells, by decoding: the primary endpoint, and its difference to the arm."""
+    """A sweep with its cells at the primary endpoint, and their differences to the arm that is swept."""
 
     sweep: Sweep
-    study: Literal["selector", "agent"]
+    study: str
+    measured: str
+    """What a score is, the end of its message."""
     scale: float
     digits: int
-    scores: Mapping[str, Rows]
-    gaps: Mapping[str, Rows]
+    scores: Rows
+    gaps: Rows
 
-    def highest(self, mode: str) -> str:
-        """Return the arm of the highest score, of equal ones the first."""
-        return max(self.scores[mode], key=lambda arm: self.scores[mode][arm].value)
+    @property
+    def modes(self) -> Sequence[str]:
+        """Return the decodings."""
+        return list(dict.fromkeys(mode for mode, _ in self.scores))
+
+    def cells(self, mode: str, arm: str) -> tuple[Cell, Cell, Cell]:
+        """Return a score, its difference to the swept arm and the Holm p of that."""
+        row, other = self.scores.get((mode, arm)), self.gaps.get((mode, arm))
+        return level(row, self.digits, scale=self.scale), gap(other, self.digits, scale=self.scale), holm(other)
 
 
 def views_of(material: Material) -> Iterator[SweepView]:
     """Yield every sweep that has results."""
-    agents, found = view_of(material), list[SweepView]()
-    if material.has("lever"):
-        found += [_of_selector(material, sweep) for sweep in material.config.sweeps]
+    agents, asked = view_of(material), list[tuple[Any, ...]]()
+    asked += [(sweep, "lever", "accuracy", 1.0, 2) for sweep in material.config.sweeps]
     if agents is not None:
-        found += [_of_agents(agents, sweep) for sweep in agents.config.sweeps]
-    return (view for view in found if all(view.gaps.values()))
+        told = ("intention", agents.config.evaluation.primary.metric, agents.scale, agents.digits)
+        asked += [(sweep, *told) for sweep in agents.config.sweeps]
+    for sweep, study, metric, scale, digits in asked:
+        arms, every = {cell.arm for cell in sweep.cells}, material.evidence.where(metric=metric, study=study)
+        rows = [row for row in every if _arm(row.against) == sweep.arm and _arm(row.subject) in arms]
+        scores = {
+            (row.mode, _arm(side)): material.evidence.get(side, metric, study=study, **at)
+            for row in rows
+            for at in [{name: getattr(row, name) for name in PLACE}]
+            for side in (row.against, row.subject)
+        }
+        measured = PolicyName.parse(rows[0].subject).kind if rows and study == "lever" else metric
+        gaps = {(row.mode, _arm(row.subject)): row for row in rows}
+        if len(scores) == len(arms) * len({mode for mode, _ in scores}) > 0:  # every cell is there
+            yield SweepView(sweep, KINDS[study], measured, scale, digits, scores, gaps)
 
 
 def tables(material: Material) -> Iterator[Table]:
     """Yield a table a sweep."""
     for view in views_of(material):
-        sweep, modes = view.sweep, tuple(view.scores)
-        lines = [_line(view, cell.arm, cell.values) for cell in sweep.cells]
-        columns = [Column(say("sweeps.arm"), "name"), *(Column(Code(key), "name") for key in sweep.over)]
-        columns += [Column(say(head)) for mode in modes for head in _heads(mode)]
-        title = say("sweeps.title", name=Code(sweep.name), keys=[Code(key) for key in sweep.over], arm=Code(sweep.arm))
-        tests = [sum(row.p_holm == row.p_holm for row in view.gaps[mode].values()) for mode in modes]
-        told: dict[str, Any] = {"arm": Code(sweep.arm), "n": max(tests)}
-        notes = (_unit(view), say("sweeps.chosen"), say(f"sweeps.holm{'' if len(modes) == 1 else '_each'}", **told))
-        lead = Series(tuple(_highest(view, mode) for mode in modes), "sentences")
-        yield Table(
-            f"sweep-{view.study}-{sweep.name}",
-            f"sweeps-{view.study}",
-            title,
-            (*columns, Column(say("head.runs"))),
-            tuple(lines),
-            lead,
-            notes,
-        ).without_empty_columns()
+        keys, arm = [Code(key) for key in view.sweep.over], Code(view.sweep.arm)
+        columns = [Column(key, "name") for key in keys]
+        columns += [Column(_in_mode(mode, say(head))) for mode in view.modes for head in HEADS]
+        columns += [Column(say("head.runs")), Column(say("agent.head.arm"), "name")]
+        lines = []
+        for cell in view.sweep.cells:
+            numbers = [number for mode in view.modes for number in view.cells(mode, cell.arm)]
+            runs = part(view.scores.get((view.modes[0], cell.arm)), "runs", 0)
+            values = [Name(text_of(value)) for value in cell.values.values()]
+            lines.append(TableLine((*values, *numbers, runs, Code(cell.arm)), "ours"))
+        tests = sum(holm(row) is not None for row in view.gaps.values()) // len(view.modes)
+        notes = (say(f"sweeps.of.{view.measured}"), say("sweeps.chosen"), say("sweeps.tests", arm=arm, n=tests))
+        lead = Series(tuple(_highest(view, mode) for mode in view.modes), "sentences")
+        title = say("sweeps.title", name=Code(view.sweep.name), keys=keys, arm=arm)
+        place = f"sweep-{view.study}-{view.sweep.name}", f"sweeps-{view.study}"
+        yield Table(*place, title, tuple(columns), tuple(lines), lead, notes)
 
 
 def text_of(value: Any) -> str:
     """Return a value of a key as tables and figures write it."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {text_of(of)}" for key, of in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(text_of, value))
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{value:g}" if is_number else str(value).lower() if isinstance(value, bool) else str(value or "\u2013")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _of_selector(material: Material, sweep: SelectorSweep) -> SweepView:
-    groups = {arm.preset: arm.judged(sweep.policy) or "" for arm in material.every_preset}
-    names = {cell.arm: groups.get(cell.arm, "") for cell in sweep.cells}
-    gaps = {
-        arm: row
-        for arm, group in names.items()
-        for row in material.evidence.where(group, "accuracy", against=names[sweep.arm])
-        if row.family.removesuffix(OF_ONE_RUN) == SWEEP + sweep.name
-    }
-    scores: dict[str, EvidenceRow] = {}
-    for row in list(gaps.values())[:1]:
-        found = {arm: material.accuracy(name, row.shots, int(row.samples)) for arm, name in names.items()}
-        scores = {arm: of for arm, of in found.items() if of is not None}
-    return SweepView(sweep, "selector", 1.0, 2, {SELECTOR: scores}, {SELECTOR: gaps})
-
-
-def _of_agents(view: AgentView, sweep: Sweep) -> SweepView:
-    modes: Sequence[str] = view.config.evaluation.primary.modes
-    arms = [cell.arm for cell in sweep.cells]
-    scores = {
-        mode: {arm: row for arm in arms if (row := view.held_out(f"arm~{arm}", mode)) is not None} for mode in modes
-    }
-    gaps = {
-        mode: {arm: row for arm in arms if (row := view.compared(arm, mode, sweep.arm)) is not None} for mode in modes
-    }
-    return SweepView(sweep, "agent", view.scale, view.digits, scores, gaps)
-
-
-def _heads(mode: str) -> Sequence[str]:
-    agent = [f"agent.head.{name}_{mode}" for name in ("score", "difference", "holm")]
-    return agent if mode else ("head.accuracy", "agent.head.difference", "head.holm_p")
-
-
-def _line(view: SweepView, arm: str, values: Mapping[str, Any]) -> TableLine:
-    cells: list[Cell] = [Code(arm), *(Name(text_of(value)) for value in values.values())]
-    for mode, scores in view.scores.items():
-        row = view.gaps[mode].get(arm)
-        cells += [level(scores.get(arm), view.digits, scale=view.scale), gap(row, view.digits, scale=view.scale)]
-        cells.append(holm(row))
-    runs = next((scores[arm] for scores in view.scores.values() if arm in scores), None)
-    return TableLine((*cells, part(runs, "runs", 0)), "ours")
-
-
-def _unit(view: SweepView) -> Cell:
-    if isinstance(view.sweep, SelectorSweep):
-        return say(f"sweeps.of.{view.sweep.policy}")
-    return say("sweeps.of.share" if view.scale > 1 else "sweeps.of.reward")
+def _arm(subject: str) -> str:
+    """Return the preset or arm that a subject's name begins with."""
+    return subject.partition("/")[0].partition("~")[2]
 
 
 def _highest(view: SweepView, mode: str) -> Cell:
-    """Return which cell scores highest in a decoding, and how far above the arm that is swept."""
-    arm, base = view.highest(mode), view.sweep.arm
-    score = level(view.scores[mode][arm], view.digits, scale=view.scale)
-    told: dict[str, Any] = {"n": len(view.scores[mode]), "arm": Code(arm), "base": Code(base), "score": score}
-    row = view.gaps[mode].get(arm)
-    end = "itself" if arm == base else "untested" if holm(row) is None else "cell"
-    told |= {"gap": gap(row, view.digits, scale=view.scale), "p": holm(row)}
-    found = say(f"sweeps.highest.{end}", **told)
-    return say("sweeps.in_mode", mode=say(f"word.{mode}"), text=found) if mode else found
+    """Return which cell scores highest in a decoding, of equal ones the first, and how far above the swept arm."""
+    cells = [cell for cell in view.sweep.cells if (mode, cell.arm) in view.scores]
+    best = max(cells, key=lambda cell: view.scores[mode, cell.arm].value)
+    score, gap, p = view.cells(mode, best.arm)
+    told: dict[str, Any] = {"n": len(cells), "score": score, "base": Code(view.sweep.arm), "gap": gap}
+    told |= {"p": p or Name("-"), "values": [f"{key} {text_of(value)}" for key, value in best.values.items()]}
+    return _in_mode(mode, say(f"sweeps.highest.{'itself' if best.arm == view.sweep.arm else 'cell'}", **told))
+
+
+def _in_mode(mode: str, text: Cell) -> Cell:
+    return say("sweeps.in_mode", mode=say(f"word.{mode}"), text=text) if mode else text

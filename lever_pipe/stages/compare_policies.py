@@ -17,8 +17,8 @@ from lever_pipe.report.inference.breakdown import BreakdownRow
 from lever_pipe.report.inference.estimates import ComparisonRow, Draws, Groups, IntervalRow
 from lever_pipe.report.inference.estimates import comparisons as compare
 from lever_pipe.report.inference.estimates import intervals as estimate
-from lever_pipe.report.inference.families import ORACLE, Arm, ComparisonFamily, arms_of, families_of, sweep_families
-from lever_pipe.report.inference.per_question import GroupScores, mean_group, read_groups
+from lever_pipe.report.inference.families import ORACLE, Arm, arms_of, families_of, family_of_sweep
+from lever_pipe.report.inference.per_question import mean_group, read_groups
 from lever_pipe.report.long_format import write_csv
 
 SHOWN_BASELINES = ("zero_shot", "random", "similar_both")
@@ -68,15 +68,12 @@ def compare_policies(
     questions = [example.example_id for example in examples]
     groups = read_groups(config.policies, per_question, questions=questions, shots=config.shots)
     draws = Draws(config.seed, config.n_resamples)
-    every = arms_of(groups, config.main_preset)
-    arms = [arm for arm in every if arm.preset not in swept(config.sweeps)]
-    compared = [_compared(arm, groups, config, draws) for arm in arms]
-    families = sweep_families(config.sweeps, every, config.primary, config.samples)
-    judged = {side for family in families for pair in family.pairs for side in pair}
-    means = {name: of for arm in every for name, of in _over_betas(arm, groups).items() if name in judged}
-    compared.append(compare({**groups, **means}, _among({**groups, **means}, families), draws))
-    found = estimate({**groups, **means}, config.samples, draws)
-    main = arms[0]
+    found = estimate(groups, config.samples, draws)
+    arms = {arm.preset: arm for arm in arms_of(groups, config.main_preset)}
+    main, cells = arms[config.main_preset], swept(config.sweeps)
+    compared = [_compared(arm, groups, config, draws) for arm in arms.values() if arm.preset not in cells]
+    of_sweeps = [family_of_sweep(sweep, arms, config.primary, config.samples) for sweep in config.sweeps]
+    compared.append(compare(groups, of_sweeps, draws))
     write_csv(intervals, IntervalRow._fields, found)
     write_csv(comparisons, ComparisonRow._fields, chain.from_iterable(compared))
     write_csv(breakdown, BreakdownRow._fields, _by_kind(examples, groups, main, config, draws))
@@ -85,7 +82,9 @@ def compare_policies(
 def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Draws) -> list[ComparisonRow]:
     baselines = [f"baseline/{name}" for name in BASELINES if f"baseline/{name}" in groups]
     largest = max(config.samples)
-    groups = {**groups, **_over_betas(arm, groups)}
+    over = {**arm.over_betas("grpo"), **arm.over_betas("on_policy")}
+    means = (mean_group(name, [groups[member] for member in of]) for name, of in over.items())
+    groups = {**groups, **{group.name: group for group in means if group is not None}}
     families = families_of(
         arm,
         config.primary,
@@ -95,17 +94,8 @@ def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Dr
         samples=config.samples,
         accuracy=lambda group: float(groups[group].accuracies[:, :largest, -1].mean()),
     )
-    return compare(groups, _among(groups, families), draws)
-
-
-def _among(groups: Groups, families: Sequence[ComparisonFamily]) -> list[ComparisonFamily]:
-    return [replace(of, pairs=tuple(pair for pair in of.pairs if {*pair} <= groups.keys())) for of in families]
-
-
-def _over_betas(arm: Arm, groups: Groups) -> dict[str, GroupScores]:
-    over = {**arm.over_betas("grpo"), **arm.over_betas("on_policy")}
-    means = (mean_group(name, [groups[member] for member in of]) for name, of in over.items())
-    return {group.name: group for group in means if group is not None}
+    families = [replace(of, pairs=tuple(pair for pair in of.pairs if pair[0] in groups)) for of in families]
+    return compare(groups, families, draws)
 
 
 def _by_kind(

@@ -141,11 +141,11 @@ class AgentView:
         value = self.scale * mean_of(row.value for row in known)
         return self.score(known[0]) if len(known) == 1 else derived(value, self.digits, known, "mean over these seeds")
 
-    def compared(self, arm: str, mode: str, against: str = "") -> EvidenceRow | None:
-        """Return the comparison of an arm with another, the reference arm, at the primary endpoint in a decoding."""
+    def compared(self, arm: str, mode: str) -> EvidenceRow | None:
+        """Return the comparison of an arm with the reference arm at the primary endpoint in a decoding."""
         primary = self.config.evaluation.primary
         at = {"at": primary.checkpoint, "subset": primary.split, "mode": mode}
-        rows = self.evidence.where(f"arm~{arm}", primary.metric, against=f"arm~{against or self.reference}", **at)
+        rows = self.evidence.where(f"arm~{arm}", primary.metric, against=f"arm~{self.reference}", **at)
         return rows[0] if rows else None
 
     def difference(self, arm: str, mode: str) -> Number | None:

@@ -150,15 +150,14 @@ def forest(
 def heat(
     axes: Axes, rows: Sequence[Sequence[float]], texts: Sequence[Sequence[str]], ends: tuple[float, float]
 ) -> None:
-    """Draw rows of values as shades from one end to the other, each with its text; a shorter row has empty places."""
+    """Draw rows of values as shades from one end to the other, with texts; a shorter row has empty places."""
     axes.grid(visible=False)
-    widest = max(map(len, rows))
+    widest, low, high = max(map(len, rows)), *ends
     filled = [[*row, *[math.nan] * (widest - len(row))] for row in rows]
-    axes.imshow(filled, cmap="Blues", vmin=ends[0], vmax=ends[1], aspect="auto")
-    dark = ends[0] + 0.6 * (ends[1] - ends[0])
+    axes.imshow(filled, cmap="Blues", vmin=low, vmax=high, aspect="auto")
     for i, row in enumerate(rows):
         for j, value in enumerate(row):
-            color = "white" if value > dark else INK
+            color = "white" if value > low + 0.6 * (high - low) else INK
             axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=8, color=color)
 
 

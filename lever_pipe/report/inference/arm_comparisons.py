@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy
 
-from lever_pipe.experiment.sweeps import swept
 from lever_pipe.report.evidence import PRIMARY, SECONDARY, STUDENT
 from lever_pipe.report.inference.endpoints import (
     Context,
@@ -19,7 +18,6 @@ from lever_pipe.report.inference.endpoints import (
     task_endpoints,
 )
 from lever_pipe.report.inference.estimates import Difference, Sides, adjusted, differences
-from lever_pipe.report.inference.families import SWEEP
 from lever_pipe.report.inference.task_values import NORMALISED, TaskMeans
 from lever_pipe.statistics.curve_tests import paired_t
 
@@ -63,36 +61,23 @@ class _Met(NamedTuple):
 
 
 def comparison_rows(context: Context) -> list[ArmComparisonRow]:
-    """Return the comparisons at each primary endpoint, and at the trapezoid mean of the first one's kind of curve.
-
-    Behind them stand those of each sweep at the primary endpoints: its cells against its own arm, families
-    `sweep~NAME/ENDPOINT`.
-    """
+    """Return the comparisons at each primary endpoint, and at the trapezoid mean of the first one's kind of curve."""
     of_tasks = {arm: task_endpoints(context, arm) for arm in context.runs.arms}
     of_runs = {arm: run_endpoints(context, arm) for arm in context.runs.arms}
-
-    def rows_of(
-        context: Context, roles: Mapping[str, str], arms: Sequence[str], prefix: str = ""
-    ) -> Iterator[ArmComparisonRow]:
-        for name, role in roles.items():
-            if name in of_tasks[context.reference_arm]:
-                found = _over_tasks(context, name, {arm: of_tasks[arm][name] for arm in arms if name in of_tasks[arm]})
-            else:
-                found = _over_runs(context, {arm: of_runs[arm][name] for arm in arms if name in of_runs[arm]})
-            family = adjusted([of.p for _, of in found], [met.n_seeds == 1 for met, _ in found])
-            told: dict[str, Any] = {"endpoint": name, "role": role, "reference": context.reference_arm}
-            for (met, of), (p_holm, end) in zip(found, family, strict=True):
-                whole = told | {"p_holm": p_holm, "family": f"{prefix}{name}{end}"}
-                yield ArmComparisonRow(**whole, **met._asdict(), **of._asdict())
-
+    reference = context.reference_arm
     curves = [f"trapezoid_{mode}" for mode in context.modes]
-    curve = next((name for name in curves if name in of_runs[context.reference_arm]), curves[0])
-    names = primary_names(context.evaluation.primary)
-    arms = [arm for arm in of_runs if arm not in swept(context.sweeps)]
-    rows = list(rows_of(context, dict.fromkeys(names, PRIMARY) | {curve: SECONDARY}, arms))
-    for sweep in context.sweeps:
-        cells, own = [cell.arm for cell in sweep.cells], context._replace(reference_arm=sweep.arm)
-        rows += rows_of(own, dict.fromkeys(names, SECONDARY), cells, f"{SWEEP}{sweep.name}/")
+    names = dict.fromkeys(primary_names(context.evaluation.primary), PRIMARY)
+    names |= {next((name for name in curves if name in of_runs[reference]), curves[0]): SECONDARY}
+    rows: list[ArmComparisonRow] = []
+    for name, role in names.items():
+        if name in of_tasks[reference]:
+            found = _over_tasks(context, name, {arm: of[name] for arm, of in of_tasks.items() if name in of})
+        else:
+            found = _over_runs(context, {arm: of[name] for arm, of in of_runs.items() if name in of})
+        family = adjusted([of.p for _, of in found], [met.n_seeds == 1 for met, _ in found])
+        for (met, of), (p_holm, suffix) in zip(found, family, strict=True):
+            told: dict[str, Any] = {"endpoint": name, "role": role, "reference": reference, "family": name + suffix}
+            rows.append(ArmComparisonRow(p_holm=p_holm, **told, **met._asdict(), **of._asdict()))
     return rows
 
 

@@ -28,7 +28,6 @@ from typing import NamedTuple
 import numpy as np
 
 from lever_pipe.experiment.agent_config import START_ARM, AgentArm, AgentEvaluation, PrimaryEndpoint
-from lever_pipe.experiment.sweeps import Sweep
 from lever_pipe.report.evidence import PRIMARY, SECONDARY
 from lever_pipe.report.inference import run_measures as measures
 from lever_pipe.report.inference.agent_runs import MODES, N_SAMPLES, N_TASKS, AgentRuns, after_start
@@ -79,7 +78,6 @@ class Context(NamedTuple):
     document_arm: str
     evaluation: AgentEvaluation
     draws: Draws
-    sweeps: Sequence[Sweep] = ()
 
     def arm(self, name: str) -> AgentArm:
         """Return an arm's settings."""

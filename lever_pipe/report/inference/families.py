@@ -9,7 +9,7 @@ from typing import Literal
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import PrimaryCells
-from lever_pipe.experiment.sweeps import SelectorSweep
+from lever_pipe.experiment.sweeps import Sweep
 from lever_pipe.report.evidence import BY_SHOTS, PRIMARY, SECONDARY
 
 REFERENCE_BETA = 0.15
@@ -127,14 +127,10 @@ class Arm:
         """Return the groups of all marks at the same epoch, from the same base."""
         return [name for mark in ("reinforce", "continued", "distil") if (name := self.mark(mark))]
 
-    def judged(self, kind: str) -> str | None:
-        """Return the group that stands for the arm in a sweep: of GRPO from the latest base, as mean over its betas."""
-        if kind in ("sft", "rce"):
-            return self.last_sft if kind == "sft" else self.last_rce
-        by_beta, base = (self.last_grpo, self.base) if kind == "grpo" else (self.drawn, self.drawn_base)
-        over = self.over_betas("grpo" if kind == "grpo" else "on_policy")
-        of_base = [name for name in over if PolicyName.parse(name).base == base]
-        return next(iter(of_base or by_beta.values()), None)
+    def judged(self, sweep: Sweep) -> str:
+        """Return the group that stands for the arm in a sweep: at the reference beta, on-policy where that is swept."""
+        groups = self.drawn if any(key.startswith("on_policy") for key in sweep.over) else self.last_grpo
+        return groups.get(reference_of(sorted(groups)) or 0.0, self.last_sft or "")
 
     @property
     def last_sft(self) -> str | None:
@@ -189,6 +185,16 @@ def _last_common(runs: Iterable[tuple[int, float | str, int]]) -> int | None:
     return min(latest.values(), default=None)
 
 
+def family_of_sweep(
+    sweep: Sweep, arms: Mapping[str, Arm], primary: PrimaryCells, samples: Sequence[int]
+) -> ComparisonFamily:
+    """Return every cell of a sweep against the arm that is swept, by preset, at the primary endpoint."""
+    cells = {cell.arm: arms[cell.arm].judged(sweep) for cell in sweep.cells}
+    base = cells.pop(sweep.arm)
+    n, name = max(samples) if primary.samples == "largest" else primary.samples, SWEEP + sweep.name
+    return ComparisonFamily(name, n, tuple((cell, base) for cell in cells.values()), name, (str(primary.shots),))
+
+
 def families_of(
     arm: Arm,
     primary: PrimaryCells,
@@ -233,19 +239,6 @@ def families_of(
     found += [ComparisonFamily(prefix + name, n, of, prefix + by) for name, (n, of, by) in secondary.items()]
     by_shots = {f"{prefix}{name}{BY_SHOTS}": asked[name] for name in SHOWN_BY_SHOTS if others}
     found += [ComparisonFamily(name, largest, of, name, others) for name, of in by_shots.items()]
-    return [family for family in found if family.pairs]
-
-
-def sweep_families(
-    sweeps: Sequence[SelectorSweep], arms: Sequence[Arm], primary: PrimaryCells, samples: Sequence[int]
-) -> list[ComparisonFamily]:
-    """Return the family of each sweep: every cell against the arm that is swept, at the primary endpoint."""
-    by_preset, found = {arm.preset: arm for arm in arms}, []
-    for sweep in sweeps:
-        base, *cells = (by_preset[cell.arm].judged(sweep.policy) for cell in sweep.cells if cell.arm in by_preset)
-        pairs = tuple((cell, base) for cell in cells if cell is not None and base is not None)
-        n, name = max(samples) if primary.samples == "largest" else primary.samples, SWEEP + sweep.name
-        found.append(ComparisonFamily(name, n, pairs, name, (str(primary.shots),)))
     return [family for family in found if family.pairs]
 
 

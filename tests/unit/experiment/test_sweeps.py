@@ -25,10 +25,10 @@ SHARED = ("collect_agents", "compare_arms", "collect_results", "compare_policies
 """Stages that read all arms."""
 
 
-def experiment(sweeps: Any = (), agents: Any = (), **more: Any) -> Experiment:
-    """Return a small experiment with sweeps of both studies; `more` is of study `intention`."""
-    intention = {**CONFIG["intention"], "arms": AGENTS, "document_arm": "other", "sweeps": agents, **more}
-    return parse_experiment({**CONFIG, "arms": [ARM], "sweeps": sweeps, "intention": intention})
+def experiment(sweeps: Any = (), agents: Any = (), **of_arm: Any) -> Experiment:
+    """Return a small experiment with sweeps of both studies; `of_arm` is of study `lever`."""
+    intention = {**CONFIG["intention"], "arms": AGENTS, "document_arm": "other", "sweeps": agents}
+    return parse_experiment({**CONFIG, "arms": [{**ARM, **of_arm}], "sweeps": sweeps, "intention": intention})
 
 
 def specs(found: Experiment) -> dict[str, str]:
@@ -52,21 +52,25 @@ def test_a_sweep_is_its_arms_written_by_hand() -> None:
     over = {"grpo.learning_rate": [3.0e-4], "on_policy.group": [4], "on_policy.epochs": [2], "kl_betas": [[0.25]]}
     of_agents = {"kl": [0.1], "schedule.warmup_steps": [0, 3]}
     found = experiment(
-        [{"name": "s", "arm": "world", "over": over}], [{"name": "t", "arm": "baseline", "over": of_agents}]
+        [{"name": "s", "arm": "world", "over": over}],
+        [{"name": "t", "arm": "baseline", "over": of_agents}],
+        on_policy={},
     )
     name, world = found.sweeps[0].cells[1].arm, CONFIG["presets"]["world"]
     own = {"grpo": {**world["grpo"], "learning_rate": 3.0e-4}, "on_policy": {**world["on_policy"], "group": 4}}
     cells = [
-        {"name": f"t__kl_0p1__warmup_steps_{n}", "kl": 0.1, "schedule": {"warmup_steps": n}, "seeds": [0, 1]}
+        {"name": f"t__kl_0_1__warmup_steps_{n}", "kl": 0.1, "schedule": {"warmup_steps": n}, "seeds": [0, 1]}
         for n in (0, 3)
     ]
     values = {**CONFIG, "presets": {**CONFIG["presets"], name: {**world, **own}}}
-    values["arms"] = [ARM, {**ARM, "preset": name, "kl_betas": [0.25], "on_policy": {"epochs": 2}}]
+    values["arms"] = [{**ARM, "on_policy": {}}, {**ARM, "preset": name, "kl_betas": [0.25], "on_policy": {"epochs": 2}}]
     values["intention"] = {**CONFIG["intention"], "arms": [*AGENTS, *cells], "document_arm": "other"}
     by_sweep, by_hand = specs(found), specs(parse_experiment(values))
     assert by_sweep.keys() == by_hand.keys()
     assert sum(job.startswith(f"train_grpo_epoch preset~{name}/") for job in by_sweep) == 2
-    assert sum(job.startswith(f"train_on_policy_epoch preset~{name}/") for job in by_sweep) == 2 * 7  # six betas and REINFORCE
+    assert (
+        sum(job.startswith(f"train_on_policy_epoch preset~{name}/") for job in by_sweep) == 2 * 7
+    )  # six betas and REINFORCE
     assert {job for job in by_sweep if by_sweep[job] != by_hand[job]} <= set(SHARED)
     # What shows the written arms knows no cell, and without sweeps no identity knows the word.
     assert plan.shown_agents(found).arms == plan.shown_agents(experiment()).arms  # type: ignore[union-attr]
@@ -130,7 +134,7 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
      {"grpo.learning_rates": [1]}),
     (f"{S}over: (base_rce_epochs [9]) base_rce_epochs: must be at most rce_epochs=1, got [9]. ",
      {"base_rce_epochs": [[9]]}),
-    (f"{S}policy: must be one of ['rce', 'grpo'], got 'on_policy'. ", {"policy": "on_policy"}),
+    (f"{S}arm: must be one of [], got 'world'. Name an arm with on_policy runs", {"on_policy.group": [4]}),
     (f"{S}over: (selector.network 'bi_encoder') selector.feed_forward: must stay 0 with network: bi_encoder",
      {"selector.network": ["bi_encoder"]}),
 ]  # fmt: skip
@@ -140,11 +144,9 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
 def test_a_mistake_is_told_with_its_place(said: str, values: dict[str, Any]) -> None:
     of_agents = "intention" in said
     sweep: dict[str, Any] = {"name": "s", "arm": "baseline" if of_agents else "world", "over": {}}
-    sweep |= {key: value for key, value in values.items() if key in ("arm", "cells", "policy")}
+    sweep |= {key: value for key, value in values.items() if key in ("arm", "cells")}
     sweep["over"] = {key: value for key, value in values.items() if key not in sweep} or {"kl": [0.1]}
     sweep["how"] = "list" if "how: list" in said else "grid"
-    if values == {"policy": "on_policy"}:
-        sweep["over"] = {"on_policy.learning_rate": [1.0e-3]}
     with pytest.raises(ConfigError, match=re.escape(said)):
         experiment(**{"agents" if of_agents else "sweeps": [sweep]})
 
