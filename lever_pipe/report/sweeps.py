@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.sweeps import Sweep
+from lever_pipe.experiment.sweeps import Sweep, swept
 from lever_pipe.report.agent.runs import view_of
 from lever_pipe.report.cells import Cell, Code, Name, Series, gap, holm, level, part, say
 from lever_pipe.report.evidence import EvidenceRow
@@ -52,8 +52,8 @@ def views_of(material: Material) -> Iterator[SweepView]:
         told = ("intention", agents.config.evaluation.primary.metric, agents.scale, agents.digits)
         asked += [(sweep, *told) for sweep in agents.config.sweeps]
     for sweep, study, metric, scale, digits in asked:
-        arms, every = {cell.arm for cell in sweep.cells}, material.evidence.where(metric=metric, study=study)
-        rows = [row for row in every if _arm(row.against) == sweep.arm and _arm(row.subject) in arms]
+        cells, every = swept([sweep]), material.evidence.where(metric=metric, study=study)
+        rows = [row for row in every if _arm(row.against) == sweep.arm and _arm(row.subject) in cells]
         scores = {
             (row.mode, _arm(side)): material.evidence.get(side, metric, study=study, **at)
             for row in rows
@@ -62,7 +62,7 @@ def views_of(material: Material) -> Iterator[SweepView]:
         }
         measured = PolicyName.parse(rows[0].subject).kind if rows and study == "lever" else metric
         gaps = {(row.mode, _arm(row.subject)): row for row in rows}
-        if len(scores) == len(arms) * len({mode for mode, _ in scores}) > 0:  # every cell is there
+        if len(scores) == len(sweep.cells) * len({mode for mode, _ in scores}) > 0:  # every cell is there
             yield SweepView(sweep, KINDS[study], measured, scale, digits, scores, gaps)
 
 
