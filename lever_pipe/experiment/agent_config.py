@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, rule
-from lever_pipe.experiment.sweeps import Sweep, swept
+from lever_pipe.experiment.config import Sweep, swept
 
 RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TrajectoryScore = Literal["sum", "mean", "r2g"]

@@ -19,8 +19,8 @@ from lever_pipe.experiment.agent_config import (
     SyntheticTasks,
     WarmStart,
 )
+from lever_pipe.experiment.config import Sweep
 from lever_pipe.experiment.stage_configs import Planned, Setting, Wildcard, identity_of
-from lever_pipe.experiment.sweeps import Sweep
 
 CODEC = "intention.codecs.{policy.model.codec}"
 SIMULATOR = "intention.simulators.{simulator.kind}"

@@ -39,10 +39,10 @@ from lever_pipe.experiment.config import (
     Seed,
     Selector,
     Sft,
+    Sweep,
     WorldData,
 )
 from lever_pipe.experiment.faults import EmulatedPolicy
-from lever_pipe.experiment.sweeps import Sweep
 
 
 class Runtime(Section):

@@ -39,10 +39,11 @@ from lever_pipe.experiment.config import (
     RlData,
     Selector,
     StoreSettings,
+    Sweep,
+    swept,
 )
 from lever_pipe.experiment.grid_config import Grid
 from lever_pipe.experiment.sweep_cells import expanded, faults_of
-from lever_pipe.experiment.sweeps import Sweep, swept
 
 MEMBERS: Mapping[tuple[str, ...], str] = {
     ("data", "reader"): "lever/datasets",

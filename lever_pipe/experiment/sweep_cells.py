@@ -12,7 +12,7 @@ from typing import Any, get_origin
 from lever_pipe.base.parsing import read_section, section_in
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.sections import Fault, Section, did_you_mean, one_of, shown
-from lever_pipe.experiment.sweeps import Cell, Sweep
+from lever_pipe.experiment.config import Sweep, SweptCell
 
 LONGEST = 64  # characters of an arm's name
 NEVER = ("name", "preset", "seeds")
@@ -55,25 +55,26 @@ def expanded(
     """
     found, made, lines = list[Sweep](), dict[str, Sequence[Any]](), list[str]()
     for index, sweep in enumerate(sweeps):
-        base = arms[sweep.arm]
-        cells = [*sweep.cells]
-        columns = sweep.over.values()
+        base, columns, cells = arms[sweep.arm], sweep.over.values(), dict[str, dict[str, Any]]()
         combined = product(*columns) if sweep.how == "grid" else zip(*columns, strict=True)
         for written in () if sweep.cells else combined:
             settings = dict(zip(sweep.over, written, strict=True))
             read = [read_section(type(of), _laid_over(of, base, settings)) for of in base]
             sections, faults = [section for section, _ in read], [line for _, of in read for line in of]
             values = {} if faults else _values(sections, sweep.over)
-            if values in [cell.values for cell in cells]:
+            name = sweep.arm if sections == list(base) else _name(sweep.name, values)
+            if name in cells:
                 faults.append("must differ from earlier combinations, got the same values. Drop it.")
             said = ", ".join(f"{key} {shown(value)}" for key, value in settings.items())
             lines += [f"{place}[{index}].over: ({said}) {fault}" for fault in faults]
-            cells.append(Cell(arm=_name(sweep.name, values) if sections != list(base) else sweep.arm, values=values))
-            made |= {cells[-1].arm: sections} if cells[-1].arm != sweep.arm else {}
-        own = (
-            [] if sweep.arm in [cell.arm for cell in cells] else [Cell(arm=sweep.arm, values=_values(base, sweep.over))]
-        )
-        found.append(sweep.model_copy(update={"cells": (*own, *cells)}))
+            if not faults:
+                cells[name] = values
+                made |= {name: sections} if name != sweep.arm else {}
+        if not sweep.cells:
+            cells = ({} if sweep.arm in cells else {sweep.arm: _values(base, sweep.over)}) | cells
+            own = tuple(SweptCell(arm=name, values=values) for name, values in cells.items())
+            sweep = sweep.model_copy(update={"cells": own})
+        found.append(sweep)
     return tuple(found), made, lines
 
 

@@ -13,8 +13,7 @@ import pytest
 from agent_runs import ARMS, Study
 from agent_tables import SAY, VOICES, evidence_of, tabulate
 
-from lever_pipe.experiment.config import PrimaryCells
-from lever_pipe.experiment.sweeps import Cell, Sweep
+from lever_pipe.experiment.config import PrimaryCells, Sweep, SweptCell
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.figures.sweeps import cells as drawn
 from lever_pipe.report.inference.families import arms_of, family_of_sweep
@@ -30,8 +29,9 @@ SWEEP = Sweep(
     name="s",
     arm="bundle",
     over={"kl": (0.01, 0.1, 0.5), "rate": (1, 2)},
-    cells=tuple(Cell(arm=arm, values={"kl": kl, "rate": rate}) for arm, (kl, rate) in VALUES.items()),
+    cells=tuple(SweptCell(arm=arm, values={"kl": kl, "rate": rate}) for arm, (kl, rate) in VALUES.items()),
 )
+LISTED = {"kl": (0.1, 0.01, 0.1, 0.5), "rate": (1, 2, 2, 2)}
 TOLD: dict[str, Any] = {"arms": WRITTEN, "sweeps": (SWEEP,)}
 
 
@@ -127,7 +127,9 @@ def test_two_keys_are_a_heat_map_and_a_list_is_points(evidence: list[EvidenceRow
     apart = {text.get_text().rstrip("*") for text in sampled.texts if text.get_text().endswith("*")}
     compared = [row for row in evidence if row.against == "arm~bundle" and row.mode == "sampled"]
     assert apart == {f"{score[row.subject[4:]]:.1f}" for row in compared if row.p_holm < 0.05} != set()
-    listed = tabulate(evidence, STUDY, **{**TOLD, "sweeps": (SWEEP.model_copy(update={"how": "list"}),)})
+    listed = tabulate(
+        evidence, STUDY, **{**TOLD, "sweeps": (SWEEP.model_copy(update={"how": "list", "over": LISTED}),)}
+    )
     points = drawn("agent", listed.material, VOICES["en"])
     assert points is not None
     assert [label.get_text() for label in points.axes[0].get_yticklabels()] == ["0.1, 1", "0.01, 2", "0.1, 2", "0.5, 2"]
@@ -144,7 +146,7 @@ def test_a_selector_is_judged_at_the_reference_beta_of_its_latest_base(key: str,
         for beta in ("0", "0.15", "1")
         for epoch in (1, 2)
     ]
-    cells = tuple(Cell(arm=arm, values={key: i}) for i, arm in enumerate(("b", "a", "c")))
+    cells = tuple(SweptCell(arm=arm, values={key: i}) for i, arm in enumerate(("b", "a", "c")))
     sweep = Sweep(name="s", arm="a", over={key: (0, 2)}, cells=cells)
     arms = {arm.preset: arm for arm in arms_of(groups, "a")}
     found = family_of_sweep(sweep, arms, PrimaryCells(), (10, 40))

@@ -17,9 +17,9 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import Example, ExampleId, QuestionScore
 from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.config import Sweep, SweptCell
 from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
 from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
-from lever_pipe.experiment.sweeps import Cell, Sweep
 from lever_pipe.report import sources
 from lever_pipe.report.evidence import Evidence
 from lever_pipe.report.material import Material
@@ -394,7 +394,7 @@ def test_scores_of_other_questions_are_refused(tmp_path: Path) -> None:
 def test_a_sweep_is_compared_apart_and_moves_nothing(tmp_path: Path) -> None:
     """Its cells are presets without families of their own; the main one is compared and shown as without them."""
     size = Size(presets=("main", "s__a_1", "s__a_2"), samples=(20, 60), shots=(1,), gain=0.2)
-    cells = tuple(Cell(arm=arm, values={"a": i}) for i, arm in enumerate(size.presets))
+    cells = tuple(SweptCell(arm=arm, values={"a": i}) for i, arm in enumerate(size.presets))
     sweep = Sweep(name="s", arm="main", over={"a": (1, 2)}, cells=cells)
     both = run(tmp_path / "both", size, sweeps=(sweep,))
     alone = run(tmp_path / "alone", replace(size, presets=("main",)))

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Environment
-from lever_pipe.experiment.config import ArmSettings
+from lever_pipe.experiment.config import ArmSettings, Sweep, SweptCell
 from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ShownAgents, ShownStudy
-from lever_pipe.experiment.sweeps import Cell, Sweep
 from lever_pipe.report.evidence import EvidenceRow, write_evidence
 from lever_pipe.report.figures.drawn import FIGURES
 from lever_pipe.stages.plot_figures import plot_figures
@@ -72,7 +71,7 @@ def of_agents() -> list[EvidenceRow]:
 
 
 def sweep(*arms: str) -> tuple[Sweep, ...]:
-    cells = tuple(Cell(arm=arm, values={"kl": 0.1 * i}) for i, arm in enumerate(arms))
+    cells = tuple(SweptCell(arm=arm, values={"kl": 0.1 * i}) for i, arm in enumerate(arms))
     return (Sweep(name="s", arm=arms[0], over={"kl": (0.0, 0.1)}, cells=cells),)
 
 
