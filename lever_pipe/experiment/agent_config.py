@@ -348,7 +348,8 @@ class Intention(Section):
     @property
     def written_arms(self) -> tuple[AgentArm, ...]:
         """Return the arms without those of sweeps."""
-        return tuple(arm for arm in self.arms if arm.name not in swept(self.sweeps))
+        cells = swept(self.sweeps)
+        return tuple(arm for arm in self.arms if arm.name not in cells)
 
     def filled(self, arm: AgentArm) -> AgentArm:
         """Return an arm with the settings that it leaves to `grpo` filled in."""

@@ -770,8 +770,9 @@ class Sweep(Section):
             yield ("over",), f"must make 1 to {MOST_CELLS} combinations, got {number}. Name fewer values, or some."
         elif self.how == "list" and len(set(sizes)) > 1:
             yield ("over",), f"must have as many values of each key with how: list, got {sizes}. Add what is missing."
-        if any(cell.values.keys() != self.over.keys() for cell in self.cells):
-            yield ("cells",), "must have the keys of over, got others. Leave cells out; they are filled."
+        own = {cell.arm for cell in self.cells if cell.values.keys() == self.over.keys()}
+        if self.cells and (len(own) < len(self.cells) or self.arm not in own):
+            yield ("cells",), "must be left out, as they are filled, got others. Drop them."
 
 
 def swept(sweeps: Sequence[Sweep]) -> set[str]:

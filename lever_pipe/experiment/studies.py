@@ -105,7 +105,8 @@ class Experiment(Section):
     @property
     def written_arms(self) -> tuple[ArmSettings, ...]:
         """Return the arms without those of sweeps."""
-        return tuple(arm for arm in self.arms if arm.preset not in swept(self.sweeps))
+        cells = swept(self.sweeps)
+        return tuple(arm for arm in self.arms if arm.preset not in cells)
 
     @property
     def data_sets(self) -> dict[str, Data]:
@@ -169,7 +170,7 @@ class Experiment(Section):
     def _swept_runs_exist(self) -> Iterator[Fault]:
         drawing = [arm.preset for arm in self.arms if arm.on_policy]
         for index, sweep in enumerate(self.sweeps):
-            if any(key.startswith("on_policy") for key in sweep.over):
+            if any(key.startswith("on_policy.") for key in sweep.over):
                 do = "Name an arm with on_policy runs, or give it some."
                 yield from one_of(("sweeps", index, "arm"), sweep.arm, drawing, do)
 

@@ -15,8 +15,8 @@ from lever_pipe.base.sections import Fault, Section, did_you_mean, one_of, shown
 from lever_pipe.experiment.config import Sweep, SweptCell
 
 LONGEST = 64  # characters of an arm's name
-NEVER = ("name", "preset", "seeds")
-"""Keys of an arm that say which runs it is, not how they train."""
+NEVER = ("name", "preset", "seeds", "on_policy")
+"""Keys of an arm that say which runs it has, not how they train."""
 
 
 @cache
@@ -31,7 +31,7 @@ def keys_of(model: type[Section]) -> tuple[str, ...]:
 
 def faults_of(sweeps: Sequence[Sweep], arms: Collection[str], *models: type[Section]) -> Iterator[Fault]:
     """Yield what is wrong with sweeps of arms that consist of `models`."""
-    known = [key for model in models for key in keys_of(model) if key.split(".")[0] not in NEVER]
+    known = [key for model in models for key in keys_of(model) if key not in NEVER]
     for index, sweep in enumerate(sweeps):
         place = ("sweeps", index)
         if sweep.name in [of.name for of in sweeps[:index]]:

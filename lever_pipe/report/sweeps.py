@@ -101,10 +101,10 @@ def _arm(subject: str) -> str:
 
 def _highest(view: SweepView, mode: str) -> Cell:
     """Return which cell scores highest in a decoding, of equal ones the first, and how far above the swept arm."""
-    cells = [cell for cell in view.sweep.cells if (mode, cell.arm) in view.scores]
+    cells = view.sweep.cells
     best = max(cells, key=lambda cell: view.scores[mode, cell.arm].value)
-    score, gap, p = view.cells(mode, best.arm)
-    told: dict[str, Any] = {"n": len(cells), "score": score, "base": Code(view.sweep.arm), "gap": gap}
+    score, difference, p = view.cells(mode, best.arm)
+    told: dict[str, Any] = {"n": len(cells), "score": score, "base": Code(view.sweep.arm), "gap": difference}
     told |= {"p": p or Name("-"), "values": [f"{key} {text_of(value)}" for key, value in best.values.items()]}
     return _in_mode(mode, say(f"sweeps.highest.{'itself' if best.arm == view.sweep.arm else 'cell'}", **told))
 

@@ -12,6 +12,7 @@ from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo, Intention, SyntheticTasks
 from lever_pipe.experiment.agent_stage_configs import AgentRun, PolicyConfig
+from lever_pipe.experiment.config import swept
 from lever_pipe.experiment.stage_configs import ClaimArm
 
 Wildcards = Mapping[str, str]
@@ -68,7 +69,8 @@ def arms(intention: Intention) -> tuple[AgentArm, ...]:
 
 def swept_arms(intention: Intention) -> tuple[AgentArm, ...]:
     """Return the arms of sweeps."""
-    return tuple(arm for arm in intention.arms if arm not in intention.written_arms)
+    cells = swept(intention.sweeps)
+    return tuple(arm for arm in intention.arms if arm.name in cells)
 
 
 def arm_of(intention: Intention, wildcards: Wildcards) -> AgentArm:

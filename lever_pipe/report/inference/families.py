@@ -128,7 +128,7 @@ class Arm:
 
     def judged(self, sweep: Sweep) -> str:
         """Return the group that stands for the arm in a sweep: at the reference beta, on-policy where that is swept."""
-        groups = self.drawn if any(key.startswith("on_policy") for key in sweep.over) else self.last_grpo
+        groups = self.drawn if any(key.startswith("on_policy.") for key in sweep.over) else self.last_grpo
         return groups.get(reference_of(sorted(groups)) or 0.0, self.last_sft or "")
 
     @property
