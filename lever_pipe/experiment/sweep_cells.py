@@ -107,8 +107,11 @@ def _values(sections: Sequence[Section], keys: Collection[str]) -> dict[str, Any
 
 def _name(sweep: str, values: Mapping[str, Any]) -> str:
     """Return the name of an arm: of its own values alone, so that further values of a sweep rename nothing."""
-    texts = {key: value if isinstance(value, str) else canonical_json(value) for key, value in values.items()}
-    words = [f"{key.split('.')[-1]}_{text.removesuffix('.0')}" for key, text in texts.items()]
+    words = [f"{key.split('.')[-1]}_{_word(value)}" for key, value in values.items()]
     name = re.sub("[^a-z0-9]", "_", "__".join([sweep, *words]).lower())
-    digest = hashlib.sha256(canonical_json(values).encode()).hexdigest()
-    return name if len(name) <= LONGEST else f"{sweep}__{digest[:12]}"
+    return name if len(name) <= LONGEST else f"{sweep}__{_word(dict(values))}"
+
+
+def _word(value: Any) -> str:
+    text = value if isinstance(value, str) else canonical_json(value)
+    return hashlib.sha256(text.encode()).hexdigest()[:12] if isinstance(value, dict) else text.removesuffix(".0")
