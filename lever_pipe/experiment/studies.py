@@ -160,19 +160,13 @@ class Experiment(Section):
 
     @rule
     def _sweeps_are_over_keys_of_arms(self) -> Iterator[Fault]:
-        presets = [name for _, name in self._presets_of_arms()]
-        yield from faults_of(self.sweeps, presets, ArmSettings, Preset)
-        agents = self.intention
-        for place, text in faults_of(agents.sweeps, [arm.name for arm in agents.arms], AgentArm):
-            yield ("intention", *place), text
-
-    @rule
-    def _swept_runs_exist(self) -> Iterator[Fault]:
-        drawing = [arm.preset for arm in self.arms if arm.on_policy]
+        yield from faults_of(self.sweeps, [arm.preset for arm in self.arms], ArmSettings, Preset)
+        drawing, do = [arm.preset for arm in self.arms if arm.on_policy], "Name an arm with on_policy runs."
         for index, sweep in enumerate(self.sweeps):
             if any(key.startswith("on_policy.") for key in sweep.over):
-                do = "Name an arm with on_policy runs, or give it some."
                 yield from one_of(("sweeps", index, "arm"), sweep.arm, drawing, do)
+        for place, text in faults_of(self.intention.sweeps, [arm.name for arm in self.intention.arms], AgentArm):
+            yield ("intention", *place), text
 
     def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
         yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))

@@ -40,7 +40,7 @@ class SweepView(NamedTuple):
 
     def cells(self, mode: str, arm: str) -> tuple[Cell, Cell, Cell]:
         """Return a score, its difference to the swept arm and the Holm p of that."""
-        row, other = self.scores.get((mode, arm)), self.gaps.get((mode, arm))
+        row, other = self.scores[mode, arm], self.gaps.get((mode, arm))
         return level(row, self.digits, scale=self.scale), gap(other, self.digits, scale=self.scale), holm(other)
 
 
@@ -75,9 +75,9 @@ def tables(material: Material) -> Iterator[Table]:
         columns += [Column(say("head.runs")), Column(say("agent.head.arm"), "name")]
         lines = []
         for cell in view.sweep.cells:
-            numbers = [number for mode in view.modes for number in view.cells(mode, cell.arm)]
-            runs = part(view.scores.get((view.modes[0], cell.arm)), "runs", 0)
             values = [Name(text_of(value)) for value in cell.values.values()]
+            numbers = [number for mode in view.modes for number in view.cells(mode, cell.arm)]
+            runs = part(view.scores[view.modes[0], cell.arm], "runs", 0)
             lines.append(TableLine((*values, *numbers, runs, Code(cell.arm)), "ours"))
         tests = sum(holm(row) is not None for row in view.gaps.values()) // len(view.modes)
         notes = (say(f"sweeps.of.{view.measured}"), say("sweeps.chosen"), say("sweeps.tests", arm=arm, n=tests))
@@ -100,13 +100,13 @@ def _arm(subject: str) -> str:
 
 
 def _highest(view: SweepView, mode: str) -> Cell:
-    """Return which cell scores highest in a decoding, of equal ones the first, and how far above the swept arm."""
-    cells = view.sweep.cells
-    best = max(cells, key=lambda cell: view.scores[mode, cell.arm].value)
+    """Return which cell scores highest in a decoding, the swept arm before its equals, and how far above that."""
+    cells, base = view.sweep.cells, view.sweep.arm
+    best = max(cells, key=lambda cell: (view.scores[mode, cell.arm].value, cell.arm == base))
     score, difference, p = view.cells(mode, best.arm)
-    told: dict[str, Any] = {"n": len(cells), "score": score, "base": Code(view.sweep.arm), "gap": difference}
+    told: dict[str, Any] = {"n": len(cells), "score": score, "base": Code(base), "gap": difference}
     told |= {"p": p or Name("-"), "values": [f"{key} {text_of(value)}" for key, value in best.values.items()]}
-    return _in_mode(mode, say(f"sweeps.highest.{'itself' if best.arm == view.sweep.arm else 'cell'}", **told))
+    return _in_mode(mode, say(f"sweeps.highest.{'itself' if best.arm == base else 'cell'}", **told))
 
 
 def _in_mode(mode: str, text: Cell) -> Cell:

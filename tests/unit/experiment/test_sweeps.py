@@ -134,7 +134,7 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
      {"grpo.learning_rates": [1]}),
     (f"{S}over: (base_rce_epochs [9]) base_rce_epochs: must be at most rce_epochs=1, got [9]. ",
      {"base_rce_epochs": [[9]]}),
-    (f"{S}arm: must be one of [], got 'world'. Name an arm with on_policy runs", {"on_policy.group": [4]}),
+    (f"{S}arm: must be one of [], got 'world'. Name an arm with on_policy runs.", {"on_policy.group": [4]}),
     (f"{S}over: (selector.network 'bi_encoder') selector.feed_forward: must stay 0 with network: bi_encoder",
      {"selector.network": ["bi_encoder"]}),
 ]  # fmt: skip
