@@ -43,7 +43,8 @@ def compare_arms(
         draws=Draws(config.evaluation.seed, config.n_resamples, over="tasks"),
     )
     write_csv(endpoints, EndpointRow._fields, endpoint_rows(context))
-    rows = comparison_rows(context._replace(runs=context.runs.of([arm.name for arm in config.arms])))
+    cells = {arm.name for arm in config.swept}
+    rows = comparison_rows(context._replace(runs=context.runs.of(set(context.runs.arms) - cells)))
     for sweep in config.sweeps:
         own = context.runs.of([cell.arm for cell in sweep.cells])
         found = comparison_rows(context._replace(runs=own, reference_arm=sweep.arm))
