@@ -211,7 +211,7 @@ def _sound_value(field: FieldInfo, value: Any) -> Any:
     try:
         return TypeAdapter(annotated).validate_python(value)
     except ValidationError:
-        inner, container = _section_in(field.annotation), get_origin(field.annotation)
+        inner, container = section_in(field.annotation), get_origin(field.annotation)
     if inner and container is dict and isinstance(value, Mapping):
         return {str(key): _sound_part(inner, item) for key, item in value.items()}
     if inner and container is tuple and isinstance(value, list | tuple):
@@ -221,7 +221,7 @@ def _sound_value(field: FieldInfo, value: Any) -> Any:
     return FAULTY
 
 
-def _section_in(annotation: Any) -> type[Section] | None:
+def section_in(annotation: Any) -> type[Section] | None:
     """Return the section that an annotation is, holds elements of, or may be absent of."""
     for candidate in (annotation, *get_args(annotation)):
         if isinstance(candidate, type) and issubclass(candidate, Section):
@@ -265,10 +265,10 @@ def _fields_at(model: type[Section], location: tuple[int | str, ...]) -> list[st
     """Return the keys known at a place; an index or a preset's name stays within the section it leads to."""
     annotation: Any = model
     for part in location:
-        container, section = get_origin(annotation), _section_in(annotation)
+        container, section = get_origin(annotation), section_in(annotation)
         if section is None:
             return []
         field = None if container in (dict, tuple) else section.model_fields.get(str(part))
         annotation = field.annotation if field else section
-    section = _section_in(annotation)
+    section = section_in(annotation)
     return list(section.model_fields) if section else []

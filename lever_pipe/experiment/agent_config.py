@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, rule
+from lever_pipe.experiment.config import Sweep, swept
 
 RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TrajectoryScore = Literal["sum", "mean", "r2g"]
@@ -382,6 +383,8 @@ class Intention(Section):
     grpo: AgentGrpo = AgentGrpo()
     evaluation: AgentEvaluation = AgentEvaluation()
     arms: tuple[AgentArm, ...] = Field(ARMS, min_length=1)
+    sweeps: tuple[Sweep, ...] = ()
+    """Further arms, which stand in tables of their own."""
     reference_arm: str = "baseline"
     """The arm that every other one is compared with."""
     document_arm: str = "bundle"
@@ -407,6 +410,17 @@ class Intention(Section):
             return f"embedded world, {self.model_name}"
         tasks = "embedded tasks" if self.tasks.source == "synthetic" else "IntentionGym"
         return f"{self.model_name} on {tasks}"
+
+    @property
+    def written_arms(self) -> tuple[AgentArm, ...]:
+        """Return the arms without those of sweeps."""
+        cells = swept(self.sweeps)
+        return tuple(arm for arm in self.arms if arm.name not in cells)
+
+    def filled(self, arm: AgentArm) -> AgentArm:
+        """Return an arm with the settings that it leaves to `grpo` filled in."""
+        keys = ("trajectory_score", "learning_rate")
+        return arm.model_copy(update={key: getattr(arm, key) or getattr(self.grpo, key) for key in keys})
 
     @rule
     def _cassette_is_named(self) -> Iterator[Fault]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from operator import not_
 from typing import Annotated, Literal
+
+from pydantic import Field
 
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import (
@@ -16,6 +19,7 @@ from lever_pipe.experiment.agent_config import (
     SyntheticTasks,
     WarmStart,
 )
+from lever_pipe.experiment.config import Sweep
 from lever_pipe.experiment.stage_configs import Planned, Setting, Wildcard, identity_of
 
 CODEC = "intention.codecs.{policy.model.codec}"
@@ -122,12 +126,15 @@ class ComparedArms(Section):
     reference_arm: str
     document_arm: str
     evaluation: AgentEvaluation
+    sweeps: tuple[Sweep, ...] = Field((), exclude_if=not_)
 
 
 @identity_of("compare_arms", of="intention")
 class CompareArmsConfig(ComparedArms):
     """Identity of `compare_arms`."""
 
+    swept: Annotated[tuple[AgentArm, ...], Planned("swept_arms")] = Field((), exclude_if=not_)
+    """The arms of sweeps."""
     n_resamples: int = 10_000
 
 

@@ -7,11 +7,12 @@ world overrides them in `config.yaml`.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -57,6 +58,7 @@ BASELINES = ("zero_shot", "random", "similar_image", "similar_question", "simila
 ImportFormat = Literal["a", "c", "e", "f", "g", "j", "k"]
 AUTO = "auto"
 VISION_BYTES = 16 * 2**30
+MOST_CELLS = 256  # of a sweep
 
 
 class WorldData(Section):
@@ -734,6 +736,48 @@ class ArmSettings(Section):
         if late:
             bound = f"must be at most rce_epochs={self.rce_epochs}"
             yield ("base_rce_epochs",), f"{bound}, got {late}. Drop these or raise rce_epochs."
+
+
+class SweptCell(Section):
+    """A combination of values."""
+
+    arm: str
+    values: dict[str, Any]
+    """By key, as the arm has read them."""
+
+
+class Sweep(Section):
+    """Values of keys of an arm; each combination is an arm of its own, with the arm's seeds, and compared with it.
+
+    Of study `lever` an arm is named by its preset, whose keys are the arm's too.
+    """
+
+    name: str = Field(pattern="^[a-z][a-z0-9]*(_[a-z0-9]+)*$", max_length=32)
+    arm: str
+    """The arm that says all other keys."""
+    over: dict[str, tuple[Any, ...]] = Field(min_length=1)
+    """Values by dotted key of the arm."""
+    how: Literal["grid", "list"] = "grid"
+    """Every combination, or the first value of every key, then the second of every key and so on."""
+    cells: tuple[SweptCell, ...] = ()
+    """Filled when the configuration is read, with the arm itself among them; nobody writes them."""
+
+    @rule
+    def _combinations_are_some(self) -> Iterator[Fault]:
+        sizes = [len(values) for values in self.over.values()]
+        number = math.prod(sizes) if self.how == "grid" else max(sizes)
+        if not 0 < number <= MOST_CELLS:
+            yield ("over",), f"must make 1 to {MOST_CELLS} combinations, got {number}. Name fewer values, or some."
+        elif self.how == "list" and len(set(sizes)) > 1:
+            yield ("over",), f"must have as many values of each key with how: list, got {sizes}. Add what is missing."
+        own = {cell.arm for cell in self.cells if cell.values.keys() == self.over.keys()}
+        if self.cells and (len(own) < len(self.cells) or self.arm not in own):
+            yield ("cells",), "must be left out, as they are filled, got others. Drop them."
+
+
+def swept(sweeps: Sequence[Sweep]) -> set[str]:
+    """Return the names of the arms that sweeps have made."""
+    return {cell.arm for sweep in sweeps for cell in sweep.cells if cell.arm != sweep.arm}
 
 
 class Baselines(Section):

@@ -10,7 +10,7 @@ from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import AgentGrpo, Environment
 from lever_pipe.experiment.agent_stage_configs import ComparedArms
 from lever_pipe.experiment.config import ArmSettings, Emulate, Preset
-from lever_pipe.experiment.stage_configs import Guard, MainPreset, Planned, Setting, identity_of
+from lever_pipe.experiment.stage_configs import Guard, MainPreset, Planned, Setting, Sweeps, identity_of
 
 
 class ShownStudy(Section):
@@ -39,7 +39,8 @@ class PlotFiguresConfig(Section):
 
     studies: Annotated[tuple[ShownStudy, ...], Planned("studies")]
     main_preset: MainPreset
-    arms: Annotated[tuple[ArmSettings, ...], Setting("arms")] = ()
+    arms: Annotated[tuple[ArmSettings, ...], Setting("written_arms")] = ()
+    sweeps: Sweeps = ()
     agents: Annotated[ShownAgents | None, Planned("shown_agents")] = None
     """None where the configuration holds no run of study `intention`."""
 

@@ -10,6 +10,7 @@ elsewhere says so itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import not_
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
@@ -38,6 +39,7 @@ from lever_pipe.experiment.config import (
     Seed,
     Selector,
     Sft,
+    Sweep,
     WorldData,
 )
 from lever_pipe.experiment.faults import EmulatedPolicy
@@ -115,6 +117,7 @@ MainPreset = Annotated[str, Setting("arms.0.preset")]
 MostShots = Annotated[int, Planned("most_shots")]
 Guard = Annotated[Literal["footnote", "strict"], Setting("report.guard")]
 Evaluated = Annotated[Names, Planned("evaluated")]
+Sweeps = Annotated[tuple[Sweep, ...], Setting("sweeps"), Field(exclude_if=not_)]
 
 
 class LvlmConfig(AnswerSettings):
@@ -436,6 +439,7 @@ class ComparePoliciesConfig(Section):
     shots: Counts
     seed: Seed
     primary: PrimaryCells = PrimaryCells()
+    sweeps: Sweeps = ()
     n_resamples: int = 10_000
     """Draws of questions behind an interval; an end of it is then off by about 1.5 % of its half width."""
 

@@ -21,7 +21,7 @@ from lever_pipe.base.parsing import (
 )
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, cut, dotted, one_of, rule, shown
 from lever_pipe.base.sections import Path as Place
-from lever_pipe.experiment.agent_config import Intention
+from lever_pipe.experiment.agent_config import AgentArm, Intention
 from lever_pipe.experiment.config import (
     AUTO,
     TRAIN_IDS,
@@ -39,8 +39,11 @@ from lever_pipe.experiment.config import (
     RlData,
     Selector,
     StoreSettings,
+    Sweep,
+    swept,
 )
 from lever_pipe.experiment.grid_config import Grid
+from lever_pipe.experiment.sweep_cells import expanded, faults_of
 
 MEMBERS: Mapping[tuple[str, ...], str] = {
     ("data", "reader"): "lever/datasets",
@@ -87,6 +90,8 @@ class Experiment(Section):
     presets: dict[str, Preset] = Field({"published": Preset()})
     arms: tuple[ArmSettings, ...] = Field((ArmSettings(preset="published"),), min_length=1)
     """The first arm fills the documents' tables; further arms get tables of their own."""
+    sweeps: tuple[Sweep, ...] = ()
+    """Further presets and arms, which stand in tables of their own."""
     baselines: Baselines = Baselines()
     evaluation: EvaluationSettings = EvaluationSettings()
     emulate: Emulate | None = Emulate()
@@ -96,6 +101,12 @@ class Experiment(Section):
     grid: Grid = Grid()
     """Study `grid`: selectors, samplers, data sets and LVLMs beside each other."""
     report: Report = Report()
+
+    @property
+    def written_arms(self) -> tuple[ArmSettings, ...]:
+        """Return the arms without those of sweeps."""
+        cells = swept(self.sweeps)
+        return tuple(arm for arm in self.arms if arm.preset not in cells)
 
     @property
     def data_sets(self) -> dict[str, Data]:
@@ -146,6 +157,16 @@ class Experiment(Section):
             if name in seen:
                 yield place, f"must differ from the presets of earlier arms, got {name!r}. Merge the arms."
             seen.add(name)
+
+    @rule
+    def _sweeps_are_over_keys_of_arms(self) -> Iterator[Fault]:
+        yield from faults_of(self.sweeps, [arm.preset for arm in self.arms], ArmSettings, Preset)
+        drawing, do = [arm.preset for arm in self.arms if arm.on_policy], "Name an arm with on_policy runs."
+        for index, sweep in enumerate(self.sweeps):
+            if any(key.startswith("on_policy.") for key in sweep.over):
+                yield from one_of(("sweeps", index, "arm"), sweep.arm, drawing, do)
+        for place, text in faults_of(self.intention.sweeps, [arm.name for arm in self.intention.arms], AgentArm):
+            yield ("intention", *place), text
 
     def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
         yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))
@@ -316,8 +337,32 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
     """
     require_plain(values, source=source)
     experiment, lines = read_section(Experiment, _with_grid_laid_over(values))
+    if not lines and (experiment.sweeps or experiment.intention.sweeps):
+        experiment, lines = _with_arms_of_sweeps(experiment)
     require_none([*lines, *_unknown_members(experiment)], source)
     return experiment
+
+
+def _with_arms_of_sweeps(experiment: Experiment) -> tuple[Experiment, list[str]]:
+    """Return the experiment with an arm for each cell of its sweeps, and a line for each fault of these."""
+    study, presets = experiment.intention, experiment.presets
+    arms = {arm.preset: (arm, presets[arm.preset]) for arm in experiment.arms}
+    sweeps, made, lines = expanded("sweeps", experiment.sweeps, arms)
+    own = [arm.model_copy(update={"preset": name}) for name, (arm, _) in made.items()]
+    update: dict[str, Any] = {"sweeps": sweeps, "arms": (*experiment.arms, *own)}
+    update["presets"] = presets | {name: preset for name, (_, preset) in made.items()}
+    of_agents = {arm.name: (study.filled(arm),) for arm in study.arms}
+    sweeps, made, more = expanded("intention.sweeps", study.sweeps, of_agents)
+    agents = (*study.arms, *(arm.model_copy(update={"name": name}) for name, (arm,) in made.items()))
+    update["intention"] = study.model_copy(update={"sweeps": sweeps, "arms": agents})
+    experiment = experiment.model_copy(update=update)
+    names: dict[Place, str] = {("arms", i): arm.preset for i, arm in enumerate(experiment.arms)}
+    names |= {("intention", "arms", i): arm.name for i, arm in enumerate(agents)}
+    for place, text in [] if lines or more else experiment.faults():
+        n = next((n for n in (2, 3) if place[:n] in names), 0)  # the cell's name says more than its place
+        named = (*place[: n - 1], names[place[:n]], *place[n:]) if n else place
+        more.append(f"{dotted(named)}: {text}")
+    return experiment, [*lines, *more]
 
 
 def _with_grid_laid_over(values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report import setting
+from lever_pipe.report import setting, sweeps
 from lever_pipe.report.agent import answer as agent_answer
 from lever_pipe.report.agent import tables as agent
 from lever_pipe.report.cards import Card
@@ -23,6 +23,7 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     "documents-selector": ("000", "001", "002"),
     "documents-agent": ("003", "004"),
     "comparisons": ("comparisons",),
+    "sweeps": ("sweeps-selector", "sweeps-agent"),
     "agreement": ("agreement",),
     "emulation": ("emulation",),
     "claims": ("claims-000", "claims-001", "claims-002", "claims-003", "claims-004"),
@@ -39,6 +40,7 @@ TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     emulation.tables,
     documents.tables,
     agent.tables,
+    sweeps.tables,
     claims.tables,
 )
 TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (setting.texts, answer.texts, agent.texts)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.experiment.config import swept
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow
 from lever_pipe.report.inference.families import Arm, arms_of, near, reference_of
@@ -42,9 +43,10 @@ class Material:
 
     @cached_property
     def presets(self) -> list[Arm]:
-        """Return the evaluated groups of each preset, the main one first."""
+        """Return the evaluated groups of each preset but those of sweeps, the main one first."""
         groups = self.evidence.subjects("accuracy", study="lever", subset="prefix", shots=MEAN)
-        return arms_of(groups, self.config.main_preset)
+        cells = swept(self.config.sweeps)
+        return [arm for arm in arms_of(groups, self.config.main_preset) if arm.preset not in cells]
 
     @property
     def main(self) -> Arm:
@@ -80,7 +82,8 @@ class Material:
         rows = [
             row for row in self.evidence.where(metric="reward", study="intention", subset="val") if row.at.isdigit()
         ]
-        runs = [row.subject.partition("/seed~") for row in rows]
+        cells = {f"arm~{name}" for name in swept(self.config.agents.sweeps)}
+        runs = [of for row in rows if (of := row.subject.partition("/seed~"))[0] not in cells]
         return {
             **found,
             "arm": list(dict.fromkeys(arm.removeprefix("arm~") for arm, _, _ in runs)),

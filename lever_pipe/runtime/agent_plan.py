@@ -12,6 +12,7 @@ from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import SCHEDULES, AgentArm, AgentGrpo, Intention, SyntheticTasks
 from lever_pipe.experiment.agent_stage_configs import AgentRun, PolicyConfig
+from lever_pipe.experiment.config import swept
 from lever_pipe.experiment.stage_configs import ClaimArm
 
 Wildcards = Mapping[str, str]
@@ -62,18 +63,20 @@ def policy(intention: Intention) -> PolicyConfig:
 
 
 def arms(intention: Intention) -> tuple[AgentArm, ...]:
-    """Return the arms with the settings that they leave to `grpo` filled in."""
-    keys = ("trajectory_score", "learning_rate")
-    return tuple(
-        arm.model_copy(update={key: getattr(arm, key) or getattr(intention.grpo, key) for key in keys})
-        for arm in intention.arms
-    )
+    """Return the written arms with the settings that they leave to `grpo` filled in."""
+    return tuple(map(intention.filled, intention.written_arms))
+
+
+def swept_arms(intention: Intention) -> tuple[AgentArm, ...]:
+    """Return the arms of sweeps."""
+    cells = swept(intention.sweeps)
+    return tuple(arm for arm in intention.arms if arm.name in cells)
 
 
 def arm_of(intention: Intention, wildcards: Wildcards) -> AgentArm:
     """Return a run's arm with its one seed, and with the settings that it leaves to `grpo` filled in."""
-    arm = next(arm for arm in arms(intention) if arm.name == wildcards["arm"])
-    return arm.model_copy(update={"seeds": (int(wildcards["seed"]),)})
+    arm = next(arm for arm in intention.arms if arm.name == wildcards["arm"])
+    return intention.filled(arm).model_copy(update={"seeds": (int(wildcards["seed"]),)})
 
 
 def grpo_of_arm(intention: Intention, wildcards: Wildcards) -> AgentGrpo:

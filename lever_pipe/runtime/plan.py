@@ -409,7 +409,7 @@ def reward_of(experiment: Experiment, wildcards: Wildcards) -> Reward:
 
 def measured_rewards(experiment: Experiment) -> list[Reward]:
     """Return the rewards in use and the dense ones, each once."""
-    presets = [experiment.presets[arm.preset] for arm in experiment.arms]
+    presets = [experiment.presets[arm.preset] for arm in experiment.written_arms]
     alone = [Reward(mode=mode) for mode in ("soft_only", "expected_only", "accuracy_plus_expected")]
     of_presets = [(preset.reward, preset.grpo.reward, preset.on_policy.reward) for preset in presets]
     rewards = [reward for used in of_presets for reward in used if reward] + alone
@@ -443,7 +443,7 @@ def shown_agents(experiment: Experiment) -> ShownAgents | None:
     if "intention" not in experiment.studies:
         return None
     of = experiment.intention
-    names = ("reference_arm", "document_arm", "evaluation", "grpo", "environment", "engine", "scale")
+    names = ("reference_arm", "document_arm", "evaluation", "sweeps", "grpo", "environment", "engine", "scale")
     values = {name: getattr(of, name) for name in names}
     return ShownAgents(arms=agent_plan.arms(of), max_context=of.model.max_context, **values)
 
@@ -526,7 +526,9 @@ PLANNED: Mapping[str, Planner] = {
     "batch_sizes": lambda experiment, _: [len(policies_of(experiment, batch)) for batch in batches(experiment)],
     "studies": lambda experiment, _: shown_studies(experiment),
     "emulate": lambda experiment, _: experiment.emulate if "lever" in experiment.studies else None,
-    "shown_presets": lambda experiment, _: {arm.preset: experiment.presets[arm.preset] for arm in experiment.arms},
+    "shown_presets": lambda experiment, _: {
+        arm.preset: experiment.presets[arm.preset] for arm in experiment.written_arms
+    },
     "shown_agents": lambda experiment, _: shown_agents(experiment),
     "emulated_training": emulated_training,
     "emulated_policies": lambda experiment, _: faults.policies(_emulate(experiment)),
@@ -539,6 +541,7 @@ PLANNED: Mapping[str, Planner] = {
     "agent_policy": lambda experiment, _: agent_plan.policy(experiment.intention),
     "agent_runs": lambda experiment, _: agent_plan.runs(experiment.intention),
     "agent_arms": lambda experiment, _: agent_plan.arms(experiment.intention),
+    "swept_arms": lambda experiment, _: agent_plan.swept_arms(experiment.intention),
     "agent_arm": lambda experiment, wildcards: agent_plan.arm_of(experiment.intention, wildcards),
     "grpo_of_arm": lambda experiment, wildcards: agent_plan.grpo_of_arm(experiment.intention, wildcards),
     "evaluation_in_training": lambda experiment, _: agent_plan.at_defaults(

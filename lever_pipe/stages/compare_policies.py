@@ -8,7 +8,7 @@ from itertools import chain
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.config import BASELINES
+from lever_pipe.experiment.config import BASELINES, swept
 from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.inference import breakdown as kinds
@@ -16,7 +16,7 @@ from lever_pipe.report.inference.breakdown import BreakdownRow
 from lever_pipe.report.inference.estimates import ComparisonRow, Draws, Groups, IntervalRow
 from lever_pipe.report.inference.estimates import comparisons as compare
 from lever_pipe.report.inference.estimates import intervals as estimate
-from lever_pipe.report.inference.families import ORACLE, Arm, arms_of, families_of
+from lever_pipe.report.inference.families import ORACLE, Arm, arms_of, families_of, family_of_sweep
 from lever_pipe.report.inference.per_question import mean_group, read_groups
 from lever_pipe.report.long_format import write_csv
 
@@ -54,7 +54,8 @@ def compare_policies(
     * `supervised`: the last SFT epoch against each baseline, and the last RCE epoch against it;
     * `marks`: REINFORCE, oracle distillation, continued RCE after the last epoch that all on-policy runs have against
       what they mark;
-    * `NAME-by-shots`: four of the primary families at the other shot counts.
+    * `NAME-by-shots`: four of the primary families at the other shot counts;
+    * `sweep~NAME`: each cell of a sweep against the arm that is swept, at the primary endpoint alone.
 
     Comparisons of one run infer to further questions only; beside others they are a family `NAME-one-run`.
 
@@ -67,8 +68,11 @@ def compare_policies(
     groups = read_groups(config.policies, per_question, questions=questions, shots=config.shots)
     draws = Draws(config.seed, config.n_resamples)
     found = estimate(groups, config.samples, draws)
-    compared = [_compared(arm, groups, config, draws) for arm in arms_of(groups, config.main_preset)]
-    main = arms_of(groups, config.main_preset)[0]
+    arms = {arm.preset: arm for arm in arms_of(groups, config.main_preset)}
+    main, cells = arms[config.main_preset], swept(config.sweeps)
+    compared = [_compared(arm, groups, config, draws) for arm in arms.values() if arm.preset not in cells]
+    of_sweeps = [family_of_sweep(sweep, arms, config.primary, config.samples) for sweep in config.sweeps]
+    compared.append(compare(groups, of_sweeps, draws))
     write_csv(intervals, IntervalRow._fields, found)
     write_csv(comparisons, ComparisonRow._fields, chain.from_iterable(compared))
     write_csv(breakdown, BreakdownRow._fields, _by_kind(examples, groups, main, config, draws))

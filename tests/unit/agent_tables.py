@@ -63,9 +63,9 @@ Tabulate = Callable[..., Tabulated]
 """Runs a study and makes its tables; further arguments as `shown_config` takes them."""
 
 
-def evidence_of(folder: Path, study: Study) -> list[EvidenceRow]:
-    """Return the rows of a study that ran, and the published ones."""
-    paths = agent_runs.compare(folder, study)
+def evidence_of(folder: Path, study: Study, **changes: object) -> list[EvidenceRow]:
+    """Return the rows of a study that ran, and the published ones; `changes` are of `compare_arms`."""
+    paths = agent_runs.compare(folder, study, **changes)
     return [
         *sources.endpoints(paths["endpoints"]),
         *sources.arm_comparisons(paths["comparisons"]),

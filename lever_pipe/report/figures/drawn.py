@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 
 from lever_pipe.report.agent.runs import AgentView
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.figures import agent, selector, style
+from lever_pipe.report.figures import agent, selector, style, sweeps
 from lever_pipe.report.material import Material
 
 
@@ -44,6 +45,8 @@ FIGURES: Mapping[str, Drawing] = {
     "agent_training": Drawing("004", _of_agents(agent.training)),
     "by_kind": Drawing("comparisons", selector.by_kind),
     "rce": Drawing("comparisons", selector.by_epoch),
+    "sweeps_selector": Drawing("sweeps-selector", partial(sweeps.cells, "selector")),
+    "sweeps_agent": Drawing("sweeps-agent", partial(sweeps.cells, "agent")),
     "rewards": Drawing("data", selector.rewards),
 }
 """By the stem of the files; `figure.NAME.title` and `figure.NAME.caption` are their messages."""

@@ -161,7 +161,7 @@ def selections(material: Material, voice: Voice) -> Figure | None:
     figure, axes = style.panels(1, len(aspects), height=1.2 + 0.32 * len(groups))
     for index, (panel, aspect) in enumerate(zip(axes, aspects, strict=True)):
         shares = [_shares(material, group, aspect) for group in groups]
-        _heat(panel, shares)
+        style.heat(panel, shares, [[f"{share:.0f}" for share in row] for row in shares], (0, 100))
         ranks = range(max(map(len, shares)))
         panel.set_xticks(ranks, [str(rank + 1) for rank in ranks])
         panel.set_yticks(range(len(groups)), [_named(voice, group) if index == 0 else "" for group in groups])
@@ -307,16 +307,3 @@ def _kept(voice: Voice, subset: str) -> str:
 def _shares(material: Material, group: str, aspect: str) -> list[float]:
     rows = material.evidence.where(group, f"agrees.{aspect}", subset="kind~all")
     return [100 * row.value for row in sorted(rows, key=lambda row: int(row.at.split()[1]))]
-
-
-def _heat(axes: Axes, shares: Sequence[Sequence[float]]) -> None:
-    """Draw a row of percentages for each policy; one whose selections are shorter leaves its last places empty."""
-    axes.grid(visible=False)
-    widest = max(map(len, shares))
-    filled = [[*row, *[math.nan] * (widest - len(row))] for row in shares]
-    axes.imshow(filled, cmap="Blues", vmin=0, vmax=100, aspect="auto")
-    for i, row in enumerate(shares):
-        for j, share in enumerate(row):
-            axes.text(
-                j, i, f"{share:.0f}", ha="center", va="center", fontsize=8, color="white" if share > 60 else style.INK
-            )

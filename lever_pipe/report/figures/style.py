@@ -147,6 +147,20 @@ def forest(
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
+def heat(
+    axes: Axes, rows: Sequence[Sequence[float]], texts: Sequence[Sequence[str]], ends: tuple[float, float]
+) -> None:
+    """Draw rows of values as shades from one end to the other, with texts; a shorter row has empty places."""
+    axes.grid(visible=False)
+    widest, low, high = max(map(len, rows)), *ends
+    filled = [[*row, *[math.nan] * (widest - len(row))] for row in rows]
+    axes.imshow(filled, cmap="Blues", vmin=low, vmax=high, aspect="auto")
+    for i, row in enumerate(rows):
+        for j, value in enumerate(row):
+            color = "white" if value > low + 0.6 * (high - low) else INK
+            axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=8, color=color)
+
+
 def zero_line(axes: Axes) -> None:
     """Draw where a difference is none."""
     axes.axvline(0.0, color=GREY, linewidth=0.9, zorder=1)

@@ -62,6 +62,11 @@ class AgentRuns:
         rows: Iterable[Any] = self.facts.itertuples(index=False)
         return {(row.arm, int(row.seed)): row for row in rows}
 
+    def of(self, arms: Iterable[str]) -> AgentRuns:
+        """Return the runs of some arms."""
+        rows, facts = (frame[frame["arm"].isin(list(arms))] for frame in (self.rows, self.facts))
+        return AgentRuns(rows, facts)
+
     @property
     def arms(self) -> tuple[str, ...]:
         """Return the arms, in order."""

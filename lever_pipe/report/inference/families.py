@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Literal
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.config import PrimaryCells
+from lever_pipe.experiment.config import PrimaryCells, Sweep
 from lever_pipe.report.evidence import BY_SHOTS, PRIMARY, SECONDARY
 
 REFERENCE_BETA = 0.15
@@ -24,6 +24,9 @@ ON_POLICY = (DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE, DRAWN_BETAS, DRAWN_OVER_B
 ORACLE = "baseline/oracle"
 SHOWN_BY_SHOTS = (AGAINST_RCE, DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE, DRAWN_BETAS)
 """Families of the primary endpoint that are tested at the other shot counts, too."""
+
+SWEEP = "sweep~"
+"""Begins the names of the families of sweeps."""
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -123,6 +126,11 @@ class Arm:
         """Return the groups of all marks at the same epoch, from the same base."""
         return [name for mark in ("reinforce", "continued", "distil") if (name := self.mark(mark))]
 
+    def judged(self, sweep: Sweep) -> str:
+        """Return the group that stands for the arm in a sweep: at the reference beta, on-policy where that is swept."""
+        groups = self.drawn if any(key.startswith("on_policy.") for key in sweep.over) else self.last_grpo
+        return groups.get(reference_of(sorted(groups)) or 0.0, self.last_sft or "")
+
     @property
     def last_sft(self) -> str | None:
         """Return the group of the last SFT epoch."""
@@ -174,6 +182,16 @@ def _last_common(runs: Iterable[tuple[int, float | str, int]]) -> int | None:
     for base, which, epoch in runs:
         latest[base, which] = max(epoch, latest.get((base, which), 0))
     return min(latest.values(), default=None)
+
+
+def family_of_sweep(
+    sweep: Sweep, arms: Mapping[str, Arm], primary: PrimaryCells, samples: Sequence[int]
+) -> ComparisonFamily:
+    """Return every cell of a sweep against the arm that is swept, by preset, at the primary endpoint."""
+    cells = {cell.arm: arms[cell.arm].judged(sweep) for cell in sweep.cells}
+    base = cells.pop(sweep.arm)
+    n, name = max(samples) if primary.samples == "largest" else primary.samples, SWEEP + sweep.name
+    return ComparisonFamily(name, n, tuple((cell, base) for cell in cells.values()), name, (str(primary.shots),))
 
 
 def families_of(

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from lever_pipe.report.cells import Cell, Code, gap, holm, level, part, say
 from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, EvidenceRow
+from lever_pipe.report.inference.families import SWEEP
 from lever_pipe.report.labels import label, short
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Table, TableLine, heads
@@ -53,7 +54,7 @@ def comparisons(material: Material) -> Iterator[Table]:
     rows = material.evidence.where(metric="accuracy", study="lever")
     families: dict[str, list[EvidenceRow]] = {}
     for row in rows:
-        if row.against and row.family:
+        if row.against and row.family and not row.family.startswith(SWEEP):
             families.setdefault(row.family.replace(BY_SHOTS, "").replace(OF_ONE_RUN, ""), []).append(row)
     names = sorted(families, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
     for role, chosen in groupby(names, key=lambda name: "primary" if name in FIRST else "secondary"):

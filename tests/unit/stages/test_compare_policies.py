@@ -17,9 +17,15 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import Example, ExampleId, QuestionScore
 from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.config import Sweep, SweptCell
+from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
 from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
+from lever_pipe.report import sources
+from lever_pipe.report.evidence import Evidence
+from lever_pipe.report.material import Material
+from lever_pipe.report.sweeps import views_of
 from lever_pipe.stages.compare_policies import compare_policies
-from lever_pipe.statistics.comparison import sign_flip_p
+from lever_pipe.statistics.comparison import holm, sign_flip_p
 
 RELATIONS = ("material", "team", "count")
 
@@ -383,3 +389,35 @@ def test_scores_of_other_questions_are_refused(tmp_path: Path) -> None:
     storage.write_rows(path, kept[:-1])
     with pytest.raises(RecordError, match="expected a score of each question at each shot count"):
         run(tmp_path, FULL, inputs)
+
+
+def test_a_sweep_is_compared_apart_and_moves_nothing(tmp_path: Path) -> None:
+    """Its cells are presets without families of their own; the main one is compared and shown as without them."""
+    size = Size(presets=("main", "s__a_1", "s__a_2"), samples=(20, 60), shots=(1,), gain=0.2)
+    cells = tuple(SweptCell(arm=arm, values={"a": i}) for i, arm in enumerate(size.presets))
+    sweep = Sweep(name="s", arm="main", over={"a": (1, 2)}, cells=cells)
+    both = run(tmp_path / "both", size, sweeps=(sweep,))
+    alone = run(tmp_path / "alone", replace(size, presets=("main",)))
+    found = {name: rows(path) for name, path in both.items()}
+    own = [row for row in found["comparisons"] if row["family"] == "sweep~s"]
+    assert [row for row in found["comparisons"] if row not in own] == rows(alone["comparisons"])
+    assert found["breakdown"] == rows(alone["breakdown"])
+    assert [row for row in found["intervals"] if "s__a" not in row["group"]] == rows(alone["intervals"])
+    last = "grpo/base~5/beta~0.15/epoch~2"
+    assert [(row["left"], row["right"]) for row in own] == [
+        (f"preset~{arm}/{last}", f"preset~main/{last}") for arm in size.presets[1:]
+    ]
+    levels = {row["group"]: float(row["accuracy"]) for row in found["intervals"] if row["samples"] == "60"}
+    for row in own:
+        gap = levels[row["left"]] - levels[row["right"]]
+        assert (row["samples"], row["shots"], row["role"]) == ("60", "mean", "secondary")
+        assert float(row["difference"]) == pytest.approx(gap, abs=1e-6)
+    assert [float(row["p_holm"]) for row in own] == pytest.approx(list(holm([float(row["p"]) for row in own])))
+    study = ShownStudy(name="lever", is_world=True, model="tiny")
+    config = ReportedRun(studies=(study,), main_preset="main", sweeps=(sweep,))
+    evidence = Evidence([*sources.intervals(both["intervals"]), *sources.comparisons(both["comparisons"])])
+    (view,) = views_of(Material(evidence, config))
+    assert {arm: row.subject for (_, arm), row in view.scores.items()} == {
+        arm: f"preset~{arm}/{last}" for arm in size.presets
+    }
+    assert [arm.preset for arm in Material(evidence, config).presets] == ["main"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Environment
-from lever_pipe.experiment.config import ArmSettings
+from lever_pipe.experiment.config import ArmSettings, Sweep, SweptCell
 from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ShownAgents, ShownStudy
 from lever_pipe.report.evidence import EvidenceRow, write_evidence
 from lever_pipe.report.figures.drawn import FIGURES
@@ -37,6 +37,8 @@ def of_lever() -> list[EvidenceRow]:
         for seed in (0, 1):
             run = name.replace("/epoch~", f"/seed~{seed}/epoch~")
             rows += accuracy(run, 61.0 + seed)[:2]
+    cell = OFFLINE.format("0.5", 2).replace("main", "cell")
+    rows += accuracy(cell, 64.0) + accuracy(cell, 1.0, against=OFFLINE.format("0.5", 2), family="sweep~s")[2:]
     for seed in (0, 1):
         rows += accuracy(f"preset~main/rce/seed~{seed}/epoch~1", 60.0)[:2]
     for way in ("relation~color", "query type~knowledge"):
@@ -68,6 +70,11 @@ def of_agents() -> list[EvidenceRow]:
     return rows
 
 
+def sweep(*arms: str) -> tuple[Sweep, ...]:
+    cells = tuple(SweptCell(arm=arm, values={"kl": 0.1 * i}) for i, arm in enumerate(arms))
+    return (Sweep(name="s", arm=arms[0], over={"kl": (0.0, 0.1)}, cells=cells),)
+
+
 def config(*studies: str) -> PlotFiguresConfig:
     agents = ShownAgents(
         arms=(AgentArm(name="a"), AgentArm(name="b")),
@@ -78,11 +85,16 @@ def config(*studies: str) -> PlotFiguresConfig:
         environment=Environment(),
         engine="native",
         scale="tiny",
+        sweeps=sweep("a", "b"),
     )
     shown = tuple(ShownStudy.model_validate({"name": name, "is_world": True, "model": "tiny"}) for name in studies)
     arms = (ArmSettings(preset="main", seeds=(0, 1)),)
     return PlotFiguresConfig(
-        studies=shown, main_preset="main", arms=arms, agents=agents if "intention" in studies else None
+        studies=shown,
+        main_preset="main",
+        arms=arms,
+        sweeps=sweep("main", "cell"),
+        agents=agents if "intention" in studies else None,
     )
 
 

@@ -1,0 +1,117 @@
+"""From sweeps to arms: which keys an arm has, and the cells that their values make."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import product
+from typing import Any, get_origin
+
+from lever_pipe.base.parsing import read_section, section_in
+from lever_pipe.base.provenance import canonical_json
+from lever_pipe.base.sections import Fault, Section, did_you_mean, one_of, shown
+from lever_pipe.experiment.config import Sweep, SweptCell
+
+LONGEST = 64  # characters of an arm's name
+NEVER = ("name", "preset", "seeds", "on_policy")
+"""Keys of an arm that say which runs it has, not how they train."""
+
+
+@cache
+def keys_of(model: type[Section]) -> tuple[str, ...]:
+    """Return the dotted keys of a section and of the sections in it."""
+    found = []
+    for name, field in model.model_fields.items():
+        inner = None if get_origin(field.annotation) in (dict, tuple) else section_in(field.annotation)
+        found += [name, *(f"{name}.{key}" for key in (keys_of(inner) if inner else ()))]
+    return tuple(found)
+
+
+def faults_of(sweeps: Sequence[Sweep], arms: Collection[str], *models: type[Section]) -> Iterator[Fault]:
+    """Yield what is wrong with sweeps of arms that consist of `models`."""
+    known = [key for model in models for key in keys_of(model) if key not in NEVER]
+    for index, sweep in enumerate(sweeps):
+        place = ("sweeps", index)
+        if sweep.name in [of.name for of in sweeps[:index]]:
+            yield (*place, "name"), f"must differ from the names of earlier sweeps, got {sweep.name!r}. Rename it."
+        for name in (sweep.arm, *(cell.arm for cell in sweep.cells)):
+            yield from one_of((*place, "arm"), name, arms, "Name one of them or add the arm.")
+        for key in (key for key in sweep.over if key not in known):
+            remedy = did_you_mean(key, known, f"Keys: {', '.join(known)}.")
+            yield (*place, "over"), f"must name keys of an arm, got {shown(key)}. {remedy}"
+
+
+def expanded(
+    place: str, sweeps: Sequence[Sweep], arms: Mapping[str, Sequence[Section]]
+) -> tuple[tuple[Sweep, ...], dict[str, Sequence[Any]], list[str]]:
+    """Return the sweeps with their cells, the sections of each new arm by its name, and a line for each fault.
+
+    Args:
+        place: of the sweeps in the configuration.
+        sweeps: of known arms and keys; one that has cells has its arms.
+        arms: the sections that an arm consists of by its name; a key is of the first one that has it.
+    """
+    found, made, lines = list[Sweep](), dict[str, Sequence[Any]](), list[str]()
+    for index, sweep in enumerate(sweeps):
+        base, columns, cells = arms[sweep.arm], sweep.over.values(), dict[str, dict[str, Any]]()
+        combined = product(*columns) if sweep.how == "grid" else zip(*columns, strict=True)
+        for written in () if sweep.cells else combined:
+            settings = dict(zip(sweep.over, written, strict=True))
+            read = [read_section(type(of), _laid_over(of, base, settings)) for of in base]
+            sections, faults = [section for section, _ in read], [line for _, of in read for line in of]
+            values = {} if faults else _values(sections, sweep.over)
+            name = sweep.arm if sections == list(base) else _name(sweep.name, values)
+            if name in cells:
+                faults.append("must differ from earlier combinations, got the same values. Drop it.")
+            said = ", ".join(f"{key} {shown(value)}" for key, value in settings.items())
+            lines += [f"{place}[{index}].over: ({said}) {fault}" for fault in faults]
+            if not faults:
+                cells[name] = values
+                made |= {name: sections} if name != sweep.arm else {}
+        if not sweep.cells:
+            cells = ({} if sweep.arm in cells else {sweep.arm: _values(base, sweep.over)}) | cells
+            own = tuple(SweptCell(arm=name, values=values) for name, values in cells.items())
+            sweep = sweep.model_copy(update={"cells": own})
+        found.append(sweep)
+    return tuple(found), made, lines
+
+
+def _owner(sections: Sequence[Section], key: str) -> Section:
+    return next(of for of in sections if key in keys_of(type(of)))
+
+
+def _laid_over(section: Section, base: Sequence[Section], settings: Mapping[str, Any]) -> dict[str, Any]:
+    values = section.model_dump()
+    for key, value in settings.items():
+        if _owner(base, key) is section:
+            *path, last = key.split(".")
+            at = values
+            for name in path:
+                at[name] = at[name] if isinstance(at.get(name), dict) else {}
+                at = at[name]
+            at[last] = value
+    return values
+
+
+def _values(sections: Sequence[Section], keys: Collection[str]) -> dict[str, Any]:
+    found = {}
+    for key in keys:
+        value: Any = _owner(sections, key).model_dump(mode="json")
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        found[key] = value
+    return found
+
+
+def _name(sweep: str, values: Mapping[str, Any]) -> str:
+    """Return the name of an arm: of its own values alone, so that further values of a sweep rename nothing."""
+    words = [f"{key.split('.')[-1]}_{_word(value)}" for key, value in values.items()]
+    name = re.sub("[^a-z0-9]", "_", "__".join([sweep, *words]).lower())
+    return name if len(name) <= LONGEST else f"{sweep}__{_word(dict(values))}"
+
+
+def _word(value: Any) -> str:
+    text = value if isinstance(value, str) else canonical_json(value)
+    return hashlib.sha256(text.encode()).hexdigest()[:12] if isinstance(value, dict) else text.removesuffix(".0")

@@ -1,0 +1,56 @@
+"""Figures of sweeps: a heat map of two keys, else a point with its interval a cell."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from lever_pipe.report.catalogue import Voice, number_text
+from lever_pipe.report.evidence import ALPHA
+from lever_pipe.report.figures import style
+from lever_pipe.report.material import Material
+from lever_pipe.report.sweeps import SweepView, text_of, views_of
+
+
+def cells(study: str, material: Material, voice: Voice) -> Figure | None:
+    """Return the primary endpoint of the cells of every sweep of a study, a row a sweep, a panel a decoding."""
+    views = [view for view in views_of(material) if view.study == study]
+    if not views:
+        return None
+    modes = views[0].modes
+    figure, axes = style.panels(len(views), len(modes), height=sum(1.4 + 0.3 * len(of.sweep.cells) for of in views))
+    axis = "accuracy" if study == "selector" else "share_of_ceiling" if views[0].scale > 1 else "reward"
+    for panel, (view, mode) in zip(axes, product(views, modes), strict=True):
+        if len(view.sweep.over) == 2 and view.sweep.how == "grid":
+            _heat(panel, view, mode)
+        else:
+            named = {", ".join(map(text_of, cell.values.values())): cell.arm for cell in view.sweep.cells}
+            rows = [(name, view.scores[mode, arm], style.look(arm != view.sweep.arm)) for name, arm in named.items()]
+            style.forest(panel, rows, scale=view.scale)
+            style.label(panel, x=voice.say(f"axis.{axis}"), y=", ".join(view.sweep.over))
+        panel.set_title(view.sweep.name + (f", {voice.say(f'word.{mode}')}" if mode else ""))
+    return figure
+
+
+def _heat(axes: Axes, view: SweepView, mode: str) -> None:
+    """Draw the cells by both keys; one that is separated from the swept arm has an asterisk, that arm a frame."""
+    columns = list(zip(*(map(text_of, cell.values.values()) for cell in view.sweep.cells), strict=True))
+    down, across = (list(dict.fromkeys(column)) for column in columns)
+    values, texts = [[math.nan] * len(across) for _ in down], [[""] * len(across) for _ in down]
+    for cell, *place in zip(view.sweep.cells, *columns, strict=True):
+        i, j = down.index(place[0]), across.index(place[1])
+        row, gap = view.scores[mode, cell.arm], view.gaps.get((mode, cell.arm))
+        values[i][j] = view.scale * row.value
+        texts[i][j] = number_text(values[i][j], view.digits) + "*" * (gap is not None and gap.p_holm < ALPHA)
+        if cell.arm == view.sweep.arm:
+            frame = Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor=style.PALETTE[1], linewidth=2)
+            axes.add_patch(frame)
+    known = [view.scale * row.value for (of, _), row in view.scores.items() if of == mode]
+    style.heat(axes, values, texts, (min(known), max(known)))
+    axes.set_xticks(range(len(across)), across)
+    axes.set_yticks(range(len(down)), down)
+    axes.set(**dict(zip(("ylabel", "xlabel"), view.sweep.over, strict=True)))
