@@ -14,7 +14,11 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, one_of, rule, some_of
-from lever_pipe.experiment.config import BASELINES, ArmSettings, Baselines, Data, KlBeta, LvlmSettings, RlData
+from lever_pipe.experiment.config import ArmSettings, KlBeta
+from lever_pipe.experiment.data_config import Data
+from lever_pipe.experiment.evaluation_config import BASELINES, Baselines
+from lever_pipe.experiment.lvlm_config import LvlmSettings
+from lever_pipe.experiment.rl_data_config import RlData
 
 NAME = "[A-Za-z0-9_]{1,64}"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]

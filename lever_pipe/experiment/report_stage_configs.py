@@ -9,7 +9,8 @@ from pydantic import Field
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import AgentGrpo, Environment
 from lever_pipe.experiment.agent_stage_configs import ComparedArms
-from lever_pipe.experiment.config import ArmSettings, Emulate, Preset
+from lever_pipe.experiment.config import ArmSettings, Preset
+from lever_pipe.experiment.evaluation_config import Emulate
 from lever_pipe.experiment.stage_configs import Guard, MainPreset, Planned, Setting, identity_of
 
 

@@ -14,31 +14,13 @@ from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import PolicyRef
-from lever_pipe.base.sections import Section
-from lever_pipe.experiment.config import (
-    VISION_BYTES,
-    AnswerSettings,
-    Balance,
-    Beams,
-    Distil,
-    Epoch,
-    EvaluatedCells,
-    ExampleSettings,
-    Grpo,
-    ImportFormat,
-    KlBeta,
-    OnPolicy,
-    Pools,
-    PrimaryCells,
-    ProposalSettings,
-    Rce,
-    Reward,
-    Seed,
-    Selector,
-    Sft,
-    WorldData,
-)
+from lever_pipe.base.sections import Section, Seed
+from lever_pipe.experiment.config import Distil, Epoch, Grpo, KlBeta, OnPolicy, Rce, Reward, Selector, Sft
+from lever_pipe.experiment.data_config import ExampleSettings, Pools, WorldData
+from lever_pipe.experiment.evaluation_config import EvaluatedCells, PrimaryCells
 from lever_pipe.experiment.faults import EmulatedPolicy
+from lever_pipe.experiment.lvlm_config import VISION_BYTES, AnswerSettings
+from lever_pipe.experiment.rl_data_config import Balance, Beams, ImportFormat, ProposalSettings
 
 
 class Runtime(Section):
@@ -487,7 +469,6 @@ class BuildGridConfig(Section):
     title: Annotated[str, Setting("report.title")]
     samples: Counts
     shots: Counts
-    reference: Annotated[str, Setting("grid.reference")]
     missing: Annotated[tuple[MissingCell, ...], Planned("missing_cells")]
     kinds: Annotated[dict[str, SelectorKind], Planned("selector_kinds")]
     """By preset."""

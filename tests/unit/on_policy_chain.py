@@ -17,7 +17,8 @@ from chains import Chain
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import EpochMetrics, StepMetrics
-from lever_pipe.experiment.config import Distil, OnPolicy, Selector, WorldData
+from lever_pipe.experiment.config import Distil, OnPolicy, Selector
+from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.experiment.stage_configs import (
     GenerateWorldConfig,
     LvlmConfig,

@@ -1,7 +1,7 @@
 """What a head offers: scores of a pool after some picks.
 
-To add a head, add a module `lever/heads/NAME.py` with a function `build` that returns a `Head`; its name is then valid
-in `selector.head`, and `tests/unit/lever/test_every_head.py` checks it. What encodes queries and candidates, masks,
+To add a head, add a module `lever/heads/NAME.py` whose `build` returns a `Head`; its name is then valid in
+`selector.head`, and `tests/unit/lever/test_every_head.py` checks it. What encodes queries and candidates, masks,
 decodes and trains knows no head by name. A head's tensors stand in checkpoints under the names that the head gives
 them, beside those of the network; so no head has a tensor that a network has.
 """
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class HeadSettings(NamedTuple):
-    """What a head is made from; a head reads of the last two what its `options` name."""
+    """What a head is made from; which heads read the last two, `experiment.config.OPTIONS` says."""
 
     width: int  # H
     temperature: float
@@ -44,8 +44,6 @@ class Head(nn.Module):
     """Whether scores depend on the picks before; if not, the pool is ranked once."""
     stops = False
     """Whether a selection may end before its last shot: the outcome behind the K candidates."""
-    options: tuple[str, ...] = ()
-    """Fields of `selector` that it reads beside the sizes."""
 
     def __init__(self, settings: HeadSettings) -> None:
         super().__init__()

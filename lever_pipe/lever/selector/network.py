@@ -1,6 +1,6 @@
 """The selector: a network that makes queries and candidates comparable, and a head that scores a pool pick by pick.
 
-Both are members: `lever/networks/NAME.py` by `selector.network`, with a function `build` that returns a
+Both are members: `lever/networks/NAME.py` by `selector.network`, whose `build` returns a
 `PointerSelector` for an `Architecture`, and `lever/heads/NAME.py` by `selector.head` (`lever/heads/protocol.py`).
 Whatever trains or decodes a selector knows neither by name.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
 from lever_pipe.lever.training.groups import Groups, batches, keep_best
-from lever_pipe.lever.training.loop import Step, policy_entropy
+from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
 from lever_pipe.lever.training.policies import PolicyPair, trained_share
 from lever_pipe.losses.grpo import GrpoTerms, adapt_kl_beta, grpo_terms
 from lever_pipe.losses.kl import kl_policy_to_reference
@@ -91,7 +91,7 @@ def plan_grpo_epoch(
     batch_queries: int,
     clip_epsilon: float,
     generator: torch.Generator,
-) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
+) -> Plan:
     """Yield the batches of one epoch with their step."""
     groups, advantages = kept
     for rows in batches(len(groups), batch_queries, generator):

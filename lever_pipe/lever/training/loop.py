@@ -24,6 +24,10 @@ class Step(NamedTuple):
     values: dict[str, float]
 
 
+Plan = Iterable[tuple[Groups, Callable[[Groups], Step]]]
+"""The batches of an epoch, each with what its step does."""
+
+
 class Optimiser(Protocol):
     """What moves the parameters by their gradients."""
 
@@ -34,7 +38,7 @@ class Optimiser(Protocol):
 def run_epoch(
     module: nn.Module,
     optimiser: Optimiser,
-    plan: Iterable[tuple[Groups, Callable[[Groups], Step]]],
+    plan: Plan,
     *,
     max_gradient_norm: float,
 ) -> dict[str, float]:

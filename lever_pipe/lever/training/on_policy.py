@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ from lever_pipe.experiment.config import OnPolicy
 from lever_pipe.lever.selector.decoding import draw, gumbel
 from lever_pipe.lever.training.embeddings import EmbeddingTable, scores_of
 from lever_pipe.lever.training.groups import Groups, batches
-from lever_pipe.lever.training.loop import Step, policy_entropy
+from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
 from lever_pipe.lever.training.policies import Policies
 from lever_pipe.lever.training.rce import progress_of
 from lever_pipe.losses.advantages import (
@@ -86,7 +86,7 @@ def plan_on_policy_epoch(
     clips: bool,
     generator: torch.Generator,
     on_step: Callable[[Spent], None],
-) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
+) -> Plan:
     """Yield every batch of drawn groups, `settings.updates` times each, with its step.
 
     A batch is drawn when it is asked for, so by the policy as the steps before have left it. The stream of draws does

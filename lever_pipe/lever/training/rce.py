@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import torch
 
 from lever_pipe.base.optimiser import AdamW
@@ -11,7 +9,7 @@ from lever_pipe.experiment.config import Rce
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups, batches
-from lever_pipe.lever.training.loop import Step, policy_entropy
+from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
 from lever_pipe.losses.advantages import group_z_scores
 from lever_pipe.losses.rce import rce_terms, reward_ranges
 from lever_pipe.losses.schedules import cosine, linear
@@ -26,7 +24,7 @@ def plan_rce_epoch(
     settings: Rce,
     epoch: int,
     generator: torch.Generator,
-) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
+) -> Plan:
     """Yield the batches of one epoch with their step; schedules follow the step's place in the horizon."""
     module.train()
     orders = [batches(len(groups), settings.batch_queries, generator) for _ in range(settings.passes)]

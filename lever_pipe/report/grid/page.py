@@ -10,6 +10,8 @@ import pandas as pd
 
 from lever_pipe.base.policy_names import OWN, PolicyName, beta_text
 from lever_pipe.experiment.stage_configs import SelectorKind
+from lever_pipe.report.catalogue import number_text, parts_of
+from lever_pipe.report.cells import PValue
 from lever_pipe.report.evidence import MEAN, OF_ONE_RUN
 from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, ORACLE, QUESTIONS, Place
 from lever_pipe.report.grid.map import Mark
@@ -113,10 +115,10 @@ def _compared(row: Any) -> dict[str, Any]:
     return {
         "what": called(str(left.policy)) if same else f"{called(str(left.policy))} − {called(str(right.policy))}",
         "where": f"{where}, {left.lvlm}",
-        "difference": signed(row.difference),
-        "interval": f"{signed(row.low)} to {signed(row.high)}",
+        "difference": number_text(row.difference, 1, sign=True),
+        "interval": " to ".join(number_text(end, 1, sign=True) for end in (row.low, row.high)),
         "p": p_text(row.p_holm),
-        "detectable": DASH if math.isnan(row.detectable) else f"{row.detectable:.1f}",
+        "detectable": DASH if math.isnan(row.detectable) else number_text(row.detectable, 1),
         "runs": row.n_runs,
         "is_apart": row.p_holm < LEVEL,
     }
@@ -146,8 +148,8 @@ def cell_of(row: pd.Series) -> dict[str, Any]:
         "policy": called(row["policy"]),
         "sampler": row["sampler"],
         "lvlm": row["lvlm"],
-        "accuracy": f"{row['accuracy']:.1f}",
-        "interval": f"{row['low']:.1f} to {row['high']:.1f}",
+        "accuracy": number_text(row["accuracy"], 1),
+        "interval": " to ".join(number_text(row[end], 1) for end in ("low", "high")),
         "runs": row["n_runs"],
         "prompts": f"{row['training_prompts']:,}",
         "share": DASH if pd.isna(share) else f"{100 * share:.0f} %",
@@ -160,7 +162,7 @@ def cells_of(tables: Tables, board: pd.DataFrame, shots: Iterable[int]) -> list[
     same = board[board["samples"].isin(ordered["samples"])]
     at = {(*(row[name] for name in CELL), str(row["shots"])): row["accuracy"] for _, row in same.iterrows()}
     return [
-        cell_of(row) | {f"at_{k}": f"{at[(*(row[name] for name in CELL), str(k))]:.1f}" for k in shots}
+        cell_of(row) | {f"at_{k}": number_text(at[(*(row[name] for name in CELL), str(k))], 1) for k in shots}
         for _, row in ordered.iterrows()
     ]
 
@@ -189,7 +191,7 @@ def published_beside(
             "n": of.samples,
             "shots": of.shots,
             "number": of.number,
-            "ours": f"{here.accuracy:.1f}",
+            "ours": number_text(here.accuracy, 1),
             "cell": f"{called(here.policy)} on {here.data}, answered by {here.lvlm}",
         }
         for of, here in found
@@ -203,14 +205,9 @@ def named(kind: SelectorKind) -> tuple[str, int | None]:
     return (POINTER if kind.head == "static" else f"{POINTER}/{kind.head}"), kind.layers
 
 
-def signed(value: float) -> str:
-    """Return a difference in points with its sign."""
-    return f"{value:+.1f}".replace("-", "−")
-
-
 def p_text(p: float) -> str:
     """Return an adjusted p value."""
-    return DASH if math.isnan(p) else "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
+    return DASH if math.isnan(p) else parts_of(PValue(p, ""))[0]
 
 
 def headline(found: Sequence[Verdicts]) -> str:

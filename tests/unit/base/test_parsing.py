@@ -10,7 +10,9 @@ from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.members import available
 from lever_pipe.base.parsing import parse_model, require_member
 from lever_pipe.base.sections import nearest
-from lever_pipe.experiment.config import ArmSettings, Data, EvaluationSettings, Pools, Reward, RewardModeName
+from lever_pipe.experiment.config import ArmSettings, Reward, RewardModeName
+from lever_pipe.experiment.data_config import Data, Pools
+from lever_pipe.experiment.evaluation_config import EvaluationSettings
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.rewards import REWARD_MODES
 

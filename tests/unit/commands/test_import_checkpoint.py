@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -40,18 +39,13 @@ INVERSES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def settings_of(kind: str, layers: int = 1) -> Selector | None:
-    """Return the selector of a kind, or None where its head is not here."""
+def settings_of(kind: str, layers: int = 1) -> Selector:
     of = KINDS[kind]
     sizes = {"layers": layers} if of.layered else {}
     sizes |= {"steps": 2} if "step_emb.weight" in of.shapes else {}
-    try:
-        return Selector(width=H, **of.selector, **sizes)  # type: ignore[arg-type] - of the table
-    except ValidationError:
-        return None
+    return Selector(width=H, **of.selector, **sizes)  # type: ignore[arg-type] - of the table
 
 
-BUILT = [kind for kind in KINDS if settings_of(kind)]
 PREFIX = "lever_lm.pointer_selector."
 State = dict[str, Tensor]
 
@@ -152,13 +146,11 @@ def test_the_penalty_is_that_of_the_second_pick() -> None:
     assert recognise(Path("x"), state, {}).tensors["div_lambda"] == state["div_lambda"][1]
 
 
-@pytest.mark.parametrize("kind", BUILT)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("wrapped", ["bare", "state_dict", "model_state_dict", "both"])
 def test_a_round_trip_gives_equal_logits(tmp_path: Path, kind: str, layers: int, wrapped: str) -> None:
-    settings = settings_of(kind, layers)
-    assert settings
-    architecture = architecture_for(settings, D)
+    architecture = architecture_for(settings_of(kind, layers), D)
     module = initialise(build_selector(architecture), torch_generator(0)).eval()
     theirs = {ours: name for name, ours in KINDS[kind].renamed.items()}
     state = {theirs.get(name, name): tensor for name, tensor in module.state_dict().items()}
@@ -191,13 +183,6 @@ def test_a_round_trip_gives_equal_logits(tmp_path: Path, kind: str, layers: int,
     assert record["stated"] == stated
     ignored = {"model_state_dict": ["loss", "metrics"], "state_dict": ["hyper_parameters"]}
     assert record["ignored"] == ignored.get(wrapped, [])
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in BUILT])
-def test_a_selector_that_is_not_here_is_refused_by_its_field(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(ConfigError, match=r"(?s)its selector: .*(head|network): "):
-        import_checkpoint(saved(tmp_path, state_of(kind)), tmp_path / "out", experiment())
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_renamed_file_of_nine_tensors_recovers_all_parameters(tmp_path: Path, capsys: Any) -> None:
@@ -262,15 +247,17 @@ def test_each_corruption_is_refused_by_name(tmp_path: Path, harm: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_tensor_of_any_kind_may_be_missing(kind: str) -> None:
-    """Without a tensor a file is never taken for itself; one that then is whole is another kind's file."""
+    """Without a tensor a file is never taken for itself; GRU and MMR, or GRU and STOP, differ in one alone."""
     for name in state_of(kind):
         state = state_of(kind)
         del state[name]
-        with pytest.raises(CheckpointError, match=r"missing|unknown"):
-            found = recognise(Path("x"), state, {})
-            raise CheckpointError(f"missing {name} makes it {found.kind}", found="", do="")
-        others = [other for other in KINDS if shapes_of(other, 1).keys() == state.keys()]
-        assert others in ([], ["gru"])  # GRU and MMR, or GRU and STOP, differ in one tensor
+        whole = [other for other in KINDS if shapes_of(other, 1).keys() == state.keys()]
+        assert whole in ([], ["gru"])
+        if whole:
+            assert recognise(Path("x"), state, {}).kind == "gru" != kind
+        else:
+            with pytest.raises(CheckpointError, match=r"missing|unknown"):
+                recognise(Path("x"), state, {})
 
 
 def test_a_gru_that_lost_its_head_in_conversion_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Beam, QueryBeams
-from lever_pipe.experiment.config import Beams
+from lever_pipe.experiment.rl_data_config import Beams
 from lever_pipe.lever.beams import Asked, Chosen, Score, search_beams, shown, span_probability
 from lever_pipe.lever.training.groups import groups_of_beams
 from lever_pipe.lvlms.protocol import LvlmReply

@@ -22,7 +22,7 @@ from lever_pipe.lever.networks.cross_attention import CrossAttention
 from lever_pipe.lever.selector.network import Architecture, build_selector
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import EmbeddingTable, architecture_of
-from lever_pipe.lever.training.groups import Groups, split_groups
+from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import validation_loss
 from lever_pipe.lever.training.sft import sft_step, targets_of
 from lever_pipe.losses.sequence import step_logits
@@ -150,8 +150,3 @@ def test_rce_goes_on_from_an_sft_epoch_with_a_fresh_optimiser(chain: SftChain) -
         load_tensors(chain.outputs(run)["selector"])[0]["input_proj.weight"] for run in ("sft1", "rce1", "rce0")
     )
     assert 0 < float((ended - began).norm()) < float((ended - scratch).norm())
-
-
-def test_the_split_is_that_of_the_preset() -> None:
-    train, validation = split_groups(beam_groups(), 0.8)
-    assert (len(train), len(validation)) == (32, 8)
