@@ -36,8 +36,6 @@ class ShownAgents(ComparedArms):
 
 @identity_of("plot_figures")
 class PlotFiguresConfig(Section):
-    """Identity of `plot_figures`."""
-
     studies: Annotated[tuple[ShownStudy, ...], Planned("studies")]
     main_preset: MainPreset
     arms: Annotated[tuple[ArmSettings, ...], Setting("arms")] = ()
@@ -56,7 +54,5 @@ class ReportedRun(PlotFiguresConfig):
 
 @identity_of("build_report", of="report")
 class BuildReportConfig(ReportedRun):
-    """Identity of `build_report`."""
-
     title: str
     language: Literal["en", "zh"] = "en"

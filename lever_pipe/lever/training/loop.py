@@ -13,7 +13,7 @@ from lever_pipe.base.errors import TrainingError
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.losses.rce import rce_terms
+from lever_pipe.losses.rce import RceTerms, rce_terms
 from lever_pipe.losses.sequence import first_step_logits, selection_log_probs
 
 
@@ -93,6 +93,16 @@ def policy_entropy(scores: Tensor) -> Tensor:
     """
     entropies_B: Tensor = torch.special.entr(first_step_logits(scores).softmax(dim=-1)).sum(dim=-1)
     return entropies_B.mean()
+
+
+def imitation(terms: RceTerms, scores: Tensor) -> Step:
+    """Return the step of a weighted cross-entropy and what is logged of it."""
+    values = {
+        "entropy": policy_entropy(scores.detach()),
+        "weights_entropy": terms.weights_entropy,
+        "max_weight": terms.max_weight,
+    }
+    return Step(terms.total, {name: float(value) for name, value in values.items()})
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from lever_pipe.experiment.config import Sft
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups, batches, first_selections
-from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
+from lever_pipe.lever.training.loop import Plan, Step, imitation
 from lever_pipe.losses.learning_rates import scheduled_rate
 from lever_pipe.losses.rce import rce_terms
 from lever_pipe.losses.sequence import selection_log_probs
@@ -69,9 +69,4 @@ def sft_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, sett
         valid_BG=batch.valid,
         temperature=settings.temperature,
     )
-    values = {
-        "entropy": policy_entropy(scores.detach()),
-        "weights_entropy": terms.weights_entropy,
-        "max_weight": terms.max_weight,
-    }
-    return Step(terms.total, {name: float(value) for name, value in values.items()})
+    return imitation(terms, scores)
