@@ -133,13 +133,6 @@ class Grid(Section):
         return next((each.why for each in self.exclude if each.names(corner, preset)), "")
 
     @rule
-    def _arms_differ(self) -> Iterator[Fault]:
-        presets = [arm.preset for arm in self.arms]
-        for index, name in enumerate(presets):
-            if name in presets[:index]:
-                yield ("arms", index, "preset"), f"must differ from the earlier arms', got {name!r}. Merge the arms."
-
-    @rule
     def _reference_is_an_arm(self) -> Iterator[Fault]:
         if self.arms or self.reference:
             presets = [arm.preset for arm in self.arms]

@@ -162,26 +162,26 @@ class Experiment(Section):
 
     @rule
     def _arms_name_presets(self) -> Iterator[Fault]:
-        for place, name in self._presets_of_arms():
-            yield from one_of(place, name, sorted(self.presets), "Name one of them or add the preset.")
+        for place, arm in self._placed_arms():
+            do = "Name one of them or add the preset."
+            yield from one_of((*place, "preset"), arm.preset, sorted(self.presets), do)
 
     @rule
     def _arms_differ(self) -> Iterator[Fault]:
         seen = set()
-        for place, name in self._presets_of_arms():
-            if name in seen:
-                yield place, f"must differ from the presets of earlier arms, got {name!r}. Merge the arms."
-            seen.add(name)
+        for (*study, index), arm in self._placed_arms():
+            if (*study, arm.preset) in seen:
+                said = f"must differ from the presets of earlier arms, got {arm.preset!r}. Merge the arms."
+                yield (*study, index, "preset"), said
+            seen.add((*study, arm.preset))
 
     def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
-        yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))
-        if "grid" in self.studies:
-            yield from ((("grid", "arms", index), arm) for index, arm in enumerate(self.grid.arms))
-
-    def _presets_of_arms(self) -> Iterator[tuple[Place, str]]:
-        for index, arm in enumerate(self.arms):
-            if hasattr(arm, "preset"):
-                yield ("arms", index, "preset"), arm.preset
+        """Yield the arms that name a preset with their places."""
+        of_grid = enumerate(self.grid.arms if "grid" in self.studies else ())
+        placed = [(("arms", i), arm) for i, arm in enumerate(self.arms)] + [
+            (("grid", "arms", i), a) for i, a in of_grid
+        ]
+        yield from ((place, arm) for place, arm in placed if hasattr(arm, "preset"))
 
     @rule
     def _grid_is_whole(self) -> Iterator[Fault]:
@@ -194,9 +194,6 @@ class Experiment(Section):
         if not {*self.grid.baselines.names} - {"random", "oracle"} and not arms and not self.grid.policies:
             others = "must name an arm that some corner has where no other baseline than random and oracle is named"
             yield ("grid", "arms"), f"{others}, got none. Add what to compare."
-        for index, arm in enumerate(self.grid.arms):
-            place = ("grid", "arms", index, "preset")
-            yield from one_of(place, arm.preset, sorted(self.presets), "Name one of them or add the preset.")
         for name, data in self.grid.data.items():
             largest, bound = max(self.evaluation.samples), f"grid.data.{name}.n_eval"
             yield from at_most(("evaluation", "samples"), largest, bound, data.n_eval)
@@ -237,7 +234,7 @@ class Experiment(Section):
     @rule
     def _train_ids_learn_beams_alone(self) -> Iterator[Fault]:
         for place, arm in self._placed_arms():
-            preset = self.presets.get(getattr(arm, "preset", ""))
+            preset = self.presets.get(arm.preset)
             if preset is None or not hasattr(arm, "sft_epochs") or preset.selector.network != TRAIN_IDS:
                 continue
             bound = f"with selector.network: train_ids of preset {arm.preset!r}"
@@ -255,7 +252,7 @@ class Experiment(Section):
     @rule
     def _rce_starts_from_an_sft_epoch_that_is_trained(self) -> Iterator[Fault]:
         for where, arm in self._placed_arms():
-            preset = self.presets.get(getattr(arm, "preset", ""))
+            preset = self.presets.get(arm.preset)
             if preset is not None and hasattr(arm, "sft_epochs"):
                 place, bound = ("presets", arm.preset, "rce_from_sft_epoch"), f"{dotted(where)}.sft_epochs"
                 do = "Lower it or train more epochs."
@@ -265,8 +262,7 @@ class Experiment(Section):
     def _step_embeddings_are_trained(self) -> Iterator[Fault]:
         """A step without an embedding could not be scored, and one that no selection reaches keeps random numbers."""
         most, name = max(self.evaluation.shots), "evaluation.shots"
-        named = {arm.preset for _, arm in self._placed_arms() if hasattr(arm, "preset")}
-        for preset in sorted(named & self.presets.keys()):
+        for preset in sorted({arm.preset for _, arm in self._placed_arms()} & self.presets.keys()):
             steps, place = self.presets[preset].selector.steps, ("presets", preset, "selector", "steps")
             stored = {dotted((*of, "shots")): rl_data.shots for of, rl_data in self._placed_rl_data()}
             fewest, drawn = min(stored, key=stored.__getitem__), self.presets[preset].on_policy.shots

@@ -180,20 +180,6 @@ def initialise_train_ids(module: TrainIds, generator: torch.Generator) -> TrainI
     return module
 
 
-def require_width(width: int, embedding: int) -> None:
-    """Refuse embeddings of another width than the model's.
-
-    Raises:
-        ConfigError: they differ.
-    """
-    if width != embedding:
-        raise ConfigError(
-            f"selector.width: expected the width of the encoder's embeddings, {embedding}, with network: train_ids",
-            found=str(width),
-            do=f"Write width: {embedding}.",
-        )
-
-
 def ids_architecture(selector: Selector, table: EmbeddingTable) -> IdsArchitecture:
     """Return the architecture that fits the train examples.
 
@@ -201,7 +187,12 @@ def ids_architecture(selector: Selector, table: EmbeddingTable) -> IdsArchitectu
         ConfigError: the width is not that of the embeddings.
     """
     n_train, embedding = table.vectors.shape
-    require_width(selector.width, embedding)
+    if selector.width != embedding:
+        raise ConfigError(
+            f"selector.width: expected the width of the encoder's embeddings, {embedding}, with network: train_ids",
+            found=str(selector.width),
+            do=f"Write width: {embedding}.",
+        )
     return IdsArchitecture(n_train, selector.width, selector.layers, selector.heads, selector.dropout)
 
 
@@ -224,7 +215,7 @@ class TrainIdsEpoch(SelectorEpoch):
 
     def _held_out_loss(self, temperature: float) -> float:
         del temperature
-        return ids_validation_loss(self.module, self.data.table, self.data.validation, self._config.sft)  # type: ignore[arg-type, union-attr]
+        return ids_validation_loss(self.module, self.data.table, self.data.validation, self._config.sft)  # type: ignore[arg-type, attr-defined]
 
 
 def ids_step(module: TrainIds, table: EmbeddingTable, batch: Groups, settings: Sft) -> Step:

@@ -13,29 +13,13 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce, Sft
-from lever_pipe.experiment.stage_configs import (
-    ContinuedRce,
-    TrainContinuedEpochConfig,
-    TrainDistilEpochConfig,
-    TrainGrpoEpochConfig,
-    TrainOnPolicyEpochConfig,
-    TrainRceEpochConfig,
-    TrainSftEpochConfig,
-)
+from lever_pipe.experiment.stage_configs import ContinuedRce, TrainingConfig
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, architecture_of, read_table
 from lever_pipe.lever.training.groups import Groups, load_groups, split_groups
 from lever_pipe.lever.training.loop import Plan, run_epoch, validation_loss
 
-EpochConfig = (
-    TrainSftEpochConfig
-    | TrainRceEpochConfig
-    | TrainContinuedEpochConfig
-    | TrainDistilEpochConfig
-    | TrainGrpoEpochConfig
-    | TrainOnPolicyEpochConfig
-)
 Settings = Sft | Rce | Distil | Grpo | OnPolicy
 
 
@@ -93,7 +77,7 @@ class SelectorEpoch:
     """What it sees of an example, where `selector.inputs` does not say it."""
 
     def __init__(
-        self, files: EpochFiles, config: EpochConfig, settings: Settings, objective: str, device: torch.device
+        self, files: EpochFiles, config: TrainingConfig, settings: Settings, objective: str, device: torch.device
     ) -> None:
         self._files, self._config, self._objective, self._device = files, config, objective, device
         inputs = self.INPUTS or config.selector.inputs

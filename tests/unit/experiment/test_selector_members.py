@@ -76,10 +76,3 @@ def test_what_is_read_is_taken(selector: dict[str, Any], changed: dict[str, Any]
 def test_what_is_not_is_refused(selector: dict[str, Any], changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=rf"presets\.tried\.(selector|on_policy)?\.?{said}"):
         configured(selector, **changed)
-
-
-def test_the_emulation_has_the_published_head_alone() -> None:
-    values = yaml.safe_load((ROOT / "config.yaml").read_text())
-    values["presets"]["published"] = {"selector": {"head": "stop"}}
-    with pytest.raises(ConfigError, match=r"emulate.preset: must name a preset with selector.head: static"):
-        parse_experiment(values | {"emulate": {"preset": "published"}})

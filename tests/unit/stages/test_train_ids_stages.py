@@ -104,7 +104,9 @@ def test_jobs_repeat_bit_by_bit(chain: SftChain) -> None:
 
 
 def test_another_width_or_train_set_is_refused(chain: SftChain, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"selector.width: expected the width of the encoder's embeddings, {WIDTH}"):
+    with pytest.raises(
+        ConfigError, match=rf"width of the encoder's embeddings, {WIDTH}, .*found {2 * WIDTH}. Write width: {WIDTH}"
+    ):
         SftChain(tmp_path / "other", selector=SELECTOR.model_copy(update={"width": 2 * WIDTH}))
     fewer = EmbeddingTable(torch.zeros(N_TRAIN - 1, WIDTH))
     with pytest.raises(CheckpointError, match="wte"):

@@ -63,17 +63,6 @@ def test_a_selector_that_knows_nothing_has_the_uniform_loss(targets: Literal["be
     assert found == pytest.approx(total, abs=1e-5)
 
 
-def test_each_pick_is_one_of_the_candidates_that_are_left() -> None:
-    """-100 at what is chosen is minus infinity in float32, and no label is masked."""
-    groups, scores = beam_groups(), torch.randn(N_QUERIES, 8) * 5
-    masked = step_logits(scores, groups.selections)
-    labels = groups.selections[..., None]
-    assert not (masked.gather(-1, labels) == -100.0).any()
-    assert ((masked == -100.0).sum(dim=-1) == torch.arange(2)).all()
-    left = torch.where(masked == -100.0, -torch.inf, masked)
-    assert torch.equal(left.log_softmax(dim=-1).gather(-1, labels), masked.log_softmax(dim=-1).gather(-1, labels))
-
-
 def test_best_is_the_first_beam_and_beams_are_weighted() -> None:
     groups = beam_groups()
     assert torch.equal(targets_of(groups, Sft()).selections, groups.selections[:, :1])

@@ -191,16 +191,6 @@ def test_logits_are_cosines_over_the_temperature() -> None:
     torch.testing.assert_close(at_tenth, 10 * at_one)
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_permuting_the_pool_permutes_the_scores(layers: int) -> None:
-    module = selector(replace(SMALL, layers=layers, heads=2))
-    query, pool = inputs()
-    order = torch.randperm(8, generator=torch_generator(3))
-    with torch.no_grad():
-        # the softmax sums in another order: a few ulps of logits of size 10
-        torch.testing.assert_close(module(query, pool[:, order]), module(query, pool)[:, order], atol=1e-5, rtol=0)
-
-
 def opened(module: PointerSelector) -> PointerSelector:
     """Return the module with a gate that differs from element to element and by what it sees."""
     with torch.no_grad():
