@@ -177,11 +177,10 @@ class Experiment(Section):
 
     def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
         """Yield the arms that name a preset with their places."""
-        of_grid = enumerate(self.grid.arms if "grid" in self.studies else ())
-        placed = [(("arms", i), arm) for i, arm in enumerate(self.arms)] + [
-            (("grid", "arms", i), a) for i, a in of_grid
-        ]
-        yield from ((place, arm) for place, arm in placed if hasattr(arm, "preset"))
+        yield from ((("arms", place), arm) for place, arm in enumerate(self.arms) if hasattr(arm, "preset"))
+        if "grid" in self.studies:
+            of_grid = enumerate(self.grid.arms)
+            yield from ((("grid", "arms", place), arm) for place, arm in of_grid if hasattr(arm, "preset"))
 
     @rule
     def _grid_is_whole(self) -> Iterator[Fault]:
