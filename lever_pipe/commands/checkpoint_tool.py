@@ -269,7 +269,12 @@ def recognise(source: Path, found: Mapping[str, Tensor], beside: Iterable[str]) 
             if part in name:
                 _refuse(f"{source}: expected {_kinds()}", f"'{name}' of {whose}", "Import another one.")
     towers = {name: tensors.pop(name) for name in list(tensors) if name.startswith(TOWERS)}
-    named = _with_layers(source, tensors)
+    theirs = {_newer(name): name for name in tensors}
+    if len(theirs) < len(tensors):
+        twice = next(name for name in tensors if theirs[_newer(name)] != name)
+        said = f"'{theirs[_newer(twice)]}' under its older name and its newer one"
+        _refuse(f"{source}: expected one first layer", said, "Take one of them out.")
+    named = {name: tensors[old] for name, old in theirs.items()}
     n_layers = _layers_of(source, named)
     kind = _kind_of(source, set(named), n_layers)
     shapes = shapes_of(kind, n_layers)
@@ -280,7 +285,7 @@ def recognise(source: Path, found: Mapping[str, Tensor], beside: Iterable[str]) 
             f"a GRU with {sizes['R']} step embeddings and no tensor of V4-6 or V4-7, whose converters drop them",
             "Import the file from before its conversion; what it lost is not here.",
         )
-    theirs, of = {_newer(name): name for name in tensors}, KINDS[kind]
+    of = KINDS[kind]
     fields: dict[str, Any] = {**of.selector, "width": sizes["H"]}
     if of.layered:
         fields["layers"] = n_layers
@@ -332,17 +337,6 @@ def _newer(name: str) -> str:
         if name.startswith(old):
             return new + name.removeprefix(old)
     return name
-
-
-def _with_layers(source: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors under the newer names of the first layer."""
-    named: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        if _newer(name) in named:
-            found = f"'{name}' under its older name and its newer one"
-            _refuse(f"{source}: expected one first layer", found, "Take one of them out.")
-        named[_newer(name)] = tensor
-    return named
 
 
 def _layers_of(source: Path, named: Mapping[str, Tensor]) -> int:

@@ -63,17 +63,11 @@ def on_policy_terms(
     advantages = masked(advantages.detach(), valid)
     log_ratio = masked(log_probs - behaviour_log_probs.detach(), valid)
     moving = valid & (advantages.abs().amax(dim=1, keepdim=True) > 0)
-    surrogate = _surrogate(log_probs, log_ratio, advantages, moving, clip_epsilon)
+    if clip_epsilon is None:
+        loss = score_function_surrogate(log_probs, advantages, moving)
+        surrogate = SurrogateTerms(loss=loss, clip_fraction=loss.new_zeros(()))
+    else:
+        surrogate = clipped_surrogate(log_ratio, advantages, moving, clip_epsilon)
     surrogate = replace(surrogate, clip_fraction=surrogate.clip_fraction * moving.sum() / valid.sum().clamp(min=1))
     penalty = mean_of_group_means(divergences, valid)
     return policy_terms(surrogate, penalty, log_ratio=log_ratio, advantages=advantages, valid=valid, kl_beta=kl_beta)
-
-
-def _surrogate(
-    log_probs: Tensor, log_ratio: Tensor, advantages: Tensor, moving: Tensor, clip_epsilon: float | None
-) -> SurrogateTerms:
-    """Return the policy term over the selections of the queries that are not skipped."""
-    if clip_epsilon is not None:
-        return clipped_surrogate(log_ratio, advantages, moving, clip_epsilon)
-    loss = score_function_surrogate(log_probs, advantages, moving)
-    return SurrogateTerms(loss=loss, clip_fraction=loss.new_zeros(()))

@@ -41,15 +41,15 @@ def build_grid(
 ) -> None:
     """Write the page, one file that needs no other, and the map it shows as SVG and PNG."""
     samples = max(config.samples)
-    board = pd.read_csv(leaderboard)
-    tables = told.primary(board, pd.read_csv(comparisons), samples)
+    board, compared = pd.read_csv(leaderboard), pd.read_csv(comparisons)
+    shown = told.primary(board, samples)
     with tempfile.TemporaryDirectory() as folder:
-        draw_map(told.marks(tables), Path(folder), "map")
+        draw_map(told.marks(compared), Path(folder), "map")
         svg = (Path(folder) / "map.svg").read_text(encoding="utf-8")
         for name, path in (("map.svg", map_svg), ("map.png", map_png)):
             content = (Path(folder) / name).read_bytes()
             write_file(path, lambda handle, content=content: handle.write(content))  # type: ignore[misc]
-    found, cells = told.verdicts(tables), told.cells_of(tables, board, config.shots)
+    found, cells = told.verdicts(compared), told.cells_of(shown, board, config.shots)
     with reference.open(encoding="utf-8", newline="") as lines:
         printed = list(csv.DictReader(lines))
     parts, beside = told.published_beside(board, placed(printed), config.kinds, config.stands_for)
@@ -60,14 +60,14 @@ def build_grid(
         style=Markup(style.read_text(encoding="utf-8")),
         headline=told.headline(found),
         n_cells=len(cells),
-        axes=", ".join(f"{n} {nouns[n > 1]}" for name, nouns in AXES.items() for n in [tables.cells[name].nunique()]),
+        axes=", ".join(f"{n} {nouns[n > 1]}" for name, nouns in AXES.items() for n in [shown[name].nunique()]),
         models=" ".join(f"{name} is: {of}." for name, of in config.models.items()),
         shots=", ".join(map(str, config.shots)),
         counts=[*config.shots],
         samples=samples,
         map=drawings.inline(svg, source=str(map_svg), name="map", title="Every cell of the grid"),
         verdicts=[{**of._asdict(), "told": of.told} for of in found],
-        budgets=told.best_by_budget(tables),
+        budgets=told.best_by_budget(shown),
         cells=cells,
         published=[
             {**of._asdict(), "left_out": ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in of.left_out.items())}

@@ -9,7 +9,7 @@ them, beside those of the network; so no head has a tensor that a network has.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -91,11 +91,3 @@ class Head(nn.Module):
     def scores(self, vectors_BNH: Tensor, candidates_BKH: Tensor) -> Tensor:
         """Return `[B, N, K]`, by default cosines over the temperature."""
         return vectors_BNH @ candidates_BKH.transpose(1, 2) / self.temperature
-
-
-class HeadModule(Protocol):
-    """A module of `lever_pipe/lever/heads`."""
-
-    def build(self, settings: HeadSettings) -> Head:
-        """Return the head, its tensors not filled yet."""
-        ...

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from lever_pipe.base.errors import TrainingError
+from lever_pipe.base.optimiser import AdamW
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
@@ -28,16 +29,9 @@ Plan = Iterable[tuple[Groups, Callable[[Groups], Step]]]
 """The batches of an epoch, each with what its step does."""
 
 
-class Optimiser(Protocol):
-    """What moves the parameters by their gradients."""
-
-    def step(self) -> object:
-        """Update every parameter in place."""
-
-
 def run_epoch(
     module: nn.Module,
-    optimiser: Optimiser,
+    optimiser: AdamW,
     plan: Plan,
     *,
     max_gradient_norm: float,

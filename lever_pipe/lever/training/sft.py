@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -12,7 +13,7 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.config import Sft
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
-from lever_pipe.lever.training.groups import Groups, batches, first_selections
+from lever_pipe.lever.training.groups import Groups, batches
 from lever_pipe.lever.training.loop import Plan, Step, imitation
 from lever_pipe.losses.learning_rates import scheduled_rate
 from lever_pipe.losses.rce import rce_terms
@@ -23,7 +24,10 @@ Network = TypeVar("Network", bound=nn.Module)
 
 def targets_of(groups: Groups, settings: Sft) -> Groups:
     """Return what is imitated of beam data: all beams, or of each query the first, which is the best."""
-    return first_selections(groups) if settings.targets == "best" else groups
+    if settings.targets == "beams":
+        return groups
+    best = {name: getattr(groups, name)[:, :1] for name in ("selections", "rewards", "valid")}
+    return replace(groups, **best)
 
 
 def plan_sft_epoch(

@@ -24,17 +24,9 @@ CELL = ("data", "sampler", "lvlm", "policy")
 """Columns of the leaderboard that say which cell a line is of."""
 
 
-class Tables(NamedTuple):
-    """What `compare_cells` wrote, at the cell that is looked at first: all questions, mean over shots."""
-
-    cells: pd.DataFrame
-    compared: pd.DataFrame
-
-
-def primary(leaderboard: pd.DataFrame, comparisons: pd.DataFrame, samples: int) -> Tables:
-    """Return the lines of the largest sample count and the mean over shots."""
-    is_primary = (leaderboard["samples"] == samples) & (leaderboard["shots"].astype(str) == MEAN)
-    return Tables(leaderboard[is_primary], comparisons)
+def primary(leaderboard: pd.DataFrame, samples: int) -> pd.DataFrame:
+    """Return the lines of what is looked at first: the largest sample count, mean over shots."""
+    return leaderboard[(leaderboard["samples"] == samples) & (leaderboard["shots"].astype(str) == MEAN)]
 
 
 def lines_of(frame: pd.DataFrame) -> Iterator[Any]:
@@ -52,9 +44,9 @@ def called(policy: str) -> str:
     return f"{name.preset}: {name.kind.replace('_', '-')}{beta}{origin}"
 
 
-def marks(tables: Tables) -> list[Mark]:
+def marks(compared: pd.DataFrame) -> list[Mark]:
     """Return every cell's distance from random in its corner, best row first; panels and samplers in their order."""
-    against = tables.compared[tables.compared["family"].str.startswith((AGAINST_RANDOM, MARKS))]
+    against = compared[compared["family"].str.startswith((AGAINST_RANDOM, MARKS))]
     ceilings = {
         (row.data, Place.parse(row.left).corner): row.difference
         for row in lines_of(against)
@@ -93,10 +85,10 @@ class Verdicts(NamedTuple):
         return f"{self.up} of {self.n} higher, {self.down} lower, {rest} not separated"
 
 
-def verdicts(tables: Tables) -> list[Verdicts]:
+def verdicts(compared: pd.DataFrame) -> list[Verdicts]:
     """Return every family by data set, its comparisons from the largest difference to the smallest."""
     found = []
-    for (family, data), rows in tables.compared.groupby(["family", "data"], sort=False):
+    for (family, data), rows in compared.groupby(["family", "data"], sort=False):
         is_apart = rows["p_holm"] < LEVEL
         listed = [_compared(row) for row in lines_of(rows.sort_values("difference", ascending=False))]
         name, is_of_one = str(family).removesuffix(OF_ONE_RUN), str(family).endswith(OF_ONE_RUN)
@@ -124,14 +116,14 @@ def _compared(row: Any) -> dict[str, Any]:
     }
 
 
-def best_by_budget(tables: Tables) -> list[dict[str, Any]]:
+def best_by_budget(cells: pd.DataFrame) -> list[dict[str, Any]]:
     """Return for each data set, LVLM and budget of training prompts the cell of the highest accuracy within it.
 
     Without the oracle, and without selectors of the user's own, whose prompts nobody counts.
     """
-    is_counted = (tables.cells["policy"] != ORACLE) & (tables.cells["objective"] != OWN)
+    is_counted = (cells["policy"] != ORACLE) & (cells["objective"] != OWN)
     found: list[dict[str, Any]] = []
-    for _, rows in tables.cells[is_counted].groupby(["data", "lvlm"], sort=False):
+    for _, rows in cells[is_counted].groupby(["data", "lvlm"], sort=False):
         for budget in sorted(rows["training_prompts"].unique()):
             best = (
                 rows[rows["training_prompts"] <= budget].sort_values("accuracy", ascending=False, kind="stable").iloc[0]
@@ -156,9 +148,9 @@ def cell_of(row: pd.Series) -> dict[str, Any]:
     }
 
 
-def cells_of(tables: Tables, board: pd.DataFrame, shots: Iterable[int]) -> list[dict[str, Any]]:
+def cells_of(cells: pd.DataFrame, board: pd.DataFrame, shots: Iterable[int]) -> list[dict[str, Any]]:
     """Return every cell with its accuracy at each shot count, by data set from the highest mean to the lowest."""
-    ordered = tables.cells.sort_values(["data", "accuracy"], ascending=[True, False], kind="stable")
+    ordered = cells.sort_values(["data", "accuracy"], ascending=[True, False], kind="stable")
     same = board[board["samples"].isin(ordered["samples"])]
     at = {(*(row[name] for name in CELL), str(row["shots"])): row["accuracy"] for _, row in same.iterrows()}
     return [

@@ -312,7 +312,11 @@ def _data_set(key: str, settings: Data, folder: Path) -> Iterator[Outcome]:
         except LeverPipeError as refusal:
             yield refused(f"{key}, {split}: {files.questions}", refusal)
         else:
-            yield _read(f"{key}, {split}: {files.questions}", found[split])
+            result = found[split]
+            images = len({example.image for example in result.examples})
+            skipped = f", {result.n_skipped_questions:,} skipped" if result.n_skipped_questions else ""
+            said = f"{len(result.examples):,} questions about {images:,} images{skipped}"
+            yield ok(f"{key}, {split}: {files.questions}", said)
     if len(found) == 2:
         train, queries = (result.examples for result in found.values())
         asked, shown = places["eval_questions"], places["train_questions"]
@@ -323,12 +327,6 @@ def _data_set(key: str, settings: Data, folder: Path) -> Iterator[Outcome]:
             yield refused(check, refusal)
         else:
             yield ok(check, f"{len(shared)} of {len(queries)} questions are train questions too")
-
-
-def _read(check: str, result: ReadResult) -> Outcome:
-    images = len({example.image for example in result.examples})
-    skipped = f", {result.n_skipped_questions:,} skipped" if result.n_skipped_questions else ""
-    return ok(check, f"{len(result.examples):,} questions about {images:,} images{skipped}")
 
 
 def refused(check: str, refusal: LeverPipeError) -> Outcome:
