@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
+from builders import shipped
 
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.members import available
@@ -17,11 +17,6 @@ from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.rewards import REWARD_MODES
 
 ROOT = Path(__file__).parents[3]
-
-
-def shipped() -> dict[str, Any]:
-    values: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
-    return values
 
 
 def lines(values: Any) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import Runs
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -32,7 +32,6 @@ from lever_pipe.lever.training.embeddings import architecture_for
 from lever_pipe.lever.training.state import load_selector
 
 D, H = 12, 8
-LAYERED = [kind for kind in KINDS if KINDS[kind].layered]
 INVERSES: dict[str, Callable[[Tensor], Tensor]] = {
     "bilinear.weight": lambda weight: weight.T[None],
     "div_lambda": lambda penalty: torch.stack([torch.zeros(()), penalty]),
@@ -120,15 +119,6 @@ def test_a_kind_is_told_by_its_names_alone(tmp_path: Path, kind: str, prefix: st
     assert found.selector.get("steps") == (2 if "step_emb.weight" in state else None)
     assert found.mapped.keys() == state.keys()
     assert set(found.mapped.values()) == found.tensors.keys()
-
-
-@pytest.mark.parametrize("kind", LAYERED)
-def test_older_names_of_the_first_layer_mean_the_same(tmp_path: Path, kind: str) -> None:
-    state = state_of(kind)
-    assert older(state).keys() != state.keys()
-    ours = [recognised(saved(tmp_path, {"state_dict": each})).tensors for each in (state, older(state))]
-    assert ours[0].keys() == ours[1].keys()
-    assert all(torch.equal(tensor, ours[1][name]) for name, tensor in ours[0].items())
 
 
 def test_a_bilinear_scorer_keeps_its_score() -> None:
@@ -289,16 +279,6 @@ def test_two_different_dictionaries_are_refused(tmp_path: Path) -> None:
 )
 def test_other_content_is_refused(tmp_path: Path, value: object, words: str) -> None:
     assert words in fault(saved(tmp_path, value), tmp_path / "out")
-
-
-class Runs:
-    """Leaves a folder behind when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.path),)
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -24,7 +24,7 @@ from lever_pipe.lever.selector.decoding import draw, greedy, gumbel
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.choice import choose
 from lever_pipe.lever.training.distil import distil_step
-from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import grpo_step
 from lever_pipe.lever.training.loop import run_epoch, validation_loss
@@ -225,12 +225,16 @@ def is_selection(outcomes: tuple[int, ...], stop: int) -> bool:
 
 @every_pair
 def test_a_frozen_selector_says_the_same_bits(network: str, head: str) -> None:
-    module, batch = selector(head, network), groups()
-    frozen = FrozenSelector(module, table())
-    with torch.no_grad():
-        together = table().scores(module, batch)
+    module = selector(head, network, dropout=0.5, feed_forward=12 * (network == "cross_attention"))
+    frozen = FrozenSelector(module.train(), table())
+    for n in (1, 2, 33):
+        batch = groups(n)
+        with torch.no_grad():
+            together = table().scores(module.eval(), batch)
+            plain = module.encode(table().vectors[batch.queries], table().vectors[batch.pools])
         assert torch.equal(frozen.scores(batch), together)
-        alone = frozen.scores(batch.take(torch.tensor([4])))
+        assert torch.equal(scores_of(module, plain, batch), together)
+    alone = frozen.scores(batch.take(torch.tensor([4])))
     torch.testing.assert_close(alone[0], together[4], atol=1e-5, rtol=0)  # products of candidates are no row's own
 
 

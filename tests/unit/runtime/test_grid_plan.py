@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
+from builders import shipped
 from snakemake.utils import update_config
 
 from lever_pipe.base import members
@@ -46,11 +46,6 @@ def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir(parents=True)
     (folder / "code.py").write_text("")
     monkeypatch.setenv(members.VARIABLE, str(tmp_path))
-
-
-def shipped() -> dict[str, Any]:
-    values: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
-    return values
 
 
 def experiment(**changed: Any) -> Experiment:
