@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from builders import shipped
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.members import available
 from lever_pipe.experiment.config import OPTIONS, STOPPING, Selector
 from lever_pipe.experiment.studies import parse_experiment
 
-ROOT = Path(__file__).parents[3]
 V1 = {"network": "bi_encoder", "head": "blend", "width": 512, "dropout": 0.08, "temperature": 0.5}
 UNFROZEN = {"grpo": {"freeze_projections": False}}
 
 
 def configured(selector: dict[str, Any], **changed: Any) -> Selector:
     """Return the selector of a preset of the shipped configuration that an arm trains."""
-    values = yaml.safe_load((ROOT / "config.yaml").read_text())
+    values = shipped()
     top = {key: changed.pop(key) for key in ("evaluation", "rl_data") if key in changed}
     values["presets"]["tried"] = {"selector": selector, **changed}
     values["arms"] = [*values["arms"], {"preset": "tried", "seeds": [0]}]

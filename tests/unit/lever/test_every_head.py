@@ -110,16 +110,6 @@ def test_its_tensors_stand_beside_those_of_the_network_under_the_published_names
     assert own == names[head]
 
 
-def test_the_bi_encoder_has_its_published_names() -> None:
-    layers = [
-        f"{side}_proj.{layer}.{kind}"
-        for side in ("query", "cand")
-        for layer in (0, 1, 4, 5)
-        for kind in ("weight", "bias")
-    ]
-    assert set(build_selector(V1).state_dict()) == {*layers, "query_update_weight"}
-
-
 @every_head
 def test_the_configuration_knows_what_it_reads(head: str) -> None:
     found, read = built(head, 8), OPTIONS["head"][head]

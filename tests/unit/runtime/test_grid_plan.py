@@ -57,11 +57,6 @@ def spec(given: Experiment, stage: str, corner: Corner, **others: str) -> dict[s
     return found
 
 
-def test_every_combination_of_the_axes_is_a_corner() -> None:
-    corners = experiment().grid.corners
-    assert corners == [Corner(*of) for of in product(("world", "world_b"), ("uniform", "mixture"), ("world", "greedy"))]
-
-
 def test_a_data_set_lies_over_the_experiments_own() -> None:
     given = experiment()
     world_b = given.grid.data["world_b"]

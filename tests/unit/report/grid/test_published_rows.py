@@ -123,8 +123,7 @@ def test_what_the_grid_does_not_know_is_refused(column: str, value: str) -> None
 
 
 def test_a_row_stands_beside_the_cell_with_its_coordinates_and_no_other() -> None:
-    row = {"dataset": "okvqa", "lvlm": "Qwen2.5-VL-3B-Instruct", "sampler": "TextSimSampler", "stage": "v1_sft"}
-    row |= {"samples": "200", "shot": "2", "metric": "vqa_acc_pct", "source_file": "x", "notes": "", "value": "55.5"}
+    row = ROW | {"samples": "200"}
     others = [row | {"samples": "all"}, row | {"shot": "3"}, row | {"stage": "v2_lora_sft"}, row | {"metric": "loss"}]
     rows = placed([row, *others])
     at = Coordinates("okvqa", "text_similarity", "bi_encoder", "sft", None, 200, 2)
