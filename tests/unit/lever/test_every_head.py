@@ -38,7 +38,6 @@ NETWORKS = [name for name in available("lever/networks") if name != TRAIN_IDS]  
 BOTH = list(itertools.product(NETWORKS, HEADS))
 SMALL = Architecture(embedding=6, width=8, layers=2, heads=2, dropout=0.0, attention_dropout=0.0, temperature=0.5)
 PUBLISHED = Architecture(512, 256, 1, 1, 0.5, 0.1, 0.1, steps=2)
-V1 = Architecture(512, 512, 1, 1, 0.08, 0.0, 0.5, head="blend", network="bi_encoder")
 N_EXAMPLES, K = 40, 7
 
 every_head = pytest.mark.parametrize("head", HEADS)
