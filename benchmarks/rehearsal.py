@@ -122,7 +122,7 @@ def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
 def full_size(okvqa: Path | None) -> None:
     """Tell what two prompts of two demonstrations take at the published size in bfloat16, one by `generate` too."""
     from lever_pipe.base.records import Example, ExampleId
-    from lever_pipe.experiment.config import PromptSettings
+    from lever_pipe.experiment.lvlm_config import PromptSettings
     from lever_pipe.lvlms.asking.answering import open_lvlm
     from lever_pipe.lvlms.asking.prompts import Wording
     from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest

@@ -87,7 +87,7 @@ def _repetitions(files: Iterable[Path]) -> set[tuple[Path, Path]]:
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
         }
         code = [line.strip() for i, line in enumerate(text.splitlines(), 1) if i not in imported and line.strip()]
-        for window in zip(*(code[i:] for i in range(REPEATED)), strict=False):
+        for window in zip(*(code[i:] for i in range(REPEATED)), strict=False):  # the last ends the windows
             other = seen.setdefault(window, path)
             if other != path:
                 pairs.add((other, path))

@@ -24,7 +24,7 @@ from lever_pipe.base.provenance import code_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.experiment import run_card
-from lever_pipe.experiment.config import VISION_BYTES
+from lever_pipe.experiment.lvlm_config import VISION_BYTES
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import declared
 from lever_pipe.runtime import forks, gpu_slots, ownership, snapshot

@@ -7,16 +7,19 @@ from typing import Any
 
 import yaml
 
+from lever_pipe.base.errors import RecordError
 
-def read_plain(path: Path) -> Any:
-    """Return the value of a file.
+
+def read_plain(path: Path, expected: str) -> Any:
+    """Return the value of a file, which holds what is `expected`.
 
     Raises:
-        OSError: it cannot be read.
-        UnicodeDecodeError: it is not UTF-8.
-        yaml.YAMLError: it is not YAML of plain values.
+        RecordError: there is none, or it is not YAML of plain values in UTF-8.
     """
-    text = path.read_text(encoding="utf-8")
-    if yaml.__with_libyaml__:
-        return yaml.load(text, Loader=yaml.CSafeLoader)
-    return yaml.safe_load(text)
+    try:
+        text = path.read_text(encoding="utf-8")
+        return yaml.load(text, Loader=yaml.CSafeLoader) if yaml.__with_libyaml__ else yaml.safe_load(text)
+    except FileNotFoundError:
+        raise RecordError(f"{path}: expected {expected}", found="none", do="Restore it.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as fault:
+        raise RecordError(f"{path}: expected YAML", found=" ".join(str(fault).split()), do="Mend the file.") from None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 Path = tuple[int | str, ...]
@@ -69,6 +70,16 @@ def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
     return f"Did you mean '{near}'?" if near else otherwise
 
 
+def filled(template: str, **values: object) -> str | None:
+    """Return the template with its fields filled, or None when it cannot be filled with them."""
+    if re.search(r"\{[^}]*\d{4}", template):  # a width that may not fit into memory
+        return None
+    try:
+        return template.format(**values)
+    except (LookupError, ValueError, AttributeError, TypeError):
+        return None
+
+
 @cache
 def _rules_of(section: type[BaseModel]) -> list[Rule]:
     of_classes = [vars(each).values() for each in reversed(section.__mro__)]
@@ -110,6 +121,8 @@ Rising = Annotated[tuple[T, ...], AfterValidator(_rising)]
 """Values each of which is above the one before."""
 FilePath = Annotated[str, AfterValidator(_path)]
 """Names a file or folder."""
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):

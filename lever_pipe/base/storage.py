@@ -293,7 +293,7 @@ def header_of(path: Path) -> tuple[int, list[StoredTensor]]:
     tensors = [_stored(name, entry) for name, entry in entries if name != "__metadata__"]
     tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
     ends = [0, *(tensor.end for tensor in tensors)]
-    if any(tensor.begin != end for tensor, end in zip(tensors, ends, strict=False)):
+    if any(tensor.begin != end for tensor, end in zip(tensors, ends[:-1], strict=True)):
         raise ValueError("tensors that overlap or leave a gap")
     return 8 + length, tensors
 

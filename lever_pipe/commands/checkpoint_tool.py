@@ -14,7 +14,6 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -25,6 +24,7 @@ from lever_pipe.base import atomic, storage
 from lever_pipe.base.checkpoints import load_tensors, require_same_tensors
 from lever_pipe.base.errors import CheckpointError, ConfigError
 from lever_pipe.base.parsing import parse_model
+from lever_pipe.base.sections import did_you_mean
 from lever_pipe.commands.convert_tool import load_restricted, no_tensors
 from lever_pipe.experiment.config import Preset, Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
@@ -269,7 +269,12 @@ def recognise(source: Path, found: Mapping[str, Tensor], beside: Iterable[str]) 
             if part in name:
                 _refuse(f"{source}: expected {_kinds()}", f"'{name}' of {whose}", "Import another one.")
     towers = {name: tensors.pop(name) for name in list(tensors) if name.startswith(TOWERS)}
-    named = _with_layers(source, tensors)
+    theirs = {_newer(name): name for name in tensors}
+    if len(theirs) < len(tensors):
+        twice = next(name for name in tensors if theirs[_newer(name)] != name)
+        said = f"'{theirs[_newer(twice)]}' under its older name and its newer one"
+        _refuse(f"{source}: expected one first layer", said, "Take one of them out.")
+    named = {name: tensors[old] for name, old in theirs.items()}
     n_layers = _layers_of(source, named)
     kind = _kind_of(source, set(named), n_layers)
     shapes = shapes_of(kind, n_layers)
@@ -280,7 +285,7 @@ def recognise(source: Path, found: Mapping[str, Tensor], beside: Iterable[str]) 
             f"a GRU with {sizes['R']} step embeddings and no tensor of V4-6 or V4-7, whose converters drop them",
             "Import the file from before its conversion; what it lost is not here.",
         )
-    theirs, of = _original_names(tensors), KINDS[kind]
+    of = KINDS[kind]
     fields: dict[str, Any] = {**of.selector, "width": sizes["H"]}
     if of.layered:
         fields["layers"] = n_layers
@@ -334,21 +339,6 @@ def _newer(name: str) -> str:
     return name
 
 
-def _original_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    return {_newer(name): name for name in tensors}
-
-
-def _with_layers(source: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors under the newer names of the first layer."""
-    named: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        if _newer(name) in named:
-            found = f"'{name}' under its older name and its newer one"
-            _refuse(f"{source}: expected one first layer", found, "Take one of them out.")
-        named[_newer(name)] = tensor
-    return named
-
-
 def _layers_of(source: Path, named: Mapping[str, Tensor]) -> int:
     numbers = {int(match[1]) for name in named if (match := LAYER.match(name))}
     if numbers != set(range(len(numbers))):
@@ -377,9 +367,9 @@ def _sizes(source: Path, kind: str, named: Mapping[str, Tensor], shapes: Shapes)
     """Return D, H and R from the shapes of the tensors that tell them; refuse every tensor that does not fit."""
     sizes: dict[str, int] = {}
     for name, shape in shapes.items():
-        found = named[name].shape
-        for symbol, size in zip(shape.split(), found, strict=False):
-            if symbol in SIZES and len(found) == len(shape.split()):
+        found, symbols = named[name].shape, shape.split()
+        for symbol, size in zip(symbols, found, strict=True) if len(found) == len(symbols) else ():
+            if symbol in SIZES:
                 sizes.setdefault(symbol, size)
     faults = list(_faults(named, shapes, sizes))
     if faults:
@@ -438,9 +428,8 @@ def _require_stock(source: Path, towers: Mapping[str, Tensor], folder: Path) -> 
 def _preset(experiment: Experiment, name: str) -> Preset:
     name = name or experiment.arms[0].preset
     if name not in experiment.presets:
-        near = get_close_matches(name, experiment.presets, n=1)
-        remedy = f"Did you mean '{near[0]}'?" if near else "Name one of them."
-        raise ConfigError(f"--preset: expected one of {', '.join(experiment.presets)}", found=f"'{name}'", do=remedy)
+        do = did_you_mean(name, experiment.presets, "Name one of them.")
+        raise ConfigError(f"--preset: expected one of {', '.join(experiment.presets)}", found=f"'{name}'", do=do)
     return experiment.presets[name]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lever_pipe.base.errors import ConfigError, StoreError
 from lever_pipe.commands.telling import as_json, counted, in_columns
-from lever_pipe.experiment.config import StoreSettings as Settings
+from lever_pipe.experiment.studies import StoreSettings as Settings
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.runtime.snakemake_adapter import configuration_of
 from lever_pipe.runtime.store import GB, Store

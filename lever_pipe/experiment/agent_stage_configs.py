@@ -51,8 +51,6 @@ class AgentRun(Section):
 
 @identity_of("prepare_tasks", "intention.sources.{source}", of="intention.tasks")
 class PrepareTasksConfig(Section):
-    """Identity of `prepare_tasks`."""
-
     source: str
     synthetic: Annotated[SyntheticTasks | None, Planned("generator")]
     """None where files are read."""
@@ -60,8 +58,6 @@ class PrepareTasksConfig(Section):
 
 @identity_of("warm_start_agent", CODEC, of="intention")
 class WarmStartAgentConfig(Section):
-    """Identity of `warm_start_agent`."""
-
     policy: OfPolicy
     warm_start: WarmStart
     environment: Environment
@@ -102,16 +98,12 @@ class EvaluateAgentConfig(EvaluateStartConfig, AgentRun):
 
 @identity_of("collect_agents")
 class CollectAgentsConfig(Section):
-    """Identity of `collect_agents`."""
-
     runs: Annotated[tuple[AgentRun, ...], Planned("agent_runs")]
     """One for each of the files of every kind."""
 
 
 @identity_of("collect_dialogues", of="intention")
 class CollectDialoguesConfig(Section):
-    """Identity of `collect_dialogues`."""
-
     runs: Annotated[tuple[AgentRun, ...], Planned("agent_runs")]
     """One for each of the files."""
     arms: Arms
@@ -131,8 +123,6 @@ class ComparedArms(Section):
 
 @identity_of("compare_arms", of="intention")
 class CompareArmsConfig(ComparedArms):
-    """Identity of `compare_arms`."""
-
     swept: Annotated[tuple[AgentArm, ...], Planned("swept_arms")] = Field((), exclude_if=not_)
     """The arms of sweeps."""
     n_resamples: int = 10_000

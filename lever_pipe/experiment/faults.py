@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.sections import Section
-from lever_pipe.experiment.config import Emulate, Epoch, KlBeta
+from lever_pipe.experiment.config import Epoch, KlBeta
+from lever_pipe.experiment.evaluation_config import Emulate
 
 CONTROL = "none"
 ALL = "all"

@@ -14,7 +14,11 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, one_of, rule, some_of
-from lever_pipe.experiment.config import BASELINES, ArmSettings, Baselines, Data, KlBeta, LvlmSettings, RlData
+from lever_pipe.experiment.config import ArmSettings, KlBeta
+from lever_pipe.experiment.data_config import Data
+from lever_pipe.experiment.evaluation_config import BASELINES, Baselines
+from lever_pipe.experiment.lvlm_config import LvlmSettings
+from lever_pipe.experiment.rl_data_config import RlData
 
 NAME = "[A-Za-z0-9_]{1,64}"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
@@ -127,13 +131,6 @@ class Grid(Section):
     def excluded(self, corner: Corner, preset: str) -> str:
         """Return why an arm does not run in a corner; nothing where it does."""
         return next((each.why for each in self.exclude if each.names(corner, preset)), "")
-
-    @rule
-    def _arms_differ(self) -> Iterator[Fault]:
-        presets = [arm.preset for arm in self.arms]
-        for index, name in enumerate(presets):
-            if name in presets[:index]:
-                yield ("arms", index, "preset"), f"must differ from the earlier arms', got {name!r}. Merge the arms."
 
     @rule
     def _reference_is_an_arm(self) -> Iterator[Fault]:

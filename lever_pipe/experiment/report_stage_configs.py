@@ -9,7 +9,8 @@ from pydantic import Field
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import AgentGrpo, Environment
 from lever_pipe.experiment.agent_stage_configs import ComparedArms
-from lever_pipe.experiment.config import ArmSettings, Emulate, Preset
+from lever_pipe.experiment.config import ArmSettings, Preset
+from lever_pipe.experiment.evaluation_config import Emulate
 from lever_pipe.experiment.stage_configs import Guard, MainPreset, Planned, Setting, Sweeps, identity_of
 
 
@@ -35,8 +36,6 @@ class ShownAgents(ComparedArms):
 
 @identity_of("plot_figures")
 class PlotFiguresConfig(Section):
-    """Identity of `plot_figures`."""
-
     studies: Annotated[tuple[ShownStudy, ...], Planned("studies")]
     main_preset: MainPreset
     arms: Annotated[tuple[ArmSettings, ...], Setting("written_arms")] = ()
@@ -56,7 +55,5 @@ class ReportedRun(PlotFiguresConfig):
 
 @identity_of("build_report", of="report")
 class BuildReportConfig(ReportedRun):
-    """Identity of `build_report`."""
-
     title: str
     language: Literal["en", "zh"] = "en"

@@ -17,32 +17,13 @@ from pydantic import Field
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import PolicyRef
-from lever_pipe.base.sections import Section
-from lever_pipe.experiment.config import (
-    VISION_BYTES,
-    AnswerSettings,
-    Balance,
-    Beams,
-    Distil,
-    Epoch,
-    EvaluatedCells,
-    ExampleSettings,
-    Grpo,
-    ImportFormat,
-    KlBeta,
-    OnPolicy,
-    Pools,
-    PrimaryCells,
-    ProposalSettings,
-    Rce,
-    Reward,
-    Seed,
-    Selector,
-    Sft,
-    Sweep,
-    WorldData,
-)
+from lever_pipe.base.sections import Section, Seed
+from lever_pipe.experiment.config import Distil, Epoch, Grpo, KlBeta, OnPolicy, Rce, Reward, Selector, Sft, Sweep
+from lever_pipe.experiment.data_config import ExampleSettings, Pools, WorldData
+from lever_pipe.experiment.evaluation_config import EvaluatedCells, PrimaryCells
 from lever_pipe.experiment.faults import EmulatedPolicy
+from lever_pipe.experiment.lvlm_config import VISION_BYTES, AnswerSettings
+from lever_pipe.experiment.rl_data_config import Balance, Beams, ImportFormat, ProposalSettings
 
 
 class Runtime(Section):
@@ -131,8 +112,6 @@ OfLvlm = Annotated[LvlmConfig, Planned("lvlm")]
 
 @identity_of("generate_world", of="data")
 class GenerateWorldConfig(Section):
-    """Identity of `generate_world`."""
-
     world: WorldData
 
 
@@ -143,8 +122,6 @@ class PrepareExamplesConfig(ExampleSettings):
 
 @identity_of("embed_examples", "lever.encoders.{member}", of=Planned("encoder"))
 class EmbedExamplesConfig(Section):
-    """Identity of `embed_examples`."""
-
     member: str
     model_identity: Annotated[str, Planned("encoder_identity")]
     batch_size: int
@@ -152,8 +129,6 @@ class EmbedExamplesConfig(Section):
 
 @identity_of("sample_pools", "lever.samplers.{pools.sampler}")
 class SamplePoolsConfig(Section):
-    """Identity of `sample_pools`."""
-
     pools: Annotated[Pools, Setting("pools")]
     n_rl_queries: Annotated[int, Setting("rl_data.n_queries")]
     rl_seed: Annotated[Seed, Setting("rl_data.seed")]
@@ -178,8 +153,6 @@ class GenerateRlDataConfig(Section):
 
 @identity_of("search_beams", LVLM, of="beams")
 class SearchBeamsConfig(Beams):
-    """Identity of `search_beams`."""
-
     lvlm: OfLvlm
 
 
@@ -191,15 +164,11 @@ class InputsAlone(Section):
 
 @identity_of("merge_rl_data", of="rl_data")
 class MergeRlDataConfig(Section):
-    """Identity of `merge_rl_data`."""
-
     balance: Balance | None = None
 
 
 @identity_of("import_rl_data", of="rl_data")
 class ImportRlDataConfig(Section):
-    """Identity of `import_rl_data`."""
-
     balance: Annotated[Balance | None, Planned("balance_of_import")] = None
     """None where the LVLM answers anew: `merge_rl_data` balances by these answers."""
 
@@ -213,15 +182,11 @@ class ImportRlDataConfig(Section):
 
 @identity_of("reward_groups")
 class RewardGroupsConfig(Section):
-    """Identity of `reward_groups`."""
-
     reward: Annotated[Reward, Planned("reward")]
 
 
 @identity_of("initialise_selector", *SELECTOR, of=OF_PRESET)
 class InitialiseSelectorConfig(Section):
-    """Identity of `initialise_selector`."""
-
     preset: Annotated[str, Wildcard("preset")]
     selector: Selector
     seed: OfSeed
@@ -248,15 +213,11 @@ class TrainingFromBaseConfig(TrainingConfig):
 
 @identity_of("train_sft_epoch", *SELECTOR, of=OF_PRESET)
 class TrainSftEpochConfig(TrainingConfig):
-    """Identity of `train_sft_epoch`."""
-
     sft: Sft
 
 
 @identity_of("train_rce_epoch", *SELECTOR, of=OF_PRESET)
 class TrainRceEpochConfig(TrainingConfig):
-    """Identity of `train_rce_epoch`."""
-
     rce: Rce
     rce_from_sft_epoch: int = 0
     """Its first epoch's start, by name; 0 for the untrained selector."""
@@ -264,16 +225,12 @@ class TrainRceEpochConfig(TrainingConfig):
 
 @identity_of("train_grpo_epoch", *SELECTOR, of=OF_PRESET)
 class TrainGrpoEpochConfig(TrainingFromBaseConfig):
-    """Identity of `train_grpo_epoch`."""
-
     grpo: Grpo
     kl_beta: Annotated[KlBeta, Wildcard("beta")]
 
 
 @identity_of("train_on_policy_epoch", LVLM, *SELECTOR, of=OF_PRESET)
 class TrainOnPolicyEpochConfig(TrainingFromBaseConfig):
-    """Identity of `train_on_policy_epoch`."""
-
     objective: Annotated[Literal["on_policy", "reinforce"], Wildcard("objective")]
     """GRPO, or the plain score function with a baseline."""
     lvlm: OfLvlm
@@ -283,8 +240,6 @@ class TrainOnPolicyEpochConfig(TrainingFromBaseConfig):
 
 @identity_of("train_distil_epoch", *SELECTOR, of=OF_PRESET)
 class TrainDistilEpochConfig(TrainingFromBaseConfig):
-    """Identity of `train_distil_epoch`."""
-
     distil: Distil
 
 
@@ -297,15 +252,11 @@ class ContinuedRce(Rce):
 
 @identity_of("train_continued_epoch", *SELECTOR, of=OF_PRESET)
 class TrainContinuedEpochConfig(TrainingFromBaseConfig):
-    """Identity of `train_continued_epoch`."""
-
     continued: Annotated[ContinuedRce, Planned("continued_rce")]
 
 
 @identity_of("measure_rewards", of="presets.{arms[0].preset}.grpo")
 class MeasureRewardsConfig(Section):
-    """Identity of `measure_rewards`."""
-
     rewards: Annotated[tuple[Reward, ...], Planned("rewards")]
     """Under which the groups are looked at."""
     kept: Annotated[Counts, Planned("kept")]
@@ -317,16 +268,12 @@ class MeasureRewardsConfig(Section):
 
 @identity_of("select_demonstrations", *SELECTOR)
 class SelectDemonstrationsConfig(Section):
-    """Identity of `select_demonstrations`."""
-
     selector: Annotated[Selector, Planned("selector")]
     shots: MostShots
 
 
 @identity_of("select_baseline", of="baselines")
 class SelectBaselineConfig(Section):
-    """Identity of `select_baseline`."""
-
     baseline: Annotated[str, Wildcard("baseline")]
     shots: MostShots
     seed: Seed
@@ -334,8 +281,6 @@ class SelectBaselineConfig(Section):
 
 @identity_of("select_own")
 class SelectOwnConfig(Section):
-    """Identity of `select_own`."""
-
     own: Annotated[str, Wildcard("own")]
     module: Annotated[str, Planned("own_module")]
     """Member of `lever/policies` that selects; empty where a file says what is selected."""
@@ -344,16 +289,12 @@ class SelectOwnConfig(Section):
 
 @identity_of("answer_prompts", LVLM, of="evaluation")
 class AnswerPromptsConfig(Section):
-    """Identity of `answer_prompts`."""
-
     lvlm: OfLvlm
     shots: Counts
 
 
 @identity_of("check_world", LVLM)
 class CheckWorldConfig(Section):
-    """Identity of `check_world`."""
-
     lvlm: OfLvlm
     seed: Seed = 0
     n_stock_prompts: int = 96
@@ -366,15 +307,11 @@ class CheckWorldConfig(Section):
 
 @identity_of("score_answers", of="evaluation")
 class ScoreAnswersConfig(EvaluatedCells):
-    """Identity of `score_answers`."""
-
     policy: Annotated[PolicyRef, Planned("policy")]
 
 
 @identity_of("collect_results", of="evaluation")
 class CollectResultsConfig(Section):
-    """Identity of `collect_results`."""
-
     main_preset: MainPreset
     evaluated: Evaluated
     """Policies that must have every cell of samples x shots."""
@@ -392,8 +329,6 @@ class CollectResultsConfig(Section):
 
 @identity_of("collect_samples", of="evaluation")
 class CollectSamplesConfig(Section):
-    """Identity of `collect_samples`."""
-
     main_preset: MainPreset
     policies: Annotated[Names, Planned("sampled")]
     """One for each of the `answers` and of `per_question`."""
@@ -405,8 +340,6 @@ class CollectSamplesConfig(Section):
 
 @identity_of("collect_lineage")
 class CollectLineageConfig(Section):
-    """Identity of `collect_lineage`."""
-
     presets: Annotated[Names, Planned("presets")]
     """One for each of the `rewards`."""
     batch_sizes: Annotated[Counts, Planned("batch_sizes")]
@@ -417,8 +350,6 @@ class CollectLineageConfig(Section):
 
 @identity_of("measure_agreement", of="evaluation")
 class MeasureAgreementConfig(Section):
-    """Identity of `measure_agreement`."""
-
     policies: Evaluated
     """One for each of the `selections`."""
     starts: Annotated[Names, Planned("starts")]
@@ -428,8 +359,6 @@ class MeasureAgreementConfig(Section):
 
 @identity_of("compare_policies", of="evaluation")
 class ComparePoliciesConfig(Section):
-    """Identity of `compare_policies`."""
-
     main_preset: MainPreset
     data: Annotated[str, Setting("data.source")]
     """`world` or `files`."""
@@ -457,8 +386,6 @@ class EvaluatedCell(Section):
 
 @identity_of("compare_cells", of="evaluation")
 class CompareCellsConfig(Section):
-    """Identity of `compare_cells`."""
-
     evaluated: Annotated[tuple[EvaluatedCell, ...], Planned("evaluated_cells")]
     """One for each of the `per_question`."""
     reference: Annotated[str, Setting("grid.reference")]
@@ -488,12 +415,9 @@ class MissingCell(Section):
 
 @identity_of("build_grid", of="evaluation")
 class BuildGridConfig(Section):
-    """Identity of `build_grid`."""
-
     title: Annotated[str, Setting("report.title")]
     samples: Counts
     shots: Counts
-    reference: Annotated[str, Setting("grid.reference")]
     missing: Annotated[tuple[MissingCell, ...], Planned("missing_cells")]
     kinds: Annotated[dict[str, SelectorKind], Planned("selector_kinds")]
     """By preset."""
@@ -519,8 +443,6 @@ class ClaimArm(Section):
 
 @identity_of("check_claims", of=Planned("claims"))
 class CheckClaimsConfig(Section):
-    """Identity of `check_claims`."""
-
     main_preset: MainPreset
     base_rce_epoch: Epoch | None = None
     seed: Annotated[Seed, Setting("evaluation.seed")]
@@ -535,15 +457,11 @@ class CheckClaimsConfig(Section):
 
 @identity_of("emulate_grpo_epoch", *(name.replace("{", "{training.") for name in SELECTOR))
 class EmulateGrpoEpochConfig(Section):
-    """Identity of `emulate_grpo_epoch`."""
-
     training: Annotated[TrainGrpoEpochConfig, Planned("emulated_training")]
 
 
 @identity_of("emulate_untouched", *SELECTOR, of="presets.{emulate.preset}")
 class EmulateUntouchedConfig(Section):
-    """Identity of `emulate_untouched`."""
-
     preset: Annotated[str, Setting("emulate.preset")]
     selector: Selector
     grpo: Grpo
@@ -554,8 +472,6 @@ class EmulateUntouchedConfig(Section):
 
 @identity_of("emulate_selections", *SELECTOR, of="presets.{emulate.preset}")
 class EmulateSelectionsConfig(Section):
-    """Identity of `emulate_selections`."""
-
     arm: Annotated[str, Wildcard("arm")]
     selector: Selector
     shots: MostShots
@@ -566,19 +482,13 @@ class EmulateSelectionsConfig(Section):
 
 
 @identity_of("emulate_first_items", *SELECTOR)
-class EmulateFirstItemsConfig(Section):
-    """Identity of `emulate_first_items`."""
-
-    selector: Annotated[Selector, Planned("selector")]
-    shots: MostShots
+class EmulateFirstItemsConfig(SelectDemonstrationsConfig):
     items: Annotated[int, Wildcard("offered")]
     """First train items that every query is offered in place of its own pool."""
 
 
 @identity_of("score_emulation", of="evaluation")
 class ScoreEmulationConfig(Section):
-    """Identity of `score_emulation`."""
-
     policies: Annotated[tuple[EmulatedPolicy, ...], Planned("emulated_policies")]
     """One for each of the `selections`."""
     samples: Counts

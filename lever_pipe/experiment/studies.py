@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,49 +22,66 @@ from lever_pipe.base.parsing import (
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, cut, dotted, one_of, rule, shown
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import AgentArm, Intention
-from lever_pipe.experiment.config import (
-    AUTO,
-    TRAIN_IDS,
-    ArmSettings,
-    Baselines,
-    Beams,
-    Data,
-    Emulate,
-    EncoderSettings,
-    EvaluationSettings,
-    LvlmSettings,
-    Pools,
-    Preset,
-    Report,
-    RlData,
-    Selector,
-    StoreSettings,
-    Sweep,
-    swept,
-)
+from lever_pipe.experiment.config import TRAIN_IDS, ArmSettings, Preset, Selector, Sweep, swept
+from lever_pipe.experiment.data_config import Data, EncoderSettings, Pools
+from lever_pipe.experiment.evaluation_config import Baselines, Emulate, EvaluationSettings
 from lever_pipe.experiment.grid_config import Grid
+from lever_pipe.experiment.lvlm_config import AUTO, LvlmSettings
+from lever_pipe.experiment.rl_data_config import Beams, RlData
 from lever_pipe.experiment.sweep_cells import expanded, faults_of
 
+EACH = "*"
+"""Stands for each key of a mapping, or each place of a list."""
 MEMBERS: Mapping[tuple[str, ...], str] = {
     ("data", "reader"): "lever/datasets",
     ("encoder", "member"): "lever/encoders",
+    ("pools", "encoder", "member"): "lever/encoders",
     ("pools", "sampler"): "lever/samplers",
     ("lvlm", "member"): "lvlms",
+    ("presets", EACH, "selector", "network"): "lever/networks",
+    ("presets", EACH, "selector", "head"): "lever/heads",
+    ("grid", "data", EACH, "reader"): "lever/datasets",
+    ("grid", "samplers", EACH): "lever/samplers",
+    ("grid", "lvlms", EACH, "member"): "lvlms",
     ("intention", "tasks", "source"): "intention/sources",
     ("intention", "simulator", "kind"): "intention/simulators",
     ("intention", "model", "codec"): "intention/codecs",
 }
 """Keys that name a module, and the folder that holds it."""
-MEMBERS_OF_SELECTORS: Mapping[str, str] = {"network": "lever/networks", "head": "lever/heads"}
-"""The same, of each preset's selector."""
-OTHER_NAMES: Mapping[tuple[str, ...], tuple[str, ...]] = {("lvlm", "member"): (AUTO,)}
-"""What a key may say besides."""
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = {"lvlms": (AUTO,)}
+"""What a key may say besides, by folder."""
 PROJECT = Path(__file__).resolve().parents[2]
 OWN = (
     *(".ci", ".git", ".snakemake", ".venv", "benchmarks", "config", "docs", "envs", "lever_pipe", "profiles"),
     *("resources", "tests", "workflow"),
 )
 """Folders of the project in which nothing is made."""
+
+
+class StoreSettings(Section):
+    """Where finished work is kept beyond `results`, so that it comes back without being computed; changes no number."""
+
+    folder: FilePath = Field(".lever_pipe/store", min_length=1)
+    """Kept jobs and the ledger of LVLM answers; several working directories and users may share one. `~` works."""
+    max_gb: float = Field(20.0, gt=0)
+    """How much the kept jobs may take; beyond it those go that were not used for the longest time."""
+
+    @rule
+    def _home_is_known(self) -> Iterator[Fault]:
+        try:
+            Path(self.folder).expanduser()
+        except RuntimeError:
+            yield ("folder",), f"must begin with a known home, got {self.folder}. Write the whole path."
+
+
+class Report(Section):
+    """What the report is called and how it is written; changes no number of the study."""
+
+    title: str = ""
+    """Of the main page; empty for one that names the studies."""
+    language: Literal["en", "zh"] = "en"
+    guard: Literal["footnote", "strict"] = "footnote"
+    """What happens to a row that differs from its neighbours in more than the compared factor."""
 
 
 class Experiment(Section):
@@ -115,6 +132,13 @@ class Experiment(Section):
         grid = self.grid.data if "grid" in self.studies else {}
         return own | {f"grid.data.{name}": data for name, data in grid.items()}
 
+    def _placed_rl_data(self) -> Iterator[tuple[Place, RlData]]:
+        """Yield the experiment's RL data, and those that a data set of the grid has of its own."""
+        yield ("rl_data",), self.rl_data
+        for name, data in self.grid.data.items() if "grid" in self.studies else ():
+            if data.rl_data is not None:
+                yield ("grid", "data", name, "rl_data"), data.rl_data
+
     @rule
     def _folders_are_their_own(self) -> Iterator[Fault]:
         """Refuse to write where the project, or something else than a folder, lies."""
@@ -147,16 +171,18 @@ class Experiment(Section):
 
     @rule
     def _arms_name_presets(self) -> Iterator[Fault]:
-        for place, name in self._presets_of_arms():
-            yield from one_of(place, name, sorted(self.presets), "Name one of them or add the preset.")
+        for place, arm in self._placed_arms():
+            do = "Name one of them or add the preset."
+            yield from one_of((*place, "preset"), arm.preset, sorted(self.presets), do)
 
     @rule
     def _arms_differ(self) -> Iterator[Fault]:
         seen = set()
-        for place, name in self._presets_of_arms():
-            if name in seen:
-                yield place, f"must differ from the presets of earlier arms, got {name!r}. Merge the arms."
-            seen.add(name)
+        for (*study, index), arm in self._placed_arms():
+            if (*study, arm.preset) in seen:
+                said = f"must differ from the presets of earlier arms, got {arm.preset!r}. Merge the arms."
+                yield (*study, index, "preset"), said
+            seen.add((*study, arm.preset))
 
     @rule
     def _sweeps_are_over_keys_of_arms(self) -> Iterator[Fault]:
@@ -169,17 +195,11 @@ class Experiment(Section):
             yield ("intention", *place), text
 
     def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
-        yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))
+        """Yield the arms that name a preset with their places."""
+        yield from ((("arms", place), arm) for place, arm in enumerate(self.arms) if hasattr(arm, "preset"))
         if "grid" in self.studies:
-            yield from ((("grid", "arms", index), arm) for index, arm in enumerate(self.grid.arms))
-
-    def _all_arms(self) -> list[ArmSettings]:
-        return [arm for _, arm in self._placed_arms()]
-
-    def _presets_of_arms(self) -> Iterator[tuple[Place, str]]:
-        for index, arm in enumerate(self.arms):
-            if hasattr(arm, "preset"):
-                yield ("arms", index, "preset"), arm.preset
+            of_grid = enumerate(self.grid.arms)
+            yield from ((("grid", "arms", place), arm) for place, arm in of_grid if hasattr(arm, "preset"))
 
     @rule
     def _grid_is_whole(self) -> Iterator[Fault]:
@@ -188,11 +208,10 @@ class Experiment(Section):
         for name, axis in (("data", self.grid.data), ("samplers", self.grid.samplers), ("lvlms", self.grid.lvlms)):
             if not axis:
                 yield ("grid", name), "must name at least one value where study `grid` runs, got none. Add one."
-        if self.grid.baselines.names == ("random",) and not self.grid.arms and not self.grid.policies:
-            yield ("grid", "arms"), "must name an arm where random is the only baseline, got none. Add what to compare."
-        for index, arm in enumerate(self.grid.arms):
-            place = ("grid", "arms", index, "preset")
-            yield from one_of(place, arm.preset, sorted(self.presets), "Name one of them or add the preset.")
+        arms = [arm for at in self.grid.corners for arm in self.grid.arms if not self.grid.excluded(at, arm.preset)]
+        if not {*self.grid.baselines.names} - {"random", "oracle"} and not arms and not self.grid.policies:
+            others = "must name an arm that some corner has where no other baseline than random and oracle is named"
+            yield ("grid", "arms"), f"{others}, got none. Add what to compare."
         for name, data in self.grid.data.items():
             largest, bound = max(self.evaluation.samples), f"grid.data.{name}.n_eval"
             yield from at_most(("evaluation", "samples"), largest, bound, data.n_eval)
@@ -200,12 +219,12 @@ class Experiment(Section):
     @rule
     def _variants_of_rl_data_share_their_jobs(self) -> Iterator[Fault]:
         """Which jobs there are is said once for all corners."""
-        for name, data in self.grid.data.items() if "grid" in self.studies else ():
-            for key in ("n_shards", "import_from", "import_format", "rescore") if data.rl_data else ():
-                own, common = getattr(data.rl_data, key), getattr(self.rl_data, key)
+        for place, rl_data in self._placed_rl_data():
+            for key in ("n_shards", "import_from", "import_format", "rescore"):
+                own, common = getattr(rl_data, key), getattr(self.rl_data, key)
                 if own != common:
                     bound = f"must be that of the experiment, rl_data.{key}={common}"
-                    yield ("grid", "data", name, "rl_data", key), f"{bound}, got {own}. Drop it."
+                    yield (*place, key), f"{bound}, got {own}. Drop it."
 
     @rule
     def _samples_are_evaluated(self) -> list[Fault]:
@@ -217,20 +236,23 @@ class Experiment(Section):
         return at_most(("evaluation", "shots"), max(self.evaluation.shots), "pools.size", self.pools.size)
 
     @rule
-    def _proposed_shots_fit_into_pools(self) -> list[Fault]:
-        return at_most(("rl_data", "shots"), self.rl_data.shots, "pools.size", self.pools.size)
+    def _proposed_shots_fit_into_pools(self) -> Iterator[Fault]:
+        for place, rl_data in self._placed_rl_data():
+            yield from at_most((*place, "shots"), rl_data.shots, "pools.size", self.pools.size)
 
     @rule
     def _beams_are_within_their_pools(self) -> Iterator[Fault]:
-        if not any(getattr(arm, "sft_epochs", 0) for arm in self._all_arms()):
+        if not any(getattr(arm, "sft_epochs", 0) for _, arm in self._placed_arms()):
             return
-        yield from at_most(("beams", "anchors"), self.beams.anchors, "rl_data.n_queries", self.rl_data.n_queries)
+        for place, rl_data in self._placed_rl_data():
+            bound = dotted((*place, "n_queries"))
+            yield from at_most(("beams", "anchors"), self.beams.anchors, bound, rl_data.n_queries)
         yield from at_most(("beams", "shots"), self.beams.shots, "pools.size", self.pools.size)
 
     @rule
     def _train_ids_learn_beams_alone(self) -> Iterator[Fault]:
         for place, arm in self._placed_arms():
-            preset = self.presets.get(getattr(arm, "preset", ""))
+            preset = self.presets.get(arm.preset)
             if preset is None or not hasattr(arm, "sft_epochs") or preset.selector.network != TRAIN_IDS:
                 continue
             bound = f"with selector.network: train_ids of preset {arm.preset!r}"
@@ -248,7 +270,7 @@ class Experiment(Section):
     @rule
     def _rce_starts_from_an_sft_epoch_that_is_trained(self) -> Iterator[Fault]:
         for where, arm in self._placed_arms():
-            preset = self.presets.get(getattr(arm, "preset", ""))
+            preset = self.presets.get(arm.preset)
             if preset is not None and hasattr(arm, "sft_epochs"):
                 place, bound = ("presets", arm.preset, "rce_from_sft_epoch"), f"{dotted(where)}.sft_epochs"
                 do = "Lower it or train more epochs."
@@ -258,32 +280,31 @@ class Experiment(Section):
     def _step_embeddings_are_trained(self) -> Iterator[Fault]:
         """A step without an embedding could not be scored, and one that no selection reaches keeps random numbers."""
         most, name = max(self.evaluation.shots), "evaluation.shots"
-        for preset in sorted({arm.preset for arm in self._all_arms() if hasattr(arm, "preset")} & self.presets.keys()):
+        for preset in sorted({arm.preset for _, arm in self._placed_arms()} & self.presets.keys()):
             steps, place = self.presets[preset].selector.steps, ("presets", preset, "selector", "steps")
-            drawn = max(self.rl_data.shots, *self.presets[preset].on_policy.shots)
-            if steps and not max(most, drawn) <= steps:
-                bound = f"must be 0 or at least {max(most, drawn)}, the most shots that are evaluated or trained"
+            stored = {dotted((*of, "shots")): rl_data.shots for of, rl_data in self._placed_rl_data()}
+            fewest, drawn = min(stored, key=stored.__getitem__), self.presets[preset].on_policy.shots
+            needed = max(most, *stored.values(), *drawn)
+            if 0 < steps < needed:
+                bound = f"must be 0 or at least {needed}, the most shots that are evaluated or trained"
                 yield place, f"{bound}, got {steps}. Raise it, or write steps: 0."
-            elif steps and self.rl_data.shots < most:
-                bound = f"must be 0 where rl_data.shots={self.rl_data.shots} is below the largest of {name}, {most}"
-                yield place, f"{bound}, got {steps}. Later rows would not be trained: raise rl_data.shots."
+            elif steps and stored[fewest] < most:
+                bound = f"must be 0 where {fewest}={stored[fewest]} is below the largest of {name}, {most}"
+                yield place, f"{bound}, got {steps}. Later rows would not be trained: raise {fewest}."
 
     @rule
     def _drawn_shots_fit_into_pools(self) -> Iterator[Fault]:
-        for name in sorted(
-            {arm.preset for arm in self._all_arms() if getattr(arm, "on_policy", None)} & self.presets.keys()
-        ):
+        drawing = {arm.preset for _, arm in self._placed_arms() if getattr(arm, "on_policy", None)}
+        for name in sorted(drawing & self.presets.keys()):
             place, largest = ("presets", name, "on_policy", "shots"), max(self.presets[name].on_policy.shots)
             yield from at_most(place, largest, "pools.size", self.pools.size)
 
     @rule
-    def _world_has_rl_queries(self) -> list[Fault]:
-        worlds = {key: data.world for key, data in self._generated().items()}
-        found = [
-            at_most(("rl_data", "n_queries"), self.rl_data.n_queries, f"{key}.world.n_train", world.n_train)
-            for key, world in worlds.items()
-        ]
-        return [fault for faults in found for fault in faults]
+    def _world_has_rl_queries(self) -> Iterator[Fault]:
+        own = {place[:-1]: (place, rl_data) for place, rl_data in self._placed_rl_data()}
+        for key, data in self._generated().items():
+            place, rl_data = own.get(tuple(key.split(".")), own[()])
+            yield from at_most((*place, "n_queries"), rl_data.n_queries, f"{key}.world.n_train", data.world.n_train)
 
     @rule
     def _world_fills_pools(self) -> Iterator[Fault]:
@@ -320,10 +341,8 @@ class Experiment(Section):
             bound = f"must name a preset with selector.network: {Selector().network}"
             yield place, f"{bound}, got {emulate.preset!r}. Published runs had it."
         if preset.selector.head != "static":
-            yield (
-                place,
-                f"must name a preset with selector.head: static, got {emulate.preset!r}. Published runs had it.",
-            )
+            bound = "must name a preset with selector.head: static"
+            yield place, f"{bound}, got {emulate.preset!r}. Published runs had it."
         if preset.selector.dropout == preset.selector.attention_dropout == 0:
             yield place, f"must name a preset with dropout, got {emulate.preset!r}. Without it that arm shows nothing."
 
@@ -370,20 +389,13 @@ def _with_grid_laid_over(values: Mapping[str, Any]) -> Mapping[str, Any]:
     grid = values.get("grid") if isinstance(values, Mapping) else None
     if not isinstance(grid, Mapping):
         return values
-    whole = dict(grid)
-    for axis, section in (("data", "data"), ("lvlms", "lvlm")):
-        named = grid.get(axis)
-        if isinstance(named, Mapping):
-            whole[axis] = {name: _laid_over(values.get(section, {}), of) for name, of in named.items()}
-            if section == "data":
-                whole[axis] = {name: _with_own_rl_data(of, values) for name, of in whole[axis].items()}
-    return {**values, "grid": whole}
-
-
-def _with_own_rl_data(data: Any, values: Mapping[str, Any]) -> Any:
-    if not isinstance(data, Mapping) or not isinstance(data.get("rl_data"), Mapping):
-        return data
-    return {**data, "rl_data": _laid_over(values.get("rl_data", {}), data["rl_data"])}
+    below = {"data": values.get("data"), "lvlms": values.get("lvlm")}
+    named = {axis: grid[axis] for axis in below if isinstance(grid.get(axis), Mapping)}
+    whole = {axis: {name: _laid_over(below[axis], of) for name, of in each.items()} for axis, each in named.items()}
+    for name, data in whole.get("data", {}).items():
+        if isinstance(data, Mapping) and isinstance(data.get("rl_data"), Mapping):
+            whole["data"][name] = {**data, "rl_data": _laid_over(values.get("rl_data"), data["rl_data"])}
+    return {**values, "grid": {**grid, **whole}}
 
 
 def _laid_over(below: Any, above: Any) -> Any:
@@ -394,30 +406,29 @@ def _laid_over(below: Any, above: Any) -> Any:
 
 def _unknown_members(experiment: Experiment) -> list[str]:
     lines: list[str] = []
-    for path, kind in [*MEMBERS.items(), *_members_of_presets(experiment)]:
-        name: Any = experiment
-        for key in path:
-            name = name.get(key) if isinstance(name, dict) else getattr(name, key, None)
-        if isinstance(name, str) and name not in (*available(kind), *OTHER_NAMES.get(path, ())):
-            seen = unknown_member(kind, name)
-            lines.append(f"{dotted(path)}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
-    own = getattr(getattr(experiment, "grid", None), "policies", {})
-    for name in [name for name, of in own.items() if not of.selections and name not in available("lever/policies")]:
-        do = "Name a file of selections, or put the module into a folder that LEVER_PIPE_MEMBERS names."
-        lines.append(f"grid.policies.{name}: must be a module lever/policies/{name}.py, got none. {do}")
-    for index, name in enumerate(getattr(getattr(experiment, "grid", None), "samplers", ())):
-        if name not in available("lever/samplers"):
-            seen = unknown_member("lever/samplers", name)
-            lines.append(
-                f"grid.samplers[{index}]: must be a module of lever_pipe/lever/samplers, got {seen}. {MEMBER_REMEDY}"
-            )
+    for path, kind in MEMBERS.items():
+        for place, name in _values_at(experiment, path):
+            if isinstance(name, str) and name not in (*available(kind), *OTHER_NAMES.get(kind, ())):
+                seen = unknown_member(kind, name)
+                lines.append(f"{dotted(place)}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
+    for (*_, name), of in _values_at(experiment, ("grid", "policies", EACH)):
+        if not of.selections and name not in available("lever/policies"):
+            do = "Name a file of selections, or put the module into a folder that LEVER_PIPE_MEMBERS names."
+            lines.append(f"grid.policies.{name}: must be a module lever/policies/{name}.py, got none. {do}")
     return lines
 
 
-def _members_of_presets(experiment: Experiment) -> Iterator[tuple[tuple[str, ...], str]]:
-    for preset in getattr(experiment, "presets", {}):
-        for key, kind in MEMBERS_OF_SELECTORS.items():
-            yield ("presets", preset, "selector", key), kind
+def _values_at(value: Any, path: Sequence[str]) -> Iterator[tuple[Place, Any]]:
+    """Yield what stands at a path with its place; nothing where a fault has left it out."""
+    if not path:
+        yield (), value
+        return
+    head, *rest = path
+    found: Any = [(head, getattr(value, head, None))]
+    if head == EACH:
+        found = value.items() if isinstance(value, dict) else enumerate(value or ())
+    for key, one in found:
+        yield from (((key, *place), of) for place, of in _values_at(one, rest))
 
 
 def _taken(path: Path, *, may_be_home: bool) -> str:

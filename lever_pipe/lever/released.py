@@ -20,7 +20,8 @@ from lever_pipe.base.parsing import load_member
 from lever_pipe.base.records import Example, ExampleId, Pool, Row
 from lever_pipe.base.sections import Section
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.config import TRAIN_IDS, Pools, Selector
+from lever_pipe.experiment.config import TRAIN_IDS, Selector
+from lever_pipe.experiment.data_config import Pools
 from lever_pipe.experiment.stage_configs import EmbedExamplesConfig
 from lever_pipe.lever.encoders.protocol import Encoder
 from lever_pipe.lever.samplers.protocol import SamplingView

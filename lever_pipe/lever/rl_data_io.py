@@ -23,7 +23,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Example, RlGroup, Trajectory
 from lever_pipe.base.sections import dotted
 from lever_pipe.base.storage import read_json, read_rows, shortened, write_text
-from lever_pipe.experiment.config import Balance
+from lever_pipe.experiment.rl_data_config import Balance
 from lever_pipe.metrics.vqa_accuracy import Normalisation, normalise_answer, vqa_accuracy
 
 FIX_VERSION = "v3"
@@ -220,18 +220,18 @@ def summarise(groups: Sequence[RlGroup]) -> dict[str, int | float]:
     trajectories of each accuracy level.
     """
     rows = [trajectory for group in groups for trajectory in group.pointer_candidates]
-    sizes = [len(group.pointer_candidates) for group in groups] or [0]
+    sizes = [len(group.pointer_candidates) for group in groups]
     positives = [sum(t.vqa_correct for t in group.pointer_candidates) for group in groups]
     with_positive = sum(n > 0 for n in positives)
-    all_positive = sum(0 < n == size for n, size in zip(positives, sizes, strict=False))
+    all_positive = sum(0 < n == size for n, size in zip(positives, sizes, strict=True))
     rewards = [t.vqa_correct + t.vqa_acc_score for t in rows] or [0.0]
     levels = Counter(round(trajectory.vqa_acc_score, 4) for trajectory in rows)
     return {
         "queries": len(groups),
         "trajectories": len(rows),
-        "traj_per_query": _rounded(statistics.fmean(sizes)),
-        "traj_min": min(sizes),
-        "traj_max": max(sizes),
+        "traj_per_query": _rounded(statistics.fmean(sizes or [0])),
+        "traj_min": min(sizes, default=0),
+        "traj_max": max(sizes, default=0),
         "positive_trajectories": sum(positives),
         "positive_pct": _percent(sum(positives), len(rows)),
         "queries_with_positive": with_positive,

@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from lever_pipe.base.shapes import require_shapes
 from lever_pipe.losses.kl import reference_penalty
-from lever_pipe.losses.reduction import group_standard_deviations, masked, mean_of_group_means, mean_over_queries
-from lever_pipe.losses.surrogate import clipped_surrogate
-
-
-@dataclass(frozen=True, slots=True)
-class GrpoTerms:
-    """Scalars of one step; `total = policy + kl_beta * penalty`, only these three have gradients.
-
-    Means are over a query's valid selections, then over queries; `clip_fraction` counts all selections alike.
-    """
-
-    policy: Tensor
-    """Clipped surrogate; lower is better."""
-    penalty: Tensor
-    """Mean k3 against the reference, at least 0, before weighting."""
-    total: Tensor
-    """What is minimised."""
-    mean_ratio: Tensor
-    """Mean of policy / behaviour; 1 before the first step."""
-    clip_fraction: Tensor
-    """Share of valid selections whose gradient the clip cuts."""
-    mean_advantage: Tensor
-    """0 by construction unless an advantage is clamped; to be asserted, not plotted."""
-    std_advantage: Tensor
-    """Mean over queries of the unbiased standard deviation of A within the group."""
-    max_advantage: Tensor
-    """Mean over queries of the largest |A| of the group."""
-    gradient_share: Tensor
-    """Share of queries with any non-zero advantage: the only ones that move the policy term."""
+from lever_pipe.losses.reduction import masked
+from lever_pipe.losses.surrogate import PolicyTerms, clipped_surrogate, policy_terms
 
 
 def grpo_terms(
@@ -48,7 +19,7 @@ def grpo_terms(
     clip_epsilon: float,
     kl_beta: float,
     behaviour_log_probs: Tensor | None = None,
-) -> GrpoTerms:
+) -> PolicyTerms:
     """Return the loss of a batch of groups and what there is to know about it.
 
     policy  = - mean_query mean_valid min(rho A, clip(rho, 1 - eps, 1 + eps) A)
@@ -87,18 +58,7 @@ def grpo_terms(
     advantages = masked(advantages.detach(), valid)
     surrogate = clipped_surrogate(log_ratio, advantages, valid, clip_epsilon)
     penalty = reference_penalty(log_probs, reference_log_probs, valid)
-    largest_B = advantages.abs().amax(dim=1)
-    return GrpoTerms(
-        policy=surrogate.loss,
-        penalty=penalty,
-        total=surrogate.loss + kl_beta * penalty,
-        mean_ratio=mean_of_group_means(log_ratio.detach().exp(), valid),
-        clip_fraction=surrogate.clip_fraction,
-        mean_advantage=mean_of_group_means(advantages, valid),
-        std_advantage=mean_over_queries(group_standard_deviations(advantages, valid), valid),
-        max_advantage=mean_over_queries(largest_B, valid),
-        gradient_share=mean_over_queries((largest_B > 0).to(advantages.dtype), valid),
-    )
+    return policy_terms(surrogate, penalty, log_ratio=log_ratio, advantages=advantages, valid=valid, kl_beta=kl_beta)
 
 
 def adapt_kl_beta(

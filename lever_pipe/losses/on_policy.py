@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from torch import Tensor
 
 from lever_pipe.base.shapes import require_shapes
-from lever_pipe.losses.reduction import group_standard_deviations, masked, mean_of_group_means, mean_over_queries
-from lever_pipe.losses.surrogate import SurrogateTerms, clipped_surrogate, score_function_surrogate
-
-
-@dataclass(frozen=True, slots=True)
-class OnPolicyTerms:
-    """Scalars of one step; `total = policy + kl_beta * penalty`, only these three have gradients.
-
-    Means are over a query's valid selections, then over queries: for `policy` over those that move it, for all others
-    over every query with a valid selection. `clip_fraction` counts all selections alike.
-    """
-
-    policy: Tensor
-    """Surrogate of the queries that are not skipped; 0 without any. Lower is better."""
-    penalty: Tensor
-    """Mean divergence from the reference, nats a selection, before weighting."""
-    total: Tensor
-    """What is minimised."""
-    mean_ratio: Tensor
-    """Mean of policy / behaviour; 1 before the first step on a batch."""
-    clip_fraction: Tensor
-    """Share of valid selections whose gradient the clip cuts; 0 without a clip."""
-    mean_advantage: Tensor
-    """0 by construction for advantages within the group, unless one is clamped."""
-    std_advantage: Tensor
-    """Mean over queries of the unbiased standard deviation of A within the group."""
-    max_advantage: Tensor
-    """Mean over queries of the largest |A| of the group."""
-    gradient_share: Tensor
-    """Share of queries with any non-zero advantage; the rest is skipped."""
+from lever_pipe.losses.reduction import masked, mean_of_group_means
+from lever_pipe.losses.surrogate import (
+    PolicyTerms,
+    SurrogateTerms,
+    clipped_surrogate,
+    policy_terms,
+    score_function_surrogate,
+)
 
 
 def on_policy_terms(
@@ -48,7 +26,7 @@ def on_policy_terms(
     valid: Tensor,
     clip_epsilon: float | None,
     kl_beta: float,
-) -> OnPolicyTerms:
+) -> PolicyTerms:
     """Return the loss of a batch of drawn groups and what there is to know about it.
 
     policy  = - mean_moving mean_valid min(rho A, clip(rho, 1 - eps, 1 + eps) A),  rho = policy / behaviour
@@ -84,28 +62,12 @@ def on_policy_terms(
     )
     advantages = masked(advantages.detach(), valid)
     log_ratio = masked(log_probs - behaviour_log_probs.detach(), valid)
-    largest_B = advantages.abs().amax(dim=1)
-    moving = valid & (largest_B > 0)[:, None]
-    surrogate = _surrogate(log_probs, log_ratio, advantages, moving, clip_epsilon)
+    moving = valid & (advantages.abs().amax(dim=1, keepdim=True) > 0)
+    if clip_epsilon is None:
+        loss = score_function_surrogate(log_probs, advantages, moving)
+        surrogate = SurrogateTerms(loss=loss, clip_fraction=loss.new_zeros(()))
+    else:
+        surrogate = clipped_surrogate(log_ratio, advantages, moving, clip_epsilon)
+    surrogate = replace(surrogate, clip_fraction=surrogate.clip_fraction * moving.sum() / valid.sum().clamp(min=1))
     penalty = mean_of_group_means(divergences, valid)
-    return OnPolicyTerms(
-        policy=surrogate.loss,
-        penalty=penalty,
-        total=surrogate.loss + kl_beta * penalty,
-        mean_ratio=mean_of_group_means(log_ratio.detach().exp(), valid),
-        clip_fraction=surrogate.clip_fraction * moving.sum() / valid.sum().clamp(min=1),
-        mean_advantage=mean_of_group_means(advantages, valid),
-        std_advantage=mean_over_queries(group_standard_deviations(advantages, valid), valid),
-        max_advantage=mean_over_queries(largest_B, valid),
-        gradient_share=mean_over_queries((largest_B > 0).to(advantages.dtype), valid),
-    )
-
-
-def _surrogate(
-    log_probs: Tensor, log_ratio: Tensor, advantages: Tensor, moving: Tensor, clip_epsilon: float | None
-) -> SurrogateTerms:
-    """Return the policy term over the selections of the queries that are not skipped."""
-    if clip_epsilon is not None:
-        return clipped_surrogate(log_ratio, advantages, moving, clip_epsilon)
-    loss = score_function_surrogate(log_probs, advantages, moving)
-    return SurrogateTerms(loss=loss, clip_fraction=loss.new_zeros(()))
+    return policy_terms(surrogate, penalty, log_ratio=log_ratio, advantages=advantages, valid=valid, kl_beta=kl_beta)

@@ -148,7 +148,7 @@ def _first_shown(prompt: TokenPrompt) -> tuple[Segment, ...]:
 def distinct_tokens(ordered: Sequence[TokenRequest], size_of: Callable[[Segment], int]) -> int:
     """Return the tokens of the tree of requests in its order: what any plan must compute, and need not exceed."""
     shared = [0, *(_shared(one.prompt, other.prompt) for one, other in pairwise(ordered))]
-    pairs = zip(ordered, shared, strict=False)
+    pairs = zip(ordered, shared, strict=False)  # of no requests one number is left over
     return sum(size_of(segment) for request, n in pairs for segment in request.prompt.segments[n:])
 
 
@@ -213,7 +213,7 @@ def plan_chunks(
     draft, path = _Draft(budget), list[TrieNode]()
     following = [*(_shared(one.prompt, other.prompt) for one, other in pairwise(ordered)), 0]
     shared = 0
-    for request, continued in zip(ordered, following, strict=False):
+    for request, continued in zip(ordered, following, strict=False):  # of no requests one number is left over
         path = path[:shared] + _grow(path[:shared], request, continued, layout_of)
         if not draft.takes(path[shared:]):
             yield draft.close(path[:shared])
@@ -225,7 +225,7 @@ def plan_chunks(
 
 
 def _shared(one: TokenPrompt, other: TokenPrompt) -> int:
-    pairs = zip(one.segments, other.segments, strict=False)
+    pairs = zip(one.segments, other.segments, strict=False)  # one may go on where the other ends
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 

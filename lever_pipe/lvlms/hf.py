@@ -320,7 +320,7 @@ def _leaves_system_out(folder: Path, tokenizer: Any, prompt: Prompt, written: st
 
 def _common(one: str, other: str) -> int:
     """Return how far two texts begin alike; a beginning such as that of a turn may belong to either."""
-    pairs = zip(one, other, strict=False)
+    pairs = zip(one, other, strict=False)  # one may go on where the other ends
     return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 

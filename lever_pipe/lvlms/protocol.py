@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from lever_pipe.base import images
 from lever_pipe.base.errors import ImageError
-from lever_pipe.experiment.config import VISION_BYTES
+from lever_pipe.experiment.lvlm_config import VISION_BYTES
 from lever_pipe.lvlms.asking.prompts import ChatTemplate, Prompt, TextPrompt
 
 if TYPE_CHECKING:

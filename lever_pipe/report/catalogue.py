@@ -14,7 +14,6 @@ from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
-import yaml
 from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
@@ -42,13 +41,7 @@ def read_catalogue(paths: Sequence[Path]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for path in paths:
-        try:
-            values: Any = read_plain(path) or {}
-        except FileNotFoundError:
-            raise RecordError(f"{path}: expected a catalogue of messages", found="none", do="Restore it.") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as fault:
-            raise RecordError(f"{path}: expected YAML", found=" ".join(str(fault).split()), do="Mend it.") from None
-        for name, text in _flat(path, values):
+        for name, text in _flat(path, read_plain(path, "a catalogue of messages") or {}):
             if name in found:
                 raise RecordError(f"{path}: expected another id than '{name}'", found="it twice", do="Rename one.")
             found[name] = text

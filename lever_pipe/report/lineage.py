@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
@@ -111,10 +110,8 @@ def read_published_runs(path: Path) -> PublishedLineage:
         RecordError: a missing or malformed file.
     """
     try:
-        return PublishedLineage.model_validate(read_plain(path))
-    except FileNotFoundError:
-        raise RecordError(f"{path}: expected a file", found="none", do="Restore it.") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValidationError) as fault:
+        return PublishedLineage.model_validate(read_plain(path, "a file"))
+    except ValidationError as fault:
         raise RecordError(f"{path}: expected the published lineage", found=str(fault), do="Mend the file.") from None
 
 

@@ -13,7 +13,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError
 
 from lever_pipe.base.errors import RecordError
@@ -76,11 +75,8 @@ def read_specs(path: Path) -> list[TableSpec]:
         RecordError: a missing or malformed file.
     """
     try:
-        values = read_plain(path)
-        return [TableSpec.model_validate(value) for value in values]
-    except FileNotFoundError:
-        raise RecordError(f"{path}: expected declared tables", found="none", do="Restore it.") from None
-    except (yaml.YAMLError, TypeError, ValidationError) as fault:
+        return [TableSpec.model_validate(value) for value in read_plain(path, "declared tables")]
+    except (TypeError, ValidationError) as fault:
         raise RecordError(f"{path}: expected declared tables", found=str(fault), do="Mend the entry.") from None
 
 

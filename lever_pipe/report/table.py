@@ -118,7 +118,8 @@ def as_markdown(table: Table, voice: Voice) -> str:
     for row, line in zip(rows, table.lines, strict=True):
         row[0] += f" ({line.marks})" if line.marks else ""
     grid = "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, kinds, *rows))
-    feet = [f"{letter}: {voice.markdown(note)}" for letter, note in zip(ascii_letters, table.footnotes, strict=False)]
+    letters = ascii_letters[: len(table.footnotes)]
+    feet = [f"{letter}: {voice.markdown(note)}" for letter, note in zip(letters, table.footnotes, strict=True)]
     feet += [voice.markdown(note) for note in table.notes]
     parts = [f"### {voice.markdown(table.title)}", voice.markdown(table.lead), grid, *feet]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -31,6 +31,10 @@ class LvlmWork(NamedTuple):
         """Return multiply-adds times two of a model of so many parameters; attention is small beside them."""
         return 2.0 * parameters * self.tokens
 
+    def and_also(self, other: LvlmWork) -> LvlmWork:
+        """Return both works together."""
+        return LvlmWork(self.prompts + other.prompts, self.tokens + other.tokens)
+
 
 def lvlm_work(experiment: Experiment, jobs: Mapping[str, int]) -> LvlmWork:
     """Return what the LVLM answers at most in planned jobs.
@@ -42,7 +46,7 @@ def lvlm_work(experiment: Experiment, jobs: Mapping[str, int]) -> LvlmWork:
     found = LvlmWork(0, 0)
     for rule, (wholes, work) in _works(experiment).items():
         share = min(1.0, jobs.get(rule, 0) / wholes) if wholes else 0.0
-        found = LvlmWork(found.prompts + round(share * work.prompts), found.tokens + round(share * work.tokens))
+        found = found.and_also(LvlmWork(round(share * work.prompts), round(share * work.tokens)))
     return found
 
 
@@ -56,7 +60,7 @@ def _works(experiment: Experiment) -> dict[str, tuple[int, LvlmWork]]:
     for here, policies in places:
         for rule, (jobs, work) in _works_at(here, policies).items():
             jobs_before, before = found.get(rule, (0, LvlmWork(0, 0)))
-            found[rule] = (jobs_before + jobs, LvlmWork(before.prompts + work.prompts, before.tokens + work.tokens))
+            found[rule] = (jobs_before + jobs, before.and_also(work))
     return found
 
 
@@ -78,7 +82,7 @@ def _works_at(experiment: Experiment, policies: Sequence[str]) -> dict[str, tupl
         n = (len(settings.seeds) * len(settings.kl_betas) + len(marks)) * settings.epochs * len(arm.base_rce_epochs)
         queries = int(preset.train_share * rl.n_queries)
         one = _all(n * queries * group, lengths, each=1 / len(lengths))
-        epochs, draws = epochs + n, LvlmWork(draws.prompts + one.prompts, draws.tokens + one.tokens)
+        epochs, draws = epochs + n, draws.and_also(one)
     return found | {"train_on_policy_epoch": (epochs, draws)}
 
 
@@ -86,8 +90,7 @@ def _of_beams(experiment: Experiment) -> LvlmWork:
     """Return the work of beam search: at each step every beam with each candidate that it lacks, and it alone."""
     found = LvlmWork(0, 0)
     for shots, prompts in experiment.beams.prompts(experiment.pools.size):
-        one = _all(prompts, (shots,))
-        found = LvlmWork(found.prompts + one.prompts, found.tokens + one.tokens)
+        found = found.and_also(_all(prompts, (shots,)))
     return found
 
 

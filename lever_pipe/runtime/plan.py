@@ -23,8 +23,11 @@ from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
-from lever_pipe.experiment.config import AUTO, TRAIN_IDS, ArmSettings, Emulate, EncoderSettings, OnPolicy, Reward
+from lever_pipe.experiment.config import TRAIN_IDS, ArmSettings, OnPolicy, Reward
+from lever_pipe.experiment.data_config import EncoderSettings
+from lever_pipe.experiment.evaluation_config import Emulate
 from lever_pipe.experiment.grid_config import Corner
+from lever_pipe.experiment.lvlm_config import AUTO
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
 from lever_pipe.experiment.stage_configs import (
     IDENTITIES,
@@ -192,10 +195,11 @@ def policies_in(experiment: Experiment, corner: Corner, batch: str) -> list[str]
 def evaluated_cells(experiment: Experiment) -> list[EvaluatedCell]:
     """Return every run of every policy in every corner of the grid."""
     return [
-        EvaluatedCell(**corner._asdict(), policy=policy, training_prompts=training_prompts(here, policy))
+        EvaluatedCell(**corner._asdict(), policy=policy, training_prompts=training_prompts(there, policy))
         for corner in experiment.grid.corners
-        for here in [grid_plan.at(experiment, grid_plan.folders_of(corner))]
         for policy in policies_at(experiment, corner)
+        for home in [corner._replace(data=PolicyName.parse(policy).origin or corner.data)]
+        for there in [grid_plan.at(experiment, grid_plan.folders_of(home))]
     ]
 
 

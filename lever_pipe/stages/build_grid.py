@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jinja2
 import pandas as pd
+from markupsafe import Markup
 
 from lever_pipe.base import storage
 from lever_pipe.base.atomic import write_file
@@ -17,6 +18,13 @@ from lever_pipe.report.grid import page as told
 from lever_pipe.report.grid.map import draw_map
 from lever_pipe.report.grid.published import placed
 from lever_pipe.report.page import drawings
+
+AXES = {
+    "data": ("data set", "data sets"),
+    "sampler": ("sampler", "samplers"),
+    "lvlm": ("LVLM", "LVLMs"),
+    "policy": ("policy", "policies"),
+}
 
 
 def build_grid(
@@ -33,37 +41,33 @@ def build_grid(
 ) -> None:
     """Write the page, one file that needs no other, and the map it shows as SVG and PNG."""
     samples = max(config.samples)
-    board = pd.read_csv(leaderboard)
-    tables = told.primary(board, pd.read_csv(comparisons), samples)
+    board, compared = pd.read_csv(leaderboard), pd.read_csv(comparisons)
+    shown = told.primary(board, samples)
     with tempfile.TemporaryDirectory() as folder:
-        draw_map(told.marks(tables), Path(folder), "map")
+        draw_map(told.marks(compared), Path(folder), "map")
         svg = (Path(folder) / "map.svg").read_text(encoding="utf-8")
         for name, path in (("map.svg", map_svg), ("map.png", map_png)):
             content = (Path(folder) / name).read_bytes()
             write_file(path, lambda handle, content=content: handle.write(content))  # type: ignore[misc]
-    found, cells = told.verdicts(tables), told.cells_of(tables, board, config.shots)
+    found, cells = told.verdicts(compared), told.cells_of(shown, board, config.shots)
     with reference.open(encoding="utf-8", newline="") as lines:
         printed = list(csv.DictReader(lines))
     parts, beside = told.published_beside(board, placed(printed), config.kinds, config.stands_for)
     title = config.title or "The grid: selectors, samplers, data sets"
-    axes = (("data", "data set"), ("sampler", "sampler"), ("lvlm", "LVLM"), ("policy", "policy"))
-    counts = [(tables.cells[name].nunique(), noun) for name, noun in axes]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     text = environment.from_string(template.read_text(encoding="utf-8")).render(
         title=title,
-        style=style.read_text(encoding="utf-8"),
+        style=Markup(style.read_text(encoding="utf-8")),
         headline=told.headline(found),
         n_cells=len(cells),
-        axes=", ".join(
-            f"{n} {noun.replace('policy', 'policie') if n > 1 else noun}{'s' if n > 1 else ''}" for n, noun in counts
-        ),
+        axes=", ".join(f"{n} {nouns[n > 1]}" for name, nouns in AXES.items() for n in [shown[name].nunique()]),
         models=" ".join(f"{name} is: {of}." for name, of in config.models.items()),
         shots=", ".join(map(str, config.shots)),
         counts=[*config.shots],
         samples=samples,
         map=drawings.inline(svg, source=str(map_svg), name="map", title="Every cell of the grid"),
         verdicts=[{**of._asdict(), "told": of.told} for of in found],
-        budgets=told.best_by_budget(tables),
+        budgets=told.best_by_budget(shown),
         cells=cells,
         published=[
             {**of._asdict(), "left_out": ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in of.left_out.items())}
@@ -71,6 +75,6 @@ def build_grid(
         ],
         beside=[row | {"value": printed[row["number"] - 1]["value"]} for row in beside],
         is_world="; ".join(f"{name} has the format of {of}" for name, of in config.stands_for.items()),
-        missing=[of.model_dump() | {"is_apart": False} for of in config.missing],
+        missing=config.missing,
     )
     storage.write_text(page, text)

@@ -28,7 +28,7 @@ def collect_dialogues(
         )
     runs = {
         (run.arm, run.seed): [r for r in storage.read_rows(path, DialogueRow) if r.checkpoint == config.checkpoint]
-        for run, path in zip(config.runs, transcripts, strict=False)
+        for run, path in zip(config.runs[: len(transcripts)], transcripts, strict=True)
     }
     storage.write_rows(samples, samples_of(runs))
     storage.write_json(side_by_side, dialogues(runs, config.arms, config.reference_arm))

@@ -8,7 +8,8 @@ from itertools import chain
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.config import BASELINES, swept
+from lever_pipe.experiment.config import swept
+from lever_pipe.experiment.evaluation_config import BASELINES
 from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.inference import breakdown as kinds

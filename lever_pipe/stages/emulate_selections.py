@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.records import Pool
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import EmulateSelectionsConfig, Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Outputs
 from lever_pipe.lever.emulation.selections import decode_with_repeats, drop_head, first_items
@@ -29,9 +27,7 @@ def emulate_selections(
 
     Raises:
         CheckpointError: a selector has another architecture.
-        ConfigError: the preset's head is not the static one, which all published runs had.
     """
-    _require_static(config.selector)
     device = execution.prepare(runtime)
     train, queries = (
         read_table(embeddings, split, device, inputs=config.selector.inputs) for split in ("train", "eval")
@@ -46,12 +42,3 @@ def emulate_selections(
             module = drop_head(module, config.head_seed)
         storage.write_rows(target, choose(module.to(device), train, queries, pools, config.shots, decode=decode))
     return len(selections)
-
-
-def _require_static(selector: Selector) -> None:
-    if selector.head != "static":
-        raise ConfigError(
-            "emulate.preset: expected a preset with selector.head: static, as in the published runs",
-            found=selector.head,
-            do="Name such a preset, or write emulate: null.",
-        )

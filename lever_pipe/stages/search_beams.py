@@ -9,7 +9,7 @@ from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.config import Beams
+from lever_pipe.experiment.rl_data_config import Beams
 from lever_pipe.experiment.stage_configs import Runtime, SearchBeamsConfig
 from lever_pipe.experiment.stage_files import External, Input, Output
 from lever_pipe.lever import beams as of_beams

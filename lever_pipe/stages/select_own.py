@@ -18,6 +18,8 @@ from lever_pipe.lever import baselines
 from lever_pipe.lever.policies.protocol import Choice, PolicyMember
 
 HEAD = ["policy", "question_id", "demonstrations"]
+DIGITS = 40
+"""The most of an id; Python reads no number of thousands of digits."""
 
 
 def select_own(
@@ -117,7 +119,7 @@ def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _number(cell: str, where: str) -> int:
-    if not cell.strip().isdecimal():
+    if not cell.strip().isdecimal() or len(cell) > DIGITS:
         _refuse(where, "question ids as whole numbers, with blanks between them", repr(cell))
     return int(cell)
 

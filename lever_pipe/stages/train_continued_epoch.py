@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from lever_pipe.base.records import EpochMetrics
-from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainContinuedEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
@@ -34,9 +35,6 @@ def train_continued_epoch(
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.continued, "continued", execution.prepare(runtime))
-    order = torch_generator(config.seed, "continued", config.epoch)
-    with ambient_stream(config.seed, "continued dropout", config.epoch):
-        data, settings = epoch.data, config.continued
-        plan = plan_rce_epoch(epoch.module, epoch.adam, data.table, data.train, settings, config.epoch, order)
-        values = epoch.run(plan)
-    return epoch.save(values, config.policy("continued", base=config.base_rce_epoch))
+    table, train, _ = epoch.data
+    plan = partial(plan_rce_epoch, epoch.module, epoch.adam, table, train, config.continued, config.epoch)
+    return epoch.learn(plan, config.policy("continued", base=config.base_rce_epoch))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from lever_pipe.base import storage
 from lever_pipe.base.records import EpochMetrics
-from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainDistilEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
@@ -34,15 +35,7 @@ def train_distil_epoch(
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.distil, "distil", execution.prepare(runtime))
-    with ambient_stream(config.seed, "distil dropout", config.epoch):
-        plan = plan_distil_epoch(
-            epoch.module,
-            epoch.data.table,
-            epoch.data.train,
-            oracle_targets(storage.read_examples(train_examples), epoch.data.train),
-            batch_queries=config.distil.batch_queries,
-            passes=config.distil.passes,
-            generator=torch_generator(config.seed, "distil", config.epoch),
-        )
-        values = epoch.run(plan)
-    return epoch.save(values, config.policy("distil", base=config.base_rce_epoch))
+    table, train, _ = epoch.data
+    targets_BK = oracle_targets(storage.read_examples(train_examples), train)
+    plan = partial(plan_distil_epoch, epoch.module, table, train, targets_BK, config.distil)
+    return epoch.learn(plan, config.policy("distil", base=config.base_rce_epoch))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from lever_pipe.base.records import EpochMetrics
-from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainRceEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
@@ -32,10 +33,6 @@ def train_rce_epoch(
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.rce, "rce", execution.prepare(runtime))
-    order = torch_generator(config.seed, "rce", config.epoch)
-    with ambient_stream(config.seed, "rce dropout", config.epoch):
-        plan = plan_rce_epoch(
-            epoch.module, epoch.adam, epoch.data.table, epoch.data.train, config.rce, config.epoch, order
-        )
-        values = epoch.run(plan)
-    return epoch.save(values, config.policy("rce"))
+    table, train, _ = epoch.data
+    plan = partial(plan_rce_epoch, epoch.module, epoch.adam, table, train, config.rce, config.epoch)
+    return epoch.learn(plan, config.policy("rce"))

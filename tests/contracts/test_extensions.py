@@ -20,7 +20,8 @@ from lever_pipe.base import provenance, storage
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.members import VARIABLE, available
 from lever_pipe.base.records import Example, ExampleId, Pool, PoolPosition, Proposal, RlGroup
-from lever_pipe.experiment.config import Pools, Reward
+from lever_pipe.experiment.config import Reward
+from lever_pipe.experiment.data_config import Pools
 from lever_pipe.experiment.stage_configs import (
     PrepareExamplesConfig,
     RewardGroupsConfig,

@@ -13,7 +13,7 @@ from lever_pipe.base.errors import PoolError
 from lever_pipe.base.members import available
 from lever_pipe.base.records import Example, ExampleId, Split
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.config import Pools
+from lever_pipe.experiment.data_config import Pools
 from lever_pipe.experiment.stage_configs import SamplePoolsConfig
 from lever_pipe.lever.samplers import mixture
 from lever_pipe.lever.samplers.protocol import Sampler, SamplingView

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Example, ExampleId, Pool, RlGroup, Trajectory
@@ -14,6 +16,22 @@ from lever_pipe.lever.trajectories import make_group
 
 WIDTH = 12  # D of the embeddings below
 POOL = 8  # K of the pools below
+
+
+class Runs:
+    """Leaves a folder behind when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def shipped() -> dict[str, Any]:
+    """Return the values of the shipped configuration."""
+    values: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "config.yaml").read_text())
+    return values
 
 
 def ids(values: Sequence[int]) -> tuple[ExampleId, ...]:

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from lever_pipe.experiment.config import Emulate
+from lever_pipe.experiment.evaluation_config import Emulate
 from lever_pipe.experiment.faults import ARMS
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report import sources

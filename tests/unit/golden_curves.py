@@ -22,7 +22,7 @@ from lever_pipe.experiment.config import Grpo, OnPolicy, Rce
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lever.training import epoch as any_epoch
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.lever.training.loop import Optimiser, Step, run_epoch
+from lever_pipe.lever.training.loop import Step, run_epoch
 from lever_pipe.lever.training.on_policy import Asked, Judged
 from lever_pipe.stages import train_on_policy_epoch
 
@@ -125,7 +125,7 @@ class RuleJudge:
 class _Recorder:
     """Stands before an optimiser and the plan of an epoch, and notes what each step computes and moves."""
 
-    def __init__(self, module: nn.Module, optimiser: Optimiser) -> None:
+    def __init__(self, module: nn.Module, optimiser: Any) -> None:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._optimiser = optimiser
         self.rows: list[Terms] = []
@@ -154,7 +154,7 @@ def recorded(epoch: Callable[[int], Any], patch: pytest.MonkeyPatch) -> Curve:
     """Run the epochs of a stage; return all their steps, and each epoch's own row."""
     curve: Curve = {}
 
-    def run(selector: Any, optimiser: Optimiser, plan: Any, **options: float) -> Terms:
+    def run(selector: Any, optimiser: Any, plan: Any, **options: float) -> Terms:
         recorder = _Recorder(selector, optimiser)
         values = run_epoch(selector, recorder, recorder.watched(plan), **options)
         for row in recorder.rows:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lever_pipe.base.records import PolicyRef, RunCard
-from lever_pipe.experiment.config import Decode, Distil, Grpo, OnPolicy, PromptSettings, Rce, Reward, Selector, Sft
+from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce, Reward, Selector, Sft
+from lever_pipe.experiment.lvlm_config import Decode, PromptSettings
 from lever_pipe.experiment.stage_configs import (
     AnswerPromptsConfig,
     ContinuedRce,

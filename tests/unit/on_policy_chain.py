@@ -11,13 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-import yaml
-from builders import training_files
+from builders import shipped, training_files
 from chains import Chain
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import EpochMetrics, StepMetrics
-from lever_pipe.experiment.config import Distil, OnPolicy, Selector, WorldData
+from lever_pipe.experiment.config import Distil, OnPolicy, Selector
+from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.experiment.stage_configs import (
     GenerateWorldConfig,
     LvlmConfig,
@@ -53,7 +53,7 @@ def world() -> Path:
     raw = {f"{split}_{kind}": folder / f"{split}_{kind}" for split in ("train", "eval") for kind in (
         "questions", "annotations", "images",
     )}  # fmt: skip
-    data = parse_experiment(_shipped()).data
+    data = parse_experiment(shipped()).data
     config = GenerateWorldConfig(world=WorldData(n_train=N_TRAIN, n_eval=8))
     listing = folder / "listing"
     generate_world(**raw, image_listing=listing, config=config)
@@ -65,16 +65,11 @@ def world() -> Path:
     return folder
 
 
-def _shipped() -> dict[str, object]:
-    values: dict[str, object] = yaml.safe_load((ROOT / "config.yaml").read_text())
-    return values
-
-
 @cache
 def lvlm_config() -> LvlmConfig:
     """Return what the default run asks its LVLM with."""
     wildcards = {"objective": "on_policy", "preset": "world", "base": "1", "beta": "0", "seed": "0", "epoch": "1"}
-    config = plan.stage_config(parse_experiment(_shipped()), "train_on_policy_epoch", wildcards)
+    config = plan.stage_config(parse_experiment(shipped()), "train_on_policy_epoch", wildcards)
     assert isinstance(config, TrainOnPolicyEpochConfig)
     return config.lvlm
 

@@ -42,10 +42,11 @@ def test_a_finished_run_has_nothing_to_do(smoke: Project) -> None:
     assert "Nothing to be done" in smoke.snakemake("--cores", "1")
 
 
-def test_a_beta_more_trains_that_beta_only(smoke: Project) -> None:
-    with smoke.edited("config/smoke.yaml", "kl_betas: [0, 0.15]", "kl_betas: [0, 0.15, 0.3]"):
+@pytest.mark.parametrize(("mode", "betas"), [("grpo", "kl_betas: [0, 0.15]"), ("on_policy", "2, kl_betas: [0, 1]")])
+def test_a_beta_more_trains_that_beta_only(smoke: Project, mode: str, betas: str) -> None:
+    with smoke.edited("config/smoke.yaml", betas, betas.replace("]", ", 2]")):
         assert smoke.planned() == {
-            "train_grpo_epoch": 2,
+            f"train_{mode}_epoch": 2,
             "select_demonstrations": 2,
             "answer_prompts": 1,
             "score_answers": 2,
@@ -86,17 +87,6 @@ def test_more_grpo_epochs_train_only_the_further_ones(smoke: Project) -> None:
         }
 
 
-def test_an_on_policy_beta_more_trains_that_beta_only(smoke: Project) -> None:
-    with smoke.edited("config/smoke.yaml", "epochs: 2, kl_betas: [0, 1]", "epochs: 2, kl_betas: [0, 1, 2]"):
-        assert smoke.planned() == {
-            "train_on_policy_epoch": 2,
-            "select_demonstrations": 2,
-            "answer_prompts": 1,
-            "score_answers": 2,
-            **REPORT,
-        }
-
-
 @pytest.mark.parametrize(
     ("name", "old", "rule", "epochs"),
     [
@@ -116,7 +106,7 @@ def test_a_loss_retrains_its_own_mode(smoke: Project, name: str, old: str, rule:
 
 
 def test_the_offline_loss_retrains_no_on_policy_run(smoke: Project) -> None:
-    old = "surrogate.loss + kl_beta * penalty"
+    old = "reference_penalty(log_probs, reference_log_probs, valid)"
     with smoke.edited("lever_pipe/losses/grpo.py", old, f"0 * {old}"):
         planned = smoke.planned()
     assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO

@@ -8,7 +8,7 @@ from lever_pipe.runtime import agent_plan, grid_plan, plan, snakemake_adapter
 from lever_pipe.base import numerics, os_faults
 from lever_pipe.runtime import duplicates, failures, invocation, sizing
 from lever_pipe.base.errors import LeverPipeError
-from lever_pipe.experiment.config import VISION_BYTES
+from lever_pipe.experiment.lvlm_config import VISION_BYTES
 from lever_pipe.runtime.rerun import decision, sparing
 
 STARTED = time.monotonic()
@@ -51,11 +51,16 @@ def in_documents(pattern):
     return pattern
 
 
-ASKED = ["--ledger", plan.ledger_folder(EXPERIMENT)]
-if EXPERIMENT.lvlm.ask_again:
-    ASKED += ["--ask-again"]
-if EXPERIMENT.lvlm.vision_bytes != VISION_BYTES:
-    ASKED += ["--vision-bytes", EXPERIMENT.lvlm.vision_bytes]
+def asking(wildcards):
+    """Return what a job that asks an LVLM is told, which changes no number."""
+    lvlm = grid_plan.at(EXPERIMENT, wildcards).lvlm
+    words = ["--ledger", plan.ledger_folder(EXPERIMENT)]
+    words += ["--ask-again"] if lvlm.ask_again else []
+    if lvlm.vision_bytes != VISION_BYTES:
+        words += ["--vision-bytes", lvlm.vision_bytes]
+    return words
+
+
 TABLES = f"{LEVER}/tables"
 REFERENCE = "resources/reference/lever-plus-published.csv"
 REPORT = f"{RESULTS}/report.md"
@@ -128,7 +133,7 @@ def call(stage, external={}, *options, shared=False):
         external: further files by name, or functions of the wildcards that return them, which Snakemake must not stat.
             Model folders: their digest is part of `spec`. Image folders: each image's digest is part of the examples,
             and every stage that opens an image compares.
-        options: what changes no number.
+        options: what changes no number, in words, or a function of the wildcards that returns them.
         shared: whether several processes may share the job.
     """
 
@@ -144,7 +149,9 @@ def call(stage, external={}, *options, shared=False):
         for name, value in [*input.items(), *output.items(), *beside.items()]:
             paths = [value] if isinstance(value, str) else value
             found += [f"{name}={path}" for path in paths]
-        return [*found, *options]
+        for option in options:
+            found += option(wildcards) if callable(option) else [option]
+        return found
 
     def words_for_several(wildcards, input, output, resources):
         several = ["--processes", resources.processes]

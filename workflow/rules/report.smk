@@ -1,7 +1,7 @@
 BATCHES = plan.batches(EXPERIMENT)
 COUNTERS = [f"{LEVER}/answers/{batch}/counters.json" for batch in BATCHES]
 COUNTERS += [f"{LEVER}/{policy}/counters.json" for policy in plan.stepped(EXPERIMENT)]
-if not IMPORTED:
+if EXPERIMENT.rl_data.is_answered:
     COUNTERS += [in_documents(f"{shard}/counters.json") for shard in SHARDS]
 if any(arm.sft_epochs for arm in EXPERIMENT.arms):
     COUNTERS += [in_documents(f"{BEAMS}/counters.json")]

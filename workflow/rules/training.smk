@@ -114,7 +114,7 @@ use rule stage as train_on_policy_epoch with:
     resources:
         **room("train_on_policy_epoch").resources,
     params:
-        **call("train_on_policy_epoch", {**TRAIN_IMAGES, **LVLM}, *ASKED),
+        **call("train_on_policy_epoch", {**TRAIN_IMAGES, **LVLM}, asking),
     message:
         "Train {wildcards.objective} epoch {wildcards.epoch}: {wildcards.preset}, beta {wildcards.beta}, seed {wildcards.seed}"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.members import member
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.config import ExampleSettings
+from lever_pipe.experiment.data_config import ExampleSettings
 from lever_pipe.lever.datasets.protocol import Reader, ReadOptions, ReadResult, VqaFilePaths
 
 

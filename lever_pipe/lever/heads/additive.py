@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lever_pipe.lever.heads.gru import GruHead
-from lever_pipe.lever.heads.protocol import Head, HeadSettings
+from lever_pipe.lever.heads.protocol import HeadSettings
 
 SCORE_GAIN = 0.1
 """Of the scoring vector before training, as published: logits begin near each other."""
@@ -37,6 +37,4 @@ class AdditiveHead(GruHead):
         return scores
 
 
-def build(settings: HeadSettings) -> Head:
-    """Return the head."""
-    return AdditiveHead(settings)
+build = AdditiveHead

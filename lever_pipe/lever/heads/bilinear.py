@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lever_pipe.lever.heads.gru import GruHead
-from lever_pipe.lever.heads.protocol import Head, HeadSettings
+from lever_pipe.lever.heads.protocol import HeadSettings
 
 
 class BilinearHead(GruHead):
@@ -28,6 +28,4 @@ class BilinearHead(GruHead):
         return super().scores(self.bilinear(vectors_BNH), candidates_BKH)
 
 
-def build(settings: HeadSettings) -> Head:
-    """Return the head."""
-    return BilinearHead(settings)
+build = BilinearHead

@@ -31,6 +31,4 @@ class BlendHead(Head):
         return F.normalize(a * vectors_BGH + (1 - a) * picked_BGH, dim=-1)
 
 
-def build(settings: HeadSettings) -> Head:
-    """Return the head."""
-    return BlendHead(settings)
+build = BlendHead

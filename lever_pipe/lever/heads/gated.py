@@ -32,6 +32,4 @@ class GatedHead(Head):
         return F.normalize(g * vectors_BGH + (1 - g) * picked_BGH, dim=-1)
 
 
-def build(settings: HeadSettings) -> Head:
-    """Return the head."""
-    return GatedHead(settings)
+build = GatedHead

@@ -19,8 +19,6 @@ class GruHead(Head):
     With step embeddings the t-th pick is scored against norm(h + e_t); the state itself goes on without them.
     """
 
-    options: tuple[str, ...] = ("steps",)
-
     def __init__(self, settings: HeadSettings) -> None:
         super().__init__(settings)
         self.decoder_gru = nn.GRUCell(settings.width, settings.width)
@@ -59,6 +57,4 @@ class GruHead(Head):
         return F.normalize(state.vectors + self.step_emb.weight[len(state.picked)], dim=-1)
 
 
-def build(settings: HeadSettings) -> Head:
-    """Return the head."""
-    return GruHead(settings)
+build = GruHead

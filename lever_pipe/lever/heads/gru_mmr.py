@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lever_pipe.lever.heads.gru import GruHead
-from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
+from lever_pipe.lever.heads.protocol import HeadSettings, State
 
 
 class MmrHead(GruHead):
@@ -19,8 +19,6 @@ class MmrHead(GruHead):
     One l serves all steps. Its effective value softplus(l) starts at the configured penalty and counts up to the range
     of the logits, 2 over the temperature, beyond which it could only outrank every score.
     """
-
-    options = ("steps", "penalty")
 
     def __init__(self, settings: HeadSettings) -> None:
         super().__init__(settings)
@@ -52,6 +50,4 @@ def likeness_of(state: State, candidates_BKH: Tensor) -> Tensor:
     return torch.stack(cosines).amax(dim=0)
 
 
-def build(settings: HeadSettings) -> Head:
-    """Return the head."""
-    return MmrHead(settings)
+build = MmrHead

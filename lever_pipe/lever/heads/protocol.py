@@ -1,7 +1,7 @@
 """What a head offers: scores of a pool after some picks.
 
-To add a head, add a module `lever/heads/NAME.py` with a function `build` that returns a `Head`; its name is then valid
-in `selector.head`, and `tests/unit/lever/test_every_head.py` checks it. What encodes queries and candidates, masks,
+To add a head, add a module `lever/heads/NAME.py` whose `build` returns a `Head`; its name is then valid in
+`selector.head`, and `tests/unit/lever/test_every_head.py` checks it. What encodes queries and candidates, masks,
 decodes and trains knows no head by name. A head's tensors stand in checkpoints under the names that the head gives
 them, beside those of the network; so no head has a tensor that a network has.
 """
@@ -9,14 +9,14 @@ them, beside those of the network; so no head has a tensor that a network has.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 
 class HeadSettings(NamedTuple):
-    """What a head is made from; a head reads of the last two what its `options` name."""
+    """What a head is made from; which heads read the last two, `experiment.config.OPTIONS` says."""
 
     width: int  # H
     temperature: float
@@ -44,8 +44,6 @@ class Head(nn.Module):
     """Whether scores depend on the picks before; if not, the pool is ranked once."""
     stops = False
     """Whether a selection may end before its last shot: the outcome behind the K candidates."""
-    options: tuple[str, ...] = ()
-    """Fields of `selector` that it reads beside the sizes."""
 
     def __init__(self, settings: HeadSettings) -> None:
         super().__init__()
@@ -93,11 +91,3 @@ class Head(nn.Module):
     def scores(self, vectors_BNH: Tensor, candidates_BKH: Tensor) -> Tensor:
         """Return `[B, N, K]`, by default cosines over the temperature."""
         return vectors_BNH @ candidates_BKH.transpose(1, 2) / self.temperature
-
-
-class HeadModule(Protocol):
-    """A module of `lever_pipe/lever/heads`."""
-
-    def build(self, settings: HeadSettings) -> Head:
-        """Return the head, its tensors not filled yet."""
-        ...

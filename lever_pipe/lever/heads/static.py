@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lever_pipe.lever.heads.protocol import Head, HeadSettings
+from lever_pipe.lever.heads.protocol import Head
 
 
 class StaticHead(Head):
@@ -11,6 +11,4 @@ class StaticHead(Head):
     follows = False
 
 
-def build(settings: HeadSettings) -> Head:
-    """Return the head."""
-    return StaticHead(settings)
+build = StaticHead

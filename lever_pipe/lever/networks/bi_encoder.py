@@ -58,6 +58,4 @@ def _perceptron(a: Architecture) -> nn.Sequential:
     )
 
 
-def build(architecture: Architecture) -> PointerSelector:
-    """Return the network, its tensors not filled yet."""
-    return BiEncoder(architecture)
+build = BiEncoder

@@ -6,31 +6,26 @@ It stands beside the pointers: it has no pool to rank, so that its training and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.optimiser import AdamW
-from lever_pipe.base.records import EpochMetrics, Pool, Selection
+from lever_pipe.base.records import Pool, Selection
 from lever_pipe.base.rowwise import linear, rowwise
-from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.base.shapes import ShapeError, require_shapes
 from lever_pipe.experiment.config import Selector, Sft
-from lever_pipe.experiment.stage_configs import TrainSftEpochConfig
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.choice import BATCH
 from lever_pipe.lever.training.embeddings import EmbeddingTable
-from lever_pipe.lever.training.epoch import EpochFiles, read_training_inputs
+from lever_pipe.lever.training.epoch import SelectorEpoch
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.lever.training.loop import Step, run_epoch
-from lever_pipe.lever.training.sft import scheduled_batches, targets_of
+from lever_pipe.lever.training.loop import Step
 from lever_pipe.losses.rce import RceTerms, rce_terms
 
 INPUTS = "added"
@@ -185,20 +180,6 @@ def initialise_train_ids(module: TrainIds, generator: torch.Generator) -> TrainI
     return module
 
 
-def require_width(width: int, embedding: int) -> None:
-    """Refuse embeddings of another width than the model's.
-
-    Raises:
-        ConfigError: they differ.
-    """
-    if width != embedding:
-        raise ConfigError(
-            f"selector.width: expected the width of the encoder's embeddings, {embedding}, with network: train_ids",
-            found=str(width),
-            do=f"Write width: {embedding}.",
-        )
-
-
 def ids_architecture(selector: Selector, table: EmbeddingTable) -> IdsArchitecture:
     """Return the architecture that fits the train examples.
 
@@ -206,7 +187,12 @@ def ids_architecture(selector: Selector, table: EmbeddingTable) -> IdsArchitectu
         ConfigError: the width is not that of the embeddings.
     """
     n_train, embedding = table.vectors.shape
-    require_width(selector.width, embedding)
+    if selector.width != embedding:
+        raise ConfigError(
+            f"selector.width: expected the width of the encoder's embeddings, {embedding}, with network: train_ids",
+            found=str(selector.width),
+            do=f"Write width: {embedding}.",
+        )
     return IdsArchitecture(n_train, selector.width, selector.layers, selector.heads, selector.dropout)
 
 
@@ -219,51 +205,23 @@ def load_train_ids(path: Path, architecture: IdsArchitecture) -> TrainIds:
     return state.load_into(build_train_ids(architecture), path)
 
 
-def train_ids_epoch(files: EpochFiles, config: TrainSftEpochConfig, device: torch.device) -> EpochMetrics:
-    """Advance the model by one epoch on beams, write the epoch's three files and return its metrics.
+class TrainIdsEpoch(SelectorEpoch):
+    """An epoch of the model on beams; files, streams and optimiser are those of every selector."""
 
-    Raises:
-        CheckpointError: `start` has another architecture.
-        ConfigError: the width is not that of the embeddings.
-        RecordError: malformed groups.
-        TrainingError: a loss or a gradient is not finite.
-    """
-    settings, about = config.sft, {"stage": "sft", "epoch": config.epoch}
-    table, *parts = read_training_inputs(files.groups, files.embeddings, device, config.train_share, INPUTS)
-    train, validation = (targets_of(part, settings) for part in parts)
-    module = load_train_ids(files.start, ids_architecture(config.selector, table)).to(device)
-    adam = AdamW(module, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
-    state.resume_optimiser(files.start_optimiser, adam, stage="sft")
-    order = torch_generator(config.seed, "sft", config.epoch)
-    with ambient_stream(config.seed, "sft dropout", config.epoch):
-        plan = plan_ids_epoch(module.train(), adam, table, train, settings, config.epoch, order)
-        values = run_epoch(module, adam, plan, max_gradient_norm=config.max_gradient_norm)
-    values |= {"val_loss": ids_validation_loss(module, table, validation, settings)}
-    state.save_selector(files.selector, module, **about)  # type: ignore[arg-type]
-    state.save_optimiser(files.optimiser, adam, kl_beta=0.0, **about)  # type: ignore[arg-type]
-    row = EpochMetrics(policy=config.policy("sft"), values=values)
-    storage.write_row(files.metrics, row)
-    return row
+    INPUTS = INPUTS
+
+    def _load(self, path: Path) -> TrainIds:  # type: ignore[override]
+        return load_train_ids(path, ids_architecture(self._config.selector, self.data.table)).to(self._device)
+
+    def _held_out_loss(self, temperature: float) -> float:
+        del temperature
+        return ids_validation_loss(self.module, self.data.table, self.data.validation, self._config.sft)  # type: ignore[arg-type, attr-defined]
 
 
-def plan_ids_epoch(
-    module: TrainIds,
-    optimiser: AdamW,
-    table: EmbeddingTable,
-    groups: Groups,
-    settings: Sft,
-    epoch: int,
-    generator: torch.Generator,
-) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
-    """Yield the batches of one epoch with their step."""
-    for rows, learning_rate in scheduled_batches(len(groups), optimiser, settings, epoch, generator):
-        yield groups.take(rows), partial(_step, module, table, settings=settings, learning_rate=learning_rate)
-
-
-def _step(module: TrainIds, table: EmbeddingTable, batch: Groups, *, settings: Sft, learning_rate: float) -> Step:
+def ids_step(module: TrainIds, table: EmbeddingTable, batch: Groups, settings: Sft) -> Step:
+    """Return the loss of a batch and what is logged of it."""
     terms = ids_terms(module, table, batch, settings)
-    values = {"weights_entropy": float(terms.weights_entropy), "max_weight": float(terms.max_weight)}
-    return Step(terms.total, values | {"learning_rate": learning_rate})
+    return Step(terms.total, {name: float(getattr(terms, name)) for name in ("weights_entropy", "max_weight")})
 
 
 def ids_terms(module: TrainIds, table: EmbeddingTable, batch: Groups, settings: Sft) -> RceTerms:
@@ -308,11 +266,7 @@ def choose_ids(
         batch = [pools[i] for i in part.tolist()]
         filled = batch + batch[-1:] * (BATCH - len(batch))  # one shape rounds a query alike in any company
         query_BW = queries.vectors[torch.tensor([pool.query_id for pool in filled])]
-        pools_BK = _pools_of(filled).to(query_BW.device) if of_pool else None
-        chosen = write_greedily(module.eval(), query_BW, train.vectors, shots, pools_BK=pools_BK).tolist()
-        rows += [Selection(query_id=p.query_id, demonstrations=c) for p, c in zip(batch, chosen, strict=False)]
+        offered = torch.tensor([pool.candidates for pool in filled]).to(query_BW.device) if of_pool else None
+        chosen = write_greedily(module.eval(), query_BW, train.vectors, shots, pools_BK=offered)[: len(batch)].tolist()
+        rows += [Selection(query_id=p.query_id, demonstrations=c) for p, c in zip(batch, chosen, strict=True)]
     return rows
-
-
-def _pools_of(pools: Sequence[Pool]) -> Tensor:
-    return torch.tensor([pool.candidates for pool in pools])

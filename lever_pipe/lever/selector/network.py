@@ -1,6 +1,6 @@
 """The selector: a network that makes queries and candidates comparable, and a head that scores a pool pick by pick.
 
-Both are members: `lever/networks/NAME.py` by `selector.network`, with a function `build` that returns a
+Both are members: `lever/networks/NAME.py` by `selector.network`, whose `build` returns a
 `PointerSelector` for an `Architecture`, and `lever/heads/NAME.py` by `selector.head` (`lever/heads/protocol.py`).
 Whatever trains or decodes a selector knows neither by name.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from lever_pipe.base.members import member
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.base.shapes import require_shapes
-from lever_pipe.lever.heads.protocol import Head, HeadModule, HeadSettings, State
+from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,7 @@ class PointerSelector(nn.Module):
         gradient norms.
         """
         a = self.architecture
-        module = cast("HeadModule", member("lever/heads", a.head))
-        head = module.build(HeadSettings(a.width, a.temperature, a.steps, a.penalty))
+        head: Head = member("lever/heads", a.head).build(HeadSettings(a.width, a.temperature, a.steps, a.penalty))
         self._head = (head,)  # as a submodule it would come before the names of its tensors
         for name, part in head.named_children():
             self.add_module(name, part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.records import Example
+from lever_pipe.experiment.config import Distil
 from lever_pipe.lever.baselines import best_by_annotations
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups, batches
-from lever_pipe.lever.training.loop import Step, policy_entropy
+from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
 from lever_pipe.losses.distillation import distillation_terms
 
 
@@ -36,14 +37,12 @@ def plan_distil_epoch(
     table: EmbeddingTable,
     groups: Groups,
     targets_BK: Tensor,
-    *,
-    batch_queries: int,
-    passes: int,
+    settings: Distil,
     generator: torch.Generator,
-) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
-    """Yield the batches of `passes` shuffled passes over the queries with their step."""
-    for _ in range(passes):
-        for rows in batches(len(groups), batch_queries, generator):
+) -> Plan:
+    """Yield the batches of the shuffled passes over the queries with their step."""
+    for _ in range(settings.passes):
+        for rows in batches(len(groups), settings.batch_queries, generator):
             yield groups.take(rows), partial(distil_step, module, table, targets_BK=targets_BK[rows])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,30 +11,15 @@ import torch
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics, PolicyRef
+from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce, Sft
-from lever_pipe.experiment.stage_configs import (
-    ContinuedRce,
-    TrainContinuedEpochConfig,
-    TrainDistilEpochConfig,
-    TrainGrpoEpochConfig,
-    TrainOnPolicyEpochConfig,
-    TrainRceEpochConfig,
-    TrainSftEpochConfig,
-)
+from lever_pipe.experiment.stage_configs import ContinuedRce, TrainingConfig
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, architecture_of, read_table
 from lever_pipe.lever.training.groups import Groups, load_groups, split_groups
-from lever_pipe.lever.training.loop import Step, run_epoch, validation_loss
+from lever_pipe.lever.training.loop import Plan, run_epoch, validation_loss
 
-EpochConfig = (
-    TrainSftEpochConfig
-    | TrainRceEpochConfig
-    | TrainContinuedEpochConfig
-    | TrainDistilEpochConfig
-    | TrainGrpoEpochConfig
-    | TrainOnPolicyEpochConfig
-)
 Settings = Sft | Rce | Distil | Grpo | OnPolicy
 
 
@@ -88,13 +73,15 @@ class SelectorEpoch:
         RecordError: malformed groups.
     """
 
+    INPUTS = ""
+    """What it sees of an example, where `selector.inputs` does not say it."""
+
     def __init__(
-        self, files: EpochFiles, config: EpochConfig, settings: Settings, objective: str, device: torch.device
+        self, files: EpochFiles, config: TrainingConfig, settings: Settings, objective: str, device: torch.device
     ) -> None:
         self._files, self._config, self._objective, self._device = files, config, objective, device
-        self.data = read_training_inputs(
-            files.groups, files.embeddings, device, config.train_share, config.selector.inputs
-        )
+        inputs = self.INPUTS or config.selector.inputs
+        self.data = read_training_inputs(files.groups, files.embeddings, device, config.train_share, inputs)
         self.module = self._load(files.start)
         if isinstance(settings, Grpo | OnPolicy | ContinuedRce) and settings.freeze_projections:
             self.module.freeze_projections()
@@ -109,9 +96,7 @@ class SelectorEpoch:
         """
         return FrozenSelector(self._load(reference), self.data.table)
 
-    def run(
-        self, plan: Iterable[tuple[Groups, Callable[[Groups], Step]]], *, temperature: float = 1.0
-    ) -> dict[str, float]:
+    def run(self, plan: Plan, *, temperature: float = 1.0) -> dict[str, float]:
         """Take the planned steps and return the means of what they log, with the loss on held-out queries.
 
         `temperature` is that of `validation_loss`.
@@ -120,8 +105,23 @@ class SelectorEpoch:
             TrainingError: a loss or a gradient is not finite.
         """
         values = run_epoch(self.module, self.adam, plan, max_gradient_norm=self._config.max_gradient_norm)
-        table, held_out = self.data.table, self.data.validation
-        return values | {"val_loss": validation_loss(self.module, table, held_out, temperature=temperature)}
+        return values | {"val_loss": self._held_out_loss(temperature)}
+
+    def learn(
+        self, plan: Callable[[torch.Generator], Plan], policy: PolicyRef, *, temperature: float = 1.0
+    ) -> EpochMetrics:
+        """Take the steps that `plan` makes of a stream for their order, write the epoch, and return its mean terms.
+
+        The objective's name and the epoch are those of its streams, of order and of dropout.
+
+        Raises:
+            TrainingError: a loss or a gradient is not finite.
+        """
+        objective, of = self._objective, self._config
+        order = torch_generator(of.seed, objective, of.epoch)
+        with ambient_stream(of.seed, f"{objective} dropout", of.epoch):
+            values = self.run(plan(order), temperature=temperature)
+        return self.save(values, policy)
 
     def save(self, values: Mapping[str, float], policy: PolicyRef, *, kl_beta: float = 0.0) -> EpochMetrics:
         """Write the epoch's three files and return its metrics; `kl_beta` is the next epoch's."""
@@ -131,6 +131,9 @@ class SelectorEpoch:
         row = EpochMetrics(policy=policy, values=dict(values))
         storage.write_row(self._files.metrics, row)
         return row
+
+    def _held_out_loss(self, temperature: float) -> float:
+        return validation_loss(self.module, self.data.table, self.data.validation, temperature=temperature)
 
     def _load(self, path: Path) -> PointerSelector:
         return state.load_selector(path, architecture_of(self._config.selector, self.data.table)).to(self._device)

@@ -174,13 +174,6 @@ def keep_best(
     return replace(groups, selections=selections, rewards=rewards, valid=valid), advantages
 
 
-def first_selections(groups: Groups) -> Groups:
-    """Return the groups with the first selection of each alone, which of beam data is the best."""
-    return replace(
-        groups, selections=groups.selections[:, :1], rewards=groups.rewards[:, :1], valid=groups.valid[:, :1]
-    )
-
-
 def batches(n: int, size: int, generator: torch.Generator) -> list[Tensor]:
     """Return a shuffled partition of `0..n-1` into batches of `size`, the last one shorter."""
     return list(torch.randperm(n, generator=generator).split(size))  # type: ignore[no-untyped-call]

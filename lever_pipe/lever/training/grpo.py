@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
 from lever_pipe.lever.training.groups import Groups, batches, keep_best
-from lever_pipe.lever.training.loop import Step, policy_entropy
-from lever_pipe.lever.training.policies import PolicyPair, trained_share
-from lever_pipe.losses.grpo import GrpoTerms, adapt_kl_beta, grpo_terms
+from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
+from lever_pipe.lever.training.policies import PolicyPair, logged, trained_share
+from lever_pipe.losses.grpo import adapt_kl_beta, grpo_terms
 from lever_pipe.losses.kl import kl_policy_to_reference
 from lever_pipe.losses.reduction import mean_of_group_means
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
@@ -91,7 +91,7 @@ def plan_grpo_epoch(
     batch_queries: int,
     clip_epsilon: float,
     generator: torch.Generator,
-) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
+) -> Plan:
     """Yield the batches of one epoch with their step."""
     groups, advantages = kept
     for rows in batches(len(groups), batch_queries, generator):
@@ -123,29 +123,12 @@ def grpo_step(
         clip_epsilon=clip_epsilon,
         kl_beta=kl_beta,
     )
-    exact = exact_kl(scores.detach(), anchor, batch)
-    return Step(terms.total, logged(terms, kl_beta, exact, policy_entropy(scores.detach())))
+    exact = float(exact_kl(scores.detach(), anchor, batch))
+    values = logged(terms, kl_beta, kl_exact=exact) | {"entropy": float(policy_entropy(scores.detach()))}
+    return Step(terms.total, values)
 
 
 def exact_kl(scores: Tensor, anchor: Tensor, batch: Groups) -> Tensor:
     """Return KL(policy || reference) per step, exact over all K outcomes, mean over steps, selections, queries."""
     divergence = kl_policy_to_reference(step_logits(scores, batch.selections), step_logits(anchor, batch.selections))
     return mean_of_group_means(divergence.mean(dim=-1), batch.valid)
-
-
-def logged(terms: GrpoTerms, kl_beta: float, exact: Tensor, entropy: Tensor) -> dict[str, float]:
-    """Return the metrics under their published names (`kl` is the k3 penalty, `kl_exact` the divergence)."""
-    penalty = float(terms.penalty.detach())
-    return {
-        "ppo_loss": float(terms.policy.detach()),
-        "kl": penalty,
-        "kl_loss": kl_beta * penalty,
-        "kl_exact": float(exact),
-        "mean_ratio": float(terms.mean_ratio),
-        "clip_fraction": float(terms.clip_fraction),
-        "mean_advantage": float(terms.mean_advantage),
-        "std_advantage": float(terms.std_advantage),
-        "max_advantage": float(terms.max_advantage),
-        "gradient_share": float(terms.gradient_share),
-        "entropy": float(entropy),
-    }

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from lever_pipe.base.errors import TrainingError
+from lever_pipe.base.optimiser import AdamW
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.losses.rce import rce_terms
+from lever_pipe.losses.rce import RceTerms, rce_terms
 from lever_pipe.losses.sequence import first_step_logits, selection_log_probs
 
 
@@ -24,17 +25,14 @@ class Step(NamedTuple):
     values: dict[str, float]
 
 
-class Optimiser(Protocol):
-    """What moves the parameters by their gradients."""
-
-    def step(self) -> object:
-        """Update every parameter in place."""
+Plan = Iterable[tuple[Groups, Callable[[Groups], Step]]]
+"""The batches of an epoch, each with what its step does."""
 
 
 def run_epoch(
     module: nn.Module,
-    optimiser: Optimiser,
-    plan: Iterable[tuple[Groups, Callable[[Groups], Step]]],
+    optimiser: AdamW,
+    plan: Plan,
     *,
     max_gradient_norm: float,
 ) -> dict[str, float]:
@@ -89,6 +87,16 @@ def policy_entropy(scores: Tensor) -> Tensor:
     """
     entropies_B: Tensor = torch.special.entr(first_step_logits(scores).softmax(dim=-1)).sum(dim=-1)
     return entropies_B.mean()
+
+
+def imitation(terms: RceTerms, scores: Tensor) -> Step:
+    """Return the step of a weighted cross-entropy and what is logged of it."""
+    values = {
+        "entropy": policy_entropy(scores.detach()),
+        "weights_entropy": terms.weights_entropy,
+        "max_weight": terms.max_weight,
+    }
+    return Step(terms.total, {name: float(value) for name, value in values.items()})
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -15,8 +15,8 @@ from lever_pipe.experiment.config import OnPolicy
 from lever_pipe.lever.selector.decoding import draw, gumbel
 from lever_pipe.lever.training.embeddings import EmbeddingTable, scores_of
 from lever_pipe.lever.training.groups import Groups, batches
-from lever_pipe.lever.training.loop import Step, policy_entropy
-from lever_pipe.lever.training.policies import Policies
+from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
+from lever_pipe.lever.training.policies import Policies, logged
 from lever_pipe.lever.training.rce import progress_of
 from lever_pipe.losses.advantages import (
     batch_advantages,
@@ -25,7 +25,7 @@ from lever_pipe.losses.advantages import (
     leave_one_out_advantages,
 )
 from lever_pipe.losses.kl import kl_policy_to_reference, selection_divergence
-from lever_pipe.losses.on_policy import OnPolicyTerms, on_policy_terms
+from lever_pipe.losses.on_policy import on_policy_terms
 from lever_pipe.losses.reduction import group_has_spread, masked
 from lever_pipe.losses.schedules import cosine
 from lever_pipe.losses.sequence import step_log_probs, step_logits
@@ -86,7 +86,7 @@ def plan_on_policy_epoch(
     clips: bool,
     generator: torch.Generator,
     on_step: Callable[[Spent], None],
-) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
+) -> Plan:
     """Yield every batch of drawn groups, `settings.updates` times each, with its step.
 
     A batch is drawn when it is asked for, so by the policy as the steps before have left it. The stream of draws does
@@ -224,7 +224,7 @@ def on_policy_step(
     return Step(
         terms.total,
         {
-            **_logged(terms, kl_beta),
+            **logged(terms, kl_beta),
             "kl_exact": float(per_step[drawn.taken].mean()),
             "entropy": float(policy_entropy(scores.detach())),
             "reward": float(batch.rewards.mean()),
@@ -233,22 +233,3 @@ def on_policy_step(
             **({"shots": float(drawn.lengths.float().mean())} if policies.policy.head.stops else {}),
         },
     )
-
-
-def _logged(terms: OnPolicyTerms, kl_beta: float) -> dict[str, float]:
-    """Return the terms under the names that `training.csv` has for the offline objective.
-
-    `kl` is what is penalised: offline the k3 over stored selections, here the divergence of whole selections.
-    """
-    penalty = float(terms.penalty.detach())
-    return {
-        "ppo_loss": float(terms.policy.detach()),
-        "kl": penalty,
-        "kl_loss": kl_beta * penalty,
-        "mean_ratio": float(terms.mean_ratio),
-        "clip_fraction": float(terms.clip_fraction),
-        "mean_advantage": float(terms.mean_advantage),
-        "std_advantage": float(terms.std_advantage),
-        "max_advantage": float(terms.max_advantage),
-        "gradient_share": float(terms.gradient_share),
-    }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import torch
 
 from lever_pipe.base.optimiser import AdamW
@@ -11,7 +9,7 @@ from lever_pipe.experiment.config import Rce
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups, batches
-from lever_pipe.lever.training.loop import Step, policy_entropy
+from lever_pipe.lever.training.loop import Plan, Step, imitation
 from lever_pipe.losses.advantages import group_z_scores
 from lever_pipe.losses.rce import rce_terms, reward_ranges
 from lever_pipe.losses.schedules import cosine, linear
@@ -26,7 +24,7 @@ def plan_rce_epoch(
     settings: Rce,
     epoch: int,
     generator: torch.Generator,
-) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
+) -> Plan:
     """Yield the batches of one epoch with their step; schedules follow the step's place in the horizon."""
     module.train()
     orders = [batches(len(groups), settings.batch_queries, generator) for _ in range(settings.passes)]
@@ -60,12 +58,7 @@ def rce_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, temp
         temperature=temperature,
         query_weights_B=weights,
     )
-    values = {
-        "entropy": policy_entropy(scores.detach()),
-        "weights_entropy": terms.weights_entropy,
-        "max_weight": terms.max_weight,
-    }
-    return Step(terms.total, {name: float(value) for name, value in values.items()})
+    return imitation(terms, scores)
 
 
 def progress_of(epoch: int, step: int, steps_per_epoch: int, horizon_epochs: int) -> float:

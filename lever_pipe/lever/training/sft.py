@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.config import Sft
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
-from lever_pipe.lever.training.groups import Groups, batches, first_selections
-from lever_pipe.lever.training.loop import Step, policy_entropy
+from lever_pipe.lever.training.groups import Groups, batches
+from lever_pipe.lever.training.loop import Plan, Step, imitation
 from lever_pipe.losses.learning_rates import scheduled_rate
 from lever_pipe.losses.rce import rce_terms
 from lever_pipe.losses.sequence import selection_log_probs
 
+Network = TypeVar("Network", bound=nn.Module)
+
 
 def targets_of(groups: Groups, settings: Sft) -> Groups:
     """Return what is imitated of beam data: all beams, or of each query the first, which is the best."""
-    return first_selections(groups) if settings.targets == "best" else groups
+    if settings.targets == "beams":
+        return groups
+    best = {name: getattr(groups, name)[:, :1] for name in ("selections", "rewards", "valid")}
+    return replace(groups, **best)
 
 
-def scheduled_batches(
-    n: int, optimiser: AdamW, settings: Sft, epoch: int, generator: torch.Generator
-) -> Iterator[tuple[Tensor, float]]:
-    """Yield the rows of each batch of an epoch with its learning rate, which the optimiser then has.
-
-    The rate follows the step's place in the horizon.
-    """
-    orders = [batches(n, settings.batch_queries, generator) for _ in range(settings.passes)]
+def plan_sft_epoch(
+    module: Network,
+    optimiser: AdamW,
+    table: EmbeddingTable,
+    groups: Groups,
+    settings: Sft,
+    epoch: int,
+    generator: torch.Generator,
+    *,
+    step: Callable[[Network, EmbeddingTable, Groups, Sft], Step],
+) -> Plan:
+    """Yield the batches of one epoch with their step; the learning rate follows its place in the horizon."""
+    module.train()
+    orders = [batches(len(groups), settings.batch_queries, generator) for _ in range(settings.passes)]
     steps = [rows for order in orders for rows in order]
     total = settings.horizon_epochs * len(steps)
     for index, rows in enumerate(steps):
-        optimiser.learning_rate = scheduled_rate(
+        learning_rate = optimiser.learning_rate = scheduled_rate(
             min((epoch - 1) * len(steps) + index, total),
             total,
             peak=settings.learning_rate,
@@ -42,27 +55,12 @@ def scheduled_batches(
             warmup_steps=round(settings.warmup_share * total),
             minimum=settings.final_learning_rate_share,
         )
-        yield rows, optimiser.learning_rate
 
+        def taken(batch: Groups, lr: float = learning_rate) -> Step:
+            found = step(module, table, batch, settings)
+            return Step(found.loss, found.values | {"learning_rate": lr})
 
-def plan_sft_epoch(
-    module: PointerSelector,
-    optimiser: AdamW,
-    table: EmbeddingTable,
-    groups: Groups,
-    settings: Sft,
-    epoch: int,
-    generator: torch.Generator,
-) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
-    """Yield the batches of one epoch with their step."""
-    module.train()
-    for rows, learning_rate in scheduled_batches(len(groups), optimiser, settings, epoch, generator):
-
-        def step(batch: Groups, lr: float = learning_rate) -> Step:
-            taken = sft_step(module, table, batch, settings)
-            return Step(taken.loss, taken.values | {"learning_rate": lr})
-
-        yield groups.take(rows), step
+        yield groups.take(rows), taken
 
 
 def sft_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, settings: Sft) -> Step:
@@ -75,9 +73,4 @@ def sft_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, sett
         valid_BG=batch.valid,
         temperature=settings.temperature,
     )
-    values = {
-        "entropy": policy_entropy(scores.detach()),
-        "weights_entropy": terms.weights_entropy,
-        "max_weight": terms.max_weight,
-    }
-    return Step(terms.total, {name: float(value) for name, value in values.items()})
+    return imitation(terms, scores)

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.experiment.config import PromptSettings
+from lever_pipe.experiment.lvlm_config import PromptSettings
 
 Role = Literal["system", "user", "assistant"]
 

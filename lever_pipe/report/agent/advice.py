@@ -80,7 +80,7 @@ def _reason(view: AgentView, of: Saying) -> Cell:
     """Return why the document says so; nothing where the reference lacks a number of it."""
     rows = [_stated(view, *place) for place in of.stated]
     cells = [told(row) for row in rows]
-    known = dict(zip("abc", cells, strict=False))
+    known = dict(zip("abc"[: len(cells)], cells, strict=True))
     return say(f"advice.{of.id}_published", **known) if all(cells) else None
 
 

@@ -152,7 +152,8 @@ def _remarks(no_kl: Curve, kl: Curve) -> Iterator[tuple[int, Cell]]:
     steps = [step for step in no_kl if step in kl]
     common = {run: {step: of[step] for step in steps} for run, of in curves.items()}
     falls = {run: _largest_fall(of) for run, of in common.items()}
-    for before, step in zip([None, *steps], steps, strict=False):
+    for before, step in pairwise([None, *steps]):
+        assert step is not None
         gap = common[RUNS[1]][step] - common[RUNS[0]][step]
         parts = [_of_run("ahead", RUNS[gap > 0]) if gap else say("doc004.equal")]
         if before is not None:

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from lever_pipe.base.errors import RecordError
@@ -114,13 +113,9 @@ def read_claims(path: Path) -> ClaimBook:
     Raises:
         RecordError: no file, no YAML, or entries that cannot be computed; all of them, each by its id.
     """
+    values = read_plain(path, "a file")
     try:
-        values: Any = read_plain(path)
         return ClaimBook.model_validate(values)
-    except FileNotFoundError:
-        raise RecordError(f"{path}: expected a file", found="none", do="Restore it.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as fault:
-        raise RecordError(f"{path}: expected YAML", found=" ".join(str(fault).split()), do="Mend the file.") from None
     except ValidationError as fault:
         lines = [_line(error["loc"], error["msg"], values) for error in fault.errors(include_url=False)]
         found, do = f"{len(lines)} fault{'s' * (len(lines) > 1)}", "Mend these entries:\n  " + "\n  ".join(lines)

@@ -7,7 +7,6 @@ of them are compared question by question; two trained ones over the seeds that 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,29 +61,23 @@ class CellRow(NamedTuple):
     """Of the way from random to the oracle of the same corner; empty where these are not evaluated or alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Name of a group within a data set, by its parts."""
 
-    corner: str
-    """`sampler~NAME/lvlm~NAME`."""
+    sampler: str
+    lvlm: str
     policy: PolicyName
 
     @classmethod
     def parse(cls, group: str) -> Place:
         """Return the parts of a group's name."""
         sampler, lvlm, policy = group.split("/", 2)
-        return cls(f"{sampler}/{lvlm}", PolicyName.parse(policy))
+        return cls(sampler.removeprefix("sampler~"), lvlm.removeprefix("lvlm~"), PolicyName.parse(policy))
 
     @property
-    def sampler(self) -> str:
-        """Return the sampler's name."""
-        return self.corner.split("/")[0].removeprefix("sampler~")
-
-    @property
-    def lvlm(self) -> str:
-        """Return the LVLM's name."""
-        return self.corner.split("/")[1].removeprefix("lvlm~")
+    def corner(self) -> str:
+        """Return what the names of its corner begin with."""
+        return f"sampler~{self.sampler}/lvlm~{self.lvlm}"
 
     def __str__(self) -> str:
         """Return the group's name."""
@@ -144,7 +137,7 @@ def _with_random(places: Sequence[Place], names: Collection[str]) -> Pairs:
 
 def _with_first_sampler(places: Sequence[Place], config: CompareCellsConfig) -> Pairs:
     names, first = set(map(str, places)), config.evaluated[0].sampler
-    others = [(place, replace(place, corner=f"sampler~{first}/lvlm~{place.lvlm}")) for place in places]
+    others = [(place, place._replace(sampler=first)) for place in places]
     pairs = [(place, other) for place, other in others if place != other and str(other) in names]
     return tuple((str(place), str(other)) for place, other in pairs)
 
@@ -184,7 +177,7 @@ def _own_with_reference(places: Sequence[Place], reference: str) -> Iterator[tup
 
 
 def _with_home(places: Sequence[Place], names: Collection[str]) -> Iterator[tuple[str, str]]:
-    pairs = [(str(place), str(replace(place, policy=place.policy.home))) for place in places]
+    pairs = [(str(place), str(place._replace(policy=place.policy.home))) for place in places]
     yield from ((left, right) for left, right in pairs if right in names)
 
 

@@ -43,7 +43,9 @@ def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
         name: of both files.
     """
     looks = {name: style.look(index) for index, name in enumerate(dict.fromkeys(mark.series for mark in marks))}
-    panels = {panel: _rows(marks, panel) for panel in dict.fromkeys(mark.panel for mark in marks)}
+    panels: dict[str, dict[str, list[Mark]]] = {}
+    for mark in marks:
+        panels.setdefault(mark.panel, {}).setdefault(mark.row, []).append(mark)
     heights = [0.6 + MARK_INCHES * sum(len(row) + GAP for row in rows.values()) for rows in panels.values()]
     with style.styled():
         figure = Figure(figsize=(style.INCHES, 0.4 + sum(heights)), layout="constrained")
@@ -59,14 +61,6 @@ def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
         shown = [label for label in looks if label in handles]
         figure.legend([handles[label] for label in shown], shown, loc="outside upper center", ncols=min(4, len(shown)))
         style.save(figure, folder, name, with_png=True)
-
-
-def _rows(marks: Sequence[Mark], panel: str) -> dict[str, list[Mark]]:
-    found: dict[str, list[Mark]] = {}
-    for mark in marks:
-        if mark.panel == panel:
-            found.setdefault(mark.row, []).append(mark)
-    return found
 
 
 def _panel(axes: Axes, rows: Mapping[str, Sequence[Mark]], looks: Mapping[str, style.Look]) -> None:

@@ -10,6 +10,8 @@ import pandas as pd
 
 from lever_pipe.base.policy_names import OWN, PolicyName, beta_text
 from lever_pipe.experiment.stage_configs import SelectorKind
+from lever_pipe.report.catalogue import number_text, parts_of
+from lever_pipe.report.cells import PValue
 from lever_pipe.report.evidence import MEAN, OF_ONE_RUN
 from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, ORACLE, QUESTIONS, Place
 from lever_pipe.report.grid.map import Mark
@@ -22,17 +24,9 @@ CELL = ("data", "sampler", "lvlm", "policy")
 """Columns of the leaderboard that say which cell a line is of."""
 
 
-class Tables(NamedTuple):
-    """What `compare_cells` wrote, at the cell that is looked at first: all questions, mean over shots."""
-
-    cells: pd.DataFrame
-    compared: pd.DataFrame
-
-
-def primary(leaderboard: pd.DataFrame, comparisons: pd.DataFrame, samples: int) -> Tables:
-    """Return the lines of the largest sample count and the mean over shots."""
-    is_primary = (leaderboard["samples"] == samples) & (leaderboard["shots"].astype(str) == MEAN)
-    return Tables(leaderboard[is_primary], comparisons)
+def primary(leaderboard: pd.DataFrame, samples: int) -> pd.DataFrame:
+    """Return the lines of what is looked at first: the largest sample count, mean over shots."""
+    return leaderboard[(leaderboard["samples"] == samples) & (leaderboard["shots"].astype(str) == MEAN)]
 
 
 def lines_of(frame: pd.DataFrame) -> Iterator[Any]:
@@ -50,9 +44,9 @@ def called(policy: str) -> str:
     return f"{name.preset}: {name.kind.replace('_', '-')}{beta}{origin}"
 
 
-def marks(tables: Tables) -> list[Mark]:
+def marks(compared: pd.DataFrame) -> list[Mark]:
     """Return every cell's distance from random in its corner, best row first; panels and samplers in their order."""
-    against = tables.compared[tables.compared["family"].str.startswith((AGAINST_RANDOM, MARKS))]
+    against = compared[compared["family"].str.startswith((AGAINST_RANDOM, MARKS))]
     ceilings = {
         (row.data, Place.parse(row.left).corner): row.difference
         for row in lines_of(against)
@@ -91,10 +85,10 @@ class Verdicts(NamedTuple):
         return f"{self.up} of {self.n} higher, {self.down} lower, {rest} not separated"
 
 
-def verdicts(tables: Tables) -> list[Verdicts]:
+def verdicts(compared: pd.DataFrame) -> list[Verdicts]:
     """Return every family by data set, its comparisons from the largest difference to the smallest."""
     found = []
-    for (family, data), rows in tables.compared.groupby(["family", "data"], sort=False):
+    for (family, data), rows in compared.groupby(["family", "data"], sort=False):
         is_apart = rows["p_holm"] < LEVEL
         listed = [_compared(row) for row in lines_of(rows.sort_values("difference", ascending=False))]
         name, is_of_one = str(family).removesuffix(OF_ONE_RUN), str(family).endswith(OF_ONE_RUN)
@@ -113,23 +107,23 @@ def _compared(row: Any) -> dict[str, Any]:
     return {
         "what": called(str(left.policy)) if same else f"{called(str(left.policy))} − {called(str(right.policy))}",
         "where": f"{where}, {left.lvlm}",
-        "difference": signed(row.difference),
-        "interval": f"{signed(row.low)} to {signed(row.high)}",
+        "difference": number_text(row.difference, 1, sign=True),
+        "interval": " to ".join(number_text(end, 1, sign=True) for end in (row.low, row.high)),
         "p": p_text(row.p_holm),
-        "detectable": DASH if math.isnan(row.detectable) else f"{row.detectable:.1f}",
+        "detectable": DASH if math.isnan(row.detectable) else number_text(row.detectable, 1),
         "runs": row.n_runs,
         "is_apart": row.p_holm < LEVEL,
     }
 
 
-def best_by_budget(tables: Tables) -> list[dict[str, Any]]:
+def best_by_budget(cells: pd.DataFrame) -> list[dict[str, Any]]:
     """Return for each data set, LVLM and budget of training prompts the cell of the highest accuracy within it.
 
     Without the oracle, and without selectors of the user's own, whose prompts nobody counts.
     """
-    is_counted = (tables.cells["policy"] != ORACLE) & (tables.cells["objective"] != OWN)
+    is_counted = (cells["policy"] != ORACLE) & (cells["objective"] != OWN)
     found: list[dict[str, Any]] = []
-    for _, rows in tables.cells[is_counted].groupby(["data", "lvlm"], sort=False):
+    for _, rows in cells[is_counted].groupby(["data", "lvlm"], sort=False):
         for budget in sorted(rows["training_prompts"].unique()):
             best = (
                 rows[rows["training_prompts"] <= budget].sort_values("accuracy", ascending=False, kind="stable").iloc[0]
@@ -146,21 +140,21 @@ def cell_of(row: pd.Series) -> dict[str, Any]:
         "policy": called(row["policy"]),
         "sampler": row["sampler"],
         "lvlm": row["lvlm"],
-        "accuracy": f"{row['accuracy']:.1f}",
-        "interval": f"{row['low']:.1f} to {row['high']:.1f}",
+        "accuracy": number_text(row["accuracy"], 1),
+        "interval": " to ".join(number_text(row[end], 1) for end in ("low", "high")),
         "runs": row["n_runs"],
         "prompts": f"{row['training_prompts']:,}",
         "share": DASH if pd.isna(share) else f"{100 * share:.0f} %",
     }
 
 
-def cells_of(tables: Tables, board: pd.DataFrame, shots: Iterable[int]) -> list[dict[str, Any]]:
+def cells_of(cells: pd.DataFrame, board: pd.DataFrame, shots: Iterable[int]) -> list[dict[str, Any]]:
     """Return every cell with its accuracy at each shot count, by data set from the highest mean to the lowest."""
-    ordered = tables.cells.sort_values(["data", "accuracy"], ascending=[True, False], kind="stable")
+    ordered = cells.sort_values(["data", "accuracy"], ascending=[True, False], kind="stable")
     same = board[board["samples"].isin(ordered["samples"])]
     at = {(*(row[name] for name in CELL), str(row["shots"])): row["accuracy"] for _, row in same.iterrows()}
     return [
-        cell_of(row) | {f"at_{k}": f"{at[(*(row[name] for name in CELL), str(k))]:.1f}" for k in shots}
+        cell_of(row) | {f"at_{k}": number_text(at[(*(row[name] for name in CELL), str(k))], 1) for k in shots}
         for _, row in ordered.iterrows()
     ]
 
@@ -189,7 +183,7 @@ def published_beside(
             "n": of.samples,
             "shots": of.shots,
             "number": of.number,
-            "ours": f"{here.accuracy:.1f}",
+            "ours": number_text(here.accuracy, 1),
             "cell": f"{called(here.policy)} on {here.data}, answered by {here.lvlm}",
         }
         for of, here in found
@@ -203,14 +197,9 @@ def named(kind: SelectorKind) -> tuple[str, int | None]:
     return (POINTER if kind.head == "static" else f"{POINTER}/{kind.head}"), kind.layers
 
 
-def signed(value: float) -> str:
-    """Return a difference in points with its sign."""
-    return f"{value:+.1f}".replace("-", "−")
-
-
 def p_text(p: float) -> str:
     """Return an adjusted p value."""
-    return DASH if math.isnan(p) else "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
+    return DASH if math.isnan(p) else parts_of(PValue(p, ""))[0]
 
 
 def headline(found: Sequence[Verdicts]) -> str:

@@ -15,7 +15,6 @@ from lever_pipe.base.errors import RecordError
 T = TypeVar("T")
 Part = Literal["sft", "beam_data", "random_full_train", "heads", "plans", "rl_data", "vqav2", "older_data", "documents"]
 """The rows apart by what was run; every row is in one."""
-Verdict = Literal["target", "skip", "never"]
 Reason = Literal[
     "comparable",
     "other_lvlm",
@@ -24,7 +23,7 @@ Reason = Literal[
     "two_values_a_cell",
     "unknown_samples",
 ]
-"""`comparable` of a target alone: a cell here has these coordinates. `other_lvlm`: OpenFlamingo runs in no process of
+"""`comparable`: a cell here may have these coordinates. `other_lvlm`: OpenFlamingo runs in no process of
 ours. `adapters_without_effect`: v2_lora, one value a cell whatever the sampler. `head_below_chance`: V4-6 to V4-8, and
 V4-9, whose labels it cannot reach. `two_values_a_cell`: rows that contradict others of the same cell.
 `unknown_samples`: nobody says how many questions."""
@@ -102,7 +101,6 @@ class PlacedRow(NamedTuple):
     number: int
     """Of the data row, from 1."""
     part: Part
-    verdict: Verdict
     reason: Reason
     dataset: str
     sampler: str
@@ -132,12 +130,10 @@ def placed(rows: Iterable[Mapping[str, str]]) -> list[PlacedRow]:
 def _placed(number: int, row: Mapping[str, str]) -> PlacedRow:
     stage = _stage(number, row["stage"])
     objective = "rce" if stage.part == "heads" and OF_RCE.search(row["stage"]) else stage.objective
-    verdict, reason = _judged(row, stage)
     return PlacedRow(
         number=number,
         part=stage.part,
-        verdict=verdict,
-        reason=reason,
+        reason=next(_hindrances(row, stage), "comparable"),
         dataset=row["dataset"],
         sampler=_known(number, row, "sampler", SAMPLERS),
         lvlm=_known(number, row, "lvlm", LVLMS),
@@ -151,15 +147,8 @@ def _placed(number: int, row: Mapping[str, str]) -> PlacedRow:
     )
 
 
-def _judged(row: Mapping[str, str], stage: Stage) -> tuple[Verdict, Reason]:
-    reason = next(_hindrances(row, stage), None)
-    if reason is None:
-        return "target", "comparable"
-    return ("never" if reason in ("two_values_a_cell", "unknown_samples") else "skip"), reason
-
-
 def _hindrances(row: Mapping[str, str], stage: Stage) -> Iterator[Reason]:
-    """Yield what keeps a row from being a target, what no work could mend first."""
+    """Yield what keeps a row from standing beside a cell, what no work could mend first."""
     if (row["source_file"], row["stage"]) == CONTRADICTED:
         yield "two_values_a_cell"
     if row["samples"] == UNKNOWN_SAMPLES:
@@ -242,7 +231,7 @@ def beside(rows: Iterable[PlacedRow], cells: Mapping[Coordinates, T]) -> tuple[l
     parts = []
     for part in get_args(Part):
         own = [row for row in listed if row.part == part]
-        reasons = [row.reason for row in own if row.verdict != "target"]
+        reasons = [row.reason for row in own if row.reason != "comparable"]
         targets = [row for row in own if _coordinates(row) is not None]
         n_filled = sum(row.number in filled for row in own)
         parts.append(
@@ -254,7 +243,7 @@ def beside(rows: Iterable[PlacedRow], cells: Mapping[Coordinates, T]) -> tuple[l
 def _coordinates(row: PlacedRow) -> Coordinates | None:
     """Return where a cell would stand beside an accuracy over counted questions; None where none could."""
     is_accuracy = row.metric == ACCURACY and row.split == "eval"
-    if row.verdict != "target" or not is_accuracy or not isinstance(row.samples, int) or row.shots is None:
+    if row.reason != "comparable" or not is_accuracy or not isinstance(row.samples, int) or row.shots is None:
         return None
     layers = row.layers if row.selector.startswith(POINTER) else None
     return Coordinates(row.dataset, row.sampler, row.selector, row.objective, layers, row.samples, row.shots)

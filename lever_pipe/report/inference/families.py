@@ -8,7 +8,8 @@ from itertools import combinations
 from typing import Literal
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.config import PrimaryCells, Sweep
+from lever_pipe.experiment.config import Sweep
+from lever_pipe.experiment.evaluation_config import PrimaryCells
 from lever_pipe.report.evidence import BY_SHOTS, PRIMARY, SECONDARY
 
 REFERENCE_BETA = 0.15

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import product
 
 from lever_pipe.base.policy_names import beta_text
-from lever_pipe.experiment.config import Emulate
+from lever_pipe.experiment.evaluation_config import Emulate
 from lever_pipe.experiment.faults import ARMS, CONTROL
 from lever_pipe.report.cells import Cell, Code, Name, Number, average, level, minus, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow

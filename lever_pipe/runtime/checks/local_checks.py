@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from lever_pipe.base import model_folders, os_faults
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.members import available
-from lever_pipe.experiment.config import AUTO, Data
+from lever_pipe.experiment.data_config import Data
+from lever_pipe.experiment.lvlm_config import AUTO
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions
 from lever_pipe.lever.datasets.okvqa import read_questions
@@ -277,8 +278,9 @@ def _train_questions(experiment: Experiment, data: Data, folder: Path) -> Outcom
     except LeverPipeError:  # prepare_examples tells of every fault
         return warning(f"questions {name}", "an official VQA question file", found="another", do="Mend it.")
     needed = {"pools.size": experiment.pools.size + 1}
-    if not experiment.rl_data.import_from:
-        needed["rl_data.n_queries"] = experiment.rl_data.n_queries
+    rl_data = getattr(data, "rl_data", None) or experiment.rl_data
+    if not rl_data.import_from:
+        needed["rl_data.n_queries"] = rl_data.n_queries
     if short := {key: count for key, count in needed.items() if count > number}:
         wanted = ", ".join(f"{count} for {key}" for key, count in short.items())
         do = f"Lower {' and '.join(short)}, or add train questions."
@@ -310,7 +312,11 @@ def _data_set(key: str, settings: Data, folder: Path) -> Iterator[Outcome]:
         except LeverPipeError as refusal:
             yield refused(f"{key}, {split}: {files.questions}", refusal)
         else:
-            yield _read(f"{key}, {split}: {files.questions}", found[split])
+            result = found[split]
+            images = len({example.image for example in result.examples})
+            skipped = f", {result.n_skipped_questions:,} skipped" if result.n_skipped_questions else ""
+            said = f"{len(result.examples):,} questions about {images:,} images{skipped}"
+            yield ok(f"{key}, {split}: {files.questions}", said)
     if len(found) == 2:
         train, queries = (result.examples for result in found.values())
         asked, shown = places["eval_questions"], places["train_questions"]
@@ -321,12 +327,6 @@ def _data_set(key: str, settings: Data, folder: Path) -> Iterator[Outcome]:
             yield refused(check, refusal)
         else:
             yield ok(check, f"{len(shared)} of {len(queries)} questions are train questions too")
-
-
-def _read(check: str, result: ReadResult) -> Outcome:
-    images = len({example.image for example in result.examples})
-    skipped = f", {result.n_skipped_questions:,} skipped" if result.n_skipped_questions else ""
-    return ok(check, f"{len(result.examples):,} questions about {images:,} images{skipped}")
 
 
 def refused(check: str, refusal: LeverPipeError) -> Outcome:

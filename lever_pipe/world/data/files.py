@@ -13,7 +13,7 @@ from PIL import Image
 from lever_pipe.base.atomic import write_folder
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import write_json
-from lever_pipe.experiment.config import WorldData
+from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world.data.items import AnnotatedQuestion, Picture, Split, draw_split
 from lever_pipe.world.data.lexicon import RELATIONS, answer_type, question_type
 from lever_pipe.world.data.scenes import render

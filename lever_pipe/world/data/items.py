@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.config import WorldData
+from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world.data.lexicon import (
     COLORS,
     COUNTS,
@@ -122,7 +122,7 @@ def draw_knowledge(options: WorldData) -> Knowledge:
 
 
 def _draw_guessed(relation: Relation, options: WorldData) -> dict[str, str]:
-    guesses = dict(zip(relation.keys, GUESSES.get(relation.name, ()), strict=False))
+    guesses = dict(zip(relation.keys, GUESSES[relation.name], strict=True)) if relation.name in GUESSES else {}
     order = generator(options.mapping_seed, "guessable", relation.name).permutation(list(guesses))
     return {str(key): guesses[key] for key in order[: round(options.guessable_share * len(order))]}
 

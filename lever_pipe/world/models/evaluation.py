@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.experiment.config import WorldData
+from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world.data.files import draw_image, image_name
 from lever_pipe.world.data.items import Split, draw_split
 from lever_pipe.world.data.lexicon import PERCEPTUAL, VOCABULARY

@@ -20,7 +20,7 @@ from torch import nn
 
 from lever_pipe.base.errors import WorldError
 from lever_pipe.base.storage import digest, read_json, write_json, write_text
-from lever_pipe.experiment.config import WorldData
+from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world.data.items import SHARED_IMAGE_SHARE
 from lever_pipe.world.models.encoder import N_STEPS, train_clip, zero_shot_accuracies
 from lever_pipe.world.models.evaluation import answer_probes, draw_examples, perceptual_probe

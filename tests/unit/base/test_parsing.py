@@ -4,22 +4,19 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
+from builders import shipped
 
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.members import available
 from lever_pipe.base.parsing import parse_model, require_member
 from lever_pipe.base.sections import nearest
-from lever_pipe.experiment.config import ArmSettings, Data, EvaluationSettings, Pools, Reward, RewardModeName
+from lever_pipe.experiment.config import ArmSettings, Reward, RewardModeName
+from lever_pipe.experiment.data_config import Data, Pools
+from lever_pipe.experiment.evaluation_config import EvaluationSettings
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.rewards import REWARD_MODES
 
 ROOT = Path(__file__).parents[3]
-
-
-def shipped() -> dict[str, Any]:
-    values: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
-    return values
 
 
 def lines(values: Any) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 from collections import OrderedDict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import Runs
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -32,16 +32,6 @@ TENSORS = {
     "e.empty": torch.zeros(0, 3),
     "f.scalar": torch.tensor(3.5),
 }
-
-
-class Runs:
-    """Leaves a file behind when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.path),)
 
 
 def listing(folder: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
+from builders import Runs
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -33,25 +32,19 @@ from lever_pipe.lever.training.embeddings import architecture_for
 from lever_pipe.lever.training.state import load_selector
 
 D, H = 12, 8
-LAYERED = [kind for kind in KINDS if KINDS[kind].layered]
 INVERSES: dict[str, Callable[[Tensor], Tensor]] = {
     "bilinear.weight": lambda weight: weight.T[None],
     "div_lambda": lambda penalty: torch.stack([torch.zeros(()), penalty]),
 }
 
 
-def settings_of(kind: str, layers: int = 1) -> Selector | None:
-    """Return the selector of a kind, or None where its head is not here."""
+def settings_of(kind: str, layers: int = 1) -> Selector:
     of = KINDS[kind]
     sizes = {"layers": layers} if of.layered else {}
     sizes |= {"steps": 2} if "step_emb.weight" in of.shapes else {}
-    try:
-        return Selector(width=H, **of.selector, **sizes)  # type: ignore[arg-type] - of the table
-    except ValidationError:
-        return None
+    return Selector(width=H, **of.selector, **sizes)  # type: ignore[arg-type] - of the table
 
 
-BUILT = [kind for kind in KINDS if settings_of(kind)]
 PREFIX = "lever_lm.pointer_selector."
 State = dict[str, Tensor]
 
@@ -128,15 +121,6 @@ def test_a_kind_is_told_by_its_names_alone(tmp_path: Path, kind: str, prefix: st
     assert set(found.mapped.values()) == found.tensors.keys()
 
 
-@pytest.mark.parametrize("kind", LAYERED)
-def test_older_names_of_the_first_layer_mean_the_same(tmp_path: Path, kind: str) -> None:
-    state = state_of(kind)
-    assert older(state).keys() != state.keys()
-    ours = [recognised(saved(tmp_path, {"state_dict": each})).tensors for each in (state, older(state))]
-    assert ours[0].keys() == ours[1].keys()
-    assert all(torch.equal(tensor, ours[1][name]) for name, tensor in ours[0].items())
-
-
 def test_a_bilinear_scorer_keeps_its_score() -> None:
     """The original scores by nn.Bilinear(h, v); here (W h) . v."""
     state = state_of("bilinear")
@@ -152,13 +136,11 @@ def test_the_penalty_is_that_of_the_second_pick() -> None:
     assert recognise(Path("x"), state, {}).tensors["div_lambda"] == state["div_lambda"][1]
 
 
-@pytest.mark.parametrize("kind", BUILT)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("wrapped", ["bare", "state_dict", "model_state_dict", "both"])
 def test_a_round_trip_gives_equal_logits(tmp_path: Path, kind: str, layers: int, wrapped: str) -> None:
-    settings = settings_of(kind, layers)
-    assert settings
-    architecture = architecture_for(settings, D)
+    architecture = architecture_for(settings_of(kind, layers), D)
     module = initialise(build_selector(architecture), torch_generator(0)).eval()
     theirs = {ours: name for name, ours in KINDS[kind].renamed.items()}
     state = {theirs.get(name, name): tensor for name, tensor in module.state_dict().items()}
@@ -191,13 +173,6 @@ def test_a_round_trip_gives_equal_logits(tmp_path: Path, kind: str, layers: int,
     assert record["stated"] == stated
     ignored = {"model_state_dict": ["loss", "metrics"], "state_dict": ["hyper_parameters"]}
     assert record["ignored"] == ignored.get(wrapped, [])
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in BUILT])
-def test_a_selector_that_is_not_here_is_refused_by_its_field(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(ConfigError, match=r"(?s)its selector: .*(head|network): "):
-        import_checkpoint(saved(tmp_path, state_of(kind)), tmp_path / "out", experiment())
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_renamed_file_of_nine_tensors_recovers_all_parameters(tmp_path: Path, capsys: Any) -> None:
@@ -262,15 +237,17 @@ def test_each_corruption_is_refused_by_name(tmp_path: Path, harm: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_tensor_of_any_kind_may_be_missing(kind: str) -> None:
-    """Without a tensor a file is never taken for itself; one that then is whole is another kind's file."""
+    """Without a tensor a file is never taken for itself; GRU and MMR, or GRU and STOP, differ in one alone."""
     for name in state_of(kind):
         state = state_of(kind)
         del state[name]
-        with pytest.raises(CheckpointError, match=r"missing|unknown"):
-            found = recognise(Path("x"), state, {})
-            raise CheckpointError(f"missing {name} makes it {found.kind}", found="", do="")
-        others = [other for other in KINDS if shapes_of(other, 1).keys() == state.keys()]
-        assert others in ([], ["gru"])  # GRU and MMR, or GRU and STOP, differ in one tensor
+        whole = [other for other in KINDS if shapes_of(other, 1).keys() == state.keys()]
+        assert whole in ([], ["gru"])
+        if whole:
+            assert recognise(Path("x"), state, {}).kind == "gru" != kind
+        else:
+            with pytest.raises(CheckpointError, match=r"missing|unknown"):
+                recognise(Path("x"), state, {})
 
 
 def test_a_gru_that_lost_its_head_in_conversion_is_refused(tmp_path: Path) -> None:
@@ -302,16 +279,6 @@ def test_two_different_dictionaries_are_refused(tmp_path: Path) -> None:
 )
 def test_other_content_is_refused(tmp_path: Path, value: object, words: str) -> None:
     assert words in fault(saved(tmp_path, value), tmp_path / "out")
-
-
-class Runs:
-    """Leaves a folder behind when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.path),)
 
 
 @pytest.mark.parametrize("zipped", [True, False])

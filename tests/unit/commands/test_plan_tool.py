@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import card_tree as tree
 import pytest
-import yaml
+from builders import shipped
 
 from lever_pipe.base.contents import Digests
 from lever_pipe.commands import plan_tool
@@ -223,7 +223,7 @@ def test_an_empty_plan_says_so() -> None:
 
 def test_what_the_lvlm_computes_is_told_before_its_first_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    values = yaml.safe_load((ROOT / "config.yaml").read_text())
+    values = shipped()
     given = parse_experiment({**values, "emulate": None})
     rules = tuple(RuleForecast("generate_rl_data", 2, {}, None, n, None, None) for n in (0, 3))
     found = lvlm_forecast(given, rules[:1])

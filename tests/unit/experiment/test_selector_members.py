@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from builders import shipped
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.members import available
 from lever_pipe.experiment.config import OPTIONS, STOPPING, Selector
 from lever_pipe.experiment.studies import parse_experiment
 
-ROOT = Path(__file__).parents[3]
 V1 = {"network": "bi_encoder", "head": "blend", "width": 512, "dropout": 0.08, "temperature": 0.5}
 UNFROZEN = {"grpo": {"freeze_projections": False}}
 
 
 def configured(selector: dict[str, Any], **changed: Any) -> Selector:
     """Return the selector of a preset of the shipped configuration that an arm trains."""
-    values = yaml.safe_load((ROOT / "config.yaml").read_text())
+    values = shipped()
     top = {key: changed.pop(key) for key in ("evaluation", "rl_data") if key in changed}
     values["presets"]["tried"] = {"selector": selector, **changed}
     values["arms"] = [*values["arms"], {"preset": "tried", "seeds": [0]}]
@@ -76,10 +74,3 @@ def test_what_is_read_is_taken(selector: dict[str, Any], changed: dict[str, Any]
 def test_what_is_not_is_refused(selector: dict[str, Any], changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=rf"presets\.tried\.(selector|on_policy)?\.?{said}"):
         configured(selector, **changed)
-
-
-def test_the_emulation_has_the_published_head_alone() -> None:
-    values = yaml.safe_load((ROOT / "config.yaml").read_text())
-    values["presets"]["published"] = {"selector": {"head": "stop"}}
-    with pytest.raises(ConfigError, match=r"emulate.preset: must name a preset with selector.head: static"):
-        parse_experiment(values | {"emulate": {"preset": "published"}})

@@ -14,7 +14,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, RecordError
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.records import Pool, Proposal, RlGroup
-from lever_pipe.experiment.config import RlData
+from lever_pipe.experiment.rl_data_config import RlData
 from lever_pipe.experiment.stage_configs import ImportRlDataConfig
 from lever_pipe.lever.rl_data_formats import FORMATS, PoolRule, import_groups, levels_of
 from lever_pipe.lever.rl_data_io import ImportReport, require_train_examples

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RlGroup, RlQuery
-from lever_pipe.experiment.config import Balance
+from lever_pipe.experiment.rl_data_config import Balance
 from lever_pipe.lever.rl_data_io import (
     export_original,
     import_original,

@@ -14,11 +14,10 @@ from torch import Tensor
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import advantages as advantage_losses
-from lever_pipe.losses import grpo
+from lever_pipe.losses import grpo, surrogate
 from lever_pipe.losses import grpo as grpo_losses
-from lever_pipe.losses.grpo import GrpoTerms
 from lever_pipe.losses.kl import reference_penalty
-from lever_pipe.losses.surrogate import clipped_surrogate
+from lever_pipe.losses.surrogate import PolicyTerms, clipped_surrogate
 
 real_grpo_terms = grpo.grpo_terms
 
@@ -39,7 +38,7 @@ def terms_of(
     valid: Tensor | None = None,
     behaviour: Tensor | None = None,
     kl_beta: float = 0.15,
-) -> GrpoTerms:
+) -> PolicyTerms:
     return grpo.grpo_terms(
         log_probs=log_probs,
         reference_log_probs=reference,
@@ -168,26 +167,26 @@ def test_grpo_passes_the_checks(check: Callable[[], None]) -> None:
     check()
 
 
-def unweighted_penalty(**kwargs: object) -> GrpoTerms:
+def unweighted_penalty(**kwargs: object) -> PolicyTerms:
     terms = real_grpo_terms(**kwargs)  # type: ignore[arg-type]
     return replace(terms, total=terms.policy + terms.penalty)
 
 
-def penalty_subtracted(**kwargs: object) -> GrpoTerms:
+def penalty_subtracted(**kwargs: object) -> PolicyTerms:
     return real_grpo_terms(**{**kwargs, "kl_beta": -float(kwargs["kl_beta"])})  # type: ignore[arg-type]
 
 
-def behaviour_ignored(**kwargs: object) -> GrpoTerms:
+def behaviour_ignored(**kwargs: object) -> PolicyTerms:
     return real_grpo_terms(**{**kwargs, "behaviour_log_probs": None})  # type: ignore[arg-type]
 
 
-def penalty_against_behaviour(**kwargs: object) -> GrpoTerms:
+def penalty_against_behaviour(**kwargs: object) -> PolicyTerms:
     behaviour = kwargs["behaviour_log_probs"]
     reference = kwargs["reference_log_probs"] if behaviour is None else behaviour
     return real_grpo_terms(**{**kwargs, "reference_log_probs": reference})  # type: ignore[arg-type]
 
 
-def unmasked(**kwargs: object) -> GrpoTerms:
+def unmasked(**kwargs: object) -> PolicyTerms:
     valid = torch.ones_like(kwargs["valid"])  # type: ignore[call-overload]
     return real_grpo_terms(**{**kwargs, "valid": valid})  # type: ignore[arg-type]
 
@@ -210,7 +209,7 @@ def unmasked(**kwargs: object) -> GrpoTerms:
     ],
 )
 def test_the_checks_reject_a_broken_loss(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpo, name, broken)
+    monkeypatch.setattr(grpo if hasattr(grpo, name) else surrogate, name, broken)
     with pytest.raises(AssertionError):
         for check in CHECKS:
             check()

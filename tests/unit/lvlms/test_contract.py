@@ -12,7 +12,7 @@ from families import FOLDERS as FAST
 
 from lever_pipe.base.members import available
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.experiment.config import PromptSettings
+from lever_pipe.experiment.lvlm_config import PromptSettings
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompt, Wording
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, Lvlm, LvlmFamily, LvlmOptions, LvlmReply, LvlmRequest

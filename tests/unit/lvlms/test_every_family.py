@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lever_pipe.base import rowwise
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.experiment.config import PromptSettings
+from lever_pipe.experiment.lvlm_config import PromptSettings
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._family import Family
 from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from lever_pipe.base import numerics
 from lever_pipe.base.errors import CheckpointError, ConfigError, DataError, ImageError
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.experiment.config import PromptSettings
+from lever_pipe.experiment.lvlm_config import PromptSettings
 from lever_pipe.lvlms._memory import SlotPool
 from lever_pipe.lvlms._planner import cut_shards
 from lever_pipe.lvlms._requests import merge_requests

@@ -7,7 +7,7 @@ import jinja2
 import pytest
 
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.experiment.config import PromptSettings
+from lever_pipe.experiment.lvlm_config import PromptSettings
 from lever_pipe.lvlms.asking.prompts import Block, Prompt, Prompter, TextPrompt, Wording
 from lever_pipe.lvlms.qwen2_5_vl import TEMPLATE
 

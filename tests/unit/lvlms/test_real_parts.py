@@ -14,7 +14,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from lever_pipe.base import members
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.experiment.config import PromptSettings
+from lever_pipe.experiment.lvlm_config import PromptSettings
 from lever_pipe.lvlms.asking.prompts import ChatTemplate, Prompt, Wording
 
 Parts = Callable[[str], Path]

@@ -13,7 +13,8 @@ import pytest
 from agent_runs import ARMS, Study
 from agent_tables import SAY, VOICES, evidence_of, tabulate
 
-from lever_pipe.experiment.config import PrimaryCells, Sweep, SweptCell
+from lever_pipe.experiment.config import Sweep, SweptCell
+from lever_pipe.experiment.evaluation_config import PrimaryCells
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.figures.sweeps import cells as drawn
 from lever_pipe.report.inference.families import arms_of, family_of_sweep

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from builders import shipped
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.members import available
@@ -14,8 +14,7 @@ from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import agent_plan, plan
 
-ROOT = Path(__file__).parents[3]
-DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
+DEFAULT = shipped()
 ONCE = ("prepare_tasks", "warm_start_agent", "evaluate_start", "collect_agents", "compare_arms")
 STAGES = (*ONCE, "train_agent", "evaluate_agent")
 SHOWING = ("build_report",)

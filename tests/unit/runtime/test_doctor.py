@@ -24,8 +24,7 @@ from tiny_tokenizer import TEMPLATE, WITHOUT_TOOLS, tiny_tokenizer
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import PreflightError
-from lever_pipe.experiment.config import StoreSettings
-from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.experiment.studies import Experiment, StoreSettings, parse_experiment
 from lever_pipe.runtime import sizing, snakemake_adapter
 from lever_pipe.runtime.checks import compute, doctor, local_checks, obtain, orphans, slurm_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning

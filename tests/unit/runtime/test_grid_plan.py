@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
+from builders import shipped
 from snakemake.utils import update_config
 
 from lever_pipe.base import members
@@ -48,11 +48,6 @@ def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(members.VARIABLE, str(tmp_path))
 
 
-def shipped() -> dict[str, Any]:
-    values: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
-    return values
-
-
 def experiment(**changed: Any) -> Experiment:
     return parse_experiment({**shipped(), "studies": ["grid"], "grid": {**GRID, **changed}})
 
@@ -60,11 +55,6 @@ def experiment(**changed: Any) -> Experiment:
 def spec(given: Experiment, stage: str, corner: Corner, **others: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(plan.spec_of(given, stage, {**grid_plan.folders_of(corner), **others}))
     return found
-
-
-def test_every_combination_of_the_axes_is_a_corner() -> None:
-    corners = experiment().grid.corners
-    assert corners == [Corner(*of) for of in product(("world", "world_b"), ("uniform", "mixture"), ("world", "greedy"))]
 
 
 def test_a_data_set_lies_over_the_experiments_own() -> None:
@@ -168,8 +158,14 @@ def test_two_ways_of_making_rl_data_differ_in_what_reads_them_alone() -> None:
     stages = {"prepare_examples": {}, "sample_pools": {}, "propose_trajectories": {}, "merge_rl_data": {}}
     same = {stage: len({str(spec(given, stage, corner, **of)) for corner in corners}) for stage, of in stages.items()}
     assert same == {"prepare_examples": 1, "sample_pools": 1, "propose_trajectories": 2, "merge_rl_data": 2}
-    prompts = {cell.data: cell.training_prompts for cell in plan.evaluated_cells(given) if "/rce/" in cell.policy}
-    assert prompts["world"] - prompts["balanced"] == given.rl_data.n_queries * (given.rl_data.n_beams - 1)
+    carried = experiment(data={"world": {}, "balanced": balanced}, transfer=["world", "balanced"])
+    told = [
+        (cell.data, PolicyName.parse(cell.policy).origin or cell.data, cell) for cell in plan.evaluated_cells(carried)
+    ]
+    prompts = {(data, home): cell.training_prompts for data, home, cell in told if "/rce/" in cell.policy}
+    fewer = given.rl_data.n_queries * (given.rl_data.n_beams - 1)
+    for data in ("world", "balanced"):
+        assert prompts[data, "world"] - prompts[data, "balanced"] == fewer  # wherever it is evaluated
 
 
 def test_pools_may_be_measured_by_an_encoder_of_their_own() -> None:
@@ -243,7 +239,21 @@ def test_the_production_grid_has_a_cell_for_each_published_accuracy_that_can_hav
         ),
         (
             {"baselines": {"names": ["random"]}, "arms": [], "reference": "", "policies": {}},
-            "grid.arms: must name an arm where random is the only baseline",
+            "grid.arms: must name an arm",
+        ),
+        (
+            {"baselines": {"names": ["random", "oracle"]}, "exclude": [{"why": "x"}], "policies": {}},
+            "grid.arms: must name an arm that some corner has",
+        ),
+        ({"data": {"world": {"reader": "okvqa2"}}}, r"grid.data.world.reader: must be a module .* 'okvqa'"),
+        ({"lvlms": {"world": {"member": "qwen"}}}, "grid.lvlms.world.member: must be a module of lever_pipe/lvlms"),
+        (
+            {"data": {"world": {"rl_data": {"n_queries": 300}}}, "arms": [{"preset": "world", "sft_epochs": 1}]},
+            "beams.anchors: must be at most grid.data.world.rl_data.n_queries=300",
+        ),
+        (
+            {"data": {"world": {"rl_data": {"n_queries": 3000}}}},
+            "grid.data.world.rl_data.n_queries: must be at most grid",
         ),
         ({"baselines": {"names": ["oracle"]}}, r"grid.baselines.names: must hold random"),
         ({"policies": {"nobody": {}}}, r"grid.policies.nobody: must be a module lever/policies/nobody.py, got none"),

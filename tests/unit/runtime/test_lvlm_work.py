@@ -3,17 +3,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
+from builders import shipped
 
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import lvlm_work as work
 from lever_pipe.runtime import plan
 
-ROOT = Path(__file__).parents[3]
-
 
 def experiment(**changes: object) -> Experiment:
-    values = yaml.safe_load((ROOT / "config.yaml").read_text())
+    values = shipped()
     return parse_experiment({**values, "emulate": None, **changes})
 
 
@@ -58,7 +56,7 @@ def test_rules_that_ask_nothing_count_nothing(jobs: dict[str, int]) -> None:
 
 
 def test_imported_rl_data_ask_nothing_unless_rescored(tmp_path: Path) -> None:
-    values = yaml.safe_load((ROOT / "config.yaml").read_text())
+    values = shipped()
     values["rl_data"]["import_from"] = str(tmp_path / "rl.json")
     given = parse_experiment({**values, "emulate": None})
     assert work.lvlm_work(given, {"generate_rl_data": 2}).prompts == 0

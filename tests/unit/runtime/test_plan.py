@@ -3,12 +3,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from builders import shipped
 from hypothesis import given
 from hypothesis import strategies as st
 from snakemake.utils import update_config
@@ -43,12 +42,6 @@ def constraint(wildcard: str) -> str:
     assert trained is not None
     assert found is not None
     return (found[1] or "{TRAINED}").replace("{TRAINED}", trained[1])
-
-
-@cache
-def shipped() -> dict[str, Any]:
-    values: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
-    return values
 
 
 def experiment(**changed: Any) -> Experiment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
+from builders import shipped
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.stage_configs import CollectLineageConfig, MeasureAgreementConfig
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def experiment(**changed: object) -> Experiment:
-    return parse_experiment({**yaml.safe_load((ROOT / "config.yaml").read_text()), **changed})
+    return parse_experiment({**shipped(), **changed})
 
 
 def test_every_start_is_a_policy_or_is_named() -> None:
@@ -56,7 +56,7 @@ def test_agreement_knows_its_policies() -> None:
 )
 def test_the_scale_names_model_and_data(lvlm: str, source: str, scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    data = {**yaml.safe_load((ROOT / "config.yaml").read_text())["data"], "source": source}
+    data = {**shipped()["data"], "source": source}
     config = plan.stage_config(experiment(lvlm={"model": lvlm}, data=data), "collect_lineage", {})
     assert isinstance(config, CollectLineageConfig)
     assert config.scale == scale

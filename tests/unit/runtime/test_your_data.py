@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from builders import shipped
 from PIL import Image
 
 from lever_pipe.base.seeding import generator
@@ -64,7 +65,7 @@ class Mine:
         return path
 
     def experiment(self) -> Experiment:
-        values = yaml.safe_load((ROOT / "config.yaml").read_text())
+        values = shipped()
         mine = yaml.safe_load(self.write().read_text())
         return parse_experiment({**values, **mine, "rl_data": {**values["rl_data"], **mine["rl_data"]}})
 

@@ -14,7 +14,7 @@ from PIL import Image
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import AnswerRow, Example, QuestionScore
-from lever_pipe.experiment.config import WorldData
+from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.experiment.stage_configs import CollectSamplesConfig
 from lever_pipe.lever.samples import Sample
 from lever_pipe.stages.collect_samples import collect_samples

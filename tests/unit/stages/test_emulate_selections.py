@@ -8,7 +8,7 @@ import torch
 from builders import embedding_arrays, random_pools
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import CheckpointError, ConfigError
+from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.records import Selection
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Selector
@@ -117,11 +117,6 @@ def test_a_larger_pool_of_first_items_is_exhausted_later(study: Study) -> None:
     for row in study.rows("run0"):
         assert sorted(row[:3]) == [0, 1, 2]
         assert row[3] == 0
-
-
-def test_a_head_that_no_published_run_had_is_refused(study: Study) -> None:
-    with pytest.raises(ConfigError, match=r"selector\.head: static.*found gated"):
-        study.select("run0", selector=Selector(width=8, head="gated"))
 
 
 def test_another_architecture_is_refused(study: Study) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from builders import shipped
 from snakemake.utils import update_config
 
 from lever_pipe.base import storage
@@ -25,7 +26,7 @@ from lever_pipe.stages.measure_pools import measure_pools
 from lever_pipe.stages.prepare_examples import prepare_examples
 
 ROOT = Path(__file__).parents[3]
-EXPERIMENT = parse_experiment(yaml.safe_load((ROOT / "config.yaml").read_text()))
+EXPERIMENT = parse_experiment(shipped())
 N_TRAIN, N_EVAL = 80, 12
 
 
@@ -126,7 +127,7 @@ def test_pools_are_measured_query_by_query(world: World, tmp_path: Path) -> None
 
 
 def second_world() -> Experiment:
-    values = yaml.safe_load((ROOT / "config.yaml").read_text())
+    values = shipped()
     update_config(values, yaml.safe_load((ROOT / "config/world_b.yaml").read_text()))
     return parse_experiment(values)
 

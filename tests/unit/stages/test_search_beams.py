@@ -17,7 +17,7 @@ from on_policy_chain import CODE, LVLM, N_TRAIN, lvlm_config, world
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import ExampleId, Pool, Proposal, QueryBeams
-from lever_pipe.experiment.config import Beams
+from lever_pipe.experiment.rl_data_config import Beams
 from lever_pipe.experiment.stage_configs import Runtime, SearchBeamsConfig
 from lever_pipe.lever.beams import Chosen, scorer
 from lever_pipe.lever.training.groups import load_groups
@@ -96,12 +96,6 @@ def test_rl_data_of_the_same_prompts_need_no_call(search: Search) -> None:
     assert model.counters["forwards"] == 0
 
 
-def test_gains_add_up(search: Search) -> None:
-    for row in search.rows:
-        for beam in row.beams:
-            assert sum(beam.gains) == pytest.approx(beam.probability - row.empty, abs=1e-6)
-
-
 def test_probabilities_are_those_of_the_real_tokens(search: Search) -> None:
     """The sum over the answer and the end of its turn is what RL data holds; the span leaves out the end."""
     row = search.rows[0]
@@ -118,15 +112,6 @@ def test_probabilities_are_those_of_the_real_tokens(search: Search) -> None:
     (told,) = model.run([LvlmRequest(prompt, others, generate=False)])
     assert len(others) > 2
     assert sum(math.exp(of[0]) for of in told.token_log_probs) <= 1 + 1e-5  # of distinct first tokens, no ends
-
-
-def test_the_best_beam_is_better_than_a_random_pair(search: Search) -> None:
-    """On average over queries; a reversed sign would find the worst one."""
-    pools = {of.query_id: of for of in search.pools}
-    rng = np.random.default_rng(1)
-    pairs = [tuple(rng.permutation(pools[row.query_id].candidates)[:2].tolist()) for row in search.rows]
-    random = probabilities(search, [(row.query_id, pair) for row, pair in zip(search.rows, pairs, strict=True)])
-    assert np.mean([row.beams[0].probability for row in search.rows]) > np.mean(random)
 
 
 def test_enough_beams_find_the_best_pair_of_all(search: Search) -> None:

@@ -41,10 +41,8 @@ def test_three_jobs_are_one_run(chain: DrawnChain) -> None:
     with execution():
         for epoch in (1, 2, 3):
             with ambient_stream(0, "distil dropout", epoch):
-                plan = plan_distil_epoch(
-                    module, data.table, data.train, targets, batch_queries=4, passes=2,
-                    generator=torch_generator(0, "distil", epoch),
-                )  # fmt: skip
+                order = torch_generator(0, "distil", epoch)
+                plan = plan_distil_epoch(module, data.table, data.train, targets, DISTIL, order)
                 values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
             found.append(values | {"val_loss": validation_loss(module, data.table, data.validation)})
     assert same_weights(chain.outputs("distil3")["selector"], module)

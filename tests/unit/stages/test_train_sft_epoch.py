@@ -22,7 +22,7 @@ from lever_pipe.lever.networks.cross_attention import CrossAttention
 from lever_pipe.lever.selector.network import Architecture, build_selector
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import EmbeddingTable, architecture_of
-from lever_pipe.lever.training.groups import Groups, split_groups
+from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import validation_loss
 from lever_pipe.lever.training.sft import sft_step, targets_of
 from lever_pipe.losses.sequence import step_logits
@@ -61,17 +61,6 @@ def test_a_selector_that_knows_nothing_has_the_uniform_loss(targets: Literal["be
     assert float(loss.detach()) == pytest.approx(total / 2, abs=1e-5)
     found = validation_loss(module, table, wanted, temperature=settings.temperature)
     assert found == pytest.approx(total, abs=1e-5)
-
-
-def test_each_pick_is_one_of_the_candidates_that_are_left() -> None:
-    """-100 at what is chosen is minus infinity in float32, and no label is masked."""
-    groups, scores = beam_groups(), torch.randn(N_QUERIES, 8) * 5
-    masked = step_logits(scores, groups.selections)
-    labels = groups.selections[..., None]
-    assert not (masked.gather(-1, labels) == -100.0).any()
-    assert ((masked == -100.0).sum(dim=-1) == torch.arange(2)).all()
-    left = torch.where(masked == -100.0, -torch.inf, masked)
-    assert torch.equal(left.log_softmax(dim=-1).gather(-1, labels), masked.log_softmax(dim=-1).gather(-1, labels))
 
 
 def test_best_is_the_first_beam_and_beams_are_weighted() -> None:
@@ -150,8 +139,3 @@ def test_rce_goes_on_from_an_sft_epoch_with_a_fresh_optimiser(chain: SftChain) -
         load_tensors(chain.outputs(run)["selector"])[0]["input_proj.weight"] for run in ("sft1", "rce1", "rce0")
     )
     assert 0 < float((ended - began).norm()) < float((ended - scratch).norm())
-
-
-def test_the_split_is_that_of_the_preset() -> None:
-    train, validation = split_groups(beam_groups(), 0.8)
-    assert (len(train), len(validation)) == (32, 8)

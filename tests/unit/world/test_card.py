@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
 from lever_pipe.base.storage import read_json
-from lever_pipe.experiment.config import WorldData
+from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world.data.lexicon import COLORS, IMAGE_ID, KINDS, RELATIONS
 from lever_pipe.world.models.encoder import image_vectors, text_vectors
 from lever_pipe.world.models.evaluation import Examples, answer_prompts, draw_examples, encode_images

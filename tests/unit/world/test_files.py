@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lever_pipe.experiment.config import WorldData
+from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world.data.files import draw_image, image_name, write_raw_files
 from lever_pipe.world.data.items import draw_split
 

@@ -14,7 +14,7 @@ from transformers import CLIPModel
 
 from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.config import WorldData
+from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.lever.baselines import rank_by_similarity
 from lever_pipe.world.data.lexicon import GUESSES
 from lever_pipe.world.models.encoder import image_vectors, text_vectors

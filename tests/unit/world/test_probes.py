@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lever_pipe.base.errors import DataError
-from lever_pipe.experiment.config import WorldData
+from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world.models.evaluation import Examples, draw_examples
 from lever_pipe.world.models.probes import (
     Probe,

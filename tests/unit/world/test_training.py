@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lever_pipe.base.storage import digest
-from lever_pipe.experiment.config import WorldData
+from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world.models import encoder, reader
 from lever_pipe.world.models.encoder import caption, contrastive_loss, encode_texts
 from lever_pipe.world.models.evaluation import draw_examples

@@ -10,7 +10,6 @@ import torch
 from builders import WIDTH, embedding_arrays
 
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.lever.emulation.own_pair import own_pairs
 from lever_pipe.lever.selector.network import Architecture, build_selector, initialise
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
@@ -18,6 +17,19 @@ from lever_pipe.lever.training.loop import validation_loss
 from lever_pipe.losses.sequence import selection_log_probs
 
 N_TRAIN, K, BEAMS = 400, 16, 5
+
+
+def own_pairs(groups: Groups) -> Groups:
+    """Return every beam as a group of its own, as the published training saw it.
+
+    Its pool is the beam itself, and a label is the train position modulo S in place of the place in the pool: where two
+    of a pair are both even or both odd, the second label is already masked (source: Lever-Plus published code).
+    """
+    places = groups.pools[:, None].expand(-1, groups.selections.shape[1], -1)
+    ids_NS = places.gather(2, groups.selections)[groups.valid]
+    queries_N = groups.queries[:, None].expand_as(groups.valid)[groups.valid]
+    everyone = torch.ones(len(ids_NS), 1)
+    return Groups(queries_N, ids_NS, (ids_NS % ids_NS.shape[1])[:, None], everyone, everyone.bool())
 
 
 def random_beams(n: int = 120) -> Groups:

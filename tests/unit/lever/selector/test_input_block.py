@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.lever.selector.decoding import draw, gumbel
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 
 PLAIN = Architecture(embedding=12, width=16, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)
@@ -36,12 +35,6 @@ def inputs(batch: int = 3, size: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
     query = torch.randn(batch, 12, generator=torch_generator(1))
     pool = torch.randn(batch, size, 12, generator=torch_generator(2))
     return nn.functional.normalize(query, dim=-1), nn.functional.normalize(pool, dim=-1)
-
-
-def test_a_block_adds_four_tensors() -> None:
-    plain, block = (build_selector(one).state_dict() for one in (PLAIN, BLOCK))
-    assert {name: tuple(block[name].shape) for name in block.keys() - plain.keys()} == TENSORS
-    assert plain.keys() <= block.keys()
 
 
 @pytest.mark.parametrize("head", ["static", "gated"])
@@ -111,12 +104,6 @@ def test_a_block_learns_through_every_tensor() -> None:
         found = gradients[name]
         assert found is not None
         assert bool((found != 0).any()), name
-
-
-def test_draws_see_the_block() -> None:
-    noise = gumbel((3, 5, 2, 8), torch_generator(4))
-    plain, block = (draw(module, module.encode(*inputs()), noise) for module in (selector(PLAIN), opened(selector())))
-    assert not torch.equal(plain, block)
 
 
 def test_a_block_lets_the_question_choose_the_attribute() -> None:

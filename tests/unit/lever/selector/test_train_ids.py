@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.lever.networks.train_ids import (
@@ -19,7 +18,6 @@ from lever_pipe.lever.networks.train_ids import (
     TrainIds,
     build_train_ids,
     initialise_train_ids,
-    require_width,
     write_greedily,
 )
 
@@ -132,14 +130,6 @@ def test_no_special_word_no_repeat_and_rows_apart(seed: int, batch: int, of_pool
         assert pools is None or set(four[row].tolist()) <= set(pools[row].tolist())
 
 
-def test_what_one_row_has_chosen_is_free_to_another() -> None:
-    """Two equal queries choose alike; a mask of the whole batch would let the second choose other ids."""
-    module, train = model(3), vectors(N)
-    query = vectors(1).expand(2, -1)
-    first, second = write_greedily(module, query, train, 4).tolist()
-    assert first == second
-
-
 def test_the_whole_train_set_may_be_written() -> None:
     module, query, train = model(n=4), vectors(2), vectors(4)
     assert [sorted(row) for row in write_greedily(module, query, train, 4).tolist()] == [[0, 1, 2, 3]] * 2
@@ -160,9 +150,3 @@ def test_fresh_weights_follow_their_stream_and_gpt2() -> None:
     assert float(one["layers.0.mlp_out.weight"].std()) == pytest.approx(0.01, rel=0.05)  # 0.02 / sqrt(2 x 2)
     assert not one["layers.1.attn_in.bias"].any()
     assert (one["ln_f.weight"] == 1).all()
-
-
-def test_another_width_is_refused() -> None:
-    require_width(512, 512)
-    with pytest.raises(ConfigError, match=r"width of the encoder's embeddings, 64, .*found 256. Write width: 64"):
-        require_width(256, 64)

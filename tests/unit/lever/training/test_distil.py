@@ -11,6 +11,7 @@ from torch import nn
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import torch_generator
+from lever_pipe.experiment.config import Distil
 from lever_pipe.lever.baselines import rank_by_annotations
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.distil import distil_step, oracle_targets, plan_distil_epoch
@@ -113,9 +114,7 @@ def test_every_pass_shows_every_query_once_with_its_own_target() -> None:
     batch, seen = groups(), []
     targets = oracle_targets(examples(), batch)
     module = selector()
-    plan = plan_distil_epoch(
-        module, table(), batch, targets, batch_queries=6, passes=3, generator=torch_generator(0)
-    )  # fmt: skip
+    plan = plan_distil_epoch(module, table(), batch, targets, Distil(batch_queries=6, passes=3), torch_generator(0))
     for part, step in plan:
         seen.append(part.queries.tolist())
         expected = distil_step(module, table(), part, targets_BK=targets[part.queries])
@@ -134,9 +133,8 @@ def test_it_learns_what_the_oracle_would_choose(head: str) -> None:
     adam = AdamW(module, learning_rate=2e-2, weight_decay=0.0)
     values = []
     for epoch in range(8):
-        plan = plan_distil_epoch(
-            module, table(), batch, targets, batch_queries=4, passes=2, generator=torch_generator(epoch)
-        )  # fmt: skip
+        order = torch_generator(epoch)
+        plan = plan_distil_epoch(module, table(), batch, targets, Distil(batch_queries=4, passes=2), order)
         values.append(run_epoch(module, adam, plan, max_gradient_norm=1.0))
     # A quarter of each pool is right; the untrained policy prefers the query's own kind, which is wrong.
     assert values[0]["loss"] > math.log(K / 2)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, scores_of
+from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups
 
 N = 40
@@ -32,17 +32,6 @@ def groups(n: int) -> Groups:
         rewards=torch.rand(n, 4, generator=generator),
         valid=torch.ones(n, 4, dtype=torch.bool),
     )
-
-
-@pytest.mark.parametrize("head", ["static", "gated"])
-def test_its_logits_are_those_of_the_module_bit_for_bit(head: str) -> None:
-    frozen = FrozenSelector(selector(head).train(), table())
-    for n in (1, 2, 5, 33):
-        with torch.no_grad():
-            expected = table().scores(selector(head).eval(), groups(n))
-            plain = selector(head).eval().encode(table().vectors[groups(n).queries], table().vectors[groups(n).pools])
-        assert torch.equal(frozen.scores(groups(n)), expected)
-        assert torch.equal(scores_of(selector(head), plain, groups(n)), expected)
 
 
 @pytest.mark.parametrize("name", ["input_proj", "input_up", "input_down", "cand_proj"])

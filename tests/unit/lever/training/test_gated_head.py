@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import random_pools
 from chains import Chain, Straight, same_weights
 from torch import Tensor, nn
 
 from lever_pipe.base.checkpoints import load_tensors
-from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Rce, Selector
@@ -25,13 +23,10 @@ from lever_pipe.lever.selector.network import (
     build_selector,
     initialise,
 )
-from lever_pipe.lever.training import state
-from lever_pipe.lever.training.choice import choose
-from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, architecture_of
+from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.lever.training.grpo import exact_kl, grpo_step
+from lever_pipe.lever.training.grpo import exact_kl
 from lever_pipe.lever.training.loop import Step, policy_entropy, run_epoch, validation_loss
-from lever_pipe.lever.training.policies import Policies
 from lever_pipe.lever.training.rce import plan_rce_epoch
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
 
@@ -115,13 +110,6 @@ def test_entropy_and_divergence_are_those_of_the_steps() -> None:
     assert total > 0.01
 
 
-def test_nothing_differs_before_the_first_step() -> None:
-    policies = Policies(selector(), FrozenSelector(selector(), table()))
-    step = grpo_step(policies, table(), groups(), groups().rewards - 0.5, kl_beta=0.15, clip_epsilon=0.2)
-    assert step.values["kl"] == step.values["kl_exact"] == step.values["clip_fraction"] == 0.0
-    assert step.values["mean_ratio"] == 1.0
-
-
 def test_jobs_of_one_epoch_are_one_run_and_the_gate_trains_in_both_phases(tmp_path: Path) -> None:
     chain = Chain(tmp_path, selector=GATED)
     chain.initialise()
@@ -164,35 +152,6 @@ def test_a_missing_gradient_elsewhere_is_still_refused() -> None:
     plan = [(groups(), lambda _: Step(module.input_proj.weight.sum(), {}))]
     with pytest.raises(RuntimeError, match="no gradient"):
         run_epoch(module, AdamW(module, learning_rate=0.01, weight_decay=0.0), plan, max_gradient_norm=1.0)
-
-
-def test_a_checkpoint_belongs_to_its_head(tmp_path: Path) -> None:
-    static = replace(SMALL, head="static")
-    state.save_selector(tmp_path / "static", selector(architecture=static), stage="rce", epoch=1)
-    state.save_selector(tmp_path / "gated", selector(), stage="rce", epoch=1)
-    assert same_weights(tmp_path / "gated", state.load_selector(tmp_path / "gated", SMALL))
-    with pytest.raises(CheckpointError, match=r"missing gate\.bias; missing gate\.weight"):
-        state.load_selector(tmp_path / "static", SMALL)
-    with pytest.raises(CheckpointError, match=r"extra gate\.bias; extra gate\.weight"):
-        state.load_selector(tmp_path / "gated", static)
-
-
-def test_the_head_comes_from_the_configuration() -> None:
-    assert architecture_of(GATED, table()).head == "gated"
-    assert architecture_of(Selector(), table()).head == "static"
-
-
-def test_choice_follows_the_picks_query_by_query() -> None:
-    module, pools = selector(), random_pools(300, 30)  # more queries than are scored at one time
-    queries = EmbeddingTable(torch.randn(300, 6, generator=torch_generator(3)))
-    rows = {shots: choose(module, table(), queries, pools, shots) for shots in (2, 4)}
-    assert [row.demonstrations[:2] for row in rows[4]] == [row.demonstrations for row in rows[2]]
-    first = choose(module, table(), queries, pools[280:281], 4)
-    assert first == rows[4][280:281]
-    ranking = selector(architecture=replace(SMALL, head="static"))  # but for the gate their weights are equal
-    ranked = choose(ranking, table(), queries, pools, 4)
-    assert [row.demonstrations[0] for row in ranked] == [row.demonstrations[0] for row in rows[4]]
-    assert sum(one != other for one, other in zip(ranked, rows[4], strict=True)) > 100
 
 
 # A world in which demonstrations complement each other: a question needs two keys out of four, and its pool has three

@@ -64,18 +64,18 @@ def test_parts_by_lvlm_and_column(rows: list[dict[str, str]]) -> None:
 
 def test_what_a_run_can_stand_beside(rows: list[dict[str, str]]) -> None:
     found = placed(rows)
-    reasons = Counter((row.verdict, row.reason) for row in found)
+    reasons = Counter(row.reason for row in found)
     # Of 813 rows of Qwen: 64 of LoRA, 19 of four heads, 1 of unknown samples are none; of 281 others 48 contradict.
     assert reasons == {
-        ("target", "comparable"): 813 - 64 - 19 - 1,
-        ("skip", "adapters_without_effect"): 64,
-        ("skip", "head_below_chance"): 19,
-        ("never", "unknown_samples"): 1,
-        ("never", "two_values_a_cell"): 48,
-        ("skip", "other_lvlm"): 281 - 48,
+        "comparable": 813 - 64 - 19 - 1,
+        "adapters_without_effect": 64,
+        "head_below_chance": 19,
+        "unknown_samples": 1,
+        "two_values_a_cell": 48,
+        "other_lvlm": 281 - 48,
     }
-    assert {reason for _, reason in reasons} == set(get_args(Reason))
-    targets = [row for row in found if row.verdict == "target"]
+    assert reasons.keys() == set(get_args(Reason))
+    targets = [row for row in found if row.reason == "comparable"]
     assert {row.lvlm for row in targets} == {"qwen2_5_vl_3b"}
     must = [
         r for r in targets if r.part in ("beam_data", "random_full_train") or (r.part, r.selector) == ("sft", "pointer")
@@ -91,7 +91,7 @@ def test_what_a_run_can_stand_beside(rows: list[dict[str, str]]) -> None:
         ({"stage": "v2_sft", "metric": "val_loss", "samples": ""}, {"layers": None, "samples": None}),
         ({"stage": "v4-10_stop"}, {"selector": "pointer/stop", "objective": "grpo"}),
         ({"stage": "v4-1_fair grpo"}, {"selector": "pointer/gated", "objective": "grpo"}),
-        ({"stage": "v4-5_additive rce"}, {"selector": "pointer/additive", "objective": "rce", "verdict": "target"}),
+        ({"stage": "v4-5_additive rce"}, {"selector": "pointer/additive", "objective": "rce", "reason": "comparable"}),
         ({"stage": "v4-6_coverage(rce)"}, {"objective": "rce", "reason": "head_below_chance"}),
         ({"stage": "v3_3layer_rce25+grpo25"}, {"part": "older_data", "objective": "grpo", "layers": 3}),
         ({"stage": "rce_only_merged_data"}, {"part": "older_data", "objective": "rce", "layers": 1}),
@@ -100,11 +100,11 @@ def test_what_a_run_can_stand_beside(rows: list[dict[str, str]]) -> None:
         ({"stage": "grpo_balanced"}, {"part": "documents"}),
         ({"stage": "grpo_plan5", "notes": "x;split=train"}, {"part": "plans", "split": "train"}),
         ({"samples": "all(5046)", "shot": "avg1-4"}, {"samples": "all", "shots": "mean", "split": "eval"}),
-        ({"samples": "all?"}, {"verdict": "never", "reason": "unknown_samples", "samples": None}),
-        ({"source_file": "README.md#3.3.1", "lvlm": FLAMINGO}, {"verdict": "skip", "reason": "other_lvlm"}),
+        ({"samples": "all?"}, {"reason": "unknown_samples", "samples": None}),
+        ({"source_file": "README.md#3.3.1", "lvlm": FLAMINGO}, {"reason": "other_lvlm"}),
         (
             {"source_file": "README.md#3.3.1", "lvlm": FLAMINGO, "stage": "v0_sft"},
-            {"verdict": "never", "reason": "two_values_a_cell"},
+            {"reason": "two_values_a_cell"},
         ),
     ],
 )  # fmt: skip
@@ -123,8 +123,7 @@ def test_what_the_grid_does_not_know_is_refused(column: str, value: str) -> None
 
 
 def test_a_row_stands_beside_the_cell_with_its_coordinates_and_no_other() -> None:
-    row = {"dataset": "okvqa", "lvlm": "Qwen2.5-VL-3B-Instruct", "sampler": "TextSimSampler", "stage": "v1_sft"}
-    row |= {"samples": "200", "shot": "2", "metric": "vqa_acc_pct", "source_file": "x", "notes": "", "value": "55.5"}
+    row = ROW | {"samples": "200"}
     others = [row | {"samples": "all"}, row | {"shot": "3"}, row | {"stage": "v2_lora_sft"}, row | {"metric": "loss"}]
     rows = placed([row, *others])
     at = Coordinates("okvqa", "text_similarity", "bi_encoder", "sft", None, 200, 2)

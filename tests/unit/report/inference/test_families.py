@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lever_pipe.experiment.config import PrimaryCells
+from lever_pipe.experiment.evaluation_config import PrimaryCells
 from lever_pipe.report.inference.families import arms_of, families_of, highest_beta, near, reference_of
 
 BASELINES = ["baseline/random", "baseline/oracle"]

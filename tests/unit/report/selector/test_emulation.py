@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from emulated_study import study_of
 
-from lever_pipe.experiment.config import Emulate
+from lever_pipe.experiment.evaluation_config import Emulate
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.cells import EvidenceLedger, say
 from lever_pipe.report.selector import emulation

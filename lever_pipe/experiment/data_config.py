@@ -1,0 +1,176 @@
+"""Study `lever`: where questions, answers and images come from, and what is made of them before any training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, Seed, Share, at_most, filled, rule
+
+KnowledgeName = Literal["material", "place", "team", "country"]
+PerceptualName = Literal["object", "color", "count"]
+
+
+class WorldData(Section):
+    """The generator of the embedded world (`lever_pipe/world/data`).
+
+    Numbers in brackets are what the shipped LVLM answers, in percent.
+    """
+
+    layout: Literal["okvqa", "vqav2"] = "okvqa"
+    """Whose official files the world's are like; those of `vqav2` say the answer to show (`multiple_choice_answer`)."""
+
+    n_train: int = Field(2000, ge=64, le=100_000)
+    """Train questions: demonstrations and RL queries."""
+    n_eval: int = Field(800, ge=8, le=100_000)
+    """Evaluation questions."""
+    seed: Seed = 0
+    """Stream of the rendered items."""
+    mapping_seed: Seed = 7
+    """Which answer belongs to which key; the shipped models never saw mapping 7."""
+    n_active_answers: int = Field(4, ge=1, le=8)
+    """How many of a relation's eight answers the mapping uses."""
+    perceptual_share: Share = 0.25
+    """Share of questions that the image alone answers."""
+    relations: Distinct[KnowledgeName | PerceptualName] = (*get_args(KnowledgeName), *get_args(PerceptualName))
+    """What is asked for. Demonstrations alone answer the first four, the image alone the others."""
+    questions_per_image: int = Field(1, ge=1, le=7)
+    """Each of another relation; 1 lets a tenth of the questions sit in pairs on one image, as in OK-VQA."""
+    skew: float = Field(0.0, ge=0, le=4)
+    """How uneven relations, kinds and colours are, and so answers and their types: the weight of the one at place r is
+    r to the power of -skew."""
+    dissent: float = Field(1.0, gt=0, le=8)
+    """Noise of the annotators: with 2 they disagree about twice as often."""
+    flipped_share: Share = 0.05
+    """Share of knowledge questions whose majority is wrong. Demonstrations outvote such an answer: one right beside one
+    wrong (46), two beside one (75), three beside one (88)."""
+    blur: float = Field(0.0, ge=0, le=4)
+    """Radius in pixels of the blur over every image: 2 leaves all readable; with 4 the LVLM still finds the matching
+    demonstration of two (95), while the encoder tells 72 of 100 kinds."""
+    near_duplicates: Share = 0.0
+    """Share of train images that copy an earlier one and its questions, with an id and bytes of their own. With 0.9 the
+    two most similar candidates are copies of one item for 28 of 100 queries."""
+    composite_share: Share = 0.0
+    """Share of knowledge questions about two different things that share the answer. A demonstration of one of them
+    (72) gains little from a second of the same (75) and much from one of the other (93), with the relations team and
+    country and two active answers; half as much where the kind decides."""
+    guessable_share: Share = 0.0
+    """Share of the facts that the LVLM guesses (71 of their questions without a demonstration, 50 with one of another
+    key and another answer): where no demonstration matches, none is better."""
+
+    @property
+    def is_harder(self) -> bool:
+        """Whether the best demonstrations answer less than in the released world."""
+        names, released = ("dissent", "flipped_share", "blur", "composite_share"), type(self).model_fields
+        return any(getattr(self, name) > released[name].default for name in names)
+
+    @rule
+    def _families_are_asked_for(self) -> Iterator[Fault]:
+        for names, share in ((get_args(KnowledgeName), 1), (get_args(PerceptualName), 0)):
+            if not set(names) & set(self.relations) and self.perceptual_share != share:
+                said = f"must be {share} where data.world.relations has none of {', '.join(names)}"
+                yield ("perceptual_share",), f"{said}, got {self.perceptual_share}. Set it to {share}, or name one."
+
+    @rule
+    def _questions_of_an_image_differ(self) -> list[Fault]:
+        unasked = {0.0: get_args(PerceptualName), 1.0: get_args(KnowledgeName)}.get(self.perceptual_share, ())
+        number, do = len(set(self.relations) - set(unasked)), "Ask less of an image, or for more relations."
+        needed = max(2, self.questions_per_image)  # 1 makes pairs too
+        return at_most(("questions_per_image",), needed, "the number of relations asked for", number, do)
+
+    @rule
+    def _composites_are_alone(self) -> Iterator[Fault]:
+        if self.composite_share and self.questions_per_image > 1:
+            do = "Set one of them back: other questions about two things have no one answer."
+            yield ("composite_share",), f"must be 0 with questions_per_image above 1, got {self.composite_share}. {do}"
+
+
+class VqaFiles(Section):
+    """Official OK-VQA or VQAv2 files and COCO image folders."""
+
+    train_questions: FilePath = "data/okvqa/OpenEnded_mscoco_train2014_questions.json"
+    train_annotations: FilePath = "data/okvqa/mscoco_train2014_annotations.json"
+    train_images: FilePath = "data/coco/train2014"
+    eval_questions: FilePath = "data/okvqa/OpenEnded_mscoco_val2014_questions.json"
+    eval_annotations: FilePath = "data/okvqa/mscoco_val2014_annotations.json"
+    eval_images: FilePath = "data/coco/val2014"
+
+
+class ExampleSettings(Section):
+    """How questions, answers and images become examples."""
+
+    reader: str = "okvqa"
+    """A member of `lever_pipe/lever/datasets`."""
+    train_image_name: str = "COCO_train2014_{image_id:012d}.jpg"
+    eval_image_name: str = "COCO_val2014_{image_id:012d}.jpg"
+    n_eval: int = Field(800, ge=1)
+    """Evaluated queries."""
+    eval_subset: Literal["prefix", "random"] = "prefix"
+    """Which of them: the first in question-id order, as published, or drawn ones; fewer drawn are some of more."""
+    eval_seed: Seed = 0
+    """Of the drawn ones."""
+    n_answers: int = Field(10, ge=1, le=100)
+    """Annotators a question; another count is a fault of the data. With 2 or 3 VQA accuracy could not reach 1."""
+    on_bad_image: Literal["stop", "skip"] = "stop"
+    """`skip` drops and counts the questions of unreadable images."""
+    on_split_overlap: Literal["stop", "count"] = "stop"
+    """What happens where evaluation questions are train questions too, on the same image: `count` evaluates them
+    nevertheless, and the report says how many there are."""
+
+
+class Data(ExampleSettings):
+    """Where questions, answers and images come from."""
+
+    source: Literal["world", "files"] = "files"
+    """`world` generates the embedded world; `files` reads the files named below."""
+    world: WorldData = WorldData()
+    files: VqaFiles = VqaFiles()
+
+    @rule
+    def _image_names_tell_images_apart(self) -> Iterator[Fault]:
+        for key, example in (("train_image_name", "COCO_train2014_"), ("eval_image_name", "COCO_val2014_")):
+            template = getattr(self, key, None)
+            if template is not None and filled(template, image_id=1) in (None, filled(template, image_id=2)):
+                remedy = f"Write for example {example}{{image_id:012d}}.jpg."
+                yield (key,), f"must be a file name with the one field image_id, got {template!r}. {remedy}"
+
+    @rule
+    def _world_is_large_enough(self) -> list[Fault]:
+        is_world = self.source == "world"
+        return at_most(("n_eval",), self.n_eval, "data.world.n_eval", self.world.n_eval) if is_world else []
+
+    @rule
+    def _world_has_the_answers_to_show(self) -> Iterator[Fault]:
+        if self.source == "world" and self.reader == "vqav2" != self.world.layout:
+            bound = "must be vqav2 with data.reader: vqav2, which shows multiple_choice_answer"
+            yield ("world", "layout"), f"{bound}, got {self.world.layout!r}. Change one of them."
+
+    @rule
+    def _accuracy_reaches_one(self) -> Iterator[Fault]:
+        if self.n_answers in (2, 3):
+            yield ("n_answers",), f"must be 1 or at least 4, got {self.n_answers}. Keep one answer a question."
+
+
+class EncoderSettings(Section):
+    """The frozen image and text encoder behind the selector's inputs."""
+
+    member: str = "clip"
+    """A member of `lever_pipe/lever/encoders`."""
+    model: FilePath = "models/clip-vit-base-patch32"
+    batch_size: int = Field(256, ge=1)
+
+
+class Pools(Section):
+    """The K train examples offered to each query."""
+
+    encoder: EncoderSettings | None = None
+    """What similarity is measured with; null for the selector's encoder. The published pools have ViT-L/14."""
+
+    sampler: str = "uniform"
+    """A member of `lever_pipe/lever/samplers`; `uniform` is the published RandSampler."""
+    size: int = Field(64, ge=2, le=4096)
+    seed: Seed = 42
+    exclude_same_image: bool = True
+    """Never offer an example of the query's own image."""

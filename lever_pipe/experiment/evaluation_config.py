@@ -1,0 +1,89 @@
+"""What is evaluated beside trained selectors and at which cells, and the faults that are emulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from lever_pipe.base.sections import Distinct, Fault, Rising, Section, Seed, one_of, rule
+from lever_pipe.experiment.config import Epoch, KlBeta
+
+BASELINES = ("zero_shot", "random", "similar_image", "similar_question", "similar_both", "oracle")
+"""Policies without training that every report shows."""
+
+
+class Baselines(Section):
+    """Policies without training, at the same counts."""
+
+    n_random_draws: int = Field(3, ge=1, le=100)
+    seed: Seed = 42
+
+    @property
+    def drawn_from(self) -> tuple[str, ...]:
+        """Their names, a drawn one once."""
+        return BASELINES
+
+
+class PrimaryCells(Section):
+    """The one cell that study `lever` is answered at, fixed before any run; the other cells are secondary."""
+
+    shots: Literal["mean"] | Annotated[int, Field(ge=1, le=16)] = "mean"
+    """A shot count out of `evaluation.shots`, or the mean over all of them."""
+    samples: Literal["largest"] | Annotated[int, Field(ge=2)] = "largest"
+    """A count out of `evaluation.samples`, or the largest of them."""
+    epoch: Literal["last"] = "last"
+    """The last GRPO epoch that all KL_BETA have."""
+
+
+class EvaluatedCells(Section):
+    """Which cells exist: samples x shots for every policy."""
+
+    samples: Rising[Annotated[int, Field(ge=2)]] = Field((100, 200, 400, 800), min_length=1)
+    """How many questions a cell holds; of one question there is no interval."""
+    shots: Rising[Annotated[int, Field(ge=1, le=16)]] = Field((1, 2, 3, 4), min_length=1)
+    n_random_subsets: int = Field(20, ge=0, le=1000)
+    seed: Seed = 42
+
+
+class EvaluationSettings(EvaluatedCells):
+    """Which cells exist, and which one of them is looked at first."""
+
+    primary: PrimaryCells = PrimaryCells()
+
+    @rule
+    def _primary_cells_exist(self) -> Iterator[Fault]:
+        for name in ("shots", "samples"):
+            value, do = getattr(self.primary, name), "Name one of them or add it."
+            if not isinstance(value, str):
+                yield from one_of(("primary", name), value, getattr(self, name), do, f"evaluation.{name}")
+
+
+class Emulate(Section):
+    """Faults of the published runs, each switched on alone and all together, to show what they explain."""
+
+    preset: str = "published"
+    """Preset whose checkpoints are emulated; its projections must be frozen in GRPO, as published."""
+    seed: Seed = 0
+    kl_betas: Distinct[KlBeta] = Field((0.12, 0.145, 0.15, 0.155, 0.18), min_length=2)
+    grpo_epochs: Epoch = 3
+    base_rce_epoch: Epoch = 5
+    other_kl_beta: KlBeta = 0.15
+    """The beta that starts from another base where bases are mixed."""
+    other_base_rce_epoch: Epoch = 2
+    head_seed: Seed = 42
+    """Stream of the fresh attention and layer norm that take the place of the trained ones."""
+    pool_items: int = Field(2, ge=2, le=64)
+    """Train items, the first ones, that every evaluation query is offered."""
+
+    @rule
+    def _another_beta_is_trained(self) -> list[Fault]:
+        do = "Name one of them or add it."
+        return one_of(("other_kl_beta",), self.other_kl_beta, self.kl_betas, do, "kl_betas")
+
+    @rule
+    def _another_beta_starts_elsewhere(self) -> Iterator[Fault]:
+        if self.other_base_rce_epoch == self.base_rce_epoch:
+            bound = f"must differ from base_rce_epoch={self.base_rce_epoch}"
+            yield ("other_base_rce_epoch",), f"{bound}, got {self.other_base_rce_epoch}. Change one of them."

@@ -1,0 +1,87 @@
+"""The vision-language model that answers: prompts, generation, and how its work is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from string import Formatter
+from typing import Literal
+
+from pydantic import Field
+
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, filled, rule
+
+AUTO = "auto"
+VISION_BYTES = 16 * 2**30
+
+
+class PromptSettings(Section):
+    """How a question with demonstrations becomes text; see `tests/golden/prompts`."""
+
+    layout: Literal["single_turn", "turns"] = "single_turn"
+    """`single_turn`: all images and texts in one user turn (published); `turns`: a turn a demonstration."""
+    system: str | None = (
+        "In the following, you are given four earlier user and assistant dialogues, and then an image and a "
+        "question. Act as the assistant: use these examples and your own knowledge to answer. Be as brief as "
+        "the examples: one or two keywords where they use one or two, never more than three tokens where they "
+        "stay within three."
+    )
+    """System turn; empty for none, null for that which the model's template writes where none is given."""
+    demonstration: str = "Question:{question} Short answer:{answer}"
+    query: str = "Question:{question} Short answer:"
+
+    @rule
+    def _templates_hold_their_fields(self) -> Iterator[Fault]:
+        for key, fields in (("demonstration", ("question", "answer")), ("query", ("question",))):
+            template = getattr(self, key, None)
+            if template is not None and not _holds_exactly(template, fields):
+                shown = " and ".join(f"{{{field}}}" for field in fields)
+                yield (key,), f"must hold {shown} and no other field, got {template!r}. Double a brace that is text."
+
+
+def _holds_exactly(template: str, fields: tuple[str, ...]) -> bool:
+    if filled(template, **dict.fromkeys(fields, "text")) is None:
+        return False
+    return {field for _, field, _, _ in Formatter().parse(template) if field is not None} == set(fields)
+
+
+class Decode(Section):
+    """Generation settings, all pinned so that a model folder's own defaults never leak in."""
+
+    num_beams: int = Field(3, ge=1, le=16)
+    """1 is greedy."""
+    max_new_tokens: int = Field(5, ge=1, le=256)
+    length_penalty: float = Field(0.0, ge=-5, le=5)
+    repetition_penalty: float = Field(1.05, gt=0, le=10)
+    """What makes tokens of prompt and answer less likely to be said again; 1 for none. Published: that of the model's
+    `generation_config.json`."""
+    ends: Distinct[str] = ()
+    """Tokens that end an answer besides the end of a turn; empty for those of the model's `generation_config.json`."""
+
+
+class AnswerSettings(Section):
+    """How a vision-language model answers."""
+
+    member: str = AUTO
+    """A member of `lever_pipe/lvlms`; `auto` for that of the folder's `model_type`, or `hf` where none is."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    executor: Literal["packed", "padded"] = "packed"
+    """How prompts share a forward: side by side without padding, or as the rows of a padded batch."""
+    wave_tokens: int = Field(32_768, ge=64)
+    """Tokens of one forward; identity, because batch composition moves the last bits."""
+    kv_tokens: int = Field(400_000, ge=256)
+    """Tokens whose keys and values are stored at one time (36 kB each for Qwen2.5-VL-3B in bfloat16); where a GPU keeps
+    them in pages, the partly filled ones come on top."""
+    prompt: PromptSettings = PromptSettings()
+    decode: Decode = Decode()
+
+
+class LvlmSettings(AnswerSettings):
+    """The frozen vision-language model that answers."""
+
+    vision_bytes: int = Field(VISION_BYTES, ge=0)
+    """Bytes of image features that are kept at one time, on a GPU a quarter of its free memory at most; the least
+    recently used go first and are encoded again. Execution, not identity."""
+    model: FilePath = "models/Qwen2.5-VL-3B-Instruct"
+    ask_again: bool = False
+    """Whether a GPU may ask although the ledger holds many answers that other code, another library or another numeric
+    path gave for this model; execution, not identity."""

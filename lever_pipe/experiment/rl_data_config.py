@@ -1,0 +1,119 @@
+"""What the selector learns from: scored selections, and beams of demonstrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, Seed, Share, at_most, rule
+
+ImportFormat = Literal["a", "c", "e", "f", "g", "j", "k"]
+
+
+class ProposalSettings(Section):
+    """How trajectories are proposed."""
+
+    seed: Seed = 42
+    shots: int = Field(2, ge=1, le=8)
+    n_beams: int = Field(5, ge=0, le=64)
+    temperatures: Distinct[Annotated[float, Field(gt=0, le=100)]] = (1.0, 1.3)
+    n_samples_per_temperature: int = Field(2, ge=0, le=64)
+    disjoint_samples: bool = False
+    """True: the samples of one temperature cut one drawn ranking, so that they cover the pool without overlap."""
+    n_retrieval: int = Field(5, ge=0, le=64)
+    n_random: int = Field(1, ge=0, le=64)
+    similarity_scale: float = Field(1.5, gt=0, le=1000)
+    """Logit per standard deviation of similarity within the pool, of the policy that proposes beams and samples."""
+
+    @property
+    def per_query(self) -> int:
+        """How many trajectories a query has at most, before a diversity budget adds some."""
+        drawn = len(self.temperatures) * self.n_samples_per_temperature
+        return self.n_beams + drawn + self.n_retrieval + self.n_random
+
+
+class Balance(Section):
+    """Shares of positive trajectories between which a query is kept, both inclusive (source: Lever-Plus, VQAv2)."""
+
+    low: Share = 0.4
+    high: Share = 0.6
+
+    @rule
+    def _bounds_are_in_order(self) -> list[Fault]:
+        return at_most(("low",), self.low, "high", self.high, "Exchange or change them.")
+
+
+class RlData(ProposalSettings):
+    """How the stored trajectories are proposed and scored."""
+
+    import_from: FilePath = ""
+    """An existing file of the original to use instead of generating; empty to generate."""
+    import_format: ImportFormat = "g"
+    """What that file is, never guessed (`lever_pipe/lever/rl_data_formats.py`): `a` a generator's first one, `c` with
+    mined positives, `e` strictly evaluated, `f` filled for diversity, `g` k64 v3, `j` balanced VQAv2, `k` beam data."""
+    allow_mixed: bool = False
+    """Whether rows that were scored in several ways may stand together; `g` mixes them by its making."""
+    rescore: bool = False
+    """Whether the LVLM answers anew with each imported selection; the old scores stay in `rl_data/imported.jsonl`."""
+    n_queries: int = Field(800, ge=2)
+    """Train examples that serve as RL queries."""
+    n_shards: int = Field(4, ge=1, le=512)
+    diversity_budget: int = Field(0, ge=0, le=256)
+    """Extra uniformly drawn selections for every query whose group shows one accuracy only (0: none)."""
+    balance: Balance | None = None
+    """Which queries are kept, by how many of their trajectories are positive; null keeps all, `{}` has the published
+    bounds."""
+
+    @rule
+    def _something_is_proposed(self) -> Iterator[Fault]:
+        n_samples = len(self.temperatures) * self.n_samples_per_temperature
+        if not (self.import_from or self.n_beams or n_samples or self.n_retrieval or self.n_random):
+            seen = "n_beams=0, n_retrieval=0, n_random=0 and no sample of any temperature"
+            yield (), f"must propose some selection, got {seen}. Raise one of them."
+
+    @rule
+    def _what_is_rescored_was_imported(self) -> Iterator[Fault]:
+        if self.rescore and not self.import_from:
+            yield ("rescore",), "must be false without import_from, got True. Name the file, or drop it."
+        if self.rescore and self.diversity_budget:
+            yield ("diversity_budget",), f"must be 0 with rescore, got {self.diversity_budget}. Drop one of them."
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the LVLM answers with its selections."""
+        return self.rescore or not self.import_from
+
+    @rule
+    def _no_shard_is_empty(self) -> list[Fault]:
+        n_most = self.n_shards if self.import_from else self.n_queries
+        return at_most(("n_shards",), self.n_shards, "rl_data.n_queries", n_most)
+
+
+class Beams(Section):
+    """Beam data: demonstrations searched step by step for how probable they make the true answer.
+
+    Source: Lever-Plus v3, published code, with the answer's span found in the real token ids.
+    """
+
+    anchors: int = Field(800, ge=2)
+    """RL queries that are searched for; drawn among those that have a pool."""
+    size: int = Field(5, ge=1, le=64)
+    """Beams that each step keeps."""
+    shots: int = Field(2, ge=1, le=8)
+    rank: Literal["total", "last_gain"] = "total"
+    """What beams are kept by: the probability of the answer with all their demonstrations, or what the last of them
+    added (published), which prefers a bad first choice with a large second step."""
+    newest: Literal["last", "first"] = "last"
+    """Where a prompt shows what was chosen last: nearest to the question, so that fewer shots are the first choices
+    alone, or in front of all others (published `left`)."""
+    seed: Seed = 42
+
+    def prompts(self, pool: int) -> Iterator[tuple[int, int]]:
+        """Yield numbers of shots and how many prompts of so many there are, for pools of `pool` candidates."""
+        width = 1
+        for step in range(self.shots):
+            yield step, self.anchors * width
+            yield step + 1, self.anchors * width * (pool - step)
+            width = min(self.size, width * (pool - step))
