@@ -193,6 +193,11 @@ def before(run, first, name):
     return of
 
 
+def start_of_selector(wildcards):
+    """Return the checkpoint that a preset's selector starts from, if it names one."""
+    return plan.started_from(EXPERIMENT, wildcards.preset)
+
+
 def before_rce(name):
     """Return the input function for a file of what an RCE epoch starts from: the one before, INIT or an SFT epoch."""
 

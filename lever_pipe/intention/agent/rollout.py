@@ -7,9 +7,10 @@ sampled token ids are kept as they are; what an episode holds is what the model 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from lever_pipe.base.errors import DataError, TrainingError
 from lever_pipe.base.progress import Progress
@@ -18,7 +19,7 @@ from lever_pipe.experiment.agent_config import AgentModel, Environment, Simulato
 from lever_pipe.intention.agent.generation import Decoding, GenerationCounts, Sampled, Speaker, speak, uniforms
 from lever_pipe.intention.agent.memory import remember
 from lever_pipe.intention.agent.processes import Processes
-from lever_pipe.intention.codecs.protocol import AgentTurn, ChatCodec
+from lever_pipe.intention.codecs.protocol import AgentTurn, ChatCodec, ToolCall
 from lever_pipe.intention.environment import IntentionEnv, StepResult, step_all
 from lever_pipe.intention.records import UNSOUND, EndReason, Task
 from lever_pipe.intention.simulators.protocol import UserSimulator
@@ -71,6 +72,11 @@ class Episode:
         """Return whether the agent, and not the user's simulator, has made the episode what it is."""
         return self.end not in UNSOUND
 
+    @property
+    def n_agent_tokens(self) -> int:
+        """Return how many tokens the agent has said."""
+        return sum(self.is_agent)
+
 
 @dataclass
 class RolloutCounts(GenerationCounts):
@@ -103,22 +109,20 @@ class Rollouts(NamedTuple):
     seconds_simulator: float
 
 
-@dataclass(frozen=True)
-class Player:
-    """Who plays the episodes of a run: all that an episode needs beside its task."""
+@dataclass(frozen=True, kw_only=True)
+class Host(ABC):
+    """Where an agent's episodes are played: the user, the rules, and the processes that share them."""
 
-    policy: Any
-    """A causal language model in evaluation mode."""
-    codec: ChatCodec
     simulator: UserSimulator
     processes: Processes
-    model: AgentModel
     environment: Environment
     simulator_config: Simulator
     temperature: float
-    batch: int
-    """Dialogues that run together; moves rounding errors only."""
 
+    counted: ClassVar[tuple[str, ...]] = MISHAPS
+    """Counts of a rollout that its evaluation keeps, with the requests that they are judged by."""
+
+    @abstractmethod
     def play(
         self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
     ) -> Rollouts:
@@ -131,19 +135,12 @@ class Player:
 
         Raises:
             DataError: a prompt that leaves no room for the agent.
-            SimulatorError: the user cannot be asked as configured.
+            SimulatorError: the user, or an agent behind a server, cannot be asked as configured.
         """
-        with self.processes.whole(self.policy), self.processes.computing():
-            dialogues = [_opened(self, request) for request in requests]
-            _require_room(dialogues, self.model.max_context)
-            counts, seconds = RolloutCounts(), 0.0
-            before = self.simulator.counts.values()
-            for start in range(0, len(dialogues), self.batch):
-                chosen = dialogues[start : start + self.batch]
-                seconds += _hold(self, chosen, counts, greedy=greedy, progress=progress)
-            for name, count in self.simulator.counts.values().items():
-                setattr(counts, f"simulator_{name}", count - before[name])
-            return Rollouts([dialogue.episode for dialogue in dialogues], counts, seconds)
+
+    @abstractmethod
+    def heard(self, episode: Any, place: int) -> tuple[str, Sequence[ToolCall]]:
+        """Return what the agent said in a turn of an episode of its own beside its calls, and these."""
 
     def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
         """Stop a run whose simulated user fails too often: an episode that it ended says nothing about the policy.
@@ -165,6 +162,39 @@ class Player:
                 f" {n_malformed} unreadable answers" + (f"; the last fault: {fault}" if fault else ""),
                 do=f"{LET_THE_USER_ANSWER} Or raise intention.simulator.failure_limit.",
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Player(Host):
+    """Who plays the episodes of a run: all that an episode needs beside its task."""
+
+    policy: Any
+    """A causal language model in evaluation mode."""
+    codec: ChatCodec
+    model: AgentModel
+    batch: int
+    """Dialogues that run together; moves rounding errors only."""
+
+    def play(
+        self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
+    ) -> Rollouts:
+        """As `Host` says."""
+        with self.processes.whole(self.policy), self.processes.computing():
+            dialogues = [_opened(self, request) for request in requests]
+            _require_room(dialogues, self.model.max_context)
+            counts, seconds = RolloutCounts(), 0.0
+            before = self.simulator.counts.values()
+            for start in range(0, len(dialogues), self.batch):
+                chosen = dialogues[start : start + self.batch]
+                seconds += _hold(self, chosen, counts, greedy=greedy, progress=progress)
+            for name, count in self.simulator.counts.values().items():
+                setattr(counts, f"simulator_{name}", count - before[name])
+            return Rollouts([dialogue.episode for dialogue in dialogues], counts, seconds)
+
+    def heard(self, episode: Episode, place: int) -> tuple[str, Sequence[ToolCall]]:
+        """As `Host` says."""
+        tokens = [token for token, turn in zip(episode.tokens, episode.turn, strict=True) if turn == place]
+        return self.codec.aside(tokens), self.codec.parse(tokens).calls
 
 
 @dataclass
@@ -284,7 +314,7 @@ def _answer(running: Sequence[_Dialogue], player: Player, counts: RolloutCounts,
         counts.environment_timeouts += result.timed_out and not result.failed
         dialogue.episode.rewards.append(result.reward)
         dialogue.episode.results.append(result)
-        end = _end_heard(result, dialogue.env, is_last=is_last)
+        end = end_heard(result, dialogue.env, is_last=is_last)
         if end is not None:
             dialogue.finish(end)
             continue
@@ -306,7 +336,7 @@ def _end_unheard(turn: AgentTurn, episode: Episode, max_context: int) -> EndReas
             return turn.kind
 
 
-def _end_heard(result: StepResult, env: IntentionEnv, *, is_last: bool) -> EndReason | None:
+def end_heard(result: StepResult, env: IntentionEnv, *, is_last: bool) -> EndReason | None:
     """Return why an executed turn ends its episode, or None."""
     if result.failed:
         return "failed"

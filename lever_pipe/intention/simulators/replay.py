@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
@@ -16,5 +17,10 @@ def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
         SimulatorError: there is no such file.
         RecordError: it holds a line that is no take.
     """
-    cassette = Cassette(Path(execution.cassette), is_writable=False)
-    return PromptedUser(CassetteChat(cassette), config.endpoint, leak_details=config.leak_details)
+    return PromptedUser(chat(execution), config.endpoint, leak_details=config.leak_details)
+
+
+def chat(execution: AgentExecution, words: Callable[[bytes], str] | None = None) -> CassetteChat:
+    """Return the chat that the cassette holds, with the same errors; `words` were taken when it was recorded."""
+    del words
+    return CassetteChat(Cassette(Path(execution.cassette), is_writable=False))

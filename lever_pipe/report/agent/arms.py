@@ -9,18 +9,21 @@ from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.report.agent.runs import (
     MODES,
     START,
+    STUDY,
     AgentView,
     schedule_cell,
     seeds_cell,
     table_of,
 )
-from lever_pipe.report.cells import Cell, Code, Name, Series, holm, level, minus, say
+from lever_pipe.report.cells import Cell, Code, Name, Series, derived, holm, level, minus, say
 from lever_pipe.report.evidence import ALPHA, SIGN_FLIP, STUDENT
 from lever_pipe.report.table import Table, TableLine
 
 SETTINGS = ("kl_coefficient", "entropy", "schedule", "learning_rate", "trajectory_score")
 SCORES = ("score", "difference", "holm", "gain")
 AFTER = ("kl_end", "entropy_end", "malformed")
+COSTS = ("agent_requests", "prompt_tokens", "completion_tokens", "agent_failures")
+"""Of a served agent."""
 TESTS = {SIGN_FLIP: "agent.test.sign_flip", STUDENT: "agent.test.student"}
 """Message by the name that `comparisons.csv` gives a test."""
 
@@ -30,14 +33,19 @@ def tables(view: AgentView) -> Iterator[Table]:
     lines = [line for arm in view.arms for line in _lines(view, arm)]
     start = [view.score(view.held_out(START, mode)) for mode in MODES]
     lines += [_scored(say("agent.start"), None, start)] if any(start) else []
-    heads = ("arm", *SETTINGS, "seeds", *(f"{name}_{mode}" for mode in MODES for name in SCORES), *AFTER)
-    compared = (view.compared(arm.name, mode) for arm in view.arms for mode in MODES)
+    served = view.evidence.subjects(COSTS[0], study=STUDY)
+    agents = list(dict.fromkeys(name.removeprefix("arm~") for name in served if "/" not in name))
+    lines += [_served(view, agent) for agent in agents]
+    heads = ("arm", *SETTINGS, "seeds", *(f"{name}_{mode}" for mode in MODES for name in SCORES), *AFTER, *COSTS)
+    names = [*(arm.name for arm in view.arms), *agents]
+    compared = (view.compared(name, mode) for name in names for mode in MODES)
     tests = dict.fromkeys(TESTS[row.how] for row in compared if row is not None and row.how in TESTS)
     reference = Code(view.reference)
     notes = (
         say("agent.arms_note", reference=reference),
         say("agent.tests", tests=[say(test) for test in tests]) if tests else None,
         say("agent.levels", reference=reference) if _fewer(view) else None,
+        say("agent.served_note", reference=reference) if agents else None,
         *_overlap(view),
     )
     title = "agent.arms" if view.scale > 1 else "agent.arms_reward"
@@ -48,8 +56,8 @@ def _lines(view: AgentView, arm: AgentArm) -> Iterator[TableLine]:
     """Yield the line of an arm, behind that of the reference arm its levels over fewer seeds."""
     seeds, name = view.seeds[arm.name], Code(arm.name)
     named = name if len(seeds) > 1 else say("agent.one_run", arm=name)  # it stands for these runs alone
-    cells = (*_settings(view, arm), seeds_cell(seeds), *_scores(view, arm), *_after(view, arm.name))
-    yield TableLine((named, *cells))
+    cells = (*_settings(view, arm), seeds_cell(seeds), *_scores(view, arm.name), *_after(view, arm.name))
+    yield TableLine((named, *cells, *[None] * len(COSTS)))
     for fewer in _fewer(view) if arm.name == view.reference else ():
         scores = [view.at_seeds(fewer, mode) for mode in MODES]
         yield _scored(say("agent.same_seeds", arm=Code(arm.name)), seeds_cell(fewer), scores)
@@ -58,7 +66,18 @@ def _lines(view: AgentView, arm: AgentArm) -> Iterator[TableLine]:
 def _scored(name: Cell, seeds: Cell, scores: Sequence[Cell]) -> TableLine:
     """Return a line of nothing but scores."""
     cells = [cell for score in scores for cell in (score, *[None] * (len(SCORES) - 1))]
-    return TableLine((name, *[None] * len(SETTINGS), seeds, *cells, *[None] * len(AFTER)))
+    return TableLine((name, *[None] * len(SETTINGS), seeds, *cells, *[None] * len((*AFTER, *COSTS))))
+
+
+def _served(view: AgentView, agent: str) -> TableLine:
+    """Return the line of a served agent: no settings of ours, and what it has cost in all decodings."""
+    costs = [[view.find(f"arm~{agent}", name, at="0", subset="test", mode=mode) for mode in MODES] for name in COSTS]
+    known = [[row for row in rows if row is not None] for rows in costs]
+    sums = (derived(sum(row.value for row in rows), 0, rows, "sum over decodings") for rows in known)
+    unread = _after(view, agent)
+    return TableLine(
+        (say("agent.served", agent=Code(agent)), *[None] * (len(SETTINGS) + 1), *_scores(view, agent), *unread, *sums)
+    )
 
 
 def _fewer(view: AgentView) -> list[list[int]]:
@@ -77,10 +96,10 @@ def _settings(view: AgentView, arm: AgentArm) -> tuple[Cell, ...]:
     return Name(f"{arm.kl:g}"), Name(f"{arm.entropy:g}"), schedule_cell(arm.schedule), rate, score
 
 
-def _scores(view: AgentView, arm: AgentArm) -> Iterator[Cell]:
+def _scores(view: AgentView, arm: str) -> Iterator[Cell]:
     for mode in MODES:
-        score, start = (view.score(view.held_out(subject, mode)) for subject in (f"arm~{arm.name}", START))
-        yield from (score, view.difference(arm.name, mode), holm(view.compared(arm.name, mode)), minus(score, start))
+        score, start = (view.score(view.held_out(subject, mode)) for subject in (f"arm~{arm}", START))
+        yield from (score, view.difference(arm, mode), holm(view.compared(arm, mode)), minus(score, start))
 
 
 def _after(view: AgentView, arm: str) -> Iterator[Cell]:

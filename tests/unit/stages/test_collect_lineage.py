@@ -25,6 +25,7 @@ def cards() -> dict[str, list[RunCard]]:
     policies = [*BASELINES, *TRAINED]
     return {
         "training": [grpo(seed=1), grpo(seed=0), grpo(seed=0, epoch=7), rce()],
+        "started": [],
         "rewards": [reward()],
         "selections": [selection(policy) for policy in policies],
         "answers": [answers(), answers(), answers()],
