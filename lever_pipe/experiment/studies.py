@@ -132,11 +132,10 @@ class Experiment(Section):
 
     @rule
     def _start_policy_is_of_another_run(self) -> Iterator[Fault]:
-        folder, results = (os.path.realpath(path) for path in (self.intention.model.folder or ".", self.results))
-        if self.intention.model.folder and Path(folder).is_relative_to(results):
-            bound = f"must not lie in results={self.results!r}, whose policies this run writes"
-            named = shown(self.intention.model.folder)
-            yield ("intention", "model", "folder"), f"{bound}, got {named}. Copy it, or name other results."
+        folder, own = self.intention.model.folder, f"{self.results}/intention"
+        if folder and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(own)):
+            bound = f"must not lie in {own}, whose policies this run writes"
+            yield ("intention", "model", "folder"), f"{bound}, got {shown(folder)}. Copy it, or name other results."
 
     @rule
     def _presets_name_folders(self) -> Iterator[Fault]:
