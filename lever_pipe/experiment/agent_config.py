@@ -354,9 +354,11 @@ class Intention(Section):
 
     @property
     def model_name(self) -> str:
-        """Return the agent's name; a policy of another run has its place there, as `arm~baseline/seed~0/best`."""
+        """Return the agent's name; a tiny one of another run has its place there, as `arm~baseline/seed~0/best`."""
         folder = self.model.folder
-        return folder.rpartition("/intention/")[2].strip("/") if "/intention/" in folder else Path(folder).name or TINY
+        if not folder or self.model.codec != WORDS:
+            return Path(folder).name or TINY
+        return f"{TINY} of {folder.rpartition('/intention/')[2].strip('/')}"
 
     @property
     def scale(self) -> str:

@@ -453,8 +453,8 @@ def shown_agents(experiment: Experiment) -> ShownAgents | None:
     of = experiment.intention
     names = ("reference_arm", "document_arm", "evaluation", "grpo", "environment", "engine", "scale")
     values = {name: getattr(of, name) for name in names}
-    if of.is_world and of.model.folder:  # two policies may lie in places of one name
-        values["scale"] += f" ({agent_plan.identity_of_model(of.model.folder)})"
+    if of.is_world and of.model.folder:
+        values["start"] = f"{of.model_name} ({agent_plan.identity_of_model(of.model.folder)})"
     return ShownAgents(arms=agent_plan.arms(of), max_context=of.model.max_context, **values)
 
 

@@ -179,11 +179,11 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
     """
     name = connection.base_url_variable
     url = connection.base_url or environ.get(name, "")
-    setting = "intention.execution.connection.base_url" if connection.base_url else f"${name}"
+    setting = "base_url of a connection in intention.execution" if connection.base_url else f"${name}"
     if not url:
         raise SimulatorError(
             "the address of an OpenAI-compatible server",
-            found=f"neither intention.execution.connection.base_url nor the environment variable {name}",
+            found=f"neither base_url of its connection in intention.execution nor the environment variable {name}",
             do="Set one of them, such as http://127.0.0.1:8000/v1.",
         )
     _require_address(url, setting)

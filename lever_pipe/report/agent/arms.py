@@ -46,6 +46,7 @@ def tables(view: AgentView) -> Iterator[Table]:
         say("agent.tests", tests=[say(test) for test in tests]) if tests else None,
         say("agent.levels", reference=reference) if _fewer(view) else None,
         say("agent.served_note", reference=reference) if agents else None,
+        say("agent.started", start=Name(view.config.start)) if view.config.start else None,
         *_overlap(view),
     )
     title = "agent.arms" if view.scale > 1 else "agent.arms_reward"

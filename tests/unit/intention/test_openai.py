@@ -253,7 +253,7 @@ def test_no_address_at_all_is_one_clear_line() -> None:
     ],
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(SimulatorError, match=r"connection.base_url: expected an address"):
+    with pytest.raises(SimulatorError, match=r"base_url of a connection.*: expected an address"):
         find_access(Connection(base_url=url), {})
 
 

@@ -129,7 +129,7 @@ def test_a_served_agent_is_collected_and_makes_nothing_else_again() -> None:
 
 def test_a_tiny_agent_of_another_run_is_called_by_its_place() -> None:
     of = experiment(model={"folder": "results/a/intention/arm~b/seed~0/best"}).intention
-    assert (of.is_world, of.scale) == (True, "embedded world, arm~b/seed~0/best")
+    assert (of.is_world, of.scale) == (True, "embedded world, tiny Qwen3 of arm~b/seed~0/best")
     of = experiment(model={"folder": "models/Qwen3-8B", "codec": "hf"}).intention
     assert (of.is_world, of.scale) == (False, "Qwen3-8B on embedded tasks")
 
@@ -195,7 +195,10 @@ def test_every_member_of_the_configuration_exists() -> None:
             "they share a cassette. Record both",
         ),
         ({"served": [SERVED], "engine": "verl"}, "intention.served: must be empty with engine: verl"),
-        ({"model": {"folder": "results/intention/x"}}, "intention.model.folder: must not lie in results='results'"),
+        (
+            {"model": {"folder": "results/intention/x"}},
+            "intention.model.folder: must not lie in results/intention",
+        ),
         ({"simulator": {"kind": "replay"}}, "intention.execution.cassette: must name a file where simulator.kind is"),
         (
             {"arms": arms(bundle={"schedule": {"kind": "cosine", "warmup_steps": 46}})},

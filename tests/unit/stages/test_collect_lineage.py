@@ -166,7 +166,7 @@ def test_a_malformed_card_is_named(tmp_path: Path) -> None:
 
 
 def test_a_start_is_told_of_every_run_once_a_preset_has_one(tmp_path: Path) -> None:
-    other = rce(config=rce().config | {"preset": "q"})
+    other = rce().model_copy(update={"config": rce().config | {"preset": "q"}})
     fresh = InitialiseSelectorConfig(preset="q", selector=Selector(width=8), seed=0)
     started = card("initialise_selector", fresh, inputs={"start[0]": "a" * 64})
     given = cards() | {"training": [rce(), grpo(), other], "rewards": [reward(), reward()]}
