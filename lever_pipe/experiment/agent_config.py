@@ -393,21 +393,16 @@ class Intention(Section):
 
     @rule
     def _served_agents_stand_beside_the_arms(self) -> Iterator[Fault]:
-        taken = [START_ARM, *self._names().values()]
+        names, user = [START_ARM, *self._names().values()], self.simulator.kind
         for index, agent in enumerate(self.served):
-            place = ("served", index)
-            if agent.name in taken:
-                known = "must differ from 'start', the arms and earlier served agents"
-                yield (*place, "name"), f"{known}, got {agent.name!r}. Rename it."
-            taken.append(agent.name)
+            place, seen = ("served", index, "kind"), f"got {agent.kind!r}"
+            if agent.name in (*names, *(other.name for other in self.served[:index])):
+                fault = f"must differ from 'start', the arms and earlier served agents, got {agent.name!r}. Rename it."
+                yield ("served", index, "name"), fault
             if agent.kind != "openai" and not self.execution.cassette:
-                bound = f"must be 'openai' without intention.execution.cassette, got {agent.kind!r}"
-                yield (*place, "kind"), f"{bound}. Name a file there."
-            if {agent.kind, self.simulator.kind} == {"record", "replay"}:
-                bound = (
-                    f"must not be {agent.kind!r} where simulator.kind is {self.simulator.kind!r}: they share a cassette"
-                )
-                yield (*place, "kind"), f"{bound}. Record both, or replay both."
+                yield place, f"must be 'openai' without intention.execution.cassette, {seen}. Name a file there."
+            if {agent.kind, user} == {"record", "replay"}:
+                yield place, f"must share the cassette with simulator.kind={user!r}, {seen}. Record or replay both."
         if self.served and self.engine == "verl":
             yield ("served",), "must be empty with engine: verl, which evaluates no held-out tasks. Drop them."
 

@@ -100,7 +100,7 @@ class EvaluateAgentConfig(EvaluateStartConfig, AgentRun):
     """Identity of `evaluate_agent`: a finished run on held-out tasks."""
 
 
-@identity_of("evaluate_served", SIMULATOR, "intention.simulators.{agent.kind}", of="intention")
+@identity_of("evaluate_served", SIMULATOR, of="intention")
 class EvaluateServedConfig(Section):
     """Identity of `evaluate_served`: an agent behind a server on held-out tasks."""
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -14,7 +12,7 @@ from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.members import member
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import EpochMetrics, PolicyRef, RunCard
+from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.config import TRAIN_IDS, Selector
@@ -24,11 +22,6 @@ from lever_pipe.lever.selector.network import build_selector, initialise
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import architecture_of, read_table
 
-RECORDS: Mapping[str, Callable[[Path], Any]] = {
-    "run": lambda path: storage.read_row(path, RunCard).config,
-    "import": storage.read_json,
-}
-"""Name of a JSON file beside a selector that may tell its settings -> how it is read."""
 TRAINING_ALONE = ("dropout", "attention_dropout", "penalty")
 """Settings that a trained selector does not compute with."""
 
@@ -45,14 +38,7 @@ def initialise_selector(
 ) -> EpochMetrics:
     """Write the selector of `config.seed` before any training, with an optimiser state of zeros.
 
-    Args:
-        embeddings: tell how wide its input is.
-        start: a checkpoint whose tensors it has, in the place of random ones; at most one.
-        selector: of the seed.
-        optimiser: the state.
-        metrics: the number of its parameters.
-        config: identity.
-        runtime: of the job.
+    Its tensors are random, or those of the one checkpoint that `start` may name.
 
     Raises:
         CheckpointError: `start` is of another selector, by its tensors or by the record beside it.
@@ -83,20 +69,13 @@ def _fresh(embeddings: Path, selector: Selector, stream: torch.Generator, device
 
 
 def _require_same_selector(path: Path, config: InitialiseSelectorConfig) -> None:
-    """Refuse a checkpoint whose record tells of another selector: no tensor tells attention heads or the temperature.
-
-    Raises:
-        CheckpointError: names each setting with both values.
-    """
+    """Refuse a checkpoint whose record tells of another selector: no tensor tells of attention heads."""
     own = config.selector.model_dump(mode="json", exclude=set(TRAINING_ALONE))
-    for record, read in ((path.with_name(f"{name}.json"), read) for name, read in RECORDS.items()):
-        told = read(record) if record.is_file() else None
-        theirs = told.get("selector") if isinstance(told, dict) else None
-        if not isinstance(theirs, dict):
-            continue
+    for record in filter(Path.is_file, (path.with_name(f"{name}.json") for name in ("run", "import"))):
+        told = storage.read_json(record)
+        theirs = told.get("config", told).get("selector", {}) if isinstance(told, dict) else {}
         pairs = [(name, theirs[name], own[name]) for name in own if name in theirs]
-        other = [f"{name} {value!r}, here {wanted!r}" for name, value, wanted in pairs if value != wanted]
-        if other:
+        if other := [f"{name} {value!r}, here {wanted!r}" for name, value, wanted in pairs if value != wanted]:
             raise CheckpointError(
                 f"{path}: expected the selector of presets.{config.preset}, whose start_from names it",
                 found=f"{'; '.join(other)} ({record.name} beside it)",

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -19,7 +19,7 @@ from lever_pipe.base.records import Row
 from lever_pipe.experiment.agent_config import AgentEvaluation, EvaluationMode
 from lever_pipe.intention.agent.measures import END_REASONS
 from lever_pipe.intention.agent.processes import own_share
-from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Host
+from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Player
 from lever_pipe.intention.records import (
     UNSOUND,
     Checkpoint,
@@ -34,6 +34,11 @@ from lever_pipe.intention.records import (
     Task,
 )
 from lever_pipe.statistics.summary import mean_and_sd
+
+if TYPE_CHECKING:
+    from lever_pipe.intention.agent.served import ServedPlayer
+
+    AnyPlayer = Player | ServedPlayer
 
 log = logging.getLogger(__name__)
 _SHOWN = 5
@@ -80,7 +85,7 @@ _PLAYED = TypeAdapter(list[_Played])
 
 
 def evaluate(
-    player: Host,
+    player: AnyPlayer,
     tasks: Sequence[Task],
     when: When,
     *,
@@ -105,7 +110,11 @@ def evaluate(
 
 
 def evaluate_held_out(
-    player: Host, tasks: Sequence[Task], when: When, config: AgentEvaluation, modes: Sequence[EvaluationMode] = MODES
+    player: AnyPlayer,
+    tasks: Sequence[Task],
+    when: When,
+    config: AgentEvaluation,
+    modes: Sequence[EvaluationMode] = MODES,
 ) -> PolicyEvaluation:
     """Evaluate a policy on held-out tasks as `config` says, and show how far it is.
 
@@ -130,7 +139,7 @@ def relabelled(evaluation: PolicyEvaluation, when: When) -> PolicyEvaluation:
 
 
 def _play(
-    player: Host,
+    player: AnyPlayer,
     tasks: Sequence[Task],
     when: When,
     mode: Mode,
@@ -157,7 +166,7 @@ def _play(
     return row, [each.row for each in played], [each.dialogue for each in played if each.dialogue]
 
 
-def _played(episode: Episode, when: When, mode: Mode, player: Host) -> _Played:
+def _played(episode: Episode, when: When, mode: Mode, player: AnyPlayer) -> _Played:
     row = EpisodeRow(
         **when._asdict(),
         mode=mode,
@@ -233,7 +242,7 @@ def _standard_error(means: Sequence[float]) -> float:
     return mean_and_sd(means)[1] / math.sqrt(len(means)) if len(means) > 1 else 0.0
 
 
-def dialogue_of(episode: Episode, row: EpisodeRow, player: Host) -> DialogueRow:
+def dialogue_of(episode: Episode, row: EpisodeRow, player: AnyPlayer) -> DialogueRow:
     """Return the transcript of an episode.
 
     Args:
@@ -251,7 +260,7 @@ def dialogue_of(episode: Episode, row: EpisodeRow, player: Host) -> DialogueRow:
     )
 
 
-def _turn(episode: Episode, place: int, player: Host) -> DialogueTurn:
+def _turn(episode: Episode, place: int, player: AnyPlayer) -> DialogueTurn:
     said, calls = player.heard(episode, place)
     result = episode.results[place]
     return DialogueTurn(

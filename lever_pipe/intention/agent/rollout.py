@@ -7,7 +7,6 @@ sampled token ids are kept as they are; what an episode holds is what the model 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -110,7 +109,7 @@ class Rollouts(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host(ABC):
+class Host:
     """Where an agent's episodes are played: the user, the rules, and the processes that share them."""
 
     simulator: UserSimulator
@@ -121,26 +120,6 @@ class Host(ABC):
 
     counted: ClassVar[tuple[str, ...]] = MISHAPS
     """Counts of a rollout that its evaluation keeps, with the requests that they are judged by."""
-
-    @abstractmethod
-    def play(
-        self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
-    ) -> Rollouts:
-        """Return one episode for each request of this process; every process must call it, with or without requests.
-
-        Args:
-            requests: what to roll out.
-            greedy: whether to say what is likeliest instead of drawing.
-            progress: advanced by one for each finished episode.
-
-        Raises:
-            DataError: a prompt that leaves no room for the agent.
-            SimulatorError: the user, or an agent behind a server, cannot be asked as configured.
-        """
-
-    @abstractmethod
-    def heard(self, episode: Any, place: int) -> tuple[str, Sequence[ToolCall]]:
-        """Return what the agent said in a turn of an episode of its own beside its calls, and these."""
 
     def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
         """Stop a run whose simulated user fails too often: an episode that it ended says nothing about the policy.
@@ -178,7 +157,17 @@ class Player(Host):
     def play(
         self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
     ) -> Rollouts:
-        """As `Host` says."""
+        """Return one episode for each request of this process; every process must call it, with or without requests.
+
+        Args:
+            requests: what to roll out.
+            greedy: whether to say what is likeliest instead of drawing.
+            progress: advanced by one for each finished episode.
+
+        Raises:
+            DataError: a prompt that leaves no room for the agent.
+            SimulatorError: the user cannot be asked as configured.
+        """
         with self.processes.whole(self.policy), self.processes.computing():
             dialogues = [_opened(self, request) for request in requests]
             _require_room(dialogues, self.model.max_context)
@@ -192,7 +181,7 @@ class Player(Host):
             return Rollouts([dialogue.episode for dialogue in dialogues], counts, seconds)
 
     def heard(self, episode: Episode, place: int) -> tuple[str, Sequence[ToolCall]]:
-        """As `Host` says."""
+        """Return what the agent said in a turn beside its calls, and these."""
         tokens = [token for token, turn in zip(episode.tokens, episode.turn, strict=True) if turn == place]
         return self.codec.aside(tokens), self.codec.parse(tokens).calls
 

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import torch
 
 from lever_pipe.base.errors import TrainingError
-from lever_pipe.base.parsing import load_member
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import is_unicode
-from lever_pipe.experiment.agent_config import AgentExecution, Environment, ServedAgent
+from lever_pipe.experiment.agent_config import AgentExecution, ServedAgent
 from lever_pipe.experiment.agent_stage_configs import EvaluateServedConfig
 from lever_pipe.intention.agent.processes import Processes
 from lever_pipe.intention.agent.rollout import (
@@ -38,10 +37,8 @@ from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.environment import IntentionEnv, at_once, load_simulator, step_all
 from lever_pipe.intention.records import EndReason
 from lever_pipe.intention.simulators._prompted import Chat, UnreadableError
-from lever_pipe.intention.simulators.openai import completion_of
+from lever_pipe.intention.simulators.openai import chat_of, completion_of
 
-KEPT = ("content", "reasoning_content", "tool_calls")
-"""Of a message."""
 ABOVE = "(answered with the last call)"
 """What earlier calls of a turn are answered with: each needs an answer of its own."""
 LARGEST_SEED = 2**31 - 1
@@ -85,7 +82,7 @@ class ServedCounts(RolloutCounts):
 
 
 ASKED = ("agent_requests", "agent_failures", "agent_retries", "agent_malformed")
-COSTS = (*ASKED, "prompt_tokens", "completion_tokens")
+USED = ("prompt_tokens", "completion_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,26 +92,37 @@ class ServedPlayer(Host):
     agent: ServedAgent
     chat: Chat
 
-    counted = (*MISHAPS, *COSTS)
+    counted = (*MISHAPS, *ASKED, *USED)
 
     def play(
         self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
     ) -> Rollouts:
-        """As `Host` says; a sampled episode is asked for with a seed of its own, of its stream."""
-        before, asked = self.simulator.counts.values(), self.chat.counts.values()
-        episodes: list[ServedEpisode] = []
+        """As `Player`; a sampled episode is asked for with a seed of its own, of its stream.
+
+        Raises:
+            SimulatorError: the user or the agent cannot be asked as configured.
+        """
+        before, episodes = self._asked(), []
         for episode in at_once(self.chat.concurrency, lambda request: self._hold(request, greedy=greedy), requests):
             episodes.append(episode)
             if progress is not None:
                 progress.advance()
-        counts = _counts_of(episodes)
-        for of, now, then in (("simulator", self.simulator.counts, before), ("agent", self.chat.counts, asked)):
-            for name, count in now.values().items():
-                setattr(counts, f"{of}_{name}", count - then[name])
+        replies = [reply for episode in episodes for reply in episode.replies]
+        results = [result for episode in episodes for result in episode.results if result is not None]
+        counts = ServedCounts(
+            **{name: count - before[name] for name, count in self._asked().items()},
+            multi_call_turns=sum(len(reply.turn.calls) > 1 for reply in replies),
+            environment_timeouts=sum(result.timed_out and not result.failed for result in results),
+            **{name: sum(getattr(reply, name) for reply in replies) for name in USED},
+        )
         return Rollouts([*episodes], counts, 0.0)
 
-    def heard(self, episode: ServedEpisode, place: int) -> tuple[str, Sequence[ToolCall]]:
-        """As `Host` says."""
+    def _asked(self) -> dict[str, int]:
+        of = {"simulator": self.simulator.counts, "agent": self.chat.counts}
+        return {f"{who}_{name}": count for who, counts in of.items() for name, count in counts.values().items()}
+
+    def heard(self, episode: Any, place: int) -> tuple[str, Sequence[ToolCall]]:
+        """As `Player`."""
         turn, message, *_ = episode.replies[place]
         unread = json.dumps(message["tool_calls"]) if turn.kind == "malformed" and "tool_calls" in message else ""
         return message["content"] + unread, turn.calls
@@ -141,15 +149,9 @@ class ServedPlayer(Host):
         rules, agent = self.environment, self.agent
         env = IntentionEnv(request.task, self.simulator, rules, self.simulator_config)
         episode = ServedEpisode(request.task, request.index, request.sample, [], [], [], 0, env.ceiling)
-        asked = {
-            "model": agent.model,
-            "max_tokens": agent.max_tokens,
-            "tools": [TOOL],
-            "tool_choice": agent.tool_choice,
-        }
-        asked |= {"temperature": 0.0 if greedy else self.temperature}
-        if not greedy:
-            asked["seed"] = int(generator(*request.stream).integers(LARGEST_SEED))
+        fixed = agent.model_dump(include={"model", "max_tokens", "tool_choice"}) | {"tools": [TOOL]}
+        draw = {"temperature": self.temperature, "seed": int(generator(*request.stream).integers(LARGEST_SEED))}
+        asked = fixed | ({"temperature": 0.0} if greedy else draw)
         messages: list[dict[str, Any]] = [*opening(request.task)]
         end: EndReason | None = None
         while end is None:
@@ -157,10 +159,18 @@ class ServedPlayer(Host):
             reply = self.chat.answer({**asked, "messages": messages}, reply_in)
             if reply is None:
                 end = "failed"
+                break
+            turn = reply.turn
+            is_heard = turn.kind == "call" and (not is_last or rules.execute_last_turn)
+            result = step_all([(env, turn.calls)])[0] if is_heard else None
+            episode.replies.append(reply)
+            episode.results.append(result)
+            episode.rewards.append(0.0 if result is None else result.reward)
+            if result is None:
+                end = "turns" if turn.kind == "call" else turn.kind
             else:
-                episode.replies.append(reply)
-                end, feedback = _heard(episode, reply.turn, env, rules, is_last=is_last)
-                shown = told(feedback, episode.rewards[-1] if rules.show_reward else None)
+                end = end_heard(result, env, is_last=is_last)
+                shown = told(result.feedback, result.reward if rules.show_reward else None)
                 messages = [*messages, reply.message, *_answers(reply.message, shown)]
         episode.end, episode.coverage = end, env.coverage
         return episode
@@ -171,7 +181,6 @@ def load_served(config: EvaluateServedConfig, execution: AgentExecution) -> Serv
 
     Raises:
         SimulatorError: the user or the agent cannot be asked as configured.
-        UnknownMemberError: no simulator of the configured name.
     """
     connection = execution.served.get(config.agent.name, execution.connection)
     reached = execution.model_copy(update={"connection": connection})
@@ -182,7 +191,7 @@ def load_served(config: EvaluateServedConfig, execution: AgentExecution) -> Serv
         simulator_config=config.simulator,
         temperature=config.temperature,
         agent=config.agent,
-        chat=load_member("intention/simulators", config.agent.kind).chat(reached, words_of),
+        chat=chat_of(config.agent.kind, reached, words_of),
     )
 
 
@@ -194,11 +203,8 @@ def words_of(body: bytes) -> str:
     """
     completion = completion_of(body)
     choice, usage = completion["choices"][0], completion.get("usage")
-    kept = {
-        "message": {name: choice["message"].get(name) for name in KEPT},
-        "finish_reason": choice.get("finish_reason"),
-        "usage": usage if isinstance(usage, dict) else {},
-    }
+    message = {name: choice["message"].get(name) for name in ("content", "reasoning_content", "tool_calls")}
+    kept = {"message": message, "finish_reason": choice.get("finish_reason"), "usage": usage or {}}
     words = json.dumps(kept, sort_keys=True, ensure_ascii=False)
     if not is_unicode(words):
         raise UnreadableError("an answer with half a character")
@@ -220,7 +226,7 @@ def reply_in(words: str) -> Reply:
         thought, text = message["reasoning_content"] or "", message["content"] or ""
         calls = list(message["tool_calls"] or ())
         functions = [{**call["function"]} for call in calls]
-        tokens = [max(0, int(usage.get(name) or 0)) for name in ("prompt_tokens", "completion_tokens")]
+        tokens = [max(0, int(usage.get(name) or 0)) for name in USED]
     except (ValueError, LookupError, TypeError, AttributeError):
         raise UnreadableError(NO_MESSAGE) from None
     if not isinstance(thought, str) or not isinstance(text, str):
@@ -228,42 +234,15 @@ def reply_in(words: str) -> Reply:
     for function in functions:
         written = function.get("arguments")
         function["arguments"] = json_in(written) if isinstance(written, str) else written
-    if calls:
-        turn = turn_of(functions)
-    else:
-        turn = AgentTurn((), "length") if found.get("finish_reason") == "length" else turn_in(text)
+    is_cut = found.get("finish_reason") == "length"
+    turn = turn_of(functions) if calls else AgentTurn((), "length") if is_cut else turn_in(text)
     said = f"<think>{thought}</think>{text}" if thought else text
     return Reply(turn, {"role": "assistant", "content": said, **({"tool_calls": calls} if calls else {})}, *tokens)
-
-
-def _heard(
-    episode: ServedEpisode, turn: AgentTurn, env: IntentionEnv, rules: Environment, *, is_last: bool
-) -> tuple[EndReason | None, str]:
-    """Execute a turn; return why it ends its episode, if it does, and what the user says."""
-    is_heard = turn.kind == "call" and (not is_last or rules.execute_last_turn)
-    result = step_all([(env, turn.calls)])[0] if is_heard else None
-    episode.results.append(result)
-    episode.rewards.append(0.0 if result is None else result.reward)
-    if result is not None:
-        return end_heard(result, env, is_last=is_last), result.feedback
-    return "turns" if turn.kind == "call" else turn.kind, ""
 
 
 def _answers(message: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
     """Return the tool's messages to an agent's: one for each of its calls, one to a call within the text."""
     calls = message.get("tool_calls") or [{}]
     ids = [{"tool_call_id": call["id"]} if "id" in call else {} for call in calls]
-    return [{"role": "tool", **of, "content": ABOVE} for of in ids[:-1]] + [
-        {"role": "tool", **ids[-1], "content": shown}
-    ]
-
-
-def _counts_of(episodes: Sequence[ServedEpisode]) -> ServedCounts:
-    results = [result for episode in episodes for result in episode.results if result is not None]
-    replies = [reply for episode in episodes for reply in episode.replies]
-    return ServedCounts(
-        multi_call_turns=sum(len(reply.turn.calls) > 1 for reply in replies),
-        environment_timeouts=sum(result.timed_out and not result.failed for result in results),
-        prompt_tokens=sum(reply.prompt_tokens for reply in replies),
-        completion_tokens=sum(reply.completion_tokens for reply in replies),
-    )
+    texts = [*[ABOVE] * (len(ids) - 1), shown]
+    return [{"role": "tool", **of, "content": text} for of, text in zip(ids, texts, strict=True)]

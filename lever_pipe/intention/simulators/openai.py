@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from threading import Event, Timer
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -20,7 +21,8 @@ from urllib.parse import urlsplit
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.base.storage import strict_json
 from lever_pipe.experiment.agent_config import AgentExecution, Connection, Simulator
-from lever_pipe.intention.simulators._prompted import ChatRequest, PromptedUser, UnreadableError
+from lever_pipe.intention.simulators._cassette import Cassette, CassetteChat
+from lever_pipe.intention.simulators._prompted import Chat, ChatRequest, PromptedUser, UnreadableError
 from lever_pipe.intention.simulators.protocol import SimulatorCounts
 
 T = TypeVar("T")
@@ -48,20 +50,20 @@ def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
     Raises:
         SimulatorError: no address, or one that is none.
     """
-    return PromptedUser(chat(execution), config.endpoint, leak_details=config.leak_details)
+    return PromptedUser(chat_of("openai", execution), config.endpoint, leak_details=config.leak_details)
 
 
-def chat(execution: AgentExecution, words: Words | None = None) -> EndpointChat:
-    """Return the chat of the server that `execution.connection` names.
-
-    Args:
-        execution: how it is reached.
-        words: what of an answer counts; by default its text.
+def chat_of(kind: str, execution: AgentExecution, words: Words | None = None) -> Chat:
+    """Return the chat of kind `openai`, `record` or `replay`; `words` says what of an answer counts, else its text.
 
     Raises:
-        SimulatorError: no address, or one that is none.
+        SimulatorError: no address, one that is none, or a cassette that cannot be opened.
+        RecordError: the cassette holds a line that is no take.
     """
-    return EndpointChat(find_access(execution.connection), execution.connection, words)
+    asked = None if kind == "replay" else EndpointChat(find_access(execution.connection), execution.connection, words)
+    if kind == "openai" and asked:
+        return asked
+    return CassetteChat(Cassette(Path(execution.cassette), is_writable=kind == "record"), asked)
 
 
 class EndpointChat:
@@ -183,8 +185,8 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
     if not url:
         raise SimulatorError(
             "the address of an OpenAI-compatible server",
-            found=f"neither base_url of its connection in intention.execution nor the environment variable {name}",
-            do="Set one of them, such as http://127.0.0.1:8000/v1.",
+            found=f"neither its connection's base_url nor the environment variable {name}",
+            do="Set one of them (intention.execution), such as http://127.0.0.1:8000/v1.",
         )
     _require_address(url, setting)
     return Access(url, _headers(connection.api_key_variable, environ))

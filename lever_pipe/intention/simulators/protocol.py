@@ -1,10 +1,8 @@
 """What a simulated user offers.
 
 To add one, add a module `lever_pipe/intention/simulators/<name>.py` with a function `load` of the signature below; its
-name is then valid in `intention.simulator.kind`. One that asks a model has a function `chat` beside it, by which an
-agent behind a server is asked, too (`intention/agent/served.py`). A user answers a question and judges, in a
-second step that does not depend on the answer, which hidden details the question uncovers. Both may be called from
-several threads at once.
+name is then valid in `intention.simulator.kind`. A user answers a question and judges, in a second step that does not
+depend on the answer, which hidden details the question uncovers. Both may be called from several threads at once.
 """
 
 from __future__ import annotations

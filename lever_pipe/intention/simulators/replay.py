@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
-from lever_pipe.intention.simulators._cassette import Cassette, CassetteChat
 from lever_pipe.intention.simulators._prompted import PromptedUser
+from lever_pipe.intention.simulators.openai import chat_of
 
 
 def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
@@ -17,10 +14,4 @@ def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
         SimulatorError: there is no such file.
         RecordError: it holds a line that is no take.
     """
-    return PromptedUser(chat(execution), config.endpoint, leak_details=config.leak_details)
-
-
-def chat(execution: AgentExecution, words: Callable[[bytes], str] | None = None) -> CassetteChat:
-    """Return the chat that the cassette holds, with the same errors; `words` were taken when it was recorded."""
-    del words
-    return CassetteChat(Cassette(Path(execution.cassette), is_writable=False))
+    return PromptedUser(chat_of("replay", execution), config.endpoint, leak_details=config.leak_details)
