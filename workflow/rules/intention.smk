@@ -24,17 +24,6 @@ START_TEST = f"{AGENTS}/start"
 SERVED = f"{AGENTS}/served~{{arm}}"
 
 
-def of_each_served(name):
-    """Return one file of every served agent, in the order of the configuration."""
-    return [SERVED.format(arm=agent.name) + f"/{name}" for agent in INTENTION.served]
-
-
-def cassette_of_served(wildcards):
-    """Return the recorded answers where a served agent, or its user, is replayed."""
-    agent = agent_plan.served_agent(INTENTION, wildcards)
-    return agent_plan.cassette_of(INTENTION, agent.kind)
-
-
 use rule stage as prepare_tasks with:
     input:
         **agent_plan.raw_files(INTENTION),
