@@ -41,22 +41,16 @@ REQUESTS = [EpisodeRequest(task, i, 0, (0, "test", i, 0)) for i, task in enumera
 
 
 def scripts() -> dict[str, Script]:
-    """Return for each task up to nine turns of one to three questions about one or two slots, at random."""
+    """Return for each task nine turns of one or three questions about one or two slots, at random."""
     rng = np.random.default_rng(7)
-    found: dict[str, Script] = {}
-    for task in TASKS:
-        turns: Script = []
-        for _ in range(9):
-            if rng.random() < 0.06:
-                turns.append([(), BROKEN][int(rng.integers(2))])
-            else:
-                asked = [
-                    rng.choice(SLOTS, size=int(rng.integers(1, 3)), replace=False)
-                    for _ in range(rng.choice([1, 1, 1, 1, 3]))
-                ]
-                turns.append([f"what about {' and '.join(of)}" for of in asked])
-        found[task.id] = turns
-    return found
+
+    def turn() -> Sequence[str]:
+        if rng.random() < 0.06:
+            return [(), BROKEN][int(rng.integers(2))]
+        asked = [rng.choice(SLOTS, size=rng.integers(1, 3), replace=False) for _ in range(rng.choice([1, 1, 1, 1, 3]))]
+        return [f"what about {' and '.join(slots)}" for slots in asked]
+
+    return {task.id: [turn() for _ in range(9)] for task in TASKS}
 
 
 def tokens_of(turn: Sequence[str]) -> list[int]:
@@ -88,15 +82,6 @@ def acting(turns_of: Callable[[dict[str, Any]], Sequence[str]], **how: bool) -> 
     return lambda handler, asked, released: send(body(message_of(turns_of(asked), **how)))(handler, asked, released)
 
 
-def by_script(tasks: Sequence[Task]) -> Callable[[dict[str, Any]], Sequence[str]]:
-    known, names = scripts(), {opening(task)[1]["content"]: task.id for task in tasks}
-
-    def turn(asked: dict[str, Any]) -> Sequence[str]:
-        return known[names[asked["messages"][1]["content"]]][sum(m["role"] == "assistant" for m in asked["messages"])]
-
-    return turn
-
-
 def config_of(
     environment: Environment = Environment(max_turns=4), limit: float = 0.05, **agent: Any
 ) -> EvaluateServedConfig:
@@ -123,12 +108,17 @@ def player_at(double: Double, environment: Environment) -> ServedPlayer:
 def test_a_served_agent_is_played_as_a_policy_that_says_the_same(execute_last_turn: bool, in_text: bool) -> None:
     """Every reward, end and uncovered detail of forty random dialogues is that of the tokens' rollout."""
     rules = Environment(max_turns=5, execute_last_turn=execute_last_turn)
-    unique = {opening(task)[1]["content"]: request for task, request in zip(TASKS, REQUESTS, strict=True)}
-    requests = list(unique.values())
-    own = {r.task.id: [tokens_of(turn) for turn in scripts()[r.task.id]] for r in requests}
+    unique = {opening(request.task)[1]["content"]: request for request in REQUESTS}
+    known, requests = scripts(), list(unique.values())
+    own = {name: [tokens_of(turn) for turn in turns] for name, turns in known.items()}
     room = {"max_context": 512, "max_new_tokens": 64}
     policy: Player = player_of(scripted(own, [r.task for r in requests]), environment=rules, **room)
-    with serve(always=acting(by_script([r.task for r in requests]), in_text=in_text)) as double:
+
+    def said(asked: dict[str, Any]) -> Sequence[str]:
+        _, task, *turns = asked["messages"]
+        return known[unique[task["content"]].task.id][sum(message["role"] == "assistant" for message in turns)]
+
+    with serve(always=acting(said, in_text=in_text)) as double:
         found = player_at(double, rules).play(requests, greedy=True)
     wanted = policy.play(requests, greedy=True)
     told = [(e.rewards, e.end, e.coverage, e.ceiling, e.results) for e in found.episodes]
@@ -193,17 +183,14 @@ def test_an_evaluation_is_recorded_and_replayed_without_a_server_to_the_same_byt
     told = storage.read_rows(tmp_path / "a" / "dialogues.jsonl", DialogueRow)
     assert [row.task_id for row in told] == [row.task_id for row in greedy]
     assert all(turn.calls for row in told for turn in row.turns)
+    with serve(always=acting(asking_in_turn)) as alone:
+        evaluated(tmp_path / "e", config_of(modes=["greedy"]), execution_of(alone.url))
+    assert {request["temperature"] for request in alone.requests} == {0.0}
+    assert storage.read_rows(tmp_path / "e" / "evaluations.jsonl", EvaluationRow) == rows[:1]
     with pytest.raises(SimulatorError, match="expected the recorded answer to every request"):
         evaluated(tmp_path / "c", config_of(kind="replay", model="other"), execution_of(double.url), tape)
     with pytest.raises(ConfigError, match="expected 1 files"):
         evaluated(tmp_path / "d", config_of(kind="replay"), execution_of(double.url))
-
-
-def test_one_decoding_alone_is_asked_for(tmp_path: Path) -> None:
-    with serve(always=acting(asking_in_turn)) as double:
-        evaluated(tmp_path, config_of(modes=["greedy"]), execution_of(double.url))
-    assert {request["temperature"] for request in double.requests} == {0.0}
-    assert [row.mode for row in storage.read_rows(tmp_path / "evaluations.jsonl", EvaluationRow)] == ["greedy"]
 
 
 @pytest.mark.parametrize(
@@ -275,9 +262,8 @@ def test_a_message_is_a_turn_or_nonsense(message: dict[str, Any], kind: str | No
 
 
 def test_a_turn_that_the_limit_cuts_is_one_of_length_and_thoughts_go_back() -> None:
-    cut = reply_in(words_of(body(MESSAGE, finish_reason="length")))
-    assert cut.turn.kind == "length"
+    assert reply_in(words_of(body(MESSAGE, finish_reason="length"))).turn.kind == "length"
     thinking = reply_in(words_of(body(MESSAGE | {"reasoning_content": "Hm <tool_call>"})))
     assert (thinking.turn.kind, thinking.message["content"]) == ("closed", "<think>Hm <tool_call></think>a")
-    bare = reply_in(words_of(json.dumps({"choices": [{"message": {"content": "a"}}], "usage": None}).encode()))
+    bare = reply_in(words_of(b'{"choices": [{"message": {"content": "a"}}]}'))
     assert (bare.prompt_tokens, bare.completion_tokens) == (0, 0)
