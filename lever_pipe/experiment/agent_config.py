@@ -19,12 +19,15 @@ RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TrajectoryScore = Literal["sum", "mean", "r2g"]
 TurnCredit = Literal["equalized", "r2g", "em"]
 EvaluationMode = Literal["greedy", "sampled"]
+ArmName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
 WRITTEN_TASKS = ("json", "parquet")
 """Sources of tasks that people wrote, whose details no rule knows."""
 WEIGHTS = {"kl": "kl_coefficient", "entropy": "entropy_coefficient"}
 """Terms of the loss that an arm weighs, and the training metric that tells a scheduled weight."""
 SCHEDULES = ("schedule", *(f"{term}_schedule" for term in WEIGHTS))
 """Keys of an arm: of the learning rate, then of the weights."""
+WORDS, TINY = "word", "tiny Qwen3"
+"""The codec of the embedded world's vocabulary, and the agent that has it."""
 START_ARM = "start"
 """Under this name the policy that every run starts from stands beside the arms."""
 
@@ -93,9 +96,11 @@ class AgentExecution(Section):
     """How the stages of this study run; changes no number and never enters `spec`."""
 
     connection: Connection = Connection()
+    served: dict[ArmName, Connection] = Field({})
+    """How a served agent is reached, by its name; one that is absent is reached as the simulated user is."""
     cassette: FilePath = ""
-    """File of recorded simulator replies; written by simulator `record`, read by `replay`. Where it lies changes no
-    number; with `replay` its content does, and is an input of the stages."""
+    """File of recorded answers, of the simulator and of served agents; written by kind `record`, read by `replay`.
+    Where it lies changes no number; with `replay` its content does, and is an input of the stages."""
     checkpoint_every: int = Field(5, ge=1)
     """Steps between resumable checkpoints."""
 
@@ -120,7 +125,7 @@ class Simulator(Section):
     last_call_only: bool = False
     """Published fault: of several calls in one turn only the last reward is kept."""
     failure_limit: float = Field(0.05, ge=0, le=1)
-    """Share of failed simulator requests in a step or evaluation above which the run stops."""
+    """Share of failed requests in a step or evaluation, to the simulator or to a served agent, above which it stops."""
 
 
 class ImportanceReward(Section):
@@ -310,10 +315,26 @@ class AgentEvaluation(Section):
     primary: PrimaryEndpoint = PrimaryEndpoint()
 
 
+class ServedAgent(Section):
+    """An agent behind an OpenAI-compatible server that plays the held-out tasks, a row beside the arms."""
+
+    name: ArmName
+    kind: Literal["openai", "record", "replay"] = "openai"
+    """Whether the server is asked, asked and recorded into `execution.cassette`, or replayed from there."""
+    model: str = Field(min_length=1)
+    """What the server calls it."""
+    modes: Distinct[EvaluationMode] = Field(("greedy", "sampled"), min_length=1)
+    """Decodings that are evaluated: at temperature 0 once, at that of `grpo` as often as the arms."""
+    max_tokens: int = Field(2048, ge=1, le=100_000)
+    """Of one turn (source: UserRL's evaluation)."""
+    tool_choice: Literal["auto", "required"] = "auto"
+    """`required` forbids turns without a call, with which an agent ends an episode."""
+
+
 class AgentArm(Section):
     """One setting of the factors, with its seeds."""
 
-    name: str = Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)
+    name: ArmName
     kl: float = Field(0.0, ge=0, le=100)
     """Coefficient of k3 to the frozen start policy; the peak of `kl_schedule`."""
     kl_schedule: Schedule = Field(Schedule(), exclude_if=_is_default)
@@ -389,19 +410,24 @@ class Intention(Section):
     """The arm that every other one is compared with."""
     document_arm: str = "bundle"
     """The arm that stands beside the documents' KL run."""
+    served: tuple[ServedAgent, ...] = ()
+    """Agents behind servers that play the held-out tasks, too."""
     engine: Literal["native", "verl"] = "native"
     verl: Verl = Verl()
     execution: AgentExecution = AgentExecution()
 
     @property
     def is_world(self) -> bool:
-        """Return whether tasks and model are the embedded ones."""
-        return self.tasks.source == "synthetic" and not self.model.folder
+        """Return whether tasks and model are the embedded ones; a folder of words holds a tiny agent of another run."""
+        return self.tasks.source == "synthetic" and (not self.model.folder or self.model.codec == WORDS)
 
     @property
     def model_name(self) -> str:
-        """Return the agent's name."""
-        return Path(self.model.folder).name or "tiny Qwen3"
+        """Return the agent's name; a tiny one of another run has its place there, as `arm~baseline/seed~0/best`."""
+        folder = self.model.folder
+        if not folder or self.model.codec != WORDS:
+            return Path(folder).name or TINY
+        return f"{TINY} of {folder.rpartition('/intention/')[2].strip('/')}"
 
     @property
     def scale(self) -> str:
@@ -444,6 +470,21 @@ class Intention(Section):
             if name == START_ARM:
                 fault = f"must not be {START_ARM!r}, the name of the start policy's rows. Rename it."
                 yield ("arms", index, "name"), fault
+
+    @rule
+    def _served_agents_stand_beside_the_arms(self) -> Iterator[Fault]:
+        names, user = [START_ARM, *self._names().values()], self.simulator.kind
+        for index, agent in enumerate(self.served):
+            place, seen = ("served", index, "kind"), f"got {agent.kind!r}"
+            if agent.name in (*names, *(other.name for other in self.served[:index])):
+                fault = f"must differ from 'start', the arms and earlier served agents, got {agent.name!r}. Rename it."
+                yield ("served", index, "name"), fault
+            if agent.kind != "openai" and not self.execution.cassette:
+                yield place, f"must be 'openai' without intention.execution.cassette, {seen}. Name a file there."
+            if {agent.kind, user} == {"record", "replay"}:
+                yield place, f"must share the cassette with simulator.kind={user!r}, {seen}. Record or replay both."
+        if self.served and self.engine == "verl":
+            yield ("served",), "must be empty with engine: verl, which evaluates no held-out tasks. Drop them."
 
     def _names(self) -> dict[int, str]:
         """Return the arms' names by their place; an arm that is read for its faults may lack its name."""

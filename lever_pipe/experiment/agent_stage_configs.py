@@ -13,8 +13,10 @@ from lever_pipe.experiment.agent_config import (
     AgentEvaluation,
     AgentGrpo,
     AgentModel,
+    ArmName,
     Environment,
     RunSeed,
+    ServedAgent,
     Simulator,
     SyntheticTasks,
     WarmStart,
@@ -96,10 +98,23 @@ class EvaluateAgentConfig(EvaluateStartConfig, AgentRun):
     """Identity of `evaluate_agent`: a finished run on held-out tasks."""
 
 
+@identity_of("evaluate_served", SIMULATOR, of="intention")
+class EvaluateServedConfig(Section):
+    """Identity of `evaluate_served`: an agent behind a server on held-out tasks."""
+
+    agent: Annotated[ServedAgent, Planned("served_agent")]
+    temperature: Annotated[float, Setting("intention.grpo.temperature")]
+    environment: Environment
+    simulator: Simulator
+    evaluation: Annotated[AgentEvaluation, Planned("evaluation_of_tests")]
+
+
 @identity_of("collect_agents")
 class CollectAgentsConfig(Section):
     runs: Annotated[tuple[AgentRun, ...], Planned("agent_runs")]
     """One for each of the files of every kind."""
+    served: Annotated[tuple[ArmName, ...], Planned("served_names")] = Field((), exclude_if=lambda names: not names)
+    """Served agents, one for each of the `served_evaluations`; absent where there is none."""
 
 
 @identity_of("collect_dialogues", of="intention")

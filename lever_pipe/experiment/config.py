@@ -17,6 +17,7 @@ from lever_pipe.base.members import available
 from lever_pipe.base.sections import (
     Distinct,
     Fault,
+    FilePath,
     Rising,
     Section,
     Seed,
@@ -281,6 +282,9 @@ class Preset(Section):
     """One named set of training hyper-parameters; every table says which one it shows."""
 
     selector: Selector = Selector()
+    start_from: FilePath = Field("", exclude_if=lambda path: not path)
+    """A checkpoint that takes the untrained selector's place, of this selector: a `.safetensors` file of another run or
+    preset, or a folder with `selector.safetensors`, as an epoch or `import_checkpoint` leaves it. Empty for none."""
     reward: Reward = Reward()
     sft: Sft = Sft()
     rce: Rce = Rce()

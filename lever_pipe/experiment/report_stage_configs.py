@@ -32,6 +32,8 @@ class ShownAgents(ComparedArms):
     """Which model on which tasks."""
     max_context: int | None = None
     """Tokens that an episode may have; None where that is not known."""
+    start: str = Field("", exclude_if=lambda start: not start)
+    """The tiny agent of another run that all arms start from, and its digest; absent where they have a warm start."""
 
 
 @identity_of("plot_figures")

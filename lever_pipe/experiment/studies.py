@@ -156,11 +156,21 @@ class Experiment(Section):
 
     @rule
     def _address_holds_no_secret(self) -> Iterator[Fault]:
-        url = self.intention.execution.connection.base_url
-        if "@" in url or "?" in url:
-            remedy = "Export the key in the variable that intention.execution.connection.api_key_variable names."
-            place = ("intention", "execution", "connection", "base_url")
-            yield place, f"must hold no name, password or query, got one that does (not shown). {remedy}"
+        execution = self.intention.execution
+        served = {("served", name): connection for name, connection in execution.served.items()}
+        for key, connection in ({("connection",): execution.connection} | served).items():
+            if "@" in connection.base_url or "?" in connection.base_url:
+                place = ("intention", "execution", *key)
+                remedy = f"Export the key in the variable that {dotted(place)}.api_key_variable names."
+                said = "must hold no name, password or query, got one that does (not shown)"
+                yield (*place, "base_url"), f"{said}. {remedy}"
+
+    @rule
+    def _start_policy_is_of_another_run(self) -> Iterator[Fault]:
+        folder, own = self.intention.model.folder, f"{self.results}/intention"
+        if folder and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(own)):
+            bound = f"must not lie in {own}, whose policies this run writes"
+            yield ("intention", "model", "folder"), f"{bound}, got {shown(folder)}. Copy it, or name other results."
 
     @rule
     def _presets_name_folders(self) -> Iterator[Fault]:

@@ -7,9 +7,9 @@ environment is one episode at a time; it draws no random number and reads no clo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from lever_pipe.base.parsing import load_member
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator
@@ -17,6 +17,8 @@ from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import Exchange, SimulatorModule, UserSimulator
 
+T = TypeVar("T")
+R = TypeVar("R")
 _FINISH = "[finish]"
 _MARKS = ("[action]", "[answer]")
 _DIGITS = 9
@@ -184,13 +186,20 @@ def step_all(turns: Sequence[tuple[IntentionEnv, Sequence[ToolCall]]]) -> list[S
     Raises:
         SimulatorError: a user cannot be asked as configured; turns that have not begun are dropped.
     """
-    workers = min(len(turns), max((env.simulator.concurrency for env, _ in turns), default=1))
+    workers = max((env.simulator.concurrency for env, _ in turns), default=1)
+    return list(at_once(workers, lambda turn: _take_turn(*turn), turns))
+
+
+def at_once(workers: int, act: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Yield what `act` makes of each item, in their order, of several at one time; a fault drops what has not begun."""
+    workers = min(len(items), workers)
     if workers <= 1:
-        return [_take_turn(env, calls) for env, calls in turns]
+        yield from map(act, items)
+        return
     with ThreadPoolExecutor(workers, thread_name_prefix="simulator") as pool:
-        futures = [pool.submit(_take_turn, env, calls) for env, calls in turns]
+        futures = [pool.submit(act, item) for item in items]
         try:
-            return [future.result() for future in futures]
+            yield from (future.result() for future in futures)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -15,9 +15,9 @@ from lever_pipe.base.records import Row
 
 EndReason = Literal["complete", "closed", "turns", "length", "context", "malformed", "timeout", "failed"]
 """Why an episode ended: nothing remains; a turn without a call; the turn limit; a turn or context too long; a call that
-cannot be read; a turn over its time; a simulator that gave up."""
+cannot be read; a turn over its time; a simulator, or the server of an agent, that gave up."""
 UNSOUND: tuple[EndReason, ...] = ("timeout", "failed")
-"""Ends that are the simulator's doing: the rewards before them say nothing about the policy, so that such episodes are
+"""Ends that are a server's doing: the rewards before them say nothing about the policy, so that such episodes are
 counted, and neither learned from nor averaged."""
 Split = Literal["val", "test"]
 Mode = Literal["greedy", "sampled"]

@@ -57,7 +57,8 @@ FIELD_NAMES = (
     "method preset base_rce_epoch base_checkpoint kl_beta kl_beta_applied kl_control epoch seeds draws rl_data "
     "rewarded_groups reward learning_rate trained dropout training_embeddings training_examples training_code "
     "judge.lvlm judge.precision judge.decode judge.prompt judge.batching evaluated pool embeddings questions "
-    "demonstrations lvlm scale precision decode prompt batching selection_code answering_code scoring_code device"
+    "demonstrations lvlm scale precision decode prompt batching selection_code answering_code scoring_code device "
+    "start_checkpoint"
 )
 NAMED = frozenset(FIELD_NAMES.split())
 """Fields that messages `guard.field.` name; others are shown as the configuration calls them."""

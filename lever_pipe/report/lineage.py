@@ -157,6 +157,15 @@ def of_training(card: RunCard) -> dict[str, str]:
     return found | _texts("", {**config, section: own})
 
 
+UNTRAINED = {"start_checkpoint": "untrained"}
+"""The field of a run that starts from random weights, where others do not."""
+
+
+def of_start(card: RunCard) -> dict[str, str]:
+    """Return the field of every run of a preset whose selector starts from a checkpoint."""
+    return {"start_checkpoint": card.inputs["start[0]"][:DIGEST]}
+
+
 def learns_from_rewards(card: RunCard) -> bool:
     """Return whether a training epoch reads the rewarded RL data; supervised learning has beams in their place."""
     return _method(card) != "sft"

@@ -27,7 +27,7 @@ def tables(material: Material) -> Iterator[Table]:
     differing = [key for key in keys if len({str(values.get(key)) for values in of.values()}) > 1]
     columns = (Column(say("head.parameter"), "name"), *(Column(Code(name), "words") for name in of))
     lines = {key: TableLine((Code(key), *(_value(values.get(key)) for values in of.values()))) for key in keys}
-    shown = [lines[key] for key in differing or [key for key in keys if key.startswith("selector.")]]
+    shown = [lines[key] for key in differing or [key for key in keys if key.startswith(("selector.", "start_from"))]]
     rows = {row.subject.split("/")[0]: row for row in material.evidence.where(metric="n_parameters", study="lever")}
     counts = [level(rows.get(f"preset~{name}"), 0, interval=False) for name in of]
     if any(count is not None for count in counts):

@@ -10,7 +10,7 @@ from lever_pipe.base.contents import model_identity
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.sections import Section
-from lever_pipe.experiment.agent_config import SCHEDULES, AgentArm, AgentGrpo, Intention, SyntheticTasks
+from lever_pipe.experiment.agent_config import SCHEDULES, AgentArm, AgentGrpo, Intention, ServedAgent, SyntheticTasks
 from lever_pipe.experiment.agent_stage_configs import AgentRun, PolicyConfig
 from lever_pipe.experiment.config import swept
 from lever_pipe.experiment.stage_configs import ClaimArm
@@ -43,6 +43,16 @@ def raw_files(intention: Intention) -> dict[str, list[str]]:
 def execution_of(intention: Intention) -> str:
     """Return the execution settings as the command line takes them."""
     return canonical_json(intention.execution.model_dump(mode="json"))
+
+
+def served_agent(intention: Intention, wildcards: Wildcards) -> ServedAgent:
+    """Return the served agent that a job names."""
+    return next(agent for agent in intention.served if agent.name == wildcards["arm"])
+
+
+def cassette_of(intention: Intention, *kinds: str) -> list[str]:
+    """Return the recorded answers where the user, or an agent of one of these kinds, is replayed from them."""
+    return [intention.execution.cassette] if "replay" in (intention.simulator.kind, *kinds) else []
 
 
 @cache

@@ -78,6 +78,14 @@ def sft_policies(arm: ArmSettings, seed: int, *, first: int = 1) -> list[str]:
     return [str(run.at(epoch)) for epoch in range(max(1, first), arm.sft_epochs + 1)]
 
 
+def started_from(experiment: Experiment, preset: str) -> list[str]:
+    """Return the file whose selector takes the untrained one's place; none where a preset names none."""
+    named = experiment.presets[preset].start_from
+    if not named:
+        return []
+    return [named if named.endswith(".safetensors") else f"{named}/selector.safetensors"]
+
+
 def rce_policies(arm: ArmSettings, seed: int) -> list[str]:
     """Return the evaluated RCE epochs of one seed."""
     run = PolicyName(kind="rce", preset=arm.preset, seed=seed)
@@ -449,6 +457,8 @@ def shown_agents(experiment: Experiment) -> ShownAgents | None:
     of = experiment.intention
     names = ("reference_arm", "document_arm", "evaluation", "sweeps", "grpo", "environment", "engine", "scale")
     values = {name: getattr(of, name) for name in names}
+    if of.is_world and of.model.folder:
+        values["start"] = f"{of.model_name} ({agent_plan.identity_of_model(of.model.folder)})"
     return ShownAgents(arms=agent_plan.arms(of), max_context=of.model.max_context, **values)
 
 
@@ -546,6 +556,8 @@ PLANNED: Mapping[str, Planner] = {
     "agent_runs": lambda experiment, _: agent_plan.runs(experiment.intention),
     "agent_arms": lambda experiment, _: agent_plan.arms(experiment.intention),
     "swept_arms": lambda experiment, _: agent_plan.swept_arms(experiment.intention),
+    "served_agent": lambda experiment, wildcards: agent_plan.served_agent(experiment.intention, wildcards),
+    "served_names": lambda experiment, _: [agent.name for agent in experiment.intention.served],
     "agent_arm": lambda experiment, wildcards: agent_plan.arm_of(experiment.intention, wildcards),
     "grpo_of_arm": lambda experiment, wildcards: agent_plan.grpo_of_arm(experiment.intention, wildcards),
     "evaluation_in_training": lambda experiment, _: agent_plan.at_defaults(

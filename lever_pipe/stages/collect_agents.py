@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 from lever_pipe.base.errors import RecordError
+from lever_pipe.experiment.agent_config import START_ARM
 from lever_pipe.experiment.agent_stage_configs import AgentRun, CollectAgentsConfig
 from lever_pipe.experiment.stage_files import Inputs, Output
 from lever_pipe.report.inference.agent_lines import (
@@ -14,7 +15,7 @@ from lever_pipe.report.inference.agent_lines import (
     episode_lines,
     evaluation_lines,
     read_run,
-    read_start,
+    read_untrained,
     run_line,
 )
 from lever_pipe.report.inference.agent_runs import CURVES_COLUMNS, EPISODES_COLUMNS, RUNS_COLUMNS
@@ -32,6 +33,8 @@ def collect_agents(
     test_episodes: Inputs,
     start_evaluations: Inputs,
     start_episodes: Inputs,
+    served_evaluations: Inputs,
+    served_episodes: Inputs,
     curves: Output,
     episodes_table: Output,
     runs: Output,
@@ -40,7 +43,8 @@ def collect_agents(
     """Write one line a number to `curves`, one an evaluated episode to `episodes_table` and one a run to `runs`.
 
     The files of every kind belong to `config.runs`, in their order; those of held-out tasks may be absent altogether.
-    The start policy has its own lines, under the arm's name `start`; its files may be absent, too.
+    The start policy has its own lines, under the arm's name `start`; its files may be absent, too. So have served
+    agents, under their names.
 
     Raises:
         RecordError: a malformed row, a run that did not get as far as it says, or a number of files that is not that of
@@ -62,10 +66,12 @@ def collect_agents(
                 card=cards[index],
             )
         )
-    start = [read_start(*paths) for paths in zip(start_evaluations, start_episodes, strict=True)]
-    lines = chain(*map(evaluation_lines, start), *map(curve_lines, found))
+    start = [read_untrained(START_ARM, *paths) for paths in zip(start_evaluations, start_episodes, strict=True)]
+    files = zip(config.served, served_evaluations, served_episodes, strict=True)
+    untrained = [*start, *(read_untrained(*of) for of in files)]
+    lines = chain(*map(evaluation_lines, untrained), *map(curve_lines, found))
     write_csv(curves, CURVES_COLUMNS, lines)
-    write_csv(episodes_table, EPISODES_COLUMNS, chain(*map(episode_lines, [*start, *found])))
+    write_csv(episodes_table, EPISODES_COLUMNS, chain(*map(episode_lines, [*untrained, *found])))
     write_csv(runs, RUNS_COLUMNS, map(run_line, found))
 
 

@@ -23,6 +23,7 @@ Found = dict[str, dict[str, set[str]]]
 def collect_lineage(
     *,
     training: Inputs,
+    started: Inputs,
     rewards: Inputs,
     selections: Inputs,
     answers: Inputs,
@@ -32,18 +33,22 @@ def collect_lineage(
 ) -> None:
     """Write one line for each group of seeds or draws and each field that applies to it.
 
-    `rewards` belong to `config.presets`; `selections` and `scores` to the evaluated policies, batch by batch, of which
-    `config.batch_sizes` says how many share each of `answers`. Several values of a field are sorted and joined.
+    `started` are the selectors of presets that start from a checkpoint, before any training; where there are such, the
+    runs of all presets tell what they start from. `rewards` belong to `config.presets`; `selections` and `scores` to
+    the evaluated policies, batch by batch, of which `config.batch_sizes` says how many share each of `answers`. Several
+    values of a field are sorted and joined.
 
     Raises:
         RecordError: a malformed run card.
     """
     found: Found = {}
     shared = dict(zip(config.presets, map(_read, rewards), strict=True))
+    starts = {row.config["preset"]: fields_of.of_start(row) for row in map(_read, started)}
     for row in map(_read, training):
         own, rewarded = fields_of.of_training(row), fields_of.learns_from_rewards(row)
         stored = fields_of.of_reward(shared[row.config["preset"]]) if rewarded else {}
         values = own | {name: value for name, value in stored.items() if name not in own}
+        values |= starts.get(row.config["preset"], fields_of.UNTRAINED) if starts else {}
         _add(found, fields_of.group_of_training(row), {**values, **fields_of.of_environment(row)})
     batches = [_read(path) for path, n in zip(answers, config.batch_sizes, strict=True) for _ in range(n)]
     for selection, score, batch in zip(map(_read, selections), map(_read, scores), batches, strict=True):

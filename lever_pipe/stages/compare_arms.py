@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lever_pipe.experiment.agent_config import START_ARM
 from lever_pipe.experiment.agent_stage_configs import CompareArmsConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.report.evidence import PRIMARY, SECONDARY
@@ -33,9 +34,12 @@ def compare_arms(
     Raises:
         RecordError: a malformed file, or runs that were not evaluated on the same tasks.
     """
+    of_runs, every = read_agent_runs(curves, runs), read_episodes(episodes_table)
+    served = [arm for arm in every.rows["arm"].unique() if arm not in (START_ARM, *of_runs.arms)]
     context = Context(
-        runs=read_agent_runs(curves, runs),
-        episodes=read_episodes(episodes_table),
+        runs=of_runs,
+        episodes=every.without(served),
+        served={arm: every.without([other for other in served if other != arm]) for arm in served},
         arms=(*config.arms, *config.swept),
         reference_arm=config.reference_arm,
         document_arm=config.document_arm,
@@ -47,7 +51,7 @@ def compare_arms(
     rows = comparison_rows(context._replace(runs=context.runs.of(set(context.runs.arms) - cells)))
     for sweep in config.sweeps:
         own = context.runs.of([cell.arm for cell in sweep.cells])
-        found = comparison_rows(context._replace(runs=own, reference_arm=sweep.arm))
+        found = comparison_rows(context._replace(runs=own, reference_arm=sweep.arm, served={}))
         told = [(row, f"{SWEEP}{sweep.name}/{row.family}") for row in found if row.role == PRIMARY]
         rows += [row._replace(family=family, role=SECONDARY) for row, family in told]
     write_csv(comparisons, ArmComparisonRow._fields, rows)

@@ -1,4 +1,4 @@
-"""Rule `initialise_selector`: the untrained selector of one seed."""
+"""Rule `initialise_selector`: the selector of one seed before any training of this run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lever_pipe.base import storage
+from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.members import member
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.policy_names import PolicyName
@@ -16,15 +17,19 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.config import TRAIN_IDS, Selector
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig, Runtime
-from lever_pipe.experiment.stage_files import Input, Output
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever.selector.network import build_selector, initialise
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import architecture_of, read_table
+
+TRAINING_ALONE = ("dropout", "attention_dropout", "penalty")
+"""Settings that a trained selector does not compute with."""
 
 
 def initialise_selector(
     *,
     embeddings: Input,
+    start: Inputs,
     selector: Output,
     optimiser: Output,
     metrics: Output,
@@ -33,11 +38,17 @@ def initialise_selector(
 ) -> EpochMetrics:
     """Write the selector of `config.seed` before any training, with an optimiser state of zeros.
 
+    Its tensors are random, or those of the one checkpoint that `start` may name.
+
     Raises:
+        CheckpointError: `start` is of another selector, by its tensors or by the record beside it.
         ConfigError: a language model over train ids has another width than the embeddings.
     """
     device = execution.prepare(runtime)
     module = _fresh(embeddings, config.selector, torch_generator(config.seed, "selector"), device)
+    for path in start:
+        _require_same_selector(path, config)
+        module = state.load_into(module, path)
     state.save_selector(selector, module, stage="init", epoch=0)
     unused = AdamW(module, learning_rate=0.0, weight_decay=0.0)
     state.save_optimiser(optimiser, unused, stage="init", epoch=0, kl_beta=0.0)
@@ -55,3 +66,18 @@ def _fresh(embeddings: Path, selector: Selector, stream: torch.Generator, device
         return fresh
     table = read_table(embeddings, "train", device, inputs=selector.inputs)
     return initialise(build_selector(architecture_of(selector, table)), stream)
+
+
+def _require_same_selector(path: Path, config: InitialiseSelectorConfig) -> None:
+    """Refuse a checkpoint whose record tells of another selector: no tensor tells of attention heads."""
+    own = config.selector.model_dump(mode="json", exclude=set(TRAINING_ALONE))
+    for record in filter(Path.is_file, (path.with_name(f"{name}.json") for name in ("run", "import"))):
+        told = storage.read_json(record)
+        theirs = told.get("config", told).get("selector", {}) if isinstance(told, dict) else {}
+        pairs = [(name, theirs[name], own[name]) for name in own if name in theirs]
+        if other := [f"{name} {value!r}, here {wanted!r}" for name, value, wanted in pairs if value != wanted]:
+            raise CheckpointError(
+                f"{path}: expected the selector of presets.{config.preset}, whose start_from names it",
+                found=f"{'; '.join(other)} ({record.name} beside it)",
+                do=f"Write presets.{config.preset}.selector as it says, or name another checkpoint.",
+            )

@@ -42,7 +42,8 @@ def train(folder: Path, files: dict[str, Path], device: str) -> dict[str, dict[s
     runtime = Runtime(device=device)
     start, rce, grpo = (outputs(folder / device / name) for name in ("init", "rce", "grpo"))
     embeddings = files["embeddings"]
-    initialise_selector(embeddings=embeddings, **start, config=config("initialise_selector", RUN), runtime=runtime)
+    own = config("initialise_selector", RUN)
+    initialise_selector(embeddings=embeddings, start=(), **start, config=own, runtime=runtime)
     common = {"groups": files["groups"], "embeddings": embeddings}
     first = train_rce_epoch(
         **common, start=start["selector"], start_optimiser=start["optimiser"], **rce,

@@ -44,6 +44,9 @@ SKILL = {"kl_strong": 0.1, "schedule_only": 0.2, "bundle": 0.2}
 """How much of the way from 0.6 to 0.9 an arm does not go by the last step; 0 for the others."""
 RATES = {"baseline": 1.0, "kl_strong": 0.2}
 
+COSTS = {"agent_requests": 40.0, "agent_failures": 1.0, "prompt_tokens": 9000.0, "completion_tokens": 700.0}
+"""Of one evaluation of a served agent."""
+
 Skill = Callable[[str, int, int], float]
 
 
@@ -67,6 +70,7 @@ class Study:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Training metrics that replace those below."""
     device: str = "cpu"
+    served: tuple[str, ...] = ()
 
     @property
     def runs(self) -> tuple[AgentRun, ...]:
@@ -225,18 +229,27 @@ def write_runs(folder: Path, study: Study) -> dict[str, tuple[Path, ...]]:
             paths.setdefault(name, []).append(path)
     names = ("metrics", "evaluations", "episodes", "done", "cards", "test_evaluations", "test_episodes")
     found = {name: tuple(paths.get(name, ())) for name in names}
-    return found | write_start(folder / "start", study)
+    found |= write_untrained(folder, study, "start", *(["start"] if study.has_test else []))
+    return found | write_untrained(folder, study, "served", *study.served)
 
 
-def write_start(place: Path, study: Study) -> dict[str, tuple[Path, ...]]:
-    """Write what `evaluate_start` does; nothing where no tasks are held out."""
-    files = {name: place / f"{name}.jsonl" for name in ("start_evaluations", "start_episodes")}
-    if not study.has_test:
-        return dict.fromkeys(files, ())
-    evaluations, episodes = evaluate(study, AgentRun(arm="start", seed=0), "test", "last", 0)
-    storage.write_rows(files["start_evaluations"], evaluations)
-    storage.write_rows(files["start_episodes"], episodes)
-    return {name: (path,) for name, path in files.items()}
+def write_untrained(folder: Path, study: Study, kind: str, *names: str) -> dict[str, tuple[Path, ...]]:
+    """Write what `evaluate_start` does, or `evaluate_served`, whose agents cost something and lose their first task."""
+    files: dict[str, tuple[Path, ...]] = {f"{kind}_evaluations": (), f"{kind}_episodes": ()}
+    for name in names:
+        evaluations, episodes = evaluate(study, AgentRun(arm=name, seed=0), "test", "last", 0)
+        if kind == "served":
+            episodes[0] = episodes[0].model_copy(update={"end": "failed"})
+            sound = evaluation_values(episodes[1 : study.n_test], study.n_test - 1) | {"tasks_lost": 1.0}
+            evaluations = [
+                row.model_copy(update={"values": row.values | (sound if row.mode == "greedy" else {}) | COSTS})
+                for row in evaluations
+            ]
+        for rows, what in ((evaluations, "evaluations"), (episodes, "episodes")):
+            path = folder / name / f"{kind}_{what}.jsonl"
+            storage.write_rows(path, rows)
+            files[f"{kind}_{what}"] += (path,)
+    return files
 
 
 def write_run(place: Path, study: Study, run: AgentRun) -> dict[str, Path]:
@@ -301,7 +314,7 @@ def collect(folder: Path, study: Study = Study()) -> dict[str, Path]:
     collect_agents(
         **write_runs(folder, study),
         **outputs,
-        config=CollectAgentsConfig(runs=study.runs),
+        config=CollectAgentsConfig(runs=study.runs, served=study.served),
     )
     return outputs
 

@@ -78,7 +78,7 @@ class Chain:
 
     def initialise(self) -> EpochMetrics:
         config = InitialiseSelectorConfig(preset=self.preset, selector=self.selector, seed=0)
-        return initialise_selector(embeddings=self.files["embeddings"], **self.outputs("rce0"), config=config)
+        return initialise_selector(embeddings=self.files["embeddings"], start=(), **self.outputs("rce0"), config=config)
 
     def rce_config(self, epoch: int) -> TrainRceEpochConfig:
         return TrainRceEpochConfig(

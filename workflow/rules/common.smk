@@ -200,6 +200,11 @@ def before(run, first, name):
     return of
 
 
+def start_of_selector(wildcards):
+    """Return the checkpoint that a preset's selector starts from, if it names one."""
+    return plan.started_from(EXPERIMENT, wildcards.preset)
+
+
 def before_rce(name):
     """Return the input function for a file of what an RCE epoch starts from: the one before, INIT or an SFT epoch."""
 
@@ -266,6 +271,18 @@ def selector_to_evaluate(wildcards):
 def of_each_run(name):
     """Return one file of every run, in the order of the runs."""
     return [f"{run}/{name}" for run in AGENT_RUNS]
+
+
+def of_each_served(name):
+    """Return one file of every served agent, in the order of the configuration."""
+    folders = [SERVED.format(arm=agent.name) for agent in INTENTION.served]
+    return [f"{folder}/{name}" for folder in folders]
+
+
+def cassette_of_served(wildcards):
+    """Return the recorded answers where a served agent, or its user, is replayed."""
+    agent = agent_plan.served_agent(INTENTION, wildcards)
+    return agent_plan.cassette_of(INTENTION, agent.kind)
 
 
 def of_study(study, path):

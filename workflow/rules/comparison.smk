@@ -8,6 +8,12 @@ SELECTING = [
 use rule stage as collect_lineage with:
     input:
         training=[f"{LEVER}/{policy}/run.json" for policy in plan.trained(EXPERIMENT)],
+        started=[
+            f"{LEVER}/preset~{arm.preset}/init/seed~{seed}/run.json"
+            for arm in EXPERIMENT.arms
+            for seed in arm.seeds
+            if plan.started_from(EXPERIMENT, arm.preset)
+        ],
         rewards=[
             f"{LEVER}/preset~{arm.preset}/groups.run.json" for arm in EXPERIMENT.arms
         ],

@@ -12,9 +12,7 @@ WARM_START = {
     "words": f"{AGENTS}/warm_start/policy/words.json",
 }
 START = [] if INTENTION.model.folder else list(WARM_START.values())
-CASSETTE = (
-    [INTENTION.execution.cassette] if INTENTION.simulator.kind == "replay" else []
-)
+CASSETTE = agent_plan.cassette_of(INTENTION)
 IS_NATIVE = INTENTION.engine == "native"
 INTENTION_REFERENCE = "resources/reference/userrl-published.csv"
 AS_AGENT = ["--agent", agent_plan.execution_of(INTENTION)]
@@ -22,6 +20,8 @@ AS_AGENT = ["--agent", agent_plan.execution_of(INTENTION)]
 STATE = {"state": f"{RUN}/state"}
 START_FOLDER = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
 START_TEST = f"{AGENTS}/start"
+# An agent behind a server has its name in the place of an arm's.
+SERVED = f"{AGENTS}/served~{{arm}}"
 
 
 use rule stage as prepare_tasks with:
@@ -135,6 +135,22 @@ if IS_NATIVE:
         message:
             "Evaluate the start policy on held-out tasks"
 
+    use rule stage as evaluate_served with:
+        input:
+            test_tasks=TASKS["test"],
+            cassette=cassette_of_served,
+        output:
+            evaluations=f"{SERVED}/evaluations.jsonl",
+            episodes=f"{SERVED}/episodes.jsonl",
+            dialogues=f"{SERVED}/dialogues.jsonl",
+            card=f"{SERVED}/run.json",
+        pathvars:
+            beside=f"{SERVED}/",
+        params:
+            **call("evaluate_served", {}, *AS_AGENT),
+        message:
+            "Evaluate the served agent {wildcards.arm} on held-out tasks"
+
 else:
 
     use rule stage as render_verl with:
@@ -180,6 +196,8 @@ use rule stage as collect_agents with:
         test_episodes=of_each_run("test/episodes.jsonl") if IS_NATIVE else [],
         start_evaluations=[f"{START_TEST}/evaluations.jsonl"] if IS_NATIVE else [],
         start_episodes=[f"{START_TEST}/episodes.jsonl"] if IS_NATIVE else [],
+        served_evaluations=of_each_served("evaluations.jsonl"),
+        served_episodes=of_each_served("episodes.jsonl"),
     output:
         curves=f"{AGENT_TABLES}/curves.csv",
         episodes_table=f"{AGENT_TABLES}/episodes.csv",

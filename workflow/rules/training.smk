@@ -16,6 +16,7 @@ use rule stage as reward_groups with:
 use rule stage as initialise_selector with:
     input:
         embeddings=EMBEDDINGS,
+        start=start_of_selector,
     output:
         selector=f"{INIT}/selector.safetensors",
         optimiser=f"{INIT}/optimiser.safetensors",

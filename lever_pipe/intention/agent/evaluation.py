@@ -8,18 +8,18 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import TypeAdapter
 
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.records import Row
-from lever_pipe.experiment.agent_config import AgentEvaluation
+from lever_pipe.experiment.agent_config import AgentEvaluation, EvaluationMode
 from lever_pipe.intention.agent.measures import END_REASONS
 from lever_pipe.intention.agent.processes import own_share
-from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, MISHAPS, Episode, EpisodeRequest, Player
-from lever_pipe.intention.codecs.protocol import ChatCodec
+from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Player
 from lever_pipe.intention.records import (
     UNSOUND,
     Checkpoint,
@@ -35,6 +35,11 @@ from lever_pipe.intention.records import (
 )
 from lever_pipe.statistics.summary import mean_and_sd
 
+if TYPE_CHECKING:
+    from lever_pipe.intention.agent.served import ServedPlayer
+
+    AnyPlayer = Player | ServedPlayer
+
 log = logging.getLogger(__name__)
 _SHOWN = 5
 """Lost tasks that a warning names."""
@@ -42,6 +47,7 @@ _SHOWN = 5
 MOST_CHARACTERS = 2_000
 """Of one text; the rest of a longer one is cut off and its length told."""
 MEANS = ("reward", "normalised_reward", "coverage", "turns", "agent_tokens")
+MODES: tuple[EvaluationMode, ...] = ("greedy", "sampled")
 
 
 class When(NamedTuple):
@@ -53,7 +59,7 @@ class When(NamedTuple):
 
 
 class PolicyEvaluation(NamedTuple):
-    """The two rows, greedy first, and the episodes that they sum up."""
+    """A row for each decoding, greedy first, and the episodes that they sum up."""
 
     rows: list[EvaluationRow]
     episodes: list[EpisodeRow]
@@ -78,13 +84,14 @@ _PLAYED = TypeAdapter(list[_Played])
 
 
 def evaluate(
-    player: Player,
+    player: AnyPlayer,
     tasks: Sequence[Task],
     when: When,
     *,
     n_samples: int,
     seed: int,
     progress: Progress | None = None,
+    modes: Sequence[EvaluationMode] = MODES,
 ) -> PolicyEvaluation:
     """Play one greedy and `n_samples` sampled episodes of every task, shared out over the processes.
 
@@ -95,20 +102,29 @@ def evaluate(
     Raises:
         TrainingError: too many of the simulator's requests failed, or all episodes did.
     """
-    greedy = _play(player, tasks, when, "greedy", 1, seed, progress)
-    sampled = _play(player, tasks, when, "sampled", n_samples, seed, progress)
-    return PolicyEvaluation([greedy[0], sampled[0]], [*greedy[1], *sampled[1]], [*greedy[2], *sampled[2]])
+    times = {mode: times for mode, times in zip(MODES, (1, n_samples), strict=True) if mode in modes}
+    found = [_play(player, tasks, when, mode, n, seed, progress) for mode, n in times.items()]
+    rows, episodes, dialogues = zip(*found, strict=True)
+    return PolicyEvaluation(list(rows), list(chain(*episodes)), list(chain(*dialogues)))
 
 
-def evaluate_held_out(player: Player, tasks: Sequence[Task], when: When, config: AgentEvaluation) -> PolicyEvaluation:
+def evaluate_held_out(
+    player: AnyPlayer,
+    tasks: Sequence[Task],
+    when: When,
+    config: AgentEvaluation,
+    modes: Sequence[EvaluationMode] = MODES,
+) -> PolicyEvaluation:
     """Evaluate a policy on held-out tasks as `config` says, and show how far it is.
 
     Raises:
         TrainingError: as `evaluate`.
     """
     n_own = len(own_share(tasks, player.processes))
-    with Progress(n_own * (1 + config.test_samples), f"evaluate the policy of step {when.step}") as bar:
-        return evaluate(player, tasks, when, n_samples=config.test_samples, seed=config.seed, progress=bar)
+    n, seed = config.test_samples, config.seed
+    n_each = sum({"greedy": 1, "sampled": n}[mode] for mode in modes)
+    with Progress(n_own * n_each, f"evaluate the policy of step {when.step}") as bar:
+        return evaluate(player, tasks, when, n_samples=n, seed=seed, progress=bar, modes=modes)
 
 
 def relabelled(evaluation: PolicyEvaluation, when: When) -> PolicyEvaluation:
@@ -122,7 +138,7 @@ def relabelled(evaluation: PolicyEvaluation, when: When) -> PolicyEvaluation:
 
 
 def _play(
-    player: Player,
+    player: AnyPlayer,
     tasks: Sequence[Task],
     when: When,
     mode: Mode,
@@ -138,18 +154,18 @@ def _play(
     ]
     episodes, counts, _ = player.play(requests, greedy=mode == "greedy", progress=progress)
     work = counts.values()
-    totals = player.processes.combine({name: work[name] for name in MISHAPS}, "sum")
+    totals = player.processes.combine({name: work[name] for name in player.counted}, "sum")
     player.require_few_failures(totals, during=f"{mode} evaluation of split {when.split} at step {when.step}")
     own_episodes = _PLAYED.dump_json([_played(episode, when, mode, player) for episode in episodes]).decode()
     played = [each for text in player.processes.gather(own_episodes) for each in _PLAYED.validate_json(text)]
     played.sort(key=lambda each: (each.index, each.row.sample))
     values = _values(played, f"{mode} evaluation of split {when.split} at step {when.step}")
-    values |= {name: totals[name] for name in MISHAPS if name != "simulator_requests"}
+    values |= {name: total for name, total in totals.items() if name != "simulator_requests"}
     row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n_samples, values=values)
     return row, [each.row for each in played], [each.dialogue for each in played if each.dialogue]
 
 
-def _played(episode: Episode, when: When, mode: Mode, player: Player) -> _Played:
+def _played(episode: Episode, when: When, mode: Mode, player: AnyPlayer) -> _Played:
     row = EpisodeRow(
         **when._asdict(),
         mode=mode,
@@ -158,10 +174,10 @@ def _played(episode: Episode, when: When, mode: Mode, player: Player) -> _Played
         rewards=tuple(episode.rewards),
         ceiling=episode.ceiling,
         end=episode.end,
-        n_agent_tokens=sum(episode.is_agent),
+        n_agent_tokens=episode.n_agent_tokens,
     )
     is_read = when.split == "test" and mode == "greedy"
-    dialogue = dialogue_of(episode, row, player.codec) if is_read else None
+    dialogue = dialogue_of(episode, row, player) if is_read else None
     return _Played(index=episode.index, coverage=episode.coverage, row=row, dialogue=dialogue)
 
 
@@ -225,13 +241,13 @@ def _standard_error(means: Sequence[float]) -> float:
     return mean_and_sd(means)[1] / math.sqrt(len(means)) if len(means) > 1 else 0.0
 
 
-def dialogue_of(episode: Episode, row: EpisodeRow, codec: ChatCodec) -> DialogueRow:
+def dialogue_of(episode: Episode, row: EpisodeRow, player: AnyPlayer) -> DialogueRow:
     """Return the transcript of an episode.
 
     Args:
         episode: as it was rolled out.
         row: what is told of it otherwise.
-        codec: reads the sampled tokens.
+        player: whose agent spoke in it.
     """
     task = episode.task
     return DialogueRow(
@@ -239,17 +255,16 @@ def dialogue_of(episode: Episode, row: EpisodeRow, codec: ChatCodec) -> Dialogue
         category=task.category,
         request=_cut(task.task),
         hidden=tuple(HiddenDetail(text=_cut(d.description), importance=d.importance) for d in task.missing_details),
-        turns=tuple(_turn(episode, place, codec) for place in range(len(episode.rewards))),
+        turns=tuple(_turn(episode, place, player) for place in range(len(episode.rewards))),
     )
 
 
-def _turn(episode: Episode, place: int, codec: ChatCodec) -> DialogueTurn:
-    tokens: Sequence[int] = [t for t, turn in zip(episode.tokens, episode.turn, strict=True) if turn == place]
+def _turn(episode: Episode, place: int, player: AnyPlayer) -> DialogueTurn:
+    said, calls = player.heard(episode, place)
     result = episode.results[place]
-    calls = [DialogueCall(choice=call.choice, content=_cut(call.content)) for call in codec.parse(tokens).calls]
     return DialogueTurn(
-        said=_cut(codec.aside(tokens)),
-        calls=tuple(calls),
+        said=_cut(said),
+        calls=tuple(DialogueCall(choice=call.choice, content=_cut(call.content)) for call in calls),
         reply="" if result is None else _cut(result.feedback),
         uncovered=() if result is None else result.covered,
     )

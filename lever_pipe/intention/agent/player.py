@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def execution_of(runtime: Runtime, simulator: Simulator, cassette: tuple[Path, ...]) -> AgentExecution:
+def execution_of(runtime: Runtime, simulator: Simulator, cassette: tuple[Path, ...], agent: str = "") -> AgentExecution:
     """Return how the stages of this study run, with the file that a replaying simulator reads: that moves numbers.
 
     Args:
         runtime: of the job.
         simulator: who answers.
         cassette: the stage's input, whose content belongs to the run's identity; empty unless replayed.
+        agent: the kind of a served agent, which may be replayed from that file, too.
 
     Raises:
         ConfigError: the text is no JSON of such settings; a replaying simulator without this input, or another one
@@ -38,7 +39,7 @@ def execution_of(runtime: Runtime, simulator: Simulator, cassette: tuple[Path, .
     except json.JSONDecodeError as fault:
         raise ConfigError("--agent: expected JSON", found=str(fault), do="Quote it for the shell.") from None
     settings = parse_model(AgentExecution, values, source="--agent")
-    n_wanted = int(simulator.kind == "replay")
+    n_wanted = int("replay" in (simulator.kind, agent))
     if len(cassette) != n_wanted:
         raise ConfigError(
             f"the input `cassette`: expected {n_wanted} files with simulator.kind {simulator.kind!r}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from lever_pipe.base.errors import DataError, TrainingError
 from lever_pipe.base.progress import Progress
@@ -18,7 +18,7 @@ from lever_pipe.experiment.agent_config import AgentModel, Environment, Simulato
 from lever_pipe.intention.agent.generation import Decoding, GenerationCounts, Sampled, Speaker, speak, uniforms
 from lever_pipe.intention.agent.memory import remember
 from lever_pipe.intention.agent.processes import Processes
-from lever_pipe.intention.codecs.protocol import AgentTurn, ChatCodec
+from lever_pipe.intention.codecs.protocol import AgentTurn, ChatCodec, ToolCall
 from lever_pipe.intention.environment import IntentionEnv, StepResult, step_all
 from lever_pipe.intention.records import UNSOUND, EndReason, Task
 from lever_pipe.intention.simulators.protocol import UserSimulator
@@ -71,6 +71,11 @@ class Episode:
         """Return whether the agent, and not the user's simulator, has made the episode what it is."""
         return self.end not in UNSOUND
 
+    @property
+    def n_agent_tokens(self) -> int:
+        """Return how many tokens the agent has said."""
+        return sum(self.is_agent)
+
 
 @dataclass
 class RolloutCounts(GenerationCounts):
@@ -103,19 +108,49 @@ class Rollouts(NamedTuple):
     seconds_simulator: float
 
 
-@dataclass(frozen=True)
-class Player:
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """Where an agent's episodes are played: the user, the rules, and the processes that share them."""
+
+    simulator: UserSimulator
+    processes: Processes
+    environment: Environment
+    simulator_config: Simulator
+    temperature: float
+
+    counted: ClassVar[tuple[str, ...]] = MISHAPS
+    """Counts of a rollout that its evaluation keeps, with the requests that they are judged by."""
+
+    def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
+        """Stop a run whose simulated user fails too often: an episode that it ended says nothing about the policy.
+
+        Args:
+            counts: `MISHAPS` of all processes; a turn out of time counts as a failed request.
+            during: what was rolled out, as `step 3`.
+
+        Raises:
+            TrainingError: the share of failures and time-outs is above `simulator.failure_limit`.
+        """
+        n_requests, n_failures, n_retries, n_malformed, n_timeouts = (int(counts[name]) for name in MISHAPS)
+        limit = self.simulator_config.failure_limit
+        if n_failures + n_timeouts > limit * n_requests:
+            fault = self.simulator.counts.last_fault
+            raise TrainingError(
+                f"{during}: expected at most {limit:.1%} of the simulator's requests to fail or to take too long",
+                found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_timeouts} turns out of time,"
+                f" {n_malformed} unreadable answers" + (f"; the last fault: {fault}" if fault else ""),
+                do=f"{LET_THE_USER_ANSWER} Or raise intention.simulator.failure_limit.",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Player(Host):
     """Who plays the episodes of a run: all that an episode needs beside its task."""
 
     policy: Any
     """A causal language model in evaluation mode."""
     codec: ChatCodec
-    simulator: UserSimulator
-    processes: Processes
     model: AgentModel
-    environment: Environment
-    simulator_config: Simulator
-    temperature: float
     batch: int
     """Dialogues that run together; moves rounding errors only."""
 
@@ -145,26 +180,10 @@ class Player:
                 setattr(counts, f"simulator_{name}", count - before[name])
             return Rollouts([dialogue.episode for dialogue in dialogues], counts, seconds)
 
-    def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
-        """Stop a run whose simulated user fails too often: an episode that it ended says nothing about the policy.
-
-        Args:
-            counts: `MISHAPS` of all processes; a turn out of time counts as a failed request.
-            during: what was rolled out, as `step 3`.
-
-        Raises:
-            TrainingError: the share of failures and time-outs is above `simulator.failure_limit`.
-        """
-        n_requests, n_failures, n_retries, n_malformed, n_timeouts = (int(counts[name]) for name in MISHAPS)
-        limit = self.simulator_config.failure_limit
-        if n_failures + n_timeouts > limit * n_requests:
-            fault = self.simulator.counts.last_fault
-            raise TrainingError(
-                f"{during}: expected at most {limit:.1%} of the simulator's requests to fail or to take too long",
-                found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_timeouts} turns out of time,"
-                f" {n_malformed} unreadable answers" + (f"; the last fault: {fault}" if fault else ""),
-                do=f"{LET_THE_USER_ANSWER} Or raise intention.simulator.failure_limit.",
-            )
+    def heard(self, episode: Episode, place: int) -> tuple[str, Sequence[ToolCall]]:
+        """Return what the agent said in a turn beside its calls, and these."""
+        tokens = [token for token, turn in zip(episode.tokens, episode.turn, strict=True) if turn == place]
+        return self.codec.aside(tokens), self.codec.parse(tokens).calls
 
 
 @dataclass
@@ -284,7 +303,7 @@ def _answer(running: Sequence[_Dialogue], player: Player, counts: RolloutCounts,
         counts.environment_timeouts += result.timed_out and not result.failed
         dialogue.episode.rewards.append(result.reward)
         dialogue.episode.results.append(result)
-        end = _end_heard(result, dialogue.env, is_last=is_last)
+        end = end_heard(result, dialogue.env, is_last=is_last)
         if end is not None:
             dialogue.finish(end)
             continue
@@ -306,7 +325,7 @@ def _end_unheard(turn: AgentTurn, episode: Episode, max_context: int) -> EndReas
             return turn.kind
 
 
-def _end_heard(result: StepResult, env: IntentionEnv, *, is_last: bool) -> EndReason | None:
+def end_heard(result: StepResult, env: IntentionEnv, *, is_last: bool) -> EndReason | None:
     """Return why an executed turn ends its episode, or None."""
     if result.failed:
         return "failed"

@@ -130,15 +130,7 @@ class HfCodec:
         """
         if not tokens or tokens[-1] not in self.end_ids:
             return AgentTurn((), "length")
-        text = self._tokenizer.decode(list(tokens[:-1]), skip_special_tokens=False)
-        text = text.rpartition(THOUGHT_END)[2]
-        rest = _CALL.sub("", text)
-        if CALL_START in rest or CALL_END in rest:
-            return AgentTurn((), "malformed")
-        calls = [_call_in(match) for match in _CALL.findall(text)]
-        if None in calls:
-            return AgentTurn((), "malformed")
-        return AgentTurn(tuple(call for call in calls if call), "call" if calls else "closed")
+        return turn_in(self._tokenizer.decode(list(tokens[:-1]), skip_special_tokens=False))
 
     def aside(self, tokens: Sequence[int]) -> str:
         """Return thoughts and words beside the calls of a turn, all of a malformed one, without its end token."""
@@ -250,12 +242,32 @@ def _no_end_ids(path: Path, found: str) -> CheckpointError:
     )
 
 
-def _call_in(text: str) -> ToolCall | None:
-    """Return the call that a JSON text makes, or None."""
+def turn_in(text: str) -> AgentTurn:
+    """Return what a whole turn's text says; `HfCodec.parse` tells which calls can be read."""
+    text = text.rpartition(THOUGHT_END)[2]
+    rest = _CALL.sub("", text)
+    if CALL_START in rest or CALL_END in rest:
+        return AgentTurn((), "malformed")
+    return turn_of([json_in(match) for match in _CALL.findall(text)])
+
+
+def turn_of(calls: Sequence[object]) -> AgentTurn:
+    """Return the turn that makes these calls, each an object with the tool's name and its arguments."""
+    known = [call for call in map(_call_of, calls) if call is not None]
+    if len(known) < len(calls):
+        return AgentTurn((), "malformed")
+    return AgentTurn(tuple(known), "call" if calls else "closed")
+
+
+def json_in(text: str) -> object:
+    """Return what a JSON text says; None where it is none."""
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _call_of(value: object) -> ToolCall | None:
     arguments = value.get("arguments") if isinstance(value, dict) and value.get("name") == TOOL_NAME else None
     if not isinstance(arguments, dict) or arguments.get("choice") not in CHOICES:
         return None

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from threading import Event, Timer
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -20,16 +21,19 @@ from urllib.parse import urlsplit
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.base.storage import strict_json
 from lever_pipe.experiment.agent_config import AgentExecution, Connection, Simulator
-from lever_pipe.intention.simulators._prompted import ChatRequest, PromptedUser, UnreadableError
+from lever_pipe.intention.simulators._cassette import Cassette, CassetteChat
+from lever_pipe.intention.simulators._prompted import Chat, ChatRequest, PromptedUser, UnreadableError
 from lever_pipe.intention.simulators.protocol import SimulatorCounts
 
 T = TypeVar("T")
+Words = Callable[[bytes], str]
+"""What of an answer's body counts, and is kept; raises UnreadableError where that is not in it."""
 
 _OK = 200
 _REMEDIES = {
-    401: "Export a valid key in the variable that intention.execution.connection.api_key_variable names.",
+    401: "Export a valid key in the variable that api_key_variable names, of its connection in intention.execution.",
     403: "Use a key that may ask this model.",
-    404: "Check the address and intention.simulator.endpoint.model.",
+    404: "Check the address and the configured model's name.",
     405: "Check the address: it must lead to an OpenAI-compatible server.",
     **dict.fromkeys(
         (301, 302, 303, 307, 308), "Set the address that the server redirects to; no redirect is followed."
@@ -46,8 +50,20 @@ def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
     Raises:
         SimulatorError: no address, or one that is none.
     """
-    chat = EndpointChat(find_access(execution.connection), execution.connection)
-    return PromptedUser(chat, config.endpoint, leak_details=config.leak_details)
+    return PromptedUser(chat_of("openai", execution), config.endpoint, leak_details=config.leak_details)
+
+
+def chat_of(kind: str, execution: AgentExecution, words: Words | None = None) -> Chat:
+    """Return the chat of kind `openai`, `record` or `replay`; `words` says what of an answer counts, else its text.
+
+    Raises:
+        SimulatorError: no address, one that is none, or a cassette that cannot be opened.
+        RecordError: the cassette holds a line that is no take.
+    """
+    asked = None if kind == "replay" else EndpointChat(find_access(execution.connection), execution.connection, words)
+    if kind == "openai" and asked:
+        return asked
+    return CassetteChat(Cassette(Path(execution.cassette), is_writable=kind == "record"), asked)
 
 
 class EndpointChat:
@@ -56,12 +72,18 @@ class EndpointChat:
     is_remote = True
 
     def __init__(
-        self, access: Access, connection: Connection, *, sleep: Callable[[float], object] = time.sleep
+        self,
+        access: Access,
+        connection: Connection,
+        words: Words | None = None,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.counts = SimulatorCounts()
         self.concurrency = connection.concurrency
         self._access = access
         self._connection = connection
+        self._words_of = words or _content_of
         self._sleep = sleep
 
     def answer(self, request: ChatRequest, read: Callable[[str], T]) -> T | None:
@@ -99,23 +121,36 @@ class EndpointChat:
         if status != _OK:
             passes = status >= http.client.INTERNAL_SERVER_ERROR or status in _PASSING
             raise (ConnectionError if passes else _RejectedError)(f"HTTP {status}")
-        return _content_of(body)
+        return self._words_of(body)
 
 
 class _RejectedError(Exception):
     """The server will not answer this request, whatever it does with others."""
 
 
-def _content_of(body: bytes) -> str:
-    """Return the first choice's words of a chat completion."""
+def completion_of(body: bytes) -> dict[str, Any]:
+    """Return a chat completion, which has a first choice with a message.
+
+    Raises:
+        UnreadableError: it is another thing.
+    """
     if len(body) > LARGEST_BODY:
         raise UnreadableError(f"an answer of more than {LARGEST_BODY} bytes")
     try:
-        content = strict_json(body)["choices"][0]["message"]["content"]
+        completion: dict[str, Any] = strict_json(body)
+        is_one = isinstance(completion["choices"][0]["message"], dict)
     except ValueError:
         raise UnreadableError("an answer that is not JSON") from None
     except (LookupError, TypeError):
-        raise UnreadableError("an answer without choices[0].message.content") from None
+        is_one = False
+    if not is_one:
+        raise UnreadableError("an answer without choices[0].message")
+    return completion
+
+
+def _content_of(body: bytes) -> str:
+    """Return the first choice's words of a chat completion."""
+    content = completion_of(body)["choices"][0]["message"].get("content")
     if not isinstance(content, str):
         raise UnreadableError("an answer whose content is not text")
     return content
@@ -146,12 +181,12 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
     """
     name = connection.base_url_variable
     url = connection.base_url or environ.get(name, "")
-    setting = "intention.execution.connection.base_url" if connection.base_url else f"${name}"
+    setting = "base_url of a connection in intention.execution" if connection.base_url else f"${name}"
     if not url:
         raise SimulatorError(
             "the address of an OpenAI-compatible server",
-            found=f"neither intention.execution.connection.base_url nor the environment variable {name}",
-            do="Set one of them, such as http://127.0.0.1:8000/v1.",
+            found=f"neither its connection's base_url nor the environment variable {name}",
+            do="Set one of them (intention.execution), such as http://127.0.0.1:8000/v1.",
         )
     _require_address(url, setting)
     return Access(url, _headers(connection.api_key_variable, environ))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
-from lever_pipe.intention.simulators._cassette import Cassette, CassetteChat
 from lever_pipe.intention.simulators._prompted import PromptedUser
-from lever_pipe.intention.simulators.openai import EndpointChat, find_access
+from lever_pipe.intention.simulators.openai import chat_of
 
 
 def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
@@ -17,6 +14,4 @@ def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
         SimulatorError: no address, or a cassette that cannot be written.
         RecordError: the cassette holds a line that is none.
     """
-    chat = EndpointChat(find_access(execution.connection), execution.connection)
-    cassette = Cassette(Path(execution.cassette), is_writable=True)
-    return PromptedUser(CassetteChat(cassette, chat), config.endpoint, leak_details=config.leak_details)
+    return PromptedUser(chat_of("record", execution), config.endpoint, leak_details=config.leak_details)

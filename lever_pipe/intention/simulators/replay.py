@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
-from lever_pipe.intention.simulators._cassette import Cassette, CassetteChat
 from lever_pipe.intention.simulators._prompted import PromptedUser
+from lever_pipe.intention.simulators.openai import chat_of
 
 
 def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
@@ -16,5 +14,4 @@ def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
         SimulatorError: there is no such file.
         RecordError: it holds a line that is no take.
     """
-    cassette = Cassette(Path(execution.cassette), is_writable=False)
-    return PromptedUser(CassetteChat(cassette), config.endpoint, leak_details=config.leak_details)
+    return PromptedUser(chat_of("replay", execution), config.endpoint, leak_details=config.leak_details)

@@ -9,6 +9,7 @@ from lever_pipe.experiment.agent_config import WEIGHTS, AgentArm
 from lever_pipe.report.agent.runs import (
     MODES,
     START,
+    STUDY,
     AgentView,
     mean_of,
     run_of,
@@ -24,6 +25,8 @@ from lever_pipe.report.table import Table, TableLine
 SETTINGS = ("kl_coefficient", "entropy", "schedule", "learning_rate", "trajectory_score")
 SCORES = ("score", "difference", "holm", "gain")
 AFTER = ("kl_end", "entropy_end", "malformed")
+COSTS = ("agent_requests", "prompt_tokens", "completion_tokens", "agent_failures")
+"""Of a served agent."""
 TESTS = {SIGN_FLIP: "agent.test.sign_flip", STUDENT: "agent.test.student"}
 """Message by the name that `comparisons.csv` gives a test."""
 
@@ -33,8 +36,12 @@ def tables(view: AgentView) -> Iterator[Table]:
     lines = [line for arm in view.arms for line in _lines(view, arm)]
     start = [view.score(view.held_out(START, mode)) for mode in MODES]
     lines += [_scored(say("agent.start"), None, start)] if any(start) else []
-    heads = ("arm", *SETTINGS, "seeds", *(f"{name}_{mode}" for mode in MODES for name in SCORES), *AFTER)
-    compared = (view.compared(arm.name, mode) for arm in view.arms for mode in MODES)
+    served = view.evidence.subjects(COSTS[0], study=STUDY)
+    agents = list(dict.fromkeys(name.removeprefix("arm~") for name in served if "/" not in name))
+    lines += [_served(view, agent) for agent in agents]
+    heads = ("arm", *SETTINGS, "seeds", *(f"{name}_{mode}" for mode in MODES for name in SCORES), *AFTER, *COSTS)
+    names = [*(arm.name for arm in view.arms), *agents]
+    compared = (view.compared(name, mode) for name in names for mode in MODES)
     tests = dict.fromkeys(TESTS[row.how] for row in compared if row is not None and row.how in TESTS)
     reference = Code(view.reference)
     notes = (
@@ -42,6 +49,8 @@ def tables(view: AgentView) -> Iterator[Table]:
         say("agent.tests", tests=[say(test) for test in tests]) if tests else None,
         say("agent.levels", reference=reference) if _fewer(view) else None,
         *_stops(view),
+        say("agent.served_note", reference=reference) if agents else None,
+        say("agent.started", start=Name(view.config.start)) if view.config.start else None,
         *_overlap(view),
     )
     title = "agent.arms" if view.scale > 1 else "agent.arms_reward"
@@ -52,8 +61,8 @@ def _lines(view: AgentView, arm: AgentArm) -> Iterator[TableLine]:
     """Yield the line of an arm, behind that of the reference arm its levels over fewer seeds."""
     seeds, name = view.seeds[arm.name], Code(arm.name)
     named = name if len(seeds) > 1 else say("agent.one_run", arm=name)  # it stands for these runs alone
-    cells = (*_settings(view, arm), seeds_cell(seeds), *_scores(view, arm), *_after(view, arm.name))
-    yield TableLine((named, *cells))
+    cells = (*_settings(view, arm), seeds_cell(seeds), *_scores(view, arm.name), *_after(view, arm.name))
+    yield TableLine((named, *cells, *[None] * len(COSTS)))
     for fewer in _fewer(view) if arm.name == view.reference else ():
         scores = [view.at_seeds(fewer, mode) for mode in MODES]
         yield _scored(say("agent.same_seeds", arm=Code(arm.name)), seeds_cell(fewer), scores)
@@ -62,7 +71,18 @@ def _lines(view: AgentView, arm: AgentArm) -> Iterator[TableLine]:
 def _scored(name: Cell, seeds: Cell, scores: Sequence[Cell]) -> TableLine:
     """Return a line of nothing but scores."""
     cells = [cell for score in scores for cell in (score, *[None] * (len(SCORES) - 1))]
-    return TableLine((name, *[None] * len(SETTINGS), seeds, *cells, *[None] * len(AFTER)))
+    return TableLine((name, *[None] * len(SETTINGS), seeds, *cells, *[None] * len((*AFTER, *COSTS))))
+
+
+def _served(view: AgentView, agent: str) -> TableLine:
+    """Return the line of a served agent: no settings of ours, and what it has cost in all decodings."""
+    costs = [[view.find(f"arm~{agent}", name, at="0", subset="test", mode=mode) for mode in MODES] for name in COSTS]
+    known = [[row for row in rows if row is not None] for rows in costs]
+    sums = (derived(sum(row.value for row in rows), 0, rows, "sum over decodings") for rows in known)
+    unread = _after(view, agent)
+    return TableLine(
+        (say("agent.served", agent=Code(agent)), *[None] * (len(SETTINGS) + 1), *_scores(view, agent), *unread, *sums)
+    )
 
 
 def _fewer(view: AgentView) -> list[list[int]]:
@@ -82,10 +102,10 @@ def _settings(view: AgentView, arm: AgentArm) -> tuple[Cell, ...]:
     return *weights, schedule_cell(arm.schedule), rate, score
 
 
-def _scores(view: AgentView, arm: AgentArm) -> Iterator[Cell]:
+def _scores(view: AgentView, arm: str) -> Iterator[Cell]:
     for mode in MODES:
-        score, start = (view.score(view.held_out(subject, mode)) for subject in (f"arm~{arm.name}", START))
-        yield from (score, view.difference(arm.name, mode), holm(view.compared(arm.name, mode)), minus(score, start))
+        score, start = (view.score(view.held_out(subject, mode)) for subject in (f"arm~{arm}", START))
+        yield from (score, view.difference(arm, mode), holm(view.compared(arm, mode)), minus(score, start))
 
 
 def _after(view: AgentView, arm: str) -> Iterator[Cell]:
@@ -97,7 +117,7 @@ def _after(view: AgentView, arm: str) -> Iterator[Cell]:
 def _malformed(view: AgentView, arm: str) -> Cell:
     """Return the share of unreadable calls in the held-out episodes of the last policy, mean over seeds."""
     of = {"metric": "end_malformed", "subset": "test", "mode": "sampled"}
-    by_seed = [view.evidence.where(run_of(arm, seed), **of) for seed in view.seeds[arm]]
+    by_seed = [view.evidence.where(run_of(arm, seed), **of) for seed in view.seeds.get(arm, ())]
     last = [max(rows, key=lambda row: int(row.at)) for rows in by_seed if rows]
     if len({row.at for row in last}) > 1:  # no step is the last of all seeds
         return derived(100 * mean_of(row.value for row in last), 1, last, "mean over seeds at their last steps")

@@ -104,22 +104,23 @@ def read_run(
     return found
 
 
-def read_start(evaluations: Path, episodes: Path) -> Played:
-    """Return the evaluation of the policy that every run starts from.
+def read_untrained(name: str, evaluations: Path, episodes: Path) -> Played:
+    """Return the evaluation of a policy that no run trains: the start policy, or a served agent.
 
     Raises:
-        RecordError: a malformed row, or other evaluations than of a start policy on held-out tasks.
+        RecordError: a malformed row, or other evaluations than of such a policy on held-out tasks.
     """
     rows, played = storage.read_rows(evaluations, EvaluationRow), storage.read_rows(episodes, EpisodeRow)
-    found = Played(AgentRun(arm=START_ARM, seed=0), rows, played)
-    faults = list(_episode_faults(found))
-    if set(map(_of, rows)) != {Of(TEST, mode, "last", 0) for mode in MODES}:
-        faults.append(f"evaluations of {', '.join(str(tuple(_of(row))) for row in rows)}")
+    found = Played(AgentRun(arm=name, seed=0), rows, played)
+    faults, both = list(_episode_faults(found)), {Of(TEST, mode, "last", 0) for mode in MODES}
+    of, is_start = set(map(_of, rows)), name == START_ARM
+    if of != both if is_start else not of or of - both:
+        faults.append(f"evaluations of {', '.join(str(tuple(_of(row))) for row in rows) or 'nothing'}")
     if faults:
         raise RecordError(
-            f"{evaluations}: expected the start policy on held-out tasks, greedy and sampled",
+            f"{evaluations}: expected the {'start policy' if is_start else f'served agent {name!r}'} on held-out tasks",
             found="; ".join(faults),
-            do="Run evaluate_start again.",
+            do=f"Run {'evaluate_start' if is_start else 'evaluate_served'} again.",
         )
     return found
 

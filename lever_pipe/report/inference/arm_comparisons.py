@@ -11,6 +11,7 @@ import scipy
 from lever_pipe.report.evidence import PRIMARY, SECONDARY, STUDENT
 from lever_pipe.report.inference.endpoints import (
     Context,
+    held_out,
     mean_over_seeds,
     metric_of,
     primary_names,
@@ -22,14 +23,16 @@ from lever_pipe.report.inference.task_values import NORMALISED, TaskMeans
 from lever_pipe.statistics.curve_tests import paired_t
 
 T = TypeVar("T")
+SERVED = "-served"
+"""End of the name of a family of served agents."""
 
 
 class ArmComparisonRow(NamedTuple):
     """A line of `comparisons.csv`: arm minus reference; `p_holm` is adjusted for the arms of one `family`.
 
     `n_seeds` are the common seeds; with one, the p value infers to further tasks for these very runs. A family is an
-    endpoint; where only some arms have several common seeds, those of one are `ENDPOINT-one-run`. `left_value` and
-    `right_value` are the means of the very runs that are compared.
+    endpoint; where only some arms have several common seeds, those of one are `ENDPOINT-one-run`, and served agents are
+    `ENDPOINT-served`. `left_value` and `right_value` are the means of the very runs that are compared.
     """
 
     endpoint: str
@@ -74,11 +77,24 @@ def comparison_rows(context: Context) -> list[ArmComparisonRow]:
             found = _over_tasks(context, name, {arm: of[name] for arm, of in of_tasks.items() if name in of})
         else:
             found = _over_runs(context, {arm: of[name] for arm, of in of_runs.items() if name in of})
+        served = _of_served(context, name)
         family = adjusted([of.p for _, of in found], [met.n_seeds == 1 for met, _ in found])
-        for (met, of), (p_holm, suffix) in zip(found, family, strict=True):
+        family += [(p_holm, SERVED) for p_holm, _ in adjusted([of.p for _, of in served], [True] * len(served))]
+        for (met, of), (p_holm, suffix) in zip([*found, *served], family, strict=True):
             told: dict[str, Any] = {"endpoint": name, "role": role, "reference": reference, "family": name + suffix}
             rows.append(ArmComparisonRow(p_holm=p_holm, **told, **met._asdict(), **of._asdict()))
     return rows
+
+
+def _of_served(context: Context, name: str) -> list[tuple[_Met, Difference]]:
+    """Return every served agent against all runs of the reference arm, on the tasks that both have."""
+    found = []
+    for agent, episodes in context.served.items():
+        theirs = held_out(context, episodes, agent)
+        ours = task_endpoints(context._replace(episodes=episodes), context.reference_arm)
+        if name in theirs and name in ours:
+            found += _over_tasks(context, name, {agent: theirs[name], context.reference_arm: ours[name]})
+    return found
 
 
 def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Difference:

@@ -16,13 +16,14 @@
 | `share_policy`, `share_kl`, `share_entropy` | of a term's mean size in that of all terms of the loss |
 
 Curves begin after the start: the documents evaluated nothing there. A step that is never reached is infinite. The
-start policy has rows of its own, as arm `start`.
+start policy has rows of its own, as arm `start`, and so has each served agent: its tasks are those that neither it nor
+another policy has lost, theirs do not depend on it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -78,6 +79,8 @@ class Context(NamedTuple):
     document_arm: str
     evaluation: AgentEvaluation
     draws: Draws
+    served: Mapping[str, EvaluatedEpisodes] = {}
+    """By served agent its episodes, with those of all that is no served agent."""
 
     def arm(self, name: str) -> AgentArm:
         """Return an arm's settings."""
@@ -108,12 +111,13 @@ class _Waiting(NamedTuple):
 
 
 def endpoint_rows(context: Context) -> list[EndpointRow]:
-    """Return every endpoint of the start policy and of every arm; means over tasks come first."""
+    """Return every endpoint of the start policy, of served agents and of every arm; means over tasks come first."""
     found: list[EndpointRow | _Waiting] = []
-    for arm in (START_ARM, *context.runs.arms):
-        is_start = arm == START_ARM
-        of_tasks = start_endpoints(context) if is_start else task_endpoints(context, arm)
-        of_runs = {} if is_start else run_endpoints(context, arm)
+    untrained = {START_ARM: start_endpoints(context)}
+    untrained |= {name: held_out(context, episodes, name) for name, episodes in context.served.items()}
+    for arm in (*untrained, *context.runs.arms):
+        of_tasks = untrained[arm] if arm in untrained else task_endpoints(context, arm)
+        of_runs = {} if arm in untrained else run_endpoints(context, arm)
         found += [row for name, of in of_tasks.items() for row in _task_rows(context, arm, name, of)]
         others = ((name, of) for name, of in of_runs.items() if name not in of_tasks)
         found += [row for name, of in others for row in _run_rows(context, arm, name, of)]
@@ -197,6 +201,13 @@ def start_endpoints(context: Context) -> dict[str, list[TaskMeans]]:
     return known if any(name.startswith("test") for name in known) else {}
 
 
+def held_out(context: Context, episodes: EvaluatedEpisodes, arm: str) -> dict[str, list[TaskMeans]]:
+    """Return those of a served agent, by the same names."""
+    found = {mode: episodes.held_out(arm, 0, mode, LAST) for mode in context.modes}
+    known = {(mode, metric): of for mode, of in found.items() if of is not None for metric in METRICS}
+    return {f"test_{metric}_{mode}_{LAST}": [of] for (mode, metric), of in known.items()}
+
+
 def run_endpoints(context: Context, arm: str) -> dict[str, list[float]]:
     """Return the endpoints of whole runs, by name: the value of each seed in order; one without any is left out."""
     by_seed = [dict(_of_run(context, arm, seed)) for seed in context.runs.seeds(arm)]
@@ -242,7 +253,7 @@ def _task_rows(context: Context, arm: str, name: str, by_seed: Sequence[TaskMean
     values, first = [of.values[metric_of(name)] for of in by_seed], by_seed[0]
     counts = (len(first.tasks), first.n_rollouts, _evaluations(context.runs, arm, name))
     is_bounded = metric_of(name) == REWARD and not name.startswith(GAIN)
-    seeds = (0,) if arm == START_ARM else context.runs.seeds(arm)
+    seeds = context.runs.seeds(arm) or (0,)
     for seed, of in zip([*map(str, seeds), ""], [*([one] for one in values), values], strict=True):
         row = EndpointRow(arm, name, _role(context, name), seed, *(math.nan,) * 3, len(of), *counts)
         yield _Waiting(row, of, first.ceiling if is_bounded else math.inf)

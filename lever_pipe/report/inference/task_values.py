@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -63,6 +63,10 @@ class EvaluatedEpisodes:
             values = {metric: of[metric].to_numpy(dtype=np.float64) for metric in METRICS}
             found[place] = TaskMeans(tasks, values, n_rollouts[place], float(of[CEILING].mean()))
         return found
+
+    def without(self, arms: Collection[str]) -> EvaluatedEpisodes:
+        """Return the episodes of others: what only these have lost is there."""
+        return EvaluatedEpisodes(self.rows[~self.rows["arm"].isin(arms)])
 
     @cached_property
     def _steps(self) -> Mapping[tuple[str, int, str], list[int]]:

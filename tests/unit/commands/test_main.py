@@ -57,7 +57,7 @@ def test_an_unknown_stage_is_suggested(capsys: pytest.CaptureFixture[str]) -> No
 def test_missing_unknown_and_repeated_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = words(tmp_path, "card", "metrics")
     text = fault(capsys, "initialise_selector", *given, "colour=x", "selector=y", "--spec", SPEC)
-    assert "initialise_selector: expected the files embeddings, selector, optimiser, metrics, card;" in text
+    assert "initialise_selector: expected the files embeddings, start, selector, optimiser, metrics, card;" in text
     assert "missing ['card', 'metrics'], unknown ['colour'], repeated ['selector']" in text
     assert "expected name=path; found 'x'" in fault(capsys, "initialise_selector", "x", "--spec", SPEC)
 

@@ -53,10 +53,11 @@ def test_a_server_that_says_the_key_back_gets_it_into_no_message(
 
 @pytest.mark.parametrize("url", [f"https://{KEY}@host/v1", f"https://me:{KEY}@host/v1", f"ftp://host/v1?key={KEY}"])
 def test_an_address_with_a_secret_is_refused_unseen_before_a_snapshot_holds_it(url: str) -> None:
-    values = {"intention": {"execution": {"connection": {"base_url": url}}}}
-    with pytest.raises(ConfigError, match=r"connection\.base_url: must hold no name, password or query") as refusal:
-        parse_experiment(values)
-    assert KEY not in str(refusal.value)
+    of = {"base_url": url}
+    for key, execution in ((r"connection\.", {"connection": of}), (r"served\.gpt\.", {"served": {"gpt": of}})):
+        with pytest.raises(ConfigError, match=rf"{key}base_url: must hold no name, password or query") as refusal:
+            parse_experiment({"intention": {"execution": execution}})
+        assert KEY not in str(refusal.value)
 
 
 def test_a_snapshot_names_the_variable_and_not_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

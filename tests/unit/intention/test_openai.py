@@ -138,7 +138,7 @@ def test_a_request_that_the_server_rejects_is_not_repeated() -> None:
 
 @pytest.mark.parametrize(
     ("status", "remedy"),
-    [(401, "valid key"), (403, "may ask"), (404, "endpoint.model"), (307, "redirect"), (405, "lead")],
+    [(401, "valid key"), (403, "may ask"), (404, "model's name"), (307, "redirect"), (405, "lead")],
 )
 def test_a_server_that_refuses_stops_the_run_with_one_line(status: int, remedy: str) -> None:
     elsewhere = {"Location": "http://192.0.2.1/v1"}
@@ -253,7 +253,7 @@ def test_no_address_at_all_is_one_clear_line() -> None:
     ],
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(SimulatorError, match=r"connection.base_url: expected an address"):
+    with pytest.raises(SimulatorError, match=r"base_url of a connection.*: expected an address"):
         find_access(Connection(base_url=url), {})
 
 

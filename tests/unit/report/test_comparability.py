@@ -339,7 +339,7 @@ def test_the_order_of_rows_decides_letters_only(values: list[str], source: Any) 
 
 def test_every_label_is_of_a_field_that_exists() -> None:
     fields = {field for found in both().values() for field in found}
-    fields |= lineage.of_training(on_policy()).keys() | lineage.of_training(distil()).keys()
+    fields |= lineage.of_training(on_policy()).keys() | lineage.of_training(distil()).keys() | lineage.UNTRAINED.keys()
     assert fields | {"draws"} >= NAMED >= {*printed.FIELDS}
     assert all(label(field) for field in NAMED)
     assert fields >= comparability.TRAINING

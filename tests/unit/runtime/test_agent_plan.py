@@ -112,6 +112,25 @@ def test_execution_is_no_identity() -> None:
     assert json.loads(agent_plan.execution_of(experiment(execution=execution).intention))["checkpoint_every"] == 1
 
 
+SERVED = {"name": "gpt", "model": "m", "kind": "record"}
+TAPE = {"cassette": "tape"}
+
+
+def test_a_served_agent_is_collected_and_makes_nothing_else_again() -> None:
+    assert changed(served=[SERVED], execution=TAPE) == {"collect_agents"}
+    found = experiment(served=[SERVED], execution=TAPE | {"served": {"gpt": {"retries": 9}}})
+    spec = plan.spec_of(found, "evaluate_served", {"arm": "gpt"})
+    assert spec == plan.spec_of(experiment(served=[SERVED], execution=TAPE), "evaluate_served", {"arm": "gpt"})
+    assert [agent_plan.cassette_of(found.intention, kind) for kind in ("record", "replay")] == [[], ["tape"]]
+
+
+def test_a_tiny_agent_of_another_run_is_called_by_its_place() -> None:
+    of = experiment(model={"folder": "results/a/intention/arm~b/seed~0/best"}).intention
+    assert (of.is_world, of.scale) == (True, "embedded world, tiny Qwen3 of arm~b/seed~0/best")
+    of = experiment(model={"folder": "models/Qwen3-8B", "codec": "hf"}).intention
+    assert (of.is_world, of.scale) == (False, "Qwen3-8B on embedded tasks")
+
+
 def test_tasks_that_are_read_do_not_depend_on_the_generator() -> None:
     asked = {"kind": "openai"}  # a rule plays the embedded tasks alone
     config = plan.stage_config(experiment(tasks={"source": "parquet"}, simulator=asked), "prepare_tasks", {})
@@ -161,6 +180,22 @@ def test_every_member_of_the_configuration_exists() -> None:
         ({"grpo": {"prompts": 9}}, "intention.grpo.minibatches: must divide prompts=9, got 2."),
         ({"grpo": {"prompts": 400}}, "intention.grpo.prompts: must be at most intention.tasks.synthetic.n_train=380"),
         ({"simulator": {"kind": "opnai"}}, "intention.simulator.kind: must be a module of lever_pipe/intention/simu"),
+        (
+            {"served": [SERVED, SERVED], "execution": TAPE},
+            "intention.served[1].name: must differ from 'start', the arms",
+        ),
+        ({"served": [SERVED | {"name": "kl_only"}]}, "intention.served[0].name: must differ"),
+        ({"served": [SERVED | {"kind": "rule"}]}, "intention.served[0].kind: input should be 'openai', 'record' or"),
+        ({"served": [SERVED]}, "intention.served[0].kind: must be 'openai' without intention.execution.cassette"),
+        (
+            {"served": [SERVED], "simulator": {"kind": "replay"}, "execution": TAPE},
+            "must share the cassette with",
+        ),
+        ({"served": [SERVED], "engine": "verl"}, "intention.served: must be empty with engine: verl"),
+        (
+            {"model": {"folder": "results/intention/x"}},
+            "intention.model.folder: must not lie in results/intention",
+        ),
         ({"simulator": {"kind": "replay"}}, "intention.execution.cassette: must name a file where simulator.kind is"),
         (
             {"arms": arms(bundle={"schedule": {"kind": "cosine", "warmup_steps": 46}})},

@@ -93,7 +93,7 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     taken = {stage for stage, _ in names}
     emulated = set() if given.emulate else {"emulate_untouched", "score_emulation"}
     unplanned = {"emulate_grpo_epoch", "emulate_selections", "train_distil_epoch", CONTINUED, DRAWING, SUPERVISED}
-    absent = taken | emulated | unplanned | {"select_own", "emulate_first_items"}
+    absent = taken | emulated | unplanned | {"select_own", "emulate_first_items", "evaluate_served"}
     names += [(stage, {}) for stage in available("stages") if stage not in absent]
     return names
 

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection, sft
+from lineage_cards import answers, card, distil, grpo, on_policy, rce, reward, scores, selection, sft
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RunCard
-from lever_pipe.experiment.stage_configs import CollectLineageConfig
+from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.stage_configs import CollectLineageConfig, InitialiseSelectorConfig
+from lever_pipe.report.comparability import FACTORS, deviations
 from lever_pipe.report.lineage import read_lineage
 from lever_pipe.stages.collect_lineage import collect_lineage
 
@@ -25,6 +27,7 @@ def cards() -> dict[str, list[RunCard]]:
     policies = [*BASELINES, *TRAINED]
     return {
         "training": [grpo(seed=1), grpo(seed=0), grpo(seed=0, epoch=7), rce()],
+        "started": [],
         "rewards": [reward()],
         "selections": [selection(policy) for policy in policies],
         "answers": [answers(), answers(), answers()],
@@ -160,3 +163,16 @@ def test_a_malformed_card_is_named(tmp_path: Path) -> None:
         }
         config = CollectLineageConfig(presets=("p",), batch_sizes=(4, 1, 1), scale="")
         collect_lineage(**paths, lineage=tmp_path / "x.csv", config=config)
+
+
+def test_a_start_is_told_of_every_run_once_a_preset_has_one(tmp_path: Path) -> None:
+    other = rce().model_copy(update={"config": rce().config | {"preset": "q"}})
+    fresh = InitialiseSelectorConfig(preset="q", selector=Selector(width=8), seed=0)
+    started = card("initialise_selector", fresh, inputs={"start[0]": "a" * 64})
+    given = cards() | {"training": [rce(), grpo(), other], "rewards": [reward(), reward()]}
+    assert not any("start_checkpoint" in of for of in run(tmp_path, given, presets=("p", "q")).values())
+    found = run(tmp_path, given | {"started": [started]}, presets=("p", "q"))
+    starts = {group: of["start_checkpoint"] for group, of in found.items() if "start_checkpoint" in of}
+    assert starts == {**dict.fromkeys(("preset~p/rce/epoch~5", GROUP), "untrained"), "preset~q/rce/epoch~5": "a" * 12}
+    gaps = deviations({group: found[group] for group in starts if "rce" in group}, FACTORS["preset"])
+    assert [gap.field for gap in gaps if gap.field != "seeds"] == ["start_checkpoint"] * 2

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import agent_runs
@@ -120,3 +121,30 @@ def test_equal_inputs_give_equal_bytes(paths: dict[str, Path], tmp_path: Path) -
     again = agent_runs.compare(tmp_path, SMALL)
     for name in FILES:
         assert again[name].read_bytes() == paths[name].read_bytes()
+
+
+def test_served_agents_are_compared_on_the_tasks_that_they_kept_and_move_no_other_line(
+    paths: dict[str, Path], tmp_path: Path
+) -> None:
+    """Both agents have lost their first greedy task: what is known of the arms stays over all tasks, to the byte."""
+    found = agent_runs.compare(tmp_path, replace(SMALL, served=("gpt", "qwen")))
+    tables = {name: pd.read_csv(found[name], dtype={"seed": str}) for name in ("endpoints", "comparisons")}
+    for name in ("endpoints", "comparisons", "statistics", "curves", "episodes_table"):
+        lines = [line for line in found[name].read_text().splitlines() if "gpt," not in line and "qwen," not in line]
+        assert lines == paths[name].read_text().splitlines(), name
+    episodes = pd.read_csv(found["episodes_table"])
+    held_out = episodes[(episodes["split"] == "test") & (episodes["checkpoint"] == "last")]
+    share = held_out.assign(share=held_out["reward"] / held_out["ceiling"])
+    lost = share.loc[share["end"] == "failed", "task_id"].unique()
+    assert list(lost) == ["test-000"]
+    kept = share[~share["task_id"].isin(lost)].groupby(["arm", "mode"])["share"].mean()
+    ends = tables["endpoints"].set_index(["arm", "endpoint", "seed"])["value"]
+    served = tables["comparisons"][tables["comparisons"]["arm"].isin(["gpt", "qwen"])]
+    assert set(served["endpoint"]) == set(PRIMARIES)
+    for row in served.itertuples():
+        mode = row.endpoint.split("_")[3]
+        assert ends[row.arm, row.endpoint, "0"] == pytest.approx(kept[row.arm, mode], rel=1e-8)
+        assert row.difference == pytest.approx(kept[row.arm, mode] - kept["baseline", mode], abs=1e-8)
+        assert (row.n_tasks, row.family, row.test) == (11, f"{row.endpoint}-served", "Student's t")
+    for _, rows in served.sort_values("p").groupby("endpoint"):
+        assert list(rows["p_holm"]) == pytest.approx(list((rows["p"] * [2, 1]).cummax().clip(upper=1)), rel=1e-8)

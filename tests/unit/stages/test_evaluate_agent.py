@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from trained_world import CODE, N_TEST, N_VAL, evaluate_here, evaluation_of, train_here, training, world
 
 from lever_pipe.base import storage
+from lever_pipe.base.errors import CheckpointError
 from lever_pipe.experiment.agent_stage_configs import EvaluateStartConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.records import DialogueRow, DoneRow, EpisodeRow, EvaluationRow
@@ -74,6 +78,32 @@ def test_the_start_policy_plays_as_every_run_does_before_its_first_step(tmp_path
     episodes = storage.read_rows(outputs["episodes"], EpisodeRow)
     validated = storage.read_rows(run / "episodes.jsonl", EpisodeRow)
     assert [row.rewards for row in episodes[:N_VAL]] == [row.rewards for row in validated[:N_VAL]]
+
+
+def test_the_best_policy_of_a_run_is_a_start_as_it_is_and_a_changed_one_none(tmp_path: Path, run: Path) -> None:
+    """`intention.model.folder` is what an agent starts from: the numbers are those that its run's evaluation has."""
+    config = training(steps=3, evaluation={"test_samples": 3})
+    evaluate_here(run, tmp_path, run / "done.json", config)
+    outputs = {name: tmp_path / f"start-{name}.jsonl" for name in ("evaluations", "episodes")}
+    own = EvaluateStartConfig(**evaluation_of(config).model_dump(exclude={"arm", "seed"}))
+
+    def start_from(folder: Path) -> None:
+        tasks, runtime = world() / "test.jsonl", Runtime(code=CODE)
+        evaluate_start(test_tasks=tasks, start=(folder,), cassette=(), **outputs, config=own, runtime=runtime)
+
+    start_from(run / "best")
+    rows = storage.read_rows(tmp_path / "evaluations.jsonl", EvaluationRow)
+    best = [row.values for row in rows if row.checkpoint == "best"]
+    assert [row.values for row in storage.read_rows(outputs["evaluations"], EvaluationRow)] == best
+    for name, change in (
+        ("unexpected", {"model.own.weight": torch.ones(2)}),
+        ("mismatched", {"model.norm.weight": torch.ones(3)}),
+    ):
+        shutil.copytree(run / "best", tmp_path / name)
+        file = tmp_path / name / "model.safetensors"
+        save_file(load_file(file) | change, file, {"format": "pt"})
+        with pytest.raises(CheckpointError, match=f"{name}_keys: .*{next(iter(change))}"):
+            start_from(tmp_path / name)
 
 
 def test_the_identity_holds_what_moves_the_numbers() -> None:

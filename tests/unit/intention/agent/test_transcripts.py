@@ -22,7 +22,7 @@ def told(*turns: str) -> DialogueRow:
         step=3, split="test", mode="greedy", checkpoint="last", task_id="t", sample=0, rewards=tuple(episode.rewards),
         ceiling=episode.ceiling, end=episode.end, n_agent_tokens=sum(episode.is_agent),
     )  # fmt: skip
-    return dialogue_of(episode, row, CODEC)
+    return dialogue_of(episode, row, player)
 
 
 def calls(turn: DialogueTurn) -> list[tuple[str, str]]:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from agent_runs import ARMS, Study
-from agent_tables import SAY, Tabulate, Tabulated, evidence_of, tabulate
+from agent_tables import SAY, VOICES, Tabulate, Tabulated, evidence_of, tabulate
 
 from lever_pipe.experiment.agent_config import Environment, Schedule, Stop
 from lever_pipe.report.agent.checks import identities, reward_unit, texts
 from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.table import as_csv
 
 AT: dict[str, Any] = {"at": "last", "subset": "test"}
 
@@ -86,6 +87,24 @@ def test_the_start_policy_is_a_row_and_what_arms_gain_on(default: Tabulated) -> 
     for mode in ("sampled", "greedy"):
         gain = float(rows["baseline"][f"Held-out, {mode}"]) - float(rows["start policy"][f"Held-out, {mode}"])
         assert float(rows["baseline"][f"Gain, {mode}"]) == pytest.approx(gain, abs=0.11)  # two roundings of 0.05
+
+
+def test_a_served_agent_is_a_row_with_what_it_cost(tabulated: Tabulate, default: Tabulated) -> None:
+    found = tabulated(Study(served=("gpt",)))
+    row, others = found.row("agent-arms", Arm="gpt"), default.rows("agent-arms")
+    assert found.rows("agent-arms")[-1] == row
+    assert [{head: of[head] for head in others[0]} for of in found.rows("agent-arms")[:-1]] == others
+    costs = [row[name] for name in ("Requests", "Prompt tokens", "Completion tokens", "Failed requests")]
+    assert costs == ["80", "18000", "1400", "2"]  # of both decodings
+    for mode in ("sampled", "greedy"):
+        mean = found.view.find("arm~gpt", "normalised_reward", **AT, mode=mode)
+        assert mean is not None
+        assert float(row[f"Held-out, {mode}"]) == pytest.approx(100 * mean.value, abs=0.051)
+        assert row[f"Difference, {mode}"]
+        assert row[f"Holm p, {mode}"]
+    assert "Served: an agent behind a server" in found.told("agent-arms")
+    assert "Served" not in default.told("agent-arms")
+    assert {name for name, of in found.tables.items() if "gpt" in as_csv(of, VOICES["en"])} == {"agent-arms"}
 
 
 def test_other_factors_get_a_column(tabulated: Tabulate) -> None:

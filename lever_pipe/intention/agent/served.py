@@ -1,0 +1,248 @@
+"""An agent behind an OpenAI-compatible server, which reads and writes messages where a policy of ours has tokens.
+
+It is asked turn by turn for a chat completion with the one tool, and what it said goes back to it with the tool's
+message. What a turn leads to and what ends an episode is decided as for the arms: every call is executed, rewards are
+shown if the environment shows them, a turn that cannot be read is the agent's own end. Where the server gives no
+answer, its episode is lost and counted. Source: UserRL (published code), `eval/eval.py`, which executes the first call
+alone, shows no rewards, and takes an episode whose request failed for one that earned no more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from lever_pipe.base.errors import TrainingError
+from lever_pipe.base.progress import Progress
+from lever_pipe.base.seeding import generator
+from lever_pipe.base.storage import is_unicode
+from lever_pipe.experiment.agent_config import AgentExecution, ServedAgent
+from lever_pipe.experiment.agent_stage_configs import EvaluateServedConfig
+from lever_pipe.intention.agent.processes import Processes
+from lever_pipe.intention.agent.rollout import (
+    MISHAPS,
+    Episode,
+    EpisodeRequest,
+    Host,
+    RolloutCounts,
+    Rollouts,
+    end_heard,
+)
+from lever_pipe.intention.codecs.hf import TOOL, json_in, opening, told, turn_in, turn_of
+from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
+from lever_pipe.intention.environment import IntentionEnv, at_once, load_simulator, step_all
+from lever_pipe.intention.records import EndReason
+from lever_pipe.intention.simulators._prompted import Chat, UnreadableError
+from lever_pipe.intention.simulators.openai import chat_of, completion_of
+
+ABOVE = "(answered with the last call)"
+"""What earlier calls of a turn are answered with: each needs an answer of its own."""
+LARGEST_SEED = 2**31 - 1
+NO_MESSAGE = "a message that is not made of text and tool calls"
+
+
+class Reply(NamedTuple):
+    """One turn of a served agent."""
+
+    turn: AgentTurn
+    message: dict[str, Any]
+    """As it goes back to the agent."""
+    prompt_tokens: int
+    completion_tokens: int
+    """As the server counts; 0 where it does not."""
+
+
+@dataclass
+class ServedEpisode(Episode):
+    """A dialogue of messages."""
+
+    replies: list[Reply] = field(default_factory=list)
+    """[T], what the agent said in each turn."""
+
+    @property
+    def n_agent_tokens(self) -> int:
+        """Return the tokens of all turns, thoughts included, as the server counts."""
+        return sum(reply.completion_tokens for reply in self.replies)
+
+
+@dataclass
+class ServedCounts(RolloutCounts):
+    """Work and mishaps of a rollout, with what the agent has cost; names as of the simulator's."""
+
+    agent_requests: int = 0
+    agent_failures: int = 0
+    agent_retries: int = 0
+    agent_malformed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+ASKED = ("agent_requests", "agent_failures", "agent_retries", "agent_malformed")
+USED = ("prompt_tokens", "completion_tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedPlayer(Host):
+    """Who plays the episodes of a served agent."""
+
+    agent: ServedAgent
+    chat: Chat
+
+    counted = (*MISHAPS, *ASKED, *USED)
+
+    def play(
+        self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
+    ) -> Rollouts:
+        """As `Player`; a sampled episode is asked for with a seed of its own, of its stream.
+
+        Raises:
+            SimulatorError: the user or the agent cannot be asked as configured.
+        """
+        before, episodes = self._asked(), []
+        for episode in at_once(self.chat.concurrency, lambda request: self._hold(request, greedy=greedy), requests):
+            episodes.append(episode)
+            if progress is not None:
+                progress.advance()
+        replies = [reply for episode in episodes for reply in episode.replies]
+        results = [result for episode in episodes for result in episode.results if result is not None]
+        counts = ServedCounts(
+            **{name: count - before[name] for name, count in self._asked().items()},
+            multi_call_turns=sum(len(reply.turn.calls) > 1 for reply in replies),
+            environment_timeouts=sum(result.timed_out and not result.failed for result in results),
+            **{name: sum(getattr(reply, name) for reply in replies) for name in USED},
+        )
+        return Rollouts([*episodes], counts, 0.0)
+
+    def _asked(self) -> dict[str, int]:
+        of = {"simulator": self.simulator.counts, "agent": self.chat.counts}
+        return {f"{who}_{name}": count for who, counts in of.items() for name, count in counts.values().items()}
+
+    def heard(self, episode: Any, place: int) -> tuple[str, Sequence[ToolCall]]:
+        """As `Player`."""
+        turn, message, *_ = episode.replies[place]
+        unread = json.dumps(message["tool_calls"]) if turn.kind == "malformed" and "tool_calls" in message else ""
+        return message["content"] + unread, turn.calls
+
+    def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
+        """Stop an evaluation whose user or whose agent gives no answer too often, by the same limit.
+
+        Raises:
+            TrainingError: the share of failed requests is above `simulator.failure_limit`.
+        """
+        super().require_few_failures(counts, during=during)
+        n_requests, n_failures, n_retries, n_malformed = (int(counts[name]) for name in ASKED)
+        limit = self.simulator_config.failure_limit
+        if n_failures > limit * n_requests:
+            raise TrainingError(
+                f"{during}: expected at most {limit:.1%} of the requests to served agent {self.agent.name!r} to fail",
+                found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_malformed} unreadable"
+                f" answers; the last fault: {self.chat.counts.last_fault}",
+                do="See that its server answers and knows tools; raise timeout_seconds or retries of its connection in"
+                " intention.execution. Or raise intention.simulator.failure_limit.",
+            )
+
+    def _hold(self, request: EpisodeRequest, *, greedy: bool) -> ServedEpisode:
+        rules, agent = self.environment, self.agent
+        env = IntentionEnv(request.task, self.simulator, rules, self.simulator_config)
+        episode = ServedEpisode(request.task, request.index, request.sample, [], [], [], 0, env.ceiling)
+        fixed = agent.model_dump(include={"model", "max_tokens", "tool_choice"}) | {"tools": [TOOL]}
+        draw = {"temperature": self.temperature, "seed": int(generator(*request.stream).integers(LARGEST_SEED))}
+        asked = fixed | ({"temperature": 0.0} if greedy else draw)
+        messages: list[dict[str, Any]] = [*opening(request.task)]
+        end: EndReason | None = None
+        while end is None:
+            is_last = len(episode.replies) == rules.max_turns - 1
+            reply = self.chat.answer({**asked, "messages": messages}, reply_in)
+            if reply is None:
+                end = "failed"
+                break
+            turn = reply.turn
+            is_heard = turn.kind == "call" and (not is_last or rules.execute_last_turn)
+            result = step_all([(env, turn.calls)])[0] if is_heard else None
+            episode.replies.append(reply)
+            episode.results.append(result)
+            episode.rewards.append(0.0 if result is None else result.reward)
+            if result is None:
+                end = "turns" if turn.kind == "call" else turn.kind
+            else:
+                end = end_heard(result, env, is_last=is_last)
+                shown = told(result.feedback, result.reward if rules.show_reward else None)
+                messages = [*messages, reply.message, *_answers(reply.message, shown)]
+        episode.end, episode.coverage = end, env.coverage
+        return episode
+
+
+def load_served(config: EvaluateServedConfig, execution: AgentExecution) -> ServedPlayer:
+    """Return the player of a served agent; its server is first contacted with the first episode.
+
+    Raises:
+        SimulatorError: the user or the agent cannot be asked as configured.
+    """
+    connection = execution.served.get(config.agent.name, execution.connection)
+    reached = execution.model_copy(update={"connection": connection})
+    return ServedPlayer(
+        simulator=load_simulator(config.simulator, execution),
+        processes=Processes(torch.device("cpu"), "float32"),
+        environment=config.environment,
+        simulator_config=config.simulator,
+        temperature=config.temperature,
+        agent=config.agent,
+        chat=chat_of(config.agent.kind, reached, words_of),
+    )
+
+
+def words_of(body: bytes) -> str:
+    """Return what counts of a chat completion, as JSON: the first choice's message, why it ended, the tokens.
+
+    Raises:
+        UnreadableError: no chat completion, or half characters in it.
+    """
+    completion = completion_of(body)
+    choice, usage = completion["choices"][0], completion.get("usage")
+    message = {name: choice["message"].get(name) for name in ("content", "reasoning_content", "tool_calls")}
+    kept = {"message": message, "finish_reason": choice.get("finish_reason"), "usage": usage or {}}
+    words = json.dumps(kept, sort_keys=True, ensure_ascii=False)
+    if not is_unicode(words):
+        raise UnreadableError("an answer with half a character")
+    return words
+
+
+def reply_in(words: str) -> Reply:
+    """Return the turn that `words_of` an answer hold.
+
+    A server that knows no tools leaves calls in the text, as Qwen writes them: they are read there. What was thought
+    goes back before the text, as published.
+
+    Raises:
+        UnreadableError: no message of texts and calls.
+    """
+    try:
+        found = json.loads(words)
+        message, usage = found["message"], found["usage"]
+        thought, text = message["reasoning_content"] or "", message["content"] or ""
+        calls = list(message["tool_calls"] or ())
+        functions = [{**call["function"]} for call in calls]
+        tokens = [max(0, int(usage.get(name) or 0)) for name in USED]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise UnreadableError(NO_MESSAGE) from None
+    if not isinstance(thought, str) or not isinstance(text, str):
+        raise UnreadableError(NO_MESSAGE)
+    for function in functions:
+        written = function.get("arguments")
+        function["arguments"] = json_in(written) if isinstance(written, str) else written
+    is_cut = found.get("finish_reason") == "length"
+    turn = turn_of(functions) if calls else AgentTurn((), "length") if is_cut else turn_in(text)
+    said = f"<think>{thought}</think>{text}" if thought else text
+    return Reply(turn, {"role": "assistant", "content": said, **({"tool_calls": calls} if calls else {})}, *tokens)
+
+
+def _answers(message: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
+    """Return the tool's messages to an agent's: one for each of its calls, one to a call within the text."""
+    calls = message.get("tool_calls") or [{}]
+    ids = [{"tool_call_id": call["id"]} if "id" in call else {} for call in calls]
+    texts = [*[ABOVE] * (len(ids) - 1), shown]
+    return [{"role": "tool", **of, "content": text} for of, text in zip(ids, texts, strict=True)]

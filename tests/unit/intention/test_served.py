@@ -1,0 +1,269 @@
+"""Agents behind a server on this machine: scripted ones, held against the very same script as a policy's tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from agent_doubles import CODEC, TASKS, player_of, scripted
+from endpoint_double import Act, Double, hang_up, say, send, serve
+from trained_world import CODE, N_TEST, world
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import ConfigError, SimulatorError, TrainingError
+from lever_pipe.experiment.agent_config import (
+    AgentEvaluation,
+    AgentExecution,
+    Connection,
+    Environment,
+    ServedAgent,
+    Simulator,
+)
+from lever_pipe.experiment.agent_stage_configs import EvaluateServedConfig
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.intention.agent.rollout import EpisodeRequest, Player
+from lever_pipe.intention.agent.served import ServedPlayer, load_served, reply_in, words_of
+from lever_pipe.intention.codecs.hf import TOOL_NAME, opening
+from lever_pipe.intention.codecs.protocol import ToolCall
+from lever_pipe.intention.records import DialogueRow, EpisodeRow, EvaluationRow, Task
+from lever_pipe.intention.simulators._prompted import UnreadableError
+from lever_pipe.stages.evaluate_served import evaluate_served
+
+Script = list[Sequence[str]]
+"""Of each turn the questions that it asks; none closes the episode, `BROKEN` cannot be read."""
+BROKEN = ("broken",)
+SLOTS = sorted({detail.description for task in TASKS for detail in task.missing_details})
+REQUESTS = [EpisodeRequest(task, i, 0, (0, "test", i, 0)) for i, task in enumerate(TASKS)]
+
+
+def scripts() -> dict[str, Script]:
+    """Return for each task nine turns of one or three questions about one or two slots, at random."""
+    rng = np.random.default_rng(7)
+
+    def turn() -> Sequence[str]:
+        if rng.random() < 0.06:
+            return [(), BROKEN][int(rng.integers(2))]
+        asked = [rng.choice(SLOTS, size=rng.integers(1, 3), replace=False) for _ in range(rng.choice([1, 1, 1, 1, 3]))]
+        return [f"what about {' and '.join(slots)}" for slots in asked]
+
+    return {task.id: [turn() for _ in range(9)] for task in TASKS}
+
+
+def tokens_of(turn: Sequence[str]) -> list[int]:
+    """Return a turn as the policy of the same script says it."""
+    if turn == BROKEN:
+        return [CODEC.words.index("</tool_call>"), *CODEC.end_ids]
+    calls = [CODEC.call(ToolCall("action", question)) for question in turn]
+    return [token for call in calls for token in call[:-1]] + calls[0][-1:] if calls else CODEC.closing()
+
+
+def message_of(turn: Sequence[str], *, in_text: bool = False) -> dict[str, Any]:
+    """Return a turn as a server says it, its calls as such or within the text."""
+    calls = [{"name": TOOL_NAME, "arguments": {"choice": "action", "content": question}} for question in turn]
+    if turn == BROKEN:
+        return {"tool_calls": [{"id": "c", "function": {"name": TOOL_NAME, "arguments": "{"}}]}
+    if in_text or not calls:
+        return {"content": "Let me see." + "".join(f"<tool_call>{json.dumps(call)}</tool_call>" for call in calls)}
+    written = [{"name": call["name"], "arguments": json.dumps(call["arguments"])} for call in calls]
+    return {"content": None, "tool_calls": [{"id": f"c{i}", "function": call} for i, call in enumerate(written)]}
+
+
+def body(message: dict[str, Any], **choice: Any) -> bytes:
+    usage = {"prompt_tokens": 11, "completion_tokens": 3}
+    return json.dumps({"choices": [{"message": message, **choice}], "usage": usage}).encode()
+
+
+def acting(turns_of: Callable[[dict[str, Any]], Sequence[str]], **how: bool) -> Act:
+    """Answer a request by what `turns_of` makes of it."""
+    return lambda handler, asked, released: send(body(message_of(turns_of(asked), **how)))(handler, asked, released)
+
+
+def config_of(
+    environment: Environment = Environment(max_turns=4), limit: float = 0.05, **agent: Any
+) -> EvaluateServedConfig:
+    return EvaluateServedConfig(
+        agent=ServedAgent(**{"name": "agent", "model": "m", **agent}),
+        temperature=0.7,
+        environment=environment,
+        simulator=Simulator(kind="rule", failure_limit=limit),
+        evaluation=AgentEvaluation(test_samples=2),
+    )
+
+
+def execution_of(url: str, tape: Path | None = None, **values: Any) -> AgentExecution:
+    connection = Connection(base_url=url, backoff_seconds=0.0, timeout_seconds=5.0, concurrency=4, **values)
+    return AgentExecution(served={"agent": connection}, cassette=str(tape or ""))
+
+
+def player_at(double: Double, environment: Environment) -> ServedPlayer:
+    return load_served(config_of(environment), execution_of(double.url))
+
+
+@pytest.mark.parametrize("in_text", [False, True], ids=["calls", "calls in the text"])
+@pytest.mark.parametrize("execute_last_turn", [False, True])
+def test_a_served_agent_is_played_as_a_policy_that_says_the_same(execute_last_turn: bool, in_text: bool) -> None:
+    """Every reward, end and uncovered detail of forty random dialogues is that of the tokens' rollout."""
+    rules = Environment(max_turns=5, execute_last_turn=execute_last_turn)
+    unique = {opening(request.task)[1]["content"]: request for request in REQUESTS}
+    known, requests = scripts(), list(unique.values())
+    own = {name: [tokens_of(turn) for turn in turns] for name, turns in known.items()}
+    room = {"max_context": 512, "max_new_tokens": 64}
+    policy: Player = player_of(scripted(own, [r.task for r in requests]), environment=rules, **room)
+
+    def said(asked: dict[str, Any]) -> Sequence[str]:
+        _, task, *turns = asked["messages"]
+        return known[unique[task["content"]].task.id][sum(message["role"] == "assistant" for message in turns)]
+
+    with serve(always=acting(said, in_text=in_text)) as double:
+        found = player_at(double, rules).play(requests, greedy=True)
+    wanted = policy.play(requests, greedy=True)
+    told = [(e.rewards, e.end, e.coverage, e.ceiling, e.results) for e in found.episodes]
+    assert told == [(e.rewards, e.end, e.coverage, e.ceiling, e.results) for e in wanted.episodes]
+    assert {"complete", "closed", "malformed", "turns"} <= {e.end for e in found.episodes}
+    assert max(len(e.rewards) for e in found.episodes) == 5
+    counts = found.counts.values()
+    assert counts["multi_call_turns"] >= wanted.counts.multi_call_turns > 0
+    assert counts["agent_requests"] == len(double.requests) == sum(len(e.rewards) for e in found.episodes)
+    assert (counts["prompt_tokens"], counts["completion_tokens"]) == tuple(n * len(double.requests) for n in (11, 3))
+    assert [e.n_agent_tokens for e in found.episodes] == [3 * len(e.rewards) for e in found.episodes]
+
+
+def test_what_was_said_goes_back_with_an_answer_to_each_call_and_its_reward() -> None:
+    with serve(always=acting(lambda asked: ["what about budget", "what about date"])) as double:
+        player_at(double, Environment(max_turns=4)).play(REQUESTS[:1])
+    first, second = double.requests[:2]
+    assert first["tools"][0]["function"]["name"] == TOOL_NAME
+    assert (first["model"], first["temperature"], first["tool_choice"], first["max_tokens"]) == ("m", 0.7, "auto", 2048)
+    assert second["messages"][:2] == first["messages"] == opening(TASKS[0])
+    said, *answers = second["messages"][2:]
+    assert [call["id"] for call in said["tool_calls"]] == [m["tool_call_id"] for m in answers] == ["c0", "c1"]
+    assert [("Reward: " in m["content"]) for m in answers] == [False, True]
+
+
+def evaluated(
+    out: Path, config: EvaluateServedConfig, execution: AgentExecution, tape: Path | None = None
+) -> list[bytes]:
+    """Run the stage; return the bytes that it writes."""
+    files = {name: out / f"{name}.jsonl" for name in ("evaluations", "episodes", "dialogues")}
+    evaluate_served(
+        test_tasks=world() / "test.jsonl",
+        cassette=(tape,) if tape else (),
+        **files,
+        config=config,
+        runtime=Runtime(agent=execution.model_dump_json(), code=CODE),
+    )
+    return [path.read_bytes() for path in files.values()]
+
+
+def asking_in_turn(asked: dict[str, Any]) -> Sequence[str]:
+    """Ask for a slot that the number of turns, and where there is one the seed, tells."""
+    return [f"what about {SLOTS[(len(asked['messages']) + asked.get('seed', 0)) % len(SLOTS)]}"]
+
+
+def test_an_evaluation_is_recorded_and_replayed_without_a_server_to_the_same_bytes(tmp_path: Path) -> None:
+    tape = tmp_path / "tape.jsonl"
+    with serve(always=acting(asking_in_turn)) as double:
+        recorded = evaluated(tmp_path / "a", config_of(kind="record"), execution_of(double.url, tape))
+    assert evaluated(tmp_path / "b", config_of(kind="replay"), execution_of(double.url), tape) == recorded
+    rows = storage.read_rows(tmp_path / "a" / "evaluations.jsonl", EvaluationRow)
+    assert [(row.step, row.split, row.checkpoint, row.mode, row.n_samples) for row in rows] == [
+        (0, "test", "last", "greedy", 1),
+        (0, "test", "last", "sampled", 2),
+    ]
+    assert sum(row.values["agent_requests"] for row in rows) >= len(double.requests)
+    for row in rows:
+        assert row.values["completion_tokens"] == 3 * row.values["agent_requests"] > 0
+    sampled = {request["seed"] for request in double.requests if "seed" in request}
+    assert len(sampled) == 2 * N_TEST
+    greedy = [row for row in storage.read_rows(tmp_path / "a" / "episodes.jsonl", EpisodeRow) if row.mode == "greedy"]
+    told = storage.read_rows(tmp_path / "a" / "dialogues.jsonl", DialogueRow)
+    assert [row.task_id for row in told] == [row.task_id for row in greedy]
+    assert all(turn.calls for row in told for turn in row.turns)
+    with serve(always=acting(asking_in_turn)) as alone:
+        evaluated(tmp_path / "e", config_of(modes=["greedy"]), execution_of(alone.url))
+    assert {request["temperature"] for request in alone.requests} == {0.0}
+    assert storage.read_rows(tmp_path / "e" / "evaluations.jsonl", EvaluationRow) == rows[:1]
+    with pytest.raises(SimulatorError, match="expected the recorded answer to every request"):
+        evaluated(tmp_path / "c", config_of(kind="replay", model="other"), execution_of(double.url), tape)
+    with pytest.raises(ConfigError, match="expected 1 files"):
+        evaluated(tmp_path / "d", config_of(kind="replay"), execution_of(double.url))
+
+
+@pytest.mark.parametrize(
+    "act", [send(b"<html>Bad gateway</html>"), say(7), send(b"{}", status=500), send(b"no", status=400), hang_up]
+)
+def test_a_server_that_answers_nonsense_ends_the_evaluation_in_one_line(tmp_path: Path, act: Act) -> None:
+    with serve(always=act) as double, pytest.raises(TrainingError) as caught:
+        evaluated(tmp_path, config_of(), execution_of(double.url, retries=1))
+    message = str(caught.value)
+    assert "\n" not in message
+    n = f"{N_TEST} of {N_TEST}"
+    assert f"expected at most 5.0% of the requests to served agent 'agent' to fail; found {n} failed" in message
+    assert "the last fault: " in message
+    assert "intention.simulator.failure_limit" in message
+    assert not (tmp_path / "evaluations.jsonl").exists()
+
+
+def test_a_failure_within_the_limit_is_counted_and_its_episode_lost(tmp_path: Path) -> None:
+    """The server never answers the first task; means are over the others."""
+    (lost, *others) = storage.read_rows(world() / "test.jsonl", Task)
+
+    def act(handler: Any, asked: dict[str, Any], released: Any) -> None:
+        is_lost = asked["messages"][1]["content"] == opening(lost)[1]["content"]
+        (send(b"", status=500) if is_lost else acting(asking_in_turn))(handler, asked, released)
+
+    with serve(always=act) as double:
+        evaluated(tmp_path, config_of(limit=0.5), execution_of(double.url, retries=2))
+    (greedy, sampled) = storage.read_rows(tmp_path / "evaluations.jsonl", EvaluationRow)
+    episodes = storage.read_rows(tmp_path / "episodes.jsonl", EpisodeRow)
+    assert [(row.task_id, row.rewards) for row in episodes if row.end == "failed"] == [(lost.id, ())] * 3
+    for row, n in ((greedy, 1), (sampled, 2)):
+        assert (row.values["agent_failures"], row.values["agent_retries"], row.values["tasks_lost"]) == (n, 2 * n, 1)
+        own = [sum(e.rewards) for e in episodes if e.mode == row.mode and e.task_id != lost.id]
+        assert row.values["reward"] == pytest.approx(sum(own) / (n * len(others)))
+
+
+MESSAGE = {"content": "a", "tool_calls": None}
+PARSED = {"choice": "answer", "content": "q"}
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (MESSAGE | {"content": "That is all."}, "closed"),
+        (MESSAGE | {"content": None}, "closed"),
+        (MESSAGE | {"content": "<tool_call>{"}, "malformed"),
+        (MESSAGE | {"tool_calls": []}, "closed"),
+        *((MESSAGE | {"tool_calls": [{"id": "c", "function": of}]}, "malformed") for of in (
+            {"name": "other", "arguments": '{"choice": "action", "content": "q"}'},
+            {"name": TOOL_NAME, "arguments": '{"choice": "dance", "content": "q"}'},
+            {"name": TOOL_NAME, "arguments": '{"choice": "action"}'},
+            {"name": TOOL_NAME, "arguments": "[" * 5000},
+            {"name": TOOL_NAME},
+        )),
+        (MESSAGE | {"tool_calls": [{"function": {"name": TOOL_NAME, "arguments": PARSED}}]}, "call"),
+        *((MESSAGE | of, None) for of in (
+            {"content": 3}, {"content": [{"type": "text"}]}, {"tool_calls": 3}, {"tool_calls": ["x"]},
+            {"tool_calls": [{"function": "x"}]}, {"tool_calls": {"a": 1}}, {"reasoning_content": [1]},
+            {"content": "\ud800"},
+        )),
+    ],
+)  # fmt: skip
+def test_a_message_is_a_turn_or_nonsense(message: dict[str, Any], kind: str | None) -> None:
+    if kind is None:
+        with pytest.raises(UnreadableError):
+            reply_in(words_of(body(message)))
+        return
+    assert reply_in(words_of(body(message))).turn.kind == kind
+
+
+def test_a_turn_that_the_limit_cuts_is_one_of_length_and_thoughts_go_back() -> None:
+    assert reply_in(words_of(body(MESSAGE, finish_reason="length"))).turn.kind == "length"
+    thinking = reply_in(words_of(body(MESSAGE | {"reasoning_content": "Hm <tool_call>"})))
+    assert (thinking.turn.kind, thinking.message["content"]) == ("closed", "<think>Hm <tool_call></think>a")
+    bare = reply_in(words_of(b'{"choices": [{"message": {"content": "a"}}]}'))
+    assert (bare.prompt_tokens, bare.completion_tokens) == (0, 0)
