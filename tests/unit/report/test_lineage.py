@@ -211,7 +211,7 @@ def test_lineage_files_are_read_strictly(tmp_path: Path) -> None:
     assert lineage.read_lineage(path) == {"a": {"seeds": "0, 1", "draws": ""}, "b": {"seeds": "2"}}
     for text in ("common: {}\n", "common: [", "common: {}\nruns: []\nmore: 1\n"):
         path.write_text(text)
-        with pytest.raises(RecordError, match="expected (YAML|the published lineage)"):
+        with pytest.raises(RecordError, match=r"expected (YAML|the published lineage)"):
             lineage.read_published_lineage(path)
     with pytest.raises(RecordError, match="expected a file"):
         lineage.read_published_lineage(tmp_path / "none.yaml")
