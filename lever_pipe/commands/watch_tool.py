@@ -1,0 +1,80 @@
+"""`python -m lever_pipe watch [RESULTS]`: the jobs of a run while it goes on, what each said last, and when it is over.
+
+RESULTS is the results folder of the run, here or on a cluster; the run writes `live.json` there, which this process
+only reads, so that it may end at any time. On a terminal the table is drawn anew until the run is over, else once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.runtime.live import STATE, State, duration
+
+EVERY_S = 2.0
+ABOVE = "\x1b[H\x1b[J"
+"""Moves a terminal to its top and clears what is below."""
+HEADS = ("done", "running", "failed", "waiting", "s each")
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the state of a run until it is over, or the user ends this process; return 0.
+
+    Raises:
+        ConfigError: no run has written its state there.
+        RecordError: another file of that name.
+    """
+    parser = argparse.ArgumentParser(prog="python -m lever_pipe watch", description=__doc__)
+    parser.add_argument("results", nargs="?", type=Path, default=Path("results"))
+    folder = parser.parse_args(words[1:]).results
+    _require_state(folder)
+    try:
+        while True:
+            state, size = storage.read_row(folder / STATE, State), shutil.get_terminal_size()
+            lines = table(state, now=time.time())
+            if not sys.stdout.isatty():
+                sys.stdout.write(f"{folder}: " + "\n".join(lines) + "\n")
+                return 0
+            shown = [f"{folder}: {lines[0]}", *lines[1:]][: size.lines - 1]
+            sys.stdout.write(ABOVE + "".join(f"{line[: size.columns]}\n" for line in shown))
+            sys.stdout.flush()
+            if state.over:
+                return 0
+            time.sleep(EVERY_S)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _require_state(folder: Path) -> None:
+    if not (folder / STATE).is_file():
+        below = sorted(path.parent.as_posix() for path in folder.glob(f"*/{STATE}"))
+        raise ConfigError(
+            f"{folder}: expected the results folder of a run, with its {STATE}",
+            found="none" if folder.is_dir() else "no folder",
+            do=f"Name one of {', '.join(below)}." if below else "Start the run first, or name its results folder.",
+        )
+
+
+def table(state: State, *, now: float) -> list[str]:
+    """Return the lines of a state: how far it is, what failed and runs, and the jobs of rules that are not done."""
+    lines = [state.summary(now), ""]
+    for rule, wildcards, reason in state.failed:
+        lines += [f"FAILED  {rule}  {wildcards}", f"        {reason}"]
+    for job in state.running:
+        since = "queued" if job.since is None else f"for {duration(now - job.since)}"
+        left = "" if job.left is None else f", {duration(max(0.0, job.left - (now - state.written)))} to go"
+        lines += [f"{job.rule}  {job.wildcards}  {since}{left}", *([f"        {job.said}"] if job.said else [])]
+    rows = [(rule, *counts, each) for rule, *counts, each in state.rules if any(counts[1:])]
+    if rows:
+        width = max(len(rule) for rule, *_ in rows)
+        lines += ["", " " * width + "".join(f"{head:>9}" for head in HEADS)]
+        for rule, *counts, each in rows:
+            cells = [*(str(n or "") for n in counts), "" if each is None else f"{each:.1f}"]
+            lines.append(f"{rule:<{width}}" + "".join(f"{cell:>9}" for cell in cells))
+    return [line.rstrip() for line in lines]
