@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lever_pipe.commands.trackers.protocol import TrackedRun, Values
 
-UNTOLD = ("x_disable_meta", "x_disable_stats", "x_disable_machine_info", "disable_git", "disable_code")
+UNTOLD = dict.fromkeys(("x_disable_meta", "x_disable_stats", "x_disable_machine_info", "disable_git"), True)
+UNTOLD |= {"disable_code": True, "x_save_requirements": False}
 """What the library would tell of this machine and of this process, which made none of the numbers."""
 
 
@@ -25,12 +26,11 @@ def write(runs: Sequence[TrackedRun], folder: Path, project: str) -> None:
             dir=folder,
             mode="offline",
             reinit="create_new",
-            settings=wandb.Settings(
-                silent=True, console="off", **dict.fromkeys(UNTOLD, True), x_save_requirements=False
-            ),
+            settings=wandb.Settings(silent=True, console="off", **UNTOLD),
         ) as made:
             for step, values in run.by_step().items():
                 made.log(values, step=step)
+    wandb.teardown()  # its other process writes what it still holds
 
 
 def read(folder: Path, project: str) -> Values:
