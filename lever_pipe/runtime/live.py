@@ -2,8 +2,8 @@
 
 A thread of the main process writes both from what Snakemake tells of its jobs and from the files that these leave: run
 by run the metrics of finished epochs and checkpoints, the last line of a log, benchmark records. It rests `REST` times
-as long as it took, so it takes no more than that share of the time, however slow the file system is; a fault of its own
-is told once and ends nothing else. Whoever reads the files is another process, which the run does not know of.
+as long as it computed, so it takes no more than that share of a core, however large the run is; a fault of its own is
+told once and ends nothing else. Whoever reads the files is another process, which the run does not know of.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from typing import Any
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Row
-from lever_pipe.runtime.failures import TARGET, Invocation, ToldJob, tail
+from lever_pipe.runtime.failures import Invocation, ToldJob, tail
 
 STATE, PAGE = "live.json", "live.html"
 TEMPLATES = Path(__file__).parents[1] / "report/templates"
 RECORD, LOG = "benchmark.jsonl", "log.txt"
-REST = 200
+REST, WAITS = 200, 10
+"""The rest after a state, in units of the CPU time that it took, and of its time on the clock (a slow file system)."""
 EVERY_S = 5.0
 """The least rest."""
 LOST_S = 60.0
@@ -36,7 +37,8 @@ LOST_S = 60.0
 RECORDS = 20
 """So many earlier records of a rule are looked at."""
 SHOWN = ("reward", "normalised_reward", "accuracy", "loss", "val_loss", "pg_loss", "entropy", "kl", "grad_norm")
-"""Metrics that are shown where a run has them."""
+"""Metrics of which a run shows the first `MOST` that it has."""
+MOST = 4
 SAID = 120
 """Characters of a log's line that are kept."""
 POINTS, WIDTH, HEIGHT = 100, 96, 22
@@ -96,7 +98,8 @@ class State(Row):
         over: how the run ended; empty while it goes on.
         seconds: rule -> the median of its benchmark records.
         left: seconds to go at the pace so far; None while nothing can be said.
-        unknown: waiting jobs of rules without record, of which `left` knows nothing.
+        unknown: waiting jobs of rules without record, which `left` takes for jobs as the average one.
+        spent: CPU seconds that all states so far took.
         failed: rule, wildcards and reason of each failed job.
     """
 
@@ -111,6 +114,7 @@ class State(Row):
     seconds: dict[str, float]
     left: float | None
     unknown: int
+    spent: float
     curves: tuple[Curve, ...]
 
     @property
@@ -125,18 +129,15 @@ class State(Row):
     def summary(self, now: float) -> str:
         """Return a sentence on how far the run is, and when it will be over."""
         done, planned, n_failed = sum(self.done.values()), sum(self.planned.values()), len(self.failed)
-        counts = [f"{done:,} of {planned:,} jobs done", f"{len(self.running)} begun"] if not self.over else []
-        counts = counts or [
-            f"{self.over} after {duration(self.written - self.begun)}: {done:,} of {planned:,} jobs done"
-        ]
-        told = ", ".join([*counts, *([f"{n_failed} failed"] if n_failed else [])])
+        told = f"{done:,} of {planned:,} jobs done{f', {n_failed} failed' if n_failed else ''}"
         if self.over:
-            return f"{told}."
+            return f"{self.over} after {duration(self.written - self.begun)}: {told}."
+        told += f", {len(self.running)} begun"
         if now > self.again + LOST_S:
             return f"{told}; no sign of the run since {clock(self.written)}."
         if self.left is not None:
             told += f"; about {duration(max(0.0, self.left - (now - self.written)))} to go"
-        return f"{told}{f', without {self.unknown} jobs of rules that left no record' if self.unknown else ''}."
+        return f"{told}{f' ({self.unknown} jobs of rules that left no record)' if self.unknown else ''}."
 
 
 def duration(seconds: float) -> str:
@@ -160,8 +161,8 @@ def seconds_in(record: Path) -> Iterator[float]:
 
 
 def headline(values: Mapping[str, float]) -> str:
-    """Return the first metrics as a line shows them."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in list(values.items())[:4])
+    """Return metrics as a line shows them."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
 def page_of(state: State, results: Path) -> str:
@@ -170,18 +171,11 @@ def page_of(state: State, results: Path) -> str:
 
     loader = jinja2.FileSystemLoader(TEMPLATES)
     found = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, autoescape=True)
-    shown = [name for name in SHOWN if any(name in curve.points[curve.last] for curve in state.curves)]
-    return found.get_template("live.html.j2").render(
-        state=state,
-        results=results,
-        shown=shown,
-        style=(TEMPLATES / "report.css").read_text("utf-8"),
-        duration=duration,
-        clock=clock,
-        every=round(EVERY_S),
-        size=(WIDTH, HEIGHT),
-        report="report.html" if (results / "report.html").exists() else "",
-    )
+    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    report = "report.html" if (results / "report.html").exists() else ""
+    told: dict[str, Any] = {"state": state, "results": results, "report": report, "style": style}
+    told |= {"duration": duration, "clock": clock, "every": round(EVERY_S), "size": (WIDTH, HEIGHT)}
+    return found.get_template("live.html.j2").render(told)
 
 
 class Live:
@@ -201,15 +195,15 @@ class Live:
         self._earlier: dict[str, list[Path]] = {}
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._counted: set[int] = set()
-        self._taken = 0.0  # seconds of this run's jobs
+        self._taken = self._spent = 0.0  # seconds of this run's jobs, and of all states
         self._since: dict[tuple[int, float], float] = {}
-        self._curves: dict[str, dict[int, dict[str, float]]] = {}
+        self._curves: defaultdict[str, dict[int, dict[str, float]]] = defaultdict(dict)
         self._seen: set[Path] = set()
 
     def begin(self, dag: Any) -> None:
         """Begin to write, of a run that is planned and not yet started (`snakemake.dag.DAG`)."""
         runs = set(dag.needrun_jobs())
-        self._begun, self._planned = time.time(), Counter(job.rule.name for job in runs if job.rule.name != TARGET)
+        self._begun, self._planned = time.time(), Counter(job.rule.name for job in runs if job.log)
         for job in dag.jobs:
             if job.benchmark is not None and job.rule.name in self._planned:
                 self._earlier.setdefault(job.rule.name, []).append(Path(str(job.benchmark)))
@@ -227,10 +221,12 @@ class Live:
     def _go_on(self) -> None:
         rest = EVERY_S
         while True:
-            begun = time.perf_counter()
+            begun, spent = time.perf_counter(), time.thread_time()
             if not self._write("", rest=rest):
                 return
-            rest = max(EVERY_S, REST * (time.perf_counter() - begun))
+            computed, took = time.thread_time() - spent, time.perf_counter() - begun
+            self._spent += computed
+            rest = max(EVERY_S, REST * computed, WAITS * took)
             if self._over.wait(rest):
                 return
 
@@ -255,7 +251,8 @@ class Live:
         failed = tuple((row.rule, row.wildcards, row.reason) for row in self._jobs.failed)
         waiting = self._planned - done - Counter(job.rule for job in shown) - Counter(rule for rule, *_ in failed)
         begun = [job.left for job in shown if job.left is not None]
-        work = sum(seconds.get(rule, 0.0) * n for rule, n in waiting.items()) + sum(begun)
+        usual = statistics.fmean(value for values in self._seconds.values() for value in values) if seconds else 0.0
+        work = sum(seconds.get(rule, usual) * n for rule, n in waiting.items()) + sum(begun)
         spent = sum(now - job.since for job in shown if job.since) + self._taken
         pace = spent / (now - self._begun) if spent else 1.0
         return State(
@@ -269,8 +266,9 @@ class Live:
             failed=failed,
             seconds=seconds,
             left=max(work / pace, *begun, 0.0) if seconds and not over else None,
+            spent=self._spent,
             unknown=sum(n for rule, n in waiting.items() if rule not in seconds),
-            curves=tuple(Curve(run=run, points=points) for run, points in sorted(self._curves.items()) if points),
+            curves=tuple(Curve(run=run, points=of) for run, of in sorted(self._curves.items()) if any(of.values())),
         )
 
     def _running(self, job: ToldJob, now: float, seconds: Mapping[str, float]) -> RunningJob:
@@ -315,13 +313,10 @@ class Live:
     def _read(self, path: Path, folder: Path) -> None:
         run, epoch = self._place(folder)
         with suppress(OSError, ValueError, KeyError, TypeError):  # gone or replaced meanwhile
-            rows = (
-                [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.suffix == ".jsonl" else []
-            )
-            rows = rows or [{"step": epoch, **json.loads(path.read_text("utf-8"))}]
-            for row in rows:
-                values = {name: float(row["values"][name]) for name in SHOWN if name in row["values"]}
-                self._curves.setdefault(run, {})[int(row.get("step", epoch))] = values
+            text = path.read_text(encoding="utf-8")
+            for row in map(json.loads, text.splitlines() if path.suffix == ".jsonl" else [text]):
+                values = [(name, float(row["values"][name])) for name in SHOWN if name in row["values"]]
+                self._curves[run][int(row.get("step", epoch))] = dict(values[:MOST])
 
     def _place(self, folder: Path) -> tuple[str, int]:
         """Return the training run that a job's folder belongs to, and its epoch; 0 of a run that is one job."""

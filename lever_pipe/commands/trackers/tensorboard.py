@@ -38,7 +38,7 @@ def write(runs: Sequence[TrackedRun], folder: Path, project: str) -> None:
         writer.close()
 
 
-def read(folder: Path, project: str) -> Values:
+def read(folder: Path, project: str) -> Values:  # noqa: ARG001 - a folder holds one
     """Return the values by TensorBoard's `EventAccumulator`."""
     from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray

@@ -33,7 +33,7 @@ def write(runs: Sequence[TrackedRun], folder: Path, project: str) -> None:
     wandb.teardown()  # its other process writes what it still holds
 
 
-def read(folder: Path, project: str) -> Values:
+def read(folder: Path, project: str) -> Values:  # noqa: ARG001 - a folder holds one
     """Return the values by the library's own reader of `.wandb` files."""
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore

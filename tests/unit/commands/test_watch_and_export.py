@@ -151,10 +151,11 @@ def test_the_table_shows_what_runs_and_what_is_left() -> None:
         failed=(("train", "seed=1", "why"),),
         seconds={"train": 80.0},
         unknown=0,
+        spent=0.0,
         curves=(),
     )
     assert watch_tool.table(state, now=105) == [
-        "3 of 6 jobs done, 1 begun, 1 failed; about 0:55 to go.",
+        "3 of 6 jobs done, 1 failed, 1 begun; about 0:55 to go.",
         "",
         "FAILED  train  seed=1",
         "        why",

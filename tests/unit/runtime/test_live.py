@@ -28,7 +28,7 @@ SNAKEFILE = """
 from pathlib import Path
 from lever_pipe.runtime import failures, live
 
-live.EVERY_S, live.REST = 0.1, 1
+live.EVERY_S, live.REST, live.WAITS = 0.1, 1, 0
 JOBS = failures.Invocation(Path("results"))
 LIVE = live.Live(JOBS, Path("results"))
 JOBS.attach()
@@ -158,9 +158,23 @@ class Waits:
 def test_a_state_takes_no_more_than_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, waits = Live(Invocation(tmp_path), tmp_path), Waits(3)
     monkeypatch.setattr(made, "_over", waits)
-    monkeypatch.setattr(made, "_write", lambda *_, **__: time.sleep(0.05) or True)
+    took: list[float] = []
+
+    def compute(*_: object, **__: object) -> bool:
+        begun = time.thread_time()
+        while time.thread_time() - begun < 0.05:
+            sum(range(1000))
+        took.append(time.thread_time() - begun)
+        return True
+
+    monkeypatch.setattr(made, "_write", compute)
     made._go_on()
-    assert all(rest >= 0.05 * live.REST for rest in waits.rests) and 1 / live.REST < 0.01
+    assert all(spent <= 0.005 * rest for spent, rest in zip(took, waits.rests, strict=True)) and max(waits.rests) > 5
+    assert made._spent == pytest.approx(sum(took), rel=0.1)
+    monkeypatch.setattr(made, "_write", lambda *_, **__: time.sleep(0.6) or True)
+    waits.rests.clear()
+    made._go_on()
+    assert min(waits.rests) >= 0.6 * live.WAITS
     monkeypatch.setattr(made, "_write", lambda *_, **__: True)
     waits.rests.clear()
     made._go_on()
@@ -178,7 +192,7 @@ def test_a_folder_that_cannot_be_written_ends_the_sight_and_not_the_run(tmp_path
 
 def a_state(**changes: object) -> State:
     values = {"begun": 1000.0, "written": 1100.0, "again": 1105.0, "over": "", "planned": {"a": 5}, "done": {"a": 2}}
-    values |= {"running": (), "failed": (), "seconds": {}, "left": None, "unknown": 0, "curves": ()}
+    values |= {"running": (), "failed": (), "seconds": {}, "left": None, "unknown": 0, "spent": 0.0, "curves": ()}
     return State(**(values | changes))
 
 
@@ -219,7 +233,7 @@ def _record(created: float, **said: object) -> object:
 
 def test_a_state_says_how_far_the_run_is() -> None:
     said = a_state(left=130.0, unknown=2).summary(1110.0)
-    assert said == "2 of 5 jobs done, 0 begun; about 2:00 to go, without 2 jobs of rules that left no record."
+    assert said == "2 of 5 jobs done, 0 begun; about 2:00 to go (2 jobs of rules that left no record)."
     assert a_state().summary(1105.0 + live.LOST_S + 1).startswith("2 of 5 jobs done, 0 begun; no sign of the run since")
     failed = (("a", "", "why"),)
     assert a_state(over="failed", failed=failed).summary(9e9) == "failed after 1:40: 2 of 5 jobs done, 1 failed."
