@@ -15,12 +15,11 @@ from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.runtime.live import STATE, State, duration
+from lever_pipe.runtime.live import HEADS, STATE, RunState, duration
 
 EVERY_S = 2.0
 ABOVE = "\x1b[H\x1b[J"
 """Moves a terminal to its top and clears what is below."""
-HEADS = ("done", "running", "failed", "waiting", "s each")
 
 
 def main(words: Sequence[str]) -> int:
@@ -36,7 +35,7 @@ def main(words: Sequence[str]) -> int:
     _require_state(folder)
     try:
         while True:
-            state, size = storage.read_row(folder / STATE, State), shutil.get_terminal_size()
+            state, size = storage.read_row(folder / STATE, RunState), shutil.get_terminal_size()
             lines = table(state, now=time.time())
             if not sys.stdout.isatty():
                 sys.stdout.write(f"{folder}: " + "\n".join(lines) + "\n")
@@ -61,7 +60,7 @@ def _require_state(folder: Path) -> None:
         )
 
 
-def table(state: State, *, now: float) -> list[str]:
+def table(state: RunState, *, now: float) -> list[str]:
     """Return the lines of a state: how far it is, what failed and runs, and the jobs of rules that are not done."""
     lines = [state.summary(now), ""]
     for rule, wildcards, reason in state.failed:
@@ -70,11 +69,11 @@ def table(state: State, *, now: float) -> list[str]:
         since = "queued" if job.since is None else f"for {duration(now - job.since)}"
         left = "" if job.left is None else f", {duration(max(0.0, job.left - (now - state.written)))} to go"
         lines += [f"{job.rule}  {job.wildcards}  {since}{left}", *([f"        {job.said}"] if job.said else [])]
-    rows = [(rule, *counts, each) for rule, *counts, each in state.rules if any(counts[1:])]
-    if rows:
-        width = max(len(rule) for rule, *_ in rows)
-        lines += ["", " " * width + "".join(f"{head:>9}" for head in HEADS)]
-        for rule, *counts, each in rows:
-            cells = [*(str(n or "") for n in counts), "" if each is None else f"{each:.1f}"]
-            lines.append(f"{rule:<{width}}" + "".join(f"{cell:>9}" for cell in cells))
+    rules = [each for each in state.rules if any(each.jobs[1:])]
+    width = max((len(each.rule) for each in rules), default=0)
+    lines += ["", " " * width + "".join(f"{head:>9}" for head in (*HEADS, "s each"))] if rules else []
+    for each in rules:
+        seconds = "" if each.seconds is None else f"{each.seconds:.1f}"
+        cells = (*(str(n or "") for n in each.jobs), seconds)
+        lines.append(f"{each.rule:<{width}}" + "".join(f"{cell:>9}" for cell in cells))
     return [line.rstrip() for line in lines]

@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Row
@@ -38,7 +38,8 @@ RECORDS = 20
 """So many earlier records of a rule are looked at."""
 SHOWN = ("reward", "normalised_reward", "accuracy", "loss", "val_loss", "pg_loss", "entropy", "kl", "grad_norm")
 """Metrics of which a run shows the first `MOST` that it has."""
-MOST = 4
+MOST = 3
+HEADS = ("done", "running", "failed", "waiting")
 SAID = 120
 """Characters of a log's line that are kept."""
 POINTS, WIDTH, HEIGHT = 100, 96, 22
@@ -88,7 +89,15 @@ class Curve(Row):
         return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
 
 
-class State(Row):
+class RuleState(NamedTuple):
+    """The jobs of a rule by `HEADS`, and the seconds of one by its benchmark records."""
+
+    rule: str
+    jobs: tuple[int, ...]
+    seconds: float | None
+
+
+class RunState(Row):
     """What a run is doing at a time; jobs are counted by rule, `done` with those that were made already.
 
     Attributes:
@@ -118,13 +127,13 @@ class State(Row):
     curves: tuple[Curve, ...]
 
     @property
-    def rules(self) -> Iterator[tuple[str, int, int, int, int, float | None]]:
-        """Yield rule, done, running, failed and waiting jobs, and the seconds of one, as planned."""
+    def rules(self) -> Iterator[RuleState]:
+        """Yield the planned rules."""
         busy, failed = Counter(job.rule for job in self.running), Counter(rule for rule, *_ in self.failed)
         for rule, n in self.planned.items():
             done = self.done.get(rule, 0)
             waiting = max(0, n - done - busy[rule] - failed[rule])
-            yield rule, done, busy[rule], failed[rule], waiting, self.seconds.get(rule)
+            yield RuleState(rule, (done, busy[rule], failed[rule], waiting), self.seconds.get(rule))
 
     def summary(self, now: float) -> str:
         """Return a sentence on how far the run is, and when it will be over."""
@@ -165,7 +174,7 @@ def headline(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
-def page_of(state: State, results: Path) -> str:
+def page_of(state: RunState, results: Path) -> str:
     """Return the page of a state, which needs no other file, and loads itself anew while the run goes on."""
     import jinja2
 
@@ -174,7 +183,7 @@ def page_of(state: State, results: Path) -> str:
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     report = "report.html" if (results / "report.html").exists() else ""
     told: dict[str, Any] = {"state": state, "results": results, "report": report, "style": style}
-    told |= {"duration": duration, "clock": clock, "every": round(EVERY_S), "size": (WIDTH, HEIGHT)}
+    told |= {"heads": HEADS, "duration": duration, "clock": clock, "every": round(EVERY_S), "size": (WIDTH, HEIGHT)}
     return found.get_template("live.html.j2").render(told)
 
 
@@ -240,7 +249,7 @@ class Live:
             return False
         return True
 
-    def look(self, over: str = "", *, rest: float = EVERY_S) -> State:
+    def look(self, over: str = "", *, rest: float = EVERY_S) -> RunState:
         """Return the state of the run at this time."""
         now, running, ended = time.time(), self._jobs.told("running"), self._jobs.told("finished")
         self._read_records(ended)
@@ -255,7 +264,7 @@ class Live:
         work = sum(seconds.get(rule, usual) * n for rule, n in waiting.items()) + sum(begun)
         spent = sum(now - job.since for job in shown if job.since) + self._taken
         pace = spent / (now - self._begun) if spent else 1.0
-        return State(
+        return RunState(
             begun=self._begun,
             written=now,
             again=now + rest,
@@ -294,9 +303,9 @@ class Live:
             record = Path(job.log.removesuffix(LOG) + RECORD)
             if job.number not in self._counted and record.exists():
                 self._counted.add(job.number)
-                found = list(seconds_in(record))[-1:]
-                self._seconds[job.rule] += found
-                self._taken += sum(found)
+                took = list(seconds_in(record))[-1:]
+                self._seconds[job.rule] += took
+                self._taken += sum(took)
 
     def _read_metrics(self, running: list[ToldJob]) -> None:
         """Read the metrics of jobs that have ended, and of the last checkpoint of those that run."""

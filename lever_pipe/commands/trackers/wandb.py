@@ -40,7 +40,8 @@ def read(folder: Path, project: str) -> Values:  # noqa: ARG001 - a folder holds
 
     found: Values = {}
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
-        store, name, values = DataStore(), "", {}
+        store, name = DataStore(), ""
+        values: dict[tuple[int, str], float] = {}
         store.open_for_scan(str(path))
         while (data := store.scan_data()) is not None:
             record = Record.FromString(data)

@@ -15,7 +15,7 @@ from lever_pipe.base.members import available
 from lever_pipe.base.parsing import load_member
 from lever_pipe.commands import export_tool, watch_tool
 from lever_pipe.commands.trackers.protocol import TrackedRun
-from lever_pipe.runtime.live import RunningJob, State
+from lever_pipe.runtime.live import RunningJob, RunState
 
 TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")
 TRAINING = """stage,mode,base_rce_epoch,kl_beta,seed,epoch,metric,value,preset
@@ -139,7 +139,7 @@ def test_any_other_value_run_or_row_that_is_read_back_is_refused() -> None:
 
 def test_the_table_shows_what_runs_and_what_is_left() -> None:
     job = RunningJob(rule="train", wildcards="seed=0", since=40.0, left=20.0, said="loss 0.5")
-    state = State(
+    state = RunState(
         begun=0,
         written=100,
         again=105,
@@ -174,4 +174,4 @@ def test_a_folder_without_a_run_is_told_with_those_that_have_one(
     (tmp_path / "smoke").mkdir()
     (tmp_path / "smoke/live.json").write_text("{}")
     assert f"Name one of {tmp_path / 'smoke'}." in said(capsys, "watch", str(tmp_path))
-    assert "expected a State row" in said(capsys, "watch", str(tmp_path / "smoke"))
+    assert "expected a RunState row" in said(capsys, "watch", str(tmp_path / "smoke"))

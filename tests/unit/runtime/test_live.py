@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from lever_pipe.base import storage
 from lever_pipe.runtime import live
 from lever_pipe.runtime.failures import Invocation
-from lever_pipe.runtime.live import HEIGHT, POINTS, WIDTH, Curve, Live, RunningJob, State
+from lever_pipe.runtime.live import HEIGHT, POINTS, WIDTH, Curve, Live, RunningJob, RunState
 
 REPOSITORY = Path(__file__).parents[3]
 EPOCHS = 4
@@ -72,12 +72,12 @@ class Going:
         self.run = subprocess.Popen(
             command, cwd=folder, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
         )
-        self.states: list[State] = []
+        self.states: list[RunState] = []
         self.pages: set[str] = set()
 
-    def look(self) -> State | None:
+    def look(self) -> RunState | None:
         if (self.results / live.STATE).exists():
-            state = storage.read_row(self.results / live.STATE, State)
+            state = storage.read_row(self.results / live.STATE, RunState)
             if not self.states or state != self.states[-1]:
                 self.states.append(state)
         if (self.results / live.PAGE).exists():
@@ -100,9 +100,9 @@ class Going:
         return pid, terminal
 
 
-def counted(state: State) -> dict[str, int]:
+def counted(state: RunState) -> dict[str, int]:
     """Return what the parts of each rule sum up to."""
-    return {rule: sum(counts) for rule, *counts, _ in state.rules}
+    return {each.rule: sum(each.jobs) for each in state.rules}
 
 
 def test_a_run_is_seen_until_it_is_over_and_a_killed_watcher_changes_nothing(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_run_is_seen_until_it_is_over_and_a_killed_watcher_changes_nothing(tmp
 
 def test_what_failed_is_seen_with_its_reason_and_a_later_run_knows_what_was_made(tmp_path: Path) -> None:
     assert Going(tmp_path, fails="exit 3;", words=("--keep-going",)).until_over() == 1
-    state = storage.read_row(tmp_path / "results" / live.STATE, State)
+    state = storage.read_row(tmp_path / "results" / live.STATE, RunState)
     assert (state.over, state.failed) == ("failed", (("fails", "", "ValueError: told"),))
     assert state.done == {"train": EPOCHS} and counted(state) == state.planned
     going = Going(tmp_path)
@@ -190,10 +190,10 @@ def test_a_folder_that_cannot_be_written_ends_the_sight_and_not_the_run(tmp_path
     assert (tmp_path / "results").read_text() == "a file"
 
 
-def a_state(**changes: object) -> State:
+def a_state(**changes: object) -> RunState:
     values = {"begun": 1000.0, "written": 1100.0, "again": 1105.0, "over": "", "planned": {"a": 5}, "done": {"a": 2}}
     values |= {"running": (), "failed": (), "seconds": {}, "left": None, "unknown": 0, "spent": 0.0, "curves": ()}
-    return State(**(values | changes))
+    return RunState(**(values | changes))
 
 
 def test_the_time_to_go_follows_from_records_and_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_a_state_says_how_far_the_run_is() -> None:
     assert a_state(over="failed", failed=failed).summary(9e9) == "failed after 1:40: 2 of 5 jobs done, 1 failed."
     assert live.duration(7265) == "2:01:05"
     job = RunningJob(rule="a", wildcards="", since=None, left=None, said="")
-    assert next(a_state(running=(job,), failed=failed).rules) == ("a", 2, 1, 1, 1, None)
+    assert next(a_state(running=(job,), failed=failed).rules) == ("a", (2, 1, 1, 1), None)
 
 
 @given(st.dictionaries(st.integers(0, 10**6), st.floats(-1e9, 1e9), min_size=1, max_size=3 * POINTS))
@@ -258,5 +258,5 @@ def test_a_small_curve_stays_in_its_box_and_keeps_its_order(points: dict[int, fl
 def test_the_state_is_json_with_one_reading(tmp_path: Path) -> None:
     state = a_state(curves=(Curve(run="r", points={3: {"loss": 0.1}}),), seconds={"a": 1.5})
     (tmp_path / live.STATE).write_text(state.model_dump_json())
-    assert storage.read_row(tmp_path / live.STATE, State) == state
+    assert storage.read_row(tmp_path / live.STATE, RunState) == state
     assert json.loads((tmp_path / live.STATE).read_text())["curves"][0]["points"] == {"3": {"loss": 0.1}}
