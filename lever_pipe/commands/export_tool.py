@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +57,7 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError(
             f"{out}: expected an empty folder, or none", found="another", do="Name another, or remove it."
         )
+    logging.getLogger(options.tracker).setLevel(logging.WARNING)
     try:
         out.mkdir(parents=True, exist_ok=True)
         tracker.write(runs, out, project)
