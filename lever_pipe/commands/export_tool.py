@@ -14,19 +14,17 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import cast
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, RecordError
-from lever_pipe.base.parsing import load_member
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import RunCard
+from lever_pipe.base.sections import did_you_mean
 from lever_pipe.commands.card_differences import facts
 from lever_pipe.commands.telling import counted
-from lever_pipe.commands.trackers.protocol import TrackedRun, Tracker, Values
+from lever_pipe.commands.trackers import TRACKERS, TrackedRun, Values
 from lever_pipe.report import sources
 
-KIND = "commands/trackers"
 TABLES = {
     "lever/tables/training.csv": sources.training.subject,
     "lever/tables/arms_training.csv": sources.training.subject,
@@ -34,6 +32,7 @@ TABLES = {
     "intention/tables/curves.csv": "arm~{arm}/seed~{seed}",
 }
 """File of curves below the results -> the policy or agent that a line is of."""
+Line = dict[str, str]
 LINEAGE = "lever/tables/lineage.csv"
 _EPOCH = re.compile(r"/epoch~(\d+)$")
 
@@ -42,8 +41,7 @@ def main(words: Sequence[str]) -> int:
     """Write the runs of a results folder for a tracker, read them back and return 0.
 
     Raises:
-        UnknownMemberError: no such tracker; the nearest is named.
-        ConfigError: its library is not installed, or the folder is not empty.
+        ConfigError: no such tracker, its library is not installed, or the folder is not empty.
         RecordError: no curves, two rows for one value, or a tracker that gives other values back.
     """
     parser = argparse.ArgumentParser(prog="python -m lever_pipe export", description=__doc__)
@@ -51,7 +49,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("results", type=Path)
     parser.add_argument("out", type=Path)
     options = parser.parse_args(words[1:])
-    tracker, out = cast("Tracker", load_member(KIND, options.tracker)), options.out.absolute()
+    if options.tracker not in TRACKERS:
+        do = did_you_mean(options.tracker, TRACKERS, "Name one of them.")
+        raise ConfigError(
+            f"export: expected one of {', '.join(TRACKERS)}", found=f"'{storage.shortened(options.tracker)}'", do=do
+        )
+    tracker, out = TRACKERS[options.tracker], options.out.absolute()
     runs, project = tracked_runs(options.results), options.results.absolute().name
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(
@@ -93,7 +96,7 @@ def tracked_runs(results: Path) -> list[TrackedRun]:
                 at = f"{subject}, {metric} at {step}"
                 raise RecordError(f"{source}: expected one row a value", found=f"two of {at}", do="Build it again.")
             values[step, metric] = value
-    lineage = _lineage(results / LINEAGE)
+    lineage = _lines(results / LINEAGE) if (results / LINEAGE).is_file() else []
     return [_run(results, name, values, lineage) for name, values in sorted(found.items())]
 
 
@@ -107,47 +110,31 @@ def require_same(runs: Sequence[TrackedRun], read: Values, *, of: str) -> None:
     back = {(name, *at): value for name, values in read.items() for at, value in values.items()}
     other = sorted(key for key in wrote.keys() | back.keys() if wrote.get(key) != back.get(key))
     if other:
-        name, step, metric = other[0]
-        was, now = wrote.get(other[0]), back.get(other[0])
-        raise RecordError(
-            f"{of}: expected every row as it was written",
-            found=f"{counted(len(other), 'other row')}, first {name}, {metric} at {step}: {was}, read back {now}",
-            do="Install the versions that pyproject.toml names, or report it.",
-        )
+        first = f"{other[0]}: {wrote.get(other[0])}, read back {back.get(other[0])}"
+        found = f"{counted(len(other), 'other row')}, first {first}"
+        raise RecordError(f"{of}: expected every row as written", found=found, do="Install the extra's versions.")
 
 
 def _rows(path: Path, subject: object) -> Iterator[tuple[str, str, int, str, float]]:
     """Yield where it stands, run, step, metric and value of each line that has a value."""
-    with path.open(encoding="utf-8", newline="") as handle:
-        for number, line in enumerate(csv.DictReader(handle), start=2):
-            if not line["value"]:  # was no number
-                continue
+    for number, line in enumerate(_lines(path), start=2):
+        if line["value"]:  # else it was no number
             of = subject(line) if callable(subject) else str(subject).format_map(line)
-            metric = "/".join(
-                filter(None, (line.get("split"), line.get("mode") if "split" in line else "", line["metric"]))
-            )
-            epoch = line.get("step") or line.get("epoch") or 0
-            yield f"{path}:{number}", _EPOCH.sub("", of), int(epoch), metric, float(line["value"])
+            parts = (line["split"], line["mode"], line["metric"]) if "split" in line else (line["metric"],)
+            step = int(line.get("step") or line.get("epoch") or 0)
+            yield f"{path}:{number}", _EPOCH.sub("", of), step, "/".join(filter(None, parts)), float(line["value"])
 
 
-def _run(
-    results: Path, name: str, values: Mapping[tuple[int, str], float], lineage: Mapping[str, dict[str, str]]
-) -> TrackedRun:
+def _run(results: Path, name: str, values: Mapping[tuple[int, str], float], lineage: Sequence[Line]) -> TrackedRun:
     """Return a run with what the card of its last epoch and the lineage of its group state."""
-    last = max(step for step, _ in values)
-    places = [results / "lever" / f"{name}/epoch~{last}", results / "intention" / name]
-    cards = [path / "run.json" for path in places if (path / "run.json").is_file()]
-    told = {key: value for card in cards[:1] for key, value in facts(storage.read_row(card, RunCard))}
-    told |= lineage.get(group_of(f"{name}/epoch~{last}"), {})
-    kinds = [part for part in name.split("/") if "~" not in part]
-    return TrackedRun(name, kinds[0] if kinds else "agent", told, values)
+    policy = f"{name}/epoch~{max(step for step, _ in values)}"
+    cards = (results / "lever" / policy / "run.json", results / "intention" / name / "run.json")
+    told = {key: value for card in cards if card.is_file() for key, value in facts(storage.read_row(card, RunCard))}
+    told |= {f"lineage.{line['field']}": line["value"] for line in lineage if line["group"] == group_of(policy)}
+    kind = next((part for part in name.split("/") if "~" not in part), "agent")
+    return TrackedRun(name, kind, told, values)
 
 
-def _lineage(path: Path) -> dict[str, dict[str, str]]:
-    """Return group -> `lineage.FIELD` -> value; nothing of a study without that file."""
-    found: dict[str, dict[str, str]] = {}
-    if path.is_file():
-        with path.open(encoding="utf-8", newline="") as handle:
-            for line in csv.DictReader(handle):
-                found.setdefault(line["group"], {})[f"lineage.{line['field']}"] = line["value"]
-    return found
+def _lines(path: Path) -> list[Line]:
+    with path.open(encoding="utf-8", newline="") as handle:
+        return list(csv.DictReader(handle))

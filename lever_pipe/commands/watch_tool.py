@@ -32,37 +32,29 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m lever_pipe watch", description=__doc__)
     parser.add_argument("results", nargs="?", type=Path, default=Path("results"))
     folder = parser.parse_args(words[1:]).results
-    _require_state(folder)
+    if not (folder / STATE).is_file():
+        below = ", ".join(sorted(path.parent.as_posix() for path in folder.glob(f"*/{STATE}")))
+        do = f"Name one of {below}." if below else "Start the run first, or name its results folder."
+        raise ConfigError(f"{folder}: expected the results folder of a run, with {STATE}", found="none", do=do)
     try:
         while True:
             state, size = storage.read_row(folder / STATE, RunState), shutil.get_terminal_size()
-            lines = table(state, now=time.time())
-            if not sys.stdout.isatty():
-                sys.stdout.write(f"{folder}: " + "\n".join(lines) + "\n")
-                return 0
-            shown = [f"{folder}: {lines[0]}", *lines[1:]][: size.lines - 1]
-            sys.stdout.write(ABOVE + "".join(f"{line[: size.columns]}\n" for line in shown))
+            lines = [f"{folder}: {state.summary(time.time())}", *table(state, now=time.time())]
+            is_drawn = sys.stdout.isatty()
+            if is_drawn:
+                lines = [line[: size.columns] for line in lines[: size.lines - 1]]
+            sys.stdout.write((ABOVE if is_drawn else "") + "\n".join(lines) + "\n")
             sys.stdout.flush()
-            if state.over:
+            if state.over or not is_drawn:
                 return 0
             time.sleep(EVERY_S)
     except KeyboardInterrupt:
         return 0
 
 
-def _require_state(folder: Path) -> None:
-    if not (folder / STATE).is_file():
-        below = sorted(path.parent.as_posix() for path in folder.glob(f"*/{STATE}"))
-        raise ConfigError(
-            f"{folder}: expected the results folder of a run, with its {STATE}",
-            found="none" if folder.is_dir() else "no folder",
-            do=f"Name one of {', '.join(below)}." if below else "Start the run first, or name its results folder.",
-        )
-
-
 def table(state: RunState, *, now: float) -> list[str]:
-    """Return the lines of a state: how far it is, what failed and runs, and the jobs of rules that are not done."""
-    lines = [state.summary(now), ""]
+    """Return lines of what failed, what runs, and the jobs of rules that are not done."""
+    lines = [""]
     for rule, wildcards, reason in state.failed:
         lines += [f"FAILED  {rule}  {wildcards}", f"        {reason}"]
     for job in state.running:

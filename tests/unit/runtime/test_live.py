@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -197,13 +196,13 @@ def a_state(**changes: object) -> RunState:
 
 
 def test_the_time_to_go_follows_from_records_and_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of six jobs of 10 s took 40 s in all, at a pace of 1/2; one runs for 4 s; so (3 * 10 + 6) * 24/24 * ..."""
     monkeypatch.chdir(tmp_path)
     now = 10_000.0
     monkeypatch.setattr(live.time, "time", lambda: now)
     jobs = Invocation(tmp_path)
     made = Live(jobs, tmp_path)
     made._begun, made._planned = now - 48, live.Counter({"train": 6})
+    made._unread = [live._Unread(n, "train", tmp_path / f"{n}/benchmark.jsonl", None) for n in range(1, 7)]
     for number in (1, 2, 3):
         log = tmp_path / f"{number}/log.txt"
         log.parent.mkdir()
@@ -253,10 +252,3 @@ def test_a_small_curve_stays_in_its_box_and_keeps_its_order(points: dict[int, fl
         by_step = [value for _, value in sorted(points.items())]
         highest = min(range(len(places)), key=lambda i: places[i][1])
         assert by_step[highest] >= max(by_step) - (max(by_step) - min(by_step)) * 0.1 / (HEIGHT - 2)
-
-
-def test_the_state_is_json_with_one_reading(tmp_path: Path) -> None:
-    state = a_state(curves=(Curve(run="r", points={3: {"loss": 0.1}}),), seconds={"a": 1.5})
-    (tmp_path / live.STATE).write_text(state.model_dump_json())
-    assert storage.read_row(tmp_path / live.STATE, RunState) == state
-    assert json.loads((tmp_path / live.STATE).read_text())["curves"][0]["points"] == {"3": {"loss": 0.1}}
