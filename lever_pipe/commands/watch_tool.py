@@ -61,11 +61,10 @@ def table(state: RunState, *, now: float) -> list[str]:
         since = "queued" if job.since is None else f"for {duration(now - job.since)}"
         left = "" if job.left is None else f", {duration(max(0.0, job.left - (now - state.written)))} to go"
         lines += [f"{job.rule}  {job.wildcards}  {since}{left}", *([f"        {job.said}"] if job.said else [])]
-    rules = [each for each in state.rules if any(each.jobs[1:])]
-    width = max((len(each.rule) for each in rules), default=0)
+    rules = [each for each in state.rules if any(each[1][1:])]
+    width = max((len(rule) for rule, *_ in rules), default=0)
     lines += ["", " " * width + "".join(f"{head:>9}" for head in (*HEADS, "s each"))] if rules else []
-    for each in rules:
-        seconds = "" if each.seconds is None else f"{each.seconds:.1f}"
-        cells = (*(str(n or "") for n in each.jobs), seconds)
-        lines.append(f"{each.rule:<{width}}" + "".join(f"{cell:>9}" for cell in cells))
+    for rule, jobs, seconds in rules:
+        cells = (*(str(n or "") for n in jobs), "" if seconds is None else f"{seconds:.1f}")
+        lines.append(f"{rule:<{width}}" + "".join(f"{cell:>9}" for cell in cells))
     return [line.rstrip() for line in lines]

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Row
@@ -70,14 +70,6 @@ class Curve(Row):
         return " ".join(f"{1 + (step - first) * across:.1f},{1 + (high - value) * up:.1f}" for step, value in found)
 
 
-class RuleState(NamedTuple):
-    """The jobs of a rule by `HEADS`, and the seconds of one by its benchmark records."""
-
-    rule: str
-    jobs: tuple[int, ...]
-    seconds: float | None
-
-
 class RunState(Row):
     """What a run is doing at a time, in seconds of the epoch; jobs are counted by rule.
 
@@ -107,12 +99,12 @@ class RunState(Row):
     curves: tuple[Curve, ...]
 
     @property
-    def rules(self) -> Iterator[RuleState]:
-        """Yield the planned rules."""
+    def rules(self) -> Iterator[tuple[str, tuple[int, ...], float | None]]:
+        """Yield each planned rule with its jobs by `HEADS`, and the seconds of one by its benchmark records."""
         busy, failed = Counter(job.rule for job in self.running), Counter(rule for rule, *_ in self.failed)
         for rule, n in self.planned.items():
             told = (self.done.get(rule, 0), busy[rule], failed[rule])
-            yield RuleState(rule, (*told, max(0, n - sum(told))), self.seconds.get(rule))
+            yield rule, (*told, max(0, n - sum(told))), self.seconds.get(rule)
 
     def summary(self, now: float) -> str:
         """Return a sentence on how far the run is, and when it will be over."""
@@ -159,28 +151,15 @@ def page_of(state: RunState, results: Path) -> str:
     return found.get_template("live.html.j2").render(told)
 
 
-class _Unread(NamedTuple):
-    """Files that count once a job has ended; at once those of no job of this run."""
-
-    job: int | None
-    rule: str
-    record: Path
-    metrics: Path | None
-
-
 class Live:
-    """Writes the state of this process's run until it is over.
-
-    Args:
-        jobs: what Snakemake has told of them.
-        results: the run's folder.
-    """
+    """Writes the state of this process's run, of whose jobs Snakemake tells, until it is over."""
 
     def __init__(self, jobs: Invocation, results: Path) -> None:
         self._jobs, self._results = jobs, results
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="live", daemon=True)
-        self._unread: list[_Unread] = []
+        # Files that count once a job has ended, at once those of no job of this run: job, rule, record, metrics.
+        self._unread: list[tuple[int | None, str, Path, Path | None]] = []
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
         self._taken = self._spent = 0.0  # seconds of this run's jobs, and of all states
         self._since: dict[tuple[int, float], float] = {}
@@ -194,8 +173,8 @@ class Live:
         for job in (job for job in dag.jobs if job.benchmark is not None):
             record, named = Path(str(job.benchmark)), dict(job.output.items()).get("metrics")
             metrics = None if named is None else Path(str(named))
-            self._unread.append(_Unread(None, job.rule.name, record, None if job in runs else metrics))
-            self._unread += [_Unread(job.jobid, job.rule.name, record, metrics)] if job in runs else []
+            self._unread.append((None, job.rule.name, record, None if job in runs else metrics))
+            self._unread += [(job.jobid, job.rule.name, record, metrics)] if job in runs else []
         self._thread.start()
 
     def end(self, how: str) -> None:
@@ -240,7 +219,7 @@ class Live:
         work = sum(seconds.get(rule, usual) * n for rule, n in waiting.items()) + sum(begun)
         spent = sum(now - job.since for job in shown if job.since) + self._taken
         pace = spent / (now - self._begun) if spent else 1.0
-        curves = (Curve(run=run, points=points) for run, points in sorted(self._curves.items()))
+        curves = tuple(Curve(run=run, points=points) for run, points in sorted(self._curves.items()))
         return RunState(
             begun=self._begun,
             written=now,
@@ -254,7 +233,7 @@ class Live:
             left=max(work / pace, *begun, 0.0) if seconds and not over else None,
             unknown=sum(n for rule, n in waiting.items() if rule not in seconds),
             spent=self._spent,
-            curves=tuple(curves),
+            curves=curves,
         )
 
     def _running(self, job: ToldJob, now: float, usual: float | None) -> RunningJob:
@@ -272,16 +251,16 @@ class Live:
     def _read_files(self, running: list[ToldJob]) -> None:
         """Read what jobs have left that have ended, and the last checkpoint of those that run."""
         former, self._unread = self._unread, []
-        for each in former:
-            if each.job is not None and each.job not in self._jobs.ended:
-                self._unread.append(each)
+        for job, rule, record, metrics in former:
+            if job is not None and job not in self._jobs.ended:
+                self._unread.append((job, rule, record, metrics))
                 continue
-            took = list(seconds_in(each.record))[-1:] if each.record.exists() else []
-            self._seconds[each.rule] += took
-            self._taken += sum(took) if each.job is not None else 0.0
-            if each.metrics is not None:
-                self._read_metrics(each.metrics, each.metrics.parent)
-        for folder in (Path(job.log).parent for job in running):
+            took = list(seconds_in(record))[-1:] if record.exists() else []
+            self._seconds[rule] += took
+            self._taken += sum(took) if job is not None else 0.0
+            if metrics is not None:
+                self._read_metrics(metrics, metrics.parent)
+        for folder in (Path(told.log).parent for told in running):
             for path in set(folder.glob("state/step-*/metrics.jsonl")) - self._seen:
                 self._seen.add(path)
                 self._read_metrics(path, folder)

@@ -101,7 +101,7 @@ class Going:
 
 def counted(state: RunState) -> dict[str, int]:
     """Return what the parts of each rule sum up to."""
-    return {each.rule: sum(each.jobs) for each in state.rules}
+    return {rule: sum(jobs) for rule, jobs, _ in state.rules}
 
 
 def test_a_run_is_seen_until_it_is_over_and_a_killed_watcher_changes_nothing(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_the_time_to_go_follows_from_records_and_pace(tmp_path: Path, monkeypatc
     jobs = Invocation(tmp_path)
     made = Live(jobs, tmp_path)
     made._begun, made._planned = now - 48, live.Counter({"train": 6})
-    made._unread = [live._Unread(n, "train", tmp_path / f"{n}/benchmark.jsonl", None) for n in range(1, 7)]
+    made._unread = [(n, "train", tmp_path / f"{n}/benchmark.jsonl", None) for n in range(1, 7)]
     for number in (1, 2, 3):
         log = tmp_path / f"{number}/log.txt"
         log.parent.mkdir()
