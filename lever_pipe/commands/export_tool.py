@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import logging
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,16 +51,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("out", type=Path)
     options = parser.parse_args(words[1:])
     if options.tracker not in TRACKERS:
-        do = did_you_mean(options.tracker, TRACKERS, "Name one of them.")
-        raise ConfigError(
-            f"export: expected one of {', '.join(TRACKERS)}", found=f"'{storage.shortened(options.tracker)}'", do=do
-        )
+        found, do = storage.shortened(options.tracker), did_you_mean(options.tracker, TRACKERS, "Name one of them.")
+        raise ConfigError(f"export: expected one of {', '.join(TRACKERS)}", found=f"'{found}'", do=do)
     tracker, out = TRACKERS[options.tracker], options.out.absolute()
     runs, project = tracked_runs(options.results), options.results.absolute().name
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(
-            f"{out}: expected an empty folder, or none", found="another", do="Name another, or remove it."
-        )
+        raise ConfigError(f"{out}: expected an empty folder, or none", found="another", do="Name one, or remove it.")
     logging.getLogger(options.tracker).setLevel(logging.WARNING)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -84,10 +81,8 @@ def tracked_runs(results: Path) -> list[TrackedRun]:
     """
     tables = [name for name in TABLES if (results / name).is_file()]
     if not tables:
-        wanted = f"{results}: expected the curves of a finished run"
-        raise RecordError(
-            wanted, found=f"none of {', '.join(TABLES)}", do="Name a results folder; finish its run first."
-        )
+        wanted, do = f"{results}: expected the curves of a finished run", "Name a results folder; finish its run first."
+        raise RecordError(wanted, found=f"none of {', '.join(TABLES)}", do=do)
     found: Values = {}
     for name in tables:
         for source, subject, step, metric, value in _rows(results / name, TABLES[name]):
@@ -118,11 +113,16 @@ def require_same(runs: Sequence[TrackedRun], read: Values, *, of: str) -> None:
 def _rows(path: Path, subject: object) -> Iterator[tuple[str, str, int, str, float]]:
     """Yield where it stands, run, step, metric and value of each line that has a value."""
     for number, line in enumerate(_lines(path), start=2):
-        if line["value"]:  # else it was no number
+        try:
             of = subject(line) if callable(subject) else str(subject).format_map(line)
             parts = (line["split"], line["mode"], line["metric"]) if "split" in line else (line["metric"],)
             step = int(line.get("step") or line.get("epoch") or 0)
-            yield f"{path}:{number}", _EPOCH.sub("", of), step, "/".join(filter(None, parts)), float(line["value"])
+            value = float(line["value"] or "nan")  # an empty one was no number
+        except (KeyError, TypeError, ValueError) as fault:
+            wanted, do = f"{path}:{number}: expected a row of curves", "Build the file again."
+            raise RecordError(wanted, found=storage.shortened(repr(fault)), do=do) from None
+        if math.isfinite(value):
+            yield f"{path}:{number}", _EPOCH.sub("", of), step, "/".join(filter(None, parts)), value
 
 
 def _run(results: Path, name: str, values: Mapping[tuple[int, str], float], lineage: Sequence[Line]) -> TrackedRun:

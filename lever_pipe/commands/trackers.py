@@ -17,8 +17,8 @@ import numpy as np
 
 Values = dict[str, dict[tuple[int, str], float]]
 """Run -> (step or epoch, metric) -> value."""
-METRICS, PARAMS = 1000, 100
-"""What one call of MLflow may hold."""
+METRICS, PARAMS, TEXT = 1000, 100, 6000
+"""What one call of MLflow may hold, and characters of one parameter."""
 EXACT = "exact/"
 """What TensorBoard's tags of exact values begin with: its server shows scalars of 32 bits and no others."""
 UNTOLD = dict.fromkeys(("x_disable_meta", "x_disable_stats", "x_disable_machine_info", "disable_git"), True)
@@ -63,7 +63,7 @@ def _to_mlflow(runs: Sequence[TrackedRun], folder: Path, project: str) -> None:
     experiment = client.create_experiment(project, artifact_location=(folder / "artifacts").as_uri())
     for run in runs:
         made = client.create_run(experiment, run_name=run.name, tags={"kind": run.kind}).info.run_id
-        params = [Param(name, text) for name, text in run.facts.items()]
+        params = [Param(name, text[:TEXT]) for name, text in run.facts.items()]
         metrics = [Metric(metric, value, 0, step) for (step, metric), value in run.values.items()]
         for start in range(0, len(params), PARAMS):
             client.log_batch(made, params=params[start : start + PARAMS])
