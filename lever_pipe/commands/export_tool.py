@@ -29,13 +29,14 @@ from lever_pipe.report import sources
 TABLES = {
     "lever/tables/training.csv": sources.training.subject,
     "lever/tables/arms_training.csv": sources.training.subject,
-    "lever/emulation/training.csv": sources.emulated_training.subject,
+    "lever/emulation/training.csv": "emulation/{arm}/base~{base_rce_epoch}/beta~{kl_beta}/epoch~{epoch}",
     "intention/tables/curves.csv": "arm~{arm}/seed~{seed}",
 }
 """File of curves below the results -> the policy or agent that a line is of."""
 Line = dict[str, str]
 LINEAGE = "lever/tables/lineage.csv"
-_EPOCH = re.compile(r"/epoch~(\d+)$")
+_UNNAMED = re.compile(r"/epoch~\d+$|/\w+~(?=/|$)")
+"""What a run's name leaves out of a policy's: its epoch, and numbers that do not apply."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -122,7 +123,7 @@ def _rows(path: Path, subject: object) -> Iterator[tuple[str, str, int, str, flo
             wanted, do = f"{path}:{number}: expected a row of curves", "Build the file again."
             raise RecordError(wanted, found=storage.shortened(repr(fault)), do=do) from None
         if math.isfinite(value):
-            yield f"{path}:{number}", _EPOCH.sub("", of), step, "/".join(filter(None, parts)), value
+            yield f"{path}:{number}", _UNNAMED.sub("", of), step, "/".join(filter(None, parts)), value
 
 
 def _run(results: Path, name: str, values: Mapping[tuple[int, str], float], lineage: Sequence[Line]) -> TrackedRun:

@@ -116,7 +116,6 @@ CHOICES = ("as_sequence", "as_set", "at_position")
 
 intervals = Lines("{group}", ACCURACY, PREFIX)
 training = Lines(_trained, VALUE, runs=1, has_means=True)
-emulated_training = Lines(_emulated, VALUE)
 parameters = Lines(
     "{policy}",
     {name: name for name in ("n_parameters", "share_differing", "norm", "relative_norm")},
@@ -228,7 +227,7 @@ def emulated(scores: Path, prompts: Path, agreement: Path, training: Path) -> It
     yield from Lines("emulation/{arm}", {name: name for name in counted})(prompts)
     other = {"against": "emulation/{arm}/beta~{other_kl_beta}/epoch~{other_epoch}"}
     yield from Lines(_emulated, {"as_sequence": "identical"}, other)(agreement)
-    yield from emulated_training(training)
+    yield from Lines(_emulated, VALUE)(training)
 
 
 def endpoints(path: Path) -> Iterator[EvidenceRow]:

@@ -35,6 +35,9 @@ def results(tmp_path: Path) -> Path:
         path = tmp_path / "smoke" / name
         path.parent.mkdir(parents=True)
         path.write_text(text)
+    emulated = "arm,base_rce_epoch,kl_beta,epoch,metric,value\nnone,2,0.12,1,loss,2.5\nnone,2,,1,loss,3.5\n"
+    (tmp_path / "smoke/lever/emulation").mkdir()
+    (tmp_path / "smoke/lever/emulation/training.csv").write_text(emulated)
     (tmp_path / "smoke/lever/tables/lineage.csv").write_text("group,field,value\npreset~world/rce/epoch~2,lvlm,tiny\n")
     return tmp_path / "smoke"
 
@@ -49,6 +52,8 @@ def test_each_row_of_each_file_is_a_value_of_the_run_that_it_names(results: Path
     assert {name: dict(run.values) for name, run in runs.items()} == {
         "preset~world/rce/seed~0": {(1, "loss"): 11.7775341, (2, "loss"): 1e-300},
         "preset~world/on_policy/base~2/beta~0.15/seed~0": {(1, "loss"): -0.1},
+        "emulation/none/base~2/beta~0.12": {(1, "loss"): 2.5},
+        "emulation/none/base~2": {(1, "loss"): 3.5},
         "arm~start/seed~0": {(0, "test/greedy/reward"): 0.5625},
         "arm~bundle/seed~0": {
             (1, "train/reward"): 123456789.0,
@@ -56,7 +61,14 @@ def test_each_row_of_each_file_is_a_value_of_the_run_that_it_names(results: Path
             (1, "val/greedy/reward"): 0.219148425,
         },
     }
-    assert [run.kind for _, run in sorted(runs.items())] == ["agent", "agent", "on_policy", "rce"]
+    assert [run.kind for _, run in sorted(runs.items())] == [
+        "agent",
+        "agent",
+        "emulation",
+        "emulation",
+        "on_policy",
+        "rce",
+    ]
     assert runs["preset~world/rce/seed~0"].facts == {"lineage.lvlm": "tiny"}
 
 
@@ -113,7 +125,7 @@ def test_an_export_is_the_file_row_for_row(
 ) -> None:
     pytest.importorskip(name)
     assert main(["export", name, str(results), str(tmp_path / "out")]) == 0
-    assert "4 runs, 7 values, read back and equal" in capsys.readouterr().out
+    assert "6 runs, 9 values, read back and equal" in capsys.readouterr().out
     read = TRACKERS[name].read(tmp_path / "out", "smoke")
     with (results / "intention/tables/curves.csv").open(newline="") as handle:
         for line in csv.DictReader(handle):
