@@ -34,7 +34,7 @@ class Differing(NamedTuple):
 
 def differing(where: str, left: RunCard, right: RunCard) -> list[Differing]:
     """Return what two cards state differently: config, code, versions, commit, device, inputs."""
-    one, other = dict(_facts(left)), dict(_facts(right))
+    one, other = dict(facts(left)), dict(facts(right))
     keys = [key for key in sorted({*one, *other}, key=_order) if one.get(key) != other.get(key)]
     return [Differing(where, key, one.get(key, ABSENT), other.get(key, ABSENT)) for key in keys]
 
@@ -67,7 +67,8 @@ def _order(key: str) -> tuple[int, str]:
     return KINDS.index(key.partition(".")[0]), key
 
 
-def _facts(card: RunCard) -> Iterator[tuple[str, str]]:
+def facts(card: RunCard) -> Iterator[tuple[str, str]]:
+    """Yield what a card states: configuration, inputs, code, versions, commit and device, each as text."""
     for key, value in flat(card.config).items():
         if not key.startswith(NAMES):
             yield f"config.{key}", value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,173 @@
+"""Words of `watch` and `export`, and curves that every tracker gives back as they were written."""
+
+from __future__ import annotations
+
+import csv
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from lever_pipe.__main__ import main
+from lever_pipe.base.errors import RecordError
+from lever_pipe.commands import export_tool, watch_tool
+from lever_pipe.commands.trackers import TRACKERS, TrackedRun
+from lever_pipe.runtime.live import RunningJob, RunState
+
+TRAINING = """stage,mode,base_rce_epoch,kl_beta,seed,epoch,metric,value,preset
+rce,,,,0,1,loss,11.7775341,world
+rce,,,,0,2,loss,1e-300,world
+rce,,,,0,2,entropy,,world
+grpo,on_policy,2,0.15,0,1,loss,-0.1,world
+"""
+CURVES = """arm,seed,step,split,mode,metric,value
+start,0,0,test,greedy,reward,0.5625
+bundle,0,1,train,,reward,123456789
+bundle,0,1,val,sampled,reward,0.219148425
+bundle,0,1,val,greedy,reward,0.219148425
+"""
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    for name, text in (("lever/tables/training.csv", TRAINING), ("intention/tables/curves.csv", CURVES)):
+        path = tmp_path / "smoke" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    emulated = "arm,base_rce_epoch,kl_beta,epoch,metric,value\nnone,2,0.12,1,loss,2.5\nnone,2,,1,loss,3.5\n"
+    (tmp_path / "smoke/lever/emulation").mkdir()
+    (tmp_path / "smoke/lever/emulation/training.csv").write_text(emulated)
+    (tmp_path / "smoke/lever/tables/lineage.csv").write_text("group,field,value\npreset~world/rce/epoch~2,lvlm,tiny\n")
+    return tmp_path / "smoke"
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(words) == 2
+    return capsys.readouterr().err
+
+
+def test_each_row_of_each_file_is_a_value_of_the_run_that_it_names(results: Path) -> None:
+    runs = {run.name: run for run in export_tool.tracked_runs(results)}
+    assert {name: dict(run.values) for name, run in runs.items()} == {
+        "preset~world/rce/seed~0": {(1, "loss"): 11.7775341, (2, "loss"): 1e-300},
+        "preset~world/on_policy/base~2/beta~0.15/seed~0": {(1, "loss"): -0.1},
+        "emulation/none/base~2/beta~0.12": {(1, "loss"): 2.5},
+        "emulation/none/base~2": {(1, "loss"): 3.5},
+        "arm~start/seed~0": {(0, "test/greedy/reward"): 0.5625},
+        "arm~bundle/seed~0": {
+            (1, "train/reward"): 123456789.0,
+            (1, "val/sampled/reward"): 0.219148425,
+            (1, "val/greedy/reward"): 0.219148425,
+        },
+    }
+    assert [run.kind for _, run in sorted(runs.items())] == [
+        "agent",
+        "agent",
+        "emulation",
+        "emulation",
+        "on_policy",
+        "rce",
+    ]
+    assert runs["preset~world/rce/seed~0"].facts == {"lineage.lvlm": "tiny"}
+
+
+def test_what_cannot_be_exported_is_named(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(results.parent / "out")
+    assert "Did you mean 'tensorboard'?" in said(capsys, "export", "tensorbord", str(results), out)
+    assert "finish its run first" in said(capsys, "export", "mlflow", str(results.parent), out)
+    assert "expected an empty folder" in said(capsys, "export", "mlflow", str(results), str(results))
+    with (results / "intention/tables/curves.csv").open("a") as handle:
+        handle.write("bundle,0,1,val,greedy,reward,0.3\n")
+    assert "curves.csv:6: expected one row a value" in said(capsys, "export", "mlflow", str(results), out)
+    (results / "lever/tables/training.csv").write_text("stage,value\nrce,x\n")
+    assert "training.csv:2: expected a row of curves" in said(capsys, "export", "mlflow", str(results), out)
+    assert not Path(out).exists()
+
+
+def test_a_library_that_is_absent_is_named_with_its_extra(
+    results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in TRACKERS:
+        for module in [name, *(found for found in sys.modules if found.startswith(f"{name}."))]:
+            monkeypatch.setitem(sys.modules, module, None)
+        told = said(capsys, "export", name, str(results), str(results.parent / name))
+        assert f"expected the library {name}" in told and f"lever-pipe[{name}]" in told
+
+
+def awkward(n: int) -> list[float]:
+    """Return the edges of 64-bit floats, what 32 bits or nine digits would round, and any others of every size."""
+    edges = [0.0, 0.1 + 0.2, 1 / 3, -1e-300, 5e-324, 1.7976931348623157e308, 2.0**53 + 2, 123456789.0, -1.0]
+    draw = random.Random(0)
+    return edges + [draw.uniform(-1, 1) * 10.0 ** draw.randint(-40, 40) for _ in range(n)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_tracker_gives_back_every_bit(name: str, tmp_path: Path) -> None:
+    pytest.importorskip(name)
+    tracker, values = TRACKERS[name], awkward(200)
+    facts = {"config.rce.learning_rate": "0.0001", "lineage.decode": "ends ; \u00e9", "code": "48356e6094bf6c89"}
+    facts |= {f"config.{place}": str(place) for place in range(150)}
+    metrics = ("loss", "val/greedy/reward", "train/end_complete")
+    runs = [
+        TrackedRun(run, "rce", facts, {(7 * step, metrics[step % k]): value for step, value in enumerate(values)})
+        for k, run in ((1, "preset~a/grpo/base~2/beta~1e-05/seed~3"), (3, "preset~world/rce/seed~0"))
+    ]
+    tracker.write(runs, tmp_path, "smoke")
+    export_tool.require_same(runs, tracker.read(tmp_path, "smoke"), of=name)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TRACKERS)
+def test_an_export_is_the_file_row_for_row(
+    name: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip(name)
+    assert main(["export", name, str(results), str(tmp_path / "out")]) == 0
+    assert "6 runs, 9 values, read back and equal" in capsys.readouterr().out
+    read = TRACKERS[name].read(tmp_path / "out", "smoke")
+    with (results / "intention/tables/curves.csv").open(newline="") as handle:
+        for line in csv.DictReader(handle):
+            metric = "/".join(filter(None, (line["split"], line["mode"], line["metric"])))
+            values = read[f"arm~{line['arm']}/seed~{line['seed']}"]
+            assert f"{values[int(line['step']), metric]:.9g}" == line["value"]
+
+
+def test_any_other_value_run_or_row_that_is_read_back_is_refused() -> None:
+    run = TrackedRun("arm~a/seed~0", "agent", {}, {(1, "loss"): 0.1, (2, "loss"): 0.2})
+    same = {run.name: dict(run.values)}
+    export_tool.require_same([run], same, of="x")
+    rounded = {**same[run.name], (1, "loss"): 0.10000000149011612}  # as a float of 32 bits
+    for other in ({}, {run.name: rounded}, {run.name: {(1, "loss"): 0.1}}, {**same, "more": {(1, "loss"): 0.1}}):
+        with pytest.raises(RecordError, match="expected every row as written"):
+            export_tool.require_same([run], other, of="x")
+
+
+def test_the_table_shows_what_runs_and_what_is_left() -> None:
+    job = RunningJob(rule="train", wildcards="seed=0", since=40.0, left=20.0, said="loss 0.5")
+    jobs = {"planned": {"train": 4, "made": 2}, "done": {"train": 1, "made": 2}, "running": (job,)}
+    times = {"begun": 0, "written": 100, "again": 105, "left": 60.0, "spent": 0.0, "seconds": {"train": 80.0}}
+    failed = (("train", "seed=1", "why"),)
+    state = RunState(over="", failed=failed, unknown=0, curves=(), **jobs, **times)
+    assert state.summary(105) == "3 of 6 jobs done, 1 failed, 1 begun; about 0:55 to go."
+    assert watch_tool.table(state, now=105) == [
+        "",
+        "FAILED  train  seed=1",
+        "        why",
+        "train  seed=0  for 1:05, 0:15 to go",
+        "        loss 0.5",
+        "",
+        "          done  running   failed  waiting   s each",
+        "train        1        1        1        1     80.0",
+    ]
+
+
+def test_a_folder_without_a_run_is_told_with_those_that_have_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "Start the run first" in said(capsys, "watch", str(tmp_path / "nowhere"))
+    (tmp_path / "smoke").mkdir()
+    (tmp_path / "smoke/live.json").write_text("{}")
+    assert f"Name one of {tmp_path / 'smoke'}." in said(capsys, "watch", str(tmp_path))
+    assert "expected a RunState row" in said(capsys, "watch", str(tmp_path / "smoke"))
