@@ -38,7 +38,7 @@ def remember(model: Any, n_rows: int, pad_id: int) -> Rows:
 
 
 class PlainRows:
-    """The memory of a Qwen3: each row's tokens stand from place 0 on.
+    """The memory of a Qwen3 or a Llama: each row's tokens stand from place 0 on.
 
     The texts of one pass are laid end to end, so that none is filled up. Prompts that are equal, as those of one task's
     episodes, are read once.
