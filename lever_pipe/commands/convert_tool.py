@@ -81,15 +81,16 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
         raise ConfigError(f"{path}: expected the library gguf, which reads it", found="none", do=remedy)
     if folder.exists():
         _refuse(f"{folder}: expected a folder to be made", "one that is there", "Name another, or remove it.")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()
     template = chat_template.read_text(encoding="utf-8") if chat_template else None
     options: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
     with readable(path, "GGUF file"):
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
-        model, info = AutoModelForCausalLM.from_pretrained(
-            path.parent, dtype=torch.float32, output_loading_info=True, **options
-        )
+        options |= {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
+        model, info = AutoModelForCausalLM.from_pretrained(path.parent, output_loading_info=True, **options)
     require_loaded(path, model, info)
 
     def fill(place: Path) -> None:

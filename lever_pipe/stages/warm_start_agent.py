@@ -14,6 +14,7 @@ from lever_pipe.experiment.agent_stage_configs import WarmStartAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output, Outputs
 from lever_pipe.intention.agent.policy import build_tiny, load_policy, policy_folder, save_policy_files
+from lever_pipe.intention.agent.processes import join
 from lever_pipe.intention.agent.warm_start import Demonstrator, draw_batches, imitate
 from lever_pipe.intention.codecs.protocol import ChatCodec
 from lever_pipe.intention.codecs.word import WordCodec
@@ -42,14 +43,14 @@ def warm_start_agent(
         DataError: tasks of another world.
         TrainingError: a loss or a gradient is not finite.
     """
-    device = execution.prepare(runtime)
+    processes = join(execution.prepare(runtime), config.policy.model.dtype)
     model, chat = _of_folder(policy_folder(start), config) if start else _tiny(config)
-    model.to(device)
+    processes.place(model)
     user = rule.load(Simulator(kind="rule"), AgentExecution())
     max_context = config.policy.model.max_context
     demonstrator = Demonstrator(chat, user, config.environment, config.warm_start, max_context=max_context)
     batches = draw_batches(demonstrator, storage.read_rows(train_tasks, Task), config.warm_start)
-    steps = imitate(model, batches, config.warm_start, pad_id=chat.pad_id)
+    steps = imitate(model, batches, config.warm_start, pad_id=chat.pad_id, computing=processes.computing)
     rows = [StepRow(step=number, values=values) for number, values in enumerate(steps, start=1)]
     save_policy_files((weights, settings, *codec), model, chat)
     storage.write_rows(metrics, rows)

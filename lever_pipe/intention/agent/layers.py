@@ -63,6 +63,32 @@ def causal(_: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places
     return read if wanted is None else read[wanted]
 
 
+def branching(n_shared: int, n_texts: int) -> Attend:
+    """Return the attention of one row that holds what n texts begin with, and behind it what each goes on with.
+
+    Args:
+        n_shared: places of the beginning; the rest of the row is n texts of one width.
+        n_texts: each of them reads the beginning and itself.
+    """
+
+    def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places | None) -> Tensor:
+        def ends(states: Tensor) -> Tensor:
+            return states[0, n_shared:].unflatten(0, (n_texts, -1))
+
+        def whole(states: Tensor) -> Tensor:
+            return torch.cat([states[:, :n_shared].expand(n_texts, -1, -1, -1), ends(states)], dim=1).transpose(1, 2)
+
+        q = ends(queries).transpose(1, 2)
+        width = q.shape[2]
+        mask = torch.ones(width, n_shared + width, dtype=torch.bool, device=q.device).tril(n_shared)
+        read = scaled_dot_product_attention(q, whole(keys), whole(values), attn_mask=mask, enable_gqa=True)
+        start = causal(layer, *(states[:, :n_shared] for states in (queries, keys, values)), None)
+        found = torch.cat([start, read.transpose(1, 2).flatten(2).flatten(0, 1)[None]], dim=1)
+        return found if wanted is None else found[wanted]
+
+    return attend
+
+
 def _heads(module: Any, normed: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values of an attention module; a Llama's has no norms of its own."""
     shape = (*normed.shape[:-1], -1, module.head_dim)

@@ -7,7 +7,8 @@ stops early. So the policy that imitates it calls the tool at all, and leaves ro
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -112,6 +113,8 @@ LONGEST_PER_ROW = 2
 """Width of a packed row in longest dialogues: wide enough to fill up, too narrow for attention to weigh."""
 
 Batch = Sequence[Demonstration]
+Computing = Callable[[], AbstractContextManager[None]]
+"""Makes the context of a forward pass (`Processes.computing`)."""
 
 
 def draw_batches(demonstrator: Demonstrator, tasks: Sequence[Task], config: WarmStart) -> Iterator[Batch]:
@@ -121,7 +124,9 @@ def draw_batches(demonstrator: Demonstrator, tasks: Sequence[Task], config: Warm
         yield [demonstrator.hold(tasks[int(rng.integers(len(tasks)))], rng) for _ in range(config.batch)]
 
 
-def imitate(model: Any, batches: Iterator[Batch], config: WarmStart, *, pad_id: int) -> Iterator[dict[str, float]]:
+def imitate(
+    model: Any, batches: Iterator[Batch], config: WarmStart, *, pad_id: int, computing: Computing = nullcontext
+) -> Iterator[dict[str, float]]:
     """Train a model to say what the demonstrators say; yield loss, learning rate and gradient norm of each step.
 
     The loss is the mean cross-entropy of a batch's agent tokens. A model folder is trained in micro-batches, and its
@@ -132,6 +137,7 @@ def imitate(model: Any, batches: Iterator[Batch], config: WarmStart, *, pad_id: 
         batches: `config.steps` of them.
         config: optimiser settings.
         pad_id: token that fills short dialogues.
+        computing: of micro-batches.
 
     Raises:
         TrainingError: a loss or a gradient is not finite.
@@ -153,8 +159,10 @@ def imitate(model: Any, batches: Iterator[Batch], config: WarmStart, *, pad_id: 
             began = time.perf_counter()
             for parameter in parameters:
                 parameter.grad = None
-            parts = [imitation_loss(model, batch, pad_id=pad_id)] if size is None else in_parts(model, batch, pad_id, size)
-            loss = sum(map(_backward, parts))
+            if size is None:
+                loss = _backward(imitation_loss(model, batch, pad_id=pad_id))
+            else:
+                loss = sum(map(_backward, in_parts(model, batch, pad_id, size, computing)))
             norm = float(nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM))
             values = {"loss": loss, "learning_rate": optimiser.learning_rate, "grad_norm": norm}
             where = f"the warm start, step {step + 1}: "
@@ -173,7 +181,7 @@ def _backward(loss: Tensor) -> float:
     return float(loss.detach())
 
 
-def in_parts(model: Any, batch: Batch, pad_id: int, size: int) -> Iterator[Tensor]:
+def in_parts(model: Any, batch: Batch, pad_id: int, size: int, computing: Computing = nullcontext) -> Iterator[Tensor]:
     """Yield parts [] of the batch's `imitation_loss`, of at most `size` dialogues of similar length each.
 
     Only the logits of agent tokens are made: those of a large vocabulary would take more memory than all layers.
@@ -182,7 +190,8 @@ def in_parts(model: Any, batch: Batch, pad_id: int, size: int) -> Iterator[Tenso
     for indices in cut([len(each.tokens) for each in batch], size):
         tokens = [torch.tensor(batch[i].tokens) for i in indices]
         places = [torch.tensor(batch[i].is_agent).nonzero().flatten() for i in indices]
-        scored = score(model, tokens, places, pad_id=pad_id, temperature=1.0, entropies=False)
+        with computing():
+            scored = score(model, tokens, places, pad_id=pad_id, temperature=1.0, entropies=False)
         yield -scored.log_probs.sum() / n_targets
 
 

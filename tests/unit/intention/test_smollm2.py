@@ -7,8 +7,8 @@ takes seconds: the folder's model is tiny and random, and is taught to call the 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ import torch
 import yaml
 from agent_doubles import player_of, rule_user
 from endpoint_double import Act, Double, say, serve
+from snakemake.utils import update_config
 from tiny_tokenizer import tiny_tokenizer
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, ConfigError
-from lever_pipe.base.model_folders import faults_of, load_strictly
+from lever_pipe.base.model_folders import faults_of
 from lever_pipe.commands.convert_tool import convert_gguf
 from lever_pipe.experiment.agent_config import AgentExecution, Connection, Environment, SyntheticTasks, TinyQwen3
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig, WarmStartAgentConfig
@@ -43,22 +44,17 @@ from lever_pipe.stages.train_agent import train_agent
 from lever_pipe.stages.warm_start_agent import warm_start_agent
 
 ROOT = Path(__file__).parents[3]
-CONFIG = ROOT / "config/intention_smollm2.yaml"
 TASKS = synthetic.read(SyntheticTasks(n_train=4, n_val=2, n_test=2))
 CALL = ToolCall("action", "what about budget and date")
 PARAMETERS = 134_515_008  # as the model is published
 
 
-def laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    both = {key: laid_over(below[key], above[key]) for key in below.keys() & above.keys() if isinstance(above[key], dict)}
-    return {**below, **above, **both}
-
-
 def experiment(**changes: Any) -> Experiment:
     values: dict[str, Any] = {}
-    for path in (ROOT / "config.yaml", CONFIG):
-        values = laid_over(values, yaml.safe_load(path.read_text()))
-    return parse_experiment(laid_over(values, {"intention": changes}))
+    for name in ("config.yaml", "config/intention_smollm2.yaml"):
+        update_config(values, yaml.safe_load((ROOT / name).read_text()))
+    update_config(values, {"intention": changes})
+    return parse_experiment(values)
 
 
 # --- the real model
@@ -160,7 +156,7 @@ def test_a_gguf_needs_a_place_and_nothing_else_has_one(tmp_path: Path, capsys: p
 def test_each_fault_of_a_gguf_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "m.gguf"
     broken.write_bytes(b"GGUF" + bytes(40))
-    if "gguf" in sys.modules or __import__("importlib.util").util.find_spec("gguf"):
+    if find_spec("gguf"):
         with pytest.raises(CheckpointError, match=r"m\.gguf: expected a readable GGUF file"):
             convert_gguf(broken, tmp_path / "new")
         with pytest.raises(CheckpointError, match="expected a folder to be made; found one that is there"):
@@ -229,7 +225,7 @@ def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Pat
 def _train(place: Path, start: tuple[Path, ...], found: Experiment, double: Double) -> StepRow:
     config = plan.stage_config(found, "train_agent", {"arm": "kl", "seed": "0"})
     assert isinstance(config, TrainAgentConfig)
-    run = place / "run"
+    run, asking = place / "run", AgentExecution(connection=Connection(base_url=double.url))
     names = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl", "episodes": "episodes.jsonl"}
     train_agent(
         train_tasks=place / "train.jsonl",
@@ -242,7 +238,7 @@ def _train(place: Path, start: tuple[Path, ...], found: Experiment, double: Doub
         done=run / "done.json",
         **{name: run / file for name, file in names.items()},
         config=config,
-        runtime=Runtime(agent=AgentExecution(connection=Connection(base_url=double.url)).model_dump_json(), code="test"),
+        runtime=Runtime(agent=asking.model_dump_json(), code="test"),
     )
     (row,) = storage.read_rows(run / "metrics.jsonl", StepRow)
     return row
