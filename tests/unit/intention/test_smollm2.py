@@ -189,10 +189,10 @@ def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Pat
     sizes = TinyQwen3(hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32, mlp=128, positions=2048)
     save_policy(tmp_path / "model", build_tiny(sizes, tokenizer.vocabulary_size, 0), tokenizer)
     found = experiment(
-        model={"folder": str(tmp_path / "model"), "max_context": 1600, "max_new_tokens": 120},
+        model={"folder": str(tmp_path / "model"), "dtype": "float32", "max_context": 1600, "max_new_tokens": 120},
         simulator={"kind": "openai"},
         environment={"max_turns": 1},
-        warm_start={"steps": 60, "batch": 4, "learning_rate": 1e-2, "early_stop": 0.0},
+        warm_start={"steps": 90, "batch": 6, "learning_rate": 1e-2, "early_stop": 0, "double": 0, "irrelevant": 0},
         grpo={"steps": 1, "prompts": 2, "group": 2, "micro_batch": 2},
         evaluation={"every": 1},
     )
@@ -212,6 +212,7 @@ def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Pat
         config=teaching,
     )
     steps = storage.read_rows(tmp_path / "warm.jsonl", StepRow)
+    print([round(x.values["loss"],3) for x in steps][::8])
     assert steps[-1].values["loss"] < 0.5 < 4 < steps[0].values["loss"]
     assert hf.load(policy).prompt(TASKS.train[0]) == tokenizer.prompt(TASKS.train[0])
     with serve(always=answered()) as double:

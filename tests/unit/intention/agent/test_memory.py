@@ -44,7 +44,9 @@ def llama(kv_heads: int = 1) -> Any:
 
 
 def qwen2() -> Any:
-    return rowwise(Qwen2ForCausalLM(Qwen2Config(vocab_size=CODEC.vocabulary_size, **SIZES)).eval())
+    return rowwise(
+        Qwen2ForCausalLM(Qwen2Config(vocab_size=CODEC.vocabulary_size, num_key_value_heads=1, **SIZES)).eval()
+    )
 
 
 @contextmanager
