@@ -363,10 +363,15 @@ class Intention(Section):
             yield ("simulator", "kind"), f"{fault} Name openai, record or replay, or set tasks.source to synthetic."
 
     @rule
-    def _the_demonstrator_knows_the_tasks(self) -> Iterator[Fault]:
-        if self.warm_start.folder_micro_batch is not None and self.tasks.source in WRITTEN_TASKS:
-            fault = f"must be null with tasks.source={self.tasks.source!r}, whose tasks nobody demonstrates."
-            yield ("warm_start", "folder_micro_batch"), f"{fault} Drop it, or set tasks.source to synthetic."
+    def _a_folder_that_is_warmed_up_has_demonstrations(self) -> Iterator[Fault]:
+        if self.warm_start.folder_micro_batch is None:
+            return
+        place = ("warm_start", "folder_micro_batch")
+        if (source := self.tasks.source) in WRITTEN_TASKS:
+            fault = f"must be null with tasks.source={source!r}, whose tasks nobody demonstrates."
+            yield place, f"{fault} Drop it, or set tasks.source to synthetic."
+        if self.engine == "verl":
+            yield place, "must be null with engine='verl', which starts from the folder itself. Drop it."
 
     @rule
     def _arms_differ(self) -> Iterator[Fault]:

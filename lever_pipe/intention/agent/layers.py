@@ -73,7 +73,7 @@ def branching(n_shared: int, n_texts: int) -> Attend:
 
     def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places | None) -> Tensor:
         def ends(states: Tensor) -> Tensor:
-            return states[0, n_shared:].unflatten(0, (n_texts, -1))
+            return states[0, n_shared:].reshape(n_texts, -1, *states.shape[2:])
 
         def whole(states: Tensor) -> Tensor:
             return torch.cat([states[:, :n_shared].expand(n_texts, -1, -1, -1), ends(states)], dim=1).transpose(1, 2)
@@ -82,7 +82,7 @@ def branching(n_shared: int, n_texts: int) -> Attend:
         width = q.shape[2]
         mask = torch.ones(width, n_shared + width, dtype=torch.bool, device=q.device).tril(n_shared)
         read = scaled_dot_product_attention(q, whole(keys), whole(values), attn_mask=mask, enable_gqa=True)
-        start = causal(layer, *(states[:, :n_shared] for states in (queries, keys, values)), None)
+        start = causal(layer, queries[:, :n_shared], keys[:, :n_shared], values[:, :n_shared], None)
         found = torch.cat([start, read.transpose(1, 2).flatten(2).flatten(0, 1)[None]], dim=1)
         return found if wanted is None else found[wanted]
 

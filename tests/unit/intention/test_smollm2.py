@@ -177,6 +177,8 @@ def test_a_folder_is_taken_as_it_is_unless_asked() -> None:
     assert "folder_micro_batch" not in untouched.intention.warm_start.model_dump()
     with pytest.raises(ConfigError, match=r"folder_micro_batch: must be null with tasks\.source='json'"):
         experiment(tasks={"source": "json"}, simulator={"kind": "openai"})
+    with pytest.raises(ConfigError, match="folder_micro_batch: must be null with engine='verl'"):
+        experiment(engine="verl")
 
 
 def answered() -> Act:
@@ -212,7 +214,6 @@ def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Pat
         config=teaching,
     )
     steps = storage.read_rows(tmp_path / "warm.jsonl", StepRow)
-    print([round(x.values["loss"],3) for x in steps][::8])
     assert steps[-1].values["loss"] < 0.5 < 4 < steps[0].values["loss"]
     assert hf.load(policy).prompt(TASKS.train[0]) == tokenizer.prompt(TASKS.train[0])
     with serve(always=answered()) as double:
