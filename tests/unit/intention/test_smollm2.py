@@ -137,7 +137,7 @@ def test_it_is_rolled_out_and_taught_as_every_policy(folder: Path, model: Any) -
     loss.backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter -= 0.05 * parameter.grad
+            parameter -= 1e-3 * parameter.grad
             parameter.grad = None
         (after,) = in_parts(model, batch, codec.pad_id, 1)
     assert float(after) < float(loss.detach())
