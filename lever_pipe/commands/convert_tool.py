@@ -1,6 +1,6 @@
-"""`python -m lever_pipe convert`: write safetensors beside the `.bin` weights of a model folder.
+"""`python -m lever_pipe convert`: write safetensors beside the `.bin` weights of a model folder, or a folder of a GGUF.
 
-Such a file is a pickle. It is read by `torch.load(weights_only=True)`, which builds tensors and plain containers and
+A `.bin` file is a pickle. It is read by `torch.load(weights_only=True)`, which builds tensors and plain containers and
 refuses every other object, and by nothing else in this package; `import_checkpoint` reads through it too. No stage
 opens one, so none can meet one unasked.
 """
@@ -13,6 +13,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,8 +22,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lever_pipe.base import atomic, storage
-from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.model_folders import INDEX, POINTER
+from lever_pipe.base.errors import CheckpointError, ConfigError
+from lever_pipe.base.model_folders import INDEX, POINTER, readable, require_loaded
 from lever_pipe.base.storage import shortened, strict_json
 
 STEM = "pytorch_model"
@@ -42,17 +43,63 @@ ABOUT = """
 Reads pytorch_model.bin, or the shards that pytorch_model.bin.index.json names, one at a time, and writes
 model.safetensors, or shards with their index, beside them; names, values and types of the tensors stay. Where
 config.json ties the output head to the embeddings and the two are one tensor, it is written once, as save_pretrained
-does. The .bin files stay; remove them when the folder loads.
+does. The .bin files stay; remove them when the folder loads. Of a .gguf file it makes a folder: weights in float32,
+which holds what a quantised block stands for exactly, settings, tokenizer and chat template.
 """
 
 
 def main(words: Sequence[str]) -> int:
-    """Convert one folder, print the digest of each file, and return the exit status."""
+    """Convert one folder or file, print the digest of each file made, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m lever_pipe convert", description=ABOUT)
-    parser.add_argument("folder", type=Path, help="a model folder with .bin weights")
-    for path in convert(parser.parse_args(words[1:]).folder):
+    parser.add_argument("source", type=Path, help="a model folder with .bin weights, or a .gguf file")
+    parser.add_argument("--into", type=Path, help="of a .gguf file: the folder to make")
+    parser.add_argument("--chat-template", type=Path, help="of a .gguf file: a Jinja file in place of its template")
+    given = parser.parse_args(words[1:])
+    if (given.source.suffix == ".gguf") != (given.into is not None) or (given.chat_template and not given.into):
+        parser.error("--into FOLDER is for a .gguf file, which needs it; --chat-template FILE goes with it")
+    made = convert_gguf(given.source, given.into, given.chat_template) if given.into else convert(given.source)
+    for path in made:
         sys.stdout.write(f"sha256 {storage.digest(path)}  {path}\n")
     return 0
+
+
+def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) -> list[Path]:
+    """Write the language model of a GGUF file as a model folder, which appears whole or not at all; return its files.
+
+    Args:
+        path: read by transformers and the library `gguf`.
+        folder: to be made.
+        chat_template: a Jinja file in place of the template in the GGUF.
+
+    Raises:
+        CheckpointError: a folder that is there, a file that cannot be read, or one without weights for its settings.
+        ConfigError: the library `gguf` is not installed.
+        OSError: the system refuses.
+    """
+    if find_spec("gguf") is None:
+        remedy = "Install it: pip install 'lever-pipe[gguf]'."
+        raise ConfigError(f"{path}: expected the library gguf, which reads it", found="none", do=remedy)
+    if folder.exists():
+        _refuse(f"{folder}: expected a folder to be made", "one that is there", "Name another, or remove it.")
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    template = chat_template.read_text(encoding="utf-8") if chat_template else None
+    options: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
+    with readable(path, "GGUF file"):
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
+        options |= {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
+        model, info = AutoModelForCausalLM.from_pretrained(path.parent, output_loading_info=True, **options)
+    require_loaded(path, model, info)
+
+    def fill(place: Path) -> None:
+        tokenizer.chat_template = template or tokenizer.chat_template
+        model.save_pretrained(place)
+        tokenizer.save_pretrained(place)
+
+    atomic.write_folder(folder, fill)
+    return sorted(folder.iterdir())
 
 
 def convert(folder: Path) -> list[Path]:

@@ -176,7 +176,7 @@ class AgentModel(Section):
     """The policy that is trained."""
 
     folder: FilePath = "models/Qwen3-8B"
-    """A local folder for `AutoModelForCausalLM`; empty builds the tiny Qwen3 below and warms it up."""
+    """A local folder for `AutoModelForCausalLM`; empty builds the tiny Qwen3 below. `warm_start` warms up either."""
     codec: str = "hf"
     """A member of `lever_pipe/intention/codecs`: how dialogues become tokens."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
@@ -202,6 +202,8 @@ class WarmStart(Section):
     """Chance that it adds a second slot."""
     early_stop: float = Field(0.1, ge=0, le=1)
     """Chance before each turn that it stops."""
+    folder_micro_batch: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
+    """Warms up a model folder, too, with so many dialogues a backward pass; None takes a folder as it is."""
 
 
 def _is_default(value: object) -> bool:
@@ -400,7 +402,7 @@ class Intention(Section):
     environment: Environment = Environment()
     model: AgentModel = AgentModel()
     warm_start: WarmStart = WarmStart()
-    """Of the tiny model only; a model folder is taken as it is."""
+    """Of the tiny model; of a model folder where `folder_micro_batch` says so."""
     grpo: AgentGrpo = AgentGrpo()
     evaluation: AgentEvaluation = AgentEvaluation()
     arms: tuple[AgentArm, ...] = Field(ARMS, min_length=1)
@@ -420,6 +422,11 @@ class Intention(Section):
     def is_world(self) -> bool:
         """Return whether tasks and model are the embedded ones; a folder of words holds a tiny agent of another run."""
         return self.tasks.source == "synthetic" and (not self.model.folder or self.model.codec == WORDS)
+
+    @property
+    def is_taught(self) -> bool:
+        """Return whether every arm starts from what the warm start makes, not from the model folder itself."""
+        return not self.model.folder or self.warm_start.folder_micro_batch is not None
 
     @property
     def model_name(self) -> str:
@@ -460,6 +467,17 @@ class Intention(Section):
         if kind == "rule" and source in WRITTEN_TASKS:
             fault = f"must not be 'rule' with tasks.source={source!r}: that user plays the embedded tasks only."
             yield ("simulator", "kind"), f"{fault} Name openai, record or replay, or set tasks.source to synthetic."
+
+    @rule
+    def _a_folder_that_is_warmed_up_has_demonstrations(self) -> Iterator[Fault]:
+        if self.warm_start.folder_micro_batch is None:
+            return
+        place = ("warm_start", "folder_micro_batch")
+        if (source := self.tasks.source) in WRITTEN_TASKS:
+            fault = f"must be null with tasks.source={source!r}, whose tasks nobody demonstrates."
+            yield place, f"{fault} Drop it, or set tasks.source to synthetic."
+        if self.engine == "verl":
+            yield place, "must be null with engine='verl', which starts from the folder itself. Drop it."
 
     @rule
     def _arms_differ(self) -> Iterator[Fault]:

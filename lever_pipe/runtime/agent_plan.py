@@ -40,6 +40,12 @@ def raw_files(intention: Intention) -> dict[str, list[str]]:
     return {"train_file": [files.train], "val_file": [files.val], "test_file": [files.test], "details": details}
 
 
+def codec_files(intention: Intention) -> tuple[str, ...]:
+    """Return what a policy that the warm start has taught holds beside weights and settings."""
+    of_folder = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+    return of_folder if intention.model.folder else ("words.json",)
+
+
 def execution_of(intention: Intention) -> str:
     """Return the execution settings as the command line takes them."""
     return canonical_json(intention.execution.model_dump(mode="json"))

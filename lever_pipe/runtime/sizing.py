@@ -74,15 +74,15 @@ PRODUCTION_MODEL: Mapping[str, Need] = {
     "train_on_policy_epoch": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
     "answer_prompts": Need(mem_mb=64_000, runtime=1440, threads=8, gpus=1),
     "check_world": Need(mem_mb=64_000, runtime=120, threads=8, gpus=1),
-    "warm_start_agent": WORLD_MODEL,  # always the tiny agent
     # Of 8 B parameters, as Qwen3-8B; three GPUs as in the documents (`_of_agent` sizes others). Each process
     # reads the float32 weights before they are spread, 33 GB each; the main one holds up to 98 GB while it writes a
     # checkpoint. 45 published steps took under 3 minutes each; the native engine is not measured at this size.
     "train_agent": Need(mem_mb=240_000, runtime=1800, threads=24, gpus=3, launcher=FSDP),
+    "warm_start_agent": Need(mem_mb=240_000, runtime=480, threads=8, gpus=1),
     "evaluate_agent": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
     "evaluate_start": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
 }
-AGENT_RULES = ("train_agent", "evaluate_agent", "evaluate_start")
+AGENT_RULES = ("warm_start_agent", "train_agent", "evaluate_agent", "evaluate_start")
 BESIDE_WEIGHTS_MB = 16_000
 """Python, CUDA's own and the episodes of an agent."""
 PRODUCTION_CPU: Mapping[str, Need] = {
@@ -177,8 +177,8 @@ def loaded(experiment: Experiment) -> list[LoadedModel]:
     found += [LoadedModel(key, of.model, ("embed_examples",)) for key, of in encoders.items() if of is not None]
     found += [LoadedModel(key, of.model, asking) for key, of in lvlms.items()]
     if "intention" in experiment.studies and experiment.intention.model.folder:
-        playing = ("train_agent", "evaluate_agent", "evaluate_start")
-        found.append(LoadedModel("intention.model.folder", experiment.intention.model.folder, playing))
+        readers = AGENT_RULES if experiment.intention.is_taught else AGENT_RULES[1:]
+        found.append(LoadedModel("intention.model.folder", experiment.intention.model.folder, readers))
     return found
 
 
@@ -202,7 +202,7 @@ def _of_agent(experiment: Experiment, rule: str) -> Need:
         threads = gpus * need.threads // need.gpus
         mem_mb = need.mem_mb * max(gpus, need.gpus) // need.gpus
         return need._replace(gpus=gpus, threads=threads, mem_mb=mem_mb)
-    of_each = BYTES_OF_TRAINING if need.launcher else BYTES_OF_PLAYING
+    of_each = BYTES_OF_PLAYING if rule.startswith("evaluate") else BYTES_OF_TRAINING
     mem_mb = BESIDE_WEIGHTS_MB + of_each * parameters // 1_000_000
     return need._replace(mem_mb=mem_mb, threads=8, gpus=1, launcher="")
 

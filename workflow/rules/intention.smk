@@ -9,16 +9,24 @@ TASKS = {split: f"{AGENTS}/tasks/{split}.jsonl" for split in ("train", "val", "t
 WARM_START = {
     "weights": f"{AGENTS}/warm_start/policy/model.safetensors",
     "settings": f"{AGENTS}/warm_start/policy/config.json",
-    "words": f"{AGENTS}/warm_start/policy/words.json",
+    "codec": [
+        f"{AGENTS}/warm_start/policy/{name}"
+        for name in agent_plan.codec_files(INTENTION)
+    ],
 }
-START = [] if INTENTION.model.folder else list(WARM_START.values())
+START = (
+    [WARM_START["weights"], WARM_START["settings"], *WARM_START["codec"]]
+    if INTENTION.is_taught
+    else []
+)
 CASSETTE = agent_plan.cassette_of(INTENTION)
 IS_NATIVE = INTENTION.engine == "native"
 INTENTION_REFERENCE = "resources/reference/userrl-published.csv"
 AS_AGENT = ["--agent", agent_plan.execution_of(INTENTION)]
 # The content of a model folder is part of `spec`, and an unfinished checkpoint is nobody's input.
 STATE = {"state": f"{RUN}/state"}
-START_FOLDER = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
+MODEL_FOLDER = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
+START_FOLDER = {} if INTENTION.is_taught else MODEL_FOLDER
 START_TEST = f"{AGENTS}/start"
 # An agent behind a server has its name in the place of an arm's.
 SERVED = f"{AGENTS}/served~{{arm}}"
@@ -45,6 +53,7 @@ use rule stage as prepare_tasks with:
 use rule stage as warm_start_agent with:
     input:
         train_tasks=TASKS["train"],
+        start=[],
     output:
         **WARM_START,
         metrics=f"{AGENTS}/warm_start/metrics.jsonl",
@@ -57,7 +66,7 @@ use rule stage as warm_start_agent with:
     resources:
         **room("warm_start_agent").resources,
     params:
-        **call("warm_start_agent", {}, *AS_AGENT),
+        **call("warm_start_agent", MODEL_FOLDER, *AS_AGENT),
     message:
         "Teach the agent to call its tool"
 

@@ -1,4 +1,4 @@
-"""One pass through the layers of a Qwen3, attention left to the caller.
+"""One pass through the layers of a Qwen3 or a Llama, attention left to the caller.
 
 The stock forward pass makes masks, caches and outputs of every place, whoever reads them. Here the states of wanted
 places alone go through what follows the last attention; a row's numbers are those of the stock pass.
@@ -25,10 +25,10 @@ wanted places) -> what is read at every place [B, L, heads * D], or at the n wan
 
 
 def is_plain(model: Any) -> bool:
-    """Return whether these layers are the model's: a whole Qwen3, not one in parts, which has a class of its own."""
-    from transformers import Qwen3ForCausalLM
+    """Return whether these layers are the model's: a whole one, not one in parts, which has a class of its own."""
+    from transformers import LlamaForCausalLM, Qwen3ForCausalLM
 
-    return type(model) is Qwen3ForCausalLM
+    return type(model) in (LlamaForCausalLM, Qwen3ForCausalLM)
 
 
 def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend, wanted: Places) -> Tensor:
@@ -63,12 +63,39 @@ def causal(_: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places
     return read if wanted is None else read[wanted]
 
 
+def branching(n_shared: int, n_texts: int) -> Attend:
+    """Return the attention of one row that holds what n texts begin with, and behind it what each goes on with.
+
+    Args:
+        n_shared: places of the beginning; the rest of the row is n texts of one width.
+        n_texts: each of them reads the beginning and itself.
+    """
+
+    def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places | None) -> Tensor:
+        def ends(states: Tensor) -> Tensor:
+            return states[0, n_shared:].reshape(n_texts, -1, *states.shape[2:])
+
+        def whole(states: Tensor) -> Tensor:
+            return torch.cat([states[:, :n_shared].expand(n_texts, -1, -1, -1), ends(states)], dim=1).transpose(1, 2)
+
+        q = ends(queries).transpose(1, 2)
+        width = q.shape[2]
+        mask = torch.ones(width, n_shared + width, dtype=torch.bool, device=q.device).tril(n_shared)
+        read = scaled_dot_product_attention(q, whole(keys), whole(values), attn_mask=mask, enable_gqa=True)
+        start = causal(layer, queries[:, :n_shared], keys[:, :n_shared], values[:, :n_shared], None)
+        found = torch.cat([start, read.transpose(1, 2).flatten(2).flatten(0, 1)[None]], dim=1)
+        return found if wanted is None else found[wanted]
+
+    return attend
+
+
 def _heads(module: Any, normed: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values of an attention module."""
+    """Return queries, keys and values of an attention module; a Llama's has no norms of its own."""
     shape = (*normed.shape[:-1], -1, module.head_dim)
-    queries = _rotate(module.q_norm(module.q_proj(normed).view(shape)), rotary)
-    keys = _rotate(module.k_norm(module.k_proj(normed).view(shape)), rotary)
-    return queries, keys, module.v_proj(normed).view(shape)
+    queries, keys = module.q_proj(normed).view(shape), module.k_proj(normed).view(shape)
+    if hasattr(module, "q_norm"):
+        queries, keys = module.q_norm(queries), module.k_norm(keys)
+    return _rotate(queries, rotary), _rotate(keys, rotary), module.v_proj(normed).view(shape)
 
 
 def _rotate(heads: Tensor, rotary: Rotary) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
-from lever_pipe.intention.agent.layers import causal, is_plain, run_layers
+from lever_pipe.intention.agent.layers import branching, causal, is_plain, run_layers
 from lever_pipe.intention.agent.rollout import Episode
 from lever_pipe.losses.credit import (
     group_z_scores,
@@ -20,6 +20,9 @@ from lever_pipe.losses.credit import (
     turn_credits,
 )
 from lever_pipe.losses.tokens import token_entropies, token_log_probs
+
+LEAST_SHARED = 128
+"""Tokens that the texts of one pass begin with alike, from which on these are read once for all of them."""
 
 
 class Scored(NamedTuple):
@@ -62,12 +65,30 @@ def score(
 
 def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Return the logits [1, n, V] before the n places."""
+    n_rows, length = ids_BL.shape
+    n_shared = _shared(ids_BL, columns) if is_plain(model) and not model.is_activation_checkpointing else 0
+    if n_shared >= LEAST_SHARED:
+        first, rest = ids_BL[:1, :n_shared], ids_BL[:, n_shared:]
+        positions_L = torch.arange(length, device=ids_BL.device)
+        positions_1T = torch.cat([positions_L[:n_shared], positions_L[n_shared:].repeat(n_rows)])[None]
+        ids_1T = torch.cat([first, rest.reshape(1, -1)], dim=1)
+        before = torch.zeros_like(rows), columns - 1 + rows * (length - n_shared)
+        hidden_nH = run_layers(model, ids_1T, positions_1T, branching(n_shared, n_rows), before)
+        return torch.as_tensor(model.lm_head(hidden_nH[None]))
     if is_plain(model) and not torch.is_grad_enabled():
         positions_1L = torch.arange(ids_BL.shape[1], device=ids_BL.device)[None]
         hidden_nH = run_layers(model, ids_BL, positions_1L, causal, (rows, columns - 1))
         return torch.as_tensor(model.lm_head(hidden_nH[None]))
     with _only_before(model, rows, columns):
         return torch.as_tensor(model(input_ids=ids_BL, use_cache=False).logits)
+
+
+def _shared(ids_BL: Tensor, columns: Tensor) -> int:
+    """Return how many tokens several rows begin with alike, all of them before the first state that is wanted."""
+    if len(ids_BL) == 1 or not len(columns):
+        return 0
+    alike = int((ids_BL == ids_BL[:1]).all(dim=0).long().cumprod(dim=0).sum())
+    return min(alike, int(columns.min()) - 1)
 
 
 @contextmanager

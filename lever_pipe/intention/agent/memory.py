@@ -38,10 +38,10 @@ def remember(model: Any, n_rows: int, pad_id: int) -> Rows:
 
 
 class PlainRows:
-    """The memory of a Qwen3: each row's tokens stand from place 0 on.
+    """The memory of a Qwen3 or a Llama: each row's tokens stand from place 0 on.
 
     The texts of one pass are laid end to end, so that none is filled up. Prompts that are equal, as those of one task's
-    episodes, are read once.
+    episodes, are read once. Not in inference mode, in which autocast casts all weights anew for each token.
     """
 
     def __init__(self, model: Any, n_rows: int, pad_id: int) -> None:
@@ -50,7 +50,7 @@ class PlainRows:
         self._lengths = [0] * n_rows
         self._states: _States = {}
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def read(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
         """As `Rows` says."""
         if self._states or len(rows) < len(self._lengths):
@@ -62,7 +62,7 @@ class PlainRows:
         self.keep(index)
         return logits_nV[torch.tensor(index, device=logits_nV.device)]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def keep(self, rows: Sequence[int]) -> None:
         """As `Rows` says."""
         self._lengths = [self._lengths[row] for row in rows]

@@ -1,4 +1,4 @@
-"""The warm start of the tiny policy: supervised fine-tuning on dialogues of an imperfect agent that knows the world.
+"""The warm start of a policy: supervised fine-tuning on dialogues of an imperfect agent that knows the world.
 
 The demonstrator mostly asks for a slot that is still hidden, and sometimes wastes a question, asks for two slots or
 stops early. So the policy that imitates it calls the tool at all, and leaves room to learn.
@@ -6,7 +6,9 @@ stops early. So the policy that imitates it calls the tool at all, and leaves ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import Environment, Simulator, WarmStart
+from lever_pipe.intention.agent.lessons import cut, score
 from lever_pipe.intention.codecs.protocol import ChatCodec, ToolCall
 from lever_pipe.intention.environment import IntentionEnv
 from lever_pipe.intention.lexicon import RELEVANT, inquiry
@@ -110,6 +113,8 @@ LONGEST_PER_ROW = 2
 """Width of a packed row in longest dialogues: wide enough to fill up, too narrow for attention to weigh."""
 
 Batch = Sequence[Demonstration]
+Computing = Callable[[], AbstractContextManager[None]]
+"""Makes the context of a forward pass (`Processes.computing`)."""
 
 
 def draw_batches(demonstrator: Demonstrator, tasks: Sequence[Task], config: WarmStart) -> Iterator[Batch]:
@@ -119,20 +124,25 @@ def draw_batches(demonstrator: Demonstrator, tasks: Sequence[Task], config: Warm
         yield [demonstrator.hold(tasks[int(rng.integers(len(tasks)))], rng) for _ in range(config.batch)]
 
 
-def imitate(model: Any, batches: Iterator[Batch], config: WarmStart, *, pad_id: int) -> Iterator[dict[str, float]]:
+def imitate(
+    model: Any, batches: Iterator[Batch], config: WarmStart, *, pad_id: int, computing: Computing = nullcontext
+) -> Iterator[dict[str, float]]:
     """Train a model to say what the demonstrators say; yield loss, learning rate and gradient norm of each step.
 
-    The loss is the mean cross-entropy of a batch's agent tokens.
+    The loss is the mean cross-entropy of a batch's agent tokens. A model folder is trained in micro-batches, and its
+    steps have `tokens_per_second`, too.
 
     Args:
         model: a causal language model, changed in place.
         batches: `config.steps` of them.
         config: optimiser settings.
         pad_id: token that fills short dialogues.
+        computing: of micro-batches.
 
     Raises:
         TrainingError: a loss or a gradient is not finite.
     """
+    size = config.folder_micro_batch
     optimiser = AdamW(model, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
     parameters = list(optimiser.parameters.values())
     model.train()
@@ -146,18 +156,43 @@ def imitate(model: Any, batches: Iterator[Batch], config: WarmStart, *, pad_id: 
                 warmup_steps=config.warmup_steps,
                 minimum=LOWEST_RATE,
             )
-            loss = imitation_loss(model, batch, pad_id=pad_id)
+            began = time.perf_counter()
             for parameter in parameters:
                 parameter.grad = None
-            loss.backward()  # type: ignore[no-untyped-call]
+            if size is None:
+                loss = _backward(imitation_loss(model, batch, pad_id=pad_id))
+            else:
+                loss = sum(map(_backward, in_parts(model, batch, pad_id, size, computing)))
             norm = float(nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM))
-            values = {"loss": float(loss.detach()), "learning_rate": optimiser.learning_rate, "grad_norm": norm}
+            values = {"loss": loss, "learning_rate": optimiser.learning_rate, "grad_norm": norm}
             where = f"the warm start, step {step + 1}: "
             require_finite(values, where=where, do="Lower warm_start.learning_rate.")
             optimiser.step()
+            if size is not None:
+                values["tokens_per_second"] = _length(batch) / (time.perf_counter() - began)
             progress.advance()
             yield values
     model.eval()
+
+
+def _backward(loss: Tensor) -> float:
+    """Add a loss's gradient to the parameters', and return its value."""
+    loss.backward()  # type: ignore[no-untyped-call]
+    return float(loss.detach())
+
+
+def in_parts(model: Any, batch: Batch, pad_id: int, size: int, computing: Computing = nullcontext) -> Iterator[Tensor]:
+    """Yield parts [] of the batch's `imitation_loss`, of at most `size` dialogues of similar length each.
+
+    Only the logits of agent tokens are made: those of a large vocabulary would take more memory than all layers.
+    """
+    n_targets = sum(sum(each.is_agent) for each in batch)
+    for indices in cut([len(each.tokens) for each in batch], size):
+        tokens = [torch.tensor(batch[i].tokens) for i in indices]
+        places = [torch.tensor(batch[i].is_agent).nonzero().flatten() for i in indices]
+        with computing():
+            scored = score(model, tokens, places, pad_id=pad_id, temperature=1.0, entropies=False)
+        yield -scored.log_probs.sum() / n_targets
 
 
 def imitation_loss(model: Any, batch: Batch, *, pad_id: int) -> Tensor:

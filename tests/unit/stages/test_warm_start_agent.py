@@ -20,7 +20,7 @@ TINY = TinyQwen3(hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=24)
 FILES = {
     "weights": "model.safetensors",
     "settings": "config.json",
-    "words": "words.json",
+    "codec": "words.json",
     "metrics": "metrics.jsonl",
 }
 
@@ -38,12 +38,13 @@ def run(folder: Path, **values: Any) -> tuple[StepRow, dict[str, Path]]:
     folder.mkdir()
     storage.write_rows(folder / "tasks.jsonl", TASKS)
     files = {name: folder / file for name, file in FILES.items()}
-    return warm_start_agent(train_tasks=folder / "tasks.jsonl", **files, config=config(**values)), files
+    given: dict[str, Any] = {**files, "codec": (files["codec"],), "start": ()}
+    return warm_start_agent(train_tasks=folder / "tasks.jsonl", **given, config=config(**values)), files
 
 
 def test_the_files_are_a_policy_with_its_history(tmp_path: Path) -> None:
     row, files = run(tmp_path / "a")
-    folder = policy_folder((files["weights"], files["settings"], files["words"]))
+    folder = policy_folder((files["weights"], files["settings"], files["codec"]))
     model = load_policy(folder, "float32")
     assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, word.load(folder).vocabulary_size)
     rows = storage.read_rows(files["metrics"], StepRow)
@@ -59,7 +60,7 @@ def test_nothing_else_is_written(tmp_path: Path) -> None:
 
 def test_the_same_job_twice_writes_the_same_bits(tmp_path: Path) -> None:
     (_, first), (_, second) = run(tmp_path / "a"), run(tmp_path / "b")
-    for name in ("weights", "settings", "words", "metrics"):
+    for name in ("weights", "settings", "codec", "metrics"):
         assert first[name].read_bytes() == second[name].read_bytes(), name
 
 

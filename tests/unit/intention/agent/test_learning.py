@@ -48,9 +48,10 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     warm_start_agent(
         train_tasks=folder / "train.jsonl",
+        start=(),
         weights=folder / "policy" / "model.safetensors",
         settings=folder / "policy" / "config.json",
-        words=folder / "policy" / "words.json",
+        codec=(folder / "policy" / "words.json",),
         metrics=folder / "metrics.jsonl",
         config=warm_start,
     )

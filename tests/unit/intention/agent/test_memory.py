@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from agent_doubles import CODEC
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.experiment.agent_config import TinyQwen3
@@ -35,9 +35,18 @@ def qwen3(**sizes: int) -> Any:
     return build_tiny(TinyQwen3(**sizes), CODEC.vocabulary_size, 0)
 
 
-def llama() -> Any:
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return rowwise(LlamaForCausalLM(LlamaConfig(vocab_size=CODEC.vocabulary_size, **sizes)).eval())
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+def llama(kv_heads: int = 1) -> Any:
+    settings = LlamaConfig(vocab_size=CODEC.vocabulary_size, num_key_value_heads=kv_heads, **SIZES)
+    return rowwise(LlamaForCausalLM(settings).eval())
+
+
+def qwen2() -> Any:
+    return rowwise(
+        Qwen2ForCausalLM(Qwen2Config(vocab_size=CODEC.vocabulary_size, num_key_value_heads=1, **SIZES)).eval()
+    )
 
 
 @contextmanager
@@ -55,7 +64,11 @@ def logits_behind(model: Any, text: Sequence[int]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "make", [qwen3, lambda: qwen3(layers=3, heads=4, kv_heads=4), lambda: qwen3(layers=1, heads=6, kv_heads=2), llama]
+    "make",
+    [
+        *(qwen3, lambda: qwen3(layers=3, heads=4, kv_heads=4), lambda: qwen3(layers=1, heads=6, kv_heads=2)),
+        *(llama, lambda: llama(2), qwen2),
+    ],
 )
 def test_rows_read_what_a_plain_forward_pass_reads(make: Any) -> None:
     model = make()
@@ -92,21 +105,23 @@ def test_a_row_does_not_depend_on_who_reads_beside_it() -> None:
     assert torch.allclose(both.read([0], [[8]]), alone.read([0], [[8]]), rtol=0, atol=1e-6)
 
 
-def test_only_a_whole_qwen3_is_run_layer_by_layer() -> None:
-    class Parts(type(qwen3())):  # type: ignore[misc]
+@pytest.mark.parametrize("make", [qwen3, llama])
+def test_only_whole_models_of_known_layers_are_run_layer_by_layer(make: Any) -> None:
+    class Parts(type(make())):  # type: ignore[misc]
         """As a model becomes that is spread over devices."""
 
-    model = qwen3()
+    model = make()
     assert is_plain(model)
     assert isinstance(remember(model, 1, 0), PlainRows)
     model.__class__ = Parts
-    for other in (model, llama()):
+    for other in (model, qwen2()):
         assert not is_plain(other)
         assert isinstance(remember(other, 1, 0), StockRows)
 
 
-def test_scores_without_gradients_are_the_bits_of_those_with_and_end_at_the_chosen_places() -> None:
-    model = qwen3()
+@pytest.mark.parametrize("make", [qwen3, llama])
+def test_scores_without_gradients_are_the_bits_of_those_with_and_end_at_the_chosen_places(make: Any) -> None:
+    model = make()
     sequences = [torch.tensor([5, 6, 7, 8, 9, 1, 2, 3]), torch.tensor([9, 1, 2, 3, 9])]
     places = [torch.tensor([3, 7]), torch.tensor([1, 4, 3])]
     seen: list[int] = []

@@ -26,6 +26,7 @@ from lever_pipe.intention.agent.warm_start import (
     draw_batches,
     imitate,
     imitation_loss,
+    in_parts,
     pack,
 )
 from lever_pipe.intention.environment import ceiling
@@ -63,6 +64,17 @@ def test_packed_dialogues_have_the_loss_and_gradient_of_single_ones() -> None:
     # float32 sums in another order.
     assert float(packed.detach()) == pytest.approx(float(single.detach()), abs=1e-5)
     for ours, theirs in zip(gradients(model, packed), gradients(model, single), strict=True):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
+def test_micro_batches_have_the_loss_and_gradient_of_the_whole(size: int) -> None:
+    model = tiny()
+    parts, single = list(in_parts(model, BATCH, 0, size)), one_by_one(model, BATCH)
+    assert len(parts) == math.ceil(len(BATCH) / size)
+    # float32 sums in another order.
+    assert float(sum(parts).detach()) == pytest.approx(float(single.detach()), abs=1e-5)  # type: ignore[union-attr]
+    for ours, theirs in zip(gradients(model, sum(parts)), gradients(model, single), strict=True):  # type: ignore[arg-type]
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
@@ -158,6 +170,17 @@ def test_imitation_lowers_the_loss() -> None:
     assert steps[0]["loss"] == pytest.approx(math.log(63), abs=0.3)  # a random policy is nearly uniform
     assert steps[-1]["loss"] < 1.5
     assert not model.training
+
+
+def test_micro_batches_teach_the_same_and_tell_their_speed() -> None:
+    config = WarmStart(steps=3, batch=5, warmup_steps=1)
+    (whole, steps), (parted, told) = imitated(config), imitated(config.model_copy(update={"folder_micro_batch": 2}))
+    for step, other in zip(steps, told, strict=True):
+        assert other.pop("tokens_per_second") > 0
+        assert other == pytest.approx(step, abs=1e-5)
+    # Adam turns a gradient near 0 that rounding has turned round into a whole step.
+    for one, two in zip(whole.parameters(), parted.parameters(), strict=True):
+        assert float((one - two).detach().abs().mean()) < 1e-5
 
 
 def test_a_large_gradient_is_clipped_and_its_norm_kept() -> None:

@@ -1,0 +1,246 @@
+"""A real pretrained agent: SmolLM2-135M from its GGUF through the codec, the rollout and the warm start.
+
+And the way of `config/intention_smollm2.yaml` from a folder to a trained policy, with a served user, at a size that
+takes seconds: the folder's model is tiny and random, and is taught to call the tool.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from agent_doubles import player_of, rule_user
+from endpoint_double import Act, Double, say, serve
+from snakemake.utils import update_config
+from tiny_tokenizer import tiny_tokenizer
+
+from lever_pipe.__main__ import main
+from lever_pipe.base import storage
+from lever_pipe.base.errors import CheckpointError, ConfigError
+from lever_pipe.base.model_folders import faults_of
+from lever_pipe.commands.convert_tool import convert_gguf
+from lever_pipe.experiment.agent_config import AgentExecution, Connection, Environment, SyntheticTasks, TinyQwen3
+from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig, WarmStartAgentConfig
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.intention.agent.layers import is_plain
+from lever_pipe.intention.agent.policy import build_tiny, load_policy, save_policy
+from lever_pipe.intention.agent.rollout import EpisodeRequest
+from lever_pipe.intention.agent.warm_start import Demonstrator, in_parts
+from lever_pipe.intention.codecs import hf
+from lever_pipe.intention.codecs.hf import HfCodec
+from lever_pipe.intention.codecs.protocol import ToolCall
+from lever_pipe.intention.records import EpisodeRow, StepRow
+from lever_pipe.intention.sources import synthetic
+from lever_pipe.runtime import agent_plan, plan
+from lever_pipe.stages.train_agent import train_agent
+from lever_pipe.stages.warm_start_agent import warm_start_agent
+
+ROOT = Path(__file__).parents[3]
+TASKS = synthetic.read(SyntheticTasks(n_train=4, n_val=2, n_test=2))
+CALL = ToolCall("action", "what about budget and date")
+PARAMETERS = 134_515_008  # as the model is published
+
+
+def experiment(**changes: Any) -> Experiment:
+    values: dict[str, Any] = {}
+    for name in ("config.yaml", "config/intention_smollm2.yaml"):
+        update_config(values, yaml.safe_load((ROOT / name).read_text()))
+    update_config(values, {"intention": changes})
+    return parse_experiment(values)
+
+
+# --- the real model
+
+
+@pytest.fixture(scope="module")
+def gguf(real_parts: Callable[[str], Path]) -> Path:
+    pytest.importorskip("gguf")
+    return real_parts("smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="module")
+def folder(gguf: Path, real_parts: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("models") / "SmolLM2-135M-Instruct"
+    template = str(real_parts("chat-templates") / "qwen2_5.jinja")
+    assert main(["convert", str(gguf), "--into", str(made), "--chat-template", template]) == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Any:
+    return load_policy(folder, "float32")
+
+
+def unpacked(blocks: np.ndarray) -> np.ndarray:
+    """Return the values of Q4_1 blocks, 20 bytes each: scale, minimum, and 32 nibbles, the low ones first."""
+    scale, minimum = (blocks[:, at : at + 2].copy().view(np.float16).astype(np.float32) for at in (0, 2))
+    nibbles = np.concatenate([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], axis=1)
+    return scale * nibbles + minimum
+
+
+def test_the_folder_holds_what_the_quantised_file_stands_for_and_shared_weights_once(gguf: Path, folder: Path) -> None:
+    from gguf import GGUFReader
+    from safetensors import safe_open
+
+    assert faults_of(folder, files=("config.json", "tokenizer.json", "chat_template.jinja")) == []
+    stored = {tensor.name: tensor for tensor in GGUFReader(gguf).tensors}
+    with safe_open(folder / "model.safetensors", "pt") as found:
+        names = list(found.keys())
+        assert sum(found.get_tensor(name).numel() for name in names) == PARAMETERS
+        assert not any("lm_head" in name for name in names)
+        mlp, norm = (found.get_tensor(f"model.layers.7.{name}.weight") for name in ("mlp.up_proj", "input_layernorm"))
+    source = stored["blk.7.ffn_up.weight"]
+    assert source.tensor_type.name == "Q4_1"
+    assert np.array_equal(mlp.numpy().reshape(-1, 32), unpacked(np.asarray(source.data).reshape(-1, 20)))
+    assert np.array_equal(norm.numpy(), stored["blk.7.attn_norm.weight"].data)
+
+
+def test_it_speaks_sense_and_its_tokens_are_read_back(folder: Path, model: Any) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    for text in ("Plan a trip for 4 people, 2027-06-01.", "äöü 漢字 \n\t  <b>", hf.SYSTEM):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What is the capital of France?"}], add_generation_prompt=True, return_tensors="pt"
+    )
+    said = model.generate(**asked, max_new_tokens=12, do_sample=False)[0, asked["input_ids"].shape[1] :]
+    assert "Paris" in tokenizer.decode(said)
+
+
+def test_it_is_rolled_out_and_taught_as_every_policy(folder: Path, model: Any) -> None:
+    assert is_plain(model)
+    codec = hf.load(folder)
+    assert codec.parse(codec.call(CALL)).calls == (CALL,)
+    rules = experiment().intention
+    assert len(codec.call(CALL)) <= rules.model.max_new_tokens
+    player = player_of(model, codec=codec, environment=Environment(max_turns=1), max_context=1024, max_new_tokens=6)
+    (first, second) = player.play([EpisodeRequest(TASKS.train[0], 0, n, (0, "test", n)) for n in range(2)]).episodes
+    assert first.tokens[: first.n_prompt] == second.tokens[: first.n_prompt] == codec.prompt(TASKS.train[0])
+    with torch.no_grad():
+        log_probs = model(input_ids=torch.tensor([first.tokens])).logits[0, :-1].log_softmax(-1)
+    expected = [float(log_probs[i - 1, t]) for i, t in enumerate(first.tokens) if first.is_agent[i]]
+    assert first.log_probs == pytest.approx(expected, abs=1e-3)  # float32, 30 layers
+
+    one_turn = rules.environment.model_copy(update={"max_turns": 1})
+    maker = Demonstrator(codec, rule_user(), one_turn, rules.warm_start, max_context=rules.model.max_context)
+    batch = [maker.hold(TASKS.train[0], np.random.default_rng(0))]
+    (loss,) = in_parts(model, batch, codec.pad_id, 1)
+    loss.backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 1e-3 * parameter.grad
+            parameter.grad = None
+        (after,) = in_parts(model, batch, codec.pad_id, 1)
+    assert float(after) < float(loss.detach())
+
+
+# --- what is refused
+
+
+def test_a_gguf_needs_a_place_and_nothing_else_has_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["a.gguf"], [str(tmp_path), "--into", "b"], [str(tmp_path), "--chat-template", "c"]):
+        with pytest.raises(SystemExit):
+            main(["convert", *words])
+        assert "--into FOLDER is for a .gguf file" in capsys.readouterr().err
+
+
+def test_each_fault_of_a_gguf_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "m.gguf"
+    broken.write_bytes(b"GGUF" + bytes(40))
+    if find_spec("gguf"):
+        with pytest.raises(CheckpointError, match=r"m\.gguf: expected a readable GGUF file"):
+            convert_gguf(broken, tmp_path / "new")
+        with pytest.raises(CheckpointError, match="expected a folder to be made; found one that is there"):
+            convert_gguf(broken, tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+    monkeypatch.setattr("lever_pipe.commands.convert_tool.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"expected the library gguf.*pip install 'lever-pipe\[gguf\]'"):
+        convert_gguf(broken, tmp_path / "new")
+
+
+# --- a folder that is taught, and a served user
+
+
+def test_a_folder_is_taken_as_it_is_unless_asked() -> None:
+    untouched = experiment(warm_start={"folder_micro_batch": None})
+    assert (untouched.intention.is_taught, experiment().intention.is_taught) == (False, True)
+    # At its default the key is no part of an identity: the tiny model's warm start stays what it was.
+    assert "folder_micro_batch" not in untouched.intention.warm_start.model_dump()
+    with pytest.raises(ConfigError, match=r"folder_micro_batch: must be null with tasks\.source='json'"):
+        experiment(tasks={"source": "json"}, simulator={"kind": "openai"})
+    with pytest.raises(ConfigError, match="folder_micro_batch: must be null with engine='verl'"):
+        experiment(engine="verl")
+
+
+def answered() -> Act:
+    """Be a user who says yes, and a judge to whom each question uncovers the first detail that is left."""
+    return say(json.dumps({"response": "soon", "analysis": "", "is_task_related": True, "covered_detail_indices": [0]}))
+
+
+def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Path) -> None:
+    tokenizer = HfCodec(tiny_tokenizer(), "tiny")
+    sizes = TinyQwen3(hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32, mlp=128, positions=2048)
+    save_policy(tmp_path / "model", build_tiny(sizes, tokenizer.vocabulary_size, 0), tokenizer)
+    found = experiment(
+        model={"folder": str(tmp_path / "model"), "dtype": "float32", "max_context": 1600, "max_new_tokens": 120},
+        simulator={"kind": "openai"},
+        environment={"max_turns": 1},
+        warm_start={"steps": 90, "batch": 6, "learning_rate": 1e-2, "early_stop": 0, "double": 0, "irrelevant": 0},
+        grpo={"steps": 1, "prompts": 2, "group": 2, "micro_batch": 2},
+        evaluation={"every": 1},
+    )
+    for name in ("train", "val"):
+        storage.write_rows(tmp_path / f"{name}.jsonl", getattr(TASKS, name)[:2])
+    teaching = plan.stage_config(found, "warm_start_agent", {})
+    assert isinstance(teaching, WarmStartAgentConfig)
+    policy = tmp_path / "policy"
+    files = [policy / name for name in ("model.safetensors", "config.json", *agent_plan.codec_files(found.intention))]
+    warm_start_agent(
+        train_tasks=tmp_path / "train.jsonl",
+        start=(tmp_path / "model",),
+        weights=files[0],
+        settings=files[1],
+        codec=tuple(files[2:]),
+        metrics=tmp_path / "warm.jsonl",
+        config=teaching,
+    )
+    steps = storage.read_rows(tmp_path / "warm.jsonl", StepRow)
+    assert steps[-1].values["loss"] < 0.5 < 4 < steps[0].values["loss"]
+    assert hf.load(policy).prompt(TASKS.train[0]) == tokenizer.prompt(TASKS.train[0])
+    with serve(always=answered()) as double:
+        row = _train(tmp_path, tuple(files), found, double)
+    told = storage.read_rows(tmp_path / "run/episodes.jsonl", EpisodeRow)
+    assert row.values["simulator_requests"] > 0 == row.values["simulator_failures"]
+    assert max(sum(each.rewards) for each in told) > 0
+    assert len(double.requests) >= row.values["simulator_requests"]
+
+
+def _train(place: Path, start: tuple[Path, ...], found: Experiment, double: Double) -> StepRow:
+    config = plan.stage_config(found, "train_agent", {"arm": "kl", "seed": "0"})
+    assert isinstance(config, TrainAgentConfig)
+    run, asking = place / "run", AgentExecution(connection=Connection(base_url=double.url))
+    names = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl", "episodes": "episodes.jsonl"}
+    train_agent(
+        train_tasks=place / "train.jsonl",
+        val_tasks=place / "val.jsonl",
+        start=start,
+        cassette=(),
+        state=run / "state",
+        last=run / "last",
+        best=run / "best",
+        done=run / "done.json",
+        **{name: run / file for name, file in names.items()},
+        config=config,
+        runtime=Runtime(agent=asking.model_dump_json(), code="test"),
+    )
+    (row,) = storage.read_rows(run / "metrics.jsonl", StepRow)
+    return row
