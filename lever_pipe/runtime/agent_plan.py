@@ -10,7 +10,15 @@ from lever_pipe.base.contents import model_identity
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.sections import Section
-from lever_pipe.experiment.agent_config import SCHEDULES, AgentArm, AgentGrpo, Intention, ServedAgent, SyntheticTasks
+from lever_pipe.experiment.agent_config import (
+    SCHEDULES,
+    WORDS,
+    AgentArm,
+    AgentGrpo,
+    Intention,
+    ServedAgent,
+    SyntheticTasks,
+)
 from lever_pipe.experiment.agent_stage_configs import AgentRun, PolicyConfig
 from lever_pipe.experiment.config import swept
 from lever_pipe.experiment.stage_configs import ClaimArm
@@ -43,7 +51,7 @@ def raw_files(intention: Intention) -> dict[str, list[str]]:
 def codec_files(intention: Intention) -> tuple[str, ...]:
     """Return what a policy that the warm start has taught holds beside weights and settings."""
     of_folder = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
-    return of_folder if intention.model.folder else ("words.json",)
+    return of_folder if intention.model.folder and intention.model.codec != WORDS else ("words.json",)
 
 
 def execution_of(intention: Intention) -> str:
