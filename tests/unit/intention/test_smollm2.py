@@ -120,8 +120,7 @@ def test_it_is_rolled_out_and_taught_as_every_policy(folder: Path, model: Any) -
     assert is_plain(model)
     codec = hf.load(folder)
     assert codec.parse(codec.call(CALL)).calls == (CALL,)
-    rules = experiment().intention
-    assert len(codec.call(CALL)) <= rules.model.max_new_tokens
+    assert len(codec.call(CALL)) <= (rules := experiment().intention).model.max_new_tokens
     player = player_of(model, codec=codec, environment=Environment(max_turns=1), max_context=1024, max_new_tokens=6)
     (first, second) = player.play([EpisodeRequest(TASKS.train[0], 0, n, (0, "test", n)) for n in range(2)]).episodes
     assert first.tokens[: first.n_prompt] == second.tokens[: first.n_prompt] == codec.prompt(TASKS.train[0])
@@ -214,6 +213,7 @@ def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Pat
     )
     steps = storage.read_rows(tmp_path / "warm.jsonl", StepRow)
     assert steps[-1].values["loss"] < 0.5 < 4 < steps[0].values["loss"]
+    assert all(step.values["tokens_per_second"] > 0 for step in steps)
     assert hf.load(policy).prompt(TASKS.train[0]) == tokenizer.prompt(TASKS.train[0])
     with serve(always=say(ANSWER)) as double:
         row = _train(tmp_path, tuple(files), found, double)
