@@ -120,7 +120,8 @@ def test_it_is_rolled_out_and_taught_as_every_policy(folder: Path, model: Any) -
     assert is_plain(model)
     codec = hf.load(folder)
     assert codec.parse(codec.call(CALL)).calls == (CALL,)
-    assert len(codec.call(CALL)) <= (rules := experiment().intention).model.max_new_tokens
+    rules = experiment().intention
+    assert len(codec.call(CALL)) <= rules.model.max_new_tokens
     player = player_of(model, codec=codec, environment=Environment(max_turns=1), max_context=1024, max_new_tokens=6)
     (first, second) = player.play([EpisodeRequest(TASKS.train[0], 0, n, (0, "test", n)) for n in range(2)]).episodes
     assert first.tokens[: first.n_prompt] == second.tokens[: first.n_prompt] == codec.prompt(TASKS.train[0])
