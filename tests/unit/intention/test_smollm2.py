@@ -17,7 +17,7 @@ import pytest
 import torch
 import yaml
 from agent_doubles import player_of, rule_user
-from endpoint_double import Act, Double, say, serve
+from endpoint_double import Double, say, serve
 from snakemake.utils import update_config
 from tiny_tokenizer import tiny_tokenizer
 
@@ -181,9 +181,8 @@ def test_a_folder_is_taken_as_it_is_unless_asked() -> None:
         experiment(engine="verl")
 
 
-def answered() -> Act:
-    """Be a user who says yes, and a judge to whom each question uncovers the first detail that is left."""
-    return say(json.dumps({"response": "soon", "analysis": "", "is_task_related": True, "covered_detail_indices": [0]}))
+# Read as a reply and as a judgement alike.
+ANSWER = json.dumps({"response": "soon", "analysis": "", "is_task_related": True, "covered_detail_indices": [0]})
 
 
 def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Path) -> None:
@@ -215,8 +214,9 @@ def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Pat
     )
     steps = storage.read_rows(tmp_path / "warm.jsonl", StepRow)
     assert steps[-1].values["loss"] < 0.5 < 4 < steps[0].values["loss"]
+    assert all(step.values["tokens_per_second"] > 0 for step in steps)
     assert hf.load(policy).prompt(TASKS.train[0]) == tokenizer.prompt(TASKS.train[0])
-    with serve(always=answered()) as double:
+    with serve(always=say(ANSWER)) as double:
         row = _train(tmp_path, tuple(files), found, double)
     told = storage.read_rows(tmp_path / "run/episodes.jsonl", EpisodeRow)
     assert row.values["simulator_requests"] > 0 == row.values["simulator_failures"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -73,33 +74,20 @@ def test_what_texts_begin_with_alike_is_read_once_and_moves_no_score_nor_gradien
     model = {"qwen3": lambda: build_tiny(TINY, 63, 0), "llama": llama}[kind]()
     numbers = torch.Generator().manual_seed(0)
     start = torch.randint(1, 63, (n_alike,), generator=numbers)
-    ends = [torch.randint(1, 63, (length,), generator=numbers) for length in LENGTHS]
-    for number, end in enumerate(ends):
-        end[0] = number  # no more than the start is alike
-    texts = [torch.cat([start, end]) for end in ends]
+    texts = [torch.cat([start, torch.randint(1, 63, (length,), generator=numbers)]) for length in LENGTHS]
+    for number, text in enumerate(texts):
+        text[n_alike] = number  # no more than the start is alike
     places = [torch.tensor([n_alike + 1]), torch.tensor([n_alike + 3]), torch.tensor([n_alike + 2, n_alike + 11])]
     seen: list[int] = []
-    handle = model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].numel()))
-
-    def scored(of: list[Tensor], at: list[Tensor]) -> tuple[list[float], list[Tensor]]:
-        found = score(model, of, at, pad_id=0, temperature=0.7, entropies=False).log_probs
-        weights = torch.arange(1.0, len(found) + 1) if len(found) > 1 else torch.tensor([float(len(values) + 1)])
-        gradients = torch.autograd.grad((found * weights).sum(), list(model.parameters()))
-        values.extend(found.tolist())
-        return found.tolist(), list(gradients)
-
-    values: list[float] = []
-    together, gradients = scored(texts, places)
-    values, alone = [], [torch.zeros_like(each) for each in model.parameters()]
-    for text, chosen in zip(texts, places, strict=True):
-        for place in chosen:
-            _, single = scored([text], [place[None]])
-            alone = [one + two for one, two in zip(alone, single, strict=True)]
-    handle.remove()
-    padded = max(map(len, texts))
-    assert seen[0] == (3 * padded if n_alike < 128 else n_alike + 3 * (padded - n_alike))
-    assert together == pytest.approx(values, abs=ROUNDING)
-    for one, two in zip(gradients, alone, strict=True):
+    model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].numel()))
+    scored = partial(score, model, pad_id=0, temperature=0.7, entropies=False)
+    together = scored(texts, places).log_probs
+    alone = torch.cat([scored([text], [at]).log_probs for text, at in zip(texts, places, strict=True)])
+    assert seen[0] == (3 * len(texts[2]) if n_alike < 128 else n_alike + 3 * LENGTHS[2])
+    assert together.tolist() == pytest.approx(alone.tolist(), abs=ROUNDING)
+    weights = torch.arange(1.0, 5)
+    found, expected = (torch.autograd.grad((of * weights).sum(), list(model.parameters())) for of in (together, alone))
+    for one, two in zip(found, expected, strict=True):
         assert torch.allclose(one, two, rtol=0, atol=1e-4)
 
 
