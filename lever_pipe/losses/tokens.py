@@ -9,13 +9,12 @@ count that it is given. So micro-batches and processes add up to the same loss a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lever_pipe.base.shapes import require_shapes
-from lever_pipe.losses._vocabulary import Entropies, PickedLogProbs
 from lever_pipe.losses.kl import k1, k3
 from lever_pipe.losses.reduction import masked
 
@@ -24,46 +23,6 @@ LARGEST_PENALTY = 10.0
 _LARGEST_LOG_RATIO = 20.0
 """Beyond it every term is constant already (k3 at its limit, the surrogate clipped); kept from exp, whose overflow
 would turn that zero gradient into nan."""
-
-
-def token_log_probs(logits_BTV: Tensor, targets_BT: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return the log-probability of each token, [B, T]: log softmax(logits / temperature)[target].
-
-    Computed in float32 (float64 for float64 logits) over a few positions at a time; autograd keeps the given logits
-    alone. A token whose result gets no gradient passes exactly 0 to its logits, whatever they hold.
-
-    Args:
-        logits_BTV: [B, T, V] logits of the next token, in any precision.
-        targets_BT: [B, T] token ids in 0..V-1 (int64), that of a position being the token after it.
-        temperature: divides the logits.
-
-    Raises:
-        ShapeError: the two disagree on B or T.
-
-    Source: Luce 1959
-    """
-    require_shapes(("logits_BTV", "B T V", logits_BTV), ("targets_BT", "B T", targets_BT))
-    return cast("Tensor", PickedLogProbs.apply(logits_BTV, targets_BT, temperature))  # type: ignore[no-untyped-call]
-
-
-def token_entropies(logits_BTV: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return the entropy of each position's next token, [B, T], nats, at least 0; ln V for equal logits.
-
-    H = logsumexp z - sum softmax(z) z = -sum p ln p,  z = logits / temperature,  p = softmax(z)
-
-    Computed as the latter, whose terms do not cancel; precision, memory and gradient as `token_log_probs`.
-
-    Args:
-        logits_BTV: [B, T, V] logits of the next token, in any precision.
-        temperature: divides the logits.
-
-    Raises:
-        ShapeError: another rank.
-
-    Source: Shannon 1948
-    """
-    require_shapes(("logits_BTV", "B T V", logits_BTV))
-    return cast("Tensor", Entropies.apply(logits_BTV, temperature))  # type: ignore[no-untyped-call]
 
 
 def mean_over_tokens(values_BT: Tensor, mask_BT: Tensor, n_tokens: int) -> Tensor:

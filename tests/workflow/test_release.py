@@ -20,7 +20,8 @@ from lever_pipe.base.errors import CheckpointError, ConfigError, PoolError
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import Cell, Example, Selection
 from lever_pipe.commands.release_tool import _scores
-from lever_pipe.experiment.config import EncoderSettings, Selector
+from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.data_config import EncoderSettings
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig, ScoreAnswersConfig, SelectDemonstrationsConfig
 from lever_pipe.lever import released
 from lever_pipe.report.evidence import EvidenceRow, write_evidence
@@ -188,6 +189,7 @@ def test_every_selector_chooses_as_the_stage_that_selects(
     config = SelectDemonstrationsConfig(selector=Selector(**{"width": 32} | steps | values), shots=2)
     initialise_selector(
         embeddings=study / "embeddings/embeddings.safetensors",
+        start=(),
         selector=folder / "model.safetensors",
         optimiser=folder / "optimiser.safetensors",
         metrics=folder / "metrics.json",
@@ -218,7 +220,7 @@ def test_every_selector_chooses_as_the_stage_that_selects(
         (["baseline/oracle", "out"], "expected a trained policy or agent of results/smoke; found 'baseline/oracle'"),
         (["preset~world/init/seed~0", "out"], "expected scores of preset~world/init/seed~0 with intervals; found none"),
         ([RCE, "config"], "config: expected no folder, or an empty one; found something. Name another one."),
-        ([RCE, "README.md"], "README.md: expected no folder, or an empty one"),
+        ([RCE, "Snakefile"], "Snakefile: expected no folder, or an empty one"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_released_is_told(smoke: Project, words: list[str], told: str) -> None:

@@ -11,8 +11,9 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from lever_pipe.intention.agent.lessons import Credit, Lesson, Scored
+from lever_pipe.intention.agent.lessons import Credit, Lesson
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
+from lever_pipe.intention.agent.scoring import Scored
 from lever_pipe.intention.records import EndReason
 from lever_pipe.losses.credit import groups_without_spread
 from lever_pipe.losses.tokens import distances_to_reference

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
-from lever_pipe.intention.agent.lessons import Lesson, cut, score
+from lever_pipe.intention.agent.lessons import Lesson
 from lever_pipe.intention.agent.processes import Processes, full
+from lever_pipe.intention.agent.scoring import cut, score
 from lever_pipe.losses.tokens import AgentTerms, agent_terms
 
 CHECKPOINT_ABOVE = 1_000_000_000

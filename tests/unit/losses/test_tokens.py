@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
-from lever_pipe.losses import credit, tokens
+from lever_pipe.losses import credit, tokens, vocabulary
 from lever_pipe.losses.kl import k3
 from lever_pipe.losses.tokens import AgentTerms
 
@@ -189,8 +189,8 @@ def logits_batch() -> tuple[Tensor, Tensor, dict[str, Any]]:
 
 def loss_of_logits(logits: Tensor, targets: Tensor, batch: dict[str, Any]) -> AgentTerms:
     computed = {
-        "log_probs_BT": tokens.token_log_probs(logits, targets),
-        "entropies_BT": tokens.token_entropies(logits),
+        "log_probs_BT": vocabulary.token_log_probs(logits, targets),
+        "entropies_BT": vocabulary.token_entropies(logits),
     }
     return terms_of({**batch, **computed})
 

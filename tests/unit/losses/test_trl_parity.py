@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.losses.tokens import AgentTerms, agent_terms, token_entropies, token_log_probs
+from lever_pipe.losses.tokens import AgentTerms, agent_terms
+from lever_pipe.losses.vocabulary import token_entropies, token_log_probs
 
 
 def has_trl() -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
-from lever_pipe.losses import _vocabulary, tokens
+from lever_pipe.losses import vocabulary
 
 TEMPERATURE = 0.7
 
@@ -48,21 +48,21 @@ def gradients(function: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
 def check_hand_derived_rows() -> None:
     # Logits ln 2, 0, 0 are the shares 1/2, 1/4, 1/4: entropy 1.5 ln 2.
     logits = torch.tensor([[[math.log(2), 0.0, 0.0], [5.0, 5.0, 5.0]]], dtype=torch.float64)
-    picked = tokens.token_log_probs(logits, torch.tensor([[2, 0]]))
+    picked = vocabulary.token_log_probs(logits, torch.tensor([[2, 0]]))
     assert picked.tolist() == [pytest.approx([-2 * math.log(2), -math.log(3)], abs=1e-15)]
-    assert tokens.token_entropies(logits).tolist() == [pytest.approx([1.5 * math.log(2), math.log(3)], abs=1e-15)]
+    assert vocabulary.token_entropies(logits).tolist() == [pytest.approx([1.5 * math.log(2), math.log(3)], abs=1e-15)]
     # At temperature 1/2 the shares are 4/6, 1/6, 1/6.
-    cold = tokens.token_entropies(logits, 0.5)[0, 0].item()
+    cold = vocabulary.token_entropies(logits, 0.5)[0, 0].item()
     assert cold == pytest.approx(2 / 3 * math.log(1.5) + math.log(6) / 3, abs=1e-15)
-    assert tokens.token_log_probs(logits, torch.tensor([[2, 0]]), 0.5)[0, 0].item() == pytest.approx(-math.log(6))
+    assert vocabulary.token_log_probs(logits, torch.tensor([[2, 0]]), 0.5)[0, 0].item() == pytest.approx(-math.log(6))
 
 
 def check_against_plain_autograd() -> None:
     logits, targets = random_rows("autograd")
     for temperature in (1.0, TEMPERATURE):
         pairs = (
-            (partial(tokens.token_log_probs, targets_BT=targets), partial(plain_log_probs, targets=targets)),
-            (tokens.token_entropies, plain_entropies),
+            (partial(vocabulary.token_log_probs, targets_BT=targets), partial(plain_log_probs, targets=targets)),
+            (vocabulary.token_entropies, plain_entropies),
         )
         for ours, plain in pairs:
             ours_t, plain_t = partial(ours, temperature=temperature), partial(plain, temperature=temperature)
@@ -94,7 +94,7 @@ def test_rows_pass_the_checks(check: Callable[[], None]) -> None:
 def test_the_checks_reject_a_broken_row(
     name: str, broken: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokens, name, broken)
+    monkeypatch.setattr(vocabulary, name, broken)
     with pytest.raises(AssertionError):
         for check in CHECKS:
             check()
@@ -103,9 +103,9 @@ def test_the_checks_reject_a_broken_row(
 @pytest.mark.parametrize("size", [1, 3 * 7 * 2, 3 * 7 * 5])
 def test_the_chunks_change_no_bit(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     logits, targets = random_rows("chunks", torch.float32)
-    functions = (partial(tokens.token_log_probs, targets_BT=targets), tokens.token_entropies)
+    functions = (partial(vocabulary.token_log_probs, targets_BT=targets), vocabulary.token_entropies)
     whole = [(function(logits), gradients(function, logits)) for function in functions]
-    monkeypatch.setattr(_vocabulary, "_CHUNK", size)
+    monkeypatch.setattr(vocabulary, "_CHUNK", size)
     for function, (value, gradient) in zip(functions, whole, strict=True):
         assert torch.equal(function(logits), value)
         assert torch.equal(gradients(function, logits), gradient)
@@ -113,16 +113,16 @@ def test_the_chunks_change_no_bit(size: int, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("size", [1, 2**24])
 def test_gradcheck(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_vocabulary, "_CHUNK", size)
+    monkeypatch.setattr(vocabulary, "_CHUNK", size)
     logits, targets = random_rows("gradcheck")
     logits.requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: tokens.token_log_probs(z, targets, TEMPERATURE), (logits,))
-    assert torch.autograd.gradcheck(lambda z: tokens.token_entropies(z, TEMPERATURE), (logits,))
+    assert torch.autograd.gradcheck(lambda z: vocabulary.token_log_probs(z, targets, TEMPERATURE), (logits,))
+    assert torch.autograd.gradcheck(lambda z: vocabulary.token_entropies(z, TEMPERATURE), (logits,))
 
 
 def test_half_precision_is_lifted_before_anything_is_computed() -> None:
     logits, targets = random_rows("bfloat16", torch.bfloat16)
-    for function in (partial(tokens.token_log_probs, targets_BT=targets), tokens.token_entropies):
+    for function in (partial(vocabulary.token_log_probs, targets_BT=targets), vocabulary.token_entropies):
         assert function(logits).dtype == torch.float32
         assert torch.equal(function(logits), function(logits.float()))
         gradient = gradients(function, logits)
@@ -133,7 +133,7 @@ def test_half_precision_is_lifted_before_anything_is_computed() -> None:
 def test_autograd_keeps_the_given_logits_alone() -> None:
     logits, targets = random_rows("memory", torch.bfloat16)
     logits.requires_grad_()
-    for function in (partial(tokens.token_log_probs, targets_BT=targets), tokens.token_entropies):
+    for function in (partial(vocabulary.token_log_probs, targets_BT=targets), vocabulary.token_entropies):
         kept: list[Tensor] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda t, kept=kept: kept.append(t) or t, lambda t: t):  # type: ignore[misc]
             function(logits)
@@ -147,7 +147,9 @@ def test_a_position_without_gradient_passes_exactly_none(filler: float) -> None:
     logits[:, 2] = filler
     logits.requires_grad_()
     used = torch.arange(5) != 2
-    (tokens.token_log_probs(logits, targets)[:, used].sum() + tokens.token_entropies(logits)[:, used].sum()).backward()
+    (
+        vocabulary.token_log_probs(logits, targets)[:, used].sum() + vocabulary.token_entropies(logits)[:, used].sum()
+    ).backward()
     assert logits.grad is not None
     assert (logits.grad[:, 2] == 0).all()
     assert logits.grad[:, used].abs().sum(-1).min() > 0
@@ -155,16 +157,16 @@ def test_a_position_without_gradient_passes_exactly_none(filler: float) -> None:
 
 def test_a_word_that_is_ruled_out_costs_nothing() -> None:
     logits = torch.tensor([[[0.0, -math.inf, 0.0]]], requires_grad=True)
-    entropy = tokens.token_entropies(logits)
+    entropy = vocabulary.token_entropies(logits)
     assert entropy.item() == pytest.approx(math.log(2), abs=1e-6)  # float32
-    (entropy + tokens.token_log_probs(logits, torch.tensor([[0]]))).sum().backward()
+    (entropy + vocabulary.token_log_probs(logits, torch.tensor([[0]]))).sum().backward()
     assert logits.grad is not None
     assert logits.grad.tolist() == [[[0.5, 0.0, -0.5]]]
 
 
 @pytest.mark.parametrize("n_words", [1, 2, 63, 151_936])
 def test_the_entropy_of_equal_logits_is_the_log_of_their_number(n_words: int) -> None:
-    entropy = tokens.token_entropies(torch.full((1, 1, n_words), 7.0))
+    entropy = vocabulary.token_entropies(torch.full((1, 1, n_words), 7.0))
     assert entropy.item() == pytest.approx(math.log(n_words), abs=1e-5)  # float32 sum of up to 151,936 terms
 
 
@@ -173,21 +175,21 @@ def test_the_entropy_of_equal_logits_is_the_log_of_their_number(n_words: int) ->
 def test_entropy_is_bounded_and_probabilities_add_up(row: list[float], shift: float) -> None:
     logits = torch.tensor([[row] * len(row)])
     every = torch.arange(len(row))[None]
-    assert tokens.token_log_probs(logits, every).exp().sum().item() == pytest.approx(1, abs=1e-5)  # float32
-    entropy = tokens.token_entropies(logits)[0, 0].item()
+    assert vocabulary.token_log_probs(logits, every).exp().sum().item() == pytest.approx(1, abs=1e-5)  # float32
+    entropy = vocabulary.token_entropies(logits)[0, 0].item()
     assert 0 <= entropy <= math.log(len(row)) + 1e-5
-    assert tokens.token_entropies(logits + shift)[0, 0].item() == pytest.approx(entropy, abs=1e-3)  # 250 in float32
+    assert vocabulary.token_entropies(logits + shift)[0, 0].item() == pytest.approx(entropy, abs=1e-3)  # 250 in float32
 
 
 def test_no_positions_give_an_empty_result() -> None:
     logits = torch.zeros(2, 0, 5, requires_grad=True)
-    assert tokens.token_log_probs(logits, torch.zeros(2, 0, dtype=torch.int64)).shape == (2, 0)
-    assert tokens.token_entropies(logits).shape == (2, 0)
+    assert vocabulary.token_log_probs(logits, torch.zeros(2, 0, dtype=torch.int64)).shape == (2, 0)
+    assert vocabulary.token_entropies(logits).shape == (2, 0)
 
 
 def test_shapes_are_checked() -> None:
     logits, targets = random_rows("shapes")
     with pytest.raises(ShapeError, match=r"targets_BT must be \[B T\]"):
-        tokens.token_log_probs(logits, targets[:, 1:])
+        vocabulary.token_log_probs(logits, targets[:, 1:])
     with pytest.raises(ShapeError, match=r"logits_BTV must be \[B T V\]"):
-        tokens.token_entropies(logits[0])
+        vocabulary.token_entropies(logits[0])

@@ -21,13 +21,13 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.config import OnPolicy, Reward
 from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.lever.asked import references_of
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.lever.training.judge import LvlmJudge
 from lever_pipe.lever.training.loop import run_epoch, validation_loss
 from lever_pipe.lever.training.on_policy import Asked, Spent, plan_on_policy_epoch
 from lever_pipe.lever.training.policies import Policies, trained_share
-from lever_pipe.lever.trajectories import references_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest

@@ -8,7 +8,7 @@ from trained_world import TINY, world
 
 from lever_pipe.base import storage
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
-from lever_pipe.intention.agent.lessons import Credit, Lesson, Scored, assign_credit, cut, places_of
+from lever_pipe.intention.agent.lessons import Credit, Lesson, assign_credit, places_of
 from lever_pipe.intention.agent.measures import (
     PER_EPISODE,
     Clock,
@@ -23,6 +23,7 @@ from lever_pipe.intention.agent.measures import (
 )
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
+from lever_pipe.intention.agent.scoring import Scored, cut
 from lever_pipe.intention.records import EndReason, Task
 
 

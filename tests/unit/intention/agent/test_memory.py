@@ -15,9 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.experiment.agent_config import TinyQwen3
 from lever_pipe.intention.agent.layers import is_plain
-from lever_pipe.intention.agent.lessons import score
 from lever_pipe.intention.agent.memory import GROWTH, PlainRows, StockRows, remember
 from lever_pipe.intention.agent.policy import build_tiny
+from lever_pipe.intention.agent.scoring import score
 
 # The published bound for float32.
 BOUND = 1e-4

@@ -10,8 +10,8 @@ from trained_world import TINY
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lever_pipe.base.rowwise import rowwise
-from lever_pipe.intention.agent.lessons import score
 from lever_pipe.intention.agent.policy import build_tiny
+from lever_pipe.intention.agent.scoring import score
 
 LENGTHS = (9, 4, 12)
 PLACES = [torch.tensor([3, 8]), torch.tensor([1]), torch.tensor([2, 5, 11])]

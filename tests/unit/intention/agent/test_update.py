@@ -15,9 +15,10 @@ from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
 from lever_pipe.intention.agent import update as module
-from lever_pipe.intention.agent.lessons import Lesson, score
+from lever_pipe.intention.agent.lessons import Lesson
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.processes import Processes
+from lever_pipe.intention.agent.scoring import score
 from lever_pipe.intention.agent.update import prepare_for_updates, update
 
 LENGTHS = (14, 9, 12, 11, 9, 13)

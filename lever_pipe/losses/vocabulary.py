@@ -8,10 +8,12 @@ in the forward pass and again in the backward one; only the given logits and the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+
+from lever_pipe.base.shapes import require_shapes
 
 _CHUNK = 2**24
 """Logits that are held in float32 at one time: 64 MiB."""
@@ -36,7 +38,7 @@ def _without_idle_rows(gradients: Tensor, given: Tensor) -> Tensor:
     return gradients.masked_fill_((given == 0)[..., None], 0.0)
 
 
-class PickedLogProbs(torch.autograd.Function):
+class _PickedLogProbs(torch.autograd.Function):
     """log softmax(z)[target] of each row; its derivative by z_i is [i = target] - softmax(z)_i."""
 
     @staticmethod
@@ -63,7 +65,7 @@ class PickedLogProbs(torch.autograd.Function):
         return result_BTV, None, None
 
 
-class Entropies(torch.autograd.Function):
+class _Entropies(torch.autograd.Function):
     """H = -sum p ln p of each row, p = softmax(z); its derivative by z_i is -p_i (ln p_i + H)."""
 
     @staticmethod
@@ -89,3 +91,43 @@ class Entropies(torch.autograd.Function):
             parts = torch.special.entr(shares).sub_(shares.mul_(entropies_BT[:, chunk, None])).mul_(given[..., None])
             result_BTV[:, chunk] = _without_idle_rows(parts, given).div_(ctx.temperature)
         return result_BTV, None
+
+
+def token_log_probs(logits_BTV: Tensor, targets_BT: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return the log-probability of each token, [B, T]: log softmax(logits / temperature)[target].
+
+    Computed in float32 (float64 for float64 logits) over a few positions at a time; autograd keeps the given logits
+    alone. A token whose result gets no gradient passes exactly 0 to its logits, whatever they hold.
+
+    Args:
+        logits_BTV: [B, T, V] logits of the next token, in any precision.
+        targets_BT: [B, T] token ids in 0..V-1 (int64), that of a position being the token after it.
+        temperature: divides the logits.
+
+    Raises:
+        ShapeError: the two disagree on B or T.
+
+    Source: Luce 1959
+    """
+    require_shapes(("logits_BTV", "B T V", logits_BTV), ("targets_BT", "B T", targets_BT))
+    return cast("Tensor", _PickedLogProbs.apply(logits_BTV, targets_BT, temperature))  # type: ignore[no-untyped-call]
+
+
+def token_entropies(logits_BTV: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return the entropy of each position's next token, [B, T], nats, at least 0; ln V for equal logits.
+
+    H = logsumexp z - sum softmax(z) z = -sum p ln p,  z = logits / temperature,  p = softmax(z)
+
+    Computed as the latter, whose terms do not cancel; precision, memory and gradient as `token_log_probs`.
+
+    Args:
+        logits_BTV: [B, T, V] logits of the next token, in any precision.
+        temperature: divides the logits.
+
+    Raises:
+        ShapeError: another rank.
+
+    Source: Shannon 1948
+    """
+    require_shapes(("logits_BTV", "B T V", logits_BTV))
+    return cast("Tensor", _Entropies.apply(logits_BTV, temperature))  # type: ignore[no-untyped-call]

@@ -1,0 +1,126 @@
+"""What a policy thinks of tokens that stand there: log-probabilities and entropies, in as few passes as need be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lever_pipe.experiment.agent_config import AgentGrpo
+from lever_pipe.intention.agent.layers import branching, causal, is_plain, run_layers
+from lever_pipe.losses.vocabulary import token_entropies, token_log_probs
+
+LEAST_SHARED = 128
+"""Tokens that the texts of one pass begin with alike, from which on these are read once for all of them."""
+
+
+class Scored(NamedTuple):
+    """One value a chosen place, all sequences in their order; n places in all."""
+
+    log_probs: Tensor
+    """[n] float32, of the tokens that stand there."""
+    entropies: Tensor | None
+    """[n] float32, of what could have stood there; None unless asked for."""
+
+
+def score(
+    model: Any,
+    sequences: Sequence[Tensor],
+    places: Sequence[Tensor],
+    *,
+    pad_id: int,
+    temperature: float,
+    entropies: bool,
+) -> Scored:
+    """Return what the model thinks of the tokens at the given places, in one forward pass.
+
+    Args:
+        model: a causal language model.
+        sequences: int64 [L] token ids each.
+        places: int64 [n_i] positions in each sequence, at least 1.
+        pad_id: fills the ends of shorter sequences; it changes no number, because nothing looks ahead.
+        temperature: divides the logits.
+        entropies: whether to give entropies too.
+    """
+    device = model.device
+    ids_BL = torch.nn.utils.rnn.pad_sequence(list(sequences), batch_first=True, padding_value=pad_id)
+    rows = torch.repeat_interleave(torch.arange(len(places)), torch.tensor([len(each) for each in places]))
+    columns = torch.cat(list(places))
+    targets_1n = ids_BL[rows, columns][None].to(device)
+    logits_1nV = _logits_before(model, ids_BL.to(device), rows.to(device), columns.to(device))
+    log_probs_1n = token_log_probs(logits_1nV, targets_1n, temperature)
+    return Scored(log_probs_1n[0], token_entropies(logits_1nV, temperature)[0] if entropies else None)
+
+
+def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the logits [1, n, V] before the n places."""
+    n_rows, length = ids_BL.shape
+    n_shared = _shared(ids_BL, columns) if is_plain(model) and not model.is_activation_checkpointing else 0
+    if n_shared >= LEAST_SHARED:
+        first, rest = ids_BL[:1, :n_shared], ids_BL[:, n_shared:]
+        positions_L = torch.arange(length, device=ids_BL.device)
+        positions_1T = torch.cat([positions_L[:n_shared], positions_L[n_shared:].repeat(n_rows)])[None]
+        ids_1T = torch.cat([first, rest.reshape(1, -1)], dim=1)
+        before = torch.zeros_like(rows), columns - 1 + rows * (length - n_shared)
+        hidden_nH = run_layers(model, ids_1T, positions_1T, branching(n_shared, n_rows), before)
+        return torch.as_tensor(model.lm_head(hidden_nH[None]))
+    if is_plain(model) and not torch.is_grad_enabled():
+        positions_1L = torch.arange(ids_BL.shape[1], device=ids_BL.device)[None]
+        hidden_nH = run_layers(model, ids_BL, positions_1L, causal, (rows, columns - 1))
+        return torch.as_tensor(model.lm_head(hidden_nH[None]))
+    with _only_before(model, rows, columns):
+        return torch.as_tensor(model(input_ids=ids_BL, use_cache=False).logits)
+
+
+def _shared(ids_BL: Tensor, columns: Tensor) -> int:
+    """Return how many tokens several rows begin with alike, all of them before the first state that is wanted."""
+    if len(ids_BL) == 1 or not len(columns):
+        return 0
+    alike = int((ids_BL == ids_BL[:1]).all(dim=0).long().cumprod(dim=0).sum())
+    return min(alike, int(columns.min()) - 1)
+
+
+@contextmanager
+def _only_before(model: Any, rows: Tensor, columns: Tensor) -> Iterator[None]:
+    """Show the output layer the states before these places alone, as one sequence [1, n, D]."""
+
+    def choose(_: Any, inputs: tuple[Tensor, ...]) -> Tensor:
+        return inputs[0][rows, columns - 1][None]
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(choose)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def cut(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Yield the indices of micro-batches: `size` sequences of similar length each, so that little is padded."""
+    order = sorted(range(len(lengths)), key=lambda index: (lengths[index], index))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+@torch.no_grad()
+def score_all(
+    model: Any,
+    sequences: Sequence[Tensor],
+    places: Sequence[Tensor],
+    grpo: AgentGrpo,
+    *,
+    pad_id: int,
+    entropies: bool,
+) -> list[Scored]:
+    """Return what a model thinks of the chosen places of each sequence, without gradients."""
+    found: dict[int, Scored] = {}
+    for indices in cut([len(sequence) for sequence in sequences], grpo.micro_batch):
+        tokens, chosen = [sequences[i] for i in indices], [places[i] for i in indices]
+        scored = score(model, tokens, chosen, pad_id=pad_id, temperature=grpo.temperature, entropies=entropies)
+        sizes = [len(each) for each in chosen]
+        log_probs = torch.split(scored.log_probs, sizes)
+        others = [None] * len(sizes) if scored.entropies is None else torch.split(scored.entropies, sizes)
+        found.update(zip(indices, map(Scored, log_probs, others), strict=True))
+    return [found[index] for index in range(len(sequences))]
