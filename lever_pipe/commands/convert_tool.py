@@ -28,6 +28,7 @@ from lever_pipe.base.storage import shortened, strict_json
 
 STEM = "pytorch_model"
 BIN_INDEX = f"{STEM}.bin.index.json"
+ROPE_FACTORS, ROPE_KIND = "rope_freqs.weight", ".rope.scaling.type"
 HEAD = "lm_head"
 """What an output head is called, beside the embeddings that it may share."""
 SHOWN = 5
@@ -85,9 +86,13 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
-    template = chat_template.read_text(encoding="utf-8") if chat_template else None
+    template = None
+    if chat_template is not None:
+        with readable(chat_template, "chat template"):
+            template = chat_template.read_text(encoding="utf-8")
     options: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
     with readable(path, "GGUF file"):
+        _refuse_scaled_positions(path)
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
         options |= {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
         model, info = AutoModelForCausalLM.from_pretrained(path.parent, output_loading_info=True, **options)
@@ -100,6 +105,18 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
 
     atomic.write_folder(folder, fill)
     return sorted(folder.iterdir())
+
+
+def _refuse_scaled_positions(path: Path) -> None:
+    """Refuse rotary positions that are scaled, which transformers leaves out of most folders without a word."""
+    from gguf import GGUFReader
+
+    header = GGUFReader(path)
+    scaled = [tensor.name for tensor in header.tensors if tensor.name == ROPE_FACTORS]
+    scaled += [key for key, of in header.fields.items() if key.endswith(ROPE_KIND) and of.contents() != "none"]
+    if scaled:
+        do = "Take the model's safetensors: its config.json says how they are scaled."
+        _refuse(f"{path}: expected rotary positions that are not scaled", scaled[0], do)
 
 
 def convert(folder: Path) -> list[Path]:

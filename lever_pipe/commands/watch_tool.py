@@ -1,7 +1,8 @@
 """`python -m lever_pipe watch [RESULTS]`: the jobs of a run while it goes on, what each said last, and when it is over.
 
 RESULTS is the results folder of the run, here or on a cluster; the run writes `live.json` there, which this process
-only reads, so that it may end at any time. On a terminal the table is drawn anew until the run is over, else once.
+only reads, so that it may end at any time. On a terminal the table is drawn anew until the run is over or gives no
+sign, else once.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main(words: Sequence[str]) -> int:
                 lines = [line[: size.columns] for line in lines[: size.lines - 1]]
             sys.stdout.write((ABOVE if is_drawn else "") + "\n".join(lines) + "\n")
             sys.stdout.flush()
-            if state.over or not is_drawn:
+            if state.over or state.is_lost(time.time()) or not is_drawn:
                 return 0
             time.sleep(EVERY_S)
     except KeyboardInterrupt:

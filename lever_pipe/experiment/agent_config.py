@@ -430,11 +430,10 @@ class Intention(Section):
 
     @property
     def model_name(self) -> str:
-        """Return the agent's name; a tiny one of another run has its place there, as `arm~baseline/seed~0/best`."""
+        """Return the agent's name; one of another run has its place there, as `arm~baseline/seed~0/best`."""
         folder = self.model.folder
-        if not folder or self.model.codec != WORDS:
-            return Path(folder).name or TINY
-        return f"{TINY} of {folder.rpartition('/intention/')[2].strip('/')}"
+        place = folder.rpartition("/intention/")[2].strip("/") if "/intention/" in folder else Path(folder).name
+        return f"{TINY} of {place}" if folder and self.model.codec == WORDS else place or TINY
 
     @property
     def scale(self) -> str:

@@ -28,6 +28,7 @@ STATE, PAGE, RECORD = "live.json", "live.html", "benchmark.jsonl"
 TEMPLATES = Path(__file__).parents[1] / "report/templates"
 REST, WAITS, EVERY_S = 200, 10, 5.0
 """The rest after a state in units of its CPU time, in units of its time on the clock (slow disks), and at least."""
+FINISHED = "finished"
 LOST_S = 60.0
 """So long after the time that a state gives for the next one, the run counts as lost."""
 SHOWN, MOST = ("reward", "accuracy", "loss", "val_loss", "pg_loss", "entropy", "kl", "grad_norm"), 3
@@ -106,6 +107,10 @@ class RunState(Row):
             told = (self.done.get(rule, 0), busy[rule], failed[rule])
             yield rule, (*told, max(0, n - sum(told))), self.seconds.get(rule)
 
+    def is_lost(self, now: float) -> bool:
+        """Return whether the run has not said for a minute what it should have."""
+        return not self.over and now > self.again + LOST_S
+
     def summary(self, now: float) -> str:
         """Return a sentence on how far the run is, and when it will be over."""
         told = f"{sum(self.done.values()):,} of {sum(self.planned.values()):,} jobs done"
@@ -113,10 +118,15 @@ class RunState(Row):
         if self.over:
             return f"{self.over} after {duration(self.written - self.begun)}: {told}."
         told += f", {len(self.running)} begun"
-        if now > self.again + LOST_S:
+        if self.is_lost(now):
             return f"{told}; no sign of the run since {clock(self.written)}."
         left = "" if self.left is None else f"; about {duration(max(0.0, self.left - (now - self.written)))} to go"
         return f"{told}{left}{f' ({self.unknown} jobs of rules that left no record)' if self.unknown else ''}."
+
+
+def printable(text: str) -> str:
+    """Return a text without what would move a terminal's cursor."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def duration(seconds: float) -> str:
@@ -126,8 +136,8 @@ def duration(seconds: float) -> str:
 
 
 def clock(moment: float) -> str:
-    """Return a time of the epoch as this machine's clock shows it."""
-    return time.strftime("%H:%M:%S", time.localtime(moment))
+    """Return a time of the epoch as this machine's clock and calendar show it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
 def seconds_in(record: Path) -> Iterator[float]:
@@ -157,6 +167,7 @@ class Live:
     def __init__(self, jobs: Invocation, results: Path) -> None:
         self._jobs, self._results = jobs, results
         self._over = threading.Event()
+        self._is_warned = False
         self._thread = threading.Thread(target=self._go_on, name="live", daemon=True)
         # Files that count once a job has ended, at once those of no job of this run: job, rule, record, metrics.
         self._unread: list[tuple[int | None, str, Path, Path | None]] = []
@@ -179,7 +190,7 @@ class Live:
 
     def end(self, how: str) -> None:
         """Write the last state, if a first one was begun."""
-        if self._thread.is_alive():
+        if self._thread.ident is not None:
             self._over.set()
             self._thread.join()
             self._write(how, rest=0.0)
@@ -188,22 +199,21 @@ class Live:
         rest, is_over = EVERY_S, False
         while not is_over:
             begun, spent = time.perf_counter(), time.thread_time()
-            if not self._write("", rest=rest):
-                return
+            self._write("", rest=rest)
             computed = time.thread_time() - spent
             self._spent += computed
             rest = max(EVERY_S, REST * computed, WAITS * (time.perf_counter() - begun))
             is_over = self._over.wait(rest)
 
-    def _write(self, over: str, *, rest: float) -> bool:
+    def _write(self, over: str, *, rest: float) -> None:
         try:
             state = self.look(over, rest=rest)
             storage.write_text(self._results / STATE, state.model_dump_json() + "\n")
             storage.write_text(self._results / PAGE, page_of(state, self._results))
         except Exception as fault:  # noqa: BLE001 - what only shows a run must not end it
-            log.warning(f"{self._results / PAGE} stays as it is: {fault!r}")
-            return False
-        return True
+            if not self._is_warned:
+                log.warning(f"{self._results / PAGE} stays as it was: {fault!r}")
+            self._is_warned = True
 
     def look(self, over: str = "", *, rest: float = EVERY_S) -> RunState:
         """Return the state of the run at this time."""
@@ -211,8 +221,9 @@ class Live:
         self._read_files(running)
         seconds = {rule: statistics.median(of) for rule, of in self._seconds.items() if of and rule in self._planned}
         shown = tuple(self._running(job, now, seconds.get(job.rule)) for job in running)
-        done = Counter(job.rule for job in self._jobs.told("finished")) + self._jobs.spared
-        failed = tuple((row.rule, row.wildcards, row.reason) for row in self._jobs.failed)
+        done = Counter(job.rule for job in self._jobs.told("finished")) + Counter(dict(self._jobs.spared))
+        done = self._planned if over == FINISHED else done  # some are not told to a run that is quiet
+        failed = tuple((row.rule, row.wildcards, printable(row.reason)) for row in self._jobs.failed)
         waiting = self._planned - done - Counter(job.rule for job in running) - Counter(rule for rule, *_ in failed)
         usual = statistics.fmean(seconds.values()) if seconds else 0.0
         begun = [job.left for job in shown if job.left is not None]
@@ -245,19 +256,20 @@ class Live:
         metrics = [f"{name} {value:.4g}" for name, value in points[max(points)].items()] if points else []
         lines = [_LINE.sub("", line, count=1)[:SAID] for line in tail(job.log, job.started).strip().splitlines()[-1:]]
         left = None if usual is None else max(0.0, usual - (now - (since or now)))
-        said = "; ".join(filter(None, (", ".join(metrics), *lines)))
+        said = "; ".join(filter(None, (", ".join(metrics), *map(printable, lines))))
         return RunningJob(rule=job.rule, wildcards=job.wildcards, since=since, left=left, said=said)
 
     def _read_files(self, running: list[ToldJob]) -> None:
         """Read what jobs have left that have ended, and the last checkpoint of those that run."""
         former, self._unread = self._unread, []
+        ran = {told.number for told in self._jobs.told("finished")}  # a spared job's record is of an earlier run
         for job, rule, record, metrics in former:
             if job is not None and job not in self._jobs.ended:
                 self._unread.append((job, rule, record, metrics))
                 continue
             took = list(seconds_in(record))[-1:] if record.exists() else []
             self._seconds[rule] += took
-            self._taken += sum(took) if job is not None else 0.0
+            self._taken += sum(took) if job in ran else 0.0
             if metrics is not None:
                 self._read_metrics(metrics, metrics.parent)
         for folder in (Path(told.log).parent for told in running):

@@ -356,15 +356,15 @@ def regard_what_is_made():
 
 def end_invocation(how):
     """Leave the table of failed jobs, if any, and the last state of the run, and keep the store within its bound."""
-    JOBS.write_table()
     LIVE.end(how)
+    JOBS.write_table()
     invocation.end(EXPERIMENT)
 
 
 def closing_summary():
     """Return the lines that end a successful run: the answers, and where the rest is."""
     minutes = (time.monotonic() - STARTED) / 60
-    end_invocation("finished")
+    end_invocation(live.FINISHED)
     told_of = (SPARING.summary(), JOBS.summary_of_retries(), JOBS.summary_of_unkept())
     notes = "".join(f"\n{line}" for line in told_of if line)
     said = Path(f"{APPENDIX}/answers.txt")

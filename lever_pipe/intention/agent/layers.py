@@ -76,12 +76,14 @@ def branching(n_shared: int, n_texts: int) -> Attend:
             return states[0, n_shared:].reshape(n_texts, -1, *states.shape[2:])
 
         def whole(states: Tensor) -> Tensor:
-            return torch.cat([states[:, :n_shared].expand(n_texts, -1, -1, -1), ends(states)], dim=1).transpose(1, 2)
+            found = torch.cat([states[:, :n_shared].expand(n_texts, -1, -1, -1), ends(states)], dim=1).transpose(1, 2)
+            # With `enable_gqa` and a mask a GPU would write out all scores.
+            return found.repeat_interleave(queries.shape[2] // states.shape[2], dim=1)
 
         q = ends(queries).transpose(1, 2)
         width = q.shape[2]
         mask = torch.ones(width, n_shared + width, dtype=torch.bool, device=q.device).tril(n_shared)
-        read = scaled_dot_product_attention(q, whole(keys), whole(values), attn_mask=mask, enable_gqa=True)
+        read = scaled_dot_product_attention(q, whole(keys), whole(values), attn_mask=mask)
         start = causal(layer, queries[:, :n_shared], keys[:, :n_shared], values[:, :n_shared], None)
         found = torch.cat([start, read.transpose(1, 2).flatten(2).flatten(0, 1)[None]], dim=1)
         return found if wanted is None else found[wanted]

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lever_pipe.base.atomic import write_file, write_folder
 from lever_pipe.base.errors import CheckpointError
@@ -28,6 +28,9 @@ ATTENTION = "sdpa"
 INITIAL_DEVIATION = 0.03
 """Of the tiny policy's weights. With the stock 0.02 at so small a width, chance decides whether the warm start learns
 to read what a request already states; with 0.05 it learns so soon that greedy decoding is perfect from the start."""
+
+CHECKPOINT_ABOVE = 1_000_000_000
+"""Parameters beyond which activations are computed again in the backward pass instead of kept."""
 
 
 def build_tiny(config: TinyQwen3, vocabulary_size: int, seed: int) -> PreTrainedModel:
@@ -110,6 +113,17 @@ def save_policy_files(files: Iterable[Path], model: PreTrainedModel, codec: Chat
         for path in files:
             with (folder / path.name).open("rb") as source:
                 write_file(path, partial(copyfileobj, source))
+
+
+def prepare_for_updates(policy: Any) -> None:
+    """Let a large policy recompute its activations, and switch dropout off: the ratio of a first update is 1."""
+    for module in policy.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
+    if sum(parameter.numel() for parameter in policy.parameters()) > CHECKPOINT_ABOVE:
+        policy.activation_checkpointing_enable({"use_reentrant": False})
 
 
 def policy_folder(files: tuple[Path, ...]) -> Path:

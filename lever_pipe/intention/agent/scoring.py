@@ -34,6 +34,7 @@ def score(
     pad_id: int,
     temperature: float,
     entropies: bool,
+    shared: bool = False,
 ) -> Scored:
     """Return what the model thinks of the tokens at the given places, in one forward pass.
 
@@ -44,21 +45,23 @@ def score(
         pad_id: fills the ends of shorter sequences; it changes no number, because nothing looks ahead.
         temperature: divides the logits.
         entropies: whether to give entropies too.
+        shared: whether what the texts begin with alike may be read once for all of them. A text's numbers then depend
+            on its company beyond rounding in bfloat16, so that old and new log-probabilities must not be compared.
     """
     device = model.device
     ids_BL = torch.nn.utils.rnn.pad_sequence(list(sequences), batch_first=True, padding_value=pad_id)
     rows = torch.repeat_interleave(torch.arange(len(places)), torch.tensor([len(each) for each in places]))
     columns = torch.cat(list(places))
     targets_1n = ids_BL[rows, columns][None].to(device)
-    logits_1nV = _logits_before(model, ids_BL.to(device), rows.to(device), columns.to(device))
+    logits_1nV = _logits_before(model, ids_BL.to(device), rows.to(device), columns.to(device), shared=shared)
     log_probs_1n = token_log_probs(logits_1nV, targets_1n, temperature)
     return Scored(log_probs_1n[0], token_entropies(logits_1nV, temperature)[0] if entropies else None)
 
 
-def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor, *, shared: bool) -> Tensor:
     """Return the logits [1, n, V] before the n places."""
     n_rows, length = ids_BL.shape
-    n_shared = _shared(ids_BL, columns) if is_plain(model) and not model.is_activation_checkpointing else 0
+    n_shared = _shared(ids_BL, columns) if shared and is_plain(model) and not model.is_activation_checkpointing else 0
     if n_shared >= LEAST_SHARED:
         first, rest = ids_BL[:1, :n_shared], ids_BL[:, n_shared:]
         positions_L = torch.arange(length, device=ids_BL.device)

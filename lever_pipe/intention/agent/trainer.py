@@ -34,12 +34,12 @@ from lever_pipe.intention.agent.measures import (
     token_sums,
     update_flop,
 )
-from lever_pipe.intention.agent.policy import save_policy
+from lever_pipe.intention.agent.policy import prepare_for_updates, save_policy
 from lever_pipe.intention.agent.processes import Processes, is_main, own_share, require_equal_shares
 from lever_pipe.intention.agent.resume import Best, RunProgress, load_progress, save_progress, weights_of
 from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Player, Rollouts
 from lever_pipe.intention.agent.scoring import score_all
-from lever_pipe.intention.agent.update import prepare_for_updates, update
+from lever_pipe.intention.agent.update import update
 from lever_pipe.intention.records import StepRow, Task
 from lever_pipe.losses.learning_rates import adapted_weight, has_settled, scheduled_rate
 

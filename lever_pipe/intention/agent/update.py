@@ -16,20 +16,7 @@ from lever_pipe.intention.agent.processes import Processes, full
 from lever_pipe.intention.agent.scoring import cut, score
 from lever_pipe.losses.tokens import AgentTerms, agent_terms
 
-CHECKPOINT_ABOVE = 1_000_000_000
-"""Parameters beyond which activations are computed again in the backward pass instead of kept."""
 SHARES = ("pg_loss", "kl_loss", "loss", "clip_fraction", "dual_clip_fraction")
-
-
-def prepare_for_updates(policy: Any) -> None:
-    """Let a large policy recompute its activations, and switch dropout off: the ratio of the first update is 1."""
-    for module in policy.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.0
-    if sum(parameter.numel() for parameter in policy.parameters()) > CHECKPOINT_ABOVE:
-        policy.activation_checkpointing_enable({"use_reentrant": False})
 
 
 def update(

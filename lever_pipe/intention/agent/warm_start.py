@@ -22,6 +22,7 @@ from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import Environment, Simulator, WarmStart
+from lever_pipe.intention.agent.policy import prepare_for_updates
 from lever_pipe.intention.agent.scoring import cut, score
 from lever_pipe.intention.codecs.protocol import ChatCodec, ToolCall
 from lever_pipe.intention.environment import IntentionEnv
@@ -143,6 +144,8 @@ def imitate(
         TrainingError: a loss or a gradient is not finite.
     """
     size = config.folder_micro_batch
+    if size is not None:
+        prepare_for_updates(model)
     optimiser = AdamW(model, learning_rate=config.learning_rate, weight_decay=config.weight_decay)
     parameters = list(optimiser.parameters.values())
     model.train()
@@ -191,7 +194,7 @@ def in_parts(model: Any, batch: Batch, pad_id: int, size: int, computing: Comput
         tokens = [torch.tensor(batch[i].tokens) for i in indices]
         places = [torch.tensor(batch[i].is_agent).nonzero().flatten() for i in indices]
         with computing():
-            scored = score(model, tokens, places, pad_id=pad_id, temperature=1.0, entropies=False)
+            scored = score(model, tokens, places, pad_id=pad_id, temperature=1.0, entropies=False, shared=True)
         yield -scored.log_probs.sum() / n_targets
 
 

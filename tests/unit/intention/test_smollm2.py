@@ -50,10 +50,14 @@ PARAMETERS = 134_515_008  # as the model is published
 
 
 def experiment(**changes: Any) -> Experiment:
+    return laid_over({"intention": changes})
+
+
+def laid_over(changes: dict[str, Any]) -> Experiment:
     values: dict[str, Any] = {}
     for name in ("config.yaml", "config/intention_smollm2.yaml"):
         update_config(values, yaml.safe_load((ROOT / name).read_text()))
-    update_config(values, {"intention": changes})
+    update_config(values, changes)
     return parse_experiment(values)
 
 
@@ -244,3 +248,29 @@ def _train(place: Path, start: tuple[Path, ...], found: Experiment, double: Doub
     )
     (row,) = storage.read_rows(run / "metrics.jsonl", StepRow)
     return row
+
+
+@pytest.mark.parametrize("scaled", ["tensor", "key"])
+def test_scaled_positions_are_refused_and_not_forgotten(tmp_path: Path, scaled: str) -> None:
+    """Llama 3.1 has factors as a tensor, others name a kind; transformers reads neither of most files."""
+    library = pytest.importorskip("gguf")
+    writer = library.GGUFWriter(tmp_path / "m.gguf", "llama")
+    if scaled == "tensor":
+        writer.add_tensor("rope_freqs.weight", np.ones(4, dtype=np.float32))
+    else:
+        writer.add_rope_scaling_type(library.RopeScalingType.YARN)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(CheckpointError, match=r"expected rotary positions that are not scaled; found (rope_f|llama)"):
+        convert_gguf(tmp_path / "m.gguf", tmp_path / "new")
+    with pytest.raises(CheckpointError, match=r"none\.jinja: expected a readable chat template"):
+        convert_gguf(tmp_path / "m.gguf", tmp_path / "new", tmp_path / "none.jinja")
+
+
+def test_the_way_on_to_written_tasks_is_a_configuration() -> None:
+    text = (ROOT / "docs/intention.md").read_text(encoding="utf-8")
+    of = laid_over(yaml.safe_load(text.partition("lay this over")[2].partition("```yaml")[2].partition("```")[0]))
+    assert of.intention.scale == "warm_start/policy on IntentionGym"
+    assert not of.intention.is_taught

@@ -181,13 +181,45 @@ def test_a_state_takes_no_more_than_its_share(tmp_path: Path, monkeypatch: pytes
     assert set(waits.rests) == {live.EVERY_S}
 
 
-def test_a_folder_that_cannot_be_written_ends_the_sight_and_not_the_run(tmp_path: Path) -> None:
-    (tmp_path / "results").write_text("a file")
-    made = Live(Invocation(tmp_path / "results"), tmp_path / "results")
+def test_what_cannot_be_written_is_told_once_and_written_when_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk that is full for a while ends neither the run nor what is seen of it."""
+    monkeypatch.setattr(live, "EVERY_S", 0.01)
+    results = tmp_path / "results"
+    results.write_text("a file")
+    made = Live(Invocation(results), results)
     made.begin(SimpleNamespace(needrun_jobs=list, jobs=[]))
-    made._thread.join(5)
+    time.sleep(0.3)
+    assert made._thread.is_alive()
+    results.unlink()
     made.end("finished")
-    assert (tmp_path / "results").read_text() == "a file"
+    assert storage.read_row(results / live.STATE, RunState).over == "finished"
+    assert caplog.text.count("stays as it was") == 1
+
+
+def test_a_spared_jobs_record_is_no_time_of_this_run(tmp_path: Path) -> None:
+    jobs = Invocation(tmp_path)
+    made = Live(jobs, tmp_path)
+    (tmp_path / "benchmark.jsonl").write_text('{"s": 600.0}\n')
+    made._begun, made._planned = time.time() - 10, live.Counter({"train": 3})
+    made._unread = [(1, "train", tmp_path / "benchmark.jsonl", None)]
+    jobs.ended.add(1)
+    jobs.spared["train"] += 1
+    left = made.look().left
+    assert left is not None
+    assert left >= 600  # two jobs of 600 s
+
+
+def test_a_finished_run_has_done_all_that_was_planned(tmp_path: Path) -> None:
+    """A quiet Snakemake tells of no end."""
+    made = Live(Invocation(tmp_path), tmp_path)
+    made._begun, made._planned = time.time() - 10, live.Counter({"train": 2})
+    assert ": 2 of 2 jobs done." in made.look("finished").summary(time.time())
+
+
+def test_what_a_terminal_would_obey_is_not_shown() -> None:
+    assert live.printable("a\x1b[2Jb\tc") == "a [2Jb c"
 
 
 def a_state(**changes: object) -> RunState:

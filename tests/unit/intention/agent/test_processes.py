@@ -15,7 +15,7 @@ from trained_world import command, interrupted, is_measured, read_run, train_her
 from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.intention.agent import update
+from lever_pipe.intention.agent import policy
 from lever_pipe.intention.agent.processes import (
     Processes,
     is_main,
@@ -78,9 +78,9 @@ def assert_same_run(one: Path, two: Path, *, shared_from: int) -> None:
 RECOMPUTING = """
 import sys
 from lever_pipe.__main__ import main
-from lever_pipe.intention.agent import trainer, update
+from lever_pipe.intention.agent import policy as module, trainer
 
-whole = update.prepare_for_updates
+whole = module.prepare_for_updates
 
 
 def prepare_for_updates(policy):
@@ -88,7 +88,7 @@ def prepare_for_updates(policy):
     sys.stderr.write(f"recomputes: {policy.is_activation_checkpointing}\\n")
 
 
-update.CHECKPOINT_ABOVE = 0
+module.CHECKPOINT_ABOVE = 0
 trainer.prepare_for_updates = prepare_for_updates
 sys.exit(main(sys.argv[1:]))
 """
@@ -100,7 +100,7 @@ def test_what_a_large_policy_needs_goes_together(tmp_path: Path, monkeypatch: py
     model = base.policy.model.model_copy(update={"dtype": "bfloat16"})
     config = base.model_copy(update={"policy": base.policy.model_copy(update={"model": model})})
     with monkeypatch.context() as patch:
-        patch.setattr(update, "CHECKPOINT_ABOVE", 0)
+        patch.setattr(policy, "CHECKPOINT_ABOVE", 0)
         train_here(tmp_path / "one", config)
     script = tmp_path / "recomputing.py"
     script.write_text(RECOMPUTING, encoding="utf-8")

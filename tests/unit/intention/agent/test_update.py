@@ -14,12 +14,12 @@ from trained_world import TINY
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
-from lever_pipe.intention.agent import update as module
+from lever_pipe.intention.agent import policy as policies
 from lever_pipe.intention.agent.lessons import Lesson
-from lever_pipe.intention.agent.policy import build_tiny
+from lever_pipe.intention.agent.policy import build_tiny, prepare_for_updates
 from lever_pipe.intention.agent.processes import Processes
 from lever_pipe.intention.agent.scoring import score
-from lever_pipe.intention.agent.update import prepare_for_updates, update
+from lever_pipe.intention.agent.update import update
 
 LENGTHS = (14, 9, 12, 11, 9, 13)
 VOCABULARY = 63
@@ -204,7 +204,7 @@ def test_a_number_that_is_none_stops_before_the_step(field: str) -> None:
 def test_a_large_policy_computes_again_what_it_does_not_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     made = lessons()
     kept = run(made, PULLED)
-    monkeypatch.setattr(module, "CHECKPOINT_ABOVE", 0)
+    monkeypatch.setattr(policies, "CHECKPOINT_ABOVE", 0)
     passes = []
     first = build_tiny(TINY, VOCABULARY, 0)
     monkeypatch.setattr(
