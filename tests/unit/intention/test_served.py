@@ -193,6 +193,19 @@ def test_an_evaluation_is_recorded_and_replayed_without_a_server_to_the_same_byt
         evaluated(tmp_path / "d", config_of(kind="replay"), execution_of(double.url))
 
 
+def test_two_servers_that_call_their_models_alike_have_takes_of_their_own(tmp_path: Path) -> None:
+    tape, rules = tmp_path / "tape.jsonl", Environment(max_turns=4)
+    told = []
+    for name, slot in (("agent", "budget"), ("other", "date")):
+        with serve(always=acting(lambda asked, slot=slot: [f"what about {slot}"])) as double:
+            reached = execution_of(double.url, tape)
+            execution = reached.model_copy(update={"served": {name: reached.served["agent"]}})
+            player = load_served(config_of(rules, name=name, kind="record"), execution)
+            told.append(player.heard(player.play(REQUESTS[:1]).episodes[0], 0)[1][0].content)
+        assert "agent" not in double.requests[0]
+    assert told == ["what about budget", "what about date"]
+
+
 @pytest.mark.parametrize(
     "act", [send(b"<html>Bad gateway</html>"), say(7), send(b"{}", status=500), send(b"no", status=400), hang_up]
 )
