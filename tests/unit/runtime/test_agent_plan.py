@@ -186,10 +186,22 @@ def test_every_member_of_the_configuration_exists() -> None:
         ),
         ({"served": [SERVED | {"name": "kl_only"}]}, "intention.served[0].name: must differ"),
         ({"served": [SERVED | {"kind": "rule"}]}, "intention.served[0].kind: input should be 'openai', 'record' or"),
+        (
+            {"execution": {"served": {"gpt": {}}}},
+            "intention.execution.served.gpt: must be one of [], got 'gpt'. Name a",
+        ),
         ({"served": [SERVED]}, "intention.served[0].kind: must be 'openai' without intention.execution.cassette"),
         (
             {"served": [SERVED], "simulator": {"kind": "replay"}, "execution": TAPE},
-            "must share the cassette with",
+            "intention.served[0].kind: must share the cassette with the user and earlier served agents, of kind 'replay'",
+        ),
+        (
+            {"served": [SERVED, {"name": "b", "model": "m", "kind": "replay"}], "execution": TAPE},
+            "intention.served[1].kind: must share the cassette with the user and earlier served agents, of kind 'record'",
+        ),
+        (
+            {"served": [SERVED], "execution": TAPE | {"served": {"gtp": {}}}},
+            "intention.execution.served.gtp: must be one of ['gpt'], got 'gtp'. Did you mean 'gpt'?",
         ),
         ({"served": [SERVED], "engine": "verl"}, "intention.served: must be empty with engine: verl"),
         (
