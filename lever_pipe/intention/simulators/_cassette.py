@@ -165,7 +165,7 @@ class CassetteChat:
             raise SimulatorError(
                 f"{self._cassette.path}: expected the recorded answer to every request",
                 found=f"none for the request with hash {key}",
-                do="Record the cassette with this very configuration (simulator.kind: record).",
+                do="Record the cassette with this very configuration, kind: record, in a run where no request failed.",
             )
 
         def keep(text: str) -> T:

@@ -222,7 +222,8 @@ def test_a_server_that_answers_nonsense_ends_the_evaluation_in_one_line(tmp_path
 
 
 def test_a_failure_within_the_limit_is_counted_and_its_episode_lost(tmp_path: Path) -> None:
-    """The server never answers the first task; means are over the others."""
+    """The server never answers the first task; means are over the others, and no replay can do without its answer."""
+    tape = tmp_path / "tape.jsonl"
     (lost, *others) = storage.read_rows(world() / "test.jsonl", Task)
 
     def act(handler: Any, asked: dict[str, Any], released: Any) -> None:
@@ -230,7 +231,9 @@ def test_a_failure_within_the_limit_is_counted_and_its_episode_lost(tmp_path: Pa
         (send(b"", status=500) if is_lost else acting(asking_in_turn))(handler, asked, released)
 
     with serve(always=act) as double:
-        evaluated(tmp_path, config_of(limit=0.5), execution_of(double.url, retries=2))
+        evaluated(tmp_path, config_of(limit=0.5, kind="record"), execution_of(double.url, tape, retries=2))
+    with pytest.raises(SimulatorError, match="kind: record, in a run where no request failed"):
+        evaluated(tmp_path / "b", config_of(limit=0.5, kind="replay"), execution_of(""), tape)
     (greedy, sampled) = storage.read_rows(tmp_path / "evaluations.jsonl", EvaluationRow)
     episodes = storage.read_rows(tmp_path / "episodes.jsonl", EpisodeRow)
     assert [(row.task_id, row.rewards) for row in episodes if row.end == "failed"] == [(lost.id, ())] * 3
