@@ -490,7 +490,7 @@ class Intention(Section):
 
     @rule
     def _served_agents_stand_beside_the_arms(self) -> Iterator[Fault]:
-        names, user = [START_ARM, *self._names().values()], self.simulator.kind
+        names, kinds = [START_ARM, *self._names().values()], {self.simulator.kind}
         for index, agent in enumerate(self.served):
             place, seen = ("served", index, "kind"), f"got {agent.kind!r}"
             if agent.name in (*names, *(other.name for other in self.served[:index])):
@@ -498,8 +498,13 @@ class Intention(Section):
                 yield ("served", index, "name"), fault
             if agent.kind != "openai" and not self.execution.cassette:
                 yield place, f"must be 'openai' without intention.execution.cassette, {seen}. Name a file there."
-            if {agent.kind, user} == {"record", "replay"}:
-                yield place, f"must share the cassette with simulator.kind={user!r}, {seen}. Record or replay both."
+            if (other := {"record": "replay", "replay": "record"}.get(agent.kind)) in kinds:
+                fault = f"must share the cassette with the user and earlier served agents, of kind {other!r}, {seen}."
+                yield place, f"{fault} Record or replay all."
+            kinds.add(agent.kind)
+        for name in self.execution.served:
+            known = [agent.name for agent in self.served]
+            yield from one_of(("execution", "served", name), name, known, "Name a served agent, or drop the key.")
         if self.served and self.engine == "verl":
             yield ("served",), "must be empty with engine: verl, which evaluates no held-out tasks. Drop them."
 

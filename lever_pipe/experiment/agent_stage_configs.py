@@ -103,10 +103,10 @@ class EvaluateServedConfig(Section):
     """Identity of `evaluate_served`: an agent behind a server on held-out tasks."""
 
     agent: Annotated[ServedAgent, Planned("served_agent")]
-    temperature: Annotated[float, Setting("intention.grpo.temperature")]
+    temperature: Annotated[float, Planned("temperature_of_served")]
     environment: Environment
     simulator: Simulator
-    evaluation: Annotated[AgentEvaluation, Planned("evaluation_of_tests")]
+    evaluation: Annotated[AgentEvaluation, Planned("evaluation_of_served")]
 
 
 @identity_of("collect_agents")

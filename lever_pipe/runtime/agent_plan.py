@@ -14,6 +14,7 @@ from lever_pipe.experiment.agent_config import (
     SCHEDULES,
     WORDS,
     AgentArm,
+    AgentEvaluation,
     AgentGrpo,
     Intention,
     ServedAgent,
@@ -62,6 +63,19 @@ def execution_of(intention: Intention) -> str:
 def served_agent(intention: Intention, wildcards: Wildcards) -> ServedAgent:
     """Return the served agent that a job names."""
     return next(agent for agent in intention.served if agent.name == wildcards["arm"])
+
+
+def evaluation_of_served(intention: Intention, wildcards: Wildcards) -> AgentEvaluation:
+    """Return how a served agent is evaluated; what only samples are drawn by moves no greedy episode."""
+    drawn = () if "sampled" in served_agent(intention, wildcards).modes else ("test_samples", "seed")
+    unread = ("every", "samples", "batch", "thresholds", "primary", *drawn)
+    return at_defaults(intention.evaluation, *unread)
+
+
+def temperature_of_served(intention: Intention, wildcards: Wildcards) -> float:
+    """Return the temperature of a served agent's samples, that of the arms; greedy episodes have none."""
+    is_drawn = "sampled" in served_agent(intention, wildcards).modes
+    return (intention.grpo if is_drawn else AgentGrpo()).temperature
 
 
 def cassette_of(intention: Intention, *kinds: str) -> list[str]:

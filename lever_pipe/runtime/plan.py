@@ -457,7 +457,7 @@ def shown_agents(experiment: Experiment) -> ShownAgents | None:
     of = experiment.intention
     names = ("reference_arm", "document_arm", "evaluation", "sweeps", "grpo", "environment", "engine", "scale")
     values = {name: getattr(of, name) for name in names}
-    if of.is_world and of.model.folder:
+    if of.is_world and of.model.folder and not of.is_taught:
         values["start"] = f"{of.model_name} ({agent_plan.identity_of_model(of.model.folder)})"
     return ShownAgents(arms=agent_plan.arms(of), max_context=of.model.max_context, **values)
 
@@ -557,6 +557,12 @@ PLANNED: Mapping[str, Planner] = {
     "agent_arms": lambda experiment, _: agent_plan.arms(experiment.intention),
     "swept_arms": lambda experiment, _: agent_plan.swept_arms(experiment.intention),
     "served_agent": lambda experiment, wildcards: agent_plan.served_agent(experiment.intention, wildcards),
+    "evaluation_of_served": lambda experiment, wildcards: agent_plan.evaluation_of_served(
+        experiment.intention, wildcards
+    ),
+    "temperature_of_served": lambda experiment, wildcards: agent_plan.temperature_of_served(
+        experiment.intention, wildcards
+    ),
     "served_names": lambda experiment, _: [agent.name for agent in experiment.intention.served],
     "agent_arm": lambda experiment, wildcards: agent_plan.arm_of(experiment.intention, wildcards),
     "grpo_of_arm": lambda experiment, wildcards: agent_plan.grpo_of_arm(experiment.intention, wildcards),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from lever_pipe.runtime.sizing import WORLD_CPU
 
-from .conftest import Project
+from .conftest import JOB_COUNT, Project
 
 SMOKE = ("--configfile", "config/smoke.yaml")
 WORLD, EXAMPLES = "results/smoke/world/run.json", "results/smoke/lever/examples/run.json"
@@ -193,3 +194,26 @@ def test_what_snakemake_cannot_plan_is_told_in_its_words(project: Project) -> No
     assert (done.returncode, own.returncode) == (2, 1)
     fault = next(line for line in own.stdout.splitlines() if "n_train" in line)
     assert fault in done.stdout + done.stderr
+
+
+def test_a_served_agent_and_a_given_start_are_planned_with_the_files_that_decide_them(project: Project) -> None:
+    given, tape = project.folder / "given/selector.safetensors", project.folder / "tape.jsonl"
+    given.parent.mkdir()
+    for path in (given, tape):
+        path.touch()
+    (project.folder / "extra.yaml").write_text(
+        "presets: {world: {start_from: given}}\n"
+        "intention: {served: [{name: gpt, model: m, kind: replay}], execution: {cassette: tape.jsonl}}\n"
+    )
+    said = project.call(*SMOKE, "extra.yaml", "--dry-run", "--printshellcmds").stdout
+    calls = [shlex.split(line) for line in said.splitlines() if line.startswith("Shell command: python -m lever_pipe")]
+    words = {stage: set[str]().union(*(call for call in calls if call[5] == stage)) for stage in {c[5] for c in calls}}
+    init, agents = "results/smoke/lever/preset~world/init/seed~0", "results/smoke/intention"
+    assert {"start=given/selector.safetensors", f"selector={init}/selector.safetensors"} < words["initialise_selector"]
+    assert f"started={init}/run.json" in words["collect_lineage"]
+    served = {f"{name}={agents}/served~gpt/{name}.jsonl" for name in ("evaluations", "episodes")}
+    assert served | {"cassette=tape.jsonl", f"test_tasks={agents}/tasks/test.jsonl"} < words["evaluate_served"]
+    assert {f"served_{file}" for file in served} < words["collect_agents"]
+    assert [stage for stage, of in words.items() if "cassette=tape.jsonl" in of] == ["evaluate_served"]
+    counts = dict(JOB_COUNT.findall(said))
+    assert (counts["evaluate_served"], counts["collect_agents"], counts["collect_lineage"]) == ("1", "1", "1")

@@ -191,7 +191,7 @@ def load_served(config: EvaluateServedConfig, execution: AgentExecution) -> Serv
         simulator_config=config.simulator,
         temperature=config.temperature,
         agent=config.agent,
-        chat=chat_of(config.agent.kind, reached, words_of),
+        chat=chat_of(config.agent.kind, reached, words_of, config.agent.name),
     )
 
 

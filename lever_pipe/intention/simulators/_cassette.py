@@ -34,9 +34,12 @@ class Take(Row):
     """The model's words."""
 
 
-def request_hash(request: ChatRequest) -> str:
-    """Return the sha256 of a request's canonical JSON: model, sampling settings and messages, not the server."""
-    return hashlib.sha256(canonical_json(request).encode()).hexdigest()
+def request_hash(request: ChatRequest, agent: str = "") -> str:
+    """Return the sha256 of a request's canonical JSON: model, sampling settings and messages, not the server.
+
+    A served agent's name stands in it, too: two servers may call two models alike.
+    """
+    return hashlib.sha256(canonical_json({**request, "agent": agent} if agent else request).encode()).hexdigest()
 
 
 class Cassette:
@@ -140,12 +143,13 @@ class Cassette:
 class CassetteChat:
     """Completes chats from a cassette, or else from another chat, whose readable answers the cassette keeps."""
 
-    def __init__(self, cassette: Cassette, chat: Chat | None = None) -> None:
+    def __init__(self, cassette: Cassette, chat: Chat | None = None, agent: str = "") -> None:
         self.counts = chat.counts if chat else SimulatorCounts()
         self.concurrency = chat.concurrency if chat else 1
         self.is_remote = chat is not None and chat.is_remote
         self._chat = chat
         self._cassette = cassette
+        self._agent = agent
 
     def answer(self, request: ChatRequest, read: Callable[[str], T]) -> T | None:
         """Return what `read` makes of the first answer that this request was ever given.
@@ -153,7 +157,7 @@ class CassetteChat:
         Raises:
             SimulatorError: the cassette does not hold it and there is no other chat, or it cannot be read.
         """
-        key = request_hash(request)
+        key = request_hash(request, self._agent)
         if key in self._cassette:
             self.counts.add(requests=1)
             return self._cassette.read(key, read)
@@ -161,7 +165,7 @@ class CassetteChat:
             raise SimulatorError(
                 f"{self._cassette.path}: expected the recorded answer to every request",
                 found=f"none for the request with hash {key}",
-                do="Record the cassette with this very configuration (simulator.kind: record).",
+                do="Record the cassette with this very configuration, kind: record, in a run where no request failed.",
             )
 
         def keep(text: str) -> T:

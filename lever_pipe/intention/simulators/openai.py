@@ -53,8 +53,10 @@ def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
     return PromptedUser(chat_of("openai", execution), config.endpoint, leak_details=config.leak_details)
 
 
-def chat_of(kind: str, execution: AgentExecution, words: Words | None = None) -> Chat:
+def chat_of(kind: str, execution: AgentExecution, words: Words | None = None, agent: str = "") -> Chat:
     """Return the chat of kind `openai`, `record` or `replay`; `words` says what of an answer counts, else its text.
+
+    The name of a served agent keeps its takes apart from those of others.
 
     Raises:
         SimulatorError: no address, one that is none, or a cassette that cannot be opened.
@@ -63,7 +65,7 @@ def chat_of(kind: str, execution: AgentExecution, words: Words | None = None) ->
     asked = None if kind == "replay" else EndpointChat(find_access(execution.connection), execution.connection, words)
     if kind == "openai" and asked:
         return asked
-    return CassetteChat(Cassette(Path(execution.cassette), is_writable=kind == "record"), asked)
+    return CassetteChat(Cassette(Path(execution.cassette), is_writable=kind == "record"), asked, agent)
 
 
 class EndpointChat:

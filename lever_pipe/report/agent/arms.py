@@ -131,6 +131,7 @@ def _stops(view: AgentView) -> Iterator[Cell]:
         if arm.stop is not None:
             told = arm.stop.model_dump() | {"mode": say(f"agent.{arm.stop.mode}"), "steps": view.config.grpo.steps}
             told |= {"metric": say(f"agent.stop_metric.{arm.stop.metric}")}
+            told |= {"compared": say(f"agent.compared.{view.config.evaluation.primary.checkpoint}")}
             yield say("agent.stops", arm=Code(arm.name), ends=view.ended(arm.name), **told)
 
 

@@ -16,8 +16,9 @@
 | `share_policy`, `share_kl`, `share_entropy` | of a term's mean size in that of all terms of the loss |
 
 Curves begin after the start: the documents evaluated nothing there. A step that is never reached is infinite. The
-start policy has rows of its own, as arm `start`, and so has each served agent: its tasks are those that neither it nor
-another policy has lost, theirs do not depend on it.
+start policy has rows of its own, as arm `start`, and so has each served agent: the one policy that each is stands as
+its last and its best. A served agent's tasks are those that neither it nor another policy has lost, theirs do not
+depend on it.
 """
 
 from __future__ import annotations
@@ -194,7 +195,8 @@ def start_endpoints(context: Context) -> dict[str, list[TaskMeans]]:
     found: dict[str, TaskMeans | None] = {}
     for mode in context.modes:
         for metric in METRICS:
-            found[f"test_{metric}_{mode}_{LAST}"] = episodes.held_out(START_ARM, 0, mode, LAST)
+            for checkpoint in (LAST, BEST):
+                found[f"test_{metric}_{mode}_{checkpoint}"] = episodes.held_out(START_ARM, 0, mode, LAST)
             seed = context.runs.seeds(reference)[0]
             found[f"val_{metric}_{mode}_{START}"] = episodes.validation(reference, seed, mode, 0)
     known = {name: [means] for name, means in found.items() if means is not None}
@@ -205,7 +207,8 @@ def held_out(context: Context, episodes: EvaluatedEpisodes, arm: str) -> dict[st
     """Return those of a served agent, by the same names."""
     found = {mode: episodes.held_out(arm, 0, mode, LAST) for mode in context.modes}
     known = {(mode, metric): of for mode, of in found.items() if of is not None for metric in METRICS}
-    return {f"test_{metric}_{mode}_{LAST}": [of] for (mode, metric), of in known.items()}
+    places = ((*of, checkpoint) for of in known for checkpoint in (LAST, BEST))
+    return {f"test_{metric}_{mode}_{checkpoint}": [known[mode, metric]] for mode, metric, checkpoint in places}
 
 
 def run_endpoints(context: Context, arm: str) -> dict[str, list[float]]:

@@ -193,6 +193,19 @@ def test_an_evaluation_is_recorded_and_replayed_without_a_server_to_the_same_byt
         evaluated(tmp_path / "d", config_of(kind="replay"), execution_of(double.url))
 
 
+def test_two_servers_that_call_their_models_alike_have_takes_of_their_own(tmp_path: Path) -> None:
+    tape, rules = tmp_path / "tape.jsonl", Environment(max_turns=4)
+    told = []
+    for name, slot in (("agent", "budget"), ("other", "date")):
+        with serve(always=acting(lambda asked, slot=slot: [f"what about {slot}"])) as double:
+            reached = execution_of(double.url, tape)
+            execution = reached.model_copy(update={"served": {name: reached.served["agent"]}})
+            player = load_served(config_of(rules, name=name, kind="record"), execution)
+            told.append(player.heard(player.play(REQUESTS[:1]).episodes[0], 0)[1][0].content)
+        assert "agent" not in double.requests[0]
+    assert told == ["what about budget", "what about date"]
+
+
 @pytest.mark.parametrize(
     "act", [send(b"<html>Bad gateway</html>"), say(7), send(b"{}", status=500), send(b"no", status=400), hang_up]
 )
@@ -209,7 +222,8 @@ def test_a_server_that_answers_nonsense_ends_the_evaluation_in_one_line(tmp_path
 
 
 def test_a_failure_within_the_limit_is_counted_and_its_episode_lost(tmp_path: Path) -> None:
-    """The server never answers the first task; means are over the others."""
+    """The server never answers the first task; means are over the others, and no replay can do without its answer."""
+    tape = tmp_path / "tape.jsonl"
     (lost, *others) = storage.read_rows(world() / "test.jsonl", Task)
 
     def act(handler: Any, asked: dict[str, Any], released: Any) -> None:
@@ -217,7 +231,9 @@ def test_a_failure_within_the_limit_is_counted_and_its_episode_lost(tmp_path: Pa
         (send(b"", status=500) if is_lost else acting(asking_in_turn))(handler, asked, released)
 
     with serve(always=act) as double:
-        evaluated(tmp_path, config_of(limit=0.5), execution_of(double.url, retries=2))
+        evaluated(tmp_path, config_of(limit=0.5, kind="record"), execution_of(double.url, tape, retries=2))
+    with pytest.raises(SimulatorError, match="kind: record, in a run where no request failed"):
+        evaluated(tmp_path / "b", config_of(limit=0.5, kind="replay"), execution_of(""), tape)
     (greedy, sampled) = storage.read_rows(tmp_path / "evaluations.jsonl", EvaluationRow)
     episodes = storage.read_rows(tmp_path / "episodes.jsonl", EpisodeRow)
     assert [(row.task_id, row.rewards) for row in episodes if row.end == "failed"] == [(lost.id, ())] * 3

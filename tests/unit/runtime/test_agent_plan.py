@@ -114,14 +114,38 @@ def test_execution_is_no_identity() -> None:
 
 SERVED = {"name": "gpt", "model": "m", "kind": "record"}
 TAPE = {"cassette": "tape"}
+ARM = {"arm": "gpt"}
 
 
 def test_a_served_agent_is_collected_and_makes_nothing_else_again() -> None:
     assert changed(served=[SERVED], execution=TAPE) == {"collect_agents"}
     found = experiment(served=[SERVED], execution=TAPE | {"served": {"gpt": {"retries": 9}}})
-    spec = plan.spec_of(found, "evaluate_served", {"arm": "gpt"})
-    assert spec == plan.spec_of(experiment(served=[SERVED], execution=TAPE), "evaluate_served", {"arm": "gpt"})
+    spec = plan.spec_of(found, "evaluate_served", ARM)
+    assert spec == plan.spec_of(experiment(served=[SERVED], execution=TAPE), "evaluate_served", ARM)
     assert [agent_plan.cassette_of(found.intention, kind) for kind in ("record", "replay")] == [[], ["tape"]]
+
+
+def test_a_served_agent_is_asked_again_for_what_it_reads_alone() -> None:
+    def spec(agent: dict[str, Any], **changes: Any) -> str:
+        return plan.spec_of(experiment(served=[SERVED | agent], execution=TAPE, **changes), "evaluate_served", ARM)
+
+    greedy, both = {"modes": ["greedy"]}, {"modes": ["greedy", "sampled"]}
+    unread = {"batch": 7, "every": 9, "samples": 7, "thresholds": [0.6], "primary": {"checkpoint": "best"}}
+    drawn: list[dict[str, Any]] = [{"evaluation": {"test_samples": 7}}, {"evaluation": {"seed": 7}}]
+    drawn.append({"grpo": {"temperature": 0.3}})
+    for agent in (greedy, both):
+        assert spec(agent, evaluation=unread) == spec(agent)
+        assert spec(agent, environment={"max_turns": 3}) != spec(agent)
+        assert {spec(agent, **of) == spec(agent) for of in drawn} == {agent is greedy}
+
+
+def test_a_tiny_agent_that_is_taught_first_is_no_start_that_the_report_names(tmp_path: Path) -> None:
+    for taught in (None, 4):
+        model = {"folder": str(tmp_path), "codec": "word"}
+        found = experiment(model=model, warm_start={"folder_micro_batch": taught})
+        told = plan.shown_agents(found)
+        assert told is not None
+        assert bool(told.start) is (taught is None)
 
 
 def test_a_tiny_agent_of_another_run_is_called_by_its_place() -> None:
@@ -186,10 +210,22 @@ def test_every_member_of_the_configuration_exists() -> None:
         ),
         ({"served": [SERVED | {"name": "kl_only"}]}, "intention.served[0].name: must differ"),
         ({"served": [SERVED | {"kind": "rule"}]}, "intention.served[0].kind: input should be 'openai', 'record' or"),
+        (
+            {"execution": {"served": {"gpt": {}}}},
+            "intention.execution.served.gpt: must be one of [], got 'gpt'. Name a",
+        ),
         ({"served": [SERVED]}, "intention.served[0].kind: must be 'openai' without intention.execution.cassette"),
         (
             {"served": [SERVED], "simulator": {"kind": "replay"}, "execution": TAPE},
-            "must share the cassette with",
+            "served[0].kind: must share the cassette with the user and earlier served agents, of kind 'replay'",
+        ),
+        (
+            {"served": [SERVED, {"name": "b", "model": "m", "kind": "replay"}], "execution": TAPE},
+            "served[1].kind: must share the cassette with the user and earlier served agents, of kind 'record'",
+        ),
+        (
+            {"served": [SERVED], "execution": TAPE | {"served": {"gtp": {}}}},
+            "intention.execution.served.gtp: must be one of ['gpt'], got 'gtp'. Did you mean 'gpt'?",
         ),
         ({"served": [SERVED], "engine": "verl"}, "intention.served: must be empty with engine: verl"),
         (

@@ -45,7 +45,7 @@ def test_the_start_policy_has_rows_of_its_own(paths: dict[str, Path]) -> None:
         place
         for mode in ("greedy", "sampled")
         for metric in ("reward", "normalised_reward")
-        for place in (f"test_{metric}_{mode}_last", f"val_{metric}_{mode}_start")
+        for place in (*(f"test_{metric}_{mode}_{of}" for of in ("last", "best")), f"val_{metric}_{mode}_start")
     }
     episodes = pd.read_csv(paths["episodes_table"])
     own = episodes[(episodes["arm"] == "start") & (episodes["mode"] == "greedy")]

@@ -8,7 +8,7 @@ import pytest
 from agent_runs import ARMS, Study
 from agent_tables import SAY, VOICES, Tabulate, Tabulated, evidence_of, tabulate
 
-from lever_pipe.experiment.agent_config import Environment, Schedule, Stop
+from lever_pipe.experiment.agent_config import Environment, PrimaryEndpoint, Schedule, Stop
 from lever_pipe.report.agent.checks import identities, reward_unit, texts
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import as_csv
@@ -105,6 +105,25 @@ def test_a_served_agent_is_a_row_with_what_it_cost(tabulated: Tabulate, default:
     assert "Served: an agent behind a server" in found.told("agent-arms")
     assert "Served" not in default.told("agent-arms")
     assert {name for name, of in found.tables.items() if "gpt" in as_csv(of, VOICES["en"])} == {"agent-arms"}
+
+
+def test_a_policy_that_nothing_trains_is_its_last_and_its_best(tmp_path: Path) -> None:
+    stopping = ARMS[1].model_copy(update={"stop": Stop()})
+    study, found = Study(arms=(ARMS[0], stopping), steps=10, served=("gpt",)), {}
+    for checkpoint in ("last", "best"):
+        primary = PrimaryEndpoint(checkpoint=checkpoint)
+        changes = {"evaluation": study.evaluation.model_copy(update={"primary": primary})}
+        found[checkpoint] = tabulate(evidence_of(tmp_path / checkpoint, study, **changes), study, **changes)
+        told = found[checkpoint].told("agent-arms")
+        assert [f"compared by their {name} policies" in told for name in ("last", "best")] == [
+            checkpoint == "last",
+            checkpoint == "best",
+        ]
+    for arm in ("start policy", "gpt"):
+        last, best = (of.row("agent-arms", Arm=arm) for of in found.values())
+        for mode in ("sampled", "greedy"):
+            assert best[f"Held-out, {mode}"] == last[f"Held-out, {mode}"] != ""
+            assert all(best[f"{head}, {mode}"] for head in ("Difference", "Holm p", "Gain")) is (arm == "gpt")
 
 
 def test_other_factors_get_a_column(tabulated: Tabulate) -> None:
