@@ -197,12 +197,23 @@ class Experiment(Section):
     @rule
     def _sweeps_are_over_keys_of_arms(self) -> Iterator[Fault]:
         yield from faults_of(self.sweeps, [arm.preset for arm in self.arms], ArmSettings, Preset)
-        drawing, do = [arm.preset for arm in self.arms if arm.on_policy], "Name an arm with on_policy runs."
+        drawing = [arm.preset for arm in self.arms if arm.on_policy]
         for index, sweep in enumerate(self.sweeps):
             if any(key.startswith("on_policy.") for key in sweep.over):
+                do = "Name an arm with on_policy runs."
                 yield from one_of(("sweeps", index, "arm"), sweep.arm, drawing, do)
+            do = f", or let RCE start there (presets.{sweep.arm}.rce_from_sft_epoch)"
+            for key in [key for key in sweep.over if key.partition(".")[0] in self._unread(sweep)]:
+                said = f"must name keys that the compared policies read, got {key!r}"
+                yield ("sweeps", index, "over"), f"{said}. Drop it{do if key.startswith('sft') else ''}."
         for place, text in faults_of(self.intention.sweeps, [arm.name for arm in self.intention.arms], AgentArm):
             yield ("intention", *place), text
+
+    def _unread(self, sweep: Sweep) -> tuple[str, ...]:
+        """Return the keys that say nothing of the policy that stands for an arm in a sweep."""
+        preset, makers = self.presets.get(sweep.arm), {"rce_from_sft_epoch", "selector", "selector.network"}
+        is_read = preset is None or preset.rce_from_sft_epoch or preset.selector.network == TRAIN_IDS
+        return ("distil",) if is_read or makers & sweep.over.keys() else ("distil", "sft", "sft_epochs")
 
     def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
         """Yield the arms that name a preset with their places."""
@@ -381,7 +392,7 @@ def _with_arms_of_sweeps(experiment: Experiment) -> tuple[Experiment, list[str]]
     update: dict[str, Any] = {"sweeps": sweeps, "arms": (*experiment.arms, *own)}
     update["presets"] = presets | {name: preset for name, (_, preset) in made.items()}
     of_agents = {arm.name: (study.filled(arm),) for arm in study.arms}
-    sweeps, made, more = expanded("intention.sweeps", study.sweeps, of_agents)
+    sweeps, made, more = expanded("intention.sweeps", study.sweeps, of_agents, study.filled)
     agents = (*study.arms, *(arm.model_copy(update={"name": name}) for name, (arm,) in made.items()))
     update["intention"] = study.model_copy(update={"sweeps": sweeps, "arms": agents})
     experiment = experiment.model_copy(update=update)

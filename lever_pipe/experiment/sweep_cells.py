@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from typing import Any, get_origin
+
+from pydantic_core import to_jsonable_python
 
 from lever_pipe.base.parsing import read_section, section_in
 from lever_pipe.base.provenance import canonical_json
@@ -44,7 +46,10 @@ def faults_of(sweeps: Sequence[Sweep], arms: Collection[str], *models: type[Sect
 
 
 def expanded(
-    place: str, sweeps: Sequence[Sweep], arms: Mapping[str, Sequence[Section]]
+    place: str,
+    sweeps: Sequence[Sweep],
+    arms: Mapping[str, Sequence[Section]],
+    filled: Callable[[Any], Section] = lambda section: section,
 ) -> tuple[tuple[Sweep, ...], dict[str, Sequence[Any]], list[str]]:
     """Return the sweeps with their cells, the sections of each new arm by its name, and a line for each fault.
 
@@ -52,6 +57,7 @@ def expanded(
         place: of the sweeps in the configuration.
         sweeps: of known arms and keys; one that has cells has its arms.
         arms: the sections that an arm consists of by its name; a key is of the first one that has it.
+        filled: fills in what a section leaves to others, as in the sections of `arms`.
     """
     found, made, lines = list[Sweep](), dict[str, Sequence[Any]](), list[str]()
     for index, sweep in enumerate(sweeps):
@@ -60,9 +66,10 @@ def expanded(
         for written in () if sweep.cells else combined:
             settings = dict(zip(sweep.over, written, strict=True))
             read = [read_section(type(of), _laid_over(of, base, settings)) for of in base]
-            sections, faults = [section for section, _ in read], [line for _, of in read for line in of]
+            faults = [line for _, of in read for line in of]
+            sections = [] if faults else [filled(section) for section, _ in read]
             values = {} if faults else _values(sections, sweep.over)
-            name = sweep.arm if sections == list(base) else _name(sweep.name, values)
+            name = sweep.arm if sections == list(base) else _name(sweep.name, values, cells)
             if name in cells:
                 faults.append("must differ from earlier combinations, got the same values. Drop it.")
             said = ", ".join(f"{key} {shown(value)}" for key, value in settings.items())
@@ -98,18 +105,22 @@ def _laid_over(section: Section, base: Sequence[Section], settings: Mapping[str,
 def _values(sections: Sequence[Section], keys: Collection[str]) -> dict[str, Any]:
     found = {}
     for key in keys:
-        value: Any = _owner(sections, key).model_dump(mode="json")
+        value: Any = _owner(sections, key)
         for name in key.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
-        found[key] = value
+            value = getattr(value, name, None)  # a section that is absent has no keys
+        found[key] = to_jsonable_python(value)  # by itself: a dump of the whole leaves out keys at their defaults
     return found
 
 
-def _name(sweep: str, values: Mapping[str, Any]) -> str:
-    """Return the name of an arm: of its own values alone, so that further values of a sweep rename nothing."""
+def _name(sweep: str, values: Mapping[str, Any], taken: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the name of an arm: of its own values, so that further values of a sweep rename nothing.
+
+    Their digest takes the place of words that are too long, or those of earlier, other values by name.
+    """
     words = [f"{key.split('.')[-1]}_{_word(value)}" for key, value in values.items()]
     name = re.sub("[^a-z0-9]", "_", "__".join([sweep, *words]).lower())
-    return name if len(name) <= LONGEST else f"{sweep}__{_word(dict(values))}"
+    is_own = len(name) <= LONGEST and taken.get(name, values) == values
+    return name if is_own else f"{sweep}__{_word(dict(values))}"
 
 
 def _word(value: Any) -> str:

@@ -26,8 +26,8 @@ class SweepView(NamedTuple):
 
     sweep: Sweep
     study: str
-    measured: str
-    """What a score is, the end of its message."""
+    measured: Sequence[str]
+    """What the scores are, the ends of their messages."""
     scale: float
     digits: int
     scores: Rows
@@ -60,7 +60,8 @@ def views_of(material: Material) -> Iterator[SweepView]:
             for at in [{name: getattr(row, name) for name in PLACE}]
             for side in (row.against, row.subject)
         }
-        measured = PolicyName.parse(rows[0].subject).kind if rows and study == "lever" else metric
+        sides = dict.fromkeys(side for row in rows for side in (row.against, row.subject))
+        measured = list(dict.fromkeys(PolicyName.parse(side).kind for side in sides)) if study == "lever" else [metric]
         gaps = {(row.mode, _arm(row.subject)): row for row in rows}
         if len(scores) == len(sweep.cells) * len({mode for mode, _ in scores}) > 0:  # every cell is there
             yield SweepView(sweep, KINDS[study], measured, scale, digits, scores, gaps)
@@ -80,11 +81,21 @@ def tables(material: Material) -> Iterator[Table]:
             runs = part(view.scores[view.modes[0], cell.arm], "runs", 0)
             lines.append(TableLine((*values, *numbers, runs, Code(cell.arm)), "ours"))
         tests = sum(holm(row) is not None for row in view.gaps.values()) // len(view.modes)
-        notes = (say(f"sweeps.of.{view.measured}"), say("sweeps.chosen"), say("sweeps.tests", arm=arm, n=tests))
-        lead = Series(tuple(_highest(view, mode) for mode in view.modes), "sentences")
+        notes = (say("sweeps.chosen"), say("sweeps.tests", arm=arm, n=tests), *_ended_early(material, view))
+        judged = (say(f"sweeps.of.{of}") for of in view.measured)
+        lead = Series((*(_highest(view, mode) for mode in view.modes), *judged), "sentences")
         title = say("sweeps.title", name=Code(view.sweep.name), keys=keys, arm=arm)
         place = f"sweep-{view.study}-{view.sweep.name}", f"sweeps-{view.study}"
         yield Table(*place, title, tuple(columns), tuple(lines), lead, notes)
+
+
+def _ended_early(material: Material, view: SweepView) -> Iterator[Cell]:
+    """Yield which agents of a sweep ended before the last step, where some did."""
+    if view.study == "agent" and material.config.agents is not None:
+        last, ran = material.config.agents.grpo.steps, material.evidence.where(metric="executed_steps", at="run")
+        early = {_arm(row.subject) for row in ran if row.value < last}
+        arms = [Code(cell.arm) for cell in view.sweep.cells if cell.arm in early]
+        yield from [say("sweeps.ended_early", arms=arms, steps=last)] if arms else []
 
 
 def text_of(value: Any) -> str:

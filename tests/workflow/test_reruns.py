@@ -16,6 +16,7 @@ import pytest
 from .conftest import Project, begin
 from .counts import (
     ABOVE_ANSWERS,
+    AGENT_REPORT,
     AGENTS_AND_BELOW,
     ALL_GRPO_AND_BELOW,
     BASELINES,
@@ -26,10 +27,12 @@ from .counts import (
     FROM_EVIDENCE,
     GRPO_EPOCHS,
     LONG_ONLY,
+    MARKS,
     ON_POLICY_EPOCHS,
     RCE_EPOCHS,
     REPORT,
     SEED_SCORES,
+    SFT_EPOCHS,
     TRAINED_AGENTS,
 )
 
@@ -83,6 +86,28 @@ def test_more_grpo_epochs_train_only_the_further_ones(smoke: Project) -> None:
             "select_demonstrations": 4,
             "answer_prompts": 1,
             "score_answers": 4,
+            **REPORT,
+        }
+
+
+def test_a_sweep_runs_the_jobs_of_its_cell_only(smoke: Project) -> None:
+    """In each study a value beside the swept arm's: the runs of a whole arm of selectors, and one of the agent."""
+    rate = "sweeps: [{name: rate, arm: world, over: {rce.learning_rate: [1.0e-4]}}]\n"
+    kl = "  sweeps: [{name: kl, arm: baseline, over: {kl: [0, 1]}}]\n"
+    with (
+        smoke.edited("config/smoke.yaml", "baselines: {", f"{rate}baselines: {{"),
+        smoke.edited("config/smoke.yaml", "  arms:\n    -", f"{kl}  arms:\n    -"),
+    ):
+        assert smoke.planned() == {
+            **dict.fromkeys(("initialise_selector", "reward_groups", "answer_prompts"), 1),
+            "train_sft_epoch": SFT_EPOCHS,
+            "train_rce_epoch": RCE_EPOCHS,
+            "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
+            "train_on_policy_epoch": ON_POLICY_EPOCHS,
+            **MARKS,
+            **dict.fromkeys(("select_demonstrations", "score_answers"), SEED_SCORES),
+            **dict.fromkeys(("train_agent", "evaluate_agent"), 1),
+            **AGENT_REPORT,
             **REPORT,
         }
 

@@ -128,9 +128,12 @@ class Arm:
         return [name for mark in ("reinforce", "continued", "distil") if (name := self.mark(mark))]
 
     def judged(self, sweep: Sweep) -> str:
-        """Return the group that stands for the arm in a sweep: at the reference beta, on-policy where that is swept."""
+        """Return the group that stands for the arm in a sweep: at the reference beta, on-policy where that is swept.
+
+        Without such a run it is the last RCE epoch, without RCE (`train_ids`) the last SFT epoch.
+        """
         groups = self.drawn if any(key.startswith("on_policy.") for key in sweep.over) else self.last_grpo
-        return groups.get(reference_of(sorted(groups)) or 0.0, self.last_sft or "")
+        return groups.get(reference_of(sorted(groups)) or 0.0, self.last_rce or self.last_sft or "")
 
     @property
     def last_sft(self) -> str | None:

@@ -20,7 +20,7 @@ from lever_pipe.runtime import agent_plan, plan
 
 CONFIG: dict[str, Any] = yaml.safe_load((Path(__file__).parents[3] / "config.yaml").read_text())
 ARM = {"preset": "world", "seeds": [0], "rce_epochs": 1, "base_rce_epochs": [1], "grpo_epochs": 2, "kl_betas": [0, 0.5]}
-AGENTS = [{"name": "baseline", "seeds": [0, 1]}, {"name": "other", "kl": 0.2}]
+AGENTS = [{"name": "baseline", "seeds": [0, 1], "entropy": 0.3}, {"name": "other", "kl": 0.2}]
 SHARED = ("collect_agents", "compare_arms", "collect_results", "compare_policies", "build_report", "plot_figures")
 """Stages that read all arms."""
 
@@ -59,7 +59,7 @@ def test_a_sweep_is_its_arms_written_by_hand() -> None:
     name, world = found.sweeps[0].cells[1].arm, CONFIG["presets"]["world"]
     own = {"grpo": {**world["grpo"], "learning_rate": 3.0e-4}, "on_policy": {**world["on_policy"], "group": 4}}
     cells = [
-        {"name": f"t__kl_0_1__warmup_steps_{n}", "kl": 0.1, "schedule": {"warmup_steps": n}, "seeds": [0, 1]}
+        {**AGENTS[0], "name": f"t__kl_0_1__warmup_steps_{n}", "kl": 0.1, "schedule": {"warmup_steps": n}}
         for n in (0, 3)
     ]
     values = {**CONFIG, "presets": {**CONFIG["presets"], name: {**world, **own}}}
@@ -80,15 +80,17 @@ def test_a_sweep_is_its_arms_written_by_hand() -> None:
 
 VALUES: dict[str, list[Any]] = {
     "kl": [0, 0.01, 1.0e-5, 7, "0.2"],
-    "learning_rate": [1.0e-4, "2e-4", 0.5, 1],
+    "learning_rate": [1.0e-4, None, "0.5", 1],
+    "entropy_schedule.kind": ["linear", "constant", "rising"],
     "schedule.kind": ["cosine", "constant"],
     "schedule": [{"kind": "cosine", "warmup_steps": 2}, {"warmup_steps": 1}, {}],
     "trajectory_score": ["mean", "r2g", "sum"],
 }
 
 
-BASE = {"kl": 0, "learning_rate": "2e-4", "schedule.kind": "constant", "schedule": {}, "trajectory_score": "sum"}
-"""What the arm itself has of these, `grpo` filled in."""
+BASE = {"kl": 0, "learning_rate": None, "schedule.kind": "constant", "schedule": {}, "trajectory_score": "sum"}
+BASE |= {"entropy_schedule.kind": "constant"}
+"""What the arm itself has of these; null takes that of `grpo`."""
 
 
 @settings(max_examples=25)
@@ -109,6 +111,7 @@ def test_one_value_more_is_exactly_its_jobs(data: st.DataObject) -> None:
     is_inside = tuple(BASE[key] for key in columns) in combinations  # then no job is made twice
     assert len(swept([found])) == len(combinations) - is_inside == len(found.cells) - 1
     assert all(re.fullmatch("[a-z][a-z0-9_]{0,63}", name) for name in swept([found]))
+    assert all(value is not None for cell in found.cells for value in cell.values.values())  # defaults are told, too
     old, new, jobs = specs(before), swept([found]) - swept(before.intention.sweeps), specs(after)
     assert {job for job in old if jobs.get(job) != old[job]} <= set(SHARED)
     stages = ("train_agent", "evaluate_agent")
@@ -140,6 +143,9 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
     (f"{S}over: (base_rce_epochs [9]) base_rce_epochs: must be at most rce_epochs=1, got [9]. ",
      {"base_rce_epochs": [[9]]}),
     (f"{S}arm: must be one of [], got 'world'. Name an arm with on_policy runs.", {"on_policy.group": [4]}),
+    (f"{S}over: must name keys that the compared policies read, got 'distil.passes'. Drop it.", {"distil.passes": [1]}),
+    (f"{S}over: must name keys that the compared policies read, got 'sft.passes'. Drop it, or let RCE start there",
+     {"sft.passes": [1]}),
     (f"{S}over: (selector.network 'bi_encoder') selector.feed_forward: must stay 0 with network: bi_encoder",
      {"selector.network": ["bi_encoder"]}),
 ]  # fmt: skip
@@ -154,6 +160,22 @@ def test_a_mistake_is_told_with_its_place(said: str, values: dict[str, Any]) -> 
     sweep["how"] = "list" if "how: list" in said else "grid"
     with pytest.raises(ConfigError, match=re.escape(said)):
         experiment(**{"agents" if of_agents else "sweeps": [sweep]})
+
+
+def test_other_values_of_one_name_are_other_arms() -> None:
+    """The second takes a digest for its name; without a value, the key tells its default."""
+    paths = ["old-1/x.safetensors", "old_1/x.safetensors", ""]
+    (found,) = experiment([{"name": "s", "arm": "world", "over": {"start_from": paths}}]).sweeps
+    by_path = {cell.values["start_from"]: cell.arm for cell in found.cells}
+    assert (list(by_path), by_path[""], by_path[paths[0]]) == (paths, "world", "s__start_from_old_1_x_safetensors")
+    assert re.fullmatch("s__[0-9a-f]{12}", by_path[paths[1]])
+
+
+def test_supervised_learning_is_swept_where_rce_starts_there() -> None:
+    """Alone its keys are refused as ones that change nothing."""
+    over = {"rce_from_sft_epoch": [1], "sft.passes": [1, 2]}
+    found = experiment([{"name": "s", "arm": "world", "over": over}], sft_epochs=1)
+    assert [cell.values["sft.passes"] for cell in found.sweeps[0].cells[1:]] == [1, 2]
 
 
 def test_sweeps_of_one_name_are_refused() -> None:

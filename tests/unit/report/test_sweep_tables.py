@@ -41,7 +41,7 @@ def skill(arm: str, seed: int, step: int) -> float:
     return 0.4 + 0.005 * step + 0.01 * seed + 0.35 * (arm == NAMES[2]) - 0.08 * (arm == NAMES[0])
 
 
-STUDY = Study(arms=(*WRITTEN, *CELLS), steps=25, skill=skill, n_test=24)
+STUDY = Study(arms=(*WRITTEN, *CELLS), steps=25, skill=skill, n_test=24, lengths={(NAMES[1], 1): 20})
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,9 @@ def test_a_sweep_enters_no_other_table_and_has_its_own(evidence: list[EvidenceRo
     best = next(row for row in rows if row["Arm"] == NAMES[2])
     assert lead.startswith(f"Sampled: The highest of 4 cells is kl 0.5 and rate 2 with {best['Sampled: Score']} [")
     assert f"to bundle (Holm p {best['Sampled: Holm p']})." in lead
-    assert "over the 3 tests of its column" in " ".join(map(SAY, table.notes))
+    notes = " ".join(map(SAY, table.notes))
+    assert "over the 3 tests of its column" in notes
+    assert f"Ended before step 25, in a run or more: {NAMES[1]}." in notes
 
 
 def test_two_keys_are_a_heat_map_and_a_list_is_points(evidence: list[EvidenceRow]) -> None:

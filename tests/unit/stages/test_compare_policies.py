@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agent_tables import SAY
 from scipy import stats
 
 from lever_pipe.base import storage
@@ -23,7 +24,7 @@ from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
 from lever_pipe.report import sources
 from lever_pipe.report.evidence import Evidence
 from lever_pipe.report.material import Material
-from lever_pipe.report.sweeps import views_of
+from lever_pipe.report.sweeps import tables, views_of
 from lever_pipe.stages.compare_policies import compare_policies
 from lever_pipe.statistics.comparison import holm, sign_flip_p
 
@@ -75,7 +76,7 @@ def accuracies(name: str, size: Size, n: int) -> np.ndarray:
         return np.repeat(generator(0, name).random((n, 1)) < 0.2, len(size.shots), axis=1)
     difficulty = generator(0, "difficulty").random((n, 1))
     skill = {"oracle": 0.95, "random": 0.4}.get(name.split("/")[-1].split("-")[0], 0.6)
-    if f"/grpo/base~5/beta~{size.betas[-1]}/" in name:
+    if any(f"/grpo/base~5/beta~{beta}/" in name for beta in size.betas[-1:]):
         skill += size.gain
     return difficulty + 0.1 * generator(0, name).normal(size=(n, len(size.shots))) < skill
 
@@ -391,9 +392,18 @@ def test_scores_of_other_questions_are_refused(tmp_path: Path) -> None:
         run(tmp_path, FULL, inputs)
 
 
-def test_a_sweep_is_compared_apart_and_moves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("betas", "last", "said"),
+    [
+        (FULL.betas, "grpo/base~5/beta~0.15/epoch~2", "the last epoch of offline GRPO"),
+        ((), "rce/epoch~5", "the last RCE epoch"),
+    ],
+)
+def test_a_sweep_is_compared_apart_and_moves_nothing(
+    tmp_path: Path, betas: tuple[str, ...], last: str, said: str
+) -> None:
     """Its cells are presets without families of their own; the main one is compared and shown as without them."""
-    size = Size(presets=("main", "s__a_1", "s__a_2"), samples=(20, 60), shots=(1,), gain=0.2)
+    size = Size(presets=("main", "s__a_1", "s__a_2"), samples=(20, 60), shots=(1,), gain=0.2, betas=betas)
     cells = tuple(SweptCell(arm=arm, values={"a": i}) for i, arm in enumerate(size.presets))
     sweep = Sweep(name="s", arm="main", over={"a": (1, 2)}, cells=cells)
     both = run(tmp_path / "both", size, sweeps=(sweep,))
@@ -403,7 +413,6 @@ def test_a_sweep_is_compared_apart_and_moves_nothing(tmp_path: Path) -> None:
     assert [row for row in found["comparisons"] if row not in own] == rows(alone["comparisons"])
     assert found["breakdown"] == rows(alone["breakdown"])
     assert [row for row in found["intervals"] if "s__a" not in row["group"]] == rows(alone["intervals"])
-    last = "grpo/base~5/beta~0.15/epoch~2"
     assert [(row["left"], row["right"]) for row in own] == [
         (f"preset~{arm}/{last}", f"preset~main/{last}") for arm in size.presets[1:]
     ]
@@ -416,7 +425,8 @@ def test_a_sweep_is_compared_apart_and_moves_nothing(tmp_path: Path) -> None:
     study = ShownStudy(name="lever", is_world=True, model="tiny")
     config = ReportedRun(studies=(study,), main_preset="main", sweeps=(sweep,))
     evidence = Evidence([*sources.intervals(both["intervals"]), *sources.comparisons(both["comparisons"])])
-    (view,) = views_of(Material(evidence, config))
+    (view,), (table,) = (list(of(Material(evidence, config))) for of in (views_of, tables))
+    assert said in SAY(table.lead)
     assert {arm: row.subject for (_, arm), row in view.scores.items()} == {
         arm: f"preset~{arm}/{last}" for arm in size.presets
     }
