@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -39,7 +41,7 @@ def cells(study: str, material: Material, voice: Voice) -> Figure | None:
 def _heat(axes: Axes, view: SweepView, mode: str) -> None:
     """Draw the cells by both keys; one that is separated from the swept arm has an asterisk, that arm a frame."""
     columns = list(zip(*(map(text_of, cell.values.values()) for cell in view.sweep.cells), strict=True))
-    down, across = (list(dict.fromkeys(column)) for column in columns)
+    down, across = map(_in_order, zip(*(cell.values.values() for cell in view.sweep.cells), strict=True))
     values, texts = [[math.nan] * len(across) for _ in down], [[""] * len(across) for _ in down]
     for cell, *place in zip(view.sweep.cells, *columns, strict=True):
         i, j = down.index(place[0]), across.index(place[1])
@@ -54,3 +56,9 @@ def _heat(axes: Axes, view: SweepView, mode: str) -> None:
     axes.set_xticks(range(len(across)), across)
     axes.set_yticks(range(len(down)), down)
     axes.set(**dict(zip(("ylabel", "xlabel"), view.sweep.over, strict=True)))
+
+
+def _in_order(values: Sequence[Any]) -> list[str]:
+    """Return the texts of distinct values: numbers rising, others as they come."""
+    ordered = sorted(values) if all(isinstance(value, int | float) for value in values) else values
+    return list(dict.fromkeys(map(text_of, ordered)))

@@ -119,14 +119,14 @@ def test_two_keys_are_a_heat_map_and_a_list_is_points(evidence: list[EvidenceRow
     figure = drawn("agent", view.material, VOICES["en"])
     assert figure is not None
     sampled, _ = figure.axes
-    assert [label.get_text() for label in sampled.get_yticklabels()] == ["0.1", "0.01", "0.5"]
+    assert [label.get_text() for label in sampled.get_yticklabels()] == ["0.01", "0.1", "0.5"]
     assert [label.get_text() for label in sampled.get_xticklabels()] == ["1", "2"]
     (image,), (frame,) = sampled.images, sampled.patches
     rows = {arm: view.view.held_out(f"arm~{arm}", "sampled") for arm in VALUES}
     score = {arm: 100 * row.value for arm, row in rows.items() if row is not None}
-    expected = [[score[NAMES[0]], score[NAMES[1]]], [np.nan, score["bundle"]], [np.nan, score[NAMES[2]]]]
+    expected = [[np.nan, score["bundle"]], [score[NAMES[0]], score[NAMES[1]]], [np.nan, score[NAMES[2]]]]
     np.testing.assert_allclose(np.ma.filled(image.get_array(), np.nan), expected)
-    assert frame.get_xy() == (0.5, 0.5)  # round the second row's second place
+    assert frame.get_xy() == (0.5, -0.5)  # round the first row's second place
     apart = {text.get_text().rstrip("*") for text in sampled.texts if text.get_text().endswith("*")}
     compared = [row for row in evidence if row.against == "arm~bundle" and row.mode == "sampled"]
     assert apart == {f"{score[row.subject[4:]]:.1f}" for row in compared if row.p_holm < 0.05} != set()
