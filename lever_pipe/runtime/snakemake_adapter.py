@@ -10,6 +10,7 @@ why:
   an output folder, the other asks only for outputs that other jobs read, and plans all below a planned job. It goes by
   times (`Job.output_mintime`) and by records of params and inputs (`params_changed`, `input_changed`,
   `has_metadata`), which know nothing of contents, of unseen jobs and of results that were moved.
+* `get_function_params`, which inspects each function of a rule anew for every job.
 * `dag_settings`, and the records of a rule's command: of a job that follows from another one Snakemake asks neither
   whether it is forced nor whether its command was edited.
 * `load_configfile` and `parse_config`, which read configuration files and `--config`: there is no hook for another
@@ -121,11 +122,11 @@ def start_calls_by(start: Start) -> None:
 # Plans.
 
 
-_unamended: dict[tuple[type, str], Any] = {}
+_unamended: dict[tuple[Any, str], Any] = {}
 
 
-def amend_methods(owner: type, **wrappers: Callable[[Any], Any]) -> None:
-    """Let methods and properties of a class go through wrappers; a later call replaces an earlier one."""
+def amend_methods(owner: Any, **wrappers: Callable[[Any], Any]) -> None:
+    """Let methods and properties of a class, or functions of a module, go through wrappers; a later call replaces."""
     for name, wrapper in wrappers.items():
         setattr(owner, name, wrapper(_unamended.setdefault((owner, name), getattr(owner, name))))
 
@@ -157,16 +158,38 @@ def find_makers_of_folders() -> None:
 
     def amended(found: Callable[..., Any]) -> Callable[..., Any]:
         async def file2jobs(dag: Dag, targetfile: str, wildcards_dict: Any = None) -> list[Job]:
-            for path in (targetfile, *map(str, Path(targetfile).parents)):
+            jobs: list[Job]
+            with suppress(MissingRuleException):
+                jobs = await found(dag, targetfile, wildcards_dict)
+                return jobs
+            for path in map(str, Path(targetfile).parents):
                 with suppress(MissingRuleException):
-                    jobs: list[Job] = await found(dag, path, wildcards_dict)
-                    if path == targetfile or all(job.output_by_path[path].is_directory for job in jobs):
+                    jobs = await found(dag, path, wildcards_dict)
+                    if all(job.output_by_path[path].is_directory for job in jobs):
                         return jobs
             raise MissingRuleException(targetfile)
 
         return file2jobs
 
     amend_methods(DAG, file2jobs=amended)
+
+
+def remember_parameters() -> None:
+    """Let Snakemake look at what a function of a rule takes once, not once a job: a twelfth of a large plan's time."""
+
+    def remembered(own: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        known: dict[Any, Any] = {}
+
+        def get_function_params(function: Any) -> Any:
+            code = getattr(function, "__func__", function)  # a bound method is another object each time
+            if code not in known:
+                known[code] = own(function)
+            return known[code]
+
+        return get_function_params
+
+    for name in ("snakemake.common", "snakemake.rules"):
+        amend_methods(import_module(name), get_function_params=remembered)
 
 
 def amend_plans(

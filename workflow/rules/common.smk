@@ -346,6 +346,7 @@ def regard_what_is_made():
     """Let Snakemake plan by what the run cards say; in a job's own, end it if another job has made its artefact."""
     snakemake_adapter.bound_logs(workflow)
     snakemake_adapter.find_makers_of_folders()
+    snakemake_adapter.remember_parameters()
     if workflow.is_main_process:
         snakemake_adapter.amend_plans(
             decision.has_card, decision.why_again, decision.standing, whole="all"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -30,6 +31,7 @@ from lever_pipe.runtime.snakemake_adapter import (
     count_as_done,
     planned_job,
     planned_jobs,
+    remember_parameters,
     start_calls_by,
 )
 
@@ -46,6 +48,7 @@ TOUCHED = {
     "snakemake.dag:DAG.bfs": "d6ecb4421fc3",
     "snakemake.dag:DAG.needrun_jobs": "20b8482efa2a",
     "snakemake.dag:DAG.reason": "4621502a9ce1",
+    "snakemake.common:get_function_params": "8d5befd48551",
     "snakemake.cli:main": "a7e781bfa073",
     "snakemake.cli:parse_args": "239364cdb437",
     "snakemake.cli:parse_config": "e8630536f4b0",
@@ -253,3 +256,25 @@ def test_a_planned_job_is_as_snakemake_has_it(told: dict[str, Any], asked: tuple
 def test_words_that_do_something_are_refused(word: str) -> None:
     with pytest.raises(ConfigError, match=f"found {word}"):
         planned_jobs(["--cores", "1", word])
+
+
+def test_what_a_function_takes_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each function, and of a method of whatever object; what the function takes is what Snakemake finds."""
+    common, rules = import_module("snakemake.common"), import_module("snakemake.rules")
+    for module in (common, rules):  # restored after the test
+        monkeypatch.setattr(module, "get_function_params", module.get_function_params)
+    remember_parameters()
+    looks: list[object] = []
+    signature = inspect.signature
+    monkeypatch.setattr(common.inspect, "signature", lambda of: looks.append(of) or signature(of))
+
+    class Resource:
+        def evaluate(self, wildcards: object, attempt: int) -> None: ...
+
+    def mem_mb(wildcards: object, input: object) -> None: ...  # noqa: A002 - as rules call it
+
+    for module in (rules, common, rules):
+        for _ in range(3):
+            assert list(module.get_function_params(Resource().evaluate)) == ["wildcards", "attempt"]
+            assert list(module.get_function_params(mem_mb)) == ["wildcards", "input"]
+    assert len(looks) == 4  # each of the two modules looks once at each of the two
