@@ -152,7 +152,7 @@ def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[
         for key in values.keys() & fields.keys():
             yield from _misread(values[key], fields[key], (*path, key))
     elif isinstance(values, list | tuple) and isinstance(parsed, tuple):
-        for index, (value, item) in enumerate(zip(values, parsed, strict=False)):  # what is faulty is left out
+        for index, (value, item) in enumerate(zip(values, parsed, strict=True)):
             yield from _misread(value, item, (*path, index))
     elif isinstance(values, bool) is not isinstance(parsed, bool):
         kind = "true or false" if isinstance(parsed, bool) else "a number or a text"

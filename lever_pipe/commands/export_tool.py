@@ -129,7 +129,10 @@ def _rows(path: Path, subject: object) -> Iterator[tuple[str, str, int, str, flo
 def _run(results: Path, name: str, values: Mapping[tuple[int, str], float], lineage: Sequence[Line]) -> TrackedRun:
     """Return a run with what the card of its last epoch and the lineage of its group state."""
     policy = f"{name}/epoch~{max(step for step, _ in values)}"
-    cards = (results / "lever" / policy / "run.json", results / "intention" / name / "run.json")
+    agent = name.partition("/")[0].removeprefix("arm~")
+    untrained = "start" if agent == "start" else f"served~{agent}"
+    folders = (f"lever/{policy}", f"intention/{name}", f"intention/{untrained}")
+    cards = [results / folder / "run.json" for folder in folders]
     told = {key: value for card in cards if card.is_file() for key, value in facts(storage.read_row(card, RunCard))}
     told |= {f"lineage.{line['field']}": line["value"] for line in lineage if line["group"] == group_of(policy)}
     kind = next((part for part in name.split("/") if "~" not in part), "agent")

@@ -366,7 +366,11 @@ class AgentArm(Section):
             fault = "must be constant, linear, cosine or rising, got 'adaptive'. Only kl_schedule and entropy_schedule"
             yield ("schedule", "kind"), f"{fault} follow a target."
         for term in WEIGHTS:
-            if not getattr(self, term) and not _is_default(getattr(self, f"{term}_schedule")):
+            weight, schedule = getattr(self, term), getattr(self, f"{term}_schedule")
+            if schedule.kind == "constant" and schedule.minimum and not schedule.warmup_steps:
+                said = f"must be 0 with kind: constant without warm-up, which does not read it, got {schedule.minimum}"
+                yield (f"{term}_schedule", "minimum"), f"{said}. Drop it."
+            if not weight and not _is_default(schedule):
                 yield (term,), f"must be above 0 with {term}_schedule, whose peak it is, got 0. Raise it, or drop that."
 
 

@@ -197,10 +197,10 @@ class Experiment(Section):
     @rule
     def _sweeps_are_over_keys_of_arms(self) -> Iterator[Fault]:
         yield from faults_of(self.sweeps, [arm.preset for arm in self.arms], ArmSettings, Preset)
-        drawing = [arm.preset for arm in self.arms if arm.on_policy]
+        drawing = [arm.preset for arm in self.arms if arm.on_policy and arm.on_policy.kl_betas]
         for index, sweep in enumerate(self.sweeps):
             if any(key.startswith("on_policy.") for key in sweep.over):
-                do = "Name an arm with on_policy runs."
+                do = "Name an arm with on_policy.kl_betas."
                 yield from one_of(("sweeps", index, "arm"), sweep.arm, drawing, do)
             do = f", or let RCE start there (presets.{sweep.arm}.rce_from_sft_epoch)"
             for key in [key for key in sweep.over if key.partition(".")[0] in self._unread(sweep)]:
@@ -213,7 +213,11 @@ class Experiment(Section):
         """Return the keys that say nothing of the policy that stands for an arm in a sweep."""
         preset, makers = self.presets.get(sweep.arm), {"rce_from_sft_epoch", "selector", "selector.network"}
         is_read = preset is None or preset.rce_from_sft_epoch or preset.selector.network == TRAIN_IDS
-        return ("distil",) if is_read or makers & sweep.over.keys() else ("distil", "sft", "sft_epochs")
+        unread = ("distil",) if is_read or makers & sweep.over.keys() else ("distil", "sft", "sft_epochs")
+        arms, keys = [arm for arm in self.arms if arm.preset == sweep.arm], ("kl_betas", "long_kl_betas")
+        betas = [of for key in keys for of in (*(getattr(arm, key) for arm in arms), *sweep.over.get(key, ()))]
+        is_offline = any(betas) and not any(key.startswith("on_policy.") for key in sweep.over)
+        return unread if is_offline or not arms else (*unread, "grpo", "grpo_epochs")
 
     def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
         """Yield the arms that name a preset with their places."""

@@ -117,8 +117,7 @@ class DoneRow(Row):
     planned_steps: int
     executed_steps: int
     reason: Literal["finished", "stopped early", "log ended"]
-    best_step: int = Field(
-        ge=0
-    )  # of the validation value that the arm stops by, else the sampled reward; ties: the first
+    best_step: int = Field(ge=0)
+    """Of the validation value that the arm stops by, else the sampled reward; ties: the first."""
     n_parameters: int = Field(ge=0)  # 0 where unknown
     version: str = ""  # whose metric definitions the numbers follow, where they are not ours

@@ -104,17 +104,18 @@ class Policy:
             pool: question ids of the candidates, as `pools[ID]`; None draws them, the same for the same question.
 
         Raises:
-            ConfigError: more demonstrations than candidates, candidates that are no train questions, or none given
-                where another encoder than the selector's draws them.
+            ConfigError: more demonstrations than candidates or than `selector.steps`, candidates that are no train
+                questions, or none given where another encoder than the selector's draws them.
             ImageError: the image cannot be read.
             PoolError: fewer train examples than a pool needs.
         """
         vectors = self._encoder.images([Path(image)]), self._encoder.texts([question])
         offered = self._drawn(question, Path(image), *vectors) if pool is None else self._places(pool)
         shots = self.settings.shots if k is None else k
-        if not 1 <= shots <= len(offered):
-            what = f"k: expected 1 to {len(offered)}, as many as there are candidates"
-            raise ConfigError(what, found=str(shots), do="Ask for fewer, or give a larger pool.")
+        most = min(len(offered), self.settings.selector.steps or len(offered))
+        if not 1 <= shots <= most:
+            what = f"k: expected 1 to {most}, by the candidates and the selector's steps"
+            raise ConfigError(what, found=str(shots), do="Ask for another number.")
         query, first = self._seen(*vectors), ExampleId(0)
         if self._ids is None:  # a candidate is compared by itself alone: the other examples are left out
             pools = [Pool(query_id=first, candidates=tuple(map(ExampleId, range(len(offered)))))]

@@ -71,7 +71,6 @@ class LvlmRequest:
 
     prompt: Prompt
     answers: tuple[str, ...] = ()
-    generate: bool = True
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class LvlmReply:
     """The answer to one request.
 
     Attributes:
-        text: the generated answer without special tokens; empty if none was asked for.
+        text: the generated answer without special tokens.
         n_tokens: generated tokens, the end of the turn included.
         token_log_probs: natural log-probability of each token of each given answer, the end of the turn last.
     """

@@ -92,10 +92,11 @@ def tables(material: Material) -> Iterator[Table]:
 def _ended_early(material: Material, view: SweepView) -> Iterator[Cell]:
     """Yield which agents of a sweep ended before the last step, where some did."""
     if view.study == "agent" and material.config.agents is not None:
-        last, ran = material.config.agents.grpo.steps, material.evidence.where(metric="executed_steps", at="run")
+        agents, ran = material.config.agents, material.evidence.where(metric="executed_steps", at="run")
+        last, compared = agents.grpo.steps, say(f"agent.compared.{agents.evaluation.primary.checkpoint}")
         early = {_arm(row.subject) for row in ran if row.value < last}
         arms = [Code(cell.arm) for cell in view.sweep.cells if cell.arm in early]
-        yield from [say("sweeps.ended_early", arms=arms, steps=last)] if arms else []
+        yield from [say("sweeps.ended_early", arms=arms, steps=last, compared=compared)] if arms else []
 
 
 def text_of(value: Any) -> str:

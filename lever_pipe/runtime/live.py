@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -179,14 +179,15 @@ class Live:
 
     def begin(self, dag: Any) -> None:
         """Begin to write, of a run that is planned and not yet started (`snakemake.dag.DAG`)."""
-        runs, self._begun = set(dag.needrun_jobs()), time.time()
-        self._planned = Counter(job.rule.name for job in runs if job.log)
-        for job in (job for job in dag.jobs if job.benchmark is not None):
-            record, named = Path(str(job.benchmark)), dict(job.output.items()).get("metrics")
-            metrics = None if named is None else Path(str(named))
-            self._unread.append((None, job.rule.name, record, None if job in runs else metrics))
-            self._unread += [(job.jobid, job.rule.name, record, metrics)] if job in runs else []
-        self._thread.start()
+        with self._guarded():
+            runs, self._begun = set(dag.needrun_jobs()), time.time()
+            self._planned = Counter(job.rule.name for job in runs if job.log)
+            for job in (job for job in dag.jobs if job.benchmark is not None):
+                record, named = Path(str(job.benchmark)), dict(job.output.items()).get("metrics")
+                metrics = None if named is None else Path(str(named))
+                self._unread.append((None, job.rule.name, record, None if job in runs else metrics))
+                self._unread += [(job.jobid, job.rule.name, record, metrics)] if job in runs else []
+            self._thread.start()
 
     def end(self, how: str) -> None:
         """Write the last state, if a first one was begun."""
@@ -206,10 +207,15 @@ class Live:
             is_over = self._over.wait(rest)
 
     def _write(self, over: str, *, rest: float) -> None:
-        try:
+        with self._guarded():
             state = self.look(over, rest=rest)
             storage.write_text(self._results / STATE, state.model_dump_json() + "\n")
             storage.write_text(self._results / PAGE, page_of(state, self._results))
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as fault:  # noqa: BLE001 - what only shows a run must not end it
             if not self._is_warned:
                 log.warning(f"{self._results / PAGE} stays as it was: {fault!r}")
@@ -267,7 +273,9 @@ class Live:
             if job is not None and job not in self._jobs.ended:
                 self._unread.append((job, rule, record, metrics))
                 continue
-            took = list(seconds_in(record))[-1:] if record.exists() else []
+            took: list[float] = []
+            with suppress(OSError):  # none was left, or it cannot be read
+                took = list(seconds_in(record))[-1:]
             self._seconds[rule] += took
             self._taken += sum(took) if job in ran else 0.0
             if metrics is not None:

@@ -210,6 +210,9 @@ def test_every_selector_chooses_as_the_stage_that_selects(
         image = next((smoke.folder / "results/smoke/world").rglob(query.image))
         found = policy.select(query.question, image, pool=policy.pools[query.question_id])
         assert tuple(example.example_id for example in found) == chosen[query.example_id]
+    if steps:
+        with pytest.raises(ConfigError, match=r"k: expected 1 to 2, .*; found 3\."):
+            policy.select(query.question, image, 3)
 
 
 @pytest.mark.parametrize(

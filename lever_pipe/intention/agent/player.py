@@ -41,8 +41,9 @@ def execution_of(runtime: Runtime, simulator: Simulator, cassette: tuple[Path, .
     settings = parse_model(AgentExecution, values, source="--agent")
     n_wanted = int("replay" in (simulator.kind, agent))
     if len(cassette) != n_wanted:
+        served = f" and a served agent of kind {agent!r}" if agent else ""
         raise ConfigError(
-            f"the input `cassette`: expected {n_wanted} files with simulator.kind {simulator.kind!r}",
+            f"the input `cassette`: expected {n_wanted} files with simulator.kind {simulator.kind!r}{served}",
             found=str(len(cassette)),
             do="Pass the recorded replies as this input, with `replay` only.",
         )

@@ -32,7 +32,7 @@ from lever_pipe.intention.agent.rollout import (
     Rollouts,
     end_heard,
 )
-from lever_pipe.intention.codecs.hf import TOOL, json_in, opening, told, turn_in, turn_of
+from lever_pipe.intention.codecs.hf import TOOL, aside_of, json_in, opening, told, turn_in, turn_of
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.environment import IntentionEnv, at_once, load_simulator, step_all
 from lever_pipe.intention.records import EndReason
@@ -102,8 +102,10 @@ class ServedPlayer(Host):
         Raises:
             SimulatorError: the user or the agent cannot be asked as configured.
         """
-        before, episodes = self._asked(), []
-        for episode in at_once(self.chat.concurrency, lambda request: self._hold(request, greedy=greedy), requests):
+        before, episodes, workers = self._asked(), [], self.chat.concurrency
+        if getattr(self.simulator, "is_remote", True):
+            workers = min(workers, self.simulator.concurrency)
+        for episode in at_once(workers, lambda request: self._hold(request, greedy=greedy), requests):
             episodes.append(episode)
             if progress is not None:
                 progress.advance()
@@ -124,8 +126,9 @@ class ServedPlayer(Host):
     def heard(self, episode: Any, place: int) -> tuple[str, Sequence[ToolCall]]:
         """As `Player`."""
         turn, message, *_ = episode.replies[place]
-        unread = json.dumps(message["tool_calls"]) if turn.kind == "malformed" and "tool_calls" in message else ""
-        return message["content"] + unread, turn.calls
+        has_calls, is_read = "tool_calls" in message, turn.kind == "call"
+        unread = json.dumps(message["tool_calls"]) if has_calls and not is_read else ""
+        return aside_of(message["content"], is_read=is_read and not has_calls) + unread, turn.calls
 
     def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
         """Stop an evaluation whose user or whose agent gives no answer too often, by the same limit.
@@ -235,7 +238,7 @@ def reply_in(words: str) -> Reply:
         written = function.get("arguments")
         function["arguments"] = json_in(written) if isinstance(written, str) else written
     is_cut = found.get("finish_reason") == "length"
-    turn = turn_of(functions) if calls else AgentTurn((), "length") if is_cut else turn_in(text)
+    turn = AgentTurn((), "length") if is_cut else turn_of(functions) if calls else turn_in(text)
     said = f"<think>{thought}</think>{text}" if thought else text
     return Reply(turn, {"role": "assistant", "content": said, **({"tool_calls": calls} if calls else {})}, *tokens)
 

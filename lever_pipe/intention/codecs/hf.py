@@ -136,9 +136,7 @@ class HfCodec:
         """Return thoughts and words beside the calls of a turn, all of a malformed one, without its end token."""
         said = [token for token in tokens if token not in self.end_ids]
         text = str(self._tokenizer.decode(said, skip_special_tokens=False))
-        thought, end, rest = text.rpartition(THOUGHT_END)
-        is_read = self.parse(tokens).kind == "call"
-        return (thought + end + (_CALL.sub("", rest) if is_read else rest)).strip()
+        return aside_of(text, is_read=self.parse(tokens).kind == "call")
 
     def feedback(self, text: str, reward: float | None) -> list[int]:
         """Return the tool message and the generation prefix, as the template puts them behind the agent's end token."""
@@ -249,6 +247,12 @@ def turn_in(text: str) -> AgentTurn:
     if CALL_START in rest or CALL_END in rest:
         return AgentTurn((), "malformed")
     return turn_of([json_in(match) for match in _CALL.findall(text)])
+
+
+def aside_of(text: str, *, is_read: bool) -> str:
+    """Return a turn's text without the calls that `turn_in` has read from it, if it has."""
+    thought, end, rest = text.rpartition(THOUGHT_END)
+    return (thought + end + (_CALL.sub("", rest) if is_read else rest)).strip()
 
 
 def turn_of(calls: Sequence[object]) -> AgentTurn:

@@ -64,7 +64,8 @@ class Cassette:
                 fcntl.flock(handle, fcntl.LOCK_EX if is_writable else fcntl.LOCK_SH)
                 self._read_on(handle)
         except OSError as fault:
-            do = "Name a file that can be written." if is_writable else "Record it with simulator.kind: record."
+            record = "Record it with kind: record, of intention.simulator or of the served agent."
+            do = "Name a file that can be written." if is_writable else record
             raise self._unusable(fault, do) from None
 
     def __contains__(self, key: str) -> bool:

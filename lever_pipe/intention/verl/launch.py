@@ -97,7 +97,8 @@ def _scheduled(config: RenderVerlConfig) -> Iterator[str]:
         schedule, is_rate = getattr(arm, key), key == "schedule"
         if not (schedule.kind in ("constant", "cosine") if is_rate else schedule == Schedule()):
             shape = "constant or cosine" if is_rate else "constant without warm-up"
-            yield f"arms.{arm.name}.{key}: must be {shape} with engine verl, got {schedule.kind!r}. {do}"
+            found = schedule.model_dump(exclude_defaults=True)
+            yield f"arms.{arm.name}.{key}: must be {shape} with engine verl, got {found}. {do}"
     if arm.stop is not None:
         metric = arm.stop.metric
         yield f"arms.{arm.name}.stop: must be absent with engine verl, got one by {metric}. Drop it, or engine native."

@@ -256,7 +256,7 @@ class LedgerLvlm:
         row = self._ledger.get(key) or {}
         known = row.get("scores", {})
         answers = tuple(answer for answer in request.answers if _name(answer) not in known)
-        generate = request.generate and "tokens" not in row
+        generate = "tokens" not in row
         return TokenRequest(request.prompt, answers, generate) if answers or generate else None
 
     def _too_long(self, fault: PromptTooLongError) -> DataError:
@@ -292,13 +292,11 @@ class LedgerLvlm:
         row = self._ledger.get(key) or {}
         scores = row.get("scores", {})
         told = tuple(tuple(scores[_name(answer)]) for answer in request.answers)
-        if not request.generate:
-            return LvlmReply("", 0, told)
         return LvlmReply(row["text"], len(row["tokens"]), told)
 
     def _to_request(self, request: LvlmRequest, written: TextPrompt) -> TokenRequest:
         answers = tuple((*self._ids[self._answer(answer)], self.family.eos) for answer in request.answers)
-        return TokenRequest(self._to_prompt(written), answers, request.generate)
+        return TokenRequest(self._to_prompt(written), answers)
 
     def _to_prompt(self, written: TextPrompt) -> TokenPrompt:
         return TokenPrompt(tuple(map(self._to_segment, written.segments)))

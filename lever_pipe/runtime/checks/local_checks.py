@@ -263,24 +263,26 @@ def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: P
             found = _present(f"{key}.files", list(data.files.model_dump().values()), folder)
             yield found
             if found.level is Level.OK:
-                yield _train_questions(experiment, data, folder)
+                yield _train_questions(experiment, key, folder)
     if "intention" in experiment.studies and _any(rules, {"prepare_tasks"}):
         files = [name for names in agent_plan.raw_files(experiment.intention).values() for name in names]
         if files:
             yield _present("intention.tasks.files", list(dict.fromkeys(files)), folder)
 
 
-def _train_questions(experiment: Experiment, data: Data, folder: Path) -> Outcome:
+def _train_questions(experiment: Experiment, key: str, folder: Path) -> Outcome:
     """Return whether there are as many train questions as pools and RL queries need, before an image is embedded."""
+    data = experiment.data_sets[key]
     name = data.files.train_questions
     try:
         number = len(read_questions(folder / name))
     except LeverPipeError:  # prepare_examples tells of every fault
         return warning(f"questions {name}", "an official VQA question file", found="another", do="Mend it.")
     needed = {"pools.size": experiment.pools.size + 1}
-    rl_data = getattr(data, "rl_data", None) or experiment.rl_data
+    own = getattr(data, "rl_data", None)
+    rl_data = own or experiment.rl_data
     if not rl_data.import_from:
-        needed["rl_data.n_queries"] = rl_data.n_queries
+        needed[f"{key}.rl_data.n_queries" if own else "rl_data.n_queries"] = rl_data.n_queries
     if short := {key: count for key, count in needed.items() if count > number}:
         wanted = ", ".join(f"{count} for {key}" for key, count in short.items())
         do = f"Lower {' and '.join(short)}, or add train questions."

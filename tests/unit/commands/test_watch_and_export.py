@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from agent_runs import Study, card
 
 from lever_pipe.__main__ import main
+from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.commands import export_tool, watch_tool
 from lever_pipe.commands.trackers import TRACKERS, TrackedRun
@@ -70,6 +72,16 @@ def test_each_row_of_each_file_is_a_value_of_the_run_that_it_names(results: Path
         "rce",
     ]
     assert runs["preset~world/rce/seed~0"].facts == {"lineage.lvlm": "tiny"}
+
+
+def test_a_run_states_what_its_card_does_also_where_nothing_is_trained(results: Path) -> None:
+    with (results / "intention/tables/curves.csv").open("a") as handle:
+        handle.write("gpt,0,0,test,greedy,reward,0.5\n")
+    folders = {"start": "start", "bundle": "arm~bundle/seed~0", "gpt": "served~gpt"}
+    for name, folder in folders.items():
+        storage.write_row(results / "intention" / folder / "run.json", card(Study()).model_copy(update={"code": name}))
+    runs = {run.name: run for run in export_tool.tracked_runs(results)}
+    assert {name: runs[f"arm~{name}/seed~0"].facts.get("code") for name in folders} == {name: name for name in folders}
 
 
 def test_what_cannot_be_exported_is_named(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

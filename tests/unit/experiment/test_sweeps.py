@@ -49,7 +49,7 @@ def specs(found: Experiment) -> dict[str, str]:
 
 def test_a_sweep_is_its_arms_written_by_hand() -> None:
     """A key of the preset, one of the arm and one that both have a section for; a section of an agent's arm."""
-    over = {"grpo.learning_rate": [3.0e-4], "on_policy.group": [4], "on_policy.epochs": [2], "kl_betas": [[0.25]]}
+    over = {"rce.learning_rate": [3.0e-4], "on_policy.group": [4], "on_policy.epochs": [2], "kl_betas": [[0.25]]}
     of_agents = {"kl": [0.1], "schedule.warmup_steps": [0, 3]}
     found = experiment(
         [{"name": "s", "arm": "world", "over": over}],
@@ -57,7 +57,7 @@ def test_a_sweep_is_its_arms_written_by_hand() -> None:
         on_policy={},
     )
     name, world = found.sweeps[0].cells[1].arm, CONFIG["presets"]["world"]
-    own = {"grpo": {**world["grpo"], "learning_rate": 3.0e-4}, "on_policy": {**world["on_policy"], "group": 4}}
+    own = {"rce": {**world["rce"], "learning_rate": 3.0e-4}, "on_policy": {**world["on_policy"], "group": 4}}
     cells = [
         {**AGENTS[0], "name": f"t__kl_0_1__warmup_steps_{n}", "kl": 0.1, "schedule": {"warmup_steps": n}}
         for n in (0, 3)
@@ -142,7 +142,7 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
      {"grpo.learning_rates": [1]}),
     (f"{S}over: (base_rce_epochs [9]) base_rce_epochs: must be at most rce_epochs=1, got [9]. ",
      {"base_rce_epochs": [[9]]}),
-    (f"{S}arm: must be one of [], got 'world'. Name an arm with on_policy runs.", {"on_policy.group": [4]}),
+    (f"{S}arm: must be one of [], got 'world'. Name an arm with on_policy.kl_betas.", {"on_policy.group": [4]}),
     (f"{S}over: must name keys that the compared policies read, got 'distil.passes'. Drop it.", {"distil.passes": [1]}),
     (f"{S}over: must name keys that the compared policies read, got 'sft.passes'. Drop it, or let RCE start there",
      {"sft.passes": [1]}),
@@ -160,6 +160,30 @@ def test_a_mistake_is_told_with_its_place(said: str, values: dict[str, Any]) -> 
     sweep["how"] = "list" if "how: list" in said else "grid"
     with pytest.raises(ConfigError, match=re.escape(said)):
         experiment(**{"agents" if of_agents else "sweeps": [sweep]})
+
+
+@pytest.mark.parametrize(
+    ("said", "over", "of_arm"),
+    [
+        ("over: must name keys that the compared policies read, got 'grpo.learning_rate'. Drop it.",
+         {"on_policy.group": [4], "grpo.learning_rate": [1]}, {"on_policy": {}}),
+        ("over: must name keys that the compared policies read, got 'grpo_epochs'. Drop it.",
+         {"grpo_epochs": [1]}, {"kl_betas": []}),
+        ("arm: must be one of [], got 'world'. Name an arm with on_policy.kl_betas.",
+         {"on_policy.group": [4]}, {"on_policy": {"kl_betas": []}}),
+    ],
+)  # fmt: skip
+def test_a_key_that_no_compared_run_reads_is_refused(said: str, over: dict[str, Any], of_arm: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{S}{said}")):
+        experiment([{"name": "s", "arm": "world", "over": over}], **of_arm)
+
+
+def test_offline_keys_are_swept_where_the_sweep_or_long_runs_have_betas() -> None:
+    of_sweep = [{"name": "s", "arm": "world", "over": {"kl_betas": [[0.5]], "grpo.learning_rate": [3.0e-4]}}]
+    assert len(experiment(of_sweep, kl_betas=[]).sweeps[0].cells) == 2
+    long = {"kl_betas": [], "long_kl_betas": [0.5], "long_epochs": 1, "long_evaluated": [1]}
+    alone = [{"name": "s", "arm": "world", "over": {"grpo.learning_rate": [3.0e-4]}}]
+    assert len(experiment(alone, **long).sweeps[0].cells) == 2
 
 
 def test_other_values_of_one_name_are_other_arms() -> None:

@@ -157,7 +157,10 @@ def test_a_line_that_is_no_take_is_named(tmp_path: Path, line: str) -> None:
 
 
 def test_a_missing_cassette_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(SimulatorError, match=r"none\.jsonl: expected a cassette; found No such file.*kind: record"):
+    with pytest.raises(
+        SimulatorError,
+        match=r"none\.jsonl: expected a cassette; found No such file.*kind: record, of .* or of the served",
+    ):
         load("replay", tmp_path / "none.jsonl")
     with pytest.raises(SimulatorError, match="expected a cassette"):
         load("record", tmp_path, "http://127.0.0.1:1/v1")  # a folder

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import pytest
 from agent_doubles import CODEC, TASKS, player_of, scripted
-from endpoint_double import Act, Double, hang_up, say, send, serve
+from endpoint_double import Act, Double, hang_up, judgement, say, send, serve
 from trained_world import CODE, N_TEST, world
 
 from lever_pipe.base import storage
@@ -28,7 +29,7 @@ from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent.rollout import EpisodeRequest, Player
 from lever_pipe.intention.agent.served import ServedPlayer, load_served, reply_in, words_of
 from lever_pipe.intention.codecs.hf import TOOL_NAME, opening
-from lever_pipe.intention.codecs.protocol import ToolCall
+from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.records import DialogueRow, EpisodeRow, EvaluationRow, Task
 from lever_pipe.intention.simulators._prompted import UnreadableError
 from lever_pipe.stages.evaluate_served import evaluate_served
@@ -174,7 +175,6 @@ def test_an_evaluation_is_recorded_and_replayed_without_a_server_to_the_same_byt
         (0, "test", "last", "greedy", 1),
         (0, "test", "last", "sampled", 2),
     ]
-    assert sum(row.values["agent_requests"] for row in rows) >= len(double.requests)
     for row in rows:
         assert row.values["completion_tokens"] == 3 * row.values["agent_requests"] > 0
     sampled = {request["seed"] for request in double.requests if "seed" in request}
@@ -185,11 +185,12 @@ def test_an_evaluation_is_recorded_and_replayed_without_a_server_to_the_same_byt
     assert all(turn.calls for row in told for turn in row.turns)
     with serve(always=acting(asking_in_turn)) as alone:
         evaluated(tmp_path / "e", config_of(modes=["greedy"]), execution_of(alone.url))
+    assert rows[0].values["agent_requests"] == len(alone.requests)
     assert {request["temperature"] for request in alone.requests} == {0.0}
     assert storage.read_rows(tmp_path / "e" / "evaluations.jsonl", EvaluationRow) == rows[:1]
     with pytest.raises(SimulatorError, match="expected the recorded answer to every request"):
         evaluated(tmp_path / "c", config_of(kind="replay", model="other"), execution_of(double.url), tape)
-    with pytest.raises(ConfigError, match="expected 1 files"):
+    with pytest.raises(ConfigError, match=r"expected 1 files .* 'rule' and a served agent of kind 'replay'"):
         evaluated(tmp_path / "d", config_of(kind="replay"), execution_of(double.url))
 
 
@@ -204,6 +205,47 @@ def test_two_servers_that_call_their_models_alike_have_takes_of_their_own(tmp_pa
             told.append(player.heard(player.play(REQUESTS[:1]).episodes[0], 0)[1][0].content)
         assert "agent" not in double.requests[0]
     assert told == ["what about budget", "what about date"]
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (message_of(["a"], in_text=True), "Let me see."),
+        (message_of(["a"], in_text=True) | {"reasoning_content": "Hm"}, "<think>Hm</think>Let me see."),
+        (message_of(["a"]) | message_of(["b"], in_text=True), message_of(["b"], in_text=True)["content"]),
+        (message_of(BROKEN), json.dumps(message_of(BROKEN)["tool_calls"], sort_keys=True)),
+        ({"content": "<tool_call>{"}, "<tool_call>{"),
+    ],
+)  # fmt: skip
+def test_a_transcript_says_a_call_once_and_all_that_was_not_read(message: dict[str, Any], said: str) -> None:
+    with serve(always=send(body(message))) as double:
+        player = player_at(double, Environment(max_turns=1, execute_last_turn=True))
+        (episode,) = player.play(REQUESTS[:1]).episodes
+    assert player.heard(episode, 0)[0] == said
+
+
+def test_a_served_user_is_asked_as_often_at_one_time_as_its_server_bears() -> None:
+    """Each of the agent's sixteen places would ask it by itself."""
+    lock, now, most = Lock(), [0], [0]
+
+    def reply(handler: Any, asked: dict[str, Any], released: Any) -> None:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        released.wait(0.02)
+        with lock:
+            now[0] -= 1
+        say(json.dumps({"response": "Yes."}) if "covered_detail" not in str(asked) else judgement(0))(
+            handler, asked, released
+        )
+
+    with serve(always=acting(lambda asked: ["when"])) as agent, serve(always=reply) as user:
+        own = {"base_url": user.url, "concurrency": 2}
+        served = {"agent": Connection(base_url=agent.url, concurrency=16)}
+        config = config_of(Environment(max_turns=2)).model_copy(update={"simulator": Simulator(kind="openai")})
+        player = load_served(config, AgentExecution(connection=Connection(**own), served=served))
+        assert len(player.play(REQUESTS[:16]).episodes) == 16
+    assert most == [2]
 
 
 @pytest.mark.parametrize(
@@ -278,7 +320,8 @@ def test_a_message_is_a_turn_or_nonsense(message: dict[str, Any], kind: str | No
 
 
 def test_a_turn_that_the_limit_cuts_is_one_of_length_and_thoughts_go_back() -> None:
-    assert reply_in(words_of(body(MESSAGE, finish_reason="length"))).turn.kind == "length"
+    for message in (MESSAGE, message_of(["whole"]), message_of(BROKEN)):
+        assert reply_in(words_of(body(message, finish_reason="length"))).turn == AgentTurn((), "length")
     thinking = reply_in(words_of(body(MESSAGE | {"reasoning_content": "Hm <tool_call>"})))
     assert (thinking.turn.kind, thinking.message["content"]) == ("closed", "<think>Hm <tool_call></think>a")
     bare = reply_in(words_of(b'{"choices": [{"message": {"content": "a"}}]}'))

@@ -85,7 +85,7 @@ def test_texts_equal_the_stock_answers(load: Load, requests: list[LvlmRequest], 
 def test_an_answers_log_probability_is_the_sum_with_the_end_of_the_turn(load, requests, parts) -> None:
     member = load()
     request = requests[1]
-    (score,) = member.run([LvlmRequest(request.prompt, ("two dog",), generate=False)])[0].answer_log_probs
+    (score,) = member.run([LvlmRequest(request.prompt, ("two dog",))])[0].answer_log_probs
     ids = [*parts.tokenizer("two dog", add_special_tokens=False).input_ids, parts.eos]
     total, prompt = 0.0, member._to_prompt(member.family.render(request.prompt))
     for length in range(len(ids)):

@@ -13,6 +13,7 @@ import pytest
 from agent_runs import ARMS, Study
 from agent_tables import SAY, VOICES, evidence_of, tabulate
 
+from lever_pipe.experiment.agent_config import PrimaryEndpoint
 from lever_pipe.experiment.config import Sweep, SweptCell
 from lever_pipe.experiment.evaluation_config import PrimaryCells
 from lever_pipe.report.evidence import EvidenceRow
@@ -111,7 +112,10 @@ def test_a_sweep_enters_no_other_table_and_has_its_own(evidence: list[EvidenceRo
     assert f"to bundle (Holm p {best['Sampled: Holm p']})." in lead
     notes = " ".join(map(SAY, table.notes))
     assert "over the 3 tests of its column" in notes
-    assert f"Ended before step 25, in a run or more: {NAMES[1]}." in notes
+    assert f"Ended before step 25, in a run or more: {NAMES[1]}. Arms are compared by their last policies" in notes
+    best = {"evaluation": STUDY.evaluation.model_copy(update={"primary": PrimaryEndpoint(checkpoint="best")})}
+    (table,) = tables(tabulate(evidence, STUDY, **TOLD, **best).material)
+    assert f"{NAMES[1]}. Arms are compared by their best policies" in " ".join(map(SAY, table.notes))
 
 
 def test_two_keys_are_a_heat_map_and_a_list_is_points(evidence: list[EvidenceRow]) -> None:

@@ -258,6 +258,10 @@ def test_every_member_of_the_configuration_exists() -> None:
             "intention.arms[4].kl_schedule.warmup_steps: must be 0 with kind: rising, which does not read it, got 5.",
         ),
         (
+            {"arms": arms(bundle={"entropy_schedule": {"minimum": 0.5}})},
+            "intention.arms[4].entropy_schedule.minimum: must be 0 with kind: constant without warm-up, which does not",
+        ),
+        (
             {"arms": arms(bundle={"kl_schedule": {"kind": "cosin"}})},
             "'cosin'. Did you mean 'cosine'?",
         ),

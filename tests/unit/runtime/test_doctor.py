@@ -547,8 +547,14 @@ def test_absent_raw_files_and_empty_image_folders_are_named(folder: Path) -> Non
     assert list(local_checks.raw_data(experiment, rules={"build_report"}, folder=folder)) == []
 
 
-def test_fewer_train_questions_than_pools_and_queries_need_are_told_before_a_job(folder: Path) -> None:
-    experiment = parse_experiment({"studies": ["lever"], "pools": {"size": 4}, "rl_data": {"n_queries": 6}})
+@pytest.mark.parametrize("place", ["", "grid.data.own."])
+def test_fewer_train_questions_than_pools_and_queries_need_are_told_before_a_job(folder: Path, place: str) -> None:
+    rl_data = {"rl_data": {"n_queries": 6}}
+    values: dict[str, Any] = {"studies": ["lever"], "pools": {"size": 4}, **rl_data}
+    if place:
+        grid = {"data": {"own": rl_data}, "samplers": ["uniform"], "lvlms": {"own": {}}}
+        values |= {"studies": ["grid"], "rl_data": {}, "grid": grid}
+    experiment = parse_experiment(values)
     for name in experiment.data.files.model_dump().values():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("{}")
@@ -559,7 +565,7 @@ def test_fewer_train_questions_than_pools_and_queries_need_are_told_before_a_job
         found = list(local_checks.raw_data(experiment, rules=None, folder=folder))[-1]
         assert found.level is level
         assert ("at least 5 for pools.size" in found.text) is (n == 4)
-        assert ("6 for rl_data.n_queries" in found.text) is (n < 6)
+        assert (f"6 for {place}rl_data.n_queries" in found.text) is (n < 6)
 
 
 def test_raw_tasks_of_the_second_study_are_named(folder: Path) -> None:

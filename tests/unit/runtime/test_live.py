@@ -211,6 +211,22 @@ def test_a_spared_jobs_record_is_no_time_of_this_run(tmp_path: Path) -> None:
     assert left >= 600  # two jobs of 600 s
 
 
+def test_a_record_that_cannot_be_read_takes_no_other_with_it(tmp_path: Path) -> None:
+    made = Live(Invocation(tmp_path), tmp_path)
+    made._begun, made._planned = time.time() - 10, live.Counter({"train": 1, "select": 1})
+    (tmp_path / "select.jsonl").write_text('{"s": 6.0}\n')
+    made._unread = [(None, rule, tmp_path / name, None) for rule, name in (("train", "."), ("select", "select.jsonl"))]
+    assert made.look().seconds == {"select": 6.0}
+
+
+def test_a_run_that_cannot_be_shown_is_told_once_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = Live(Invocation(tmp_path), tmp_path)
+    made.begin(SimpleNamespace(needrun_jobs=list, jobs=[SimpleNamespace(benchmark="b")]))
+    made.end("finished")
+    assert caplog.text.count("stays as it was") == 1
+    assert not (tmp_path / live.STATE).exists()
+
+
 def test_a_finished_run_has_done_all_that_was_planned(tmp_path: Path) -> None:
     """A quiet Snakemake tells of no end."""
     made = Live(Invocation(tmp_path), tmp_path)

@@ -109,7 +109,7 @@ def test_probabilities_are_those_of_the_real_tokens(search: Search) -> None:
     assert best.probability == pytest.approx(math.exp(sum(span) / len(span)), abs=1e-5)
     assert reply.answer_log_probs[0] == pytest.approx(sum(span) + end)
     others = tuple(dict.fromkeys(example.answer for example in train))
-    (told,) = model.run([LvlmRequest(prompt, others, generate=False)])
+    (told,) = model.run([LvlmRequest(prompt, others)])
     assert len(others) > 2
     assert sum(math.exp(of[0]) for of in told.token_log_probs) <= 1 + 1e-5  # of distinct first tokens, no ends
 

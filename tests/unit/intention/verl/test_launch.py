@@ -153,6 +153,11 @@ def test_what_the_original_cannot_do_is_one_line_with_its_key(changed: dict[str,
     assert ", got " in line
 
 
+def test_a_schedule_is_told_as_it_is_written() -> None:
+    (line,) = faults(render_config(arm=arm(kl=0.1, kl_schedule=Schedule(warmup_steps=5))))
+    assert "must be constant without warm-up with engine verl, got {'warmup_steps': 5}. " in line
+
+
 def test_all_faults_come_at_once() -> None:
     config = render_config(arm=arm(trajectory_score="sum"), model={"codec": "word"}, simulator={"kind": "rule"})
     with pytest.raises(ConfigError, match=r"engine verl, arm baseline: .*; found 3 faults") as caught:
