@@ -6,6 +6,7 @@ The forking process has imported libraries, and nothing of `lever_pipe`: a comma
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import runpy
@@ -16,7 +17,19 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-LIBRARIES = ("snakemake.cli", "snakemake_executor_plugin_slurm", "numpy", "pandas", "pydantic", "yaml", "tqdm")
+LIBRARIES = (
+    "snakemake.cli",
+    "snakemake.report.html_reporter",
+    "snakemake_executor_plugin_slurm",
+    "numpy",
+    "pandas",
+    "pydantic",
+    "smart_open",
+    "yaml",
+    "yte",
+    "tqdm",
+)
+"""What a dry run imports beside `lever_pipe`; what is first made when it is used, such as a parser, is not there."""
 
 forking = multiprocessing.get_context("forkserver")
 forking.set_forkserver_preload(list(LIBRARIES))
@@ -38,6 +51,7 @@ def _become_snakemake(words: list[str], folder: Path, environment: dict[str, str
     for stream in (1, 2):
         os.dup2(descriptor, stream)
     assert not {name for name in sys.modules if name.partition(".")[0] in ("lever_pipe", "torch")}
+    gc.freeze()  # no search for garbage looks through the libraries, or copies their pages
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
