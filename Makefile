@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 # Some containers switch bytecode off; every job would then compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check format schema world rehearsal rehearsal-3b gpu bench bench-run real-parts size findings picture lock
+.PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check check-types check-rest format schema world rehearsal rehearsal-3b gpu bench bench-run real-parts size findings picture lock
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,11 +52,15 @@ test-slurm: setup ## the workflow on a SLURM cluster of this machine (Debian; in
 	SLB_ACCOUNTING=1 tests/slurm/loopback.sh install
 	tests/slurm/loopback.sh within $(BIN)/pytest -n 2 --dist worksteal -m slurm $(call SAMPLED,file) tests/slurm
 
-check: setup ## formatting, lint, types, schema drift, workflow lint
+check: check-types check-rest ## formatting, lint, types, schema drift, workflow lint
+
+check-types: setup
+	$(BIN)/mypy
+
+check-rest: setup
 	$(BIN)/pip check --quiet
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/python -m lever_pipe schema --check
 	$(BIN)/snakemake --lint

@@ -39,7 +39,7 @@ class Project:
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run Snakemake without the smoke configuration; stdout holds everything it said."""
-        return warm.snakemake(list(words), self.folder, self.environment)
+        return warm.run("snakemake", list(words), self.folder, self.environment)
 
     def snakemake(self, *words: str) -> str:
         """Run Snakemake on the smoke configuration and return what it said."""
@@ -47,17 +47,7 @@ class Project:
 
     def tool(self, *words: str) -> str:
         """Run one tool of the package and return what it said."""
-        return _checked(
-            subprocess.run(
-                [sys.executable, "-m", "lever_pipe", *words],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-            )
-        )
+        return _checked(warm.run("lever_pipe", list(words), self.folder, self.environment))
 
     def planned(self, *words: str) -> dict[str, int]:
         """Return how many jobs of each rule would run now."""

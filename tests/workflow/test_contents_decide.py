@@ -156,15 +156,15 @@ class TestCutOff:
 
     def test_without_a_store_it_stops_there_too(self, smoke: Project) -> None:
         (smoke.folder / Path(RCE).with_name("benchmark.jsonl")).unlink()  # or Snakemake would remove the outputs
-        words = ("--config", "store=null", "--forcerun", "embed_examples")
-        assert run(smoke, *words) == {"embed_examples": 1}
+        words = ("--config", "store=null", "--forcerun", "prepare_examples")
+        assert run(smoke, *words) == {"prepare_examples": 1}
         assert smoke.planned() == {}
 
     def test_what_somebody_replaced_outlives_a_rerun_above_it(self, smoke: Project) -> None:
         with flipped(smoke.folder / RCE):
             replaced = (smoke.folder / RCE).read_bytes()
             assert smoke.planned("--", RCE) == {}
-            assert run(smoke, "--forcerun", "embed_examples", "--", RCE) == {"embed_examples": 1}
+            assert run(smoke, "--forcerun", "prepare_examples", "--", RCE) == {"prepare_examples": 1}
             assert (smoke.folder / RCE).read_bytes() == replaced
             assert smoke.planned() == BELOW_RCE
         assert smoke.planned() == {}

@@ -7,7 +7,8 @@ takes seconds: the folder's model is tiny and random, and is taught to call the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -65,9 +66,13 @@ def laid_over(changes: dict[str, Any]) -> Experiment:
 
 
 @pytest.fixture(scope="module")
-def gguf(real_parts: Callable[[str], Path]) -> Path:
-    pytest.importorskip("gguf")
-    return real_parts("smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
+def gguf(real_parts: Callable[[str], Path]) -> Iterator[Path]:
+    """Return the file; whoever asks for a reader of it has the one, as its header takes seconds to read."""
+    library = pytest.importorskip("gguf")
+    reader_of = cache(library.GGUFReader)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "GGUFReader", lambda path: reader_of(str(path)))
+        yield real_parts("smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 @pytest.fixture(scope="module")

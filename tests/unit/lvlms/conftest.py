@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import tiny_qwen2_5_vl
 from PIL import Image
+from stock_path import StockPath
 from tiny_parts import WORDS
 
 from lever_pipe.lvlms._decoding import DecodeOptions
@@ -59,6 +61,10 @@ class Bench:
 
     parts: Family
     paths: dict[str, Path]
+
+    @cached_property
+    def stock(self) -> StockPath:
+        return StockPath(self.parts, self.paths)
 
     def ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.parts.tokenizer(text, add_special_tokens=False).input_ids)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from stock_path import StockPath
 
 from lever_pipe.lvlms import _executor, _patches, _positions
 from lever_pipe.lvlms._layers import LanguageModel
@@ -18,24 +19,14 @@ ATOL = 1e-4
 EXECUTORS = ("packed", "padded")
 
 
-@torch.inference_mode()
 def naive_scores(bench, prompt: TokenPrompt, answer: tuple[int, ...]) -> list[float]:
-    """One full forward on pixels for one answer."""
-    inputs = bench.parts.stock_inputs([prompt], bench.open)
-    n = inputs["input_ids"].shape[1]
-    more = torch.tensor([answer])
-    inputs["input_ids"] = torch.cat([inputs["input_ids"], more], dim=1)
-    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-    inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(more).int()], dim=1)
-    log_probs = bench.parts.model(**inputs).logits[0, n - 1 : -1].float().log_softmax(-1)
-    return log_probs.gather(1, more[0][:, None])[:, 0].tolist()
+    return bench.stock.scores(prompt, answer)
 
 
 @torch.inference_mode()
 def stock_beam_score(bench, prompt: TokenPrompt, eos: tuple[int, ...], length_penalty: float) -> float:
-    inputs = bench.parts.stock_inputs([prompt], bench.open)
     out = bench.parts.model.generate(
-        **inputs,
+        **bench.stock.inputs(prompt),
         do_sample=False,
         num_beams=3,
         length_penalty=length_penalty,
@@ -49,7 +40,7 @@ def stock_beam_score(bench, prompt: TokenPrompt, eos: tuple[int, ...], length_pe
 
 
 def stock(bench, prompts: list[TokenPrompt], **options: object) -> list[tuple[int, ...]]:
-    return bench.parts.stock_tokens(prompts, open_image=bench.open, options=bench.options(**options), batch_size=1)
+    return bench.stock.tokens(prompts, bench.options(**options))
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +217,7 @@ def test_text_only_prompts_work(bench) -> None:
 
 
 def prompt_length(bench, prompt: TokenPrompt) -> int:
-    return int(bench.parts.stock_inputs([prompt], bench.open)["input_ids"].shape[1])
+    return int(bench.stock.inputs(prompt)["input_ids"].shape[1])
 
 
 def distinct_lengths(bench, prompts: list[TokenPrompt]) -> int:
@@ -271,11 +262,11 @@ def test_memory_stays_within_the_budget_and_comes_back(bench, kv_tokens: int, be
 
 def test_the_model_is_left_as_found(bench) -> None:
     model, prompts = bench.parts.model, bench.prompts()[:2]
-    before = stock(bench, prompts)
+    before = StockPath(bench.parts, bench.paths).tokens(prompts, bench.options())
     state = model.model.rope_deltas
     bench.engine(beams=3)[0].run([TokenRequest(p) for p in prompts])
     assert model.model.rope_deltas is state
-    assert stock(bench, prompts) == before
+    assert StockPath(bench.parts, bench.paths).tokens(prompts, bench.options()) == before
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from families import VARIANTS
+from stock_path import StockPath
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -40,6 +41,11 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return found
 
 
+@pytest.fixture(scope="module")
+def library(family: Family, paths: dict[str, Path]) -> StockPath:
+    return StockPath(family, paths)
+
+
 def prompts(paths: dict[str, Path], layout: str, system: str | None = "") -> list[Prompt]:
     """0 to 4 demonstrations, images of several shapes, beginnings that prompts share."""
     style = PromptSettings(layout=layout, system=system)  # type: ignore[arg-type]
@@ -65,19 +71,6 @@ def answers_of(family: Family) -> tuple[tuple[int, ...], ...]:
     return tuple((*ids, family.eos) for ids in family.tokenizer(texts, add_special_tokens=False).input_ids)
 
 
-@torch.inference_mode()
-def naive_scores(family: Family, images: ImageSource, prompt: TokenPrompt, answer: tuple[int, ...]) -> list[float]:
-    """One full forward on pixels for one answer."""
-    inputs = family.stock_inputs([prompt], images.open)
-    length, more = inputs["input_ids"].shape[1], torch.tensor([answer])
-    inputs["input_ids"] = torch.cat([inputs["input_ids"], more], dim=1)
-    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-    if "mm_token_type_ids" in inputs:
-        inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(more).int()], dim=1)
-    lines = family.model(**inputs).logits[0, length - 1 : -1].float().log_softmax(-1)
-    return lines.gather(1, more[0][:, None])[:, 0].tolist()
-
-
 def run(family: Family, images: ImageSource, asked: list[TokenRequest], decode: DecodeOptions, **more: object):
     counters: Counter[str] = Counter()
     options = LvlmOptions(**{"wave_tokens": 900, "kv_tokens": 20_000, **more})  # type: ignore[arg-type]
@@ -88,18 +81,18 @@ def run(family: Family, images: ImageSource, asked: list[TokenRequest], decode: 
 @pytest.mark.parametrize("executor", ["packed", "padded"])
 @pytest.mark.parametrize("layout", ["single_turn", "turns"])
 def test_tokens_and_scores_are_those_of_the_stock_class(
-    family: Family, paths: dict[str, Path], layout: str, executor: str
+    family: Family, library: StockPath, paths: dict[str, Path], layout: str, executor: str
 ) -> None:
     images, answers = ImageSource(paths), answers_of(family)
     asked = [tokens_of(family, prompt) for prompt in prompts(paths, layout)]
     decode = DecodeOptions((family.eos,), NEW_TOKENS)
     results, counters = run(family, images, [TokenRequest(p, answers) for p in asked], decode, executor=executor)
-    stock = family.stock_tokens(asked, open_image=images.open, options=decode, batch_size=1)
+    stock = library.tokens(asked, decode)
     assert [result.tokens for result in results] == stock
     assert len(set(stock)) > 2  # a dull model would hide a fault
     for prompt, result in zip(asked, results, strict=True):
         for answer, scores in zip(answers, result.scores, strict=True):
-            assert list(scores) == pytest.approx(naive_scores(family, images, prompt, answer), abs=ATOL)
+            assert list(scores) == pytest.approx(library.scores(prompt, answer), abs=ATOL)
     assert counters["images_encoded"] == len({digest for prompt in asked for digest in prompt.images})
     if executor == "packed":
         assert counters["tokens_padded"] == 0
@@ -108,19 +101,17 @@ def test_tokens_and_scores_are_those_of_the_stock_class(
 
 @pytest.mark.parametrize(("beams", "penalty"), [(3, 1.0), (1, 1.3), (3, 1.3)])
 def test_beams_ends_and_penalties_are_those_of_generate(
-    family: Family, paths: dict[str, Path], beams: int, penalty: float
+    family: Family, library: StockPath, paths: dict[str, Path], beams: int, penalty: float
 ) -> None:
     images = ImageSource(paths)
     asked = [tokens_of(family, prompt) for prompt in prompts(paths, "turns")]
     plain = DecodeOptions((family.eos,), NEW_TOKENS)
-    said = Counter(t for answer in family.stock_tokens(asked, open_image=images.open, options=plain) for t in answer)
+    said = Counter(token for answer in library.tokens(asked, plain) for token in answer)
     ends = tuple(sorted({family.eos, *(token for token, _ in said.most_common(2))}))
     for eos in ((family.eos,), ends):
         decode = DecodeOptions(eos, NEW_TOKENS, beams, 0.0, penalty)
         results, _ = run(family, images, [TokenRequest(p) for p in asked], decode)
-        assert [r.tokens for r in results] == family.stock_tokens(
-            asked, open_image=images.open, options=decode, batch_size=1
-        )
+        assert [r.tokens for r in results] == library.tokens(asked, decode)
 
 
 def test_the_model_reacts_to_images(family: Family, paths: dict[str, Path]) -> None:

@@ -363,9 +363,10 @@ def test_a_head_reaches_the_cells_of_its_preset_only() -> None:
 
 
 def test_the_spec_parses_back_into_the_stage_config() -> None:
-    for stage, wild in jobs(small()):
-        config = plan.stage_config(small(), stage, wild)
-        values = json.loads(plan.spec_of(small(), stage, wild))["config"]
+    given = small()
+    for stage, wild in jobs(given):
+        config = plan.stage_config(given, stage, wild)
+        values = json.loads(plan.spec_of(given, stage, wild))["config"]
         assert type(config).model_validate(values) == config, stage
 
 

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from trained_world import TINY, world
+from trained_world import TINY
 
-from lever_pipe.base import storage
-from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
+from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo, SyntheticTasks
 from lever_pipe.intention.agent.lessons import Credit, Lesson, assign_credit, places_of
 from lever_pipe.intention.agent.measures import (
     PER_EPISODE,
@@ -24,15 +23,17 @@ from lever_pipe.intention.agent.measures import (
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
 from lever_pipe.intention.agent.scoring import Scored, cut
-from lever_pipe.intention.records import EndReason, Task
+from lever_pipe.intention.records import EndReason
+from lever_pipe.intention.sources import synthetic
+
+TASK = synthetic.read(SyntheticTasks(n_train=2, n_val=2, n_test=2)).val[0]
 
 
 def episode(rewards: list[float], turn: list[int], n_prompt: int = 2) -> Episode:
     """Return an episode with a prompt of two tokens; a turn of -1 is the environment's token."""
-    task = storage.read_rows(world() / "val.jsonl", Task)[0]
     turns = [-1] * n_prompt + turn
     return Episode(
-        task=task,
+        task=TASK,
         index=0,
         sample=0,
         tokens=list(range(len(turns))),
