@@ -69,27 +69,25 @@ class Engine:
         ordered = _planner.trie_order(merge_requests(requests))
         self._make_room(self._measure(ordered))
         done: dict[TokenPrompt, tuple[TokenRequest, Result]] = {}
-        for request, result in self._run(ordered):
-            done[request.prompt] = request, result
-            if on_result is not None:
-                on_result(request, result)
+        try:
+            for request, result in self._run(ordered):
+                done[request.prompt] = request, result
+                if on_result is not None:
+                    on_result(request, result)
+        except BaseException:
+            self._forget()
+            raise
         return [share_of(request, *done[request.prompt]) for request in requests]
 
     def _run(self, ordered: Sequence[TokenRequest]) -> Iterator[tuple[TokenRequest, Result]]:
-        taken = sum(node.size for node in self._resident.values())
-        budget = replace(self._budget, stored=self._budget.stored - taken)
+        budget = replace(self._budget, stored=self._budget.stored - self._taken())
         released: list[TrieNode] = []
-        try:
-            for chunk in _planner.plan_chunks(ordered, self._layout, budget, self._resident):
-                self._executor.release(released)
-                self._vision.prepare(chunk.images())
-                for wave in chunk.waves:
-                    yield from self._executor.run(wave)
-                released = chunk.released
-        except BaseException:
-            self._resident.clear()
-            self._executor.clear()
-            raise
+        for chunk in _planner.plan_chunks(ordered, self._layout, budget, self._resident):
+            self._executor.release(released)
+            self._vision.prepare(chunk.images())
+            for wave in chunk.waves:
+                yield from self._executor.run(wave)
+            released = chunk.released
         self._keep(ordered, released)
 
     def _keep(self, ordered: Sequence[TokenRequest], released: Sequence[TrieNode]) -> None:
@@ -104,18 +102,23 @@ class Engine:
                     self._resident.pop(node.beginning, None)
                     self._resident[node.beginning] = node
         self._executor.release([node for node in released if not node.resident])
-        taken = sum(node.size for node in self._resident.values())
+        taken = self._taken()
         while 2 * taken > self._budget.stored:
             node = self._resident.pop(next(iter(self._resident)))
             taken -= node.size
             self._executor.release([node])
 
+    def _taken(self) -> int:
+        return sum(node.size for node in self._resident.values())
+
     def _make_room(self, longest: int) -> None:
         """Forget what earlier runs have left if a prompt needs its room."""
-        taken = sum(node.size for node in self._resident.values())
-        if taken + longest > self._budget.stored:
-            self._resident.clear()
-            self._executor.clear()
+        if self._taken() + longest > self._budget.stored:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._resident.clear()
+        self._executor.clear()
 
     def _layout(self, segment: Segment) -> SegmentLayout:
         found = self._layouts.get(segment)
