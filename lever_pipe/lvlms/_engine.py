@@ -132,7 +132,7 @@ class Engine:
         return found
 
     def _measure(self, ordered: Sequence[TokenRequest]) -> int:
-        """Count prompt tokens, refuse what is too long before anything is computed, and return the most stored of one."""
+        """Count prompt tokens, refuse what is too long before anything is computed; return the most that one stores."""
 
         def size(segment: Segment) -> int:
             return self._layout(segment).ids.size

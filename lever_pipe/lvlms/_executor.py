@@ -62,9 +62,7 @@ class ReadOut:
     known: list[Decoded | None]
 
 
-def read_out(
-    language: LanguageModel, hidden: Tensor, asked: Sequence[TokenRequest], options: DecodeOptions
-) -> ReadOut:
+def read_out(language: LanguageModel, hidden: Tensor, asked: Sequence[TokenRequest], options: DecodeOptions) -> ReadOut:
     """Return the token log-probabilities of the given answers, and how generated answers begin.
 
     A large vocabulary makes a line dear, so the lines are made in blocks and only what is asked of them is kept.
@@ -78,9 +76,7 @@ def read_out(
     """
     places = _places(asked)
     block = max(1, VALUES_PER_BLOCK // language.vocabulary)
-    lines, tokens, firsts = (
-        torch.tensor(part, dtype=torch.long, device=hidden.device) for part in places
-    )
+    lines, tokens, firsts = (torch.tensor(part, dtype=torch.long, device=hidden.device) for part in places)
     values = torch.empty(len(lines), device=hidden.device)
     begins, best, likeliest = [], list[int](), list[float]()
     for start in range(0, len(hidden), block):
@@ -113,7 +109,8 @@ def _followed(
         likeliest: its log-probability.
         options: how answers end.
     """
-    lines, behind = {(): first}, first + 1
+    lines: dict[Answer, int] = {(): first}
+    behind = first + 1
     for answer in request.answers:
         lines |= {answer[:count]: behind + count - 1 for count in range(1, len(answer))}
         behind += len(answer) - 1

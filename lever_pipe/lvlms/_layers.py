@@ -172,8 +172,8 @@ def _normed(attention: Any, name: str, heads: Tensor) -> Tensor:
 
 
 def _finish(layer: Any, hidden: Tensor, read: Tensor) -> Tensor:
-    hidden = hidden + layer.self_attn.o_proj(read.flatten(-2))
-    return torch.as_tensor(hidden + layer.mlp(layer.post_attention_layernorm(hidden)))
+    hidden = layer.self_attn.o_proj(read.flatten(-2)).add_(hidden)
+    return torch.as_tensor(layer.mlp(layer.post_attention_layernorm(hidden)).add_(hidden))
 
 
 def _heads(attention: Any, projected: Tensor) -> Tensor:
