@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from lever_pipe.lvlms import _planner, _positions
 from lever_pipe.lvlms._decoding import DecodeOptions
@@ -12,7 +13,7 @@ from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._memory import SlotMemory
 from lever_pipe.lvlms._packed import Memory, PackedExecutor
 from lever_pipe.lvlms._padded import PaddedExecutor
-from lever_pipe.lvlms._planner import Budget
+from lever_pipe.lvlms._planner import Beginning, Budget, TrieNode
 from lever_pipe.lvlms._positions import SegmentLayout
 from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests, share_of
 from lever_pipe.lvlms._vision import VisionStore
@@ -20,6 +21,9 @@ from lever_pipe.lvlms._vision import VisionStore
 
 class Engine:
     """Runs requests through a language model and leaves it as it was.
+
+    A caller may ask in small runs that follow from each other's answers. Their prompts begin with the same
+    demonstrations, so beginnings up to the first image stay from run to run; deeper ones hardly recur.
 
     Args:
         language: in evaluation mode.
@@ -47,6 +51,7 @@ class Engine:
         self._counters = counters
         self._language = language
         self._layouts: dict[Segment, SegmentLayout] = {}
+        self._resident: dict[Beginning, TrieNode] = {}  # the least recently used first, none before what continues it
 
     def run(
         self, requests: Sequence[TokenRequest], on_result: Callable[[TokenRequest, Result], None] | None = None
@@ -62,23 +67,58 @@ class Engine:
             PromptTooLongError: a prompt with its answer is longer than the model's context.
         """
         ordered = _planner.trie_order(merge_requests(requests))
-        self._measure(ordered)
+        self._make_room(self._measure(ordered))
         done: dict[TokenPrompt, tuple[TokenRequest, Result]] = {}
-        for request, result in self._run(ordered):
-            done[request.prompt] = request, result
-            if on_result is not None:
-                on_result(request, result)
+        try:
+            for request, result in self._run(ordered):
+                done[request.prompt] = request, result
+                if on_result is not None:
+                    on_result(request, result)
+        except BaseException:
+            self._forget()
+            raise
         return [share_of(request, *done[request.prompt]) for request in requests]
 
     def _run(self, ordered: Sequence[TokenRequest]) -> Iterator[tuple[TokenRequest, Result]]:
-        try:
-            for chunk in _planner.plan_chunks(ordered, self._layout, self._budget):
-                self._vision.prepare(chunk.images())
-                for wave in chunk.waves:
-                    yield from self._executor.run(wave)
-                self._executor.release(chunk.released)
-        finally:
-            self._executor.clear()
+        budget = replace(self._budget, stored=self._budget.stored - self._taken())
+        released: list[TrieNode] = []
+        for chunk in _planner.plan_chunks(ordered, self._layout, budget, self._resident):
+            self._executor.release(released)
+            self._vision.prepare(chunk.images())
+            for wave in chunk.waves:
+                yield from self._executor.run(wave)
+            released = chunk.released
+        self._keep(ordered, released)
+
+    def _keep(self, ordered: Sequence[TokenRequest], released: Sequence[TrieNode]) -> None:
+        """Keep what may recur of the nodes that a run has left, in half of the room at most, and forget the others."""
+        there = self._resident | {node.beginning: node for node in released if node.request is None}
+        for request in ordered:
+            beginning = _planner.first_shown(request.prompt)
+            for length in range(len(beginning), 0, -1):
+                node = there.get(beginning[:length])
+                if node is not None:
+                    node.resident = True
+                    self._resident.pop(node.beginning, None)
+                    self._resident[node.beginning] = node
+        self._executor.release([node for node in released if not node.resident])
+        taken = self._taken()
+        while 2 * taken > self._budget.stored:
+            node = self._resident.pop(next(iter(self._resident)))
+            taken -= node.size
+            self._executor.release([node])
+
+    def _taken(self) -> int:
+        return sum(node.size for node in self._resident.values())
+
+    def _make_room(self, longest: int) -> None:
+        """Forget what earlier runs have left if a prompt needs its room."""
+        if self._taken() + longest > self._budget.stored:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._resident.clear()
+        self._executor.clear()
 
     def _layout(self, segment: Segment) -> SegmentLayout:
         found = self._layouts.get(segment)
@@ -91,17 +131,19 @@ class Engine:
             )
         return found
 
-    def _measure(self, ordered: Sequence[TokenRequest]) -> None:
-        """Count prompt tokens, and refuse what is too long before anything is computed."""
+    def _measure(self, ordered: Sequence[TokenRequest]) -> int:
+        """Count prompt tokens, refuse what is too long before anything is computed; return the most that one stores."""
 
         def size(segment: Segment) -> int:
             return self._layout(segment).ids.size
 
+        longest = 0
         for request in ordered:
             length = sum(map(size, request.prompt.segments))
-            _planner.require_fit(request, length, self._budget)
+            longest = max(longest, _planner.require_fit(request, length, self._budget))
             self._counters["prompt_tokens"] += length
         self._counters["trie_tokens_distinct"] += _planner.distinct_tokens(ordered, size)
+        return longest
 
 
 def build_engine(

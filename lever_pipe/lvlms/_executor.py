@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from lever_pipe.lvlms._decoding import Decoded
+from lever_pipe.lvlms._decoding import Decoded, DecodeOptions
 from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._planner import TrieNode
-from lever_pipe.lvlms._requests import Result, Scores, TokenRequest
+from lever_pipe.lvlms._requests import Answer, Result, Scores, TokenRequest
 
 VALUES_PER_BLOCK = 2**27  # log-probabilities at one time: half a gigabyte
 
@@ -29,7 +29,7 @@ class Executor(Protocol):
         ...
 
     def clear(self) -> None:
-        """Forget all nodes, after a run that did not end."""
+        """Forget all nodes."""
         ...
 
 
@@ -47,10 +47,23 @@ def shown(nodes: Sequence[TrieNode], vocabulary: int, device: torch.device) -> T
     return found.to(device)
 
 
-def read_out(
-    language: LanguageModel, hidden: Tensor, asked: Sequence[TokenRequest]
-) -> tuple[list[tuple[Scores, ...]], Tensor]:
-    """Return the token log-probabilities of the given answers, and the line that each generated answer begins with.
+@dataclass(frozen=True)
+class ReadOut:
+    """What the states of a wave say of its requests.
+
+    Attributes:
+        scores: for each request its answers' token log-probabilities.
+        first: for each request that generates the logits of its first token [requests, V].
+        known: for each of these the answer itself, where given answers go along with it up to its end; else None.
+    """
+
+    scores: list[tuple[Scores, ...]]
+    first: Tensor
+    known: list[Decoded | None]
+
+
+def read_out(language: LanguageModel, hidden: Tensor, asked: Sequence[TokenRequest], options: DecodeOptions) -> ReadOut:
+    """Return the token log-probabilities of the given answers, and how generated answers begin.
 
     A large vocabulary makes a line dear, so the lines are made in blocks and only what is asked of them is kept.
 
@@ -59,28 +72,59 @@ def read_out(
         hidden: states [n, H]: request by request one behind the prompt, then one behind each fed answer token. An
             answer's first token is predicted behind the prompt, the others behind the token before them.
         asked: the requests.
-
-    Returns:
-        For each request its answers' token log-probabilities; for each request that generates the logits of its
-        first token [requests, V].
+        options: how answers are searched.
     """
     places = _places(asked)
     block = max(1, VALUES_PER_BLOCK // language.vocabulary)
-    values = torch.empty(len(places.lines), device=hidden.device)
-    begins = []
+    lines, tokens, firsts = (torch.tensor(part, dtype=torch.long, device=hidden.device) for part in places)
+    values = torch.empty(len(lines), device=hidden.device)
+    begins, best, likeliest = [], list[int](), list[float]()
     for start in range(0, len(hidden), block):
         logits = language.logits(hidden[start : start + block])
-        inside = _within(places.lines, start, start + block)
-        rows = [places.lines[i] - start for i in inside]
-        values[inside] = logits.log_softmax(-1)[rows, [places.tokens[i] for i in inside]]
-        begins.append(logits[[places.begins[i] - start for i in _within(places.begins, start, start + block)]])
+        log_probs = logits.log_softmax(-1)
+        inside = (lines >= start) & (lines < start + block)
+        values[inside] = log_probs[lines[inside] - start, tokens[inside]]
+        begins.append(logits[firsts[(firsts >= start) & (firsts < start + block)] - start])
+        top = logits.argmax(-1)
+        best += top.tolist()
+        likeliest += log_probs.gather(-1, top[:, None])[:, 0].tolist()
     found = iter(values.tolist())
     scores = [tuple(tuple(next(found) for _ in answer) for answer in request.answers) for request in asked]
-    return scores, torch.cat(begins)
+    generating = [request for request in asked if request.generate]
+    plain = options.num_beams == 1 and options.repetition_penalty == 1
+    pairs = zip(generating, places.begins, strict=True)
+    known = [_followed(request, first, best, likeliest, options) if plain else None for request, first in pairs]
+    return ReadOut(scores, torch.cat(begins), known)
 
 
-@dataclass(frozen=True)
-class _Places:
+def _followed(
+    request: TokenRequest, first: int, best: Sequence[int], likeliest: Sequence[float], options: DecodeOptions
+) -> Decoded | None:
+    """Return the greedy answer of a request if each of its tokens but the last was fed as part of a given answer.
+
+    Args:
+        request: generates.
+        first: its first line; those behind its answers' fed tokens follow.
+        best: the likeliest token of each line.
+        likeliest: its log-probability.
+        options: how answers end.
+    """
+    lines: dict[Answer, int] = {(): first}
+    behind = first + 1
+    for answer in request.answers:
+        lines |= {answer[:count]: behind + count - 1 for count in range(1, len(answer))}
+        behind += len(answer) - 1
+    tokens: Answer = ()
+    log_probs: Scores = ()
+    while tokens in lines:
+        line = lines[tokens]
+        tokens, log_probs = (*tokens, best[line]), (*log_probs, likeliest[line])
+        if best[line] in options.eos or len(tokens) == options.max_new_tokens:
+            return Decoded(tokens, log_probs, None)
+    return None
+
+
+class _Places(NamedTuple):
     """Which line predicts which token of a given answer; and the lines with which generated answers begin, rising."""
 
     lines: list[int]
@@ -103,8 +147,18 @@ def _places(asked: Sequence[TokenRequest]) -> _Places:
     return places
 
 
-def _within(lines: Sequence[int], start: int, end: int) -> list[int]:
-    return [i for i, line in enumerate(lines) if start <= line < end]
+def generated(read: ReadOut, decode: Callable[[list[int], Tensor], list[Decoded]]) -> Iterator[Decoded]:
+    """Yield an answer for each request that generates, decoding those that no given answer tells.
+
+    Args:
+        read: of the wave.
+        decode: from the places, among the requests that generate, of those to decode, and the logits of their first
+            tokens, to their answers.
+    """
+    unknown = [place for place, answer in enumerate(read.known) if answer is None]
+    decoded = iter(decode(unknown, read.first[unknown]) if unknown else ())
+    for answer in read.known:
+        yield next(decoded) if answer is None else answer
 
 
 def join(

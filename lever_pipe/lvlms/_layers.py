@@ -137,7 +137,9 @@ def run_layers(
     decoder, hidden = language.decoder, inputs.tokens
     axes = (language.axes, 1, -1) if language.axes > 1 else (1, -1)
     angles = decoder.rotary_emb(hidden, positions.reshape(axes))
-    rotary = tuple(part.view(*hidden.shape[:-1], 1, -1) for part in angles)
+    cos, sin = (part.view(*hidden.shape[:-1], 1, -1) for part in angles)
+    # A rotation takes the other half of a head with the sign of its first half turned: so it is in the sine, once.
+    rotary = cos, torch.cat([-sin[..., : sin.shape[-1] // 2], sin[..., sin.shape[-1] // 2 :]], dim=-1)
     *before, last = decoder.layers
     for index, layer in enumerate(before):
         normed = _store(layer, index, hidden, rotary, attention)
@@ -170,8 +172,8 @@ def _normed(attention: Any, name: str, heads: Tensor) -> Tensor:
 
 
 def _finish(layer: Any, hidden: Tensor, read: Tensor) -> Tensor:
-    hidden = hidden + layer.self_attn.o_proj(read.flatten(-2))
-    return torch.as_tensor(hidden + layer.mlp(layer.post_attention_layernorm(hidden)))
+    hidden = layer.self_attn.o_proj(read.flatten(-2)).add_(hidden)
+    return torch.as_tensor(layer.mlp(layer.post_attention_layernorm(hidden)).add_(hidden))
 
 
 def _heads(attention: Any, projected: Tensor) -> Tensor:
@@ -180,5 +182,4 @@ def _heads(attention: Any, projected: Tensor) -> Tensor:
 
 def _rotate(heads: Tensor, rotary: tuple[Tensor, ...]) -> Tensor:
     cos, sin = rotary
-    one, other = heads.chunk(2, dim=-1)
-    return torch.as_tensor(heads * cos + torch.cat((-other, one), dim=-1) * sin)
+    return (heads * cos).add_(heads.roll(heads.shape[-1] // 2, -1).mul_(sin))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.lvlms import _executor, _positions
-from lever_pipe.lvlms._decoding import DecodeOptions, decode
+from lever_pipe.lvlms._decoding import Decoded, DecodeOptions, decode
 from lever_pipe.lvlms._flop import TextFlop
 from lever_pipe.lvlms._layers import Embedded, LanguageModel, PassAttention, run_layers
 from lever_pipe.lvlms._planner import TrieNode
@@ -115,7 +115,7 @@ class PackedExecutor:
         self._memory.release(nodes)
 
     def clear(self) -> None:
-        """Forget all nodes, after a run that did not end."""
+        """Forget all nodes."""
         self._memory.release(self._memory.kept())
 
     def _run(self, wave: Sequence[TrieNode], placed: Placed) -> list[tuple[TokenRequest, Result]]:
@@ -132,11 +132,13 @@ class PackedExecutor:
         self._count(wave)
         if hidden is None:
             return []
-        scores, first = _executor.read_out(self._language, hidden, asked)
+        read = _executor.read_out(self._language, hidden, asked, self._options)
         nodes = [node for node, request in ended if request.generate]
-        if not nodes:
-            return _executor.join(asked, scores, ())
-        return _executor.join(asked, scores, decode(_PackedRows(self, placed, nodes), first, self._options))
+
+        def search(alive: list[int], first: Tensor) -> list[Decoded]:
+            return decode(_PackedRows(self, placed, nodes, alive), first, self._options)
+
+        return _executor.join(asked, read.scores, _executor.generated(read, search))
 
     def _rotary_positions(self, wave: Sequence[TrieNode]) -> _positions.Array:
         """Return the rotary positions of a packed row [axes, tokens]."""
@@ -181,13 +183,15 @@ class PackedExecutor:
 
 
 class _PackedRows:
-    """The generating nodes of a wave while they are decoded (`_decoding.Continuation`)."""
+    """Those of a wave's generating nodes that are decoded (`_decoding.Continuation`)."""
 
-    def __init__(self, executor: PackedExecutor, placed: Placed, nodes: Sequence[TrieNode]) -> None:
+    def __init__(
+        self, executor: PackedExecutor, placed: Placed, nodes: Sequence[TrieNode], alive: Sequence[int]
+    ) -> None:
         self._executor = executor
         self._placed = placed
         self._nodes = nodes
-        self._alive = list(range(len(nodes)))
+        self._alive = list(alive)
         self._ends: Tensor | None = None
 
     def shown(self, vocabulary: int) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from lever_pipe.lvlms import _executor, _positions
-from lever_pipe.lvlms._decoding import DecodeOptions, decode
+from lever_pipe.lvlms._decoding import Decoded, DecodeOptions, decode
 from lever_pipe.lvlms._flop import TextFlop
 from lever_pipe.lvlms._layers import Embedded, LanguageModel, run_layers
 from lever_pipe.lvlms._planner import TrieNode
@@ -59,14 +59,17 @@ class PaddedExecutor:
         if not ended:
             return []
         asked = [request for _, _, request in ended]
-        read = torch.cat([hidden[row, : 1 + node.n_branches] for row, node, _ in ended])
-        scores, first = _executor.read_out(self._language, read, asked)
-        rows = [row for row, _, request in ended if request.generate]
-        if not rows:
-            return _executor.join(asked, scores, ())
-        index = torch.tensor(rows, device=first.device)
-        continuation = _PaddedRows(self, buffer.rows(index), [wave[row] for row in rows], batch.prompt[index])
-        return _executor.join(asked, scores, decode(continuation, first, self._options))
+        states = torch.cat([hidden[row, : 1 + node.n_branches] for row, node, _ in ended])
+        read = _executor.read_out(self._language, states, asked, self._options)
+        generating = [row for row, _, request in ended if request.generate]
+
+        def search(places: list[int], first: Tensor) -> list[Decoded]:
+            rows = [generating[place] for place in places]
+            index = torch.tensor(rows, device=first.device)
+            continuation = _PaddedRows(self, buffer.rows(index), [wave[row] for row in rows], batch.prompt[index])
+            return decode(continuation, first, self._options)
+
+        return _executor.join(asked, read.scores, _executor.generated(read, search))
 
     def release(self, nodes: Iterable[TrieNode]) -> None:
         """Forget kept nodes."""
@@ -74,7 +77,7 @@ class PaddedExecutor:
             del self._stored[node]
 
     def clear(self) -> None:
-        """Forget all nodes, after a run that did not end."""
+        """Forget all nodes."""
         self._stored.clear()
 
     def feed(self, ids: Tensor, starts: Tensor, step: int, buffer: _Buffer) -> Tensor:

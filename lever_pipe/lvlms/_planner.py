@@ -2,14 +2,16 @@
 
 Prompts that begin with the same segments share their keys and values, because a token's state depends only on what
 stands before it. Sorting the prompts by their segments puts the tree in depth-first order, so it is never built as a
-whole: a chunk of it fits into the budget, and the path that the next chunk continues stays alive.
+whole: a chunk of it fits into the budget, and the path that the next chunk continues stays alive. Nodes that an earlier
+plan has left behind (`resident`) are continued as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
+from types import MappingProxyType
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.lvlms._positions import SegmentLayout
@@ -49,15 +51,19 @@ class PromptTooLongError(ValueError):
         self.tokens = tokens
 
 
+Beginning = tuple[Segment, ...]
+
+
 class TrieNode:
     """A segment behind a certain beginning: the tokens that a forward computes once for all prompts with it.
 
     Attributes:
+        beginning: the segments up to its own one.
         layout: its tokens with images expanded.
-        images: digests of its images in order.
         parent: the node before it.
         request: the request whose prompt ends here.
         kept: whether other nodes continue it.
+        resident: whether an earlier plan has computed it.
         size: prompt tokens.
         past: tokens before it.
         length: tokens up to its end.
@@ -68,8 +74,8 @@ class TrieNode:
     """
 
     __slots__ = (
-        *("branches", "end", "images", "kept", "layout", "length"),
-        *("n_branches", "parent", "past", "request", "size", "start"),
+        *("beginning", "branches", "end", "kept", "layout", "length"),
+        *("n_branches", "parent", "past", "request", "resident", "size", "start"),
     )
 
     def __init__(
@@ -81,11 +87,12 @@ class TrieNode:
         request: TokenRequest | None,
         kept: bool,
     ) -> None:
+        self.beginning: Beginning = (*(parent.beginning if parent else ()), segment)
         self.layout = layout
-        self.images = segment.images
         self.parent = parent
         self.request = request
         self.kept = kept
+        self.resident = False
         self.size: int = layout.ids.size
         self.past: int = parent.length if parent else 0
         self.length: int = self.past + self.size
@@ -93,6 +100,11 @@ class TrieNode:
         self.end: int = self.start + layout.advance
         self.branches = tuple(len(answer) - 1 for answer in request.answers) if request else ()
         self.n_branches = sum(self.branches)
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """Digests of its images in order."""
+        return self.beginning[-1].images
 
     @property
     def generates(self) -> bool:
@@ -139,7 +151,7 @@ def trie_order(requests: Iterable[TokenRequest]) -> list[TokenRequest]:
     return sorted(unsorted, key=lambda request: [ranks[segment] for segment in request.prompt.segments])
 
 
-def _first_shown(prompt: TokenPrompt) -> tuple[Segment, ...]:
+def first_shown(prompt: TokenPrompt) -> Beginning:
     """Return the beginning up to the first segment with an image; the whole prompt if none has one."""
     shown = (place for place, segment in enumerate(prompt.segments, start=1) if segment.images)
     return prompt.segments[: next(shown, len(prompt.segments))]
@@ -159,9 +171,9 @@ def cut_shards(requests: Iterable[TokenRequest], n_shards: int) -> list[list[Tok
     done by two shards.
     """
     groups: list[list[TokenRequest]] = []
-    before: tuple[Segment, ...] | None = None
+    before: Beginning | None = None
     for request in trie_order(requests):
-        beginning = _first_shown(request.prompt)
+        beginning = first_shown(request.prompt)
         if beginning != before:
             groups.append([])
         groups[-1].append(request)
@@ -176,8 +188,8 @@ def cut_shards(requests: Iterable[TokenRequest], n_shards: int) -> list[list[Tok
     return shards
 
 
-def require_fit(request: TokenRequest, length: int, budget: Budget) -> None:
-    """Refuse a request that no plan can hold.
+def require_fit(request: TokenRequest, length: int, budget: Budget) -> int:
+    """Return the tokens that a request stores at one time, and refuse one that no plan can hold.
 
     Args:
         request: what is asked.
@@ -200,24 +212,34 @@ def require_fit(request: TokenRequest, length: int, budget: Budget) -> None:
             found=f"{budget.stored}, and a prompt that needs {stored}",
             do=f"Raise lvlm.kv_tokens to {2 * stored} or more.",
         )
+    return stored
 
 
 def plan_chunks(
-    ordered: Sequence[TokenRequest], layout_of: Callable[[Segment], SegmentLayout], budget: Budget
+    ordered: Sequence[TokenRequest],
+    layout_of: Callable[[Segment], SegmentLayout],
+    budget: Budget,
+    resident: Mapping[Beginning, TrieNode] = MappingProxyType({}),
 ) -> Iterator[Chunk]:
     """Yield the chunks of the tree of requests in its order (`trie_order`), each of which fits (`require_fit`).
 
     Half of the stored tokens at most are nodes that others continue, so that waves stay wide; a longer beginning makes
     a chunk of its own.
+
+    Args:
+        ordered: distinct prompts.
+        layout_of: returns a segment's layout.
+        budget: bounds of the plan, less what is resident.
+        resident: nodes that are there; with each its parent.
     """
     draft, path = _Draft(budget), list[TrieNode]()
     following = [*(_shared(one.prompt, other.prompt) for one, other in pairwise(ordered)), 0]
     shared = 0
     for request, continued in zip(ordered, following, strict=False):  # of no requests one number is left over
-        path = path[:shared] + _grow(path[:shared], request, continued, layout_of)
+        path = path[:shared] + _grow(path[:shared], request, continued, layout_of, resident)
         if not draft.takes(path[shared:]):
             yield draft.close(path[:shared])
-            draft = _Draft(budget, carried=path[:shared])
+            draft = _Draft(budget, carried=[node for node in path[:shared] if not node.resident])
         draft.add(path[shared:], depth=shared)
         shared = continued
     if draft.nodes:
@@ -230,7 +252,11 @@ def _shared(one: TokenPrompt, other: TokenPrompt) -> int:
 
 
 def _grow(
-    path: Sequence[TrieNode], request: TokenRequest, continued: int, layout_of: Callable[[Segment], SegmentLayout]
+    path: Sequence[TrieNode],
+    request: TokenRequest,
+    continued: int,
+    layout_of: Callable[[Segment], SegmentLayout],
+    resident: Mapping[Beginning, TrieNode],
 ) -> list[TrieNode]:
     """Return the nodes that a prompt adds to the path of the prompt before it."""
     segments = request.prompt.segments
@@ -239,7 +265,8 @@ def _grow(
     for depth in range(len(path), len(segments)):
         last = depth + 1 == len(segments)
         segment = segments[depth]
-        parent = TrieNode(
+        there = None if last else resident.get(segments[: depth + 1])
+        parent = there or TrieNode(
             segment,
             layout_of(segment),
             parent=parent,
@@ -270,14 +297,14 @@ class _Draft:
 
     def takes(self, nodes: Sequence[TrieNode]) -> bool:
         """Return whether the nodes of one more prompt still fit; the first prompt always does."""
-        stored = self.stored + sum(node.size for node in nodes if node.kept)
+        stored = self.stored + sum(node.size for node in nodes if node.kept and not node.resident)
         widest = max(self.widest, *(_temporary(node, self.budget) for node in nodes))
         return not self.nodes or (2 * stored <= self.budget.stored and stored + widest <= self.budget.stored)
 
     def add(self, nodes: Sequence[TrieNode], depth: int) -> None:
         """Add the nodes of one prompt, the first one at `depth`."""
-        self.nodes += enumerate(nodes, start=depth)
-        self.stored += sum(node.size for node in nodes if node.kept)
+        self.nodes += ((at, node) for at, node in enumerate(nodes, start=depth) if not node.resident)
+        self.stored += sum(node.size for node in nodes if node.kept and not node.resident)
         self.widest = max(self.widest, *(_temporary(node, self.budget) for node in nodes))
 
     def close(self, continued: Sequence[TrieNode]) -> Chunk:

@@ -63,6 +63,7 @@ class Drawn:
     taken: Tensor  # [B, G, S] bool: the steps that belong to a selection
     accuracies: Tensor  # [B, G]
     log_probs: Tensor  # [B, G] under the policy that drew
+    scores: Tensor  # its logits (`EmbeddingTable.scores`), with their gradient: those of the batch's first step
 
 
 class Spent(NamedTuple):
@@ -115,17 +116,20 @@ def plan_on_policy_epoch(
         queries = groups.take(rows.to(groups.queries.device))
         drawn = draw_groups(policies, table, queries, judge, settings, generator, first=first)
         advantages = advantages_of(drawn.groups, settings)
+        anchor = policies.reference.scores(drawn.groups, may_stop=True)
         for update in range(settings.updates):
 
             def step(
                 batch: Groups,
                 drawn: Drawn = drawn,
                 chosen: Tensor = advantages,
+                anchor: Tensor = anchor,
                 number: int = number,
                 is_first: bool = update == 0,
             ) -> Step:
                 epsilon = settings.clip_epsilon if clips else None
-                taken = on_policy_step(policies, table, batch, drawn, chosen, kl_beta=kl_beta, clip_epsilon=epsilon)
+                scores = drawn.scores if is_first else table.scores(policies.policy.eval(), batch, may_stop=True)
+                taken = on_policy_step(batch, drawn, chosen, scores, anchor, kl_beta=kl_beta, clip_epsilon=epsilon)
                 if is_first:
                     on_step(Spent(number, judge.prompts, taken.values))
                 return taken
@@ -133,7 +137,6 @@ def plan_on_policy_epoch(
             yield drawn.groups, step
 
 
-@torch.no_grad()
 def draw_groups(
     policies: Policies,
     table: EmbeddingTable,
@@ -163,8 +166,9 @@ def draw_groups(
     if module.head.stops:
         rewards = net_rewards(rewards, lengths, price=settings.stop_price)
     groups = Groups(queries.queries, queries.pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool))
-    steps = step_log_probs(scores_of(module, encoded, groups, may_stop=True), selections)
-    return Drawn(groups, lengths, taken, accuracies, masked(steps, taken).sum(dim=-1))
+    scores = scores_of(module, encoded, groups, may_stop=True)
+    log_probs = masked(step_log_probs(scores.detach(), selections), taken).sum(dim=-1)
+    return Drawn(groups, lengths, taken, accuracies, log_probs, scores)
 
 
 def asked_of(queries: Groups, selections_BGS: Tensor, lengths_BG: Tensor) -> list[Asked]:
@@ -194,17 +198,17 @@ def advantages_of(groups: Groups, settings: OnPolicy) -> Tensor:
 
 
 def on_policy_step(
-    policies: Policies,
-    table: EmbeddingTable,
     batch: Groups,
     drawn: Drawn,
     advantages: Tensor,
+    scores: Tensor,
+    anchor: Tensor,
     *,
     kl_beta: float,
     clip_epsilon: float | None,
 ) -> Step:
-    """Return the loss of a drawn batch and what is logged of it."""
-    scores, anchor = policies.scores(table, batch, may_stop=True)
+    """Return the loss of a drawn batch and what is logged of it, given the logits of policy and anchor."""
+    stops = scores.shape[-1] > batch.pools.shape[1]
     # A step that is not taken has equal logits on both sides, and so no divergence.
     met = drawn.taken[..., None]
     logits, anchor_logits = (
@@ -230,6 +234,6 @@ def on_policy_step(
             "reward": float(batch.rewards.mean()),
             "accuracy": 100 * float(drawn.accuracies.mean()),
             "gradient_share_hard": float(group_has_spread(drawn.accuracies, batch.valid).float().mean()),
-            **({"shots": float(drawn.lengths.float().mean())} if policies.policy.head.stops else {}),
+            **({"shots": float(drawn.lengths.float().mean())} if stops else {}),
         },
     )

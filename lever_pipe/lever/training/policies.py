@@ -30,10 +30,9 @@ class Policies:
     policy: PointerSelector
     reference: FrozenSelector
 
-    def scores(self, table: EmbeddingTable, batch: Groups, *, may_stop: bool = False) -> tuple[Tensor, Tensor]:
+    def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
         """Return the logits of policy and reference (`EmbeddingTable.scores`), the latter without gradient."""
-        policy = table.scores(self.policy.eval(), batch, may_stop=may_stop)
-        return policy, self.reference.scores(batch, may_stop=may_stop)
+        return table.scores(self.policy.eval(), batch), self.reference.scores(batch)
 
 
 def trained_share(module: PointerSelector) -> float:

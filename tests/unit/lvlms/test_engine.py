@@ -256,8 +256,61 @@ def test_memory_stays_within_the_budget_and_comes_back(bench, kv_tokens: int, be
     engine.run(bench.requests())
     pool = engine._executor._memory.pool
     assert 0 < pool.peak <= pool.size <= kv_tokens
+    assert pool.used == sum(node.size for node in engine._resident.values()) <= kv_tokens // 2
+    engine._make_room(kv_tokens)
     assert pool.used == 0
     assert sorted(pool._free) == list(range(pool.size))
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("kv_tokens", [200, 250, 100_000])
+def test_beginnings_up_to_the_first_image_stay_from_run_to_run(bench, executor: str, kv_tokens: int) -> None:
+    engine, counters = bench.engine(executor=executor, kv_tokens=kv_tokens, wave_tokens=300)
+    first = [bench.prompt((shown,), 9) for shown in (0, 1, 2, 3, 4)]
+    then = [bench.prompt((shown, 5), 8) for shown in (4, 3, 2, 1, 0)]
+    found = [engine.run([TokenRequest(p, bench.answers())]) for p in (*first, *then)]
+    alone = [bench.engine(executor=executor)[0].run([TokenRequest(p, bench.answers())]) for p in (*first, *then)]
+    if executor == "packed":
+        assert found == alone  # bit for bit
+    assert [[one.tokens for one in run] for run in found] == [[one.tokens for one in run] for run in alone]
+
+    spared = counters["prompt_tokens"] - counters["tokens_prefilled"]
+    system = prompt_length(bench, TokenPrompt(first[0].segments[:1]))
+    shown = [prompt_length(bench, TokenPrompt(p.segments[1:2])) for p in first]
+    everything = 9 * system + sum(shown)
+    # Half of the room is for beginnings; a prompt that needs it has it.
+    assert spared == everything if kv_tokens == 100_000 else 0 < spared < everything
+
+
+def test_a_run_that_fails_leaves_no_beginning(bench) -> None:
+    engine, counters = bench.engine()
+    request = TokenRequest(bench.prompt((0, 1), 9))
+    engine.run([request])
+    assert engine._executor._memory.pool.used > 0
+
+    def fails(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.run([TokenRequest(bench.prompt((2,), 9))], on_result=fails)
+    assert engine._executor._memory.pool.used == 0
+    before = counters["tokens_prefilled"]
+    engine.run([request])
+    assert counters["tokens_prefilled"] - before == prompt_length(bench, request.prompt)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_answer_that_a_given_one_tells_is_not_decoded(bench, executor: str) -> None:
+    prompts = bench.prompts()[:6]
+    plain = bench.engine(executor=executor)[0].run([TokenRequest(p) for p in prompts])
+    for given, passes in ((5, 0), (2, 5)):
+        engine, counters = bench.engine(executor=executor, wave_tokens=100_000)
+        told = [TokenRequest(p, (one.tokens[:given] + one.tokens[-1:],)) for p, one in zip(prompts, plain, strict=True)]
+        for one, other in zip(engine.run(told), plain, strict=True):
+            assert one.tokens == other.tokens
+            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=ATOL)
+        prefills = max(len(p.segments) for p in prompts)
+        assert counters["forwards"] == prefills + passes
 
 
 def test_the_model_is_left_as_found(bench) -> None:

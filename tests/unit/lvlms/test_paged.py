@@ -161,8 +161,11 @@ def test_early_ends_equal_the_stock_ones(bench, reference, page: int, beams: int
 
 
 def assert_nothing_is_left(memory: PagedMemory) -> None:
+    """Nothing but the beginnings that stay for the next run."""
     pool = memory.pool
     assert 0 < pool.peak <= pool.size
+    assert all(node.resident for node in memory.kept())
+    memory.release(memory.kept())
     assert pool.used == 0
     assert memory.tables == {}
     assert sorted(pool._free) == list(range(pool.size))

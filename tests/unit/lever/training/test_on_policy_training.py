@@ -184,6 +184,21 @@ def test_a_batch_smaller_than_the_number_of_lengths_leaves_none_out() -> None:
     assert {len(chosen) for call in run.judge.calls for _, chosen in call} == {1, 2, 3, 4}
 
 
+def scores_of(policies: Policies, batch: Groups) -> tuple[Tensor, Tensor]:
+    """Return the logits of policy and anchor as a step takes them."""
+    return table().scores(policies.policy, batch, may_stop=True), policies.reference.scores(batch, may_stop=True)
+
+
+@pytest.mark.parametrize("head", ["static", "gated"])
+def test_a_batch_asks_its_anchor_once_and_its_policy_once_an_update(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[str] = Counter()
+    anchor, policy = FrozenSelector.scores, EmbeddingTable.encoded
+    monkeypatch.setattr(FrozenSelector, "scores", lambda *a, **k: asked.update(["anchor"]) or anchor(*a, **k))
+    monkeypatch.setattr(EmbeddingTable, "encoded", lambda *a, **k: asked.update(["policy"]) or policy(*a, **k))
+    epoch(replace_in(SETTINGS, updates=3), n=16, head=head)
+    assert asked == {"anchor": 2, "policy": 6}  # two batches; what draws a batch is its first update's forward
+
+
 @pytest.mark.parametrize("head", ["static", "gated"])
 def test_what_comes_behind_a_selection_does_not_count(head: str) -> None:
     policies, drawn = drawn_of(SETTINGS, head=head)
@@ -198,7 +213,7 @@ def test_what_comes_behind_a_selection_does_not_count(head: str) -> None:
     results = []
     for selections in (drawn.groups.selections, others):
         batch = replace(drawn.groups, selections=selections)
-        step = on_policy_step(policies, table(), batch, drawn, advantages, kl_beta=0.5, clip_epsilon=0.2)
+        step = on_policy_step(batch, drawn, advantages, *scores_of(policies, batch), kl_beta=0.5, clip_epsilon=0.2)
         gradients = torch.autograd.grad(step.loss, list(policies.policy.parameters()), allow_unused=True)
         results.append((step.values, gradients))
     assert results[0][0] == results[1][0]
@@ -211,7 +226,8 @@ def test_what_comes_behind_a_selection_does_not_count(head: str) -> None:
 def test_log_probabilities_and_divergence_are_those_of_the_cut_selections(head: str) -> None:
     policies, drawn = drawn_of(SETTINGS, head=head)
     advantages = advantages_of(drawn.groups, SETTINGS)
-    step = on_policy_step(policies, table(), drawn.groups, drawn, advantages, kl_beta=0.5, clip_epsilon=0.2)
+    scores = scores_of(policies, drawn.groups)
+    step = on_policy_step(drawn.groups, drawn, advantages, *scores, kl_beta=0.5, clip_epsilon=0.2)
     divergences, steps = [], 0
     for row in range(8):
         length = 1 + row % 4
@@ -240,7 +256,8 @@ def test_what_is_logged_of_a_batch() -> None:
     drawn = replace(drawn, accuracies=torch.tensor([[0.0, 1.0, 0.0, 1.0], *[[1.0] * 4] * 3, *[[0.0] * 4] * 4]))
     drawn.groups.rewards[5] = 0.25  # one tie
     advantages = advantages_of(drawn.groups, SETTINGS)
-    step = on_policy_step(policies, table(), drawn.groups, drawn, advantages, kl_beta=0.5, clip_epsilon=0.2)
+    scores = scores_of(policies, drawn.groups)
+    step = on_policy_step(drawn.groups, drawn, advantages, *scores, kl_beta=0.5, clip_epsilon=0.2)
     assert step.values["accuracy"] == pytest.approx(100 * 14 / 32)
     assert step.values["gradient_share_hard"] == 1 / 8
     assert step.values["gradient_share"] == 7 / 8
@@ -377,7 +394,8 @@ def test_the_gradient_of_reinforce_is_its_formula() -> None:
     policies, drawn = drawn_of(settings, n=4)
     rewards = drawn.groups.rewards
     advantages = advantages_of(drawn.groups, settings)
-    step = on_policy_step(policies, table(), drawn.groups, drawn, advantages, kl_beta=0.0, clip_epsilon=None)
+    scores = scores_of(policies, drawn.groups)
+    step = on_policy_step(drawn.groups, drawn, advantages, *scores, kl_beta=0.0, clip_epsilon=None)
     parameters = list(policies.policy.parameters())
     found = torch.autograd.grad(step.loss, parameters)
     expected = [torch.zeros_like(p) for p in parameters]
