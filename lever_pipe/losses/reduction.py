@@ -15,7 +15,7 @@ def masked(values: Tensor, valid: Tensor, fill: float = 0.0) -> Tensor:
 
     Source: this project
     """
-    return torch.where(valid, values, torch.full_like(values, fill))
+    return torch.where(valid, values, fill)
 
 
 def group_means(values_BG: Tensor, valid_BG: Tensor) -> Tensor:

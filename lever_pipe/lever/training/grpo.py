@@ -20,9 +20,9 @@ from lever_pipe.lever.training.groups import Groups, batches, keep_best
 from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
 from lever_pipe.lever.training.policies import PolicyPair, logged, trained_share
 from lever_pipe.losses.grpo import adapt_kl_beta, grpo_terms
-from lever_pipe.losses.kl import kl_policy_to_reference
+from lever_pipe.losses.kl import divergence_of_logs
 from lever_pipe.losses.reduction import mean_of_group_means
-from lever_pipe.losses.sequence import selection_log_probs, step_logits
+from lever_pipe.losses.sequence import outcome_log_probs, picked_log_probs
 
 Pairing = Callable[[PointerSelector, FrozenSelector], PolicyPair]
 
@@ -115,20 +115,23 @@ def grpo_step(
 ) -> Step:
     """Return the GRPO loss of a batch with every published metric and the exact KL to the reference."""
     scores, anchor = policies.scores(table, batch)
+    outcomes, anchored = (outcome_log_probs(of, batch.selections, batch.valid) for of in (scores, anchor))
     terms = grpo_terms(
-        log_probs=selection_log_probs(scores, batch.selections, batch.valid),
-        reference_log_probs=selection_log_probs(anchor, batch.selections, batch.valid),
+        log_probs=picked_log_probs(outcomes, batch.selections, batch.valid).sum(dim=-1),
+        reference_log_probs=picked_log_probs(anchored, batch.selections, batch.valid).sum(dim=-1),
         advantages=advantages,
         valid=batch.valid,
         clip_epsilon=clip_epsilon,
         kl_beta=kl_beta,
     )
-    exact = float(exact_kl(scores.detach(), anchor, batch))
+    exact = float(exact_kl(outcomes.detach(), anchored, batch.valid))
     values = logged(terms, kl_beta, kl_exact=exact) | {"entropy": float(policy_entropy(scores.detach()))}
     return Step(terms.total, values)
 
 
-def exact_kl(scores: Tensor, anchor: Tensor, batch: Groups) -> Tensor:
-    """Return KL(policy || reference) per step, exact over all K outcomes, mean over steps, selections, queries."""
-    divergence = kl_policy_to_reference(step_logits(scores, batch.selections), step_logits(anchor, batch.selections))
-    return mean_of_group_means(divergence.mean(dim=-1), batch.valid)
+def exact_kl(log_probs_BGSK: Tensor, reference_BGSK: Tensor, valid_BG: Tensor) -> Tensor:
+    """Return KL(policy || reference) per step, exact over all K outcomes, mean over steps, selections, queries.
+
+    Both are `outcome_log_probs`.
+    """
+    return mean_of_group_means(divergence_of_logs(log_probs_BGSK, reference_BGSK).mean(dim=-1), valid_BG)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.lever.selector.network import PointerSelector
-from lever_pipe.lever.training.embeddings import EmbeddingTable
+from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.losses.rce import RceTerms, rce_terms
 from lever_pipe.losses.sequence import first_step_logits, selection_log_probs
@@ -108,11 +108,10 @@ def validation_loss(
     Supervised learning has its own temperature and groups, of the same unit, nats a selection. A uniform policy over
     64 candidates and two picks has ln 64 + ln 63.
     """
-    module.eval()
-    total = 0.0
+    frozen, total = FrozenSelector(module, table), 0.0
     for rows in torch.arange(len(groups)).split(256):  # type: ignore[no-untyped-call]
         part = groups.take(rows)
-        log_probs = selection_log_probs(table.scores(module, part), part.selections, part.valid)
+        log_probs = selection_log_probs(frozen.scores(part), part.selections, part.valid)
         terms = rce_terms(log_probs_BG=log_probs, rewards_BG=part.rewards, valid_BG=part.valid, temperature=temperature)
         total += float(terms.total) * len(part)
     return total / len(groups)
