@@ -16,7 +16,7 @@ from lever_pipe.experiment.stage_configs import TrainGrpoEpochConfig
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
-from lever_pipe.lever.training.groups import Groups, batches, keep_best
+from lever_pipe.lever.training.groups import BATCH, Groups, batches, keep_best
 from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
 from lever_pipe.lever.training.policies import PolicyPair, logged, trained_share
 from lever_pipe.losses.grpo import adapt_kl_beta, grpo_terms
@@ -93,15 +93,32 @@ def plan_grpo_epoch(
     generator: torch.Generator,
 ) -> Plan:
     """Yield the batches of one epoch with their step."""
-    groups, advantages = kept
-    for rows in batches(len(groups), batch_queries, generator):
+    order = torch.cat(batches(len(kept[0]), batch_queries, generator))
+    groups, advantages = kept[0].take(order), kept[1][order]
+    anchor = reference_log_probs(policies.reference, groups)
+    table = table.projected_by(policies.policy)
+    for rows in groups.rows(batch_queries):
 
-        def step(batch: Groups, chosen: Tensor = advantages[rows]) -> Step:
-            taken = grpo_step(policies, table, batch, chosen, kl_beta=beta.value, clip_epsilon=clip_epsilon)
+        def step(batch: Groups, rows: slice = rows) -> Step:
+            taken = grpo_step(
+                policies,
+                table,
+                batch,
+                advantages[rows],
+                kl_beta=beta.value,
+                clip_epsilon=clip_epsilon,
+                anchor_BGSK=anchor[rows],
+            )
             beta.observe(taken.values["kl"])
             return taken
 
         yield groups.take(rows), step
+
+
+def reference_log_probs(reference: FrozenSelector, groups: Groups) -> Tensor:
+    """Return the reference's `outcome_log_probs` of all groups, [B, G, S, K]."""
+    parts = [groups.take(rows) for rows in groups.rows(BATCH)]
+    return torch.cat([outcome_log_probs(reference.scores(part), part.selections, part.valid) for part in parts])
 
 
 def grpo_step(
@@ -112,10 +129,15 @@ def grpo_step(
     *,
     kl_beta: float,
     clip_epsilon: float,
+    anchor_BGSK: Tensor | None = None,
 ) -> Step:
-    """Return the GRPO loss of a batch with every published metric and the exact KL to the reference."""
-    scores, anchor = policies.scores(table, batch)
-    outcomes, anchored = (outcome_log_probs(of, batch.selections, batch.valid) for of in (scores, anchor))
+    """Return the GRPO loss of a batch with every published metric and the exact KL to the reference.
+
+    `anchor_BGSK` are its `reference_log_probs`; None asks for them.
+    """
+    scores = policies.trained(table, batch)
+    outcomes = outcome_log_probs(scores, batch.selections, batch.valid)
+    anchored = reference_log_probs(policies.reference, batch) if anchor_BGSK is None else anchor_BGSK
     terms = grpo_terms(
         log_probs=picked_log_probs(outcomes, batch.selections, batch.valid).sum(dim=-1),
         reference_log_probs=picked_log_probs(anchored, batch.selections, batch.valid).sum(dim=-1),

@@ -13,7 +13,7 @@ from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
-from lever_pipe.lever.training.groups import Groups
+from lever_pipe.lever.training.groups import BATCH, Groups
 from lever_pipe.losses.rce import RceTerms, rce_terms
 from lever_pipe.losses.sequence import first_step_logits, selection_log_probs
 
@@ -109,7 +109,7 @@ def validation_loss(
     64 candidates and two picks has ln 64 + ln 63.
     """
     frozen, total = FrozenSelector(module, table), 0.0
-    for rows in torch.arange(len(groups)).split(256):  # type: ignore[no-untyped-call]
+    for rows in groups.rows(BATCH):
         part = groups.take(rows)
         log_probs = selection_log_probs(frozen.scores(part), part.selections, part.valid)
         terms = rce_terms(log_probs_BG=log_probs, rewards_BG=part.rewards, valid_BG=part.valid, temperature=temperature)

@@ -16,8 +16,16 @@ from lever_pipe.losses.surrogate import PolicyTerms
 class PolicyPair(Protocol):
     """Two policies that an epoch compares: the trained one and its anchor."""
 
-    def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
-        """Return the logits of policy and reference (`EmbeddingTable.scores`), the latter without gradient."""
+    @property
+    def policy(self) -> PointerSelector:
+        """Return the trained policy."""
+
+    @property
+    def reference(self) -> FrozenSelector:
+        """Return its anchor."""
+
+    def trained(self, table: EmbeddingTable, batch: Groups) -> Tensor:
+        """Return the logits of the trained policy (`EmbeddingTable.scores`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +38,15 @@ class Policies:
     policy: PointerSelector
     reference: FrozenSelector
 
+    def trained(self, table: EmbeddingTable, batch: Groups, *, may_stop: bool = False) -> Tensor:
+        """Return the logits of the trained policy (`EmbeddingTable.scores`)."""
+        if self.policy.training:
+            self.policy.eval()
+        return table.scores(self.policy, batch, may_stop=may_stop)
+
     def scores(self, table: EmbeddingTable, batch: Groups, *, may_stop: bool = False) -> tuple[Tensor, Tensor]:
         """Return the logits of policy and reference (`EmbeddingTable.scores`), the latter without gradient."""
-        policy = table.scores(self.policy.eval(), batch, may_stop=may_stop)
-        return policy, self.reference.scores(batch, may_stop=may_stop)
+        return self.trained(table, batch, may_stop=may_stop), self.reference.scores(batch, may_stop=may_stop)
 
 
 def trained_share(module: PointerSelector) -> float:
