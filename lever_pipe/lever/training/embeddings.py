@@ -31,7 +31,7 @@ class EmbeddingTable(NamedTuple):
         On a CPU the module's logits stay the same bit by bit; a GPU's matrix products round by their size.
         """
         module.eval()
-        if module.as_candidates(module.project(self.vectors[:1])).requires_grad:
+        if torch.is_grad_enabled() and module.as_candidates(module.project(self.vectors[:1])).requires_grad:
             return self
         projected_NH = module.project(self.vectors)
         return self._replace(projected=Encoded(projected_NH, module.as_candidates(projected_NH)))

@@ -69,8 +69,5 @@ def logged(terms: PolicyTerms, kl_beta: float, **more: float) -> dict[str, float
         **more,
         "mean_ratio": float(terms.mean_ratio),
         "clip_fraction": float(terms.clip_fraction),
-        "mean_advantage": float(terms.mean_advantage),
-        "std_advantage": float(terms.std_advantage),
-        "max_advantage": float(terms.max_advantage),
-        "gradient_share": float(terms.gradient_share),
+        **{name: float(value) for name, value in terms.of_advantages._asdict().items()},
     }
