@@ -115,7 +115,8 @@ class PolicyTerms:
     """Scalars of one step; `total = policy + kl_beta * penalty`, only these three have gradients.
 
     Means are over a query's valid selections, then over queries: for `policy` over those that its surrogate counts, for
-    all others over every query with a valid selection. `clip_fraction` counts all selections alike.
+    all others over every query with a valid selection. `clip_fraction` counts all selections alike. The last four are
+    `AdvantageTerms`.
     """
 
     policy: Tensor
@@ -128,7 +129,10 @@ class PolicyTerms:
     """Mean of policy / behaviour; 1 before the first step on a batch."""
     clip_fraction: Tensor
     """Share of valid selections whose gradient the clip cuts; 0 without a clip."""
-    of_advantages: AdvantageTerms
+    mean_advantage: Tensor
+    std_advantage: Tensor
+    max_advantage: Tensor
+    gradient_share: Tensor
 
 
 def policy_terms(
@@ -160,5 +164,5 @@ def policy_terms(
         total=surrogate.loss + kl_beta * penalty,
         mean_ratio=mean_of_group_means(log_ratio.detach().exp(), valid),
         clip_fraction=surrogate.clip_fraction,
-        of_advantages=of_advantages,
+        **of_advantages._asdict(),
     )

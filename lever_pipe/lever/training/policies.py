@@ -10,7 +10,7 @@ from torch import Tensor
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.losses.surrogate import PolicyTerms
+from lever_pipe.losses.surrogate import AdvantageTerms, PolicyTerms
 
 
 class PolicyPair(Protocol):
@@ -69,5 +69,5 @@ def logged(terms: PolicyTerms, kl_beta: float, **more: float) -> dict[str, float
         **more,
         "mean_ratio": float(terms.mean_ratio),
         "clip_fraction": float(terms.clip_fraction),
-        **{name: float(value) for name, value in terms.of_advantages._asdict().items()},
+        **{name: float(getattr(terms, name)) for name in AdvantageTerms._fields},
     }

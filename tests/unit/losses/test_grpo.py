@@ -82,9 +82,9 @@ def check_unequal_groups_by_hand() -> None:
     zeros = torch.zeros(2, 3, dtype=torch.float64)
     terms = terms_of(zeros, zeros, advantages, valid)
     assert terms.policy.item() == pytest.approx(-2 / 3, abs=1e-12)
-    assert terms.of_advantages.max_advantage.item() == 2.5
-    assert terms.of_advantages.std_advantage.item() == pytest.approx(math.sqrt(13 / 3) / 2, abs=1e-12)
-    assert terms.of_advantages.mean_advantage.item() == pytest.approx(2 / 3, abs=1e-12)
+    assert terms.max_advantage.item() == 2.5
+    assert terms.std_advantage.item() == pytest.approx(math.sqrt(13 / 3) / 2, abs=1e-12)
+    assert terms.mean_advantage.item() == pytest.approx(2 / 3, abs=1e-12)
 
 
 def check_identity() -> None:
@@ -115,9 +115,9 @@ def check_tied_group_has_no_policy_gradient_and_is_counted() -> None:
     assert policy.grad is not None
     assert policy.grad[0].tolist() == policy.grad[2].tolist() == [0.0] * 3
     assert policy.grad[1].abs().min().item() > 0
-    assert terms.of_advantages.gradient_share.item() == pytest.approx(1 / 3, abs=1e-12)
+    assert terms.gradient_share.item() == pytest.approx(1 / 3, abs=1e-12)
     # The published logs' "Adv Std" is this share: 1 in a group with a spread, else 0.
-    assert terms.of_advantages.std_advantage.item() == pytest.approx(1 / 3, abs=1e-12)
+    assert terms.std_advantage.item() == pytest.approx(1 / 3, abs=1e-12)
 
 
 def slow_terms(batch: tuple[Tensor, Tensor, Tensor, Tensor], beta: float) -> tuple[float, float]:

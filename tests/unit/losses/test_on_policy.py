@@ -98,8 +98,8 @@ def check_skipped_queries_do_not_dilute_the_others() -> None:
     for clip in (0.2, None):
         whole, alone = (terms_of(b, clip) for b in (batch, {key: x[moving] for key, x in batch.items()}))
         assert whole.policy.item() == pytest.approx(alone.policy.item(), abs=1e-12)
-        assert whole.of_advantages.gradient_share.item() == pytest.approx(5 / 6, abs=1e-12)
-        assert alone.of_advantages.gradient_share.item() == 1.0
+        assert whole.gradient_share.item() == pytest.approx(5 / 6, abs=1e-12)
+        assert alone.gradient_share.item() == 1.0
         assert abs(whole.penalty.item() - alone.penalty.item()) > 1e-3  # the penalty is a mean over all
 
 
@@ -126,7 +126,7 @@ def check_nothing_moves_where_all_queries_are_tied() -> None:
         terms.policy.backward()
         assert leaf.grad is not None
         assert not leaf.grad.any()
-        assert terms.policy.item() == terms.of_advantages.gradient_share.item() == terms.clip_fraction.item() == 0.0
+        assert terms.policy.item() == terms.gradient_share.item() == terms.clip_fraction.item() == 0.0
         assert terms.total.item() == 0.15 * terms.penalty.item() > 0
 
 
@@ -318,7 +318,7 @@ def test_the_whole_objective_agrees_with_finite_differences(
     leaf = theta.clone().requires_grad_()
     terms = terms_at(leaf)
     (gradient,) = torch.autograd.grad(terms.total, leaf)
-    assert terms.of_advantages.gradient_share.item() == 0.75
+    assert terms.gradient_share.item() == 0.75
     if clip is not None:
         assert 0 < terms.clip_fraction.item() < 1  # both branches are at work
     step = 1e-5
@@ -371,7 +371,7 @@ def group_gradients(
     }
     terms = terms_of(batch, clip)
     (gradient,) = torch.autograd.grad(terms.policy, leaf)
-    return -gradient * terms.of_advantages.gradient_share.item() * len(scores)
+    return -gradient * terms.gradient_share.item() * len(scores)
 
 
 def enumerated_gradient(rewards: Tensor, advantages: Advantages, size: int, clip: float | None = 0.2) -> Tensor:
