@@ -68,8 +68,13 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def in_company(rows: Tensor, weight: Tensor, bias: Tensor | None, least: int) -> Tensor:
     """Return the product of too few rows, made with rows of zeros beside them."""
     flat = rows.reshape(-1, rows.shape[-1])
-    filled = torch.cat([flat, flat.new_zeros(least - len(flat), flat.shape[-1])])
-    return product(filled, weight, bias)[: len(flat)].view(*rows.shape[:-1], len(weight))
+    return product(filled(flat, least), weight, bias)[: len(flat)].view(*rows.shape[:-1], len(weight))
+
+
+def filled(rows: Tensor, least: int = LEAST_ROWS) -> Tensor:
+    """Return rows `[B, ...]`, on a CPU with rows of zeros behind them if there are fewer than `least`."""
+    missing = least - len(rows) if rows.is_cpu else 0
+    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing > 0 else rows
 
 
 def _in_tiles(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -102,8 +102,14 @@ def kl_policy_to_reference(logits: Tensor, reference_logits: Tensor) -> Tensor:
             f"logits and reference_logits must have one shape, got {list(logits.shape)}"
             f" and {list(reference_logits.shape)}"
         )
-    log_p = logits.log_softmax(dim=-1)
-    log_r = reference_logits.log_softmax(dim=-1)
+    return divergence_of_logs(logits.log_softmax(dim=-1), reference_logits.log_softmax(dim=-1))
+
+
+def divergence_of_logs(log_p: Tensor, log_r: Tensor) -> Tensor:
+    """Return sum_k p_k (ln p_k - ln r_k) over the last dimension, [...], of log-probabilities of one shape.
+
+    Source: Kullback 1951
+    """
     return (log_p.exp() * (log_p - log_r)).sum(dim=-1)
 
 

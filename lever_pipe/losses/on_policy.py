@@ -11,6 +11,7 @@ from lever_pipe.losses.reduction import masked, mean_of_group_means
 from lever_pipe.losses.surrogate import (
     PolicyTerms,
     SurrogateTerms,
+    advantage_terms,
     clipped_surrogate,
     policy_terms,
     score_function_surrogate,
@@ -70,4 +71,5 @@ def on_policy_terms(
         surrogate = clipped_surrogate(log_ratio, advantages, moving, clip_epsilon)
     surrogate = replace(surrogate, clip_fraction=surrogate.clip_fraction * moving.sum() / valid.sum().clamp(min=1))
     penalty = mean_of_group_means(divergences, valid)
-    return policy_terms(surrogate, penalty, log_ratio=log_ratio, advantages=advantages, valid=valid, kl_beta=kl_beta)
+    known = advantage_terms(advantages, valid)
+    return policy_terms(surrogate, penalty, log_ratio=log_ratio, of_advantages=known, valid=valid, kl_beta=kl_beta)

@@ -33,9 +33,11 @@ def mask_chosen(scores_BGSK: Tensor, selections_BGS: Tensor) -> Tensor:
     Source: Plackett 1975
     """
     sizes = require_shapes(("scores_BGSK", "B G S K", scores_BGSK), ("selections_BGS", "B G S", selections_BGS))
-    chosen_BGSK = torch.nn.functional.one_hot(selections_BGS, sizes["K"])
-    chosen_before_BGSK = chosen_BGSK.cumsum(dim=2) - chosen_BGSK > 0
-    return masked(scores_BGSK, ~chosen_before_BGSK, MASKED_SCORE)
+    chosen_before_BGSK = torch.zeros_like(scores_BGSK, dtype=torch.bool, memory_format=torch.contiguous_format)
+    for step in range(1, sizes["S"]):
+        picks_BGS1 = selections_BGS[:, :, step - 1, None, None].expand(-1, -1, sizes["S"] - step, -1)
+        chosen_before_BGSK[:, :, step:].scatter_(-1, picks_BGS1, value=True)
+    return scores_BGSK.masked_fill(chosen_before_BGSK, MASKED_SCORE)
 
 
 def first_step_logits(scores: Tensor) -> Tensor:
@@ -70,32 +72,50 @@ def step_logits(scores: Tensor, selections_BGS: Tensor) -> Tensor:
     return mask_chosen(scores[:, None, None, :].expand(wanted), selections_BGS)
 
 
-def step_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
-    """Return the log-probability of every pick given the picks before it, [B, G, S].
+def outcome_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
+    """Return the log-probabilities of all outcomes of every step under teacher forcing, [B, G, S, K].
 
-    log_softmax(logit_s)[tau_s], the softmax running over all K entries, masked ones included.
+    log_softmax(logit_s), the softmax running over all K entries, masked ones included.
 
     Args:
         scores: [B, K] or [B, G, S, K] logits of the pool, already divided by the temperature.
         selections_BGS: [B, G, S] pool positions, first pick first (int64).
         valid_BG: [B, G] bool, false for padding of groups of unequal size. A padded row may hold
-            any number (such as -1); its log-probabilities are 0 and carry no gradient.
+            any number (such as -1); its log-probabilities are those of some other selection.
 
     Raises:
         ShapeError: the shapes disagree.
 
     Source: Plackett 1975
     """
+    if valid_BG is not None:
+        require_shapes(("selections_BGS", "B G S", selections_BGS), ("valid_BG", "B G", valid_BG))
+        selections_BGS = torch.where(valid_BG[..., None], selections_BGS, 0)
+        if scores.dim() == 4:
+            scores = masked(scores, valid_BG[..., None, None])
+    return step_logits(scores, selections_BGS).log_softmax(dim=-1)
+
+
+def picked_log_probs(outcome_log_probs_BGSK: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
+    """Return what `outcome_log_probs` say of the picks, [B, G, S]; 0 and without gradient at padding.
+
+    Source: this project
+    """
     if valid_BG is None:
-        valid_BG = torch.ones_like(selections_BGS[..., 0], dtype=torch.bool)
-    require_shapes(("selections_BGS", "B G S", selections_BGS), ("valid_BG", "B G", valid_BG))
-    valid_BGS = valid_BG[..., None].expand_as(selections_BGS)
-    legal_BGS = torch.where(valid_BGS, selections_BGS, torch.zeros_like(selections_BGS))
-    if scores.dim() == 4:
-        scores = masked(scores, valid_BGS[..., None].expand_as(scores))
-    log_probs_BGSK = step_logits(scores, legal_BGS).log_softmax(dim=-1)
-    picked_BGS = log_probs_BGSK.gather(-1, legal_BGS[..., None]).squeeze(-1)
-    return masked(picked_BGS, valid_BGS)
+        return outcome_log_probs_BGSK.gather(-1, selections_BGS[..., None]).squeeze(-1)
+    legal_BGS = torch.where(valid_BG[..., None], selections_BGS, 0)
+    picked_BGS = outcome_log_probs_BGSK.gather(-1, legal_BGS[..., None]).squeeze(-1)
+    return masked(picked_BGS, valid_BG[..., None])
+
+
+def step_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
+    """Return the log-probability of every pick given the picks before it, [B, G, S].
+
+    Arguments and errors are those of `outcome_log_probs`; padding has 0, which carries no gradient.
+
+    Source: Plackett 1975
+    """
+    return picked_log_probs(outcome_log_probs(scores, selections_BGS, valid_BG), selections_BGS, valid_BG)
 
 
 def selection_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:

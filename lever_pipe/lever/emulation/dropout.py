@@ -19,14 +19,16 @@ BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class NoisyPolicies:
-    """The trained policy with dropout and its reference without: the ratio is off 1 before any update."""
+    """The trained policy with dropout, as its reference never is: the ratio is off 1 before any update."""
 
     policy: PointerSelector
     reference: FrozenSelector
 
-    def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
-        """Return the logits of policy and reference (`EmbeddingTable.scores`), the latter without gradient."""
-        return table.scores(self.policy.train(), batch), self.reference.scores(batch)
+    def trained(self, table: EmbeddingTable, batch: Groups) -> Tensor:
+        """Return the logits of the trained policy (`EmbeddingTable.scores`)."""
+        if not self.policy.training:
+            self.policy.train()
+        return table.scores(self.policy, batch)
 
 
 @torch.no_grad()

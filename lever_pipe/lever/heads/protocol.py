@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lever_pipe.base.rowwise import filled
+
 
 class HeadSettings(NamedTuple):
     """What a head is made from; which heads read the last two, `experiment.config.OPTIONS` says."""
@@ -54,8 +56,9 @@ class Head(nn.Module):
 
     def first(self, queries_BH: Tensor, candidates_BKH: Tensor) -> Tensor:
         """Return the logits `[B, K]` of the first pick, which is always a candidate."""
-        scores: Tensor = (candidates_BKH @ queries_BH[:, None].transpose(1, 2)).squeeze(-1) / self.temperature
-        return scores
+        # One pool alone takes a kernel that rounds otherwise.
+        scores_BK1 = filled(candidates_BKH, 2) @ filled(queries_BH, 2)[:, None].transpose(1, 2)
+        return scores_BK1[: len(queries_BH)].squeeze(-1) / self.temperature
 
     def start(self, queries_BGH: Tensor) -> State:
         """Return the state before any pick."""

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lever_pipe.base.rowwise import linear
+from lever_pipe.base.rowwise import filled, linear
 from lever_pipe.lever.selector.network import Architecture, PointerSelector
 
 
@@ -108,11 +108,16 @@ def attend(attention: nn.MultiheadAttention, query_B1H: Tensor, candidates_BKH: 
         # Gradients that lie transposed take several times as long to be joined.
         weight.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
     q = linear(query_B1H[:, 0], w_q, b_q).view(-1, *shape[:2])
-    q = torch.einsum("bhd,hdw->bhw", q, w_k.view(shape)) / math.sqrt(shape[1])
+    q = _by_head("bhd,hdw->bhw", q, w_k.view(shape)) / math.sqrt(shape[1])
     weights_BhK = F.dropout((q @ candidates_BKH.transpose(1, 2)).softmax(dim=-1), attention.dropout, attention.training)
-    values = torch.einsum("bhw,hdw->bhd", weights_BhK @ candidates_BKH, w_v.view(shape))
+    values = _by_head("bhw,hdw->bhd", weights_BhK @ candidates_BKH, w_v.view(shape))
     values = values + b_v.view(shape[:2]) * weights_BhK.sum(dim=-1, keepdim=True)
     return linear(values.flatten(1), attention.out_proj.weight, attention.out_proj.bias)[:, None]
+
+
+def _by_head(equation: str, rows: Tensor, weight: Tensor) -> Tensor:
+    """Return the product of rows `[B, heads, ...]` with each head's weight, each row as if it were the only one."""
+    return torch.einsum(equation, filled(rows), weight)[: len(rows)]
 
 
 build = CrossAttention

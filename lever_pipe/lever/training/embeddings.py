@@ -22,6 +22,19 @@ class EmbeddingTable(NamedTuple):
     """What the selector sees of all examples of a split, `[N, D]`."""
 
     vectors: Tensor
+    projected: Encoded | None = None
+    """What frozen projections make of each example alone, as query and as candidate, `[N, H]`."""
+
+    def projected_by(self, module: PointerSelector) -> EmbeddingTable:
+        """Return the table with what a module makes of each example alone, if no training changes that.
+
+        On a CPU the module's logits stay the same bit by bit; a GPU's matrix products round by their size.
+        """
+        module.eval()
+        if torch.is_grad_enabled() and module.as_candidates(module.project(self.vectors[:1])).requires_grad:
+            return self
+        projected_NH = module.project(self.vectors)
+        return self._replace(projected=Encoded(projected_NH, module.as_candidates(projected_NH)))
 
     def scores(self, module: PointerSelector, groups: Groups, *, may_stop: bool = False) -> Tensor:
         """Return the selector's logits for a batch of groups (`scores_of`)."""
@@ -32,7 +45,9 @@ class EmbeddingTable(NamedTuple):
 
         Pools overlap: without dropout each example of a batch is projected once, wherever it stands.
         """
-        if module.training and module.architecture.dropout:
+        if self.projected is not None:
+            return self.among(module, self.projected.queries[groups.queries], groups.pools)
+        if _is_noisy(module):
             return module.encode(self.vectors[groups.queries], self.vectors[groups.pools])
         met = torch.cat([groups.queries[:, None], groups.pools], dim=1)
         distinct, places = torch.unique(met, return_inverse=True)
@@ -40,6 +55,15 @@ class EmbeddingTable(NamedTuple):
         query_BH, pool_BKH = embedding(places[:, 0], projected), embedding(places[:, 1:], projected)
         candidates_BKH = embedding(places[:, 1:], module.as_candidates(projected))
         return Encoded(module.as_query(query_BH, pool_BKH), candidates_BKH)
+
+    def among(self, module: PointerSelector, query_BH: Tensor, pools_BK: Tensor) -> Encoded:
+        """Return projected queries and pools, rows of a table `projected_by` the module, as it compares them."""
+        assert self.projected is not None
+        pool_BKH = embedding(pools_BK, self.projected.queries)
+        encoded_BH = module.as_query(query_BH, pool_BKH)  # first: so dropout draws
+        if _is_noisy(module):
+            return Encoded(encoded_BH, module.as_candidates(pool_BKH))
+        return Encoded(encoded_BH, embedding(pools_BK, self.projected.candidates))
 
 
 class FrozenSelector:
@@ -54,21 +78,21 @@ class FrozenSelector:
 
     @torch.no_grad()
     def __init__(self, module: PointerSelector, table: EmbeddingTable) -> None:
-        self._module = module.eval()
-        self._projected_NH = module.project(table.vectors)
-        self._candidates_NH = module.as_candidates(self._projected_NH)
+        self._module, self._table = module.eval(), table.projected_by(module)
 
     @torch.no_grad()
     def scores(self, groups: Groups, *, may_stop: bool = False) -> Tensor:
         """Return the logits for a batch of groups, as `EmbeddingTable.scores`."""
-        encoded = self.encoded(self._projected_NH[groups.queries], groups.pools)
-        return scores_of(self._module, encoded, groups, may_stop=may_stop)
+        return self._table.scores(self._module, groups, may_stop=may_stop)
 
     @torch.no_grad()
     def encoded(self, query_BH: Tensor, pools_BK: Tensor) -> Encoded:
         """Return projected queries and pools, rows of the table, as the selector compares them."""
-        queries = self._module.as_query(query_BH, embedding(pools_BK, self._projected_NH))
-        return Encoded(queries, embedding(pools_BK, self._candidates_NH))
+        return self._table.among(self._module, query_BH, pools_BK)
+
+
+def _is_noisy(module: PointerSelector) -> bool:
+    return module.training and bool(module.architecture.dropout)
 
 
 def scores_of(module: PointerSelector, encoded: Encoded, groups: Groups, *, may_stop: bool = False) -> Tensor:

@@ -16,6 +16,9 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, Pool, QueryBeams, RlGroup, Trajectory
 from lever_pipe.losses.advantages import group_advantages, group_z_scores, top_k_by_reward
 
+BATCH = 256
+"""Queries at one time where nothing is trained; what is said of one does not depend on it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Groups:
@@ -30,9 +33,13 @@ class Groups:
     def __len__(self) -> int:
         return len(self.queries)
 
-    def take(self, rows: Tensor) -> Groups:
-        """Return the groups at `rows`, in that order."""
+    def take(self, rows: Tensor | slice) -> Groups:
+        """Return the groups at `rows`, in that order; at a slice they share its memory."""
         return Groups(self.queries[rows], self.pools[rows], self.selections[rows], self.rewards[rows], self.valid[rows])
+
+    def rows(self, size: int) -> list[slice]:
+        """Return the places of the groups in parts of `size`, the last one shorter."""
+        return [slice(first, first + size) for first in range(0, len(self), size)]
 
     def to(self, device: torch.device) -> Groups:
         """Return the groups on a device."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +16,14 @@ from lever_pipe.experiment.stage_configs import TrainGrpoEpochConfig
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
-from lever_pipe.lever.training.groups import Groups, batches, keep_best
+from lever_pipe.lever.training.groups import BATCH, Groups, batches, keep_best
 from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
 from lever_pipe.lever.training.policies import PolicyPair, logged, trained_share
 from lever_pipe.losses.grpo import adapt_kl_beta, grpo_terms
-from lever_pipe.losses.kl import kl_policy_to_reference
-from lever_pipe.losses.reduction import mean_of_group_means
-from lever_pipe.losses.sequence import selection_log_probs, step_logits
+from lever_pipe.losses.kl import divergence_of_logs
+from lever_pipe.losses.reduction import masked, mean_of_group_means
+from lever_pipe.losses.sequence import outcome_log_probs, picked_log_probs
+from lever_pipe.losses.surrogate import AdvantageTerms, advantage_terms
 
 Pairing = Callable[[PointerSelector, FrozenSelector], PolicyPair]
 
@@ -93,15 +94,42 @@ def plan_grpo_epoch(
     generator: torch.Generator,
 ) -> Plan:
     """Yield the batches of one epoch with their step."""
-    groups, advantages = kept
-    for rows in batches(len(groups), batch_queries, generator):
+    order = torch.cat(batches(len(kept[0]), batch_queries, generator))
+    groups, advantages = kept[0].take(order), kept[1][order]
+    anchor = reference_log_probs(policies.reference, groups)
+    table = table.projected_by(policies.policy)
+    for rows, known in zip(groups.rows(batch_queries), known_of(advantages, groups.valid, batch_queries), strict=True):
 
-        def step(batch: Groups, chosen: Tensor = advantages[rows]) -> Step:
-            taken = grpo_step(policies, table, batch, chosen, kl_beta=beta.value, clip_epsilon=clip_epsilon)
+        def step(batch: Groups, rows: slice = rows, known: AdvantageTerms = known) -> Step:
+            taken = grpo_step(
+                policies,
+                table,
+                batch,
+                advantages[rows],
+                kl_beta=beta.value,
+                clip_epsilon=clip_epsilon,
+                anchor_BGSK=anchor[rows],
+                of_advantages=known,
+            )
             beta.observe(taken.values["kl"])
             return taken
 
         yield groups.take(rows), step
+
+
+def known_of(advantages: Tensor, valid: Tensor, size: int) -> Iterator[AdvantageTerms]:
+    """Yield the `advantage_terms` of each batch of so many queries, the last one shorter, out of all `[N, G]`."""
+    whole = len(valid) // size * size
+    for first, last, batch in ((0, whole, size), (whole, len(valid), len(valid) - whole)):
+        if batch and last > first:
+            parts = [of[first:last].view(-1, batch, of.shape[1]) for of in (masked(advantages, valid), valid)]
+            yield from (AdvantageTerms(*one) for one in zip(*advantage_terms(*parts), strict=True))
+
+
+def reference_log_probs(reference: FrozenSelector, groups: Groups) -> Tensor:
+    """Return the reference's `outcome_log_probs` of all groups, [B, G, S, K]."""
+    parts = [groups.take(rows) for rows in groups.rows(BATCH)]
+    return torch.cat([outcome_log_probs(reference.scores(part), part.selections, part.valid) for part in parts])
 
 
 def grpo_step(
@@ -112,23 +140,33 @@ def grpo_step(
     *,
     kl_beta: float,
     clip_epsilon: float,
+    anchor_BGSK: Tensor | None = None,
+    of_advantages: AdvantageTerms | None = None,
 ) -> Step:
-    """Return the GRPO loss of a batch with every published metric and the exact KL to the reference."""
-    scores, anchor = policies.scores(table, batch)
+    """Return the GRPO loss of a batch with every published metric and the exact KL to the reference.
+
+    `anchor_BGSK` are its `reference_log_probs`, `of_advantages` the batch's `advantage_terms`; None finds them.
+    """
+    scores = policies.trained(table, batch)
+    outcomes = outcome_log_probs(scores, batch.selections, batch.valid)
+    anchored = reference_log_probs(policies.reference, batch) if anchor_BGSK is None else anchor_BGSK
     terms = grpo_terms(
-        log_probs=selection_log_probs(scores, batch.selections, batch.valid),
-        reference_log_probs=selection_log_probs(anchor, batch.selections, batch.valid),
+        log_probs=picked_log_probs(outcomes, batch.selections, batch.valid).sum(dim=-1),
+        reference_log_probs=picked_log_probs(anchored, batch.selections, batch.valid).sum(dim=-1),
         advantages=advantages,
         valid=batch.valid,
         clip_epsilon=clip_epsilon,
         kl_beta=kl_beta,
+        of_advantages=of_advantages,
     )
-    exact = float(exact_kl(scores.detach(), anchor, batch))
+    exact = float(exact_kl(outcomes.detach(), anchored, batch.valid))
     values = logged(terms, kl_beta, kl_exact=exact) | {"entropy": float(policy_entropy(scores.detach()))}
     return Step(terms.total, values)
 
 
-def exact_kl(scores: Tensor, anchor: Tensor, batch: Groups) -> Tensor:
-    """Return KL(policy || reference) per step, exact over all K outcomes, mean over steps, selections, queries."""
-    divergence = kl_policy_to_reference(step_logits(scores, batch.selections), step_logits(anchor, batch.selections))
-    return mean_of_group_means(divergence.mean(dim=-1), batch.valid)
+def exact_kl(log_probs_BGSK: Tensor, reference_BGSK: Tensor, valid_BG: Tensor) -> Tensor:
+    """Return KL(policy || reference) per step, exact over all K outcomes, mean over steps, selections, queries.
+
+    Both are `outcome_log_probs`.
+    """
+    return mean_of_group_means(divergence_of_logs(log_probs_BGSK, reference_BGSK).mean(dim=-1), valid_BG)

@@ -128,7 +128,7 @@ def plan_on_policy_epoch(
                 is_first: bool = update == 0,
             ) -> Step:
                 epsilon = settings.clip_epsilon if clips else None
-                scores = drawn.scores if is_first else table.scores(policies.policy.eval(), batch, may_stop=True)
+                scores = drawn.scores if is_first else policies.trained(table, batch, may_stop=True)
                 taken = on_policy_step(batch, drawn, chosen, scores, anchor, kl_beta=kl_beta, clip_epsilon=epsilon)
                 if is_first:
                     on_step(Spent(number, judge.prompts, taken.values))

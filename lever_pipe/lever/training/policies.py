@@ -10,14 +10,22 @@ from torch import Tensor
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.losses.surrogate import PolicyTerms
+from lever_pipe.losses.surrogate import AdvantageTerms, PolicyTerms
 
 
 class PolicyPair(Protocol):
     """Two policies that an epoch compares: the trained one and its anchor."""
 
-    def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
-        """Return the logits of policy and reference (`EmbeddingTable.scores`), the latter without gradient."""
+    @property
+    def policy(self) -> PointerSelector:
+        """Return the trained policy."""
+
+    @property
+    def reference(self) -> FrozenSelector:
+        """Return its anchor."""
+
+    def trained(self, table: EmbeddingTable, batch: Groups) -> Tensor:
+        """Return the logits of the trained policy (`EmbeddingTable.scores`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +38,11 @@ class Policies:
     policy: PointerSelector
     reference: FrozenSelector
 
-    def scores(self, table: EmbeddingTable, batch: Groups) -> tuple[Tensor, Tensor]:
-        """Return the logits of policy and reference (`EmbeddingTable.scores`), the latter without gradient."""
-        return table.scores(self.policy.eval(), batch), self.reference.scores(batch)
+    def trained(self, table: EmbeddingTable, batch: Groups, *, may_stop: bool = False) -> Tensor:
+        """Return the logits of the trained policy (`EmbeddingTable.scores`)."""
+        if self.policy.training:
+            self.policy.eval()
+        return table.scores(self.policy, batch, may_stop=may_stop)
 
 
 def trained_share(module: PointerSelector) -> float:
@@ -55,8 +65,5 @@ def logged(terms: PolicyTerms, kl_beta: float, **more: float) -> dict[str, float
         **more,
         "mean_ratio": float(terms.mean_ratio),
         "clip_fraction": float(terms.clip_fraction),
-        "mean_advantage": float(terms.mean_advantage),
-        "std_advantage": float(terms.std_advantage),
-        "max_advantage": float(terms.max_advantage),
-        "gradient_share": float(terms.gradient_share),
+        **{name: float(getattr(terms, name)) for name in AdvantageTerms._fields},
     }

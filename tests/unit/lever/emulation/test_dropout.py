@@ -99,7 +99,7 @@ def test_only_the_policy_has_dropout(tmp_path: Path) -> None:
     drawn = []
     for name in ("a", "b"):
         with ambient_stream(0, name):
-            drawn.append(pair.scores(data.table, data.train))
+            drawn.append((pair.trained(data.table, data.train), pair.reference.scores(data.train)))
     assert not torch.equal(drawn[0][0], drawn[1][0])
     assert torch.equal(drawn[0][1], drawn[1][1])
     assert drawn[0][0].requires_grad

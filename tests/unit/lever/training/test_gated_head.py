@@ -28,7 +28,7 @@ from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import exact_kl
 from lever_pipe.lever.training.loop import Step, policy_entropy, run_epoch, validation_loss
 from lever_pipe.lever.training.rce import plan_rce_epoch
-from lever_pipe.losses.sequence import selection_log_probs, step_logits
+from lever_pipe.losses.sequence import outcome_log_probs, selection_log_probs, step_logits
 
 SMALL = Architecture(6, 8, 1, 1, 0.0, 0.0, 0.5, head="gated")
 GATED = Selector(width=16, head="gated")  # dropout 0.5 and attention dropout 0.1, as published
@@ -106,7 +106,8 @@ def test_entropy_and_divergence_are_those_of_the_steps() -> None:
         left = [k for k in range(7) if k not in batch.selections[b, g, :s].tolist()]
         p, r = (x[b, g, s, left].double().softmax(dim=-1) for x in (scores, anchors))
         total += float((p * (p / r).log()).sum()) / (5 * 4 * 3)
-    assert float(exact_kl(scores, anchors, batch)) == pytest.approx(total, rel=1e-5)  # float32
+    outcomes = [outcome_log_probs(of, batch.selections) for of in (scores, anchors)]
+    assert float(exact_kl(*outcomes, batch.valid)) == pytest.approx(total, rel=1e-5)  # float32
     assert total > 0.01
 
 

@@ -64,9 +64,9 @@ def test_nothing_differs_before_the_first_step() -> None:
 def test_neither_policy_runs_with_dropout() -> None:
     policies = Policies(selector(3).train(), FrozenSelector(selector().train(), table()))
     with ambient_stream(0, "a"):
-        first = policies.scores(table(), groups([LEVELS]))
+        first = policies.trained(table(), groups([LEVELS])), policies.reference.scores(groups([LEVELS]))
     with ambient_stream(0, "b"):
-        second = policies.scores(table(), groups([LEVELS]))
+        second = policies.trained(table(), groups([LEVELS])), policies.reference.scores(groups([LEVELS]))
     assert torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
     assert first[0].requires_grad

@@ -186,17 +186,18 @@ def test_a_batch_smaller_than_the_number_of_lengths_leaves_none_out() -> None:
 
 def scores_of(policies: Policies, batch: Groups) -> tuple[Tensor, Tensor]:
     """Return the logits of policy and anchor as a step takes them."""
-    return table().scores(policies.policy, batch, may_stop=True), policies.reference.scores(batch, may_stop=True)
+    return policies.trained(table(), batch, may_stop=True), policies.reference.scores(batch, may_stop=True)
 
 
 @pytest.mark.parametrize("head", ["static", "gated"])
 def test_a_batch_asks_its_anchor_once_and_its_policy_once_an_update(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: Counter[str] = Counter()
-    anchor, policy = FrozenSelector.scores, EmbeddingTable.encoded
+    anchor, either = FrozenSelector.scores, EmbeddingTable.encoded
     monkeypatch.setattr(FrozenSelector, "scores", lambda *a, **k: asked.update(["anchor"]) or anchor(*a, **k))
-    monkeypatch.setattr(EmbeddingTable, "encoded", lambda *a, **k: asked.update(["policy"]) or policy(*a, **k))
+    monkeypatch.setattr(EmbeddingTable, "encoded", lambda *a, **k: asked.update(["either"]) or either(*a, **k))
     epoch(replace_in(SETTINGS, updates=3), n=16, head=head)
-    assert asked == {"anchor": 2, "policy": 6}  # two batches; what draws a batch is its first update's forward
+    # Two batches of three updates; what draws a batch is its first update's forward.
+    assert asked == {"anchor": 2, "either": 2 + 2 * 3}
 
 
 @pytest.mark.parametrize("head", ["static", "gated"])
@@ -233,7 +234,7 @@ def test_log_probabilities_and_divergence_are_those_of_the_cut_selections(head: 
         length = 1 + row % 4
         one = drawn.groups.take(torch.tensor([row]))
         one = replace(one, selections=one.selections[..., :length])
-        scores, anchor = policies.scores(table(), one)
+        scores, anchor = scores_of(policies, one)
         expected = selection_log_probs(scores, one.selections)
         # 1e-5: the same sums in float32, in another shape
         torch.testing.assert_close(drawn.log_probs[row], expected[0].detach(), rtol=1e-5, atol=1e-5)
@@ -262,7 +263,7 @@ def test_what_is_logged_of_a_batch() -> None:
     assert step.values["gradient_share_hard"] == 1 / 8
     assert step.values["gradient_share"] == 7 / 8
     assert step.values["reward"] == pytest.approx(float(drawn.groups.rewards.double().mean()), rel=1e-5)
-    probabilities = policies.scores(table(), drawn.groups)[0].detach().softmax(dim=-1)
+    probabilities = policies.trained(table(), drawn.groups).detach().softmax(dim=-1)
     expected = float(-(probabilities * probabilities.log()).sum(dim=-1).mean())
     assert step.values["entropy"] == pytest.approx(expected, rel=1e-5)
 
@@ -402,7 +403,7 @@ def test_the_gradient_of_reinforce_is_its_formula() -> None:
     for row in range(4):
         baseline = rewards[[other for other in range(4) if other != row]].mean()
         for member in range(4):
-            scores = policies.scores(table(), drawn.groups)[0][row]
+            scores = policies.trained(table(), drawn.groups)[row]
             log_prob, left = scores.new_zeros(()), torch.ones(K, dtype=torch.bool)
             for pick in drawn.groups.selections[row, member, : 1 + row].tolist():
                 log_prob = log_prob + scores[pick] - scores[left].logsumexp(0)

@@ -1,0 +1,175 @@
+"""How much an offline epoch computes: counters, since seconds belong to machines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.lever.emulation.dropout import NoisyPolicies
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
+from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.lever.training.groups import BATCH, Groups
+from lever_pipe.lever.training.grpo import BetaController, Pairing, plan_grpo_epoch
+from lever_pipe.lever.training.loop import run_epoch
+from lever_pipe.lever.training.policies import Policies
+
+N_EXAMPLES, N_QUERIES, K = 30, 11, 7
+PROJECTIONS = ("input_proj", "input_up", "input_down", "cand_proj")
+
+
+class Operators(TorchDispatchMode):
+    """Counts the library's operators by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def selector(seed: int, *, frozen: bool) -> PointerSelector:
+    module = initialise(build_selector(Architecture(6, 8, 1, 2, 0.5, 0.5, 0.1, feed_forward=12)), torch_generator(seed))
+    if frozen:
+        module.freeze_projections()
+    return module
+
+
+def table() -> EmbeddingTable:
+    return EmbeddingTable(nn.functional.normalize(torch.randn(N_EXAMPLES, 6, generator=torch_generator(1)), dim=-1))
+
+
+def groups() -> Groups:
+    draw = torch_generator(2)
+    return Groups(
+        queries=torch.arange(N_QUERIES),
+        pools=torch.rand(N_QUERIES, N_EXAMPLES, generator=draw).argsort(dim=-1)[:, :K],
+        selections=torch.rand(N_QUERIES, 4, K, generator=draw).argsort(dim=-1)[..., :3],
+        rewards=torch.rand(N_QUERIES, 4, generator=draw),
+        valid=torch.ones(N_QUERIES, 4, dtype=torch.bool),
+    )
+
+
+def epoch(
+    policy: PointerSelector,
+    *,
+    batch: int = 2,
+    pairing: Pairing = Policies,
+    max_gradient_norm: float = 1.0,
+    reference: PointerSelector | None = None,
+) -> dict[str, float]:
+    """Train one epoch and return what it logs."""
+    frozen = FrozenSelector(reference or selector(0, frozen=False), table())
+    adam = AdamW(policy, learning_rate=1e-3, weight_decay=0.0)
+    plan = plan_grpo_epoch(
+        pairing(policy, frozen), table(), (groups(), groups().rewards - 0.5), BetaController(0.1, None),
+        batch_queries=batch, clip_epsilon=0.2, generator=torch_generator(3),
+    )  # fmt: skip
+    with ambient_stream(0, "dropout"):
+        return run_epoch(policy, adam, plan, max_gradient_norm=max_gradient_norm)
+
+
+def rows_through(module: PointerSelector, names: tuple[str, ...]) -> Counter[str]:
+    rows: Counter[str] = Counter()
+    for name in names:
+
+        def count(_: nn.Module, inputs: tuple[Tensor], name: str = name) -> None:
+            rows[name] += inputs[0][..., 0].numel()
+
+        getattr(module, name).register_forward_pre_hook(count)
+    return rows
+
+
+@pytest.mark.parametrize("batch", [1, 2, N_QUERIES])
+def test_an_epoch_asks_its_reference_once(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, scores = [], FrozenSelector.scores
+
+    def noted(self: FrozenSelector, part: Groups, **how: bool) -> Tensor:
+        asked.append(len(part))
+        return scores(self, part, **how)
+
+    monkeypatch.setattr(FrozenSelector, "scores", noted)
+    epoch(selector(3, frozen=False), batch=batch)
+    assert asked == [N_QUERIES]
+    assert N_QUERIES < BATCH
+
+
+def test_frozen_projections_see_each_example_once_an_epoch() -> None:
+    policy = selector(3, frozen=True)
+    rows = rows_through(policy, PROJECTIONS)
+    epoch(policy)
+    assert rows == dict.fromkeys(PROJECTIONS, N_EXAMPLES + 1)  # one row tells that nothing trains it
+
+
+def test_dropout_behind_a_frozen_projection_leaves_what_is_before_it_known() -> None:
+    policy = selector(3, frozen=True)
+    rows = rows_through(policy, PROJECTIONS)
+    epoch(policy, pairing=NoisyPolicies)
+    assert [rows[name] for name in PROJECTIONS[:3]] == [N_EXAMPLES + 1] * 3
+    assert rows["cand_proj"] == N_EXAMPLES + 1 + N_QUERIES * K
+
+
+@pytest.mark.parametrize("pairing", [Policies, NoisyPolicies])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_known_projections_move_no_bit(pairing: Pairing, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    once, again = selector(3, frozen=True), selector(3, frozen=True)
+    values = epoch(once, pairing=pairing, batch=batch)
+    plain = EmbeddingTable.projected_by
+    monkeypatch.setattr(EmbeddingTable, "projected_by", lambda self, m: self if m is again else plain(self, m))
+    assert epoch(again, pairing=pairing, batch=batch) == values
+    assert all(torch.equal(one, other) for one, other in zip(once.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5])
+def test_the_ratio_is_1_before_the_first_update_whatever_the_batch(batch: int) -> None:
+    policy = selector(0, frozen=True)
+    frozen = FrozenSelector(selector(0, frozen=False), table())
+    plan = plan_grpo_epoch(
+        Policies(policy, frozen), table(), (groups(), groups().rewards - 0.5), BetaController(0.1, None),
+        batch_queries=batch, clip_epsilon=0.2, generator=torch_generator(3),
+    )  # fmt: skip
+    for part, step in plan:
+        values = step(part).values
+        assert (values["kl"], values["kl_exact"], values["mean_ratio"], values["clip_fraction"]) == (0, 0, 1, 0)
+
+
+def test_a_step_takes_one_softmax_and_what_advantages_decide_is_found_once() -> None:
+    steps, calls = -(-N_QUERIES // 2), []
+    for batch in (N_QUERIES, 2):
+        with Operators() as operators:
+            epoch(selector(3, frozen=True), batch=batch)
+        calls.append(operators.calls)
+    one, many = calls
+    assert many["_log_softmax"] == steps + 1  # the reference's
+    assert one["_log_softmax"] == 2
+    # Whole batches and the shorter last one, where one batch is whole: spread of the advantages, found by a root.
+    assert (one["sqrt"], many["sqrt"]) == (1, 2)
+
+
+def test_what_advantages_decide_is_that_of_each_batch() -> None:
+    whole = epoch(selector(3, frozen=True), batch=N_QUERIES)
+    for batch in (1, 2, 4):
+        values = epoch(selector(3, frozen=True), batch=batch)
+        for name in ("mean_advantage", "std_advantage", "max_advantage", "gradient_share"):
+            assert values[name] == pytest.approx(whole[name], abs=1e-6)  # float32 sums, grouped otherwise
+
+
+def test_a_gradient_is_multiplied_only_where_it_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = [selector(3, frozen=True) for _ in range(3)]
+    found = []
+    for policy, bound in zip(policies, (1e6, 1e-3), strict=False):
+        with Operators() as operators:
+            epoch(policy, max_gradient_norm=bound, reference=selector(3, frozen=False))
+        found.append(operators.calls["_foreach_mul_"])
+    assert found == [0, -(-N_QUERIES // 2)]
+    monkeypatch.setattr("lever_pipe.lever.training.loop.NEARLY", 1.0)  # always
+    epoch(policies[2], max_gradient_norm=1e6, reference=selector(3, frozen=False))
+    assert all(torch.equal(*both) for both in zip(policies[0].parameters(), policies[2].parameters(), strict=True))
