@@ -7,13 +7,7 @@ from torch import Tensor
 from lever_pipe.base.shapes import require_shapes
 from lever_pipe.losses.kl import reference_penalty
 from lever_pipe.losses.reduction import masked
-from lever_pipe.losses.surrogate import (
-    AdvantageTerms,
-    PolicyTerms,
-    advantage_terms,
-    clipped_surrogate,
-    policy_terms,
-)
+from lever_pipe.losses.surrogate import PolicyTerms, clipped_surrogate, policy_terms
 
 
 def grpo_terms(
@@ -25,7 +19,6 @@ def grpo_terms(
     clip_epsilon: float,
     kl_beta: float,
     behaviour_log_probs: Tensor | None = None,
-    of_advantages: AdvantageTerms | None = None,
 ) -> PolicyTerms:
     """Return the loss of a batch of groups and what there is to know about it.
 
@@ -47,7 +40,6 @@ def grpo_terms(
         kl_beta: weight of the penalty, at least 0.
         behaviour_log_probs: [B, G] log P under the policy that drew the selections; None takes
             the reference for it.
-        of_advantages: `advantage_terms` of the batch; None finds them.
 
     Raises:
         ShapeError: the shapes disagree.
@@ -66,8 +58,7 @@ def grpo_terms(
     advantages = masked(advantages.detach(), valid)
     surrogate = clipped_surrogate(log_ratio, advantages, valid, clip_epsilon)
     penalty = reference_penalty(log_probs, reference_log_probs, valid)
-    known = advantage_terms(advantages, valid) if of_advantages is None else of_advantages
-    return policy_terms(surrogate, penalty, log_ratio=log_ratio, of_advantages=known, valid=valid, kl_beta=kl_beta)
+    return policy_terms(surrogate, penalty, log_ratio=log_ratio, advantages=advantages, valid=valid, kl_beta=kl_beta)
 
 
 def adapt_kl_beta(

@@ -11,7 +11,6 @@ from lever_pipe.losses.reduction import masked, mean_of_group_means
 from lever_pipe.losses.surrogate import (
     PolicyTerms,
     SurrogateTerms,
-    advantage_terms,
     clipped_surrogate,
     policy_terms,
     score_function_surrogate,
@@ -71,5 +70,4 @@ def on_policy_terms(
         surrogate = clipped_surrogate(log_ratio, advantages, moving, clip_epsilon)
     surrogate = replace(surrogate, clip_fraction=surrogate.clip_fraction * moving.sum() / valid.sum().clamp(min=1))
     penalty = mean_of_group_means(divergences, valid)
-    known = advantage_terms(advantages, valid)
-    return policy_terms(surrogate, penalty, log_ratio=log_ratio, of_advantages=known, valid=valid, kl_beta=kl_beta)
+    return policy_terms(surrogate, penalty, log_ratio=log_ratio, advantages=advantages, valid=valid, kl_beta=kl_beta)

@@ -2,8 +2,6 @@
 
 Padding is cut off by the `valid` mask before a formula sees it (`masked`), so that whatever a
 padded cell holds, infinity included, reaches neither a value nor a gradient.
-
-`values_BG` may be several batches of one shape, [..., B, G]; each result then has their dimensions, too.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ def group_means(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
 
     Source: this project
     """
-    counts_B = valid_BG.sum(dim=-1).clamp(min=1).to(values_BG.dtype)
-    return masked(values_BG, valid_BG).sum(dim=-1) / counts_B
+    counts_B = valid_BG.sum(dim=1).clamp(min=1).to(values_BG.dtype)
+    return masked(values_BG, valid_BG).sum(dim=1) / counts_B
 
 
 def mean_over_queries(values_B: Tensor, valid_BG: Tensor) -> Tensor:
@@ -36,9 +34,9 @@ def mean_over_queries(values_B: Tensor, valid_BG: Tensor) -> Tensor:
 
     Source: this project
     """
-    present_B = valid_BG.any(dim=-1)
-    count = present_B.sum(dim=-1).clamp(min=1).to(values_B.dtype)
-    return masked(values_B, present_B).sum(dim=-1) / count
+    present_B = valid_BG.any(dim=1)
+    count = present_B.sum().clamp(min=1).to(values_B.dtype)
+    return masked(values_B, present_B).sum() / count
 
 
 def mean_of_group_means(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
@@ -59,8 +57,8 @@ def group_has_spread(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
 
     Source: this project
     """
-    highest_B = masked(values_BG, valid_BG, -torch.inf).amax(dim=-1)
-    lowest_B = masked(values_BG, valid_BG, torch.inf).amin(dim=-1)
+    highest_B = masked(values_BG, valid_BG, -torch.inf).amax(dim=1)
+    lowest_B = masked(values_BG, valid_BG, torch.inf).amin(dim=1)
     return highest_B > lowest_B
 
 
@@ -72,7 +70,7 @@ def group_standard_deviations(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
     Source: this project
     """
     means_B = group_means(values_BG, valid_BG)
-    squares_BG = masked((values_BG - means_B[..., None]) ** 2, valid_BG)
-    degrees_B = (valid_BG.sum(dim=-1) - 1).clamp(min=1).to(values_BG.dtype)
-    deviations_B = (squares_BG.sum(dim=-1) / degrees_B).sqrt()
+    squares_BG = masked((values_BG - means_B[:, None]) ** 2, valid_BG)
+    degrees_B = (valid_BG.sum(dim=1) - 1).clamp(min=1).to(values_BG.dtype)
+    deviations_B = (squares_BG.sum(dim=1) / degrees_B).sqrt()
     return masked(deviations_B, group_has_spread(values_BG, valid_BG))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,47 +75,12 @@ def score_function_surrogate(log_probs: Tensor, advantages: Tensor, valid: Tenso
     return -mean_of_group_means(masked(advantages.detach(), valid) * masked(log_probs, valid), valid)
 
 
-class AdvantageTerms(NamedTuple):
-    """What the advantages alone decide, a scalar each: no policy changes it.
-
-    Means are over a query's valid selections, then over queries with a valid selection.
-    """
-
-    mean_advantage: Tensor
-    """0 by construction for advantages within the group, unless one is clamped."""
-    std_advantage: Tensor
-    """Mean over queries of the unbiased standard deviation of A within the group."""
-    max_advantage: Tensor
-    """Mean over queries of the largest |A| of the group."""
-    gradient_share: Tensor
-    """Share of queries with any non-zero advantage: the only ones that move the policy term."""
-
-
-def advantage_terms(advantages: Tensor, valid: Tensor) -> AdvantageTerms:
-    """Return what there is to know about the advantages of a batch, or of each of several batches of one size.
-
-    Args:
-        advantages: [..., B, G] A, 0 where invalid.
-        valid: [..., B, G] bool.
-
-    Source: this project
-    """
-    largest_B = advantages.abs().amax(dim=-1)
-    return AdvantageTerms(
-        mean_advantage=mean_of_group_means(advantages, valid),
-        std_advantage=mean_over_queries(group_standard_deviations(advantages, valid), valid),
-        max_advantage=mean_over_queries(largest_B, valid),
-        gradient_share=mean_over_queries((largest_B > 0).to(advantages.dtype), valid),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class PolicyTerms:
     """Scalars of one step; `total = policy + kl_beta * penalty`, only these three have gradients.
 
     Means are over a query's valid selections, then over queries: for `policy` over those that its surrogate counts, for
-    all others over every query with a valid selection. `clip_fraction` counts all selections alike. The last four are
-    `AdvantageTerms`.
+    all others over every query with a valid selection. `clip_fraction` counts all selections alike.
     """
 
     policy: Tensor
@@ -130,19 +94,17 @@ class PolicyTerms:
     clip_fraction: Tensor
     """Share of valid selections whose gradient the clip cuts; 0 without a clip."""
     mean_advantage: Tensor
+    """0 by construction for advantages within the group, unless one is clamped."""
     std_advantage: Tensor
+    """Mean over queries of the unbiased standard deviation of A within the group."""
     max_advantage: Tensor
+    """Mean over queries of the largest |A| of the group."""
     gradient_share: Tensor
+    """Share of queries with any non-zero advantage: the only ones that move the policy term."""
 
 
 def policy_terms(
-    surrogate: SurrogateTerms,
-    penalty: Tensor,
-    *,
-    log_ratio: Tensor,
-    of_advantages: AdvantageTerms,
-    valid: Tensor,
-    kl_beta: float,
+    surrogate: SurrogateTerms, penalty: Tensor, *, log_ratio: Tensor, advantages: Tensor, valid: Tensor, kl_beta: float
 ) -> PolicyTerms:
     """Return the loss of a batch of groups and what there is to know about it.
 
@@ -152,17 +114,21 @@ def policy_terms(
         surrogate: the policy term, [], and the share that its clip cuts.
         penalty: [] the distance from the reference.
         log_ratio: [B, G] log of policy / behaviour, 0 where invalid.
-        of_advantages: `advantage_terms` of the batch.
+        advantages: [B, G] A, a constant, 0 where invalid.
         valid: [B, G] bool.
         kl_beta: weight of the penalty, at least 0.
 
     Source: Shao 2024 (GRPO)
     """
+    largest_B = advantages.abs().amax(dim=1)
     return PolicyTerms(
         policy=surrogate.loss,
         penalty=penalty,
         total=surrogate.loss + kl_beta * penalty,
         mean_ratio=mean_of_group_means(log_ratio.detach().exp(), valid),
         clip_fraction=surrogate.clip_fraction,
-        **of_advantages._asdict(),
+        mean_advantage=mean_of_group_means(advantages, valid),
+        std_advantage=mean_over_queries(group_standard_deviations(advantages, valid), valid),
+        max_advantage=mean_over_queries(largest_B, valid),
+        gradient_share=mean_over_queries((largest_B > 0).to(advantages.dtype), valid),
     )

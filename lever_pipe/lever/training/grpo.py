@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,8 @@ from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
 from lever_pipe.lever.training.policies import PolicyPair, logged, trained_share
 from lever_pipe.losses.grpo import adapt_kl_beta, grpo_terms
 from lever_pipe.losses.kl import divergence_of_logs
-from lever_pipe.losses.reduction import masked, mean_of_group_means
+from lever_pipe.losses.reduction import mean_of_group_means
 from lever_pipe.losses.sequence import outcome_log_probs, picked_log_probs
-from lever_pipe.losses.surrogate import AdvantageTerms, advantage_terms
 
 Pairing = Callable[[PointerSelector, FrozenSelector], PolicyPair]
 
@@ -98,9 +97,9 @@ def plan_grpo_epoch(
     groups, advantages = kept[0].take(order), kept[1][order]
     anchor = reference_log_probs(policies.reference, groups)
     table = table.projected_by(policies.policy)
-    for rows, known in zip(groups.rows(batch_queries), known_of(advantages, groups.valid, batch_queries), strict=True):
+    for rows in groups.rows(batch_queries):
 
-        def step(batch: Groups, rows: slice = rows, known: AdvantageTerms = known) -> Step:
+        def step(batch: Groups, rows: slice = rows) -> Step:
             taken = grpo_step(
                 policies,
                 table,
@@ -109,21 +108,11 @@ def plan_grpo_epoch(
                 kl_beta=beta.value,
                 clip_epsilon=clip_epsilon,
                 anchor_BGSK=anchor[rows],
-                of_advantages=known,
             )
             beta.observe(taken.values["kl"])
             return taken
 
         yield groups.take(rows), step
-
-
-def known_of(advantages: Tensor, valid: Tensor, size: int) -> Iterator[AdvantageTerms]:
-    """Yield the `advantage_terms` of each batch of so many queries, the last one shorter, out of all `[N, G]`."""
-    whole = len(valid) // size * size
-    for first, last, batch in ((0, whole, size), (whole, len(valid), len(valid) - whole)):
-        if batch and last > first:
-            parts = [of[first:last].view(-1, batch, of.shape[1]) for of in (masked(advantages, valid), valid)]
-            yield from (AdvantageTerms(*one) for one in zip(*advantage_terms(*parts), strict=True))
 
 
 def reference_log_probs(reference: FrozenSelector, groups: Groups) -> Tensor:
@@ -141,11 +130,10 @@ def grpo_step(
     kl_beta: float,
     clip_epsilon: float,
     anchor_BGSK: Tensor | None = None,
-    of_advantages: AdvantageTerms | None = None,
 ) -> Step:
     """Return the GRPO loss of a batch with every published metric and the exact KL to the reference.
 
-    `anchor_BGSK` are its `reference_log_probs`, `of_advantages` the batch's `advantage_terms`; None finds them.
+    `anchor_BGSK` are its `reference_log_probs`; None finds them.
     """
     scores = policies.trained(table, batch)
     outcomes = outcome_log_probs(scores, batch.selections, batch.valid)
@@ -157,7 +145,6 @@ def grpo_step(
         valid=batch.valid,
         clip_epsilon=clip_epsilon,
         kl_beta=kl_beta,
-        of_advantages=of_advantages,
     )
     exact = float(exact_kl(outcomes.detach(), anchored, batch.valid))
     values = logged(terms, kl_beta, kl_exact=exact) | {"entropy": float(policy_entropy(scores.detach()))}

@@ -17,9 +17,6 @@ from lever_pipe.lever.training.groups import BATCH, Groups
 from lever_pipe.losses.rce import RceTerms, rce_terms
 from lever_pipe.losses.sequence import first_step_logits, selection_log_probs
 
-NEARLY = 1e-3
-"""Share of the largest gradient norm below which the library's own comparison, which rounds, decides."""
-
 
 class Step(NamedTuple):
     """The loss of one batch and what is logged of it (means over the batch's queries)."""
@@ -53,10 +50,8 @@ def run_epoch(
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
         _complete_head(module)
-        norm = nn.utils.get_total_norm([p.grad for p in trainable if p.grad is not None])
+        norm = nn.utils.clip_grad_norm_(trainable, max_gradient_norm)
         values = values | {"loss": float(loss.detach()), "grad_norm": float(norm)}
-        if values["grad_norm"] > (1 - NEARLY) * max_gradient_norm:  # below it is multiplied by 1
-            nn.utils.clip_grads_with_norm_(trainable, max_gradient_norm, norm)
         _require_finite(values, after=n_queries)
         optimiser.step()
         for name, value in values.items():

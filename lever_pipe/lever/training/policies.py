@@ -10,7 +10,7 @@ from torch import Tensor
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.losses.surrogate import AdvantageTerms, PolicyTerms
+from lever_pipe.losses.surrogate import PolicyTerms
 
 
 class PolicyPair(Protocol):
@@ -65,5 +65,8 @@ def logged(terms: PolicyTerms, kl_beta: float, **more: float) -> dict[str, float
         **more,
         "mean_ratio": float(terms.mean_ratio),
         "clip_fraction": float(terms.clip_fraction),
-        **{name: float(getattr(terms, name)) for name in AdvantageTerms._fields},
+        "mean_advantage": float(terms.mean_advantage),
+        "std_advantage": float(terms.std_advantage),
+        "max_advantage": float(terms.max_advantage),
+        "gradient_share": float(terms.gradient_share),
     }
