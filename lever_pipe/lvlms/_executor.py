@@ -78,6 +78,7 @@ def read_out(language: LanguageModel, hidden: Tensor, asked: Sequence[TokenReque
     block = max(1, VALUES_PER_BLOCK // language.vocabulary)
     lines, tokens, firsts = (torch.tensor(part, dtype=torch.long, device=hidden.device) for part in places)
     values = torch.empty(len(lines), device=hidden.device)
+    plain = options.num_beams == 1 and options.repetition_penalty == 1
     begins, best, likeliest = [], list[int](), list[float]()
     for start in range(0, len(hidden), block):
         logits = language.logits(hidden[start : start + block])
@@ -85,13 +86,13 @@ def read_out(language: LanguageModel, hidden: Tensor, asked: Sequence[TokenReque
         inside = (lines >= start) & (lines < start + block)
         values[inside] = log_probs[lines[inside] - start, tokens[inside]]
         begins.append(logits[firsts[(firsts >= start) & (firsts < start + block)] - start])
-        top = logits.argmax(-1)
-        best += top.tolist()
-        likeliest += log_probs.gather(-1, top[:, None])[:, 0].tolist()
+        if plain:
+            top = logits.argmax(-1)
+            best += top.tolist()
+            likeliest += log_probs.gather(-1, top[:, None])[:, 0].tolist()
     found = iter(values.tolist())
     scores = [tuple(tuple(next(found) for _ in answer) for answer in request.answers) for request in asked]
     generating = [request for request in asked if request.generate]
-    plain = options.num_beams == 1 and options.repetition_penalty == 1
     pairs = zip(generating, places.begins, strict=True)
     known = [_followed(request, first, best, likeliest, options) if plain else None for request, first in pairs]
     return ReadOut(scores, torch.cat(begins), known)

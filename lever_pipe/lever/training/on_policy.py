@@ -112,8 +112,7 @@ def plan_on_policy_epoch(
     for number, rows in enumerate(order):
         progress = progress_of(epoch, number, len(order), settings.horizon_epochs)
         optimiser.learning_rate = cosine(settings.learning_rate, final, progress)
-        first = number * settings.batch_queries
-        queries = groups.take(rows.to(groups.queries.device))
+        queries, first = groups.take(rows.to(groups.queries.device)), number * settings.batch_queries
         drawn = draw_groups(policies, table, queries, judge, settings, generator, first=first)
         advantages = advantages_of(drawn.groups, settings)
         anchor = policies.reference.scores(drawn.groups, may_stop=True)
