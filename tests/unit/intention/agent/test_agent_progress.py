@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from forked_launch import start
 from trained_world import KilledError, command, files_of, interrupted, measured, read_run, train_here, training
 
 from lever_pipe.base import atomic, contents
@@ -19,7 +19,6 @@ from lever_pipe.intention.agent import resume
 from lever_pipe.intention.agent.resume import BEST, EPISODES, OPTIMISER, PLACE, POLICY, identity_of
 from lever_pipe.stages import train_agent as stage
 
-ROOT = Path(__file__).parents[4]
 # The best policy is that of step 2 or 4; the last checkpoint before either interruption holds an earlier one.
 CONFIG = training(steps=5, arm={"kl": 0.05}, evaluation={"every": 2})
 
@@ -77,13 +76,13 @@ def test_a_run_that_adapts_and_stops_goes_on_bit_for_bit(tmp_path: Path, monkeyp
 
 def test_a_killed_process_goes_on_bit_for_bit(tmp_path: Path, undisturbed: Path) -> None:
     call = command(tmp_path, CONFIG, checkpoint_every=1)
-    with subprocess.Popen(call, cwd=ROOT, stderr=subprocess.PIPE) as process:
-        until = time.monotonic() + 100
-        while not list((tmp_path / "state").glob("step-*")) and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.002)
-        process.kill()
-        _, said = process.communicate()
-    assert process.returncode == -signal.SIGKILL, said.decode()[-2000:]
+    process = start(call, tmp_path / "log")
+    until = time.monotonic() + 100
+    while not list((tmp_path / "state").glob("step-*")) and process.is_alive() and time.monotonic() < until:
+        time.sleep(0.002)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL, (tmp_path / "log").read_text()
     assert list((tmp_path / "state").glob("step-*"))
     assert not (tmp_path / "done.json").exists()
     train_here(tmp_path, CONFIG)
