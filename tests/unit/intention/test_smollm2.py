@@ -6,6 +6,7 @@ takes seconds: the folder's model is tiny and random, and is taught to call the 
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -48,6 +49,7 @@ ROOT = Path(__file__).parents[3]
 TASKS = synthetic.read(SyntheticTasks(n_train=4, n_val=2, n_test=2))
 CALL = ToolCall("action", "what about budget and date")
 PARAMETERS = 134_515_008  # as the model is published
+LAYERS = 4
 
 
 def experiment(**changes: Any) -> Experiment:
@@ -127,6 +129,9 @@ def test_it_speaks_sense_and_its_tokens_are_read_back(folder: Path, model: Any) 
 
 def test_it_is_rolled_out_and_taught_as_every_policy(folder: Path, model: Any) -> None:
     assert is_plain(model)
+    model = copy.deepcopy(model)
+    model.model.layers = model.model.layers[:LAYERS]  # one is as all
+    model.config.num_hidden_layers = LAYERS
     codec = hf.load(folder)
     assert codec.parse(codec.call(CALL)).calls == (CALL,)
     rules = experiment().intention
@@ -137,7 +142,7 @@ def test_it_is_rolled_out_and_taught_as_every_policy(folder: Path, model: Any) -
     with torch.no_grad():
         log_probs = model(input_ids=torch.tensor([first.tokens])).logits[0, :-1].log_softmax(-1)
     expected = [float(log_probs[i - 1, t]) for i, t in enumerate(first.tokens) if first.is_agent[i]]
-    assert first.log_probs == pytest.approx(expected, abs=1e-3)  # float32, 30 layers
+    assert first.log_probs == pytest.approx(expected, abs=1e-4)  # float32
 
     one_turn = rules.environment.model_copy(update={"max_turns": 1})
     maker = Demonstrator(codec, rule_user(), one_turn, rules.warm_start, max_context=rules.model.max_context)
