@@ -69,11 +69,12 @@ def laid_over(changes: dict[str, Any]) -> Experiment:
 
 @pytest.fixture(scope="module")
 def gguf(real_parts: Callable[[str], Path]) -> Iterator[Path]:
-    """Return the file; whoever asks for a reader of it has the one, as its header takes seconds to read."""
+    """Return the file; whoever asks for a reader or a map of names has the one: each takes seconds to make."""
     library = pytest.importorskip("gguf")
     reader_of = cache(library.GGUFReader)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "GGUFReader", lambda path: reader_of(str(path)))
+        patch.setattr(library, "get_tensor_name_map", cache(library.get_tensor_name_map))
         yield real_parts("smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -201,7 +202,7 @@ ANSWER = json.dumps({"response": "soon", "analysis": "", "is_task_related": True
 
 def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Path) -> None:
     tokenizer = HfCodec(tiny_tokenizer(), "tiny")
-    sizes = TinyQwen3(hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32, mlp=128, positions=2048)
+    sizes = TinyQwen3(hidden=64, layers=1, heads=2, kv_heads=1, head_dim=16, mlp=64, positions=2048)
     save_policy(tmp_path / "model", build_tiny(sizes, tokenizer.vocabulary_size, 0), tokenizer)
     found = experiment(
         model={"folder": str(tmp_path / "model"), "dtype": "float32", "max_context": 1600, "max_new_tokens": 120},
