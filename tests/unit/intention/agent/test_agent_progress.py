@@ -36,6 +36,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run that was stopped behind step 2; a test takes a copy."""
+    run = tmp_path_factory.mktemp("stopped")
+    with pytest.MonkeyPatch.context() as patch:
+        interrupted(run, CONFIG, 3, patch)
+    return run
+
+
 def assert_same_files(found: Path, expected: Path) -> None:
     """Compare bytes, and rows where they hold times."""
     for name in ("evaluations.jsonl", "episodes.jsonl", "done.json"):
@@ -99,8 +108,10 @@ def test_a_checkpoint_serves_no_other_run(
     assert_same_files(tmp_path, undisturbed)
 
 
-def test_what_killed_processes_left_goes_when_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(tmp_path, CONFIG, 3, monkeypatch)
+def test_what_killed_processes_left_goes_when_the_run_goes_on(
+    tmp_path: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     left = tmp_path / "state" / ".here.77.01234567.tmp"
     left.mkdir()
     (left / POLICY).write_bytes(b"half")
@@ -114,12 +125,12 @@ def test_what_killed_processes_left_goes_when_the_run_goes_on(tmp_path: Path, mo
 def test_half_a_removed_checkpoint_beside_a_whole_one_does_no_harm(
     tmp_path: Path,
     undisturbed: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    stopped: Path,
     name: str,
     left: tuple[str, ...],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    interrupted(tmp_path, CONFIG, 3, monkeypatch)
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     half = tmp_path / "state" / name
     half.mkdir()
     for file in left:
@@ -156,9 +167,9 @@ def test_a_kill_while_the_state_of_a_finished_run_goes(
 
 
 def test_a_kill_while_a_former_checkpoint_goes(
-    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, undisturbed: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupted(tmp_path, CONFIG, 3, monkeypatch)
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     with monkeypatch.context() as patch, pytest.raises(KilledError):
         killed_while_removing(patch)
         train_here(tmp_path, CONFIG, checkpoint_every=1)
@@ -215,8 +226,8 @@ def test_a_file_system_without_links_gets_a_copy(
     assert_same_files(tmp_path, undisturbed)
 
 
-def test_a_damaged_checkpoint_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(tmp_path, CONFIG, 3, monkeypatch)
+def test_a_damaged_checkpoint_is_told(tmp_path: Path, stopped: Path) -> None:
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     (tmp_path / "state" / "step-2" / POLICY).write_bytes(b"half")
     with pytest.raises(CheckpointError, match=r"step-2/policy\.safetensors: expected safetensors"):
         train_here(tmp_path, CONFIG)
