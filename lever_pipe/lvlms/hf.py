@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -85,6 +85,11 @@ class Stock:
         """The most tokens of a prompt with its answer."""
         return int(self.model.config.get_text_config().max_position_embeddings)
 
+    @cached_property  # asked for with every forward pass
+    def _taken(self) -> Collection[str]:
+        """What the model's forward pass takes."""
+        return inspect.signature(self.model.forward).parameters.keys()
+
     def identity(self) -> dict[str, str]:
         """Return what of the folder an answer depends on."""
         paths = sorted([*self.folder.glob("*.safetensors"), *self.folder.glob("*.json"), *self.folder.glob("*.jinja")])
@@ -145,7 +150,9 @@ class Stock:
         for row, answer in enumerate(answers):
             rows["input_ids"][row, length : length + len(answer)] = torch.tensor(answer)
             rows["attention_mask"][row, length : length + len(answer)] = 1
-        lines = self.model(**rows).logits[:, length - 1 : -1].float().log_softmax(-1)
+        kept = longest + 1  # a whole prompt's lines of a large vocabulary are gigabytes
+        last = {"logits_to_keep": kept} if "logits_to_keep" in self._taken else {}
+        lines = self.model(**rows, **last).logits[:, -kept:-1].float().log_softmax(-1)
         return [tuple(line[range(len(a)), list(a)].tolist()) for line, a in zip(lines, answers, strict=True)]
 
     def inputs(
@@ -165,8 +172,7 @@ class Stock:
         for prompt, length in zip(prompts, found["attention_mask"].sum(dim=1).tolist(), strict=True):
             if length + room > self.context:
                 raise PromptTooLongError(prompt, length + room)
-        taken = inspect.signature(self.model.forward).parameters
-        return {name: tensor.to(self.model.device) for name, tensor in found.items() if name in taken}
+        return {name: tensor.to(self.model.device) for name, tensor in found.items() if name in self._taken}
 
     def _text(self, prompt: TokenPrompt) -> str:
         ids = [token for segment in prompt.segments for token in segment.ids]

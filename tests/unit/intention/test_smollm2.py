@@ -6,6 +6,7 @@ takes seconds: the folder's model is tiny and random, and is taught to call the 
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -48,6 +49,7 @@ ROOT = Path(__file__).parents[3]
 TASKS = synthetic.read(SyntheticTasks(n_train=4, n_val=2, n_test=2))
 CALL = ToolCall("action", "what about budget and date")
 PARAMETERS = 134_515_008  # as the model is published
+LAYERS = 4
 
 
 def experiment(**changes: Any) -> Experiment:
@@ -67,11 +69,12 @@ def laid_over(changes: dict[str, Any]) -> Experiment:
 
 @pytest.fixture(scope="module")
 def gguf(real_parts: Callable[[str], Path]) -> Iterator[Path]:
-    """Return the file; whoever asks for a reader of it has the one, as its header takes seconds to read."""
+    """Return the file; whoever asks for a reader or a map of names has the one: each takes seconds to make."""
     library = pytest.importorskip("gguf")
     reader_of = cache(library.GGUFReader)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "GGUFReader", lambda path: reader_of(str(path)))
+        patch.setattr(library, "get_tensor_name_map", cache(library.get_tensor_name_map))
         yield real_parts("smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -127,6 +130,9 @@ def test_it_speaks_sense_and_its_tokens_are_read_back(folder: Path, model: Any) 
 
 def test_it_is_rolled_out_and_taught_as_every_policy(folder: Path, model: Any) -> None:
     assert is_plain(model)
+    model = copy.deepcopy(model)
+    model.model.layers = model.model.layers[:LAYERS]  # one is as all
+    model.config.num_hidden_layers = LAYERS
     codec = hf.load(folder)
     assert codec.parse(codec.call(CALL)).calls == (CALL,)
     rules = experiment().intention
@@ -137,7 +143,7 @@ def test_it_is_rolled_out_and_taught_as_every_policy(folder: Path, model: Any) -
     with torch.no_grad():
         log_probs = model(input_ids=torch.tensor([first.tokens])).logits[0, :-1].log_softmax(-1)
     expected = [float(log_probs[i - 1, t]) for i, t in enumerate(first.tokens) if first.is_agent[i]]
-    assert first.log_probs == pytest.approx(expected, abs=1e-3)  # float32, 30 layers
+    assert first.log_probs == pytest.approx(expected, abs=1e-4)  # float32
 
     one_turn = rules.environment.model_copy(update={"max_turns": 1})
     maker = Demonstrator(codec, rule_user(), one_turn, rules.warm_start, max_context=rules.model.max_context)
@@ -196,7 +202,7 @@ ANSWER = json.dumps({"response": "soon", "analysis": "", "is_task_related": True
 
 def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Path) -> None:
     tokenizer = HfCodec(tiny_tokenizer(), "tiny")
-    sizes = TinyQwen3(hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32, mlp=128, positions=2048)
+    sizes = TinyQwen3(hidden=64, layers=1, heads=2, kv_heads=1, head_dim=16, mlp=64, positions=2048)
     save_policy(tmp_path / "model", build_tiny(sizes, tokenizer.vocabulary_size, 0), tokenizer)
     found = experiment(
         model={"folder": str(tmp_path / "model"), "dtype": "float32", "max_context": 1600, "max_new_tokens": 120},

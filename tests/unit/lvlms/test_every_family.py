@@ -99,7 +99,7 @@ def test_tokens_and_scores_are_those_of_the_stock_class(
         assert counters["tokens_prefilled"] == counters["trie_tokens_distinct"]
 
 
-@pytest.mark.parametrize(("beams", "penalty"), [(3, 1.0), (1, 1.3), (3, 1.3)])
+@pytest.mark.parametrize(("beams", "penalty"), [(3, 1.0), (1, 1.3)])
 def test_beams_ends_and_penalties_are_those_of_generate(
     family: Family, library: StockPath, paths: dict[str, Path], beams: int, penalty: float
 ) -> None:

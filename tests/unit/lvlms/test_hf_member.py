@@ -13,7 +13,7 @@ from lever_pipe.base.errors import CheckpointError, DataError
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
 
-SETTINGS = ({}, {"num_beams": 3}, {"repetition_penalty": 1.3})
+ASKED = (("single_turn", {}), ("turns", {"num_beams": 3, "repetition_penalty": 1.3}))
 
 
 @pytest.fixture(params=sorted(VARIANTS), scope="module")
@@ -29,8 +29,7 @@ def opened(member: str, folder: Path, paths: dict[str, Path], **options: object)
     return open_lvlm(member, folder, options=asked, images=ImageSource(paths))
 
 
-@pytest.mark.parametrize("options", SETTINGS)
-@pytest.mark.parametrize("layout", ["single_turn", "turns"])
+@pytest.mark.parametrize(("layout", "options"), ASKED)
 def test_it_answers_as_the_fast_member_and_asks_more_of_the_model(
     made: tuple[str, Path], paths: dict[str, Path], layout: str, options: dict[str, object]
 ) -> None:

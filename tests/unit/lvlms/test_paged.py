@@ -24,7 +24,7 @@ from lever_pipe.lvlms._pages import PagePool
 from lever_pipe.lvlms._planner import Budget
 from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest
 
-PAGES = (4, 16, 64, 256)
+PAGES = (4, 16, 256)
 
 
 def emulated_varlen(
@@ -342,13 +342,7 @@ def choose(bench, kernels, **kw):
     return choose_memory(bench.parts.language, stored=4000, spare=15, kernels=kernels, **kw)
 
 
-@pytest.mark.parametrize("page", [16, 256])
-def test_the_self_test_passes_a_right_kernel(bench, page: int) -> None:
-    assert self_test(bench.parts.language, page=page, kernel=emulated_varlen) is None
-
-
-@pytest.mark.parametrize("page", [16, 256])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("page", "dtype"), [(16, torch.bfloat16), (256, torch.float32)])
 @pytest.mark.parametrize("kernel", [None, *WRONG_KERNELS])
 def test_the_self_test_finds_wrong_kernels(bench, page: int, dtype, kernel) -> None:
     model = copy.deepcopy(bench.parts.model).to(dtype)

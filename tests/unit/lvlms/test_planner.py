@@ -186,7 +186,7 @@ def test_shards_are_even_where_first_demonstrations_are_many() -> None:
     assert sorted(map(len, _planner.cut_shards(many, 4))) == [48, 48, 52, 52]  # 50 groups of 4, uncut
 
 
-def test_a_hundred_thousand_requests_are_planned_in_little_memory() -> None:
+def test_twenty_thousand_requests_are_planned_in_little_memory() -> None:
     rng = random.Random(0)
     demonstrations = [Segment((7, i), (f"image{i}",)) for i in range(2000)]
     queries = [Segment((8, i), (f"query{i}",)) for i in range(800)]
@@ -194,7 +194,7 @@ def test_a_hundred_thousand_requests_are_planned_in_little_memory() -> None:
     requests = [
         TokenRequest(TokenPrompt((system, *rng.sample(demonstrations, k), rng.choice(queries))), ())
         for k in (1, 2, 3, 4)
-        for _ in range(25_000)
+        for _ in range(5_000)
     ]
     one = layout(system)
     of = Budget(wave=500, stored=5000, context=100, new_tokens=3, beams=3)
@@ -205,7 +205,7 @@ def test_a_hundred_thousand_requests_are_planned_in_little_memory() -> None:
         most = max(most, alive)
         ends += sum(node.request is not None for node in fresh)
         alive -= sum(not node.kept for node in fresh) + len(chunk.released)
-    assert ends == len(set(requests)) > 99_000
+    assert ends == len(set(requests)) > 19_800
     # A chunk's kept nodes fill half of 5,000 one-token slots; a kept node here has about one leaf.
     assert most < 6000
     assert alive == 0

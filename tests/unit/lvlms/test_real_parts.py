@@ -69,8 +69,9 @@ def published(member: str, parts: Parts) -> str:
     return (parts("chat-templates") / f"{member}.jinja").read_text(encoding="utf-8")
 
 
-def tokenizer_of(member: str, parts: Parts) -> Any:
-    return AutoTokenizer.from_pretrained(parts(TOKENIZERS[member]), local_files_only=True)
+@pytest.fixture(scope="module")
+def tokenizer_of(real_parts: Parts) -> Callable[[str], Any]:
+    return cache(lambda member: AutoTokenizer.from_pretrained(real_parts(TOKENIZERS[member]), local_files_only=True))
 
 
 def prompts(layout: str, system: str | None) -> list[Prompt]:
@@ -117,10 +118,10 @@ def test_the_published_qwen2_5_vl_template_has_a_system_text_of_its_own(real_par
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("layout", ["single_turn", "turns"])
 def test_segments_tokenised_apart_are_the_whole(
-    tokenized: str, template_of: Templates, real_parts: Parts, layout: str, system: str | None
+    tokenized: str, template_of: Templates, tokenizer_of: Callable[[str], Any], layout: str, system: str | None
 ) -> None:
     """The answer that is scored behind a prompt is a piece of its own, too."""
-    template, tokenizer = template_of(tokenized), tokenizer_of(tokenized, real_parts)
+    template, tokenizer = template_of(tokenized), tokenizer_of(tokenized)
     for prompt in prompts(layout, system):
         written = template.render(prompt)
         answers = [template.answer(answer.strip()) + template.end.strip() for _, answer in TEXTS]
@@ -131,9 +132,9 @@ def test_segments_tokenised_apart_are_the_whole(
 
 
 def test_special_tokens_of_the_template_are_single_tokens(
-    tokenized: str, template_of: Templates, real_parts: Parts
+    tokenized: str, template_of: Templates, tokenizer_of: Callable[[str], Any]
 ) -> None:
-    template, tokenizer = template_of(tokenized), tokenizer_of(tokenized, real_parts)
+    template, tokenizer = template_of(tokenized), tokenizer_of(tokenized)
     for word in ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"):
         assert len(tokenizer(word, add_special_tokens=False).input_ids) == 1
     assert tokenizer(template.image, add_special_tokens=False).input_ids == [151652, 151655, 151653]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from forked_launch import start
 from trained_world import KilledError, command, files_of, interrupted, measured, read_run, train_here, training
 
 from lever_pipe.base import atomic, contents
@@ -19,7 +19,6 @@ from lever_pipe.intention.agent import resume
 from lever_pipe.intention.agent.resume import BEST, EPISODES, OPTIMISER, PLACE, POLICY, identity_of
 from lever_pipe.stages import train_agent as stage
 
-ROOT = Path(__file__).parents[4]
 # The best policy is that of step 2 or 4; the last checkpoint before either interruption holds an earlier one.
 CONFIG = training(steps=5, arm={"kl": 0.05}, evaluation={"every": 2})
 
@@ -34,6 +33,15 @@ STOPPING = training(steps=9, arm=HELD, evaluation={"every": 2})
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("undisturbed")
     train_here(run, CONFIG)
+    return run
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run that was stopped behind step 2; a test takes a copy."""
+    run = tmp_path_factory.mktemp("stopped")
+    with pytest.MonkeyPatch.context() as patch:
+        interrupted(run, CONFIG, 3, patch)
     return run
 
 
@@ -77,13 +85,13 @@ def test_a_run_that_adapts_and_stops_goes_on_bit_for_bit(tmp_path: Path, monkeyp
 
 def test_a_killed_process_goes_on_bit_for_bit(tmp_path: Path, undisturbed: Path) -> None:
     call = command(tmp_path, CONFIG, checkpoint_every=1)
-    with subprocess.Popen(call, cwd=ROOT, stderr=subprocess.PIPE) as process:
-        until = time.monotonic() + 100
-        while not list((tmp_path / "state").glob("step-*")) and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.002)
-        process.kill()
-        _, said = process.communicate()
-    assert process.returncode == -signal.SIGKILL, said.decode()[-2000:]
+    process = start(call, tmp_path / "log")
+    until = time.monotonic() + 100
+    while not list((tmp_path / "state").glob("step-*")) and process.is_alive() and time.monotonic() < until:
+        time.sleep(0.002)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL, (tmp_path / "log").read_text()
     assert list((tmp_path / "state").glob("step-*"))
     assert not (tmp_path / "done.json").exists()
     train_here(tmp_path, CONFIG)
@@ -100,8 +108,10 @@ def test_a_checkpoint_serves_no_other_run(
     assert_same_files(tmp_path, undisturbed)
 
 
-def test_what_killed_processes_left_goes_when_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(tmp_path, CONFIG, 3, monkeypatch)
+def test_what_killed_processes_left_goes_when_the_run_goes_on(
+    tmp_path: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     left = tmp_path / "state" / ".here.77.01234567.tmp"
     left.mkdir()
     (left / POLICY).write_bytes(b"half")
@@ -115,12 +125,12 @@ def test_what_killed_processes_left_goes_when_the_run_goes_on(tmp_path: Path, mo
 def test_half_a_removed_checkpoint_beside_a_whole_one_does_no_harm(
     tmp_path: Path,
     undisturbed: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    stopped: Path,
     name: str,
     left: tuple[str, ...],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    interrupted(tmp_path, CONFIG, 3, monkeypatch)
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     half = tmp_path / "state" / name
     half.mkdir()
     for file in left:
@@ -157,9 +167,9 @@ def test_a_kill_while_the_state_of_a_finished_run_goes(
 
 
 def test_a_kill_while_a_former_checkpoint_goes(
-    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, undisturbed: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupted(tmp_path, CONFIG, 3, monkeypatch)
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     with monkeypatch.context() as patch, pytest.raises(KilledError):
         killed_while_removing(patch)
         train_here(tmp_path, CONFIG, checkpoint_every=1)
@@ -216,8 +226,8 @@ def test_a_file_system_without_links_gets_a_copy(
     assert_same_files(tmp_path, undisturbed)
 
 
-def test_a_damaged_checkpoint_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted(tmp_path, CONFIG, 3, monkeypatch)
+def test_a_damaged_checkpoint_is_told(tmp_path: Path, stopped: Path) -> None:
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     (tmp_path / "state" / "step-2" / POLICY).write_bytes(b"half")
     with pytest.raises(CheckpointError, match=r"step-2/policy\.safetensors: expected safetensors"):
         train_here(tmp_path, CONFIG)

@@ -1,4 +1,4 @@
-"""The embedded study truly learns: the default configuration, cut after a third of its steps."""
+"""The embedded study truly learns: the default configuration with less to imitate, cut after a quarter of its steps."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lever_pipe.stages.train_agent import train_agent
 from lever_pipe.stages.warm_start_agent import warm_start_agent
 
 ROOT = Path(__file__).parents[4]
-STEPS = 15
+STEPS = 10
 STEPS_OF_STRONG_KL = 5
 
 
 def experiment(steps: int = STEPS) -> Experiment:
     values = yaml.safe_load((ROOT / "config.yaml").read_text())
-    changed = {"grpo": {"steps": steps}, "evaluation": {"every": steps}}
+    changed = {"grpo": {"steps": steps}, "evaluation": {"every": steps}, "warm_start": {"batch": 8}}
     for section, keys in changed.items():
         values["intention"][section] |= keys
     return parse_experiment(values)
@@ -87,7 +87,7 @@ def test_the_baseline_learns_and_a_strong_kl_holds_it_back(start: Path, tmp_path
     baseline = train(start, tmp_path / "baseline", "baseline", STEPS)
     strong = train(start, tmp_path / "kl_strong", "kl_strong", STEPS_OF_STRONG_KL)
     before, after = sampled(baseline)
-    assert after - before > 0.3
+    assert after - before > 0.2
     assert sampled(strong)[0] == before  # one start for every arm
     steps = {folder: read_rows(folder / "metrics.jsonl", StepRow) for folder in (baseline, strong)}
     kl = {folder: rows[STEPS_OF_STRONG_KL - 1].values["kl"] for folder, rows in steps.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +9,13 @@ from typing import Any, cast
 
 import pytest
 import torch
+from forked_launch import start
 from trained_world import command, interrupted, is_measured, read_run, train_here, training
 
 from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.intention.agent import policy
+from lever_pipe.intention.agent import policy, trainer
 from lever_pipe.intention.agent.processes import (
     Processes,
     is_main,
@@ -47,10 +47,17 @@ def test_two_processes_give_the_numbers_of_one(
     if options:  # goes on from the checkpoint of one process: what is spread must be filled and gathered again
         interrupted(tmp_path / "two", CONFIG, 2, monkeypatch, val)
     call = command(tmp_path / "two", CONFIG, "--processes", "2", *options, val=val, checkpoint_every=1)
-    done = subprocess.run(call, capture_output=True, text=True, check=False, cwd=ROOT, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert ("going on behind step 1" in done.stderr) is bool(options)
+    assert ("going on behind step 1" in said_by(call, tmp_path)) is bool(options)
     assert_same_run(tmp_path / "one", tmp_path / "two", shared_from=2 if options else 1)
+
+
+def said_by(call: list[str], folder: Path) -> str:
+    process = start(call, folder / "log")
+    process.join(200)
+    process.kill()
+    said = (folder / "log").read_text()
+    assert process.exitcode == 0, said[-3000:]
+    return said
 
 
 def assert_same_run(one: Path, two: Path, *, shared_from: int) -> None:
@@ -75,42 +82,23 @@ def assert_same_run(one: Path, two: Path, *, shared_from: int) -> None:
     assert not (two / "state").exists()
 
 
-RECOMPUTING = """
-import sys
-from lever_pipe.__main__ import main
-from lever_pipe.intention.agent import policy as module, trainer
-
-whole = module.prepare_for_updates
-
-
-def prepare_for_updates(policy):
-    whole(policy)
-    sys.stderr.write(f"recomputes: {policy.is_activation_checkpointing}\\n")
-
-
-module.CHECKPOINT_ABOVE = 0
-trainer.prepare_for_updates = prepare_for_updates
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 def test_what_a_large_policy_needs_goes_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a policy, arithmetic in bfloat16, and activations that are computed again in the backward pass."""
     base = training(steps=1, minibatches=1, arm={"kl": 0.1, "entropy": 0.01}, evaluation={"every": 1})
     model = base.policy.model.model_copy(update={"dtype": "bfloat16"})
     config = base.model_copy(update={"policy": base.policy.model_copy(update={"model": model})})
-    with monkeypatch.context() as patch:
-        patch.setattr(policy, "CHECKPOINT_ABOVE", 0)
-        train_here(tmp_path / "one", config)
-    script = tmp_path / "recomputing.py"
-    script.write_text(RECOMPUTING, encoding="utf-8")
-    call = command(tmp_path / "two", config, "--processes", "2")
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", FSDP[1], "--num_processes", "2"]
-    words = [*launch, "--main_process_port", "0", str(script), *call[3:]]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
+    monkeypatch.setattr(policy, "CHECKPOINT_ABOVE", 0)
+    train_here(tmp_path / "one", config)
+    prepare = policy.prepare_for_updates
+
+    def telling(model: Any) -> None:
+        prepare(model)
+        sys.stderr.write(f"recomputes: {model.is_activation_checkpointing}\n")
+
+    monkeypatch.setattr(trainer, "prepare_for_updates", telling)
+    said = said_by(command(tmp_path / "two", config, "--processes", "2", *FSDP), tmp_path)
     one, two = (read_run(tmp_path / name).metrics[0].values for name in ("one", "two"))
-    assert done.stderr.count("recomputes: True") == 2
+    assert said.count("recomputes: True") == 2
     assert (two["kl"], two["ratio_max"]) == (0, 1)  # as it was scored, so it is updated from
     names = ("reward", "agent_tokens", "entropy", "pg_loss", "loss", "grad_norm")
     # A number of bfloat16 has 8 bits, and parts are cast whole where a single process casts operation by operation:
