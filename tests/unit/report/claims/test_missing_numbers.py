@@ -13,6 +13,7 @@ from claim_files import (
     Ours,
     book,
     judge,
+    judge_ours,
     our_sides,
     published,
     references,
@@ -198,7 +199,7 @@ def test_numbers_of_ours_that_do_not_differ(
 ) -> None:
     files = write_ours(tmp_path, Ours())
     pd.read_csv(files[file]).assign(**{column: value}).to_csv(files[file], index=False)
-    found = judge(published(), sides_of(files, Ours()))[name].ours
+    found = judge_ours(sides_of(files, Ours()))[name].ours
     assert (found.verdict, said(found)) == ("not testable", reason)
 
 
