@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from functools import lru_cache, partial
 
 from lever_pipe.base import seeding, storage
 from lever_pipe.experiment.stage_configs import CheckClaimsConfig
@@ -79,14 +80,14 @@ def _our_agents(evidence: Evidence, noise_sd: float, config: CheckClaimsConfig) 
 def _runs(
     evidence: Evidence, document: str, noise_sd: float, config: CheckClaimsConfig, stream: str, mode: str = ""
 ) -> RewardRuns:
-    known: dict[tuple[int, float], FlatNoise] = {}
-
-    def noise(n: int, sd: float) -> FlatNoise:
-        if (n, sd) not in known:
-            known[n, sd] = flat_noise(n, sd, seeding.generator(config.seed, "claims", stream))
-        return known[n, sd]
-
+    noise = partial(_flat_noise, config.seed, stream)
     return RewardRuns(evidence, document, noise, noise_sd, mode=mode)
+
+
+@lru_cache(maxsize=16)
+def _flat_noise(seed: int, stream: str, n: int, sd: float) -> FlatNoise:
+    """Return curves that claims of both documents are held against."""
+    return flat_noise(n, sd, seeding.generator(seed, "claims", stream))
 
 
 def _csv_text(judged: Sequence[JudgedClaim], voice: Voice) -> str:

@@ -19,7 +19,7 @@ from lever_pipe.runtime.snakemake_adapter import configuration_of
 
 ROOT = Path(__file__).parents[2]
 FILES = ["config.yaml", *sorted(f"config/{path.name}" for path in (ROOT / "config").glob("*.yaml"))]
-MUTATIONS = 400
+MUTATIONS = 160
 LONGEST_S = 10.0
 WORLD = "presets: {published: {rce: {learning_rate: %s}}}"
 NOISE = [

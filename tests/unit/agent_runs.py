@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -104,10 +105,16 @@ def details(split: str, task: int) -> tuple[float, ...]:
     return IMPORTANCES[: 2 + (task + (split == "test")) % 3]
 
 
+@cache
+def drawn(seed: int, *name: str | int, n: int) -> tuple[float, ...]:
+    """Return the draws of an episode, which are the same in every study."""
+    return tuple(seeding.generator(seed, *name).random(n).tolist())
+
+
 def episode(study: Study, run: AgentRun, split: str, mode: str, checkpoint: str, step: int, task: int, sample: int):  # type: ignore[no-untyped-def]
     worth = details(split, task)
-    stream = seeding.generator(run.seed, run.arm, split, mode, step, task, sample)
-    found = stream.random(len(worth)) < study.skill_of(run.arm, run.seed, step)
+    skill = study.skill_of(run.arm, run.seed, step)
+    found = [draw < skill for draw in drawn(run.seed, run.arm, split, mode, step, task, sample, n=len(worth))]
     rewards = tuple(value if hit else 0.0 for value, hit in zip(worth, found, strict=True))
     return EpisodeRow(
         step=step,

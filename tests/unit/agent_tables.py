@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from functools import cache, cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import agent_runs
 from agent_runs import Study
@@ -21,7 +21,7 @@ from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
-from lever_pipe.report.pivot import read_specs
+from lever_pipe.report.pivot import TableSpec, read_specs
 from lever_pipe.report.table import Table, as_csv
 
 RESOURCES = Path(__file__).parents[2] / "resources"
@@ -31,12 +31,25 @@ SAY = VOICES["en"].text
 Rows = list[dict[str, str]]
 
 
-class Tabulated(NamedTuple):
+@cache
+def specs() -> tuple[TableSpec, ...]:
+    return tuple(read_specs(DECLARED))
+
+
+class Tabulated:
     """What a study's tables are made of, the tables by id with every number noted, and its card."""
 
-    material: Material
-    tables: dict[str, Table]
-    card: Card | None
+    def __init__(self, material: Material) -> None:
+        self.material, self.ledger = material, EvidenceLedger(material.evidence)
+
+    @cached_property
+    def tables(self) -> dict[str, Table]:
+        made = (*tables(self.material), *self.material.all_declared())
+        return {table.id: table.noted(self.ledger) for table in made}
+
+    @cached_property
+    def card(self) -> Card | None:
+        return next((card.noted(self.ledger) for card in answers(self.material)), None)
 
     @property
     def view(self) -> AgentView:
@@ -78,7 +91,4 @@ def evidence_of(folder: Path, study: Study, **changes: object) -> list[EvidenceR
 
 def tabulate(rows: list[EvidenceRow], study: Study, **changes: object) -> Tabulated:
     """Return the tables of evidence; `changes` replace values of what the report knows of the arms."""
-    material = Material(Evidence(rows), agent_runs.shown_config(study, **changes), specs=read_specs(DECLARED))
-    ledger = EvidenceLedger(material.evidence)
-    noted = {table.id: table.noted(ledger) for table in (*tables(material), *material.all_declared())}
-    return Tabulated(material, noted, next((card.noted(ledger) for card in answers(material)), None))
+    return Tabulated(Material(Evidence(rows), agent_runs.shown_config(study, **changes), specs=specs()))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,15 @@ class Runs:
         return os.mkdir, (str(self.path),)
 
 
-def shipped() -> dict[str, Any]:
-    """Return the values of the shipped configuration."""
+@cache
+def _shipped() -> dict[str, Any]:
     values: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "config.yaml").read_text())
     return values
+
+
+def shipped() -> dict[str, Any]:
+    """Return the values of the shipped configuration, the caller's own to change."""
+    return deepcopy(_shipped())
 
 
 def ids(values: Sequence[int]) -> tuple[ExampleId, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -83,6 +83,7 @@ def agrees(value: float, text: str) -> bool:
     return abs(value - float(text)) <= min(max(5e-4, 0.5 * 10.0**-decimals), 0.05) + 1e-9
 
 
+@cache
 def book() -> ClaimBook:
     return read_claims(CLAIMS)
 
@@ -117,6 +118,11 @@ def _agents(path: Path) -> Iterator[EvidenceRow]:
     return sources.published_agents(path)
 
 
+@cache
+def _lineages() -> dict[str, dict[str, str]]:
+    return read_published_lineage(REFERENCE_LINEAGE)
+
+
 def published(
     lever: Change | None = None,
     intention: Change | None = None,
@@ -124,7 +130,7 @@ def published(
 ) -> dict[str, Side]:
     """Return the published sides, after changing rows of their files in place."""
     evidence = references(lever, intention)
-    lineages = {name: dict(fields) for name, fields in read_published_lineage(REFERENCE_LINEAGE).items()}
+    lineages = {name: dict(fields) for name, fields in _lineages().items()}
     if lineage:
         lineage(lineages)
     sides: dict[str, Side] = {name: PublishedLever(evidence, lineages, name) for name in FILES}
@@ -139,6 +145,17 @@ def reward_runs(evidence: Evidence, document: str, mode: str = "") -> RewardRuns
 def judge(sides: Mapping[str, Side], ours: Mapping[str, Side] | None = None) -> dict[str, JudgedClaim]:
     """Return every claim of the file, judged, by id."""
     return {of.claim.id: of for of in judge_claims(book().claims, sides, ours or {})}
+
+
+def judge_ours(ours: Mapping[str, Side]) -> dict[str, JudgedClaim]:
+    """Return every claim as `judge` does, beside the published sides as they are."""
+    mine = judge({}, ours)
+    return {name: replace(mine[name], published=of.published) for name, of in _published_alone().items()}
+
+
+@cache
+def _published_alone() -> dict[str, JudgedClaim]:
+    return judge(published())
 
 
 def our_sides(folder: Path, of: Ours) -> dict[str, Side]:

@@ -6,7 +6,9 @@ head is kept and whose pool is whole; the beta with another base has 3 points le
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,6 +31,7 @@ from lever_pipe.stages.score_emulation import (
 REFERENCE = Path(__file__).parents[2] / "resources" / "reference" / "lever-plus-published.csv"
 COLLAPSED = ("head", "pool", "all")
 """Arms in which betas of one base cannot be told apart."""
+FILES = ("scores", "prompts", "agreement", "training")
 Change = Callable[[str, float, int, int, int, float], float]
 """From arm, beta, epoch, samples, shots and accuracy to another accuracy."""
 Policy = tuple[float, int]
@@ -109,18 +112,28 @@ def text(rows: list[tuple[object, ...]], columns: tuple[str, ...]) -> pd.DataFra
     return pd.DataFrame([[str(cell) for cell in row] for row in rows], columns=list(columns), dtype=object)
 
 
+@lru_cache
+def read(name: str, content: str) -> tuple[EvidenceRow, ...]:
+    """Return the rows of a file, of which most are equal from study to study."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.csv"
+        path.write_text(content, encoding="utf-8")
+        return tuple(sources.emulated(**{each: path if each == name else Path(os.devnull) for each in FILES}))
+
+
+@cache
+def published() -> tuple[EvidenceRow, ...]:
+    return tuple(sources.published(REFERENCE))
+
+
 def study_of(emulate: Emulate = Emulate(), **changed: object) -> EmulatedStudy:
     """Return the study whose files `frames` makes, beside the published numbers."""
-    with TemporaryDirectory() as folder:
-        paths = []
-        for name, frame in frames(emulate, **changed).items():  # type: ignore[arg-type]
-            paths.append(Path(folder) / f"{name}.csv")
-            frame.to_csv(paths[-1], index=False)
-        emulated = list(sources.emulated(*paths))
+    files = frames(emulate, **changed)  # type: ignore[arg-type]
+    emulated = [row for name, frame in files.items() for row in read(name, frame.to_csv(index=False))]
     at = {"subset": "prefix", "samples": "", "shots": "mean"}
     samples = changed.get("samples", (100, 200, 400, 800))
     shown = [EvidenceRow("lever", "baseline/oracle", "accuracy", 90.0, **{**at, "samples": str(n)}) for n in samples]
     shown += [row._replace(shots=str(k)) for row in shown[:1] for k in changed.get("shots", (1, 2, 3, 4))]
     config = ReportedRun(studies=(), main_preset="world", emulate=emulate)
-    rows = [*emulated, *shown, *sources.published(REFERENCE)]
+    rows = [*emulated, *shown, *published()]
     return EmulatedStudy(Material(Evidence(rows), config), emulate)

@@ -115,8 +115,16 @@ def agent_jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     return [(s, run) for run in runs for s in ("train_agent", "evaluate_agent", "render_verl", "convert_verl")]
 
 
-def specs(given: Experiment) -> dict[tuple[str, tuple[tuple[str, str], ...]], str]:
-    return {(s, tuple(sorted(w.items()))): plan.spec_of(given, s, w) for s, w in jobs(given)}
+Specs = dict[tuple[str, tuple[tuple[str, str], ...]], str]
+KNOWN: dict[str, Specs] = {}
+"""By experiment: most tests hold a change against the same one."""
+
+
+def specs(given: Experiment) -> Specs:
+    key = given.model_dump_json()
+    if key not in KNOWN:
+        KNOWN[key] = {(s, tuple(sorted(w.items()))): plan.spec_of(given, s, w) for s, w in jobs(given)}
+    return KNOWN[key]
 
 
 COLLECTING = {"collect_results", "collect_lineage", "compare_policies", "measure_agreement", "collect_samples"}

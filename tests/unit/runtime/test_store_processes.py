@@ -90,7 +90,7 @@ def test_writers_readers_and_collectors_at_once(tmp_path: Path, monkeypatch: pyt
     made(tmp_path / "made")
     store = a_store(tmp_path / "store", max_bytes=ENOUGH_BYTES)
     acts = ["write"] * 3 + ["read"] * 2 + ["collect"] * 2
-    until = time.monotonic() + 2.5
+    until = time.monotonic() + 1.2
 
     def actor(number: int, act: str) -> Callable[[], None]:
         return lambda: hammer(store, tmp_path, act, until, number)
@@ -126,7 +126,7 @@ def test_kills_leave_whole_entries_and_whole_targets(tmp_path: Path, caplog: pyt
     draw = random.Random(8)
     expected = [tree(tmp_path / "made" / str(job)) for job in range(JOBS)]
     (tmp_path / "back").mkdir()
-    for _ in range(60):
+    for _ in range(30):
         busy = fork.Event()
         with running(partial(churn, store, tmp_path, busy)) as (process,):
             assert busy.wait(60)  # how soon depends on the disk

@@ -8,9 +8,11 @@ import pytest
 
 from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Environment
 from lever_pipe.experiment.config import ArmSettings, Sweep, SweptCell
-from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ShownAgents, ShownStudy
-from lever_pipe.report.evidence import EvidenceRow, write_evidence
-from lever_pipe.report.figures.drawn import FIGURES
+from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ReportedRun, ShownAgents, ShownStudy
+from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.evidence import Evidence, EvidenceRow, write_evidence
+from lever_pipe.report.figures.drawn import FIGURES, draw_all
+from lever_pipe.report.material import Material
 from lever_pipe.stages.plot_figures import plot_figures
 
 MESSAGES = Path("resources/messages")
@@ -98,30 +100,44 @@ def config(*studies: str) -> PlotFiguresConfig:
     )
 
 
+def texts_of(language: str) -> list[Path]:
+    return sorted((MESSAGES / language).glob("*.yaml"))
+
+
+ENGLISH = Voice("en", read_catalogue(texts_of("en")))
+
+
+def material(rows: list[EvidenceRow], *studies: str) -> Material:
+    return Material(Evidence(rows), ReportedRun.model_validate(dict(config(*studies))))
+
+
 def drawn(folder: Path, rows: list[EvidenceRow], *studies: str) -> Path:
     folder.mkdir()
     write_evidence(folder / "evidence.csv", rows)
-    texts = {name: sorted((MESSAGES / code).glob("*.yaml")) for name, code in (("english", "en"), ("chinese", "zh"))}
+    texts = {"english": texts_of("en"), "chinese": texts_of("zh")}
     plot_figures(evidence=folder / "evidence.csv", **texts, figures=folder / "figures", config=config(*studies))
     return folder / "figures"
 
 
 def test_every_figure_is_drawn_in_both_languages_and_twice_alike(tmp_path: Path) -> None:
     rows = of_lever() + of_agents()
-    first, second = (drawn(tmp_path / name, rows, "lever", "intention") for name in ("one", "two"))
-    assert {path.stem for path in (first / "en").glob("*.svg")} == set(FIGURES)
-    assert {path.stem for path in (first / "zh").glob("*.svg")} == set(FIGURES)
-    files = sorted(path.relative_to(first) for path in first.rglob("*.*"))
-    assert len(files) == 3 * len(FIGURES) + 1  # SVG twice, PNG in English, and their sections
-    assert all((first / file).read_bytes() == (second / file).read_bytes() for file in files)
-    assert "正确率" in (first / "zh/ladder.svg").read_text(encoding="utf-8")
+    figures = drawn(tmp_path / "one", rows, "lever", "intention")
+    assert {path.stem for path in (figures / "zh").glob("*.svg")} == set(FIGURES)
+    assert len([*figures.rglob("*.*")]) == 3 * len(FIGURES) + 1  # SVG twice, PNG in English, and their sections
+    assert "正确率" in (figures / "zh/ladder.svg").read_text(encoding="utf-8")
+    again = tmp_path / "again"
+    again.mkdir()
+    assert draw_all(material(rows, "lever", "intention"), ENGLISH, again, with_png=True) == list(FIGURES)
+    first = {path.name: path.read_bytes() for path in (figures / "en").iterdir()}
+    assert first == {path.name: path.read_bytes() for path in again.iterdir()}
 
 
 @pytest.mark.parametrize(
     ("study", "rows", "some"), [("lever", of_lever(), "ladder"), ("intention", of_agents(), "agent_kl")]
 )
-def test_one_study_alone_draws_its_own_figures(tmp_path: Path, study: str, rows: list[EvidenceRow], some: str) -> None:
-    names = {path.stem for path in (drawn(tmp_path / study, rows, study) / "en").glob("*.svg")}
+def test_one_study_alone_draws_its_own_figures(study: str, rows: list[EvidenceRow], some: str) -> None:
+    seen = material(rows, study)
+    names = {name for name, drawing in FIGURES.items() if drawing.draw(seen, ENGLISH) is not None}
     assert some in names
     assert names < set(FIGURES)
 
@@ -132,11 +148,14 @@ def test_a_run_without_scores_draws_nothing(tmp_path: Path) -> None:
 
 def test_selections_of_unlike_lengths_share_a_heat_map(tmp_path: Path) -> None:
     longer = EvidenceRow("lever", RCE.format(1), "agrees.relation", 0.375, at="rank 2", subset="kind~all")
-    figures = {
-        name: (drawn(tmp_path / name, rows, "lever") / "en/selections.svg").read_text(encoding="utf-8")
-        for name, rows in {"one rank": of_lever(), "two ranks": [*of_lever(), longer]}.items()
-    }
-    assert ">38<" not in figures["one rank"]
-    assert figures["two ranks"].count(">38<") == 1  # the policy with one rank leaves its second place empty
-    assert figures["two ranks"].count(">50<") == figures["one rank"].count(">50<")
-    assert ">nan<" not in figures["two ranks"]
+
+    def texts(*rows: EvidenceRow) -> list[str]:
+        figure = FIGURES["selections"].draw(material([*of_lever(), *rows], "lever"), ENGLISH)
+        assert figure is not None
+        return [text.get_text() for text in figure.axes[0].texts]
+
+    one_rank, two_ranks = texts(), texts(longer)
+    assert "38" not in one_rank
+    assert two_ranks.count("38") == 1  # the policy with one rank leaves its second place empty
+    assert two_ranks.count("50") == one_rank.count("50") > 0
+    assert "nan" not in two_ranks

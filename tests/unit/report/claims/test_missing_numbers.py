@@ -13,6 +13,7 @@ from claim_files import (
     Ours,
     book,
     judge,
+    judge_ours,
     our_sides,
     published,
     references,
@@ -29,7 +30,9 @@ from lever_pipe.report.claims.evaluate import judge_claims
 from lever_pipe.report.claims.lever_sides import OurLever, PublishedLever
 from lever_pipe.report.claims.reward_claims import reaches_threshold_in_less_time, reaches_thresholds_sooner
 from lever_pipe.report.claims.verdicts import VERDICTS, NotTestable
+from lever_pipe.report.evidence import Evidence
 from lever_pipe.report.reference import COMPARED, FILES, FINAL
+from lever_pipe.report.sources import published_agents
 from lever_pipe.statistics.curves import curve_statistics
 
 Change = Callable[[pd.DataFrame], None]
@@ -50,10 +53,8 @@ def claims_of(documents: tuple[str, ...]) -> list[Claim]:
     return [claim for claim in book().claims if claim.document in documents]
 
 
-def used_rows(documents: tuple[str, ...]) -> list[int]:
-    """Return the rows of a reference that may decide a claim; of study `lever` those of the documents' files."""
-    if documents == INTENTION:
-        return list(range(len(pd.read_csv(REFERENCE_INTENTION))))
+def used_rows() -> list[int]:
+    """Return the rows of study `lever` that may decide a claim: those of the documents' files."""
     names = {name for files in FILES.values() for name in files} | {COMPARED, FINAL}
     files = pd.read_csv(REFERENCE)["source_file"].str.rpartition(":")[2]
     return [at for at, name in enumerate(files) if name in names]
@@ -115,15 +116,15 @@ def test_what_is_missing_is_named(change: Change, name: str, reason: str) -> Non
 
 
 def test_any_one_published_reward_or_number_may_be_missing() -> None:
-    claims = claims_of(INTENTION)
-    for at in used_rows(INTENTION):
-        evidence = references(intention=removed(at))
+    claims, rows = claims_of(INTENTION), list(published_agents(REFERENCE_INTENTION))
+    for row in rows:
+        evidence = Evidence(other for other in rows if other is not row)
         for judged in judge_claims(claims, {name: reward_runs(evidence, name) for name in INTENTION}, {}):
             assert judged.published.verdict in VERDICTS
             assert said(judged.published)
 
 
-@given(at=st.sampled_from(used_rows(LEVER)))
+@given(at=st.sampled_from(used_rows()))
 @settings(max_examples=30)
 def test_any_one_published_row_of_study_lever_may_be_missing(at: int) -> None:
     for judged in judge_claims(claims_of(LEVER), published(lever=removed(at)), {}):
@@ -198,7 +199,7 @@ def test_numbers_of_ours_that_do_not_differ(
 ) -> None:
     files = write_ours(tmp_path, Ours())
     pd.read_csv(files[file]).assign(**{column: value}).to_csv(files[file], index=False)
-    found = judge(published(), sides_of(files, Ours()))[name].ours
+    found = judge_ours(sides_of(files, Ours()))[name].ours
     assert (found.verdict, said(found)) == ("not testable", reason)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from claim_files import Ours, judge, our_sides, published, said, sides_of, write_ours
+from claim_files import Ours, judge_ours, our_sides, said, sides_of, write_ours
 
 from lever_pipe.report.claims.evaluate import JudgedClaim
 from lever_pipe.report.claims.verdicts import VERDICTS
@@ -16,7 +16,7 @@ FULL = Ours()
 
 
 def of(folder: Path, configuration: Ours) -> dict[str, JudgedClaim]:
-    return judge(published(), our_sides(folder, configuration))
+    return judge_ours(our_sides(folder, configuration))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_another_factor_makes_the_cause_untestable(tmp_path: Path) -> None:
     from lever_pipe.report.lineage import read_lineage
 
     changed = {name: replace(side, lineages=read_lineage(files["lineage"])) for name, side in sides.items()}  # type: ignore[type-var]
-    found = judge(published(), changed)
+    found = judge_ours(changed)
     assert found["001-015-because-of-beta"].ours.verdict == UNTESTABLE
     assert said(found["001-015-because-of-beta"].ours).endswith("also different: Base checkpoint")
     assert found["001-015-best"].ours.verdict == SUPPORTED
@@ -145,7 +145,7 @@ def test_no_share_is_taken_of_zero(tmp_path: Path) -> None:
     files = write_ours(tmp_path, Ours())
     rows = pd.read_csv(files["training"])
     rows.assign(value=0.0).to_csv(files["training"], index=False)
-    found = judge(published(), sides_of(files, FULL))
+    found = judge_ours(sides_of(files, FULL))
     for name in ("000-beta-acts-on-penalty", "000-converged", "001-kl-spread"):
         assert said(found[name].ours) == "The comparison needs a share of a number that is zero."
 
@@ -194,6 +194,6 @@ def test_an_order_that_seeds_do_not_share_is_not_decided(tmp_path: Path) -> None
     chosen = (rows["metric"] == "kl") & (rows["kl_beta"] == 0.145) & (rows["seed"] == 0)
     rows.loc[chosen, "value"] += 0.1  # the largest of seed 0, and not of seeds 1 and 2
     rows.to_csv(files["training"], index=False)
-    found = judge(published(), sides_of(files, FULL))["001-kl-largest"].ours
+    found = judge_ours(sides_of(files, FULL))["001-kl-largest"].ours
     assert found.verdict == UNDECIDED
     assert "paired t over 3 seeds, p 0.4" in said(found)

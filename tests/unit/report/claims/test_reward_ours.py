@@ -12,7 +12,7 @@ from pathlib import Path
 import agent_runs
 import pytest
 from agent_runs import ARMS, Study
-from claim_files import DOCUMENTS, judge, published, reward_runs, said
+from claim_files import DOCUMENTS, judge_ours, reward_runs, said
 
 from lever_pipe.report import sources
 from lever_pipe.report.cells import Name
@@ -45,7 +45,7 @@ def sides(folder: Path, study: Study, mode: str = "sampled") -> dict[str, OurAge
 
 
 def judged(folder: Path, study: Study, mode: str = "sampled") -> dict[str, JudgedClaim]:
-    found = judge(published(), sides(folder, study, mode))
+    found = judge_ours(sides(folder, study, mode))
     return {name: of for name, of in found.items() if of.claim.document in DOCUMENTS}
 
 
