@@ -279,18 +279,20 @@ def amended(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Amend what `ask_once` amends, for one test; return that part of Snakemake, by name."""
     for name in ("cli", "common", "rules"):  # the first before all others, or its modules import each other in a circle
         import_module(f"snakemake.{name}")
-    found = {"own_check": import_module("snakemake.dag").DAG.check_directory_outputs}
+    found = {}
     for path in ("dag.DAG", "jobs.Job", "jobs.format_files", "output_index.OutputIndex", "io.IOFile", "io.flag"):
         module, _, name = path.partition(".")
         found[name] = getattr(import_module(f"snakemake.{module}"), name)
 
     def amend(owner: Any, **wrappers: Any) -> None:
-        for name, wrapper in wrappers.items():
-            monkeypatch.setattr(owner, name, wrapper(getattr(owner, name)))
+        for name in wrappers:  # restored after the test
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+        amend_methods(owner, **wrappers)
 
     monkeypatch.setattr(snakemake_adapter, "amend_methods", amend)
     ask_once()
-    return SimpleNamespace(**found)
+    own = vars(snakemake_adapter)["_unamended"]
+    return SimpleNamespace(**found, own_check=own[found["DAG"], "check_directory_outputs"])
 
 
 @pytest.mark.usefixtures("amended")
@@ -384,8 +386,8 @@ def test_an_output_in_the_output_of_another_job_is_found(amended: Any, outputs: 
 
 
 def test_outputs_are_compared_only_where_one_may_lie_in_another(amended: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[object] = []
-    monkeypatch.setattr("os.path.commonpath", lambda paths: compared.append(paths) or "")
+    compared, own = list[object](), os.path.commonpath
+    monkeypatch.setattr("os.path.commonpath", lambda paths: (compared.append(paths), own(paths))[1])
     for files, is_compared in ((["a/b", "a/c", "ab"], False), (["a", "a/c"], True)):
         amended.DAG.check_directory_outputs(SimpleNamespace(jobs=[MakingJob(0, files)]))
         assert bool(compared) == is_compared
