@@ -122,7 +122,7 @@ class Evidence:
             RecordError: two rows have one identity.
         """
         self._by_key: dict[str, EvidenceRow] = {}
-        self._by_place: dict[tuple[str, str], list[EvidenceRow]] = {}
+        self._by_place: dict[tuple[str, str | None], list[EvidenceRow]] = {}
         self.add(rows)
 
     def add(self, rows: Iterable[EvidenceRow]) -> None:
@@ -138,7 +138,8 @@ class Evidence:
                 wanted = f"{key}: expected one row"
                 raise RecordError(wanted, found=" and ".join(both), do="Drop one, or tell them apart.")
             self._by_key[key] = row
-            self._by_place.setdefault((row.metric, row.subject), []).append(row)
+            for subject in (row.subject, None):
+                self._by_place.setdefault((row.metric, subject), []).append(row)
 
     def __iter__(self) -> Iterator[EvidenceRow]:
         """Yield every row in the order in which it came."""
@@ -178,10 +179,8 @@ class Evidence:
 
     def where(self, subject: str | None = None, metric: str | None = None, **parts: Any) -> list[EvidenceRow]:
         """Return the rows with these parts, whatever the others are, in order."""
-        if subject is not None and metric is not None:
-            rows: Iterable[EvidenceRow] = self._by_place.get((metric, subject), ())
-        else:
-            rows = (row for row in self if (subject is None or row.subject == subject) and metric in (None, row.metric))
+        rows: Iterable[EvidenceRow] = self._by_place.get((metric, subject), ()) if metric is not None else self
+        parts |= {"subject": subject} if metric is None and subject is not None else {}
         texts = {name: str(value) for name, value in parts.items()}
         return [row for row in rows if all(getattr(row, name) == text for name, text in texts.items())]
 

@@ -1,3 +1,4 @@
+import atexit
 import gc
 import itertools
 import json
@@ -13,8 +14,10 @@ from lever_pipe.runtime.rerun import decision, sparing
 
 STARTED = time.monotonic()
 
-# A plan makes many lasting objects and few cycles; each search for garbage would pass over all of them again.
+# A plan makes many lasting objects and few cycles; each search for garbage would pass over all of them again, and the
+# last one, at the end of the process, would take each apart.
 gc.set_threshold(50_000)
+atexit.register(gc.freeze)
 
 plan.put_this_interpreter_first()
 
@@ -346,7 +349,7 @@ def regard_what_is_made():
     """Let Snakemake plan by what the run cards say; in a job's own, end it if another job has made its artefact."""
     snakemake_adapter.bound_logs(workflow)
     snakemake_adapter.find_makers_of_folders()
-    snakemake_adapter.remember_parameters()
+    snakemake_adapter.ask_once()
     if workflow.is_main_process:
         snakemake_adapter.amend_plans(
             decision.has_card, decision.why_again, decision.standing, whole="all"

@@ -14,6 +14,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from lever_pipe.report.evidence import EvidenceRow
 
@@ -68,6 +69,21 @@ def look(index: int) -> Look:
     return Look(PALETTE[index % 8], MARKERS[index % 8], DASHES[index % 8])
 
 
+class DrawnOnce(Figure):
+    """A figure that, asked to draw itself while it has a layout to find, finds that alone.
+
+    Saving asks so before it takes the layout away and draws; the whole drawing would be thrown away.
+    """
+
+    def draw(self, renderer: Any) -> None:
+        """Find the layout, or draw."""
+        layout = self.get_layout_engine()
+        if isinstance(layout, ConstrainedLayoutEngine):
+            layout.execute(self)
+        else:
+            super().draw(renderer)
+
+
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw and save inside this block; the settings of the process come back after it."""
@@ -81,7 +97,7 @@ def styled() -> Iterator[None]:
 
 def panels(rows: int, columns: int, *, height: float) -> tuple[Figure, list[Axes]]:
     """Return a figure of 760 pixels width and its axes, row by row, without pyplot."""
-    figure = Figure(figsize=(INCHES, height), dpi=DPI, layout="constrained")
+    figure = DrawnOnce(figsize=(INCHES, height), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False)
     return figure, [axes for row in grid for axes in row]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report.figures import style
@@ -87,3 +90,16 @@ def test_a_text_cannot_become_markup() -> None:
     svg = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"><text x="1">&lt;script&gt;1 &amp; 2</text></svg>'
     assert "&lt;script&gt;1 &amp; 2" in inline(svg)
     assert "<script" not in inline(svg)
+
+
+def test_a_figure_is_drawn_once_a_file_as_it_would_be(
+    tmp_path: Path, svg: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its two panels; the library draws all twice, the first time for the layout alone."""
+    drawings_of, own = list[Axes](), Axes.draw
+    monkeypatch.setattr(Axes, "draw", lambda axes, renderer: (drawings_of.append(axes), own(axes, renderer)))
+    assert drawn(tmp_path) == svg
+    assert len(drawings_of) == 2
+    monkeypatch.setattr(style, "DrawnOnce", Figure)
+    assert drawn(tmp_path) == svg
+    assert len(drawings_of) == 2 + 4
