@@ -86,6 +86,7 @@ def _take_commands(commands: connection.Connection, folder: Path) -> None:
     sys.path.insert(0, str(folder))
     for name in PLANNING:
         import_module(f"lever_pipe.runtime.{name}")
+    import_module("snakemake.cli").get_argument_parser()  # looks for plugins, once
     gc.freeze()  # no search for garbage looks through what is imported, or copies its pages
     while True:
         try:
