@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,8 @@ class Project:
     """A copy of the project in which a test may edit anything."""
 
     folder: Path
+    fresh: bool = False
+    """Whether its jobs start as a user's do."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -39,7 +41,7 @@ class Project:
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run Snakemake without the smoke configuration; stdout holds everything it said."""
-        return warm.run("snakemake", list(words), self.folder, self.environment)
+        return warm.run("snakemake", list(words), self.folder, self.environment, fresh=self.fresh)
 
     def snakemake(self, *words: str) -> str:
         """Run Snakemake on the smoke configuration and return what it said."""
@@ -118,7 +120,7 @@ def finished_once(factory: pytest.TempPathFactory, *, store: bool) -> Project:
         if not folder.with_suffix(".done").exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            copy_project(folder, store=store).snakemake("--cores", "2")
+            replace(copy_project(folder, store=store), fresh=True).snakemake("--cores", "2")
             folder.with_suffix(".done").touch()
     return Project(folder)
 

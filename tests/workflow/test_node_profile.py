@@ -8,10 +8,11 @@ TARGETS = [f"results/smoke/lever/{name}" for name in ("examples/train.jsonl", "e
 
 
 def test_the_profile_of_a_node_makes_the_same_bytes(project: Project) -> None:
-    project.snakemake("--cores", "2", "--", *TARGETS)
+    small = ("--config", "data={world: {n_train: 100}}")
+    project.snakemake("--cores", "2", *small, "--", *TARGETS)
     before = [(project.folder / target).read_bytes() for target in TARGETS]
     words = ("--workflow-profile", "profiles/node", "--resources", "gpu=1", "mem_mb=8000", "--forceall")
-    said = project.snakemake(*words, "--", *TARGETS)
+    said = project.snakemake(*words, *small, "--", *TARGETS)
     assert "Using workflow specific profile profiles/node" in said
     assert "3 jobs in" in said
     assert [(project.folder / target).read_bytes() for target in TARGETS] == before

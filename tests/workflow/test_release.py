@@ -9,16 +9,18 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from huggingface_hub import ModelCard
 
+from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, ConfigError, PoolError
 from lever_pipe.base.policy_names import group_of
-from lever_pipe.base.records import Cell, Example, Selection
+from lever_pipe.base.records import Cell, Selection
 from lever_pipe.commands.release_tool import _scores
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.data_config import EncoderSettings
@@ -37,34 +39,54 @@ LEVER, AGENTS = "results/smoke/lever", "results/smoke/intention"
 RCE = "preset~world/rce/seed~0/epoch~2"
 GRPO = "preset~world/grpo/base~2/beta~0.15/seed~0/epoch~2"
 AGENT = "arm~baseline/seed~0"
-ALL_OF_IT = """
-import json, sys
+ALL_OF_THEM = """
+import json, os, sys
 for name in ("snakemake", "snakemake_interface_common"):
     sys.modules[name] = None  # an import would fail
-exec(sys.argv[1])
+told = []
+for folder, lines in json.loads(sys.argv[1]):
+    os.chdir(folder)
+    exec(lines, names := {"json": json})
+    told.append(names["found"])
+print(json.dumps(told))
 """
 SELECTED = """
 from pathlib import Path
 asked = json.loads(Path("asked.json").read_text())
 found = [[e.question_id for e in policy.select(q, i, k=2, pool=policy.pools[n])] for n, q, i in asked]
-print(json.dumps({"pool": found, "new": [[e.question_id for e in policy.select(q, i)] for _, q, i in asked[:5] * 2]}))
+found = {"pool": found, "new": [[e.question_id for e in policy.select(q, i)] for _, q, i in asked[:5] * 2]}
 """
-PLAYED = "print(json.dumps([row.model_dump() for row in evaluation.rows]))"
+PLAYED = "found = [row.model_dump() for row in evaluation.rows]"
+RELEASED = {RCE: (RCE, "last", SELECTED), GRPO: (GRPO, "last", SELECTED)}
+RELEASED |= {checkpoint: (AGENT, checkpoint, PLAYED) for checkpoint in ("last", "best")}
 
 
-def released_by(project: Project, policy: str, out: Path, *words: str) -> ModelCard:
-    project.tool("release", policy, str(out), "--license", "apache-2.0", "--configfile", "config/smoke.yaml", *words)
-    return ModelCard.load(out / "README.md")
+class Released(NamedTuple):
+    """What was released, beside which its evaluation lies, and what its card's lines find."""
+
+    out: Path
+    card: ModelCard
+    found: Any
 
 
-def run_its_lines(project: Project, card: ModelCard, beside: Path, then: str) -> Any:
-    """Run the card's Python beside the folder, and then more; return what that prints last."""
-    lines = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
-    assert len(lines) == 1
-    call = [sys.executable, "-c", ALL_OF_IT, lines[0] + then]
-    done = subprocess.run(call, cwd=beside, env=project.environment, capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def released_of(smoke: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Released]:
+    """Release policies and agents, and run the Python of each card beside its folder, and then more."""
+    outs, cards, calls = [], [], []
+    for policy, checkpoint, then in RELEASED.values():
+        beside = tmp_path_factory.mktemp("released")
+        words = ("--license", "apache-2.0", "--checkpoint", checkpoint, "--configfile", "config/smoke.yaml")
+        smoke.tool("release", policy, str(beside / "out"), *words)
+        outs.append(beside / "out")
+        cards.append(ModelCard.load(beside / "out/README.md"))
+        (lines,) = re.findall(r"```python\n(.*?)```", cards[-1].text, re.DOTALL)
+        calls.append((str(beside), lines + then))
+        put_evaluation(smoke, beside)
+    call = [sys.executable, "-c", ALL_OF_THEM, json.dumps(calls)]
+    done = subprocess.run(call, cwd=outs[0], env=smoke.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(done.stdout.splitlines()[-1])
+    return dict(zip(RELEASED, map(Released, outs, cards, found), strict=True))
 
 
 def require_fit_for_others(project: Project, out: Path, card: ModelCard) -> None:
@@ -84,22 +106,22 @@ def lines_of(path: Path, **cells: str) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(handle) if all(row[name] == value for name, value in cells.items())]
 
 
-def beside(project: Project, folder: Path) -> list[Example]:
-    """Put the evaluation's images and questions beside a released folder; return the examples."""
+def put_evaluation(project: Project, folder: Path) -> None:
+    """Put the evaluation's images and questions into a folder."""
     examples = storage.read_examples(project.folder / LEVER / "examples/eval.jsonl")
     for name in {example.image for example in examples}:
         (folder / name).symlink_to(next((project.folder / "results/smoke/world").rglob(name)))
     asked = [(example.question_id, example.question, example.image) for example in examples]
     (folder / "asked.json").write_text(json.dumps(asked))
-    return examples
 
 
 @pytest.mark.parametrize("policy", [RCE, GRPO])
-def test_a_released_policy_selects_and_scores_as_in_the_results(smoke: Project, tmp_path: Path, policy: str) -> None:
-    card = released_by(smoke, policy, tmp_path / "out")
-    queries = beside(smoke, tmp_path)
-    require_fit_for_others(smoke, tmp_path / "out", card)
-    found = run_its_lines(smoke, card, tmp_path, SELECTED)
+def test_a_released_policy_selects_and_scores_as_in_the_results(
+    smoke: Project, released_of: dict[str, Released], tmp_path: Path, policy: str
+) -> None:
+    out, card, found = released_of[policy]
+    require_fit_for_others(smoke, out, card)
+    queries = storage.read_examples(smoke.folder / LEVER / "examples/eval.jsonl")
     study, train = smoke.folder / LEVER, storage.read_examples(smoke.folder / LEVER / "examples/train.jsonl")
     place = {example.question_id: example.example_id for example in train}
     chosen = [
@@ -135,13 +157,13 @@ def test_a_released_policy_selects_and_scores_as_in_the_results(smoke: Project, 
 
 @pytest.mark.parametrize("checkpoint", ["last", "best"])
 def test_a_released_agent_plays_the_held_out_tasks_as_it_was_evaluated(
-    smoke: Project, tmp_path: Path, checkpoint: str
+    smoke: Project, released_of: dict[str, Released], checkpoint: str
 ) -> None:
-    card = released_by(smoke, AGENT, tmp_path / "out", "--checkpoint", checkpoint)
-    require_fit_for_others(smoke, tmp_path / "out", card)
+    out, card, found = released_of[checkpoint]
+    require_fit_for_others(smoke, out, card)
     made = (smoke.folder / AGENTS / AGENT / "test/evaluations.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in made]
-    assert run_its_lines(smoke, card, tmp_path, PLAYED) == [row for row in rows if row["checkpoint"] == checkpoint]
+    assert found == [row for row in rows if row["checkpoint"] == checkpoint]
     told = {result.metric_name: result for result in card.data.eval_results}
     assert len(told) == 4
     for mode in ("greedy", "sampled"):
@@ -164,11 +186,9 @@ def test_a_score_is_the_seeds_own_and_the_interval_that_of_all_its_runs(tmp_path
     assert [(own.value, own.at, mean.value, mean.low) for own, mean in found] == [(3.0, "best", 2.0, -1.0)]
 
 
-@pytest.fixture(scope="module")
-def folder(smoke: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("released") / "out"
-    released_by(smoke, RCE, out)
-    return out
+@pytest.fixture
+def folder(released_of: dict[str, Released], tmp_path: Path) -> Path:
+    return shutil.copytree(released_of[RCE].out, tmp_path / "out")
 
 
 SELECTORS = [
@@ -180,10 +200,7 @@ STEPS = {"gru_mmr", "additive", "bilinear", "stop"}
 
 
 @pytest.mark.parametrize("values", SELECTORS, ids=lambda values: "-".join(map(str, values.values())))
-def test_every_selector_chooses_as_the_stage_that_selects(
-    smoke: Project, folder: Path, tmp_path: Path, values: dict[str, Any]
-) -> None:
-    folder = shutil.copytree(folder, tmp_path / "out")
+def test_every_selector_chooses_as_the_stage_that_selects(smoke: Project, folder: Path, values: dict[str, Any]) -> None:
     study, settings = smoke.folder / LEVER, storage.read_row(folder / "config.json", released.ReleasedPolicy)
     steps = {"steps": 2} if values.get("head") in STEPS else {}
     config = SelectDemonstrationsConfig(selector=Selector(**{"width": 32} | steps | values), shots=2)
@@ -226,16 +243,21 @@ def test_every_selector_chooses_as_the_stage_that_selects(
         ([RCE, "Snakefile"], "Snakefile: expected no folder, or an empty one"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_released_is_told(smoke: Project, words: list[str], told: str) -> None:
-    assert told in refused(smoke, *words)
+def test_what_cannot_be_released_is_told(
+    smoke: Project, refused: Callable[..., str], words: list[str], told: str
+) -> None:
+    assert told in refused(*words)
     assert not (smoke.folder / "out").exists()
 
 
-def refused(project: Project, *words: str) -> str:
-    with pytest.raises(AssertionError) as caught:
-        project.tool("release", *words, "--license", "mit", "--configfile", "config/smoke.yaml")
-    assert "Traceback" not in str(caught.value)
-    return str(caught.value)
+@pytest.fixture
+def refused(smoke: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    def told(*words: str) -> str:
+        monkeypatch.chdir(smoke.folder)
+        assert main(["release", *words, "--license", "mit", "--configfile", "config/smoke.yaml"]) == 2
+        return capsys.readouterr().err
+
+    return told
 
 
 def test_a_pool_is_the_evaluations_kind_and_what_cannot_be_selected_is_told(smoke: Project, folder: Path) -> None:
@@ -257,20 +279,22 @@ def test_a_pool_is_the_evaluations_kind_and_what_cannot_be_selected_is_told(smok
             policy.select("what is its color?", image, 1)
 
 
-def test_files_that_are_not_the_runs_are_not_released(smoke: Project) -> None:
+def test_files_that_are_not_the_runs_are_not_released(smoke: Project, refused: Callable[..., str]) -> None:
     weights = smoke.folder / LEVER / RCE / "selector.safetensors"
     whole, stat = weights.read_bytes(), weights.stat()
     weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     try:
-        assert "RCE epoch 2 of seed 0 (world): selector" in refused(smoke, RCE, "out")
+        assert "RCE epoch 2 of seed 0 (world): selector" in refused(RCE, "out")
     finally:
         weights.write_bytes(whole)
         os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def test_another_encoder_is_refused_when_releasing_and_when_loading(smoke: Project, folder: Path) -> None:
+def test_another_encoder_is_refused_when_releasing_and_when_loading(
+    smoke: Project, folder: Path, refused: Callable[..., str]
+) -> None:
     with smoke.edited("config.yaml", "model: resources/world/clip", "model: resources/world/lvlm"):
-        assert "encoder.model: expected the model" in refused(smoke, RCE, "out")
+        assert "encoder.model: expected the model" in refused(RCE, "out")
     settings = folder / "encoder/config.json"
     settings.write_text(settings.read_text() + "\n")
     with pytest.raises(CheckpointError, match=r"expected the encoder .* Fetch the folder again, whole"):

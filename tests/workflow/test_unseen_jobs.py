@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
+from pathlib import Path
 
-import pytest
-
-from .conftest import Project
+from .conftest import Project, copy_project
 
 RECORDS = ".snakemake/metadata"
 TARGET = "results/smoke/lever/examples/train.jsonl"
@@ -23,23 +22,19 @@ def planned(project: Project, *words: str) -> set[str]:
     return set(project.planned(*words, "--", TARGET))
 
 
-@pytest.fixture
-def made_meanwhile(project: Project, request: pytest.FixtureRequest) -> Project:
-    """Return a project whose examples a job made with `skip`, unseen; before it, with `stop`, or never."""
+def test_an_unseen_job_counts_for_its_own_configuration_only(tmp_path: Path) -> None:
+    """Where Snakemake has no record of `prepare_examples`, and where it has that of a job before."""
+    project = copy_project(tmp_path, store=False)
     records, before = project.folder / RECORDS, project.folder / "before"
     make(project)
     shutil.copytree(records, before)
-    time.sleep(0.01)
-    make(project, *SKIP)
-    shutil.rmtree(records)
-    if request.param == "older record":
-        shutil.copytree(before, records, copy_function=shutil.copy2)
-    return project
-
-
-@pytest.mark.parametrize("made_meanwhile", ["no record", "older record"], indirect=True)
-def test_an_unseen_job_counts_for_its_own_configuration_only(made_meanwhile: Project) -> None:
-    assert planned(made_meanwhile, *SKIP) == set()
-    assert planned(made_meanwhile) == {"prepare_examples"}
-    make(made_meanwhile)
-    assert planned(made_meanwhile) == set()
+    for recorded in (False, True):
+        time.sleep(0.01)
+        make(project, *SKIP)
+        shutil.rmtree(records)
+        if recorded:
+            shutil.copytree(before, records, copy_function=shutil.copy2)
+        assert planned(project, *SKIP) == set()
+        assert planned(project) == {"prepare_examples"}
+        make(project)
+        assert planned(project) == set()

@@ -1,21 +1,30 @@
-"""Snakemake and our own tools as forks of a process that has imported libraries: what a command of a test computes.
+"""Snakemake and our own tools as forks of processes that have imported what they need: what a test's command computes.
 
-The forking process has imported libraries, and nothing of `lever_pipe`: a command imports that of its own folder.
+A command comes from a process that has imported `lever_pipe` of the command's own folder, as its files are now. Its
+jobs come from servers (`lever_pipe.runtime.forks`) that are forks themselves: of a process that has imported what jobs
+import of libraries, on the numeric path and with the threads of the tests, and nothing of `lever_pipe`.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import json
 import multiprocessing
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from functools import cache, lru_cache
+from importlib import import_module
+from multiprocessing import connection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 LIBRARIES = (
     "snakemake.cli",
@@ -30,37 +39,143 @@ LIBRARIES = (
     "tqdm",
 )
 """What a dry run imports beside `lever_pipe`; no module that a job computes with."""
+PLANNING = ("invocation", "agent_plan", "grid_plan", "duplicates", "failures", "live", "sizing", "checks.doctor")
+"""What of `lever_pipe.runtime` the workflow imports."""
+OF_JOBS = (
+    *("torch", "scipy.stats", "matplotlib.backends.backend_agg", "jinja2", "safetensors.torch", "tokenizers"),
+    *("accelerate", "transformers.models.qwen3.modeling_qwen3", "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl"),
+)
+THREADS = "OMP_NUM_THREADS"
 
 forking = multiprocessing.get_context("forkserver")
 forking.set_forkserver_preload(list(LIBRARIES))
+own = multiprocessing.get_context("fork")
 
 
 def run(
-    module: str, words: list[str], folder: Path, environment: Mapping[str, str]
+    module: str, words: list[str], folder: Path, environment: Mapping[str, str], *, fresh: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m MODULE WORDS` in a folder; stdout holds everything it said."""
+    """Run `python -m MODULE WORDS` in a folder; stdout holds everything it said.
+
+    Args:
+        fresh: whether its jobs come as a user's do: fresh processes, and forks of a server of its own.
+    """
+    package = [(path.stat().st_mtime_ns, str(path)) for path in sorted((folder / "lever_pipe").rglob("*.py"))]
+    as_here = environment.get(THREADS) == os.environ.get(THREADS)  # or libraries would be imported with another number
     with tempfile.NamedTemporaryFile() as said:
-        process = forking.Process(target=_become, args=(module, words, folder, dict(environment), said.name))
+        commands = _commands(folder, tuple(package))
+        lender = _lender()[0] if as_here and not fresh else None
+        commands.send((module, words, dict(environment), said.name, lender))
+        status = commands.recv()
+        text = Path(said.name).read_text()
+    return subprocess.CompletedProcess(words, status, text)
+
+
+@lru_cache(maxsize=3)
+def _commands(folder: Path, package: tuple[tuple[int, str], ...]) -> connection.Connection:
+    """Return what takes commands of a folder whose package has these files, as long as anybody holds it."""
+    ours, theirs = forking.Pipe()
+    with theirs:
+        forking.Process(target=_take_commands, args=(theirs, folder)).start()
+    return ours
+
+
+def _take_commands(commands: connection.Connection, folder: Path) -> None:
+    assert not {name for name in sys.modules if name.partition(".")[0] in ("lever_pipe", "torch")}
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    for name in PLANNING:
+        import_module(f"lever_pipe.runtime.{name}")
+    import_module("snakemake.cli").get_argument_parser()  # looks for plugins, once
+    gc.freeze()  # no search for garbage looks through what is imported, or copies its pages
+    while True:
+        try:
+            asked = commands.recv()
+        except EOFError:
+            return
+        process = own.Process(target=_become, args=asked)
         process.start()
         process.join()
-        text = Path(said.name).read_text()
-    assert process.exitcode is not None
-    return subprocess.CompletedProcess(words, process.exitcode, text)
+        commands.send(process.exitcode)
 
 
-def _become(module: str, words: list[str], folder: Path, environment: dict[str, str], log: str) -> None:
+def _become(module: str, words: list[str], environment: dict[str, str], log: str, lender: bytes | None) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
-    assert not {name for name in sys.modules if name.partition(".")[0] in ("lever_pipe", "torch")}
-    gc.freeze()  # no search for garbage looks through the libraries, or copies their pages
-    os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.path.insert(0, str(folder))
+    import_module("lever_pipe.base.numerics").choose()  # as it was imported in this environment
+    if lender is not None:
+        _borrow(lender)
     sys.argv = [sys.argv[0], *words]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:  # as an interpreter ends, which a process of `multiprocessing` does not
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
+
+
+@cache
+def _lender() -> tuple[bytes, connection.Connection]:
+    """Return where to ask for servers of jobs, as long as anybody holds it."""
+    ours, theirs = forking.Pipe()
+    with theirs, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("")  # the kernel finds a name
+        listener.listen()
+        forking.Process(target=_lend, args=(listener, theirs)).start()
+        return listener.getsockname(), ours
+
+
+@atexit.register
+def _let_go() -> None:
+    """Let all processes end, which whoever started them waits for."""
+    _commands.cache_clear()
+    _lender.cache_clear()
+
+
+def _borrow(lender: bytes) -> None:
+    """Let this process ask for servers of its jobs, from the first on, but for those of another path or threads."""
+    forks: Any = import_module("lever_pipe.runtime.forks")
+    invocation: Any = import_module("lever_pipe.runtime.invocation")
+    forks.FROM_JOB = invocation.WORTH_A_SERVER = 1
+    path, start = import_module("lever_pipe.base.numerics").SAME_EVERYWHERE, forks.Forks.start
+    before = {name: os.environ.get(name) for name in (*path, THREADS)}
+
+    def ask(command: list[str], *, pass_fds: list[int], env: dict[str, str]) -> Any:
+        if any(env.get(name) != value for name, value in before.items()):
+            return subprocess.Popen(command, pass_fds=pass_fds, env=env)
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(lender)
+            told = {"folder": str(Path.cwd()), "environment": env, "modules": command[4:]}
+            socket.send_fds(asking, [b" "], pass_fds)
+            asking.sendall(json.dumps(told).encode())
+        return SimpleNamespace(wait=lambda: None)
+
+    forks.subprocess = SimpleNamespace(Popen=ask)
+    forks.Forks.start = lambda server, *words, **named: server.until_ready(60) and start(server, *words, **named)
+
+
+def _lend(listener: socket.socket, held: connection.Connection) -> None:
+    """Import what jobs import when somebody asks for a server, and fork one for whoever does."""
+    while held not in connection.wait([listener, held]):
+        asking, _ = listener.accept()
+        with asking:
+            for name in OF_JOBS:
+                import_module(name)
+            gc.freeze()
+            own.Process(target=_serve, args=(asking,)).start()
+
+
+def _serve(asking: socket.socket) -> None:
+    descriptor = socket.recv_fds(asking, 1, 1)[1][0]
+    with asking.makefile() as file:
+        asked = json.load(file)
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    sys.path.insert(0, asked["folder"])
+    torch = sys.modules.pop("torch")  # or the numeric path would be one that nobody has chosen
+    forks = import_module("lever_pipe.runtime.forks")
+    sys.modules["torch"] = torch
+    forks.serve(socket.socket(fileno=descriptor), asked["modules"])
