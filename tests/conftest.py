@@ -23,8 +23,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", choices=list(STRATA), help=told)
 
 
+def pytest_collection() -> None:
+    """Search for no garbage while modules are imported and tests made: all of it lasts."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Leave what all modules of tests import out of the search for garbage, which some libraries start at each call."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,7 @@ class Project:
     """A copy of the project in which a test may edit anything."""
 
     folder: Path
-    fresh: bool = False
+    fresh: bool = field(default=False, kw_only=True)
     """Whether its jobs start as a user's do."""
 
     @property

@@ -61,7 +61,9 @@ def run(
         fresh: whether its jobs come as a user's do: fresh processes, and forks of a server of its own.
     """
     package = [(path.stat().st_mtime_ns, str(path)) for path in sorted((folder / "lever_pipe").rglob("*.py"))]
-    as_here = environment.get(THREADS) == os.environ.get(THREADS)  # or libraries would be imported with another number
+    # With another number of threads libraries would have to be imported anew.
+    # Only Linux names sockets without a file.
+    as_here = environment.get(THREADS) == os.environ.get(THREADS) and sys.platform == "linux"
     with tempfile.NamedTemporaryFile() as said:
         commands = _commands(folder, tuple(package))
         lender = _lender()[0] if as_here and not fresh else None
