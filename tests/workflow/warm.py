@@ -84,7 +84,6 @@ def _commands(folder: Path, package: tuple[tuple[int, str], ...]) -> connection.
 
 def _take_commands(commands: connection.Connection, folder: Path) -> None:
     assert not {name for name in sys.modules if name.partition(".")[0] in ("lever_pipe", "torch")}
-    os.chdir(folder)
     sys.path.insert(0, str(folder))
     for name in PLANNING:
         import_module(f"lever_pipe.runtime.{name}")
@@ -95,13 +94,16 @@ def _take_commands(commands: connection.Connection, folder: Path) -> None:
             asked = commands.recv()
         except EOFError:
             return
-        process = own.Process(target=_become, args=asked)
+        process = own.Process(target=_become, args=(folder, *asked))
         process.start()
         process.join()
         commands.send(process.exitcode)
 
 
-def _become(module: str, words: list[str], environment: dict[str, str], log: str, lender: bytes | None) -> None:
+def _become(
+    folder: Path, module: str, words: list[str], environment: dict[str, str], log: str, lender: bytes | None
+) -> None:
+    os.chdir(folder)
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
