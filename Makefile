@@ -46,7 +46,7 @@ test-emulated: setup ## answers and training curves under emulated CPUs (Debian'
 	PYTEST_ADDOPTS=$(call SAMPLED,function) tests/emulated/run.sh Haswell EPYC
 
 test-faults: setup ## jobs and runs killed at random moments, then the bytes compared
-	$(BIN)/pytest -s -m faults $(call SAMPLED,function) tests/faults
+	$(BIN)/pytest -s -m faults $(call SAMPLED,function) tests/faults tests/unit/faults
 
 test-slurm: setup ## the workflow on a SLURM cluster of this machine (Debian; installs its packages as root)
 	SLB_ACCOUNTING=1 tests/slurm/loopback.sh install

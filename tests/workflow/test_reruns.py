@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.unit.faults.private_mounts import privately
 
 from .conftest import Project, begin
 from .counts import (
@@ -38,6 +41,8 @@ from .counts import (
 
 pytestmark = pytest.mark.workflow
 
+FULL = "mount -t tmpfs -o size=4k none /dev/shm && head -c 4096 /dev/zero > /dev/shm/full"
+IS_FULL = "! { echo x > /dev/shm/more; } 2> /dev/null"
 FIRST_RCE = "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors"
 
 
@@ -342,17 +347,21 @@ def test_rescored_rl_data_are_what_the_lvlm_said_before(smoke: Project, tmp_path
     assert generated == imported
 
 
-def test_two_processes_share_a_job(smoke: Project, tmp_path: Path) -> None:
-    shard = "results/smoke/lever/rl_data/shard~0"
-    project = begin(tmp_path, smoke)
-    words = ("--set-resources", "generate_rl_data:processes=2")
-    project.snakemake("--cores", "2", *words, "--", f"{shard}/trajectories.jsonl")
+def test_two_processes_share_a_job_and_need_no_shared_memory(smoke: Project, tmp_path: Path) -> None:
+    """The command that the workflow calls, where /dev/shm is full."""
+    shard, project = "results/smoke/lever/rl_data/shard~0", begin(tmp_path, smoke)
+    project.snakemake("--cores", "2", "--", "results/smoke/lever/rl_data/proposals.jsonl")
+    target = ("--set-resources", "generate_rl_data:processes=2", "--", f"{shard}/trajectories.jsonl")
+    (call,) = re.findall("^Shell command: (.*)$", project.snakemake("--dry-run", "--printshellcmds", *target), re.M)
+    (project.folder / shard).mkdir()
+    done = privately("bash", "-c", f"{FULL} && {IS_FULL} && {call}", folder=project.folder)
+    assert done.returncode == 0, done.stderr + (project.folder / shard / "log.txt").read_text()
     rows, counters = [], []
     for folder in (smoke.folder / shard, project.folder / shard):
-        rows.append([json.loads(line) for line in (folder / "trajectories.jsonl").read_text().splitlines()])
+        rows.append((folder / "trajectories.jsonl").read_bytes())
         counters.append(json.loads((folder / "counters.json").read_text()))
     assert rows[0] == rows[1]
     one, other = counters
     assert one["prompts_distinct"] == other["prompts_distinct"]
     assert one["prompt_tokens"] == other["prompt_tokens"]
-    assert len(list((project.folder / "results/smoke/ledger").glob("*.jsonl"))) == 2
+    assert len(list((project.folder / "results/smoke/ledger").glob("*.jsonl"))) == 2  # both processes answered

@@ -29,11 +29,12 @@ def _prefix() -> tuple[str, ...]:
     return ()
 
 
-def privately(*command: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run a command that may mount; skip the test where this machine lets nobody do that."""
+def privately(*command: str, folder: Path = ROOT, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run a command that may mount in a copy of the project; skip the test where this machine lets nobody do that."""
     if not _prefix():
         pytest.skip("needs leave to mount (root, or user namespaces)")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(UNIT)))}
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": os.pathsep.join((str(folder), str(UNIT)))}
     return subprocess.run(
         [*_prefix(), *command],
         capture_output=True,
@@ -41,7 +42,7 @@ def privately(*command: str, timeout: float = 120) -> subprocess.CompletedProces
         timeout=timeout,
         check=False,
         env=environment,
-        cwd=ROOT,
+        cwd=folder,
     )
 
 

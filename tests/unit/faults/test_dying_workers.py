@@ -17,6 +17,7 @@ from private_mounts import ROOT
 from lever_pipe.base import storage
 from lever_pipe.lvlms.asking.ledger import ROWS_PER_CHUNK
 
+pytestmark = pytest.mark.faults
 BOUND_S = 40  # to end after a death; the launcher looks ten times a second, and tearing down takes seconds
 # Stops one process when its first answers are on disk, so that the others come to where they wait for it.
 STOPPING = """
