@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,9 @@ from .sampling import STRATA, digest_of_code, sample
 # The same examples in every run, and as long as a busy machine needs for them.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
+
+# The interpreter ends as it would, whatever was frozen: some libraries tell of what is never freed.
+atexit.register(gc.unfreeze)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,11 +37,6 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
-
-
-def pytest_sessionfinish() -> None:
-    """Let the interpreter end as it would: some libraries tell of what is never freed."""
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
