@@ -38,11 +38,11 @@ grid: setup ## the grid of selectors, samplers and data sets; the page is result
 	$(BIN)/snakemake --cores $(CORES) --configfile config/grid.yaml
 
 test: setup ## set-up and all tests that need neither GPU nor SLURM
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu and not slurm and not faults"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu and not slurm and not faults and not emulated"
 
 test-all: check test test-emulated test-faults test-slurm ## all checks of this machine, half an hour
 
-test-emulated: setup ## answers and training curves under emulated CPUs (Debian's qemu-user; installs it as root)
+test-emulated: setup ## answers and training curves by other instructions and under emulated CPUs (Debian's qemu-user; installs it as root)
 	PYTEST_ADDOPTS=$(call SAMPLED,function) tests/emulated/run.sh Haswell EPYC
 
 test-faults: setup ## jobs and runs killed at random moments, then the bytes compared

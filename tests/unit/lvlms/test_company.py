@@ -108,6 +108,7 @@ def require_no_company(way: str) -> None:
     assert all(by_parts(size) == together for size in (1, 3, 7))
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("way", ["fastest", "given"])
 def test_so_it_is_with_other_instructions(way: str) -> None:
     """The widest instructions that this machine has, and whatever torch takes by itself."""
