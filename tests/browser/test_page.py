@@ -213,14 +213,20 @@ def test_texts_stand_out_from_their_background(opened: Open, page: str, scheme: 
 
 
 def test_dark_is_dark_and_the_switch_wins(opened: Open) -> None:
+    from selenium.webdriver.support.wait import WebDriverWait
+
     light, dark = picture(opened()).mean(), picture(opened(scheme="dark")).mean()
     assert light > 200
     assert dark < 60
     browser = opened(scheme="dark")
     browser.find_element("id", "theme").click()
     assert picture(browser).mean() == pytest.approx(light, abs=10)
-    browser.refresh()
-    assert picture(browser).mean() == pytest.approx(light, abs=10)  # remembered
+
+    def is_remembered(browser: Any) -> bool:
+        browser.refresh()
+        return bool(picture(browser).mean() == pytest.approx(light, abs=10))
+
+    WebDriverWait(browser, 5).until(is_remembered)  # what a page stores reaches the next one a moment later
     script(browser, "localStorage.clear()")
 
 
