@@ -16,8 +16,8 @@ from lever_pipe.base.provenance import installed_versions
 
 TEMPLATE = Path(__file__).with_name("benchmarks.md.j2")
 GATED = "random"  # the subject whose ratios decide
-GOALS = {"rl_data": 10.0, "evaluation": 5.0}
-GATES = {"rl_data": 8.0, "evaluation": 4.0}  # below the goals, because a busy machine moves ratios
+GOALS = {"rl_data": 20.0, "evaluation": 12.0}
+GATES = {"rl_data": 15.0, "evaluation": 8.0}  # below the goals, because a busy machine moves ratios
 
 
 def gate_faults(comparisons: Sequence[Comparison]) -> list[str]:

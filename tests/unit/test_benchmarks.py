@@ -181,14 +181,14 @@ def timed(comparison: Comparison, ratio: float, name: str = "random") -> Compari
 
 
 def test_gates_hold_for_the_random_model(comparison: Comparison) -> None:
-    gate = {"rl_data": 8, "evaluation": 4}[comparison.workload.name]
+    gate = {"rl_data": 15, "evaluation": 8}[comparison.workload.name]
     assert gate_faults([timed(comparison, gate)]) == []
     (fault,) = gate_faults([timed(comparison, gate - 0.1)])
     assert f"expected the engine at least {gate} times as fast as plain answering; found {gate - 0.1:.2f}" in fault
     assert gate_faults([timed(comparison, 1.0, name="world")]) == []
 
 
-@pytest.mark.parametrize(("ratio", "words", "status"), [(9, [], 0), (3, [], 1), (3, ["--no-gate"], 0)])
+@pytest.mark.parametrize(("ratio", "words", "status"), [(16, [], 0), (3, [], 1), (3, ["--no-gate"], 0)])
 def test_the_status_follows_the_gates(comparison, monkeypatch, tmp_path, ratio, words, status) -> None:
     found = [timed(comparison, ratio), timed(comparison, ratio, name="world")]
     monkeypatch.setattr(answering, "measure", lambda rounds: iter(found))
