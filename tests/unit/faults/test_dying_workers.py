@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
-from answering_job import Job, environment, make_job
+from builders import random_pools
+from on_policy_chain import CODE, LVLM, N_TRAIN, lvlm_config, world
 from private_mounts import ROOT
 
 from lever_pipe.base import storage
+from lever_pipe.base.records import Proposal
+from lever_pipe.experiment.run_card import carry_out
+from lever_pipe.experiment.stage_configs import GenerateRlDataConfig, Runtime
 from lever_pipe.lvlms.asking.ledger import ROWS_PER_CHUNK
+from lever_pipe.stages.generate_rl_data import generate_rl_data
 
 pytestmark = pytest.mark.faults
+N_QUERIES, N_SELECTIONS = 40, 20
 BOUND_S = 40  # to end after a death; the launcher looks ten times a second, and tearing down takes seconds
 # Stops one process when its first answers are on disk, so that the others come to where they wait for it.
 STOPPING = """
@@ -34,10 +45,67 @@ if os.environ.get("RANK") == os.environ.get("STOP_RANK"):
 """
 
 
+@dataclass(frozen=True)
+class Job:
+    """A job whose inputs lie in a folder; several runs of it differ in where their results go."""
+
+    folder: Path
+
+    def files(self, run: str) -> dict[str, Path]:
+        """Return the files of a run by their names in the stage."""
+        inputs = {
+            "proposals": self.folder / "proposals.jsonl",
+            "train_pools": self.folder / "pools.jsonl",
+            "train_examples": self.folder / "world" / "train.jsonl",
+            "train_images": self.folder / "world" / "train_images",
+            "lvlm": LVLM,
+        }
+        out = self.folder / run
+        outputs = {"trajectories": "trajectories.jsonl", "counters": "counters.json", "card": "run.json"}
+        return inputs | {name: out / file for name, file in outputs.items()}
+
+    @property
+    def config(self) -> GenerateRlDataConfig:
+        """Return the identity of all runs."""
+        return GenerateRlDataConfig(lvlm=lvlm_config(), shard=0, n_shards=1, shots=2, diversity_budget=0, seed=0)
+
+    def ledger(self, run: str) -> Path:
+        """Return the folder of a run's answers."""
+        return self.folder / run / "ledger"
+
+    def here(self, run: str) -> bytes:
+        """Run the stage in this process; return the bytes of its trajectories."""
+        files, runtime = self.files(run), Runtime(ledger=str(self.ledger(run)), code=CODE)
+        carry_out(generate_rl_data, **files, config=self.config, runtime=runtime)
+        return files["trajectories"].read_bytes()
+
+    def command(self, run: str) -> list[str]:
+        """Return the command of a run with two processes."""
+        words = [f"{name}={path}" for name, path in self.files(run).items()]
+        spec = json.dumps({"code": CODE, "config": self.config.model_dump(mode="json")})
+        options = ["--spec", spec, "--ledger", str(self.ledger(run)), "--processes", "2"]
+        return [sys.executable, "-m", "lever_pipe", "generate_rl_data", *words, *options]
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """Return a job of more than two chunks of answers for each of two processes."""
-    return make_job(tmp_path_factory.mktemp("job"), n_queries=40, n_selections=20)
+    """Return a job of more than two chunks of answers for each of two processes, with its inputs written."""
+    folder, rng = tmp_path_factory.mktemp("job"), np.random.default_rng(0)
+    pools = random_pools(N_QUERIES, N_TRAIN)
+    drawn = [(pool, rng.permutation(len(pool.candidates))[:2].tolist()) for pool in pools for _ in range(N_SELECTIONS)]
+    proposals = [
+        Proposal(
+            query_id=pool.query_id,
+            pointer=tuple(pointer),
+            pointer_global=tuple(pool.candidates[place] for place in pointer),
+            gen_method="random",
+        )
+        for pool, pointer in drawn
+    ]
+    storage.write_rows(folder / "pools.jsonl", pools)
+    storage.write_rows(folder / "proposals.jsonl", proposals)
+    shutil.copytree(world(), folder / "world")
+    return Job(folder)
 
 
 @contextmanager
@@ -45,9 +113,15 @@ def started(job: Job, run: str, rank: int) -> Iterator[subprocess.Popen[str]]:
     """Run two processes of which one stops in the middle of its wave."""
     place = job.folder / run / "site"
     storage.write_text(place / "sitecustomize.py", STOPPING)
-    values = environment(place, STOP_RANK=str(rank), STOP_IN=str(job.ledger(run)))
+    values = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, (ROOT, place)))}
+    values |= {"STOP_RANK": str(rank), "STOP_IN": str(job.ledger(run))}
     with subprocess.Popen(
-        job.command(run, 2), cwd=ROOT, env=values, stderr=subprocess.PIPE, text=True, start_new_session=True
+        job.command(run),
+        cwd=ROOT,
+        env={**os.environ, **values},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             yield process
