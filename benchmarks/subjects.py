@@ -140,20 +140,20 @@ def world_subject(folder: Path) -> Subject:
 
 def _world_examples(experiment: Experiment, folder: Path) -> tuple[list[Example], list[Example], dict[str, Path]]:
     """Return both splits of the default world, and its image files by digest."""
-    raw = {
-        f"{split}_{kind}": folder / f"{split}_{kind}.json"
-        for split in ("train", "eval")
-        for kind in ("questions", "annotations")
-    }
-    raw |= {f"{split}_images": folder / f"{split}_images" for split in ("train", "eval")}
-    rows = {f"{split}_examples": folder / f"{split}.jsonl" for split in ("train", "eval")}
-    listing, summary = folder / "images.sha256", folder / "summary.json"
-    generate_world(**raw, image_listing=listing, config=plan.stage_config(experiment, "generate_world", {}))  # type: ignore[arg-type]
-    prepared = plan.stage_config(experiment, "prepare_examples", {})
-    prepare_examples(**raw, **rows, image_listing=(listing,), summary=summary, config=prepared)  # type: ignore[arg-type]
-    train, queries = (read_examples(path) for path in rows.values())
-    paths = {e.image_digest: raw["train_images"] / e.image for e in train}
-    return train, queries, paths | {e.image_digest: raw["eval_images"] / e.image for e in queries}
+    rows, paths = list[list[Example]](), dict[str, Path]()
+    for split, name in (("train", "train"), ("eval", "val")):
+        raw = {kind: folder / f"{split}_{kind}" for kind in ("questions", "annotations", "images")}
+        listing, examples = folder / f"{split}.sha256", folder / f"{split}.jsonl"
+        world = plan.stage_config(experiment, "generate_world", {"split": name})
+        generate_world(**raw, image_listing=listing, config=world)  # type: ignore[arg-type]
+        prepare_examples(
+            **raw, image_listing=(listing,), train_examples=(), examples=examples, summary=folder / f"{split}.summary",
+            config=plan.stage_config(experiment, "prepare_examples", {"split": split}),  # type: ignore[arg-type]
+        )  # fmt: skip
+        rows.append(read_examples(examples))
+        paths |= {e.image_digest: raw["images"] / e.image for e in rows[-1]}
+    train, queries = rows
+    return train, queries, paths
 
 
 def save_random_model(folder: Path, words: Sequence[str]) -> None:

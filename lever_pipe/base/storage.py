@@ -236,12 +236,12 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     return arrays
 
 
-def read_embeddings(path: Path, **n_examples: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Return `{split}_image` and `{split}_question` of both splits, float32 [N, D], each row of length 1.
+def read_embeddings(path: Path, n_examples: int | None = None) -> dict[str, np.ndarray[Any, Any]]:
+    """Return `image` and `question` of a split, float32 [N, D], each row of length 1.
 
     Args:
         path: the file.
-        n_examples: N of the splits that are known, as `train=2000`.
+        n_examples: N, where it is known.
 
     Raises:
         RecordError: other arrays, or another number of rows.
@@ -249,11 +249,11 @@ def read_embeddings(path: Path, **n_examples: int) -> dict[str, np.ndarray[Any, 
     import numpy as np
 
     arrays = read_arrays(path)
-    names = {f"{split}_{part}" for split in ("train", "eval") for part in ("image", "question")}
+    names = {"image", "question"}
     faults = [f"the arrays {sorted(arrays)}"] if arrays.keys() != names else []
     widths = {array.shape[1:] for array in arrays.values()}
     for name, array in sorted(arrays.items()):
-        n = n_examples.get(name.partition("_")[0], len(array) if array.ndim else 0)
+        n = n_examples if n_examples is not None else len(arrays.get("image", array)) if array.ndim else 0
         if array.dtype != np.float32 or array.ndim != 2 or len(array) != n or len(widths) > 1:
             faults.append(f"{name} {array.dtype} {list(array.shape)} for {n} examples")
         elif array.size and not np.allclose(np.linalg.norm(array, axis=1), 1, rtol=0, atol=UNIT_TOLERANCE):

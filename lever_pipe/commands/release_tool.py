@@ -120,15 +120,15 @@ def _steps_behind(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
 def _write_selector(folder: Path, own: Told, steps: Sequence[TracedJob], encoder: Path) -> Told:
     """Write all but the card of a policy that selects, and return what the card tells."""
     chosen, asked = _step(steps, "select_demonstrations"), _step(steps, "answer_prompts").made.config["lvlm"]
-    sampled, seen = (steps[chosen.makers[made]] for made in ("eval_pools", "embeddings"))
+    sampled, seen = (steps[chosen.makers[made]] for made in ("eval_pools", "train_embeddings"))
     if (found := contents.model_identity(str(encoder))) != seen.made.config["model_identity"]:
         what = f"encoder.model: expected the model {seen.made.config['model_identity']}, which the policy sees with"
         raise CheckpointError(what, found=f"{found} in {encoder}", do="Name its folder there.")
     _copy(encoder, folder / selectors.ENCODER)
     _copy(chosen.inputs["selector"], folder / selectors.WEIGHTS)
-    _copy(chosen.inputs["embeddings"], folder / selectors.EMBEDDINGS)
-    _copy(seen.inputs["train_examples"], folder / selectors.EXAMPLES)
-    train, queries = (storage.read_examples(seen.inputs[f"{split}_examples"]) for split in ("train", "eval"))
+    _copy(chosen.inputs["train_embeddings"], folder / selectors.EMBEDDINGS)
+    _copy(sampled.inputs["train_examples"], folder / selectors.EXAMPLES)
+    train, queries = (storage.read_examples(sampled.inputs[f"{of}_examples"]) for of in ("train", "query"))
     pools = {row.query_id: row.candidates for row in storage.read_rows(chosen.inputs["eval_pools"], Pool)}
     selections = storage.read_selections(chosen.artefact.paths["selections"])
     for name, of in ((selectors.POOLS, pools), (selectors.SELECTIONS, selections)):

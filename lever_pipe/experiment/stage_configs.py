@@ -16,7 +16,7 @@ from typing import Annotated, Literal, NamedTuple, TypeVar
 from pydantic import Field
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import PolicyRef
+from lever_pipe.base.records import PolicyRef, Split
 from lever_pipe.base.sections import Section, Seed
 from lever_pipe.experiment.config import Distil, Epoch, Grpo, KlBeta, OnPolicy, Rce, Reward, Selector, Sft, Sweep
 from lever_pipe.experiment.data_config import ExampleSettings, Pools, WorldData
@@ -90,6 +90,7 @@ OF_PRESET = "presets.{preset}"
 """A run's hyper-parameters."""
 LVLM = "lvlms.{lvlm.member}"
 SELECTOR = ("lever.networks.{selector.network}", "lever.heads.{selector.head}")
+OfSplit = Annotated[Split, Wildcard("split")]
 OfSeed = Annotated[Seed, Wildcard("seed")]
 OfEpoch = Annotated[Epoch, Wildcard("epoch")]
 Names = tuple[str, ...]
@@ -110,14 +111,19 @@ class LvlmConfig(AnswerSettings):
 OfLvlm = Annotated[LvlmConfig, Planned("lvlm")]
 
 
-@identity_of("generate_world", of="data")
+@identity_of("generate_world")
 class GenerateWorldConfig(Section):
-    world: WorldData
+    """Identity of one split's files; the size of the other split is at its default."""
+
+    split: Annotated[Literal["train", "val"], Wildcard("split")]
+    world: Annotated[WorldData, Planned("world_of_split")]
 
 
-@identity_of("prepare_examples", "lever.datasets.{reader}", of="data")
+@identity_of("prepare_examples", "lever.datasets.{reader}", of=Planned("examples_of_split"))
 class PrepareExamplesConfig(ExampleSettings):
-    """Identity of `prepare_examples`."""
+    """Identity of one split's examples; what only the other split reads is at its default."""
+
+    split: OfSplit
 
 
 @identity_of("embed_examples", "lever.encoders.{member}", of=Planned("encoder"))
@@ -129,6 +135,7 @@ class EmbedExamplesConfig(Section):
 
 @identity_of("sample_pools", "lever.samplers.{pools.sampler}")
 class SamplePoolsConfig(Section):
+    split: OfSplit
     pools: Annotated[Pools, Setting("pools")]
     n_rl_queries: Annotated[int, Setting("rl_data.n_queries")]
     rl_seed: Annotated[Seed, Setting("rl_data.seed")]

@@ -70,9 +70,9 @@ def holds_exact_demonstration(query: Example, candidates: Sequence[Example]) -> 
     )
 
 
-def pool_similarities(pool: Pool, arrays: dict[str, NDArray[np.float32]], *, split: str) -> Similarities:
+def pool_similarities(
+    pool: Pool, train: dict[str, NDArray[np.float32]], queries: dict[str, NDArray[np.float32]]
+) -> Similarities:
     """Return the cosines of a query's image and question with those of its candidates, each `[K]`."""
     rows = np.array(pool.candidates)
-    return {
-        part: arrays[f"train_{part}"][rows] @ arrays[f"{split}_{part}"][pool.query_id] for part in ("image", "question")
-    }
+    return {part: train[part][rows] @ queries[part][pool.query_id] for part in ("image", "question")}

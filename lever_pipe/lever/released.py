@@ -81,8 +81,8 @@ class Policy:
             {row.question_id: row.train_question_ids for row in storage.read_rows(folder / name, OfQuestion)}
             for name in (POOLS, SELECTIONS)
         )
-        arrays = storage.read_embeddings(folder / EMBEDDINGS, train=len(self._train))
-        self._vectors = arrays["train_image"], arrays["train_question"]
+        arrays = storage.read_embeddings(folder / EMBEDDINGS, len(self._train))
+        self._vectors = arrays["image"], arrays["question"]
         self._encoder: Encoder = load_member("lever/encoders", encoder.member).load(model, device="cpu", batch_size=1)
         self._ids: Any = member("lever/networks", TRAIN_IDS) if selector.network == TRAIN_IDS else None
         self._table, weights = self._seen(*self._vectors), folder / WEIGHTS

@@ -186,7 +186,7 @@ def of_selection(card: RunCard, policy: str) -> dict[str, str]:
     return {
         **found,
         "pool": card.inputs["eval_pools"][:DIGEST],
-        "embeddings": card.inputs["embeddings"][:DIGEST],
+        "embeddings": " ".join(card.inputs[f"{split}_embeddings"][:DIGEST] for split in ("train", "eval")),
         "selection_code": card.code,
         **_texts("selection", config),
     }

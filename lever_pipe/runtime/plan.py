@@ -24,7 +24,7 @@ from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment import faults
 from lever_pipe.experiment.config import TRAIN_IDS, ArmSettings, OnPolicy, Reward
-from lever_pipe.experiment.data_config import EncoderSettings
+from lever_pipe.experiment.data_config import EncoderSettings, ExampleSettings, WorldData
 from lever_pipe.experiment.evaluation_config import Emulate
 from lever_pipe.experiment.grid_config import Corner
 from lever_pipe.experiment.lvlm_config import AUTO
@@ -379,6 +379,19 @@ def lvlm_member(experiment: Experiment) -> str:
     return kind if kind in available("lvlms") else "hf"
 
 
+def world_of_split(experiment: Experiment, wildcards: Wildcards) -> WorldData:
+    """Return what makes one split of the embedded world: the evaluation's size changes no train question."""
+    unread = ("n_eval",) if wildcards["split"] == "train" else ("n_train", "near_duplicates")
+    return agent_plan.at_defaults(experiment.data.world, *unread)
+
+
+def examples_of_split(experiment: Experiment, wildcards: Wildcards) -> ExampleSettings:
+    """Return how the examples of one split are made."""
+    settings = ExampleSettings(**experiment.data.model_dump(include=set(ExampleSettings.model_fields)))
+    of_queries = ("n_eval", "eval_subset", "eval_seed", "eval_image_name", "on_split_overlap")
+    return agent_plan.at_defaults(settings, *(of_queries if wildcards["split"] == "train" else ("train_image_name",)))
+
+
 def encoder_of(experiment: Experiment, wildcards: Wildcards) -> EncoderSettings:
     """Return the encoder behind a file of embeddings: that of the pools where they have one of their own."""
     own = experiment.pools.encoder if wildcards.get("embedded") == "pool_embeddings" else None
@@ -497,6 +510,8 @@ def parameters_of(folder: str) -> int:
 
 PLANNED: Mapping[str, Planner] = {
     "most_shots": lambda experiment, _: max(experiment.evaluation.shots),
+    "world_of_split": world_of_split,
+    "examples_of_split": examples_of_split,
     "encoder": encoder_of,
     "encoder_identity": lambda experiment, wildcards: agent_plan.identity_of_model(
         encoder_of(experiment, wildcards).model

@@ -1,4 +1,4 @@
-"""Rule `embed_examples`: unit vectors of every image and question."""
+"""Rule `embed_examples`: unit vectors of every image and question of a split."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ from lever_pipe.lever.encoders.protocol import EncoderMember
 
 def embed_examples(
     *,
-    train_examples: Input,
-    eval_examples: Input,
-    train_images: External,
-    eval_images: External,
+    examples: Input,
+    images: External,
     encoder: External,
     embeddings: Output,
     config: EmbedExamplesConfig,
     runtime: Runtime = Runtime(),
 ) -> dict[str, tuple[int, int]]:
-    """Write `{split}_image` and `{split}_question`, each `[N, D]` float32 with unit rows; return their shapes.
+    """Write `image` and `question`, each `[N, D]` float32 with unit rows; return their shapes.
 
     Raises:
         CheckpointError: the encoder's folder is missing, incomplete or damaged.
@@ -37,12 +35,12 @@ def embed_examples(
     execution.prepare(runtime)
     encoders: EncoderMember = member("lever/encoders", config.member)
     model = encoders.load(encoder, device=runtime.device, batch_size=config.batch_size)
-    arrays = {}
-    for split, path, root in (("train", train_examples, train_images), ("eval", eval_examples, eval_images)):
-        examples = storage.read_examples(path)
-        _require_same_images(examples, root)
-        arrays[f"{split}_image"] = model.images([root / example.image for example in examples])
-        arrays[f"{split}_question"] = model.texts([example.question for example in examples])
+    rows = storage.read_examples(examples)
+    _require_same_images(rows, images)
+    arrays = {
+        "image": model.images([images / example.image for example in rows]),
+        "question": model.texts([example.question for example in rows]),
+    }
     if not all(np.isfinite(array).all() for array in arrays.values()):
         where = f"{encoder}: expected an encoder that gives finite vectors"
         raise CheckpointError(where, found="others", do="Mend its weights or config.json.")

@@ -17,7 +17,8 @@ def emulate_first_items(
     *,
     selector: Input,
     eval_pools: Input,
-    embeddings: Input,
+    train_embeddings: Input,
+    eval_embeddings: Input,
     selections: Output,
     config: EmulateFirstItemsConfig,
     runtime: Runtime = Runtime(),
@@ -28,7 +29,7 @@ def emulate_first_items(
         CheckpointError: the selector has another architecture.
     """
     device, inputs = execution.prepare(runtime), config.selector.inputs
-    train, queries = (read_table(embeddings, split, device, inputs=inputs) for split in ("train", "eval"))
+    train, queries = (read_table(path, device, inputs=inputs) for path in (train_embeddings, eval_embeddings))
     module = load_selector(selector, architecture_of(config.selector, train)).to(device)
     pools = first_items(storage.read_rows(eval_pools, Pool), config.items)
     rows = choose(module, train, queries, pools, config.shots, decode=decode_with_repeats)

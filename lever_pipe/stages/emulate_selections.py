@@ -18,7 +18,8 @@ def emulate_selections(
     *,
     selectors: Inputs,
     eval_pools: Input,
-    embeddings: Input,
+    train_embeddings: Input,
+    eval_embeddings: Input,
     selections: Outputs,
     config: EmulateSelectionsConfig,
     runtime: Runtime = Runtime(),
@@ -30,7 +31,7 @@ def emulate_selections(
     """
     device = execution.prepare(runtime)
     train, queries = (
-        read_table(embeddings, split, device, inputs=config.selector.inputs) for split in ("train", "eval")
+        read_table(path, device, inputs=config.selector.inputs) for path in (train_embeddings, eval_embeddings)
     )
     architecture = architecture_of(config.selector, train)
     pools, decode = storage.read_rows(eval_pools, Pool), greedy

@@ -10,25 +10,13 @@ from lever_pipe.world.data.files import write_raw_files
 
 def generate_world(
     *,
-    train_questions: Output,
-    train_annotations: Output,
-    train_images: Output,
-    eval_questions: Output,
-    eval_annotations: Output,
-    eval_images: Output,
+    questions: Output,
+    annotations: Output,
+    images: Output,
     image_listing: Output,
     config: GenerateWorldConfig,
 ) -> None:
-    """Write both splits of the world that the config names, and the digest of every image; same config, same bytes."""
-    write_raw_files(
-        train_questions=train_questions,
-        train_annotations=train_annotations,
-        train_images=train_images,
-        eval_questions=eval_questions,
-        eval_annotations=eval_annotations,
-        eval_images=eval_images,
-        options=config.world,
-    )
-    images = sorted(path for folder in (train_images, eval_images) for path in folder.iterdir())
-    lines = (f"{storage.digest(path)}  {path.parent.name}/{path.name}\n" for path in images)
+    """Write one split of the world that the config names, and the digest of every image; same config, same bytes."""
+    write_raw_files(config.world, config.split, questions=questions, annotations=annotations, images=images)
+    lines = (f"{storage.digest(path)}  {images.name}/{path.name}\n" for path in sorted(images.iterdir()))
     storage.write_text(image_listing, "".join(lines))

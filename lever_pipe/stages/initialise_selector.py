@@ -61,10 +61,10 @@ def initialise_selector(
 def _fresh(embeddings: Path, selector: Selector, stream: torch.Generator, device: torch.device) -> nn.Module:
     if selector.network == TRAIN_IDS:
         ids = member("lever/networks", TRAIN_IDS)
-        table = read_table(embeddings, "train", device, inputs=ids.INPUTS)
+        table = read_table(embeddings, device, inputs=ids.INPUTS)
         fresh: nn.Module = ids.initialise_train_ids(ids.build_train_ids(ids.ids_architecture(selector, table)), stream)
         return fresh
-    table = read_table(embeddings, "train", device, inputs=selector.inputs)
+    table = read_table(embeddings, device, inputs=selector.inputs)
     return initialise(build_selector(architecture_of(selector, table)), stream)
 
 

@@ -16,7 +16,7 @@ def propose_trajectories(
 ) -> int:
     """Write the proposals of all RL queries and return how many there are."""
     arrays = storage.read_embeddings(embeddings)
-    vectors = fuse(arrays["train_image"], arrays["train_question"])
+    vectors = fuse(arrays["image"], arrays["question"])
     rows: list[Proposal] = []
     for pool in storage.read_rows(train_pools, Pool):
         rows += propose(

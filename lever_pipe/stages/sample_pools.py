@@ -1,4 +1,4 @@
-"""Rule `sample_pools`: the K train examples that every RL query and every evaluation query may choose from."""
+"""Rule `sample_pools`: the K train examples that every RL query, or every evaluation query, may choose from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, PoolError
 from lever_pipe.base.members import member
-from lever_pipe.base.records import Example, ExampleId, Pool, Split
+from lever_pipe.base.records import Example, ExampleId, Pool
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.stage_configs import SamplePoolsConfig
 from lever_pipe.experiment.stage_files import Input, Output
@@ -22,26 +22,26 @@ Arrays = dict[str, NDArray[np.float32]]
 def sample_pools(
     *,
     train_examples: Input,
-    eval_examples: Input,
-    embeddings: Input,
-    train_pools: Output,
-    eval_pools: Output,
+    train_embeddings: Input,
+    query_examples: Input,
+    query_embeddings: Input,
+    pools: Output,
     config: SamplePoolsConfig,
-) -> tuple[int, int]:
-    """Write the pools of the RL queries and of all evaluation queries; return how many there are.
+) -> int:
+    """Write the pools of the RL queries, or of all evaluation queries; return how many there are.
 
     Raises:
         DataError: more RL queries wanted than train examples exist.
         PoolError: a query has fewer than K eligible examples.
     """
-    train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
-    arrays = storage.read_embeddings(embeddings, train=len(train), eval=len(queries))
-    chosen = [train[i] for i in rl_queries(len(train), config.n_rl_queries, config.rl_seed)]
-    rl_rows = build_pools(chosen, "train", train, arrays, config)
-    eval_rows = build_pools(queries, "eval", train, arrays, config)
-    storage.write_rows(train_pools, rl_rows)
-    storage.write_rows(eval_pools, eval_rows)
-    return len(rl_rows), len(eval_rows)
+    train, queries = (storage.read_examples(path) for path in (train_examples, query_examples))
+    arrays = storage.read_embeddings(train_embeddings, len(train))
+    of_queries = storage.read_embeddings(query_embeddings, len(queries))
+    if config.split == "train":
+        queries = [train[i] for i in rl_queries(len(train), config.n_rl_queries, config.rl_seed)]
+    rows = build_pools(queries, of_queries, train, arrays, config)
+    storage.write_rows(pools, rows)
+    return len(rows)
 
 
 def rl_queries(n_train: int, n_queries: int, seed: int) -> list[int]:
@@ -60,9 +60,14 @@ def rl_queries(n_train: int, n_queries: int, seed: int) -> list[int]:
 
 
 def build_pools(
-    queries: Sequence[Example], split: Split, train: Sequence[Example], arrays: Arrays, config: SamplePoolsConfig
+    queries: Sequence[Example],
+    of_queries: Arrays,
+    train: Sequence[Example],
+    arrays: Arrays,
+    config: SamplePoolsConfig,
 ) -> list[Pool]:
     """Return one pool a query: never the query itself and, by default, nothing that shows its image."""
+    split = config.split
     sampler: Sampler = member("lever/samplers", config.pools.sampler)
     images = np.array([example.image_digest for example in train])
     everyone = np.arange(len(train))
@@ -75,8 +80,8 @@ def build_pools(
             allowed &= images != query.image_digest
         view = SamplingView(
             eligible=everyone[allowed],
-            image_similarity=arrays["train_image"] @ arrays[f"{split}_image"][query.example_id],
-            question_similarity=arrays["train_question"] @ arrays[f"{split}_question"][query.example_id],
+            image_similarity=arrays["image"] @ of_queries["image"][query.example_id],
+            question_similarity=arrays["question"] @ of_queries["question"][query.example_id],
         )
         size = config.pools.size
         if len(view.eligible) < size:

@@ -17,7 +17,8 @@ def select_baseline(
     train_examples: Input,
     eval_examples: Input,
     eval_pools: Input,
-    embeddings: Input,
+    train_embeddings: Input,
+    eval_embeddings: Input,
     selections: Output,
     config: SelectBaselineConfig,
 ) -> int:
@@ -29,12 +30,12 @@ def select_baseline(
         UnknownMemberError: no such baseline.
     """
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
-    arrays = storage.read_embeddings(embeddings)
+    vectors = [storage.read_embeddings(path) for path in (train_embeddings, eval_embeddings)]
     rows = []
     for pool in storage.read_rows(eval_pools, Pool):
         query, candidates = queries[pool.query_id], [train[i] for i in pool.candidates]
         offered: Sequence[ExampleId] = pool.candidates
-        similarities = baselines.pool_similarities(pool, arrays, split="eval")
+        similarities = baselines.pool_similarities(pool, *vectors)
         if config.baseline == "zero_shot":
             ranked = []
         elif config.baseline == "oracle":

@@ -18,7 +18,8 @@ def select_demonstrations(
     *,
     selector: Input,
     eval_pools: Input,
-    embeddings: Input,
+    train_embeddings: Input,
+    eval_embeddings: Input,
     selections: Output,
     config: SelectDemonstrationsConfig,
     runtime: Runtime = Runtime(),
@@ -32,7 +33,7 @@ def select_demonstrations(
     device = execution.prepare(runtime)
     ids = member("lever/networks", TRAIN_IDS) if config.selector.network == TRAIN_IDS else None
     inputs = config.selector.inputs if ids is None else ids.INPUTS
-    train, queries = (read_table(embeddings, split, device, inputs=inputs) for split in ("train", "eval"))
+    train, queries = (read_table(path, device, inputs=inputs) for path in (train_embeddings, eval_embeddings))
     pools = storage.read_rows(eval_pools, Pool)
     if ids is not None:
         model = ids.load_train_ids(selector, ids.ids_architecture(config.selector, train)).to(device)

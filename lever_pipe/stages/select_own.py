@@ -27,7 +27,8 @@ def select_own(
     train_examples: Input,
     eval_examples: Input,
     eval_pools: Input,
-    embeddings: Input,
+    train_embeddings: Input,
+    eval_embeddings: Input,
     own_selections: Inputs,
     selections: Output,
     config: SelectOwnConfig,
@@ -48,10 +49,13 @@ def select_own(
         rows = [Selection(query_id=of.example_id, demonstrations=chosen[of.example_id]) for of in queries]
     else:
         policy: PolicyMember = member("lever/policies", config.module)
-        arrays = storage.read_embeddings(embeddings, train=len(train), eval=len(queries))
+        vectors = (
+            storage.read_embeddings(train_embeddings, len(train)),
+            storage.read_embeddings(eval_embeddings, len(queries)),
+        )
         rows = []
         for pool in storage.read_rows(eval_pools, Pool):
-            similar = baselines.pool_similarities(pool, arrays, split="eval")
+            similar = baselines.pool_similarities(pool, *vectors)
             examples = [train[i] for i in pool.candidates]
             choice = Choice(queries[pool.query_id], examples, similar["image"], similar["question"])
             rows.append(_selection(pool, policy.select(choice, config.shots), config))

@@ -172,17 +172,15 @@ def test_a_sampler_is_one_file(beside: Path, tmp_path: Path) -> None:
         configured(pools={"sampler": "mine"})
     path = added(beside, "lever/samplers/mine.py", SAMPLER)
     assert {"mine", "uniform"} <= set(available("lever/samplers"))
-    assert identity_follows(path, "sample_pools", configured(pools={"sampler": "mine"}))
+    assert identity_follows(path, "sample_pools", configured(pools={"sampler": "mine"}), split="eval")
     rows = [example(i) for i in range(6)]
     vectors = np.eye(6, dtype=np.float32)
-    for split in ("train", "eval"):
-        storage.write_rows(tmp_path / f"{split}_examples", rows)
-    names = [f"{split}_{part}" for split in ("train", "eval") for part in ("image", "question")]
-    storage.write_arrays(tmp_path / "embeddings", dict.fromkeys(names, vectors))
-    files = {n: tmp_path / n for n in ("train_examples", "eval_examples", "embeddings", "train_pools", "eval_pools")}
-    config = SamplePoolsConfig(pools=Pools(sampler="mine", size=2), n_rl_queries=3, rl_seed=0)
-    sample_pools(**files, config=config)
-    lines = [json.loads(line) for line in files["eval_pools"].read_text().splitlines()]
+    storage.write_rows(tmp_path / "examples", rows)
+    storage.write_arrays(tmp_path / "embeddings", {"image": vectors, "question": vectors})
+    files = {f"{of}_{kind}": tmp_path / kind for of in ("train", "query") for kind in ("examples", "embeddings")}
+    config = SamplePoolsConfig(split="eval", pools=Pools(sampler="mine", size=2), n_rl_queries=3, rl_seed=0)
+    sample_pools(**files, pools=tmp_path / "pools", config=config)
+    lines = [json.loads(line) for line in (tmp_path / "pools").read_text().splitlines()]
     assert [line["candidates"] for line in lines] == [[4, 5]] * 4 + [[3, 5], [3, 4]]
 
 
@@ -212,16 +210,16 @@ def _group(query: Example, text: str) -> RlGroup:
 
 def test_a_data_set_is_one_file(beside: Path, tmp_path: Path) -> None:
     path = added(beside, "lever/datasets/mine.py", READER)
-    assert identity_follows(path, "prepare_examples", configured(data={"source": "files", "reader": "mine"}))
+    assert identity_follows(
+        path, "prepare_examples", configured(data={"source": "files", "reader": "mine"}), split="train"
+    )
     Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
     row = {"question_id": 0, "image_id": 0, "image": "0.png", "question": "which?", "answers": ["a"]}
-    raw = {}
-    for split, number in (("train", 0), ("eval", 1)):
-        raw[f"{split}_questions"] = tmp_path / f"{split}.json"
-        raw[f"{split}_questions"].write_text(json.dumps([row | {"question_id": number}]))
-        raw |= {f"{split}_annotations": raw[f"{split}_questions"], f"{split}_images": tmp_path}
-    made = {name: tmp_path / name for name in ("train_examples", "eval_examples", "summary")}
+    (tmp_path / "questions").write_text(json.dumps([row | {"question_id": 1}]))
+    raw = {"questions": tmp_path / "questions", "annotations": tmp_path / "questions", "images": tmp_path}
+    made = {name: tmp_path / name for name in ("examples", "summary")}
     config = PrepareExamplesConfig(
+        split="eval",
         reader="mine",
         train_image_name="",
         eval_image_name="",
@@ -230,8 +228,8 @@ def test_a_data_set_is_one_file(beside: Path, tmp_path: Path) -> None:
         on_bad_image="stop",
         on_split_overlap="count",
     )
-    assert prepare_examples(**raw, **made, image_listing=(), config=config) == (1, 1)
-    (read,) = storage.read_examples(made["eval_examples"])
+    assert prepare_examples(**raw, **made, image_listing=(), train_examples=(), config=config) == 1
+    (read,) = storage.read_examples(made["examples"])
     assert (read.question_id, read.image_digest) == (1, hashlib.sha256((tmp_path / "0.png").read_bytes()).hexdigest())
 
 

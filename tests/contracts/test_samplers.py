@@ -52,7 +52,7 @@ def example(example_id: int, image: str) -> Example:
 TRAIN = [example(i, f"image{i // 3}") for i in range(N)]
 EVAL = [example(i, f"other{i}") for i in range(N)]
 IMAGES, QUESTIONS = np.repeat(unit_rows(0, N // 3), 3, axis=0), unit_rows(1, N)
-ARRAYS = {"train_image": IMAGES, "train_question": QUESTIONS, "eval_image": IMAGES, "eval_question": QUESTIONS}
+ARRAYS = {"image": IMAGES, "question": QUESTIONS}
 
 
 def pools(
@@ -60,8 +60,8 @@ def pools(
 ) -> dict[int, list[int]]:
     """Return the pool of each query as the stage draws it."""
     settings = Pools(sampler=name, size=size, exclude_same_image=exclude)
-    config = SamplePoolsConfig(pools=settings, n_rl_queries=N, rl_seed=0)
-    rows = build_pools([(TRAIN if split == "train" else EVAL)[q] for q in queries], split, TRAIN, ARRAYS, config)
+    config = SamplePoolsConfig(split=split, pools=settings, n_rl_queries=N, rl_seed=0)
+    rows = build_pools([(TRAIN if split == "train" else EVAL)[q] for q in queries], ARRAYS, TRAIN, ARRAYS, config)
     return {row.query_id: list(row.candidates) for row in rows}
 
 

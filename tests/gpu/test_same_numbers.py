@@ -13,13 +13,11 @@ from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.runtime import plan
 from lever_pipe.stages.check_world import check_world
-from lever_pipe.stages.generate_world import generate_world
 from lever_pipe.stages.initialise_selector import initialise_selector
-from lever_pipe.stages.prepare_examples import prepare_examples
 from lever_pipe.stages.reward_groups import reward_groups
 from lever_pipe.stages.train_grpo_epoch import train_grpo_epoch
 from lever_pipe.stages.train_rce_epoch import train_rce_epoch
-from tests.unit.builders import training_files
+from tests.unit.builders import prepared, training_files, world_files
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -67,20 +65,14 @@ def test_epochs_on_both_devices(tmp_path: Path) -> None:
 
 
 def test_answers_on_both_devices(tmp_path: Path) -> None:
-    raw = {f"{split}_{kind}": tmp_path / f"{split}_{kind}" for split in ("train", "eval") for kind in RAW_KINDS}
     rows = {f"{split}_examples": tmp_path / f"{split}.jsonl" for split in ("train", "eval")}
-    world = config("generate_world").model_copy(update={"world": EXPERIMENT.data.world.model_copy(update=SMALL)})
-    listing = tmp_path / "images.sha256"
-    generate_world(**raw, image_listing=listing, config=world)
-    prepare_examples(
-        **raw, **rows, image_listing=(listing,), summary=tmp_path / "summary",
-        config=config("prepare_examples").model_copy(update={"n_eval": 100}),
-    )  # fmt: skip
+    raw = world_files(tmp_path, EXPERIMENT.data.world.model_copy(update=SMALL))
+    prepared(tmp_path, raw, EXPERIMENT.data, n_eval=100)
     found = {}
     for device in ("cpu", "cuda"):
         check = tmp_path / f"{device}.json"
         check_world(
-            **rows, train_images=raw["train_images"], eval_images=raw["eval_images"],
+            **rows, train_images=raw["train"]["images"], eval_images=raw["eval"]["images"],
             lvlm=ROOT / EXPERIMENT.lvlm.model, check=check, counters=tmp_path / "counters",
             config=config("check_world"), runtime=Runtime(device=device),
         )  # fmt: skip

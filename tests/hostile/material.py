@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import yaml
+from builders import prepared, world_files
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -24,7 +25,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Example, Pool, Proposal
 from lever_pipe.commands import ledger_tools
-from lever_pipe.experiment.stage_configs import GenerateWorldConfig, ImportRlDataConfig, Runtime
+from lever_pipe.experiment.stage_configs import ImportRlDataConfig, Runtime
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention.sources import json as task_files
 from lever_pipe.intention.sources.protocol import RawFiles
@@ -39,15 +40,11 @@ from lever_pipe.lvlms.asking.ledger import Ledger
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
 from lever_pipe.runtime import plan
-from lever_pipe.stages.generate_world import generate_world
 from lever_pipe.stages.import_rl_data import import_rl_data
-from lever_pipe.stages.prepare_examples import prepare_examples
 
 ROOT = Path(__file__).parents[2]
 SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
 EXPERIMENT = parse_experiment(SHIPPED)
-RAW = {f"{split}_{kind}": f"{split}_{kind}" for split in ("train", "eval") for kind in ("questions", "annotations")}
-FOLDERS = {f"{split}_images": f"{split}_images" for split in ("train", "eval")}
 N_TRAIN, N_EVAL, K = 64, 8, 8
 ARCHITECTURE = Architecture(
     embedding=6, width=8, layers=1, heads=1, dropout=0.0, attention_dropout=0.0, temperature=0.1
@@ -83,11 +80,10 @@ def all_doors(folder: Path) -> dict[str, Door]:
     world = folder / "world"
     world.mkdir()
     small = EXPERIMENT.data.world.model_copy(update={"n_train": N_TRAIN, "n_eval": N_EVAL})
-    raw = {name: world / name for name in RAW | FOLDERS}
-    generate_world(**raw, image_listing=folder / "listing", config=GenerateWorldConfig(world=small))
+    world_files(world, small)
     read_world(world)
     train = storage.read_examples(world / "train.jsonl")
-    for name in ("train.jsonl", "eval.jsonl", "summary"):
+    for name in ("train.jsonl", "eval.jsonl", "train.summary", "eval.summary", "train.sha256", "eval.sha256"):
         (world / name).rename(folder / name)
     makers = {
         "examples": _examples, "rl_data": _rl_data, "lvlm": _lvlm, "clip": _clip, "checkpoint": _checkpoint,
@@ -103,11 +99,10 @@ def all_doors(folder: Path) -> dict[str, Door]:
 
 def read_world(folder: Path, **changed: Any) -> Any:
     """Return the examples of both splits, as the first stage prepares them."""
-    config = plan.stage_config(EXPERIMENT, "prepare_examples", {}).model_copy(update={"n_eval": N_EVAL} | changed)
-    made = {"train_examples": "train.jsonl", "eval_examples": "eval.jsonl", "summary": "summary"}
-    paths = {name: folder / name for name in RAW | FOLDERS} | {name: folder / file for name, file in made.items()}
-    prepare_examples(**paths, image_listing=(), config=config)  # type: ignore[arg-type]
-    splits = (storage.read_examples(paths[f"{split}_examples"]) for split in ("train", "eval"))
+    kinds = ("questions", "annotations", "images")
+    raw = {split: {kind: folder / f"{split}_{kind}" for kind in kinds} for split in ("train", "eval")}
+    prepared(folder, raw, EXPERIMENT.data, **{"n_eval": N_EVAL} | changed)
+    splits = (storage.read_examples(folder / f"{split}.jsonl") for split in raw)
     # A question type is a name of its kind, an image's bytes are another matter than its pixels.
     hidden = {"question_type", "image_digest", "image"}
     return [[example.model_dump(exclude=hidden) for example in split] for split in splits]
@@ -179,18 +174,18 @@ def _lvlm(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], A
 def _clip(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
     for path in (ROOT / EXPERIMENT.encoder.model).iterdir():
         put(place / path.name, path.read_bytes())
-    for split in ("train", "eval"):
-        storage.write_rows(folder / f"few-{split}.jsonl", train[:3])
+    storage.write_rows(folder / "few.jsonl", train[:3])
     root = folder / "world" / "train_images"
 
     def read(copy: Path) -> Any:
         from lever_pipe.stages.embed_examples import embed_examples
 
         config = plan.stage_config(EXPERIMENT, "embed_examples", {})
-        few = {f"{split}_examples": folder / f"few-{split}.jsonl" for split in ("train", "eval")}
-        shown = {f"{split}_images": root for split in ("train", "eval")}
-        embed_examples(**few, **shown, encoder=copy, embeddings=copy / "vectors", config=config, runtime=Runtime())  # type: ignore[arg-type]
-        arrays = storage.read_embeddings(copy / "vectors", train=3, eval=3)
+        embed_examples(
+            examples=folder / "few.jsonl", images=root, encoder=copy, embeddings=copy / "vectors",
+            config=config, runtime=Runtime(),
+        )  # type: ignore[arg-type]  # fmt: skip
+        arrays = storage.read_embeddings(copy / "vectors", 3)
         return {name: array.tobytes() for name, array in arrays.items()}
 
     assert clip.FILES
@@ -219,13 +214,13 @@ def _checkpoint(place: Path, folder: Path, train: list[Example]) -> Callable[[Pa
 def _embeddings(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
     rng = np.random.default_rng(0)
     arrays = {}
-    for name, n in (("train_image", 5), ("train_question", 5), ("eval_image", 3), ("eval_question", 3)):
-        rows = rng.standard_normal((n, 6)).astype(np.float32)
+    for name in ("image", "question"):
+        rows = rng.standard_normal((5, 6)).astype(np.float32)
         arrays[name] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     storage.write_arrays(place / "embeddings.safetensors", arrays)
 
     def read(copy: Path) -> Any:
-        found = storage.read_embeddings(copy / "embeddings.safetensors", train=5, eval=3)
+        found = storage.read_embeddings(copy / "embeddings.safetensors", 5)
         return {name: array.tobytes() for name, array in found.items()}
 
     return read

@@ -14,7 +14,11 @@ import yaml
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Example, ExampleId, Pool, RlGroup, Trajectory
+from lever_pipe.experiment.data_config import ExampleSettings, WorldData
+from lever_pipe.experiment.stage_configs import GenerateWorldConfig, PrepareExamplesConfig
 from lever_pipe.lever.trajectories import make_group
+from lever_pipe.stages.generate_world import generate_world
+from lever_pipe.stages.prepare_examples import prepare_examples
 
 WIDTH = 12  # D of the embeddings below
 POOL = 8  # K of the pools below
@@ -112,20 +116,44 @@ def rl_groups(n_queries: int, n_train: int, *, n_selections: int = 6, seed: int 
     return groups
 
 
-def embedding_arrays(n_train: int, n_eval: int, *, width: int = WIDTH, seed: int = 0) -> dict[str, np.ndarray]:
+def embedding_arrays(n_examples: int, *, width: int = WIDTH, seed: int = 0) -> dict[str, np.ndarray]:
     """Return unit rows under the names that `embed_examples` writes."""
     rng = np.random.default_rng(seed)
-    sizes = {"train_image": n_train, "train_question": n_train, "eval_image": n_eval, "eval_question": n_eval}
     arrays = {}
-    for name, size in sizes.items():
-        rows = rng.standard_normal((size, width)).astype(np.float32)
+    for name in ("image", "question"):
+        rows = rng.standard_normal((n_examples, width)).astype(np.float32)
         arrays[name] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return arrays
 
 
-def training_files(folder: Path, *, n_queries: int = 20, n_train: int = 40, n_eval: int = 5) -> dict[str, Path]:
+def world_files(folder: Path, world: WorldData) -> dict[str, dict[str, Path]]:
+    """Generate a world below a folder; return the raw files of each split under the stages' names."""
+    made = {}
+    for split, name in (("train", "train"), ("eval", "val")):
+        kinds = ("questions", "annotations", "images")
+        raw = {kind: folder / f"{split}_{kind}" for kind in kinds} | {"image_listing": folder / f"{split}.sha256"}
+        generate_world(**raw, config=GenerateWorldConfig(split=name, world=world))  # type: ignore[arg-type]
+        made[split] = raw
+    return made
+
+
+def prepared(folder: Path, raw: dict[str, dict[str, Path]], data: ExampleSettings, **changed: object) -> dict[str, int]:
+    """Prepare both splits of raw files below a folder, `SPLIT.jsonl` and `SPLIT.summary`; return their sizes."""
+    sizes = {}
+    for split, files in raw.items():
+        given = {name: getattr(data, name) for name in ExampleSettings.model_fields}
+        files = {name: (path,) if name == "image_listing" else path for name, path in files.items()}
+        sizes[split] = prepare_examples(
+            **files, train_examples=(folder / "train.jsonl",) if split == "eval" else (),
+            examples=folder / f"{split}.jsonl", summary=folder / f"{split}.summary",
+            config=PrepareExamplesConfig(split=split, **given | changed),
+        )  # type: ignore[arg-type]  # fmt: skip
+    return sizes
+
+
+def training_files(folder: Path, *, n_queries: int = 20, n_train: int = 40) -> dict[str, Path]:
     """Write RL data and embeddings and return their paths under the stages' own names."""
     paths = {"rl_data": folder / "rl_data.jsonl", "embeddings": folder / "embeddings.safetensors"}
     storage.write_rows(paths["rl_data"], rl_groups(n_queries, n_train))
-    storage.write_arrays(paths["embeddings"], embedding_arrays(n_train, n_eval))
+    storage.write_arrays(paths["embeddings"], embedding_arrays(n_train))
     return paths

@@ -38,7 +38,8 @@ LVLM = LvlmConfig(
 
 def card(stage: str, config: Any, **changed: Any) -> RunCard:
     """Return a card whose inputs have digests that begin with their names."""
-    names = ("reference", "groups", "embeddings", "rl_data", "eval_pools", "train_examples", "eval_examples")
+    names = ("reference", "groups", "embeddings", "rl_data", "eval_pools")
+    names += ("train_embeddings", "eval_embeddings", "train_examples", "eval_examples")
     values: dict[str, Any] = {
         "stage": stage,
         "config": config.model_dump(mode="json"),

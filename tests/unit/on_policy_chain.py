@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from builders import shipped, training_files
+from builders import prepared, shipped, training_files, world_files
 from chains import Chain
 
 from lever_pipe.base import storage
@@ -19,17 +19,13 @@ from lever_pipe.base.records import EpochMetrics, StepMetrics
 from lever_pipe.experiment.config import Distil, OnPolicy, Selector
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.experiment.stage_configs import (
-    GenerateWorldConfig,
     LvlmConfig,
-    PrepareExamplesConfig,
     Runtime,
     TrainDistilEpochConfig,
     TrainOnPolicyEpochConfig,
 )
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.runtime import plan
-from lever_pipe.stages.generate_world import generate_world
-from lever_pipe.stages.prepare_examples import prepare_examples
 from lever_pipe.stages.train_distil_epoch import train_distil_epoch
 from lever_pipe.stages.train_on_policy_epoch import train_on_policy_epoch
 
@@ -50,18 +46,8 @@ def world() -> Path:
     """Return the folder of the one world of this test process: `train.jsonl` and the images of its questions."""
     folder = Path(tempfile.mkdtemp(prefix="on-policy-world-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    raw = {f"{split}_{kind}": folder / f"{split}_{kind}" for split in ("train", "eval") for kind in (
-        "questions", "annotations", "images",
-    )}  # fmt: skip
-    data = parse_experiment(shipped()).data
-    config = GenerateWorldConfig(world=WorldData(n_train=N_TRAIN, n_eval=8))
-    listing = folder / "listing"
-    generate_world(**raw, image_listing=listing, config=config)
-    read = {name: getattr(data, name) for name in PrepareExamplesConfig.model_fields if name != "n_eval"}
-    prepare_examples(
-        **raw, train_examples=folder / "train.jsonl", eval_examples=folder / "eval.jsonl", image_listing=(listing,),
-        summary=folder / "summary", config=PrepareExamplesConfig(**read, n_eval=8),
-    )  # fmt: skip
+    world = WorldData(n_train=N_TRAIN, n_eval=8)
+    prepared(folder, world_files(folder, world), parse_experiment(shipped()).data, n_eval=8)
     return folder
 
 

@@ -36,7 +36,7 @@ class SftChain(Chain):
 
     def __post_init__(self) -> None:
         embeddings = self.folder / "embeddings.safetensors"
-        storage.write_arrays(embeddings, embedding_arrays(N_TRAIN, 5))
+        storage.write_arrays(embeddings, embedding_arrays(N_TRAIN))
         save_groups(self.folder / "beams.safetensors", beam_groups())
         self.files = {"groups": self.folder / "beams.safetensors", "embeddings": embeddings}
         self.initialise()

@@ -35,7 +35,7 @@ RESULTS = "results/smoke"
 RCE = f"{RESULTS}/lever/preset~world/rce/seed~0/epoch~2/selector.safetensors"
 INITIAL = f"{RESULTS}/lever/preset~world/init/seed~0/selector.safetensors"
 GRPO = f"{RESULTS}/lever/preset~world/grpo/base~2/beta~0.15/seed~0/epoch~2/selector.safetensors"
-EMBEDDINGS = f"{RESULTS}/lever/embeddings/embeddings.safetensors"
+EMBEDDINGS = f"{RESULTS}/lever/embeddings/train.safetensors"
 BELOW_RCE = GRPO_AND_BELOW | {
     **MARKS,
     **dict.fromkeys(
@@ -157,7 +157,7 @@ class TestCutOff:
     def test_without_a_store_it_stops_there_too(self, smoke: Project) -> None:
         (smoke.folder / Path(RCE).with_name("benchmark.jsonl")).unlink()  # or Snakemake would remove the outputs
         words = ("--config", "store=null", "--forcerun", "prepare_examples")
-        assert run(smoke, *words) == {"prepare_examples": 1}
+        assert run(smoke, *words) == {"prepare_examples": 2}
         assert smoke.planned() == {}
 
     def test_what_somebody_replaced_outlives_a_rerun_above_it(self, smoke: Project) -> None:
@@ -237,8 +237,8 @@ class TestRecords:
             "eval_images": f"./{world}/val2014",
         }
         words = ("--config", "results=results/files", f"data={json.dumps({'source': 'files', 'files': names})}")
-        target = ("--", "results/files/lever/examples/summary.json")
-        assert run(smoke, *words, *target) == {"prepare_examples": 1}
+        target = ("--", "results/files/lever/examples/eval.summary.json")
+        assert run(smoke, *words, *target) == {"prepare_examples": 2}
         assert smoke.planned(*words, *target) == {}
 
     def test_an_unreadable_card_is_made_again(self, smoke: Project) -> None:
@@ -259,6 +259,16 @@ class TestRecords:
                 "measure_pools": 1, **REPORT,
             },
             id="a shot more trains nothing",
+        ),
+        pytest.param(
+            "config/smoke.yaml", "n_eval: 40", "n_eval: 41",
+            {
+                **dict.fromkeys(("generate_world", "prepare_examples", "embed_examples", "sample_pools"), 1),
+                "check_world": 1, "select_demonstrations": SEED_SCORES, "select_baseline": BASELINES,
+                "emulate_selections": ARMS, "answer_prompts": 3, "score_answers": SEED_SCORES + BASELINES,
+                "score_emulation": 1, "measure_pools": 1, **REPORT,
+            },
+            id="another number of evaluated questions trains nothing",
         ),
         pytest.param(
             "config/smoke.yaml", "samples: [20, 40]", "samples: [20, 30, 40]",
@@ -328,7 +338,7 @@ class TestStore:
         assert card["paths"]["selector"] == GRPO
 
     def test_one_line_switches_it_off(self, project: Project) -> None:
-        target = f"{RESULTS}/lever/examples/summary.json"
+        target = f"{RESULTS}/lever/examples/eval.summary.json"
         project.snakemake("--cores", "2", "--config", "store=null", "--", target)
         assert not (project.folder / ".lever_pipe").exists()
 
@@ -349,7 +359,7 @@ OWN_RULES = f"""
 rule own:
     input:
         "in.txt",
-        "{RESULTS}/lever/pools/run.json",
+        "{RESULTS}/lever/pools/train.run.json",
     output:
         "own.txt",
     params:

@@ -49,7 +49,8 @@ def test_a_sampler_more_makes_its_own_corners_alone(grid: Project) -> None:
     """In two data sets: pools, RL data, a selector, two baselines, a transferred one; embeddings are there."""
     with grid.edited(CONFIG, "samplers: [uniform]", "samplers: [uniform, mixture]"):
         assert grid.planned() == {
-            **dict.fromkeys(("sample_pools", "propose_trajectories", "generate_rl_data", "merge_rl_data"), 2),
+            "sample_pools": 4,
+            **dict.fromkeys(("propose_trajectories", "generate_rl_data", "merge_rl_data"), 2),
             **dict.fromkeys(("reward_groups", "initialise_selector", "train_rce_epoch"), 2),
             "select_demonstrations": 4,
             "select_baseline": 4,
@@ -78,7 +79,7 @@ def test_a_preset_more_trains_its_own_selectors_alone(grid: Project) -> None:
 def test_an_edit_of_a_data_set_leaves_the_other(grid: Project) -> None:
     with grid.edited(CONFIG, "mapping_seed: 9", "mapping_seed: 10"):
         planned = grid.planned()
-        assert (planned["generate_world"], planned["prepare_examples"], planned["train_rce_epoch"]) == (1, 1, 1)
+        assert (planned["generate_world"], planned["prepare_examples"], planned["train_rce_epoch"]) == (2, 2, 1)
 
 
 def test_a_selector_of_ones_own_stands_beside_the_others(grid: Project) -> None:

@@ -20,4 +20,8 @@ def test_a_results_folder_named_like_a_command_only_gets_results(project: Projec
     done = project.call("--cores", "1", "--configfile", str(hostile), "--until", "generate_world")
     assert done.returncode == 0, done.stdout[-3000:]
     assert {path.name for path in project.folder.iterdir()} - before == {NAME, ".snakemake"}
-    assert {path.name for path in (project.folder / NAME / "world").iterdir()} >= {"log.txt", "run.json", "train2014"}
+    assert {path.name for path in (project.folder / NAME / "world").iterdir()} >= {
+        "train.log.txt",
+        "train.run.json",
+        "train2014",
+    }

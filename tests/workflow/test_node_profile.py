@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .conftest import Project
 
-TARGETS = [f"results/smoke/lever/{name}" for name in ("examples/train.jsonl", "embeddings/embeddings.safetensors")]
+TARGETS = [f"results/smoke/lever/{name}" for name in ("examples/train.jsonl", "embeddings/train.safetensors")]
 
 
 def test_the_profile_of_a_node_makes_the_same_bytes(project: Project) -> None:

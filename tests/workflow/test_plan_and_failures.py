@@ -17,7 +17,7 @@ from . import warm
 from .conftest import JOB_COUNT, Project
 
 SMOKE = ("--configfile", "config/smoke.yaml")
-WORLD, EXAMPLES = "results/smoke/world/run.json", "results/smoke/lever/examples/run.json"
+WORLD, EXAMPLES = "results/smoke/world/train.run.json", "results/smoke/lever/examples/train.run.json"
 # Jobs that do not need each other, one that needs a failing one, and one that fails once only.
 JOBS = """
 from pathlib import Path
@@ -123,15 +123,15 @@ def test_the_workflow_ends_with_the_table(project: Project) -> None:
     """A stage that raises fails at each attempt; the job that needs it remains."""
     stage = project.folder / "lever_pipe/stages/prepare_examples.py"
     text = stage.read_text()
-    begins = "\n    train, queries = "
+    begins = "\n    found = "
     assert text.count(begins) == 1
     stage.write_text(text.replace(begins, f'\n    raise ValueError("no such question"){begins}'))
     words = ["--cores", "2", "--retries", "1", "--keep-going", "--quiet", "all"]
-    done = project.call(*SMOKE, *words, "--", "results/smoke/lever/embeddings/run.json")
+    done = project.call(*SMOKE, *words, "--", "results/smoke/lever/embeddings/train.run.json")
     assert done.returncode == 1
     with (project.folder / "results/smoke/failed_jobs.csv").open(newline="") as handle:
         (row,) = csv.DictReader(handle)
-    log = "results/smoke/lever/examples/log.txt"
+    log = "results/smoke/lever/examples/train.log.txt"
     assert (row["rule"], row["attempts"], row["log"]) == ("prepare_examples", "2", log)
     assert row["reason"] == "ValueError: no such question"
     assert "\n1 job finished.\n1 job not run: embed_examples 1\n" in done.stdout

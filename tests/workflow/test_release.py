@@ -207,7 +207,7 @@ def test_every_selector_chooses_as_the_stage_that_selects(smoke: Project, folder
     steps = {"steps": 2} if values.get("head") in STEPS else {}
     config = SelectDemonstrationsConfig(selector=Selector(**{"width": 32} | steps | values), shots=2)
     initialise_selector(
-        embeddings=study / "embeddings/embeddings.safetensors",
+        embeddings=study / "embeddings/train.safetensors",
         start=(),
         selector=folder / "model.safetensors",
         optimiser=folder / "optimiser.safetensors",
@@ -218,7 +218,8 @@ def test_every_selector_chooses_as_the_stage_that_selects(smoke: Project, folder
     select_demonstrations(
         selector=folder / "model.safetensors",
         eval_pools=study / "pools/eval.jsonl",
-        embeddings=study / "embeddings/embeddings.safetensors",
+        train_embeddings=study / "embeddings/train.safetensors",
+        eval_embeddings=study / "embeddings/eval.safetensors",
         selections=folder / "chosen.jsonl",
         config=config,
     )

@@ -175,7 +175,7 @@ def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
     """All at once: times of files, how jobs are run and reached, a remark, a member and a preset that nobody names."""
     touched = (
         "world/mscoco_val2014_annotations.json",
-        "lever/embeddings/embeddings.safetensors",
+        "lever/embeddings/train.safetensors",
         "lever/rl_data/rl_data_k64_v3.jsonl",
         "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors",
         "lever/preset~world/rce/seed~0/epoch~2/optimiser.safetensors",
@@ -247,7 +247,7 @@ def test_a_changed_sign_in_the_kl_retrains_grpo_but_not_rce(smoke: Project) -> N
 
 
 def test_other_pixels_rerun_what_read_them(smoke: Project) -> None:
-    listing = smoke.folder / "results/smoke/world/images.sha256"
+    listing = smoke.folder / "results/smoke/world/val.sha256"
     content, stat = listing.read_text(), listing.stat()
     listing.write_text(content.replace("0", "1", 1))
     try:
@@ -287,7 +287,7 @@ def test_the_prompt_answers_everything_again(smoke: Project) -> None:
 def test_another_seed_of_the_world_reruns_all_but_nothing_twice(smoke: Project) -> None:
     with smoke.edited("config/smoke.yaml", "n_eval: 40}", "n_eval: 40, seed: 5}"):
         planned = smoke.planned()
-    assert planned["generate_world"] == 1
+    assert planned["generate_world"] == 2
     assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
 
 

@@ -109,6 +109,7 @@ wildcard_constraints:
     own="[A-Za-z0-9_]+",
     raw="world|grid/data~[A-Za-z0-9_]+/world",
     embedded="(pool_)?embeddings",
+    split="train|eval|val",
     batch="baseline|own|transfer|first_items|emulation|preset~[^/]+/seed~[0-9]+",
 
 
@@ -165,26 +166,34 @@ def call(stage, external={}, *options, shared=False):
     return {"spec": spec, "call": words_for_several if shared else words}
 
 
-def raw_file(name):
-    """Return the function that names a raw file, or a folder of images, of a job's data set."""
+def of_split(pattern, split):
+    """Return the path of one split."""
+    return pattern.replace("{split}", split)
+
+
+def raw_file(kind, split=None):
+    """Return the function that names a raw file, or a folder of images, of a job's data set: of its split or this."""
 
     def of(wildcards):
-        data = grid_plan.at(EXPERIMENT, wildcards).data
+        data, own = grid_plan.at(EXPERIMENT, wildcards).data, split or wildcards["split"]
         if data.source == "files":
-            return getattr(data.files, name)
-        return GENERATED[name].format(raw=grid_plan.raw_of(wildcards))
+            return getattr(data.files, f"{own}_{kind}")
+        return GENERATED[kind].format(raw=grid_plan.raw_of(wildcards), split=SPLITS[own])
 
     return of
 
 
 def listing_of_images(wildcards):
     """Return the digests of generated images: a trigger that image folders themselves cannot be."""
-    data = grid_plan.at(EXPERIMENT, wildcards).data
-    return (
-        [LISTING.format(raw=grid_plan.raw_of(wildcards))]
-        if data.source == "world"
-        else []
-    )
+    if grid_plan.at(EXPERIMENT, wildcards).data.source != "world":
+        return []
+    return [LISTING.format(raw=grid_plan.raw_of(wildcards), split=SPLITS[wildcards.split])]
+
+
+def train_examples_beside(wildcards):
+    """Return the examples that evaluation questions are held against; none for the train split."""
+    train = EXAMPLES["train_examples"].format(data=wildcards.data)
+    return [] if wildcards.split == "train" else [train]
 
 
 def encoder_of(wildcards):

@@ -1,8 +1,8 @@
 use rule stage as emulate_first_items with:
     input:
+        **EMBEDDINGS,
         selector=f"{CORNER}/{{trained}}/selector.safetensors",
         eval_pools=POOLS["eval_pools"],
-        embeddings=EMBEDDINGS,
     output:
         selections=f"{CORNER}/items~{{offered}}/{{trained}}/selections.jsonl",
         card=f"{CORNER}/items~{{offered}}/{{trained}}/selections.run.json",
@@ -28,7 +28,7 @@ if EMULATE:
     use rule stage as emulate_grpo_epoch with:
         input:
             groups=GROUPS,
-            embeddings=in_documents(EMBEDDINGS),
+            embeddings=in_documents(TRAIN_EMBEDDINGS),
             start=before(NOISY, RIGHT_BASE, "selector.safetensors"),
             start_optimiser=before(NOISY, RIGHT_BASE, "optimiser.safetensors"),
             reference=f"{RIGHT_BASE}/selector.safetensors",
@@ -48,7 +48,7 @@ if EMULATE:
     use rule stage as emulate_untouched with:
         input:
             groups=GROUPS,
-            embeddings=in_documents(EMBEDDINGS),
+            embeddings=in_documents(TRAIN_EMBEDDINGS),
             reference=in_documents(f"{RCE}/selector.safetensors").format(
                 preset=EMULATE.preset,
                 seed=EMULATE.seed,
@@ -66,9 +66,9 @@ if EMULATE:
 
     use rule stage as emulate_selections with:
         input:
+            **{name: in_documents(path) for name, path in EMBEDDINGS.items()},
             selectors=selectors_of_arm,
             eval_pools=in_documents(POOLS["eval_pools"]),
-            embeddings=in_documents(EMBEDDINGS),
         output:
             selections=[
                 f"{EMULATION}/{{arm}}/{policy}/selections.jsonl" for policy in OF_ARM

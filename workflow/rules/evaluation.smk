@@ -7,9 +7,9 @@ ANSWERS = f"{CORNER}/answers/{{batch}}/policies"
 
 use rule stage as select_demonstrations with:
     input:
+        **EMBEDDINGS,
         selector=selector_to_evaluate,
         eval_pools=POOLS["eval_pools"],
-        embeddings=EMBEDDINGS,
     output:
         selections=f"{CORNER}/{{selected}}/selections.jsonl",
         card=f"{CORNER}/{{selected}}/selections.run.json",
@@ -24,8 +24,8 @@ use rule stage as select_demonstrations with:
 use rule stage as select_baseline with:
     input:
         **EXAMPLES,
+        **EMBEDDINGS,
         eval_pools=POOLS["eval_pools"],
-        embeddings=EMBEDDINGS,
     output:
         selections=f"{CORNER}/baseline/{{baseline}}/selections.jsonl",
         card=f"{CORNER}/baseline/{{baseline}}/selections.run.json",
@@ -40,8 +40,8 @@ use rule stage as select_baseline with:
 use rule stage as select_own with:
     input:
         **EXAMPLES,
+        **EMBEDDINGS,
         eval_pools=POOLS["eval_pools"],
-        embeddings=EMBEDDINGS,
         own_selections=own_selections,
     output:
         selections=f"{CORNER}/own/{{own}}/selections.jsonl",

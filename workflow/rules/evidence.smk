@@ -18,7 +18,11 @@ use rule stage as collect_evidence with:
         rewards=of_lever("rewards.csv"),
         rl_data=of_lever("rl_data.csv"),
         pools=of_study("lever", f"{LEVER}/pools/bound.json"),
-        examples=of_study("lever", in_documents(EXAMPLES_SUMMARY)),
+        examples=[
+            path
+            for split in SPLITS
+            for path in of_study("lever", in_documents(of_split(EXAMPLES_SUMMARY, split)))
+        ],
         world=WORLD_CHECK if "lever" in EXPERIMENT.studies else [],
         counters=COUNTERS if "lever" in EXPERIMENT.studies else [],
         emulated=(

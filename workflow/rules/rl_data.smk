@@ -16,7 +16,7 @@ AS_IMPORTED = f"{CORNER}/rl_data/{'imported.' if EXPERIMENT.rl_data.rescore else
 use rule stage as propose_trajectories with:
     input:
         train_pools=POOLS["train_pools"],
-        embeddings=EMBEDDINGS,
+        embeddings=TRAIN_EMBEDDINGS,
     output:
         proposals=f"{CORNER}/rl_data/proposals.jsonl",
         card=f"{CORNER}/rl_data/proposals.run.json",

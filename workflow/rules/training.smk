@@ -15,7 +15,7 @@ use rule stage as reward_groups with:
 
 use rule stage as initialise_selector with:
     input:
-        embeddings=EMBEDDINGS,
+        embeddings=TRAIN_EMBEDDINGS,
         start=start_of_selector,
     output:
         selector=f"{INIT}/selector.safetensors",
@@ -34,7 +34,7 @@ use rule stage as initialise_selector with:
 use rule stage as train_sft_epoch with:
     input:
         groups=f"{BEAMS}/groups.safetensors",
-        embeddings=EMBEDDINGS,
+        embeddings=TRAIN_EMBEDDINGS,
         start=before(SFT, INIT, "selector.safetensors"),
         start_optimiser=before(SFT, INIT, "optimiser.safetensors"),
     output:
@@ -54,7 +54,7 @@ use rule stage as train_sft_epoch with:
 use rule stage as train_rce_epoch with:
     input:
         groups=f"{CORNER}/preset~{{preset}}/groups.safetensors",
-        embeddings=EMBEDDINGS,
+        embeddings=TRAIN_EMBEDDINGS,
         start=before_rce("selector.safetensors"),
         start_optimiser=before_rce("optimiser.safetensors"),
     output:
@@ -74,7 +74,7 @@ use rule stage as train_rce_epoch with:
 use rule stage as train_grpo_epoch with:
     input:
         groups=groups_of_grpo,
-        embeddings=EMBEDDINGS,
+        embeddings=TRAIN_EMBEDDINGS,
         start=before(GRPO, BASE, "selector.safetensors"),
         start_optimiser=before(GRPO, BASE, "optimiser.safetensors"),
         reference=f"{BASE}/selector.safetensors",
@@ -95,7 +95,7 @@ use rule stage as train_grpo_epoch with:
 use rule stage as train_on_policy_epoch with:
     input:
         groups=f"{CORNER}/preset~{{preset}}/groups.safetensors",
-        embeddings=EMBEDDINGS,
+        embeddings=TRAIN_EMBEDDINGS,
         train_examples=EXAMPLES["train_examples"],
         start=before(ON_POLICY, BASE, "selector.safetensors"),
         start_optimiser=before(ON_POLICY, BASE, "optimiser.safetensors"),
@@ -123,7 +123,7 @@ use rule stage as train_on_policy_epoch with:
 use rule stage as train_distil_epoch with:
     input:
         groups=f"{CORNER}/preset~{{preset}}/groups.safetensors",
-        embeddings=EMBEDDINGS,
+        embeddings=TRAIN_EMBEDDINGS,
         train_examples=EXAMPLES["train_examples"],
         start=before(DISTIL, BASE, "selector.safetensors"),
         start_optimiser=before(DISTIL, BASE, "optimiser.safetensors"),
@@ -144,7 +144,7 @@ use rule stage as train_distil_epoch with:
 use rule stage as train_continued_epoch with:
     input:
         groups=groups_of_grpo,
-        embeddings=EMBEDDINGS,
+        embeddings=TRAIN_EMBEDDINGS,
         start=before(CONTINUED, BASE, "selector.safetensors"),
         start_optimiser=before(CONTINUED, BASE, "optimiser.safetensors"),
     output:

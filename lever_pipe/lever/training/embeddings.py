@@ -106,14 +106,14 @@ def scores_of(module: PointerSelector, encoded: Encoded, groups: Groups, *, may_
     return module.following(encoded, groups.selections, may_stop=may_stop)
 
 
-def read_table(embeddings: Path, split: str, device: torch.device, *, inputs: str = "fused") -> EmbeddingTable:
+def read_table(embeddings: Path, device: torch.device, *, inputs: str = "fused") -> EmbeddingTable:
     """Return what the selector sees of a split, `[N, D]`; `inputs` is a key of `selector.features.INPUTS`.
 
     Raises:
         RecordError: a missing or damaged file, or other arrays.
     """
     arrays = storage.read_embeddings(embeddings)
-    seen = INPUTS[inputs](arrays[f"{split}_image"], arrays[f"{split}_question"])
+    seen = INPUTS[inputs](arrays["image"], arrays["question"])
     return EmbeddingTable(torch.from_numpy(seen).to(device))
 
 

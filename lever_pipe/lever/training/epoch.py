@@ -40,7 +40,7 @@ def read_training_inputs(
         RecordError: a missing or damaged file, or no query for one of the two parts.
     """
     train, validation = split_groups(load_groups(groups).to(device), train_share)
-    return TrainingInputs(read_table(embeddings, "train", device, inputs=inputs), train, validation)
+    return TrainingInputs(read_table(embeddings, device, inputs=inputs), train, validation)
 
 
 class EpochFiles(NamedTuple):

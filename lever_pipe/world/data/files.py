@@ -95,28 +95,14 @@ def _write_images(folder: Path, pictures: list[Picture], options: WorldData, spl
         image.save(folder / image_name(split, picture.image_id))
 
 
-def write_raw_files(
-    *,
-    train_questions: Path,
-    train_annotations: Path,
-    train_images: Path,
-    eval_questions: Path,
-    eval_annotations: Path,
-    eval_images: Path,
-    options: WorldData,
-) -> None:
-    """Write questions, annotations and image folders of both splits of one world.
+def write_raw_files(options: WorldData, split: Split, *, questions: Path, annotations: Path, images: Path) -> None:
+    """Write questions, annotations and image folder of one split of a world.
 
-    The same options give the same bytes (for one version of Pillow). A file or folder appears
-    under its name only when it is complete.
+    The same options give the same bytes (for one version of Pillow), and the size of the other split is none of them.
+    A file or folder appears under its name only when it is complete.
     """
-    targets: tuple[tuple[Split, Path, Path, Path], ...] = (
-        ("train", train_questions, train_annotations, train_images),
-        ("val", eval_questions, eval_annotations, eval_images),
-    )
-    for split, questions_path, annotations_path, images_path in targets:
-        pictures = draw_split(options, split)
-        questions, annotations = build_documents(pictures, split, options)
-        write_folder(images_path, partial(_write_images, pictures=pictures, options=options, split=split))
-        write_json(questions_path, questions)
-        write_json(annotations_path, annotations)
+    pictures = draw_split(options, split)
+    asked, annotated = build_documents(pictures, split, options)
+    write_folder(images, partial(_write_images, pictures=pictures, options=options, split=split))
+    write_json(questions, asked)
+    write_json(annotations, annotated)

@@ -38,7 +38,7 @@ def fault(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 @pytest.mark.parametrize("wrap", [False, True], ids=["config alone", "spec of the workflow"])
 def test_a_stage_runs_as_the_workflow_calls_it(tmp_path: Path, wrap: bool) -> None:
-    storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4, 2))
+    storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4))
     spec = json.dumps({"code": "x", "config": json.loads(SPEC)}) if wrap else SPEC
     assert main(["initialise_selector", *words(tmp_path), "--spec", spec]) == 0
     row = storage.read_row(tmp_path / "metrics", EpochMetrics)
@@ -64,7 +64,7 @@ def test_missing_unknown_and_repeated_files_are_named(tmp_path: Path, capsys: py
 
 def test_a_path_may_hold_an_equals_sign(tmp_path: Path) -> None:
     folder = tmp_path / "a=b"
-    storage.write_arrays(folder / "embeddings", embedding_arrays(4, 2))
+    storage.write_arrays(folder / "embeddings", embedding_arrays(4))
     assert main(["initialise_selector", *words(folder), "--spec", SPEC]) == 0
 
 
@@ -91,7 +91,7 @@ def test_a_fault_inside_a_stage_is_one_line(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_stage_that_fails_leaves_no_card_beside_files_of_two_calls(tmp_path: Path) -> None:
-    storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4, 2))
+    storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4))
     call = ["initialise_selector", *words(tmp_path), "--spec", SPEC]
     assert main(call) == 0
     assert main([*call, "colour=x"]) == 2
@@ -102,7 +102,7 @@ def test_a_stage_that_fails_leaves_no_card_beside_files_of_two_calls(tmp_path: P
 
 
 def test_a_ledger_that_cannot_be_written_is_refused_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4, 2))
+    storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4))
     (tmp_path / "ledger").touch()
     text = fault(
         capsys, "initialise_selector", *words(tmp_path), "--spec", SPEC, "--ledger", str(tmp_path / "ledger/0")

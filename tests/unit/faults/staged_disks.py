@@ -193,7 +193,7 @@ def _call(folder: Path, where: Path | None = None) -> tuple[int, str]:
 def stage(folder: Path) -> Found:
     """Fill the disk while a stage computes: it finds room at its start and none at its end."""
     disk = mount(folder)
-    storage.write_arrays(disk / "embeddings", embedding_arrays(4, 2))
+    storage.write_arrays(disk / "embeddings", embedding_arrays(4))
     before = names(disk)
     write, ballast = storage.write_row, []
 
@@ -239,7 +239,7 @@ def read_only(folder: Path) -> Found:
 
 def read_only_stage(folder: Path) -> Found:
     disk = mount(folder)
-    storage.write_arrays(disk / "embeddings", embedding_arrays(4, 2))
+    storage.write_arrays(disk / "embeddings", embedding_arrays(4))
     status, said = _call(_remounted(disk))
     return {"message": said, "status": [status], "after": names(disk)}
 
@@ -248,7 +248,7 @@ def read_only_beside(folder: Path) -> Found:
     """The card can be written, and the file before it cannot: nothing is computed first."""
     folder.mkdir()
     disk = mount(folder / "disk")
-    storage.write_arrays(folder / "embeddings", embedding_arrays(4, 2))
+    storage.write_arrays(folder / "embeddings", embedding_arrays(4))
     _remounted(disk)
     good = [f"{name}={folder / name}" for name in ("embeddings", "optimiser", "metrics", "card")]
     said = StringIO()
@@ -310,7 +310,7 @@ def long_name(folder: Path) -> Found:
 
 def permission(folder: Path) -> Found:
     folder.mkdir()
-    storage.write_arrays(folder / "embeddings", embedding_arrays(4, 2))
+    storage.write_arrays(folder / "embeddings", embedding_arrays(4))
     folder.chmod(0o555)
     for path in (folder, *folder.parents):
         path.chmod(path.stat().st_mode | 0o055) if path.owner() == "root" and path != Path("/") else None

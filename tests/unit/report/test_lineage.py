@@ -94,8 +94,8 @@ def test_code_and_inputs_are_in_a_field(name: str) -> None:
         "sft": ("groups", "embeddings"),
         "continued": ("groups", "embeddings"),
         "reward": ("rl_data",),
-        "selection": ("eval_pools", "embeddings"),
-        "baseline": ("eval_pools", "embeddings"),
+        "selection": ("eval_pools", "train_embeddings", "eval_embeddings"),
+        "baseline": ("eval_pools", "train_embeddings", "eval_embeddings"),
         "answers": ("train_examples",),
         "scores": ("eval_examples",),
     }

@@ -110,8 +110,8 @@ def test_an_exclusion_removes_its_cells_alone_with_their_transfers() -> None:
 @pytest.mark.parametrize(
     ("stage", "others", "axes"),
     [
-        ("prepare_examples", {}, {"data"}),
-        ("sample_pools", {}, {"sampler"}),
+        ("prepare_examples", {"split": "eval"}, {"data"}),
+        ("sample_pools", {"split": "eval"}, {"sampler"}),
         ("answer_prompts", {"batch": "baseline"}, {"lvlm"}),
         ("train_rce_epoch", {"preset": "world", "seed": "0", "epoch": "1"}, set()),
         ("select_baseline", {"baseline": "oracle"}, set()),
@@ -133,7 +133,7 @@ def test_an_identity_holds_what_its_job_reads(stage: str, others: dict[str, str]
 def test_a_value_more_leaves_every_other_cell_as_it_is() -> None:
     more = experiment(samplers=["uniform", "mixture", "text_similarity"])
     corner = Corner("world", "uniform", "world")
-    for stage, others in (("sample_pools", {}), ("answer_prompts", {"batch": "baseline"})):
+    for stage, others in (("sample_pools", {"split": "eval"}), ("answer_prompts", {"batch": "baseline"})):
         assert spec(experiment(), stage, corner, **others) == spec(more, stage, corner, **others)
     kept = set(map(str, plan.evaluated_cells(experiment())))
     assert kept < set(map(str, plan.evaluated_cells(more)))
@@ -143,7 +143,11 @@ def test_the_documents_study_knows_nothing_of_the_grid() -> None:
     plain = parse_experiment(shipped())
     with_grid = parse_experiment({**shipped(), "studies": ["lever", "grid"], "grid": GRID})
     assert plan.evaluated(plain) == plan.evaluated(with_grid)
-    for stage, others in (("sample_pools", {}), ("answer_prompts", {"batch": "baseline"}), ("generate_world", {})):
+    for stage, others in (
+        ("sample_pools", {"split": "eval"}),
+        ("answer_prompts", {"batch": "baseline"}),
+        ("generate_world", {"split": "val"}),
+    ):
         wildcards = {**grid_plan.DOCUMENTS, "raw": "world", **others}
         assert plan.spec_of(plain, stage, wildcards) == plan.spec_of(with_grid, stage, wildcards)
 
@@ -155,7 +159,8 @@ def test_two_ways_of_making_rl_data_differ_in_what_reads_them_alone() -> None:
     assert own is not None
     assert (own.n_beams, own.n_queries) == (1, given.rl_data.n_queries)
     corners = [Corner(name, "uniform", "world") for name in ("world", "balanced")]
-    stages = {"prepare_examples": {}, "sample_pools": {}, "propose_trajectories": {}, "merge_rl_data": {}}
+    split = {"split": "train"}
+    stages = {"prepare_examples": split, "sample_pools": split, "propose_trajectories": {}, "merge_rl_data": {}}
     same = {stage: len({str(spec(given, stage, corner, **of)) for corner in corners}) for stage, of in stages.items()}
     assert same == {"prepare_examples": 1, "sample_pools": 1, "propose_trajectories": 2, "merge_rl_data": 2}
     carried = experiment(data={"world": {}, "balanced": balanced}, transfer=["world", "balanced"])

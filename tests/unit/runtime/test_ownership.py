@@ -343,7 +343,7 @@ def another_job(folder: Path) -> Iterator[None]:
 def artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a stage's files, made once."""
     monkeypatch.setattr(ownership, "TIMES", FAST)
-    storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4, 2))
+    storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4))
     assert main(call(tmp_path)) == 0
     return tmp_path
 

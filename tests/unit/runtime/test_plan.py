@@ -70,6 +70,9 @@ def wildcards_of(name: str) -> dict[str, str]:
     return dict(part.split("~", 1) for part in name.split("/") if "~" in part)
 
 
+OF_SPLIT = ("prepare_examples", "embed_examples", "sample_pools")
+
+
 def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     """Return every job of an experiment as stage and wildcards."""
     names: list[tuple[str, dict[str, str]]] = [
@@ -94,7 +97,9 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     emulated = set() if given.emulate else {"emulate_untouched", "score_emulation"}
     unplanned = {"emulate_grpo_epoch", "emulate_selections", "train_distil_epoch", CONTINUED, DRAWING, SUPERVISED}
     absent = taken | emulated | unplanned | {"select_own", "emulate_first_items", "evaluate_served"}
-    names += [(stage, {}) for stage in available("stages") if stage not in absent]
+    of_split = {"generate_world": ("train", "val")} | dict.fromkeys(OF_SPLIT, ("train", "eval"))
+    names += [(stage, {"split": split}) for stage, splits in of_split.items() for split in splits]
+    names += [(stage, {}) for stage in available("stages") if stage not in absent | of_split.keys()]
     return names
 
 
@@ -278,6 +283,25 @@ def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
 )
 def test_a_change_reaches_the_stages_that_read_it_and_no_other(changed: dict[str, Any], stages: set[str]) -> None:
     assert changed_stages(small(), small(**changed)) == stages & set(available("stages"))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"data": {"n_eval": 300}, "evaluation": {"samples": [100]}},
+        {"data": {"world": shipped()["data"]["world"] | {"n_eval": 900}}},
+        {"data": {"eval_subset": "random", "eval_seed": 1}},
+        {"evaluation": {"shots": [1]}},
+        {"evaluation": {"samples": [100]}},
+    ],
+    ids=lambda changed: str(changed)[:40],
+)
+def test_what_is_asked_in_the_evaluation_is_in_no_identity_of_training(changed: dict[str, Any]) -> None:
+    first, second = specs(small()), specs(small(**changed))
+    differing = {key for key in first if first[key] != second[key]}
+    assert differing
+    training = ("train_", "initialise_", "reward_", "propose_", "generate_rl_", "merge_rl_", "search_", "emulate_g")
+    assert not [key for key in differing if key[0].startswith(training) or ("split", "train") in key[1]]
 
 
 def test_a_preset_reaches_its_own_epochs_only() -> None:

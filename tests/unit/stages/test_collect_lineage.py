@@ -76,7 +76,7 @@ def test_a_group_has_the_fields_that_apply_to_it(tmp_path: Path) -> None:
         "trained": "attention and layer norm",
         "learning_rate": "5e-06",
         "pool": "eval_poo0000",
-        "embeddings": "embeddin0000",
+        "embeddings": "train_em0000 eval_emb0000",
         "questions": "eval_exa0000",
         "demonstrations": "train_ex0000",
         "lvlm": "qwen2_5_vl 0123456789abcdef",

@@ -32,14 +32,15 @@ class Study:
 
     def __post_init__(self) -> None:
         storage.write_rows(self.folder / "pools", random_pools(N_EVAL, N_TRAIN))
-        storage.write_arrays(self.folder / "embeddings", embedding_arrays(N_TRAIN, N_EVAL))
+        storage.write_arrays(self.folder / "train_embeddings", embedding_arrays(N_TRAIN))
+        storage.write_arrays(self.folder / "eval_embeddings", embedding_arrays(N_EVAL, seed=1))
         base = self.module(0)
         for run in range(RUNS):
             save_selector(self.folder / f"run{run}", self.tuned(base, run), stage="grpo", epoch=1)
         save_selector(self.folder / "other", self.module(1), stage="grpo", epoch=1)
 
     def module(self, seed: int) -> PointerSelector:
-        architecture = architecture_of(SMALL, read_table(self.folder / "embeddings", "train", torch.device("cpu")))
+        architecture = architecture_of(SMALL, read_table(self.folder / "train_embeddings", torch.device("cpu")))
         return initialise(build_selector(architecture), torch_generator(seed)).eval()
 
     def tuned(self, base: PointerSelector, run: int) -> PointerSelector:
@@ -60,7 +61,8 @@ class Study:
         n = emulate_selections(
             selectors=tuple(self.folder / name for name in checkpoints),
             eval_pools=self.folder / "pools",
-            embeddings=self.folder / "embeddings",
+            train_embeddings=self.folder / "train_embeddings",
+            eval_embeddings=self.folder / "eval_embeddings",
             selections=targets,
             config=config,
         )
@@ -85,7 +87,8 @@ def test_without_a_fault_it_is_the_right_evaluation(study: Study) -> None:
         select_demonstrations(
             selector=study.folder / name,
             eval_pools=study.folder / "pools",
-            embeddings=study.folder / "embeddings",
+            train_embeddings=study.folder / "train_embeddings",
+            eval_embeddings=study.folder / "eval_embeddings",
             selections=study.folder / "right",
             config=SelectDemonstrationsConfig(selector=SMALL, shots=4),
         )

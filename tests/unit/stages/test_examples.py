@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from builders import shipped
+from builders import prepared as prepare_both
+from builders import shipped, world_files
 from snakemake.utils import update_config
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, ImageError
-from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Example, ExampleId, Pool, QuestionScore
 from lever_pipe.experiment.stage_configs import InputsAlone
 from lever_pipe.experiment.studies import Experiment, parse_experiment
@@ -21,9 +21,7 @@ from lever_pipe.lvlms.protocol import ImageSource
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 from lever_pipe.runtime import plan
 from lever_pipe.stages.embed_examples import embed_examples
-from lever_pipe.stages.generate_world import generate_world
 from lever_pipe.stages.measure_pools import measure_pools
-from lever_pipe.stages.prepare_examples import prepare_examples
 
 ROOT = Path(__file__).parents[3]
 EXPERIMENT = parse_experiment(shipped())
@@ -35,27 +33,21 @@ class World:
 
     def __init__(self, folder: Path, experiment: Experiment = EXPERIMENT) -> None:
         self.experiment = experiment
-        kinds = ("questions", "annotations", "images")
-        self.raw = {f"{split}_{kind}": folder / f"{split}_{kind}" for split in ("train", "eval") for kind in kinds}
+        self.folder = folder
         self.rows = {f"{split}_examples": folder / f"{split}.jsonl" for split in ("train", "eval")}
-        self.listing, self.summary = folder / "images.sha256", folder / "summary"
         small = experiment.data.world.model_copy(update={"n_train": N_TRAIN, "n_eval": N_EVAL})
-        config = plan.stage_config(experiment, "generate_world", {}).model_copy(update={"world": small})
-        generate_world(**self.raw, image_listing=self.listing, config=config)  # type: ignore[arg-type]
+        self.raw = world_files(folder, small)
 
     def prepare(self, **changed: object) -> tuple[int, int]:
-        identity = plan.stage_config(self.experiment, "prepare_examples", {})
-        config = identity.model_copy(update={"n_eval": N_EVAL} | changed)
-        return prepare_examples(
-            **self.raw, **self.rows, image_listing=(self.listing,), summary=self.summary, config=config
-        )  # type: ignore[arg-type]
+        sizes = prepare_both(self.folder, self.raw, self.experiment.data, **{"n_eval": N_EVAL} | changed)
+        return sizes["train"], sizes["eval"]
 
     def examples(self, split: str) -> list[Example]:
         return storage.read_rows(self.rows[f"{split}_examples"], Example)
 
     def image(self, split: str) -> Path:
         """Return the first image that an example of a split shows."""
-        return self.raw[f"{split}_images"] / self.examples(split)[0].image
+        return self.raw[split]["images"] / self.examples(split)[0].image
 
 
 @pytest.fixture
@@ -65,9 +57,9 @@ def world(tmp_path: Path) -> World:
 
 def test_the_listing_names_every_image_by_its_digest(world: World) -> None:
     assert world.prepare() == (N_TRAIN, N_EVAL)
-    listed = dict(reversed(line.split("  ")) for line in world.listing.read_text().splitlines())
     for split in ("train", "eval"):
-        folder = world.raw[f"{split}_images"]
+        folder, listing = world.raw[split]["images"], world.raw[split]["image_listing"]
+        listed = dict(reversed(line.split("  ")) for line in listing.read_text().splitlines())
         for example in world.examples(split):
             assert listed[f"{folder.name}/{example.image}"] == example.image_digest
 
@@ -80,10 +72,10 @@ def test_skipped_questions_are_counted(world: World) -> None:
     with pytest.raises(ImageError, match=victim.name):
         world.prepare()
     assert world.prepare(on_bad_image="skip") == (N_TRAIN - lost, N_EVAL)
-    assert storage.read_json(world.summary) == {
-        "train_questions": N_TRAIN - lost, "train_skipped_questions": lost, "train_skipped_images": 1,
-        "eval_questions": N_EVAL, "eval_skipped_questions": 0, "eval_skipped_images": 0,
-    }  # fmt: skip
+    assert [storage.read_json(world.folder / f"{split}.summary") for split in ("train", "eval")] == [
+        {"train_questions": N_TRAIN - lost, "train_skipped_questions": lost, "train_skipped_images": 1},
+        {"eval_questions": N_EVAL, "eval_skipped_questions": 0, "eval_skipped_images": 0},
+    ]
 
 
 def test_too_few_questions_are_refused_before_any_training(world: World) -> None:
@@ -100,7 +92,7 @@ def test_an_image_that_changed_since_is_refused(world: World, tmp_path: Path) ->
         ImageSource({digest: victim}).open(digest)
     with pytest.raises(ImageError, match=f"found 1 with other bytes, first .*{victim.name}"):
         embed_examples(
-            **world.rows, train_images=world.raw["train_images"], eval_images=world.raw["eval_images"],
+            examples=world.rows["eval_examples"], images=world.raw["eval"]["images"],
             encoder=ROOT / EXPERIMENT.encoder.model, embeddings=tmp_path / "embeddings",
             config=plan.stage_config(EXPERIMENT, "embed_examples", {}),
         )  # type: ignore[arg-type]  # fmt: skip
@@ -137,7 +129,7 @@ def test_the_second_world_goes_through_the_reader_of_vqav2(tmp_path: Path) -> No
     assert world.prepare() == (N_TRAIN, N_EVAL)
     train = world.examples("train")
     assert len({example.image for example in train}) == N_TRAIN // 5
-    said = {row["question_id"]: row for row in storage.read_json(world.raw["train_annotations"])["annotations"]}
+    said = {row["question_id"]: row for row in storage.read_json(world.raw["train"]["annotations"])["annotations"]}
     for example in train:
         assert example.answer == said[example.question_id]["multiple_choice_answer"]
         assert example.answers.count(example.answer) == max(Counter(example.answers).values())
@@ -145,7 +137,7 @@ def test_the_second_world_goes_through_the_reader_of_vqav2(tmp_path: Path) -> No
     levels = {round(vqa_accuracy(answer, example.answers), 1) for example in train for answer in example.answers}
     assert levels == {0.3, 0.6, 0.9, 1.0}
     del said[train[0].question_id]["multiple_choice_answer"]
-    storage.write_json(world.raw["train_annotations"], {"annotations": list(said.values())})
+    storage.write_json(world.raw["train"]["annotations"], {"annotations": list(said.values())})
     with pytest.raises(DataError, match=rf"no multiple_choice_answer: 1 \(question {train[0].question_id}\)"):
         world.prepare()
 
@@ -155,7 +147,7 @@ def test_first_and_drawn_questions_are_separate_artefacts(world: World) -> None:
         world.prepare(n_eval=6, eval_subset=subset, eval_seed=seed)
         return [example.question_id for example in world.examples("eval")]
 
-    whole = sorted(row["question_id"] for row in storage.read_json(world.raw["eval_questions"])["questions"])
+    whole = sorted(row["question_id"] for row in storage.read_json(world.raw["eval"]["questions"])["questions"])
     assert prepared("prefix", 0) == whole[:6]
     drawn = [prepared("random", seed) for seed in range(4)]
     assert all(ids == sorted(ids) and set(ids) < set(whole) for ids in drawn)
@@ -164,5 +156,5 @@ def test_first_and_drawn_questions_are_separate_artefacts(world: World) -> None:
     for subset, seed in (("prefix", 0), ("random", 0), ("random", 1)):
         data = EXPERIMENT.data.model_copy(update={"eval_subset": subset, "eval_seed": seed})
         given = EXPERIMENT.model_copy(update={"data": data})
-        identities.add(canonical_json(plan.stage_config(given, "prepare_examples", {}).model_dump(mode="json")))
+        identities.add(plan.spec_of(given, "prepare_examples", {"split": "eval"}))
     assert len(identities) == 3

@@ -52,12 +52,13 @@ def test_a_faulty_file_is_refused_by_line(tmp_path: Path, text: str, said: str) 
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    names = ("train_examples", "eval_examples", "eval_pools", "embeddings", "selections")
+    names = ("train_examples", "eval_examples", "eval_pools", "train_embeddings", "eval_embeddings", "selections")
     paths = {name: tmp_path / name for name in names}
     storage.write_rows(paths["train_examples"], [example(i) for i in range(20)])
     storage.write_rows(paths["eval_examples"], [example(i) for i in range(5)])
     storage.write_rows(paths["eval_pools"], random_pools(5, 20))
-    storage.write_arrays(paths["embeddings"], embedding_arrays(20, 5))
+    storage.write_arrays(paths["train_embeddings"], embedding_arrays(20))
+    storage.write_arrays(paths["eval_embeddings"], embedding_arrays(5, seed=1))
     return paths
 
 
@@ -76,10 +77,10 @@ def test_a_module_beside_the_package_selects(
     """The most similar questions, told again from the arrays."""
     code = "import numpy\n\ndef select(choice, shots):\n    return numpy.argsort(-choice.question_similarity)[:shots]\n"
     select_by(code, files, tmp_path, monkeypatch, "by_question")
-    arrays = storage.read_arrays(files["embeddings"])
+    train, queries = (storage.read_arrays(files[f"{split}_embeddings"])["question"] for split in ("train", "eval"))
     pools = {pool.query_id: pool.candidates for pool in storage.read_rows(files["eval_pools"], Pool)}
     for row in storage.read_rows(files["selections"], Selection):
-        similar = arrays["train_question"][list(pools[row.query_id])] @ arrays["eval_question"][row.query_id]
+        similar = train[list(pools[row.query_id])] @ queries[row.query_id]
         assert row.demonstrations == tuple(pools[row.query_id][i] for i in np.argsort(-similar)[:2])
 
 

@@ -32,17 +32,19 @@ SMALL = Selector(width=8)
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    names = ("train_examples", "eval_examples", "eval_pools", "embeddings", "selections", "selector")
+    names = [f"{split}_{kind}" for split in ("train", "eval") for kind in ("examples", "embeddings")]
+    names += ["eval_pools", "selections", "selector"]
     paths = {name: tmp_path / name for name in names}
     storage.write_rows(paths["train_examples"], [example(i) for i in range(N_TRAIN)])
     storage.write_rows(paths["eval_examples"], [example(i, answer=f"answer{i % 4}") for i in range(N_EVAL)])
     storage.write_rows(paths["eval_pools"], random_pools(N_EVAL, N_TRAIN))
-    storage.write_arrays(paths["embeddings"], embedding_arrays(N_TRAIN, N_EVAL))
+    storage.write_arrays(paths["train_embeddings"], embedding_arrays(N_TRAIN))
+    storage.write_arrays(paths["eval_embeddings"], embedding_arrays(N_EVAL, seed=1))
     return paths
 
 
 def module_of(files: dict[str, Path]) -> PointerSelector:
-    architecture = architecture_of(SMALL, read_table(files["embeddings"], "train", torch.device("cpu")))
+    architecture = architecture_of(SMALL, read_table(files["train_embeddings"], torch.device("cpu")))
     return initialise(build_selector(architecture), torch_generator(0)).eval()
 
 
@@ -51,7 +53,7 @@ def chosen(files: dict[str, Path]) -> list[tuple[int, ...]]:
 
 
 def run_selector(files: dict[str, Path], shots: int, selector: Selector = SMALL) -> list[tuple[int, ...]]:
-    names = ("selector", "eval_pools", "embeddings", "selections")
+    names = ("selector", "eval_pools", "train_embeddings", "eval_embeddings", "selections")
     config = SelectDemonstrationsConfig(selector=selector, shots=shots)
     assert select_demonstrations(**{name: files[name] for name in names}, config=config) == N_EVAL
     return chosen(files)
@@ -60,7 +62,7 @@ def run_selector(files: dict[str, Path], shots: int, selector: Selector = SMALL)
 def test_out_of_the_first_items_a_selector_repeats_what_it_has(files: dict[str, Path]) -> None:
     """Of two items and four shots each row is the better one, the other, and the first twice."""
     save_selector(files["selector"], module_of(files), stage="init", epoch=0)
-    names = ("selector", "eval_pools", "embeddings", "selections")
+    names = ("selector", "eval_pools", "train_embeddings", "eval_embeddings", "selections")
     config = EmulateFirstItemsConfig(selector=SMALL, shots=4, items=2)
     assert emulate_first_items(**{name: files[name] for name in names}, config=config) == N_EVAL
     assert set(chosen(files)) <= {(1, 0, 0, 0), (0, 1, 0, 0)}
@@ -77,9 +79,10 @@ def test_selections_are_the_best_scores_query_by_query(files: dict[str, Path]) -
     module = module_of(files)
     save_selector(files["selector"], module, stage="rce", epoch=1)
     rows = run_selector(files, 4)
-    arrays = storage.read_arrays(files["embeddings"])
-    train = fuse(arrays["train_image"], arrays["train_question"])
-    queries = fuse(arrays["eval_image"], arrays["eval_question"])
+    train, queries = (
+        fuse(*(storage.read_arrays(files[f"{split}_embeddings"])[part] for part in ("image", "question")))
+        for split in ("train", "eval")
+    )
     for of, row in zip(random_pools(N_EVAL, N_TRAIN), rows, strict=True):
         with torch.inference_mode():
             candidates = torch.from_numpy(train[list(of.candidates)])[None]
@@ -118,13 +121,12 @@ def test_chance_differs_by_draw_query_and_seed(files: dict[str, Path]) -> None:
 
 
 def test_similar_selections_are_an_argsort_of_cosines(files: dict[str, Path]) -> None:
-    arrays = storage.read_arrays(files["embeddings"])
+    train, queries = (storage.read_arrays(files[f"{split}_embeddings"]) for split in ("train", "eval"))
     for baseline, parts in (("similar_image", ["image"]), ("similar_both", ["image", "question"])):
         rows = run_baseline(files, baseline)
         for of, row in zip(random_pools(N_EVAL, N_TRAIN), rows, strict=True):
             cosine = {
-                k: sum(float(arrays[f"train_{part}"][k] @ arrays[f"eval_{part}"][of.query_id]) for part in parts)
-                for k in of.candidates
+                k: sum(float(train[part][k] @ queries[part][of.query_id]) for part in parts) for k in of.candidates
             }
             assert row == tuple(sorted(of.candidates, key=lambda k: -cosine[k])[:4])
 
@@ -157,13 +159,13 @@ def test_prompts_are_asked_once(tmp_path: Path) -> None:
 
 
 def test_builders_are_unit_rows() -> None:
-    for rows in embedding_arrays(5, 5).values():
+    for rows in embedding_arrays(5).values():
         np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
 
 
 def test_a_policy_that_stops_is_asked_with_what_it_chose(files: dict[str, Path]) -> None:
     selector = Selector(width=8, head="stop")
-    architecture = architecture_of(selector, read_table(files["embeddings"], "train", torch.device("cpu")))
+    architecture = architecture_of(selector, read_table(files["train_embeddings"], torch.device("cpu")))
     module = initialise(build_selector(architecture), torch_generator(0))
     with torch.no_grad():
         module.stop_token.normal_(std=0.5, generator=torch_generator(1))

@@ -37,9 +37,9 @@ def chain(tmp_path: Path) -> SftChain:
 
 
 def test_an_example_is_seen_as_the_sum_of_its_parts(chain: SftChain) -> None:
-    arrays = embedding_arrays(N_TRAIN, 5)
-    table = read_table(chain.files["embeddings"], "train", torch.device("cpu"), inputs=INPUTS)
-    assert table.vectors.numpy() == pytest.approx(arrays["train_image"] + arrays["train_question"], abs=1e-6)
+    arrays = embedding_arrays(N_TRAIN)
+    table = read_table(chain.files["embeddings"], torch.device("cpu"), inputs=INPUTS)
+    assert table.vectors.numpy() == pytest.approx(arrays["image"] + arrays["question"], abs=1e-6)
 
 
 def test_it_learns_its_beams_by_heart_and_writes_them(chain: SftChain, tmp_path: Path) -> None:
@@ -54,9 +54,6 @@ def test_it_learns_its_beams_by_heart_and_writes_them(chain: SftChain, tmp_path:
     assert found == rows[1].values["val_loss"]
     assert (rows[0].policy.name, rows[0].policy.stage) == ("preset~p/sft/seed~0/epoch~1", "sft")
     # Queries of the evaluation are the train queries here, so that it writes what it has learned.
-    arrays = embedding_arrays(N_TRAIN, 5)
-    arrays |= {f"eval_{kind}": arrays[f"train_{kind}"] for kind in ("image", "question")}
-    storage.write_arrays(tmp_path / "all.safetensors", arrays)
     pools = random_pools(N_QUERIES, N_TRAIN)
     storage.write_rows(tmp_path / "pools.jsonl", pools)
     chosen = {}
@@ -64,7 +61,7 @@ def test_it_learns_its_beams_by_heart_and_writes_them(chain: SftChain, tmp_path:
         out = tmp_path / f"{candidates}.jsonl"
         select_demonstrations(
             selector=chain.outputs("sft2")["selector"], eval_pools=tmp_path / "pools.jsonl",
-            embeddings=tmp_path / "all.safetensors", selections=out,
+            train_embeddings=chain.files["embeddings"], eval_embeddings=chain.files["embeddings"], selections=out,
             config=SelectDemonstrationsConfig(selector=SELECTOR.model_copy(update={"candidates": candidates}), shots=4),
         )  # fmt: skip
         chosen[candidates] = [row.demonstrations for row in storage.read_rows(out, Selection)]

@@ -45,8 +45,8 @@ class Even(CrossAttention):
 @pytest.mark.parametrize("targets", ["best", "beams"])
 def test_a_selector_that_knows_nothing_has_the_uniform_loss(targets: Literal["best", "beams"]) -> None:
     """ln 64 for the first pick and ln 63 for the second; their mean is 4.151."""
-    arrays = embedding_arrays(80, 2)
-    table = EmbeddingTable(torch.from_numpy(arrays["train_image"]))
+    arrays = embedding_arrays(80)
+    table = EmbeddingTable(torch.from_numpy(arrays["image"]))
     rng = np.random.default_rng(0)
     queries = torch.arange(3)
     pools = torch.from_numpy(np.stack([rng.permutation(np.arange(10, 80))[:64] for _ in range(3)]))
@@ -68,7 +68,7 @@ def test_best_is_the_first_beam_and_beams_are_weighted() -> None:
     assert torch.equal(targets_of(groups, Sft()).selections, groups.selections[:, :1])
     assert targets_of(groups, Sft(targets="beams")) is groups
     module = build_selector(Architecture(WIDTH, 16, 1, 1, 0.0, 0.0, 0.1)).eval()
-    table = EmbeddingTable(torch.from_numpy(embedding_arrays(N_TRAIN, 2)["train_image"]))
+    table = EmbeddingTable(torch.from_numpy(embedding_arrays(N_TRAIN)["image"]))
     step = sft_step(module, table, groups, Sft(targets="beams", temperature=0.2))
     with torch.no_grad():
         log_probs = step_logits(table.scores(module, groups), groups.selections).log_softmax(dim=-1)

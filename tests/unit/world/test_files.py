@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,21 +12,21 @@ from PIL import Image
 
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world.data.files import draw_image, image_name, write_raw_files
-from lever_pipe.world.data.items import draw_split
+from lever_pipe.world.data.items import Split, draw_split
 
 SMALL = WorldData(n_train=64, n_eval=20)
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def _write(root: Path, options: WorldData) -> Path:
-    write_raw_files(
-        train_questions=root / "OpenEnded_mscoco_train2014_questions.json",
-        train_annotations=root / "mscoco_train2014_annotations.json",
-        train_images=root / "train2014",
-        eval_questions=root / "OpenEnded_mscoco_val2014_questions.json",
-        eval_annotations=root / "mscoco_val2014_annotations.json",
-        eval_images=root / "val2014",
-        options=options,
-    )
+    for split in SPLITS:
+        write_raw_files(
+            options,
+            split,
+            questions=root / f"OpenEnded_mscoco_{split}2014_questions.json",
+            annotations=root / f"mscoco_{split}2014_annotations.json",
+            images=root / f"{split}2014",
+        )
     return root
 
 
@@ -50,6 +50,17 @@ def test_same_options_same_bytes(world: Path, tmp_path: Path) -> None:
 def test_another_seed_other_bytes(world: Path, tmp_path: Path) -> None:
     other = _contents(_write(tmp_path, WorldData(n_train=64, n_eval=20, seed=1)))
     assert not set(other.values()) & set(_contents(world).values())
+
+
+@pytest.mark.parametrize(("own", "size"), [("train", {"n_eval": 333}), ("val", {"n_train": 333})])
+def test_the_size_of_one_split_moves_no_byte_of_the_other(
+    world: Path, tmp_path: Path, own: Split, size: dict[str, int]
+) -> None:
+    other = _contents(_write(tmp_path, SMALL.model_copy(update=size)))
+    first = _contents(world)
+    same = {name for name in first.keys() & other.keys() if first[name] == other[name]}
+    assert {name for name in first if f"{own}2014" in name} <= same
+    assert len(other) - len(first) > 200
 
 
 def test_questions_have_the_official_keys(world: Path) -> None:

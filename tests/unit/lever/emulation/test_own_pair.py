@@ -60,7 +60,7 @@ def test_losses_are_those_that_were_published() -> None:
     same = (found.pools % 2)[:, 0] == (found.pools % 2)[:, 1]
     assert 0.4 < float(same.float().mean()) < 0.6
     module = initialise(build_selector(Architecture(WIDTH, 16, 1, 1, 0.0, 0.0, 0.1)), torch_generator(0, "selector"))
-    table = EmbeddingTable(torch.from_numpy(embedding_arrays(N_TRAIN, 2)["train_image"]))
+    table = EmbeddingTable(torch.from_numpy(embedding_arrays(N_TRAIN)["image"]))
     a_pick = validation_loss(module, table, found) / 2
     assert 15 < a_pick < 30
     right = validation_loss(module, table, groups, temperature=1e3) / 2

@@ -151,9 +151,9 @@ def test_entropy_of_the_first_pick() -> None:
 def learnable_files(folder: Path) -> dict[str, Path]:
     """Write a problem whose rewarded candidates are the two nearest after a fixed rotation of the query."""
     n_queries, n_train, size = 300, 600, 16
-    arrays = embedding_arrays(n_train, 1)
+    arrays = embedding_arrays(n_train)
     rotation = np.linalg.qr(np.random.default_rng(5).standard_normal((12, 12)))[0]
-    vectors = fuse(arrays["train_image"], arrays["train_question"])
+    vectors = fuse(arrays["image"], arrays["question"])
     rng = np.random.default_rng(6)
     groups = []
     for of in random_pools(n_queries, n_train, size=size):
