@@ -175,10 +175,15 @@ def raw_file(kind, split=None):
     """Return the function that names a raw file, or a folder of images, of a job's data set: of its split or this."""
 
     def of(wildcards):
-        data, own = grid_plan.at(EXPERIMENT, wildcards).data, split or wildcards["split"]
+        data, own = (
+            grid_plan.at(EXPERIMENT, wildcards).data,
+            split or wildcards["split"],
+        )
         if data.source == "files":
             return getattr(data.files, f"{own}_{kind}")
-        return GENERATED[kind].format(raw=grid_plan.raw_of(wildcards), split=SPLITS[own])
+        return GENERATED[kind].format(
+            raw=grid_plan.raw_of(wildcards), split=SPLITS[own]
+        )
 
     return of
 
@@ -187,7 +192,9 @@ def listing_of_images(wildcards):
     """Return the digests of generated images: a trigger that image folders themselves cannot be."""
     if grid_plan.at(EXPERIMENT, wildcards).data.source != "world":
         return []
-    return [LISTING.format(raw=grid_plan.raw_of(wildcards), split=SPLITS[wildcards.split])]
+    return [
+        LISTING.format(raw=grid_plan.raw_of(wildcards), split=SPLITS[wildcards.split])
+    ]
 
 
 def train_examples_beside(wildcards):

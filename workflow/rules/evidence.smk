@@ -21,7 +21,9 @@ use rule stage as collect_evidence with:
         examples=[
             path
             for split in SPLITS
-            for path in of_study("lever", in_documents(of_split(EXAMPLES_SUMMARY, split)))
+            for path in of_study(
+                "lever", in_documents(of_split(EXAMPLES_SUMMARY, split))
+            )
         ],
         world=WORLD_CHECK if "lever" in EXPERIMENT.studies else [],
         counters=COUNTERS if "lever" in EXPERIMENT.studies else [],
