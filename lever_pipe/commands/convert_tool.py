@@ -89,7 +89,7 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
     template = None
     if chat_template is not None:
         with readable(chat_template, "chat template"):
-            template = chat_template.read_text(encoding="utf-8")
+            template = storage.read_bytes(chat_template).decode()
     options: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
     with readable(path, "GGUF file"):
         _refuse_scaled_positions(path)
@@ -175,7 +175,7 @@ def _shards(folder: Path) -> dict[str, set[str] | None]:
         return {f"{STEM}.bin": None}
     shards: defaultdict[str, set[str]] = defaultdict(set)
     try:
-        entries = strict_json((folder / BIN_INDEX).read_bytes())["weight_map"].items()
+        entries = strict_json(storage.read_bytes(folder / BIN_INDEX))["weight_map"].items()
         for tensor, name in entries:
             shards[name].add(tensor)
     except (ValueError, LookupError, TypeError, AttributeError) as fault:
@@ -197,7 +197,7 @@ def load_restricted(path: Path) -> Any:
         CheckpointError: a broken file, or any other object, which is named and not built.
         OSError: the system refuses.
     """
-    with path.open("rb") as handle:
+    with storage.open_regular(path) as handle:
         if handle.read(len(POINTER)) == POINTER:
             _refuse(f"{path}: expected weights", "a git-lfs pointer", "Fetch the file itself.")
     try:
@@ -260,7 +260,7 @@ def _unshared(tensors: Mapping[str, Tensor], *, ties: bool) -> tuple[dict[str, T
 def _ties_embeddings(folder: Path) -> bool:
     """Return whether `config.json` says that the output head is the embeddings."""
     try:
-        config = strict_json((folder / "config.json").read_bytes())
+        config = strict_json(storage.read_bytes(folder / "config.json"))
         sections = [config, config.get("text_config") or {}]
         return any(section.get("tie_word_embeddings") is True for section in sections)
     except (OSError, ValueError, AttributeError):
