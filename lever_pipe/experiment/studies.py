@@ -155,17 +155,6 @@ class Experiment(Section):
             yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
 
     @rule
-    def _address_holds_no_secret(self) -> Iterator[Fault]:
-        execution = self.intention.execution
-        served = {("served", name): connection for name, connection in execution.served.items()}
-        for key, connection in ({("connection",): execution.connection} | served).items():
-            if "@" in connection.base_url or "?" in connection.base_url:
-                place = ("intention", "execution", *key)
-                remedy = f"Export the key in the variable that {dotted(place)}.api_key_variable names."
-                said = "must hold no name, password or query, got one that does (not shown)"
-                yield (*place, "base_url"), f"{said}. {remedy}"
-
-    @rule
     def _start_policy_is_of_another_run(self) -> Iterator[Fault]:
         folder, own = self.intention.model.folder, f"{self.results}/intention"
         if folder and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(own)):
