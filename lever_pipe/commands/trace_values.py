@@ -143,8 +143,8 @@ def asked_for(what: str, results: Path) -> Asked:
     if is_file and not _exists(str(path)):
         raise UnknownMemberError("trace: expected a file", found=f"no {path}", do="Name a CSV file below the results.")
     root = _results_of(path, results) if is_file else results
-    is_table = path.parent == root / REPORT / "tables"
-    table = _table(path.stem, root) if is_table else {}
+    is_table = not is_file or path.parent == root / REPORT / "tables"
+    table = _table(path.stem if is_file else name, root) if is_table else {}
     asked = Asked(what, root, path, table=path.stem if is_table else "")
     return _cell(asked, table, place) if place else asked
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.members import available
+from lever_pipe.base.members import available, defines
 from lever_pipe.base.numerics import Mode
 from lever_pipe.base.parsing import (
     MEMBER_REMEDY,
@@ -429,6 +429,9 @@ def _unknown_members(experiment: Experiment) -> list[str]:
         if not of.selections and name not in available("lever/policies"):
             do = "Name a file of selections, or put the module into a folder that LEVER_PIPE_MEMBERS names."
             lines.append(f"grid.policies.{name}: must be a module lever/policies/{name}.py, got none. {do}")
+        elif not of.selections and not defines("lever/policies", str(name), "select"):
+            do = "Write one as lever_pipe/lever/policies/protocol.py has it."
+            lines.append(f"grid.policies.{name}: must have a function `select`, got none in its module. {do}")
     return lines
 
 
