@@ -10,7 +10,6 @@ took and where its files lay: its digest leaves that out.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -70,7 +69,7 @@ def tensors_of(path: Path) -> dict[str, str]:
         CheckpointError: the file is not whole.
     """
     start, tensors = _header(path)
-    with path.open("rb") as handle:
+    with storage.open_regular(path) as handle:
         return {
             tensor.name: f"{tensor.dtype}[{','.join(map(str, tensor.shape))}] "
             + _of_range(handle, start + tensor.begin, start + tensor.end)
@@ -157,7 +156,7 @@ def model_identity(folder: str) -> str:
 def _identity(path: Path) -> list[int]:
     stat = path.stat()
     if not S_ISREG(stat.st_mode):  # a pipe or a device may have no end
-        raise OSError(errno.EINVAL, "no regular file", str(path))
+        raise storage.no_regular_file(path)
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 
@@ -174,7 +173,7 @@ def _of_listing(folder: Path, of: Callable[[Path], str]) -> str:
 
 
 def _of_card(path: Path) -> str:
-    values = {key: value for key, value in json.loads(path.read_bytes()).items() if key not in BOOKKEEPING}
+    values = {key: value for key, value in json.loads(storage.read_bytes(path)).items() if key not in BOOKKEEPING}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

@@ -21,6 +21,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lever_pipe.base import storage
 from lever_pipe.base.errors import ImageError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def size_of(path: Path, content: bytes) -> tuple[int, int]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return storage.read_bytes(path)
     except OSError as fault:
         raise _refused(path, fault.strerror or str(fault)) from None
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lever_pipe.base import os_faults
 from lever_pipe.base.errors import CheckpointError, LeverPipeError
-from lever_pipe.base.storage import header_of, shortened, strict_json
+from lever_pipe.base.storage import header_of, open_regular, read_bytes, shortened, strict_json
 
 INDEX = "model.safetensors.index.json"
 LARGE_JSON = 1_000_000  # bytes beyond which only the first and last are looked at
@@ -43,7 +44,7 @@ def faults_of(folder: Path, *, files: Iterable[str], any_of: Iterable[AnyOf] = (
     missing = [f"no {name}" for name in files if not (folder / name).is_file()]
     if others and not any(all((folder / name).is_file() for name in names) for names in others):
         missing.append(f"none of {', '.join(' with '.join(names) for names in others)}")
-    broken = [text for path in sorted(folder.glob("*.json")) for text in _json_faults(path)]
+    broken = [text for path in sorted(folder.glob("*.json")) for text in _faults_read(path, _json_faults)]
     broken += _weight_faults(folder)
     return [*missing, *(broken or _size_faults(folder, _settings(folder)))]
 
@@ -51,7 +52,7 @@ def faults_of(folder: Path, *, files: Iterable[str], any_of: Iterable[AnyOf] = (
 def model_type(folder: Path) -> str:
     """Return the family that a model folder's `config.json` names; empty where it names none or is not there."""
     try:
-        kind = strict_json((folder / "config.json").read_bytes()).get("model_type")
+        kind = strict_json(read_bytes(folder / "config.json")).get("model_type")
     except (OSError, ValueError, AttributeError):
         return ""
     return kind if isinstance(kind, str) else ""
@@ -79,7 +80,7 @@ def require_keys(path: Path, *keys: str) -> None:
     Raises:
         CheckpointError: names the file and what it lacks.
     """
-    settings = _json(path.read_bytes())
+    settings = _json(read_bytes(path))
     if missing := [key for key in keys if not isinstance(settings, dict) or key not in settings]:
         raise CheckpointError(f"{path}: expected {', '.join(keys)}", found=f"no {', '.join(missing)}", do=MAKE)
 
@@ -100,12 +101,15 @@ def readable(folder: Path, part: str) -> Iterator[None]:
 
     Raises:
         CheckpointError: they said something.
+        OSError: the machine refuses, as a full disk does.
     """
     try:
         yield
     except LeverPipeError:
         raise
-    except Exception as fault:  # noqa: BLE001 - tokenizers and the checks of configurations raise classes of their own
+    except Exception as fault:  # tokenizers and the checks of configurations raise classes of their own
+        if isinstance(fault, OSError) and os_faults.named(fault):  # of the machine: a full disk breaks no model
+            raise
         said = shortened(" ".join(str(fault).split())).rstrip(".")
         found = f"{type(fault).__name__}: {said}"
         raise CheckpointError(f"{folder}: expected a readable {part}", found=found, do=MAKE) from None
@@ -214,19 +218,26 @@ def _weight_faults(folder: Path) -> Iterator[str]:
     wanted = _shards(folder) or {"model.safetensors"}
     yield from (f"no {name}" for name in sorted(wanted - present))
     for name in sorted(present):
-        yield from _safetensors_faults(folder / name)
+        yield from _faults_read(folder / name, _safetensors_faults)
 
 
 def _shards(folder: Path) -> set[str]:
     """Return the files that the index names; none without a readable index."""
     try:
-        return set(map(str, strict_json((folder / INDEX).read_bytes())["weight_map"].values()))
+        return set(map(str, strict_json(read_bytes(folder / INDEX))["weight_map"].values()))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return set()
 
 
+def _faults_read(path: Path, look: Callable[[Path], Iterator[str]]) -> Iterator[str]:
+    try:
+        yield from look(path)
+    except OSError as fault:
+        yield f"{path.name}: {(fault.strerror or str(fault)).lower()}"
+
+
 def _json_faults(path: Path) -> Iterator[str]:
-    content = path.read_bytes()
+    content = read_bytes(path)
     if content.startswith(POINTER):
         yield f"{path.name} is a git-lfs pointer"
     elif len(content) > LARGE_JSON:
@@ -238,7 +249,7 @@ def _json_faults(path: Path) -> Iterator[str]:
 
 def _safetensors_faults(path: Path) -> Iterator[str]:
     """Compare a file's length with the one that its header states: 8 bytes, the header, the last tensor's end."""
-    with path.open("rb") as handle:
+    with open_regular(path) as handle:
         if handle.read(len(POINTER)) == POINTER:
             yield f"{path.name} is a git-lfs pointer"
             return
@@ -258,7 +269,7 @@ def _safetensors_faults(path: Path) -> Iterator[str]:
 
 def _settings(folder: Path) -> Any:
     path = folder / "config.json"
-    return _json(path.read_bytes()) if path.is_file() else None
+    return _json(read_bytes(path)) if path.is_file() else None
 
 
 def _size_faults(folder: Path, config: Any) -> Iterator[str]:

@@ -36,6 +36,7 @@ _ADVICE = {
     errno.ENOTDIR: _Advice("only folders on the way to", "Move the file that stands in the place of a folder."),
     errno.EEXIST: _Advice("a folder, or nothing, at", "Move the file that stands in the place of the folder."),
     errno.ELOOP: _Advice("a path that ends, not", "Remove the link that leads to itself."),
+    errno.ENODEV: _Advice("a regular file at", "Put a file there; a pipe or device may have no end."),
     errno.EISDIR: _Advice("a file, or nothing, at", "Move the folder that stands in the place of the file."),
     errno.EIO: _Advice("a disk that reads and writes", f"Look for its faults in the system's log (dmesg), {AGAIN}"),
     errno.ESTALE: _Advice("a file server that still knows", f"Mount its file system anew, {AGAIN}"),

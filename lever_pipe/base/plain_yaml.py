@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from lever_pipe.base.errors import RecordError
+from lever_pipe.base.storage import read_bytes
 
 
 def read_plain(path: Path, expected: str) -> Any:
@@ -17,7 +18,7 @@ def read_plain(path: Path, expected: str) -> Any:
         RecordError: there is none, or it is not YAML of plain values in UTF-8.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path).decode()
         return yaml.load(text, Loader=yaml.CSafeLoader) if yaml.__with_libyaml__ else yaml.safe_load(text)
     except FileNotFoundError:
         raise RecordError(f"{path}: expected {expected}", found="none", do="Restore it.") from None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
+import os
+import stat
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
@@ -27,6 +31,44 @@ LARGE_HEADER = 100_000_000  # bytes of a safetensors file; the format allows no 
 SHOWN = 200  # characters of a foreign text in a message
 UNIT_TOLERANCE = 1e-3  # of a vector's length; float32 rounds it by 1e-6
 HALVES = ("\\ud", "\\uD")  # how JSON spells a half of a character that needs two
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a user's file to read its bytes.
+
+    Raises:
+        OSError: as `regular`.
+    """
+    return open(path, "rb", opener=regular)
+
+
+def regular(name: str, flags: int) -> int:
+    """Open a regular file, as `opener` of `open`: a pipe or device may have no end, and is not waited for.
+
+    Raises:
+        OSError: no regular file, or none that can be opened.
+    """
+    descriptor = os.open(name, flags | os.O_NONBLOCK, 0o666)  # else a pipe without a writer is waited for
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # `open` refuses a folder itself
+        return descriptor
+    os.close(descriptor)
+    raise no_regular_file(name)
+
+
+def no_regular_file(path: str | Path) -> OSError:
+    """Return the refusal of a pipe, a device or a socket."""
+    return OSError(errno.ENODEV, "no regular file", str(path))
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return what a regular file holds.
+
+    Raises:
+        OSError: as `open_regular`.
+    """
+    with open_regular(path) as handle:
+        return handle.read()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -120,7 +162,7 @@ def read_json(path: Path) -> Any:
         RecordError: the file cannot be read or is not JSON that has one reading (see `strict_json`).
     """
     try:
-        return strict_json(path.read_bytes())
+        return strict_json(read_bytes(path))
     except OSError as fault:
         raise _unreadable(path, fault) from None
     except ValueError as fault:
@@ -145,7 +187,7 @@ def read_rows(path: Path, model: type[M]) -> list[M]:
         RecordError: a file that cannot be read, or a line that breaks the contract (file:line: key).
     """
     try:
-        with path.open("rb") as handle:
+        with open_regular(path) as handle:
             return [_parse(model, line, f"{path}:{number}") for number, line in enumerate(handle, start=1)]
     except OSError as fault:
         raise _unreadable(path, fault) from None
@@ -197,7 +239,7 @@ def read_row(path: Path, model: type[M]) -> M:
         RecordError: a file that cannot be read, or a key that breaks the contract.
     """
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as fault:
         raise _unreadable(path, fault) from None
     return _parse(model, content, str(path))
@@ -284,7 +326,7 @@ def header_of(path: Path) -> tuple[int, list[StoredTensor]]:
         OSError: no such file.
         ValueError: no header, or one that states no tensors one behind another.
     """
-    with path.open("rb") as handle:
+    with open_regular(path) as handle:
         length = int.from_bytes(handle.read(8), "little")
         if not 2 <= length <= min(LARGE_HEADER, path.stat().st_size - 8):
             raise ValueError(f"a header of {length} bytes")
@@ -311,7 +353,7 @@ def _stored(name: str, entry: Any) -> StoredTensor:
 
 def digest(path: Path) -> str:
     """Return the sha256 of a file's bytes; of what a file holds, see `contents`."""
-    with path.open("rb") as handle:
+    with open_regular(path) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 

@@ -28,7 +28,9 @@ from lever_pipe.base.storage import shortened, strict_json
 
 STEM = "pytorch_model"
 BIN_INDEX = f"{STEM}.bin.index.json"
-ROPE_FACTORS, ROPE_KIND = "rope_freqs.weight", ".rope.scaling.type"
+ROPE_FACTORS, ROPE_SCALES = "rope_freqs.weight", re.compile(r"\.rope\.(?:scaling\.|scale_linear$)")
+MOST_NAMES = 4
+"""How often a file's values may stand under names: tied embeddings are there twice, an expanded tensor without end."""
 HEAD = "lm_head"
 """What an output head is called, beside the embeddings that it may share."""
 SHOWN = 5
@@ -89,13 +91,15 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
     template = None
     if chat_template is not None:
         with readable(chat_template, "chat template"):
-            template = chat_template.read_text(encoding="utf-8")
+            template = storage.read_bytes(chat_template).decode()
     options: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
     with readable(path, "GGUF file"):
-        _refuse_scaled_positions(path)
+        header = _gguf_header(path)
+        _refuse_scaled_positions(path, header.fields, [tensor.name for tensor in header.tensors])
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
         options |= {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
         model, info = AutoModelForCausalLM.from_pretrained(path.parent, output_loading_info=True, **options)
+        _refuse_unplaced(path, model, header)
     require_loaded(path, model, info)
 
     def fill(place: Path) -> None:
@@ -107,13 +111,39 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
     return sorted(folder.iterdir())
 
 
-def _refuse_scaled_positions(path: Path) -> None:
-    """Refuse rotary positions that are scaled, which transformers leaves out of most folders without a word."""
-    from gguf import GGUFReader
+def _gguf_header(path: Path) -> Any:
+    """Return the library's reader of a file, which must hold what it counts: the library counts on without end."""
+    from gguf.gguf_reader import GGUFReader
 
-    header = GGUFReader(path)
-    scaled = [tensor.name for tensor in header.tensors if tensor.name == ROPE_FACTORS]
-    scaled += [key for key, of in header.fields.items() if key.endswith(ROPE_KIND) and of.contents() != "none"]
+    class Bounded(GGUFReader):
+        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
+            found = super()._get(offset, dtype, count, override_order)
+            if len(found) < count:
+                raise ValueError(f"{count} values at byte {offset} of {self.data.size}")
+            return found
+
+    storage.open_regular(path).close()
+    return Bounded(path)
+
+
+def _refuse_unplaced(path: Path, model: Any, header: Any) -> None:
+    """Refuse tensors that transformers drops without a word, as biases of a llama."""
+    from transformers import modeling_gguf_pytorch_utils as of_gguf
+
+    family = header.fields["general.architecture"].contents()
+    processor = of_gguf.TENSOR_PROCESSORS.get(family, of_gguf.TensorProcessor)()
+    placed = of_gguf.get_gguf_hf_weights_map(model, processor)
+    if unplaced := sorted({tensor.name for tensor in header.tensors} - placed.keys()):
+        found = f"{', '.join(unplaced[:SHOWN])} ({len(unplaced)}), which it leaves out"
+        do = "Take the model's safetensors."
+        _refuse(f"{path}: expected tensors that transformers has a place for in {type(model).__name__}", found, do)
+
+
+def _refuse_scaled_positions(path: Path, fields: Mapping[str, Any], tensors: Sequence[str]) -> None:
+    """Refuse rotary positions that are scaled, which transformers leaves out of most folders without a word."""
+    scales = {key: of.contents() for key, of in fields.items() if ROPE_SCALES.search(key)}
+    is_off = any(key.endswith(".type") and value == "none" for key, value in scales.items())
+    scaled = [name for name in tensors if name == ROPE_FACTORS] + ([] if is_off else sorted(scales))
     if scaled:
         do = "Take the model's safetensors: its config.json says how they are scaled."
         _refuse(f"{path}: expected rotary positions that are not scaled", scaled[0], do)
@@ -175,7 +205,7 @@ def _shards(folder: Path) -> dict[str, set[str] | None]:
         return {f"{STEM}.bin": None}
     shards: defaultdict[str, set[str]] = defaultdict(set)
     try:
-        entries = strict_json((folder / BIN_INDEX).read_bytes())["weight_map"].items()
+        entries = strict_json(storage.read_bytes(folder / BIN_INDEX))["weight_map"].items()
         for tensor, name in entries:
             shards[name].add(tensor)
     except (ValueError, LookupError, TypeError, AttributeError) as fault:
@@ -197,9 +227,13 @@ def load_restricted(path: Path) -> Any:
         CheckpointError: a broken file, or any other object, which is named and not built.
         OSError: the system refuses.
     """
-    with path.open("rb") as handle:
-        if handle.read(len(POINTER)) == POINTER:
-            _refuse(f"{path}: expected weights", "a git-lfs pointer", "Fetch the file itself.")
+    try:
+        with storage.open_regular(path) as handle:
+            is_pointer = handle.read(len(POINTER)) == POINTER
+    except FileNotFoundError:
+        _refuse(f"{path}: expected weights", "no such file", "Name one.")
+    if is_pointer:
+        _refuse(f"{path}: expected weights", "a git-lfs pointer", "Fetch the file itself.")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
@@ -231,11 +265,17 @@ def no_tensors(found: Any) -> Iterator[str]:
     if not isinstance(found, Mapping) or not found:
         yield f"a {type(found).__name__}" if not isinstance(found, Mapping) else "no tensor"
         return
+    n_bytes, stored = 0, {}
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             yield f"{name!r}: {type(value).__name__}"
         elif value.layout != torch.strided or value.is_quantized or value.is_meta:
             yield f"{name!r}: {value.dtype} tensor of layout {value.layout} on {value.device}"
+        else:
+            n_bytes += value.nbytes
+            stored[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+    if n_bytes > MOST_NAMES * sum(stored.values()):
+        yield f"tensors of {n_bytes} bytes out of {sum(stored.values())} that are stored"
 
 
 def _unshared(tensors: Mapping[str, Tensor], *, ties: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -260,7 +300,7 @@ def _unshared(tensors: Mapping[str, Tensor], *, ties: bool) -> tuple[dict[str, T
 def _ties_embeddings(folder: Path) -> bool:
     """Return whether `config.json` says that the output head is the embeddings."""
     try:
-        config = strict_json((folder / "config.json").read_bytes())
+        config = strict_json(storage.read_bytes(folder / "config.json"))
         sections = [config, config.get("text_config") or {}]
         return any(section.get("tie_word_embeddings") is True for section in sections)
     except (OSError, ValueError, AttributeError):

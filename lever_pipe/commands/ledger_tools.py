@@ -259,7 +259,7 @@ def merge(
     _require_target(into)
     survey = read_ledgers([folder, *others], seal=seal)
     if into is not None and into.is_file() and into.resolve() not in {path.resolve() for path in survey.sizes}:
-        survey.read(into, into.read_bytes())
+        survey.read(into, storage.read_bytes(into))
     if not drop:
         _require_readable([*survey.unreadable, *survey.ill], folder)
     digest = _digest(survey.rows, folder)

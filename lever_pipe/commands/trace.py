@@ -161,7 +161,8 @@ def trace(asked: Asked, artefacts: Sequence[Artefact], digests: Digests) -> Trac
 
 def maker_of(path: Path, makers: Makers) -> Maker | None:
     """Return who made a file, or the folder that it lies in."""
-    return next((makers[key] for key in map(absolute, (path, *path.parents)) if key in makers), None)
+    whole = Path(absolute(path))  # without `..`, which would lead out of a folder that somebody made
+    return next((makers[str(each)] for each in (whole, *whole.parents) if str(each) in makers), None)
 
 
 def _found(path: Path, lines: tuple[int, ...], is_family_wide: bool) -> FoundRow:

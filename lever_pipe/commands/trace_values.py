@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,8 +143,8 @@ def asked_for(what: str, results: Path) -> Asked:
     if is_file and not _exists(str(path)):
         raise UnknownMemberError("trace: expected a file", found=f"no {path}", do="Name a CSV file below the results.")
     root = _results_of(path, results) if is_file else results
-    is_table = path.parent == root / REPORT / "tables"
-    table = _table(path.stem, root) if is_table else {}
+    is_table = not is_file or path.parent == root / REPORT / "tables"
+    table = _table(path.stem if is_file else name, root) if is_table else {}
     asked = Asked(what, root, path, table=path.stem if is_table else "")
     return _cell(asked, table, place) if place else asked
 
@@ -265,7 +266,7 @@ def _columns_before(head: Sequence[str], columns: Sequence[str], place: int) -> 
 def _grid(path: Path) -> tuple[list[str], list[list[str]]]:
     """Return the head and the lines of a CSV file, all of one length."""
     try:
-        with path.open(encoding="utf-8", newline="") as handle:
+        with TextIOWrapper(storage.open_regular(path), "utf-8", newline="") as handle:
             head, *lines = [line for line in csv.reader(handle) if line] or [[]]
     except (OSError, UnicodeDecodeError, csv.Error) as fault:
         raise RecordError(f"{path}: expected CSV", found=str(fault), do="Run the rule that makes it.") from None

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, rule
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, rule, shown
 from lever_pipe.experiment.config import Sweep, swept
 
 RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -74,6 +75,21 @@ class Endpoint(Section):
     max_tokens: int = Field(2048, ge=1, le=100_000)
 
 
+def address_fault(url: str) -> str:
+    """Return what a server's address must be, if it is none; one that may hold a secret is not shown."""
+    if "@" in url or "?" in url:
+        said = "must hold no name, password or query, got one that does (not shown)"
+        return f"{said}. Export the key in the variable that api_key_variable names."
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and parts.port != 0 and (parts.hostname or "").encode("idna")
+    except ValueError:
+        is_one = False
+    if is_one and not parts.fragment and url.isascii() and url.isprintable() and " " not in url:
+        return ""
+    return f"must be an address such as http://127.0.0.1:8000/v1, got {shown(url)}. Write it so."
+
+
 class Connection(Section):
     """How that server is reached; changes no number and never enters `spec`."""
 
@@ -87,9 +103,14 @@ class Connection(Section):
     retries: int = Field(3, ge=0, le=20)
     """Further attempts after a failed request, with back-off."""
     backoff_seconds: float = Field(0.5, ge=0, le=60)
-    """Wait before the first retry; it doubles each time."""
+    """Wait before the first retry; it doubles each time, up to a minute."""
     concurrency: int = Field(64, ge=1, le=1024)
     """Requests in flight at one time."""
+
+    @rule
+    def _address_is_one(self) -> Iterator[Fault]:
+        if self.base_url and (fault := address_fault(self.base_url)):
+            yield ("base_url",), fault
 
 
 class AgentExecution(Section):

@@ -21,7 +21,7 @@ import yaml
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.parsing import require_plain, spells
 from lever_pipe.base.sections import cut
-from lever_pipe.base.storage import distinct_keys
+from lever_pipe.base.storage import distinct_keys, open_regular
 
 LARGEST_FILE = 300_000  # bytes, 50 times the default experiment
 INT, FLOAT, BOOL, NULL = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null"))
@@ -120,9 +120,7 @@ def read_words(words: Sequence[str] | None) -> dict[str, Any]:
 def _text(path: Path) -> str:
     expected = f"{path}: expected a configuration file, UTF-8 text of at most {LARGEST_FILE:,} bytes"
     try:
-        if path.exists() and not path.is_file():
-            raise ConfigError(expected, found="a folder or device", do="Name a file.")
-        with path.open("rb") as handle:
+        with open_regular(path) as handle:
             content = handle.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
             raise ConfigError(expected, found="more", do="Name another file, or take out what is no configuration.")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.members import available
+from lever_pipe.base.members import available, defines
 from lever_pipe.base.numerics import Mode
 from lever_pipe.base.parsing import (
     MEMBER_REMEDY,
@@ -153,17 +153,6 @@ class Experiment(Section):
                 yield place, f"must name a folder for it alone, got {shown(folders[place])}, {fault}. Name another."
         if len(named) == 2 and len({os.path.realpath(path) for path in named.values()}) == 1:
             yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
-
-    @rule
-    def _address_holds_no_secret(self) -> Iterator[Fault]:
-        execution = self.intention.execution
-        served = {("served", name): connection for name, connection in execution.served.items()}
-        for key, connection in ({("connection",): execution.connection} | served).items():
-            if "@" in connection.base_url or "?" in connection.base_url:
-                place = ("intention", "execution", *key)
-                remedy = f"Export the key in the variable that {dotted(place)}.api_key_variable names."
-                said = "must hold no name, password or query, got one that does (not shown)"
-                yield (*place, "base_url"), f"{said}. {remedy}"
 
     @rule
     def _start_policy_is_of_another_run(self) -> Iterator[Fault]:
@@ -440,6 +429,9 @@ def _unknown_members(experiment: Experiment) -> list[str]:
         if not of.selections and name not in available("lever/policies"):
             do = "Name a file of selections, or put the module into a folder that LEVER_PIPE_MEMBERS names."
             lines.append(f"grid.policies.{name}: must be a module lever/policies/{name}.py, got none. {do}")
+        elif not of.selections and not defines("lever/policies", str(name), "select"):
+            do = "Write one as lever_pipe/lever/policies/protocol.py has it."
+            lines.append(f"grid.policies.{name}: must have a function `select`, got none in its module. {do}")
     return lines
 
 

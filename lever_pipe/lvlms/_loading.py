@@ -22,7 +22,7 @@ from lever_pipe.base.model_folders import (
     require_whole,
 )
 from lever_pipe.base.rowwise import rowwise
-from lever_pipe.base.storage import strict_json
+from lever_pipe.base.storage import read_bytes, strict_json
 
 ATTENTION = "sdpa"
 LENGTHS = ("dynamic", "longrope")
@@ -49,7 +49,7 @@ def read_config(folder: Path, model_type: str, *, title: str, files: Iterable[st
     require_whole(folder, f"{title} model folder", files=files)
     transformers_logging.disable_progress_bar()
     with readable(folder, "config.json"):
-        kind = strict_json((folder / "config.json").read_bytes()).get("model_type")
+        kind = strict_json(read_bytes(folder / "config.json")).get("model_type")
         if kind != model_type:
             raise CheckpointError(
                 f"{folder}/config.json: expected model_type {model_type}",

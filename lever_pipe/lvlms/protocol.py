@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from lever_pipe.base import images
 from lever_pipe.base.errors import ImageError
+from lever_pipe.base.storage import read_bytes
 from lever_pipe.experiment.lvlm_config import VISION_BYTES
 from lever_pipe.lvlms.asking.prompts import ChatTemplate, Prompt, TextPrompt
 
@@ -222,7 +223,7 @@ class ImageSource:
                 do="Pass the image folder from which the examples were prepared.",
             )
         try:
-            content = path.read_bytes()
+            content = read_bytes(path)
         except OSError as fault:
             found = fault.strerror or str(fault)
             raise ImageError(f"{path}: expected a readable image", found=found, do="Restore the file.") from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import stat
 import subprocess
 import tempfile
 import time
@@ -38,7 +39,7 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
         sleep: waits so many seconds between two tries.
 
     Raises:
-        DeviceError: fewer than `count` are visible.
+        DeviceError: fewer than `count` are visible, or the locks' folder is not this user's alone.
     """
     visible = visible_gpus()
     if visible is None and _has_cuda():
@@ -53,6 +54,7 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
         )
     where = folder or _folder()
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _require_own(where)
     taken = _locked(visible, count, where)
     while len(taken) < count:
         log.info("waiting for %d of the GPUs %s: others use them", count, ", ".join(visible))
@@ -60,6 +62,17 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
         taken = _locked(visible, count, where)
     _held.extend(taken.values())
     os.environ[VISIBLE] = ",".join(taken)
+
+
+def _require_own(folder: Path) -> None:
+    """Refuse locks in a folder whose predictable name somebody else may have taken."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise DeviceError(
+            f"expected {folder}, a folder of user {os.getuid()} into which nobody else writes",
+            found=f"{stat.filemode(found.st_mode)} of user {found.st_uid}",
+            do="Remove it, or set TMPDIR to a folder of your own.",
+        )
 
 
 def visible_gpus() -> list[str] | None:

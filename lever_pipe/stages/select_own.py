@@ -111,7 +111,8 @@ def read_selections(
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
     try:
-        head, *lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8")), strict=True)) or [[]]
+        text = io.StringIO(storage.read_bytes(path).decode(), newline=None)
+        head, *lines = list(csv.reader(text, strict=True)) or [[]]
     except (UnicodeDecodeError, csv.Error) as fault:
         _refuse(str(path), "a CSV file in UTF-8", str(fault))
     if head != HEAD:

@@ -249,6 +249,7 @@ TAKEN: list[tuple[str | bytes | tuple[str, ...], str, Any, str]] = [
     *((f"store: {{folder: {text}}}", "store.folder", text, "a folder of anybody's") for text in ("~/s", "/tmp/s", "a/b", "results/s")),
     ("store: null", "store", None, "no store"),
     (b"\xef\xbb\xbfresults: a\r\nforked_jobs: no\r\n", "results", "a", "an editor's byte order mark and line ends"),
+    (b'\xef\xbb\xbf{"results": "a"}', "results", "a", "JSON with an editor's byte order mark"),
     ('{"data": {"n_eval": 8e2}}', "data.n_eval", 800, "JSON has this number"),
     ('{"report": {"title": "\\ud83d\\ude00\\/"}}', "report.title", "\U0001f600/", "JSON's escapes"),
     ('\t{"results":\t"a"}\n', "results", "a", "JSON with tabs"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import shutil
 import struct
 import time
@@ -23,8 +24,19 @@ from material import LEDGER_ROWS, Door, all_doors, ledger_line, linked, put, rea
 from PIL import Image
 from safetensors.torch import load_file
 
+from lever_pipe.base import os_faults
+from lever_pipe.base.checkpoints import load_tensors
+from lever_pipe.base.contents import tensors_of
 from lever_pipe.base.errors import ConfigError, DataError, LeverPipeError
+from lever_pipe.base.plain_yaml import read_plain
+from lever_pipe.base.records import RunCard
+from lever_pipe.base.storage import digest, read_row
+from lever_pipe.commands.convert_tool import load_restricted
+from lever_pipe.experiment.configuration import read_file as read_configuration
 from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.intention.simulators._cassette import Cassette
+from lever_pipe.intention.verl.logs import read_file as read_log
+from lever_pipe.stages.select_own import read_selections
 
 logging.getLogger("transformers").setLevel(logging.CRITICAL)
 pytestmark = pytest.mark.filterwarnings("ignore")  # what libraries say of broken files
@@ -453,6 +465,59 @@ def outcome(door: Door, harm: Harm, copy: Path) -> tuple[Any, str, float]:
         return None, f"TRACEBACK {type(fault).__name__}: {fault}"[:300], time.monotonic() - begin
     finally:
         shutil.rmtree(copy)
+
+
+IRREGULAR: dict[str, Harm] = {
+    "a pipe": os.mkfifo,
+    "an endless device": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": Path.mkdir,
+}
+READERS: dict[str, Callable[[Path], object]] = {
+    "selections": lambda path: read_selections(path, "mine", train=(), queries=(), shots=1),
+    "cassette": lambda path: Cassette(path, is_writable=False),
+    "cassette to record": lambda path: Cassette(path, is_writable=True),
+    "log": read_log,
+    "weights": load_restricted,
+    "tensors": load_tensors,
+    "configuration": read_configuration,
+    "messages": lambda path: read_plain(path, "messages"),
+    "run card": lambda path: read_row(path, RunCard),
+    "digest": digest,
+    "safetensors to digest": tensors_of,
+}
+
+
+def refusal(read: Callable[[Path], object], path: Path) -> str:
+    """Return the message that the command line would print; any other exception fails the test."""
+    try:
+        return f"taken as {read(path)}"
+    except (LeverPipeError, OSError) as fault:
+        return str(os_faults.named(fault) if isinstance(fault, OSError) else fault)
+
+
+@pytest.mark.parametrize("kind", IRREGULAR)
+@pytest.mark.parametrize("name", READERS)
+def test_no_reader_opens_what_is_no_regular_file(tmp_path: Path, name: str, kind: str) -> None:
+    path = tmp_path / "file"
+    IRREGULAR[kind](path)
+    said = refusal(READERS[name], path)
+    assert str(path) in said
+    assert kind == "a folder" or "no regular file" in said
+
+
+@pytest.mark.parametrize("kind", IRREGULAR)
+@pytest.mark.parametrize("name", HARMS)
+def test_no_door_opens_what_is_no_regular_file(doors: dict[str, Door], tmp_path: Path, name: str, kind: str) -> None:
+    door, wrong = doors[name], {}
+    read = {path.name for path in door.folder.iterdir() if path.is_file()} - {"chat_template.jinja"}
+    for file in read | ({"stray.json"} if name in ("lvlm", "clip") else set()):
+        copy = linked(door.folder, tmp_path / file)
+        (copy / file).unlink(missing_ok=True)
+        IRREGULAR[kind](copy / file)
+        said = refusal(door.read, copy)
+        if said.startswith("taken") or file not in said.replace(str(copy), ""):
+            wrong[file] = said[:300]
+    assert wrong == {}
 
 
 def same(one: Any, other: Any) -> bool:

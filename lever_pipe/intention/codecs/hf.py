@@ -14,7 +14,7 @@ from typing import Any
 
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import readable
-from lever_pipe.base.storage import is_unicode, shortened, strict_json
+from lever_pipe.base.storage import is_unicode, read_bytes, shortened, strict_json
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.records import MissingDetail, Task
 
@@ -223,7 +223,7 @@ def _end_ids(path: Path) -> list[int]:
     if not path.is_file():
         return []
     try:
-        value = strict_json(path.read_bytes()).get("eos_token_id")
+        value = strict_json(read_bytes(path)).get("eos_token_id")
     except (OSError, ValueError, AttributeError) as fault:
         raise _no_end_ids(path, shortened(str(fault))) from None
     found = value if isinstance(value, list) else [] if value is None else [value]

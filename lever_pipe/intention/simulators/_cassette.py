@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from lever_pipe.base.errors import RecordError, SimulatorError
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Row
-from lever_pipe.base.storage import shortened, strict_json
+from lever_pipe.base.storage import regular, shortened, strict_json
 from lever_pipe.intention.simulators._prompted import Chat, ChatRequest, UnreadableError
 from lever_pipe.intention.simulators.protocol import SimulatorCounts
 
@@ -60,7 +60,7 @@ class Cassette:
         try:
             if is_writable:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a+b" if is_writable else "rb") as handle:
+            with open(path, "a+b" if is_writable else "rb", opener=regular) as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX if is_writable else fcntl.LOCK_SH)
                 self._read_on(handle)
         except OSError as fault:
@@ -101,7 +101,7 @@ class Cassette:
         return SimulatorError(f"{self.path}: expected a cassette", found=fault.strerror or str(fault), do=do)
 
     def _append(self, key: str, response: str) -> None:
-        with self._lock, self.path.open("a+b") as handle:
+        with self._lock, open(self.path, "a+b", opener=regular) as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             end = self._read_on(handle)
             if key in self._known:

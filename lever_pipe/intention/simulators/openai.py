@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.base.storage import strict_json
-from lever_pipe.experiment.agent_config import AgentExecution, Connection, Simulator
+from lever_pipe.experiment.agent_config import AgentExecution, Connection, Simulator, address_fault
 from lever_pipe.intention.simulators._cassette import Cassette, CassetteChat
 from lever_pipe.intention.simulators._prompted import Chat, ChatRequest, PromptedUser, UnreadableError
 from lever_pipe.intention.simulators.protocol import SimulatorCounts
@@ -29,6 +29,7 @@ T = TypeVar("T")
 Words = Callable[[bytes], str]
 """What of an answer's body counts, and is kept; raises UnreadableError where that is not in it."""
 
+LONGEST_WAIT_S = 60.0
 _OK = 200
 _REMEDIES = {
     401: "Export a valid key in the variable that api_key_variable names, of its connection in intention.execution.",
@@ -98,7 +99,7 @@ class EndpointChat:
         for attempt in range(self._connection.retries + 1):
             if attempt:
                 self.counts.add(retries=1)
-                self._sleep(self._connection.backoff_seconds * 2 ** (attempt - 1))
+                self._sleep(min(LONGEST_WAIT_S, self._connection.backoff_seconds * 2 ** (attempt - 1)))
             try:
                 return read(self._words(request))
             except UnreadableError as fault:
@@ -183,33 +184,15 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
     """
     name = connection.base_url_variable
     url = connection.base_url or environ.get(name, "")
-    setting = "base_url of a connection in intention.execution" if connection.base_url else f"${name}"
     if not url:
         raise SimulatorError(
             "the address of an OpenAI-compatible server",
             found=f"neither its connection's base_url nor the environment variable {name}",
             do="Set one of them (intention.execution), such as http://127.0.0.1:8000/v1.",
         )
-    _require_address(url, setting)
+    if fault := address_fault(url):
+        raise SimulatorError(f"${name}: expected a server's address", found=f"one that {fault}", do="Export another.")
     return Access(url, _headers(connection.api_key_variable, environ))
-
-
-def _require_address(url: str, setting: str) -> None:
-    try:
-        parts = urlsplit(url)
-        host, _ = (parts.hostname or "").encode("idna"), parts.port
-    except ValueError:
-        raise _no_address(setting, "one that does not parse") from None
-    if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable() or " " in url:
-        raise _no_address(setting, repr(url) if parts.password is None else "something else")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise _no_address(setting, "an address with a name, password, query or fragment in it")
-
-
-def _no_address(setting: str, found: str) -> SimulatorError:
-    return SimulatorError(
-        f"{setting}: expected an address such as http://127.0.0.1:8000/v1", found=found, do="Mend the setting."
-    )
 
 
 def _headers(name: str, environ: Mapping[str, str]) -> dict[str, str]:

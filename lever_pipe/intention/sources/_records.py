@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.sections import cut, dotted, shown
-from lever_pipe.base.storage import is_unicode, strict_json
+from lever_pipe.base.storage import is_unicode, read_bytes, strict_json
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.sources.protocol import RawFiles, Splits
 
@@ -104,7 +104,7 @@ def read_tasks(paths: Iterable[Path], faults: TaskFaults) -> dict[str, Task]:
 
 def _list_of(path: Path, faults: TaskFaults) -> list[Any]:
     try:
-        found = strict_json(path.read_bytes(), halves=True)
+        found = strict_json(read_bytes(path), halves=True)
     except OSError as fault:
         faults.add(str(path), f"cannot be read: {fault.strerror}")
     except ValueError as fault:  # not JSON, or nothing that has one reading

@@ -11,10 +11,12 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from lever_pipe.base.errors import RecordError
+from lever_pipe.base.storage import open_regular
 
 CSV_HEADER = "step,key,value"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -60,7 +62,7 @@ def read_file(path: Path) -> list[Logged]:
         RecordError: no such file, no line of a step in it, or a damaged one.
     """
     try:
-        with path.open(encoding="utf-8-sig", errors="replace", newline="\n") as handle:
+        with TextIOWrapper(open_regular(path), "utf-8-sig", "replace", "\n") as handle:
             first = next((line for line in handle if line.strip()), "")
             handle.seek(0)
             lines = list(_reader_of(first)(handle, path))

@@ -30,7 +30,7 @@ from lever_pipe.base.model_folders import (
     require_whole,
 )
 from lever_pipe.base.rowwise import rowwise
-from lever_pipe.base.storage import strict_json
+from lever_pipe.base.storage import read_bytes, strict_json
 
 T = TypeVar("T", bound=Hashable)
 FILES = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
@@ -99,7 +99,7 @@ def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
     """
     require_whole(folder, "a CLIP model folder", files=FILES, any_of=VOCABULARY)
     with readable(folder, "CLIP model"):
-        kind = strict_json((folder / "config.json").read_bytes()).get("model_type")
+        kind = strict_json(read_bytes(folder / "config.json")).get("model_type")
         if kind != "clip":
             remedy = "Name the member of encoders that fits this folder."
             raise CheckpointError(f"{folder}/config.json: expected model_type clip", found=repr(kind), do=remedy)

@@ -13,7 +13,7 @@ from typing import Any
 
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import readable
-from lever_pipe.base.storage import shortened, strict_json
+from lever_pipe.base.storage import read_bytes, shortened, strict_json
 
 FILE = "generation_config.json"
 PINNED = frozenset(
@@ -64,7 +64,7 @@ def _settings(folder: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     with readable(folder, FILE):
-        settings = strict_json(path.read_bytes())
+        settings = strict_json(read_bytes(path))
         if not isinstance(settings, dict):
             raise TypeError(f"a {type(settings).__name__}, no object")
     return settings

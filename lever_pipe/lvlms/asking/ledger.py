@@ -225,7 +225,7 @@ def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
         complete = True
         for path in sorted(folder.glob("*.jsonl")):
             try:
-                with path.open("rb") as handle:
+                with storage.open_regular(path) as handle:
                     identity = path, os.fstat(handle.fileno()).st_ino  # a name may have got another content
                     content = b"" if identity in read else handle.read()
             except OSError as fault:
@@ -244,7 +244,7 @@ def engines_of(folder: Path | None) -> dict[str, dict[str, Any]]:
     found = {}
     for path in sorted(folder.glob("engine-*.json")) if folder is not None else ():
         with suppress(OSError, ValueError):  # a description decides nothing but what a message says
-            found[path.stem.removeprefix("engine-")] = dict(json.loads(path.read_text(encoding="utf-8")))
+            found[path.stem.removeprefix("engine-")] = dict(json.loads(storage.read_bytes(path)))
     return found
 
 

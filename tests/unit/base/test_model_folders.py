@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base import model_folders
+from lever_pipe.base.errors import CheckpointError
 
 REPOSITORY = Path(__file__).parents[3]
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
@@ -101,3 +104,10 @@ def test_a_folder_without_weights_or_tokenizer_says_so(tmp_path: Path) -> None:
 def test_sizes_are_those_of_the_files(folder: Path) -> None:
     assert model_folders.bytes_of(folder) == sum(path.stat().st_size for path in folder.iterdir())
     assert model_folders.bytes_of(folder / "absent") == 0
+
+
+def test_a_full_disk_is_no_broken_model(folder: Path) -> None:
+    with pytest.raises(OSError, match="No space left"), model_folders.readable(folder, "tokenizer"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as of a progress bar in a log there
+    with pytest.raises(CheckpointError, match="found OSError: no x"), model_folders.readable(folder, "tokenizer"):
+        raise OSError("no x")  # as the libraries say it

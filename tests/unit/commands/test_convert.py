@@ -154,6 +154,8 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, zipped: bool)
         ({1: torch.ones(1)}, "1: Tensor"),
         ({"w": torch.eye(2).to_sparse()}, "torch.sparse_coo"),
         ({"w": torch.ones(2, device="meta")}, "on meta"),
+        ({"w": torch.ones(1).expand(10**11)}, "tensors of 400000000000 bytes out of 4 that are stored"),
+        (dict.fromkeys("abcde", torch.ones(1)), "tensors of 20 bytes out of 4 that are stored"),
     ],
 )
 def test_other_contents_are_refused_by_name(tmp_path: Path, content: Any, told: str) -> None:

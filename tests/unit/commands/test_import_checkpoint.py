@@ -275,10 +275,16 @@ def test_two_different_dictionaries_are_refused(tmp_path: Path) -> None:
         ({"state_dict": {"a": 3}}, "state_dict: 'a': int"),
         ({"state_dict": {3: torch.ones(1)}}, "state_dict: 3: Tensor"),
         ({"state_dict": {"a": torch.ones(2, 2).to_sparse()}}, "tensor of layout torch.sparse_coo"),
+        ({"state_dict": {"a": torch.ones(1).expand(10**11)}}, "tensors of 400000000000 bytes out of 4 that are stored"),
     ],
 )
 def test_other_content_is_refused(tmp_path: Path, value: object, words: str) -> None:
     assert words in fault(saved(tmp_path, value), tmp_path / "out")
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import_checkpoint", str(tmp_path / "none.ckpt"), str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.endswith("none.ckpt: expected weights; found no such file. Name one.\n")
 
 
 @pytest.mark.parametrize("zipped", [True, False])

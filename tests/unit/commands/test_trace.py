@@ -356,6 +356,8 @@ class TestAsked:
             ("overview:1:Shot 7", "Shot 1"),
             ("overview:1:0", "expected a column"),
             ("nothing.csv:1:a", "expected a file"),
+            ("../../etc/passwd", "expected a file, or a table"),
+            ("../tables/overview", "expected a file, or a table"),
             ("e1", "e2 to e10"),
             ("e99:value", "e2 to e10"),
             ("e2:values", "expected a row"),
@@ -365,6 +367,11 @@ class TestAsked:
     def test_what_is_not_there_is_refused(self, what: str, message: str) -> None:
         with pytest.raises(UnknownMemberError, match=message):
             asked_for(what, RESULTS)
+
+    def test_a_file_beside_what_was_made_is_nobodys(self) -> None:
+        tree.write("notes.txt", "mine")
+        with pytest.raises(UnknownMemberError, match="expected a run card that states"):
+            back("results/report/../../notes.txt")
 
     @pytest.mark.parametrize("what", ["x" * 5000, "\0:1:a", ":::", ".csv:1:a", "overview:1:", "overview::Shot 1", ""])
     def test_no_word_is_a_riddle(self, what: str) -> None:

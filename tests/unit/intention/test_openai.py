@@ -20,8 +20,9 @@ from endpoint_double import (
 )
 from intention_cases import env_of, task_of
 
-from lever_pipe.base.errors import SimulatorError
+from lever_pipe.base.errors import ConfigError, SimulatorError
 from lever_pipe.experiment.agent_config import AgentExecution, Connection, Endpoint, Simulator
+from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.environment import IntentionEnv, load_simulator, step_all
 from lever_pipe.intention.simulators._prompted import STOCK_REPLY, PromptedUser
@@ -241,26 +242,36 @@ def test_no_address_at_all_is_one_clear_line() -> None:
     [
         "127.0.0.1:8000/v1",
         "ftp://127.0.0.1/v1",
+        "file:///etc/passwd",
         "http://",
+        "   ",
         "http://127.0.0.1:port/v1",
         "http://127.0.0.1:99999/v1",
+        "http://127.0.0.1:0/v1",
         "http://[::1/v1",
         "http://a b/v1",
-        "http://127.0.0.1/v1?key=1",
+        "http://127.0.0.1/v1?key=secret",
+        "http://127.0.0.1/v1#a",
         "http://127.0.0.1/v1\r\nX: y",
         "http://" + "x" * 80 + ".example/v1",
-        "http://user@127.0.0.1/v1",
+        "http://me:secret@127.0.0.1/v1",
     ],
 )
-def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(SimulatorError, match=r"base_url of a connection.*: expected an address"):
-        find_access(Connection(base_url=url), {})
-
-
-def test_a_password_in_the_address_is_not_shown() -> None:
-    with pytest.raises(SimulatorError, match="expected an address") as caught:
-        find_access(Connection(base_url="http://me:secret@127.0.0.1/v1"), {})
+def test_an_address_that_is_none_is_refused_wherever_it_stands(url: str) -> None:
+    for key, execution in (("connection", {"base_url": url}), ("served.gpt", {"gpt": {"base_url": url}})):
+        with pytest.raises(ConfigError, match=rf"intention\.execution\.{key}\.base_url: must") as refusal:
+            parse_experiment({"intention": {"execution": {key.partition(".")[0]: execution}}})
+        assert "secret" not in str(refusal.value)
+    with pytest.raises(SimulatorError, match=r"\$OPENAI_BASE_URL: expected a server's address") as caught:
+        find_access(Connection(), {"OPENAI_BASE_URL": url})
     assert "secret" not in str(caught.value)
+
+
+def test_the_wait_between_attempts_has_a_ceiling() -> None:
+    naps: list[float] = []
+    with serve(always=send(b"", status=500)) as double:
+        user_of(double.url, naps, backoff_seconds=20, retries=5).judge(TASK, "q", (), (0,))
+    assert naps == [20, 40, 60, 60, 60]
 
 
 def test_a_turn_over_its_time_is_counted_as_such() -> None:

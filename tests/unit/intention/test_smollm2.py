@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -261,23 +263,70 @@ def _train(place: Path, start: tuple[Path, ...], found: Experiment, double: Doub
     return row
 
 
-@pytest.mark.parametrize("scaled", ["tensor", "key"])
-def test_scaled_positions_are_refused_and_not_forgotten(tmp_path: Path, scaled: str) -> None:
-    """Llama 3.1 has factors as a tensor, others name a kind; transformers reads neither of most files."""
-    library = pytest.importorskip("gguf")
-    writer = library.GGUFWriter(tmp_path / "m.gguf", "llama")
-    if scaled == "tensor":
-        writer.add_tensor("rope_freqs.weight", np.ones(4, dtype=np.float32))
-    else:
-        writer.add_rope_scaling_type(library.RopeScalingType.YARN)
+def write_gguf(path: Path, extra: Iterable[str], rope: dict[str, str | float]) -> None:
+    """Write a llama of one layer, with further tensors of 16 values and keys of its rotary positions."""
+    writer = pytest.importorskip("gguf").GGUFWriter(path, "llama")
+    for key, value in {
+        "block_count": 1, "context_length": 64, "embedding_length": 16, "feed_forward_length": 24, "head_count": 2,
+        "head_count_kv": 2, "layer_norm_rms_eps": 1e-5, "vocab_size": 8, "tokenizer_model": "gpt2", "bos_token_id": 7,
+        "token_list": [*"abcdef", "ab", "<|end|>"], "token_merges": ["a b"], "token_types": [1] * 8, "eos_token_id": 7,
+    }.items():  # fmt: skip
+        getattr(writer, f"add_{key}")(value)
+    for key, value in rope.items():
+        (writer.add_string if isinstance(value, str) else writer.add_float32)(f"llama.rope.{key}", value)
+    of_layer = {f"attn_{name}": (16, 16) for name in ("q", "k", "v", "output")} | {
+        "attn_norm": (16,),
+        "ffn_norm": (16,),
+    }
+    of_layer |= {"ffn_gate": (24, 16), "ffn_up": (24, 16), "ffn_down": (16, 24)}
+    shapes = {f"blk.0.{name}.weight": shape for name, shape in of_layer.items()}
+    shapes |= {"token_embd.weight": (8, 16), "output.weight": (8, 16), "output_norm.weight": (16,)}
+    draw = np.random.default_rng(0)
+    for name, shape in {**shapes, **dict.fromkeys(extra, (16,))}.items():
+        writer.add_tensor(name, draw.standard_normal(shape).astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(CheckpointError, match=r"expected rotary positions that are not scaled; found (rope_f|llama)"):
-        convert_gguf(tmp_path / "m.gguf", tmp_path / "new")
+
+
+BIASES = [f"blk.0.attn_{name}.bias" for name in ("k", "output", "q", "v")]
+
+
+@pytest.mark.parametrize(
+    ("extra", "rope", "told"),
+    [
+        (["rope_freqs.weight"], {}, "rotary positions that are not scaled; found rope_freqs.weight"),
+        ([], {"scaling.type": "yarn"}, "rotary positions that are not scaled; found llama.rope.scaling.type"),
+        ([], {"scaling.factor": 4.0}, "rotary positions that are not scaled; found llama.rope.scaling.factor"),
+        ([], {"scale_linear": 4.0}, "rotary positions that are not scaled; found llama.rope.scale_linear"),
+        (BIASES, {}, f"tensors that transformers has a place for in LlamaForCausalLM; found {', '.join(BIASES)}"),
+        ([], {"scaling.type": "none", "scaling.factor": 4.0}, ""),
+    ],
+)
+def test_what_transformers_would_leave_out_is_refused(
+    tmp_path: Path, extra: list[str], rope: dict[str, str | float], told: str
+) -> None:
+    path, folder = tmp_path / "m.gguf", tmp_path / "new"
+    write_gguf(path, extra, rope)
+    if not told:
+        assert folder / "model.safetensors" in convert_gguf(path, folder)
+        return
+    with pytest.raises(CheckpointError, match=f"expected {re.escape(told)}"):
+        convert_gguf(path, folder)
+    assert not folder.exists()
     with pytest.raises(CheckpointError, match=r"none\.jinja: expected a readable chat template"):
-        convert_gguf(tmp_path / "m.gguf", tmp_path / "new", tmp_path / "none.jinja")
+        convert_gguf(path, folder, tmp_path / "none.jinja")
+
+
+def test_a_gguf_that_counts_more_than_it_holds_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    header = struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q1sI", 1, b"a", 9)  # one key: a list
+    path = tmp_path / "m.gguf"
+    path.write_bytes(header + struct.pack("<IQ", 4, 2**40))  # of so many numbers
+    assert path.stat().st_size == 49
+    with pytest.raises(CheckpointError, match="found ValueError: 1 values at byte 49 of 49"):
+        convert_gguf(path, tmp_path / "new")
 
 
 def test_the_way_on_to_written_tasks_is_a_configuration() -> None:

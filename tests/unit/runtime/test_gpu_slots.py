@@ -147,6 +147,25 @@ def test_each_allocation_has_its_own_slots(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(folders) == 2
 
 
+@pytest.mark.parametrize("kind", ["a link", "open to all", "of another user", "of this user"])
+def test_locks_lie_in_a_folder_of_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setenv(gpu_slots.VISIBLE, "0")
+    folder = tmp_path / "locks"
+    if kind == "a link":
+        folder.symlink_to(tmp_path)
+    else:
+        folder.mkdir()
+        folder.chmod(0o777 if kind == "open to all" else 0o755)
+    if kind == "of another user":
+        monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+    if kind == "of this user":
+        gpu_slots.take(1, folder=folder)
+        return
+    with pytest.raises(DeviceError, match="into which nobody else writes"):
+        gpu_slots.take(1, folder=folder)
+    assert not (folder / "0").exists()
+
+
 def test_slots_survive_exec(tmp_path: Path) -> None:
     """The accelerate launcher takes the place of the process that took the slots."""
     code = """

@@ -44,7 +44,7 @@ GRID: dict[str, Any] = {
 def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "lever/policies"
     folder.mkdir(parents=True)
-    (folder / "code.py").write_text("")
+    (folder / "code.py").write_text("def select(choice, shots): ...")
     monkeypatch.setenv(members.VARIABLE, str(tmp_path))
 
 
@@ -288,3 +288,15 @@ def test_the_production_grid_has_a_cell_for_each_published_accuracy_that_can_hav
 def test_a_fault_names_its_key_and_the_remedy(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         experiment(**changed)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "def selct(): ...", "def f():\n    select = 1", "def select(:", "select(1, 2)", "\0"]
+)
+def test_a_module_without_select_is_refused_before_a_job_needs_it(tmp_path: Path, text: str) -> None:
+    module = tmp_path / "lever/policies/code.py"
+    module.write_text(text)
+    with pytest.raises(ConfigError, match=r"grid\.policies\.code: must have a function `select`"):
+        experiment()
+    module.write_text("import nothing_of_this_name\nfrom elsewhere import mine as select")  # it is not run
+    experiment()
