@@ -40,7 +40,7 @@ NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
     "measure_agreement": {
         "agreement": ("selections", "eval_examples"),
         "prompts": ("selections", "eval_examples"),
-        "parameters": ("selectors",),
+        "parameters": ("selectors", "eval_pools", "embeddings"),
         "tensors": ("selectors",),
     },
     "collect_samples": {"flips": ("per_question",)},

@@ -9,7 +9,7 @@ elsewhere says so itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import not_
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
@@ -361,6 +361,8 @@ class MeasureAgreementConfig(Section):
     """One for each of the `selections`."""
     starts: Annotated[Names, Planned("starts")]
     """Selectors that a policy starts from and that are none of the policies themselves."""
+    selectors: Annotated[Mapping[str, Selector], Planned("selectors")]
+    """By preset."""
     shots: Counts
 
 

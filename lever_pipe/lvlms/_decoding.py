@@ -14,13 +14,14 @@ NEVER = -1.0e9  # transformers' score of a hypothesis that must not win; part of
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """When an answer ends and how it is searched; one beam is greedy."""
+    """When an answer ends, which tokens it never holds, and how it is searched; one beam is greedy."""
 
     eos: tuple[int, ...]
     max_new_tokens: int
     num_beams: int = 1
     length_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    never: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,13 @@ def penalised(scores: Tensor, seen: Tensor | None, penalty: float) -> Tensor:
     return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
 
 
+def _searched(scores: Tensor, seen: Tensor | None, options: DecodeOptions) -> Tensor:
+    """Return scores as the search compares them: penalised, and -inf of what is never said."""
+    found = penalised(scores, seen, options.repetition_penalty)
+    never = torch.tensor(options.never, dtype=torch.long, device=scores.device)
+    return found.index_fill(-1, never, -torch.inf) if options.never else found
+
+
 def _greedy(rows: Continuation, first: Tensor, seen: Tensor | None, options: DecodeOptions) -> list[Decoded]:
     shape = (first.shape[0], options.max_new_tokens)
     tokens = torch.full(shape, -1, dtype=torch.long, device=first.device)
@@ -78,7 +86,7 @@ def _greedy(rows: Continuation, first: Tensor, seen: Tensor | None, options: Dec
     active = torch.arange(shape[0], device=first.device)
     logits = first
     for step in range(options.max_new_tokens):
-        chosen = penalised(logits, seen, options.repetition_penalty).argmax(-1)
+        chosen = _searched(logits, seen, options).argmax(-1)
         tokens[active, step] = chosen
         scores[active, step] = logits.log_softmax(-1).gather(-1, chosen[:, None])[:, 0]
         going = ~torch.isin(chosen, eos)
@@ -168,7 +176,7 @@ def _extend(running: _Beams, log_probs: Tensor, seen: Tensor | None, step: int, 
     if seen is not None:
         seen = seen[:, None].repeat(1, log_probs.shape[1], 1)
         seen.scatter_(-1, running.tokens[:, :, :step], True)
-    ranked = penalised(log_probs, seen, options.repetition_penalty)
+    ranked = _searched(log_probs, seen, options)
     total = (ranked + running.scores[:, :, None]).flatten(1)
     scores, flat = total.topk(max(2, 1 + len(options.eos)) * options.num_beams)
     candidates = running.take(flat // vocabulary)

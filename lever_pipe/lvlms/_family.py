@@ -166,6 +166,7 @@ def generation_arguments(options: DecodeOptions, pad: int) -> dict[str, Any]:
         "num_beams": options.num_beams,
         "max_new_tokens": options.max_new_tokens,
         "repetition_penalty": options.repetition_penalty,
+        "suppress_tokens": list(options.never) or None,
         "eos_token_id": list(options.eos),
         "pad_token_id": pad,
     }

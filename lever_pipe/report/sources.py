@@ -119,7 +119,7 @@ intervals = Lines("{group}", ACCURACY, PREFIX)
 training = Lines(_trained, VALUE, runs=1, has_means=True)
 parameters = Lines(
     "{policy}",
-    {name: name for name in ("n_parameters", "share_differing", "norm", "relative_norm")},
+    {name: name for name in ("n_parameters", "share_differing", "norm", "relative_norm", "kl_to_base")},
     {"at": "from base"},
     runs=1,
     has_means=True,

@@ -544,6 +544,7 @@ PLANNED: Mapping[str, Planner] = {
     "selector": lambda experiment, wildcards: (
         experiment.presets[PolicyName.parse(wildcards.get("selected") or wildcards["trained"]).preset].selector
     ),
+    "selectors": lambda experiment, _: {arm.preset: experiment.presets[arm.preset].selector for arm in experiment.arms},
     "evaluated": lambda experiment, _: evaluated(experiment),
     "trained": lambda experiment, _: trained(experiment),
     "stepped": lambda experiment, _: stepped(experiment),

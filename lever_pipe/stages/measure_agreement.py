@@ -1,8 +1,9 @@
-"""Rule `measure_agreement`: do the policies choose the same demonstrations, and from which parameters?"""
+"""Rule `measure_agreement`: do the policies choose the same demonstrations, and how far are they from their bases?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 
@@ -11,9 +12,13 @@ import numpy as np
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, group_of
-from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
+from lever_pipe.base.records import Example, ExampleId, Pool
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.stage_configs import MeasureAgreementConfig, Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.lever.training.choice import kl_to_base
+from lever_pipe.lever.training.embeddings import architecture_of, read_table
+from lever_pipe.lever.training.state import load_selector
 from lever_pipe.metrics.agreement import (
     ParameterDifference,
     agreement_matrices,
@@ -26,7 +31,6 @@ AGREEMENT_COLUMNS = ("left", "right", "shots", "as_sequence", "as_set", "at_posi
 """Shares of queries in [0, 1] at one number of shots; `at_position` is that of the last of them."""
 PROMPTS_COLUMNS = ("policy", "shots", "n_queries", "n_distinct_prompts")
 """Prompts with the same image, question and demonstrations count once."""
-SIZES = ("n_parameters", "share_differing", "norm", "relative_norm")
 Line = tuple[object, ...]
 Chosen = Mapping[ExampleId, tuple[ExampleId, ...]]
 """The demonstrations of each query."""
@@ -40,28 +44,36 @@ def measure_agreement(
     selections: Inputs,
     selectors: Inputs,
     eval_examples: Input,
+    eval_pools: Input,
+    embeddings: Input,
     agreement: Output,
     parameters: Output,
     tensors: Output,
     prompts: Output,
     config: MeasureAgreementConfig,
+    runtime: Runtime = Runtime(),
 ) -> None:
     """Write the shares of queries with equal demonstrations, the differing parameters, and the distinct prompts.
 
     `selections` belong to `config.policies`; `selectors` to the trained ones among them and then to `config.starts`.
+    Of a policy that starts from RCE `parameters` has its divergence from there too (`kl_to_base`).
 
     Raises:
         RecordError: two policies do not select for the same queries.
         ShapeError: a selector and its base do not have the same tensors.
+        CheckpointError: a selector has another architecture than its preset.
     """
     queries = storage.read_examples(eval_examples)
     chosen = {name: _read_selections(path, queries) for name, path in zip(config.policies, selections, strict=True)}
-    compared = list(_compare_parameters(config, selectors))
+    trained = [name for name in config.policies if not name.startswith("baseline/")]
+    paths = dict(zip([*trained, *config.starts], selectors, strict=True))
+    compared = list(_compare_parameters(trained, paths))
+    kl = _divergences(trained, paths, eval_pools, embeddings, config, runtime)
     write_csv(agreement, AGREEMENT_COLUMNS, _compare_selections(chosen, config.shots))
     write_csv(prompts, PROMPTS_COLUMNS, _count_prompts(chosen, queries, config.shots))
     whole = ParameterDifference(0, 0, 0.0, 0.0)
-    totals = ((policy, base, *_sizes(sum(found.values(), start=whole))) for policy, base, found in compared)
-    write_csv(parameters, ("policy", "base", *SIZES), totals)
+    totals = ((name, base, *_sizes(sum(found.values(), start=whole)), kl.get(name)) for name, base, found in compared)
+    write_csv(parameters, ("policy", "base", *SIZES, "kl_to_base"), totals)
     each = ((policy, base, name, *_sizes(of)) for policy, base, found in compared for name, of in found.items())
     write_csv(tensors, ("policy", "base", "tensor", *SIZES), each)
 
@@ -106,15 +118,35 @@ def _pairs_of(policies: Sequence[str]) -> list[tuple[int, int]]:
     ]
 
 
-def _compare_parameters(
-    config: MeasureAgreementConfig, selectors: Sequence[Path]
-) -> Iterator[tuple[str, str, Differences]]:
-    trained = [name for name in config.policies if not name.startswith("baseline/")]
-    paths = dict(zip([*trained, *config.starts], selectors, strict=True))
+def _compare_parameters(trained: Sequence[str], paths: Mapping[str, Path]) -> Iterator[tuple[str, str, Differences]]:
     for policy in trained:
         base = str(PolicyName.parse(policy).start)
         values, start = (storage.read_arrays(paths[name]) for name in (policy, base))
         yield policy, base, parameter_differences(values, start)
+
+
+def _divergences(
+    trained: Sequence[str],
+    paths: Mapping[str, Path],
+    eval_pools: Path,
+    embeddings: Path,
+    config: MeasureAgreementConfig,
+    runtime: Runtime,
+) -> dict[str, float]:
+    """Return `kl_to_base` of each policy that starts from RCE."""
+    device, pools = execution.prepare(runtime), storage.read_rows(eval_pools, Pool)
+    tables = cache(lambda split, inputs: read_table(embeddings, split, device, inputs=inputs))
+    found = {}
+    for policy in trained:
+        name = PolicyName.parse(policy)
+        if name.base is None:
+            continue
+        selector = config.selectors[name.preset]
+        train, queries = (tables(split, selector.inputs) for split in ("train", "eval"))
+        architecture = architecture_of(selector, train)
+        module, base = (load_selector(paths[each], architecture).to(device) for each in (policy, str(name.start)))
+        found[policy] = kl_to_base(module, base, train, queries, pools, max(config.shots))
+    return found
 
 
 def _count_prompts(chosen: Mapping[str, Chosen], queries: Sequence[Example], shots: Sequence[int]) -> Iterator[Line]:

@@ -44,7 +44,7 @@ COMPARISONS = [
     *("p", "p_holm", "detectable", "n_runs", "n_questions"),
 ]
 INTERVALS = ["group", "samples", "shots", "accuracy", "low", "high", "n_runs", "n_questions"]
-PARAMETERS = ["policy", "base", "n_parameters", "share_differing", "norm", "relative_norm"]
+PARAMETERS = ["policy", "base", "n_parameters", "share_differing", "norm", "relative_norm", "kl_to_base"]
 NOISE: FlatNoise = flat_noise(9, 0.13, seeding.generator(0, "claims"), n_draws=20_000)
 
 STEPS = list(range(5, 50, 5))
@@ -324,10 +324,10 @@ def _agreement(of: Ours) -> list[tuple[object, ...]]:
 
 def _parameters(of: Ours) -> list[dict[str, object]]:
     base = f"preset~{PRESET}/rce/seed~0/epoch~5"
-    drawn = [dict(zip(PARAMETERS, (name, base, 100, 0.77, 77.0, 0.77), strict=True)) for name, _ in _drawn(of)]
+    drawn = [dict(zip(PARAMETERS, (name, base, 100, 0.77, 77.0, 0.77, 0.7), strict=True)) for name, _ in _drawn(of)]
     return drawn + [
         {"policy": policy(b, s, e), "base": base, "n_parameters": 100, "share_differing": 0.5015, "norm": 1.0,
-         "relative_norm": 0.01 * e * (1 - b)}
+         "relative_norm": 0.01 * e * (1 - b), "kl_to_base": 0.01 * e}
         for b, s, e in _runs(of)
     ]  # fmt: skip
 

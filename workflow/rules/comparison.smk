@@ -70,6 +70,8 @@ use rule stage as measure_agreement with:
             for policy in [*SELECTING, *plan.starts(EXPERIMENT)]
         ],
         eval_examples=MAIN_EXAMPLES["eval_examples"],
+        eval_pools=in_documents(POOLS["eval_pools"]),
+        embeddings=in_documents(EMBEDDINGS),
     output:
         agreement=f"{TABLES}/agreement.csv",
         parameters=f"{TABLES}/parameters.csv",

@@ -38,7 +38,7 @@ class EmbeddingTable(NamedTuple):
 
     def scores(self, module: PointerSelector, groups: Groups, *, may_stop: bool = False) -> Tensor:
         """Return the selector's logits for a batch of groups (`scores_of`)."""
-        return scores_of(module, self.encoded(module, groups), groups, may_stop=may_stop)
+        return scores_of(module, self.encoded(module, groups), groups.selections, may_stop=may_stop)
 
     def encoded(self, module: PointerSelector, groups: Groups) -> Encoded:
         """Return the queries and pools of a batch as the selector compares them.
@@ -95,15 +95,15 @@ def _is_noisy(module: PointerSelector) -> bool:
     return module.training and bool(module.architecture.dropout)
 
 
-def scores_of(module: PointerSelector, encoded: Encoded, groups: Groups, *, may_stop: bool = False) -> Tensor:
-    """Return the logits of an encoded batch: `[B, K]`, or `[B, G, S, K]` if they follow the picks.
+def scores_of(module: PointerSelector, encoded: Encoded, selections_BGS: Tensor, *, may_stop: bool = False) -> Tensor:
+    """Return the logits of selections of an encoded batch: `[B, K]`, or `[B, G, S, K]` if they follow the picks.
 
     Stored selections all have one length, which somebody else has set: without `may_stop` they are scored under the
     policy that goes on. What a policy drew may have ended early, and a head that stops has one column more.
     """
     if not module.head.follows:
         return module.first(encoded)
-    return module.following(encoded, groups.selections, may_stop=may_stop)
+    return module.following(encoded, selections_BGS, may_stop=may_stop)
 
 
 def read_table(embeddings: Path, device: torch.device, *, inputs: str = "fused") -> EmbeddingTable:

@@ -165,7 +165,7 @@ def draw_groups(
     if module.head.stops:
         rewards = net_rewards(rewards, lengths, price=settings.stop_price)
     groups = Groups(queries.queries, queries.pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool))
-    scores = scores_of(module, encoded, groups, may_stop=True)
+    scores = scores_of(module, encoded, selections, may_stop=True)
     log_probs = masked(step_log_probs(scores.detach(), selections), taken).sum(dim=-1)
     return Drawn(groups, lengths, taken, accuracies, log_probs, scores)
 

@@ -145,6 +145,7 @@ class LedgerLvlm:
             num_beams=options.num_beams,
             length_penalty=options.length_penalty,
             repetition_penalty=options.repetition_penalty,
+            never=(family.image_token,),  # behind a prompt it would stand for an image that nobody has shown
         )
         self._control = control_of(family.tokenizer)
         self._engine = family.engine(images, options=options, decode=self._decode, counters=self._work)

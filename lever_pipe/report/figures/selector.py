@@ -53,14 +53,14 @@ def shots(material: Material, voice: Voice) -> Figure | None:
 
 
 def frontier(material: Material, voice: Voice) -> Figure | None:
-    """Return accuracy against the exact KL divergence from the RCE base, and against KL_BETA on its own axis."""
+    """Return accuracy against the KL divergence from the RCE base, and against KL_BETA on its own axis."""
     modes = {"grpo": (material.main.last_grpo, OFFLINE), "on_policy": (material.main.drawn, ON_POLICY)}
     if not any(groups for groups, _ in modes.values()):
         return None
     figure, (left, right) = style.panels(1, 2, height=3.9)
     for kind, (groups, seen) in modes.items():
         rows = {beta: row for beta, group in groups.items() if (row := material.accuracy(group)) is not None}
-        kl = {beta: material.evidence.find(groups[beta], "kl_exact") for beta in rows}
+        kl = {beta: material.evidence.find(groups[beta], "kl_to_base", at="from base") for beta in rows}
         points = {of.value: rows[beta] for beta, of in kl.items() if of is not None}
         name = voice.say(f"word.{kind}")
         style.with_bars(left, points, style.Look(seen.color, seen.marker, ""), name=name)
@@ -73,7 +73,7 @@ def frontier(material: Material, voice: Voice) -> Figure | None:
     for axes in (left, right):
         if base is not None:
             axes.axhline(base.value, color=style.GREY, linewidth=1.0, label=voice.say("policy.rce_last"))
-    style.label(left, x=voice.say("axis.kl_exact"), y=voice.say("axis.accuracy_mean"))
+    style.label(left, x=voice.say("axis.kl_to_base"), y=voice.say("axis.accuracy_mean"))
     style.label(right, x=voice.say("axis.kl_beta"))
     style.legend_below(figure, left)
     return figure

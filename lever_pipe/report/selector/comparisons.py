@@ -42,7 +42,7 @@ def on_policy(material: Material) -> Table:
     main = material.main
     groups = [main.last_rce, *main.drawn.values(), *main.last_grpo.values(), *main.beside] if main.drawn else []
     lines = [TableLine(_run_cells(material, group), "ours", (group,)) for group in groups if group]
-    words = ("policy", "runs", "accuracy", "gain", "holm_p", "kl_exact", "entropy", "gradient_share")
+    words = ("policy", "runs", "accuracy", "gain", "holm_p", "kl_to_base", "entropy", "gradient_share")
     columns = heads(*(f"head.{word}" for word in (*words, "own_prompts", "all_prompts")))
     title = say("comparisons.modes", samples=max(material.samples, default=0))
     notes = (say("note.recipes_differ"), say("note.prompts"))
@@ -116,9 +116,9 @@ def _policies() -> tuple[Column, Column]:
 
 def _run_cells(material: Material, group: str) -> tuple[Cell, ...]:
     row, against = material.accuracy(group), material.compared(group, material.main.last_rce or "")
-    kl, entropy, share, own, every = (
-        material.evidence.find(group, name)
-        for name in ("kl_exact", "entropy", "gradient_share", "prompts.own", "prompts.all")
+    kl = material.evidence.find(group, "kl_to_base", at="from base")
+    entropy, share, own, every = (
+        material.evidence.find(group, name) for name in ("entropy", "gradient_share", "prompts.own", "prompts.all")
     )
     accuracy = (part(row, "runs", 0), level(row), gap(against), holm(against))
     training = (level(kl, 3), level(entropy, 2), level(share, 0, scale=100.0), level(own, 0), level(every, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +23,7 @@ from lever_pipe.experiment.config import OPTIONS, STOPPING, TRAIN_IDS, OnPolicy,
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 from lever_pipe.lever.selector.decoding import draw, greedy, gumbel
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.choice import choose
+from lever_pipe.lever.training.choice import choose, kl_to_base
 from lever_pipe.lever.training.distil import distil_step
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.training.groups import Groups
@@ -222,7 +223,7 @@ def test_a_frozen_selector_says_the_same_bits(network: str, head: str) -> None:
             together = table().scores(module.eval(), batch)
             plain = module.encode(table().vectors[batch.queries], table().vectors[batch.pools])
         assert torch.equal(frozen.scores(batch), together)
-        assert torch.equal(scores_of(module, plain, batch), together)
+        assert torch.equal(scores_of(module, plain, batch.selections), together)
     alone = frozen.scores(batch.take(torch.tensor([4])))
     torch.testing.assert_close(alone[0], together[4], atol=1e-5, rtol=0)  # products of candidates are no row's own
 
@@ -239,6 +240,64 @@ def test_a_choice_does_not_depend_on_its_company(network: str, head: str) -> Non
 def pools_of(n: int) -> list[Pool]:
     drawn = [torch.randperm(N_EXAMPLES, generator=torch_generator(4, query))[:K].tolist() for query in range(n)]
     return [Pool(query_id=query, candidates=of_query) for query, of_query in enumerate(drawn)]  # type: ignore[arg-type]
+
+
+@every_pair
+def test_the_distance_from_a_base_is_enumerated_where_the_base_would_choose(network: str, head: str) -> None:
+    policy, base, queries, pools = selector(head, network, seed=1), selector(head, network), table(), pools_of(12)
+    rows, steps = choose(base, table(), queries, pools, 3), list[float]()
+    for pool, row in zip(pools, rows, strict=True):
+        names = list(pool.candidates)
+        places = [names.index(i) for i in row.demonstrations]
+        of_policy, of_base = (list(outcomes_of(module, queries, pool, places)) for module in (policy, base))
+        for p, r in zip(of_policy[:3], of_base[:3], strict=True):
+            steps.append(sum(float(a) * math.log(a / b) for a, b in zip(p, r, strict=True) if a > 0))
+    assert kl_to_base(policy, base, table(), queries, pools, 3) == pytest.approx(sum(steps) / len(steps), abs=1e-5)
+    assert kl_to_base(base, base, table(), queries, pools, 3) == 0
+    assert max(steps) > 0.01
+
+
+@torch.no_grad()
+def outcomes_of(
+    module: PointerSelector, queries: EmbeddingTable, pool: Pool, places: list[int]
+) -> Iterator[list[float]]:
+    """Yield the probabilities of all outcomes, before each pick and behind the last, by one step at a time."""
+    encoded = module.encode(queries.vectors[[pool.query_id]], queries.vectors[list(pool.candidates)][None])
+    state = module.start(encoded, 1)
+    for step in range(len(places) + 1):
+        logits = module.head.logits([state], encoded.candidates, may_stop=True)[0, 0, 0].double()
+        logits[places[:step]] = -math.inf
+        yield logits.softmax(-1).tolist()
+        if step < len(places):
+            state = module.head.after(state, torch.tensor([[places[step]]]), encoded.candidates)
+
+
+class Given(PointerSelector):
+    """Sees every query as one vector, and candidates as they are."""
+
+    def __init__(self, query: tuple[float, float]) -> None:
+        super().__init__(replace(SMALL, embedding=2, width=2, temperature=2 / math.log(3)))
+        self._adopt_head()
+        self.query = torch.tensor([query])
+
+    def project(self, x: Tensor) -> Tensor:
+        return x
+
+    def as_query(self, query_BH: Tensor, pool_BKH: Tensor) -> Tensor:
+        return self.query.expand(len(query_BH), -1)
+
+    def as_candidates(self, projected: Tensor) -> Tensor:
+        return projected
+
+
+def test_the_distance_from_a_base_by_hand() -> None:
+    """The policy takes one of two candidates with 3/4, the base with 1/2; the second pick has no choice."""
+    seen = EmbeddingTable(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+    policy, base = Given((1.0, 0.0)), Given((0.0, 1.0))
+    pools = [Pool(query_id=0, candidates=(0, 1))]  # type: ignore[arg-type]
+    first = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+    found = [kl_to_base(policy, base, seen, seen, pools, shots) for shots in (1, 2)]
+    assert found == pytest.approx([first, first / 2], abs=1e-6)
 
 
 @every_pair

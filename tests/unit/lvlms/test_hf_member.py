@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from families import FOLDERS, VARIANTS
 from test_every_family import ANSWERS, ATOL, prompts
 
@@ -44,6 +45,23 @@ def test_it_answers_as_the_fast_member_and_asks_more_of_the_model(
         assert one.answer_log_probs == pytest.approx(other.answer_log_probs, abs=5 * ATOL)
     assert fast.counters["forwards"] < stock.counters["forwards"]
     assert fast.counters["images_encoded"] < stock.counters["images_encoded"]
+
+
+def test_a_model_never_says_an_image(made: tuple[str, Path], paths: dict[str, Path]) -> None:
+    """Whoever likes the placeholder best says what is next best, under either member and either search."""
+    asked = [LvlmRequest(prompt, ANSWERS[:1]) for prompt in prompts(paths, "turns", "answer with one word")]
+
+    def said(member: str, **options: object) -> tuple[list[str], list[str]]:
+        plain, forced = (opened(member, made[1], paths, **options) for _ in range(2))
+        likes = torch.zeros(forced.family.model.lm_head.out_features)
+        likes[forced.family.image_token] = 50
+        forced.family.model.lm_head.register_forward_hook(lambda _, __, logits: logits + likes)
+        return tuple([reply.text for reply in each.run(asked)] for each in (plain, forced))  # type: ignore[return-value]
+
+    for member in (made[0], "hf"):
+        plain, forced = said(member)
+        assert forced == plain
+    assert said(made[0], num_beams=3)[1] == said("hf", num_beams=3)[1]
 
 
 def test_equal_prompts_are_asked_once(made: tuple[str, Path], paths: dict[str, Path]) -> None:

@@ -1,19 +1,26 @@
 from __future__ import annotations
 
 import csv
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from builders import example, ids
+import torch
+from builders import WIDTH, embedding_arrays, example, ids, random_pools
+from numpy.typing import NDArray
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import ExampleId, Selection
+from lever_pipe.base.records import ExampleId, Pool, Selection
+from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
+from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
+from lever_pipe.lever.selector.network import build_selector, initialise
+from lever_pipe.lever.training.choice import kl_to_base
+from lever_pipe.lever.training.embeddings import architecture_for, read_table
+from lever_pipe.lever.training.state import load_selector
 from lever_pipe.stages.measure_agreement import measure_agreement
 
 RCE = "preset~p/rce/seed~{}/epoch~1"
@@ -29,32 +36,38 @@ CHOSEN: dict[str, list[list[int]]] = {
     RCE.format(1): [[1, 2], [1, 2], [3, 4], [5, 6]],
     GRPO.format(1): [[9, 8], [9, 7], [3, 4], [5, 6]],
 }
-# A selector of four numbers; GRPO of seed 1 moves one of them by 2 from a base of norm 4.
-WEIGHTS = {
-    RCE.format(0): [1.0, 2.0, 3.0, 4.0],
-    GRPO.format(0): [1.0, 2.0, 3.0, 4.0],
-    RCE.format(1): [2.0, 2.0, 2.0, 2.0],
-    GRPO.format(1): [2.0, 4.0, 2.0, 2.0],
-    STARTS[0]: [0.0, 0.0, 0.0, 0.0],
-    STARTS[1]: [2.0, 2.0, 2.0, 1.0],
-}
+SMALL = Selector(width=8)
+MOVED = "query_proj.weight"
+"""The tensor that differs: by 1 in its first number in RCE of seed 1, from there by 2 in its last in GRPO of seed 1."""
 OUTPUTS = ("agreement", "parameters", "tensors", "prompts")
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Any]:
-    paths: dict[str, Any] = {name: tmp_path / name for name in (*OUTPUTS, "eval_examples")}
+    paths: dict[str, Any] = {name: tmp_path / name for name in (*OUTPUTS, "eval_examples", "eval_pools", "embeddings")}
     same = {"image_digest": "one", "question": "which?"}
     storage.write_rows(paths["eval_examples"], [example(i, **(same if i < 2 else {})) for i in range(4)])
+    storage.write_rows(paths["eval_pools"], random_pools(4, 20))
+    storage.write_arrays(paths["embeddings"], embedding_arrays(20, 4))
     paths["selections"] = tuple(tmp_path / f"{i}.jsonl" for i in range(len(POLICIES)))
     for path, name in zip(paths["selections"], POLICIES, strict=True):
         write_selections(path, CHOSEN[name])
     trained = [name for name in POLICIES if not name.startswith("baseline/")]
     paths["selectors"] = tuple(tmp_path / f"{i}.safetensors" for i in range(len(trained) + len(STARTS)))
     for path, name in zip(paths["selectors"], [*trained, *STARTS], strict=True):
-        values = np.array(WEIGHTS[name], dtype=np.float32)
-        storage.write_arrays(path, {"a": values[:2], "b": values[2:]})
+        storage.write_arrays(path, weights_of(name))
     return paths
+
+
+def weights_of(name: str) -> dict[str, NDArray[np.float32]]:
+    """Return a selector's tensors: of seed 0 all alike but an initialisation of zeros."""
+    seed = 1 if "seed~1" in name else 0
+    module = initialise(build_selector(architecture_for(SMALL, WIDTH)), torch_generator(seed))
+    found = {tensor: values.numpy().copy() for tensor, values in module.state_dict().items()}
+    if seed:
+        found[MOVED].flat[0] += 1 if "init" not in name else 0
+        found[MOVED].flat[-1] += 2 if "grpo" in name else 0
+    return found if seed or "init" not in name else {tensor: np.zeros_like(of) for tensor, of in found.items()}
 
 
 def write_selections(path: Path, chosen: list[list[int]]) -> None:
@@ -66,11 +79,11 @@ def with_on_policy(files: dict[str, Any], folder: Path) -> tuple[str, ...]:
     """Add on-policy GRPO and a mark of seed 0 to the files, and return all policies."""
     drawn = "preset~p/on_policy/base~1/beta~0.1/seed~0/epoch~1", "preset~p/distil/base~1/seed~0/epoch~1"
     chosen = ([[1, 2], [2, 1], [4, 3], [8, 9]], [[1, 2], [2, 1], [3, 4], [5, 6]])
-    weights = ([1.0, 2.0, 3.0, 9.0], [1.0, 2.0, 3.0, 4.0])
-    for index, (selected, values) in enumerate(zip(chosen, weights, strict=True)):
+    for index, selected in enumerate(chosen):
         write_selections(folder / f"drawn-{index}.jsonl", selected)
-        array = np.array(values, dtype=np.float32)
-        storage.write_arrays(folder / f"drawn-{index}.safetensors", {"a": array[:2], "b": array[2:]})
+        weights = weights_of(RCE.format(0))
+        weights[MOVED] *= 2 * index - 1  # the first turns its scores round
+        storage.write_arrays(folder / f"drawn-{index}.safetensors", weights)
     n = len(files["selectors"]) - len(STARTS)
     added = tuple(folder / f"drawn-{index}.safetensors" for index in range(2))
     files["selections"] += tuple(folder / f"drawn-{index}.jsonl" for index in range(2))
@@ -93,13 +106,14 @@ def test_on_policy_runs_are_measured(files: dict[str, Any], tmp_path: Path) -> N
     assert (RCE.format(1), policies[-2], "2") not in found
     with files["parameters"].open() as handle:
         moved = {r["policy"]: (r["base"], float(r["share_differing"])) for r in csv.DictReader(handle)}
-    assert (moved[policies[-2]], moved[policies[-1]]) == ((base, 0.25), (base, 0.0))
+    share = weights_of(base)[MOVED].size / sum(values.size for values in weights_of(base).values())
+    assert (moved[policies[-2]], moved[policies[-1]]) == ((base, pytest.approx(share)), (base, 0.0))
     kept = [line for line in files["agreement"].read_text().splitlines() if not any(p in line for p in policies[-2:])]
     assert kept == before["agreement"]
 
 
 def run(files: dict[str, Any], **changed: Any) -> None:
-    values = {"policies": POLICIES, "starts": STARTS}
+    values = {"policies": POLICIES, "starts": STARTS, "selectors": {"p": SMALL}}
     config = MeasureAgreementConfig(**{**values, "shots": (1, 2), **changed})
     measure_agreement(**files, config=config)
 
@@ -146,17 +160,34 @@ def test_parameters_differ_from_what_a_policy_started_from(files: dict[str, Any]
         RCE.format(1): STARTS[1],
         GRPO.format(1): RCE.format(1),
     }
-    found = {name: (r["n_parameters"], r["share_differing"], r["norm"], r["relative_norm"]) for name, r in rows.items()}
-    norm = f"{math.sqrt(1 + 4 + 9 + 16):.9g}"
-    assert found[RCE.format(0)] == ("4", "1", norm, "")  # no share of a base of zeros
-    assert found[GRPO.format(0)] == ("4", "0", "0", "0")
-    assert found[RCE.format(1)] == ("4", "0.25", "1", f"{1 / math.sqrt(13):.9g}")
-    assert found[GRPO.format(1)] == ("4", "0.25", "2", "0.5")
+    n, norms = "", {}
+    for name in (RCE.format(0), STARTS[1], RCE.format(1)):
+        every = np.concatenate([values.ravel() for values in weights_of(name).values()]).astype(float)
+        n, norms[name] = str(len(every)), float(np.linalg.norm(every))
+    found = {name: (r["n_parameters"], r["norm"], r["relative_norm"]) for name, r in rows.items()}
+    assert found[RCE.format(0)] == (n, f"{norms[RCE.format(0)]:.9g}", "")  # no share of a base of zeros
+    assert found[GRPO.format(0)] == (n, "0", "0")
+    for name, base, by in ((RCE.format(1), STARTS[1], 1), (GRPO.format(1), RCE.format(1), 2)):
+        assert list(map(float, found[name][1:])) == pytest.approx([by, by / norms[base]], rel=1e-6)
+        assert float(rows[name]["share_differing"]) == pytest.approx(1 / int(n))
     tensors = [row for row in read(files["tensors"]) if row["policy"] == GRPO.format(1)]
-    assert [(row["tensor"], row["n_parameters"], row["share_differing"]) for row in tensors] == [
-        ("a", "2", "0.5"),
-        ("b", "2", "0"),
-    ]
+    of_tensors = {row["tensor"]: float(row["share_differing"]) for row in tensors}
+    assert of_tensors == {name: float(name == MOVED) / 64 for name in weights_of(GRPO.format(1))}
+
+
+def test_what_starts_from_rce_has_its_distance_from_there(files: dict[str, Any], tmp_path: Path) -> None:
+    policies = with_on_policy(files, tmp_path)
+    run(files, policies=policies)
+    found = {row["policy"]: row["kl_to_base"] for row in read(files["parameters"])}
+    assert (found[RCE.format(0)], found[RCE.format(1)]) == ("", "")
+    assert (found[GRPO.format(0)], found[policies[-1]]) == ("0", "0")  # tensors as the base has them
+    paths = dict(zip([name for name in policies if not name.startswith("baseline/")], files["selectors"], strict=False))
+    train, queries = (read_table(files["embeddings"], split, torch.device("cpu")) for split in ("train", "eval"))
+    for name, base in ((GRPO.format(1), RCE.format(1)), (policies[-2], RCE.format(0))):
+        modules = (load_selector(paths[each], architecture_for(SMALL, WIDTH)) for each in (name, base))
+        kl = kl_to_base(*modules, train, queries, storage.read_rows(files["eval_pools"], Pool), 2)  # type: ignore[arg-type]
+        assert float(found[name]) == pytest.approx(kl, rel=1e-8)
+        assert kl > 0
 
 
 def test_prompts_are_told_apart_by_image_question_and_order(files: dict[str, Any]) -> None:
@@ -186,7 +217,7 @@ def test_selections_of_other_queries_are_refused(files: dict[str, Any]) -> None:
 
 def test_a_selector_of_another_architecture_is_refused(files: dict[str, Any]) -> None:
     storage.write_arrays(files["selectors"][1], {"a": np.zeros(3, dtype=np.float32)})
-    with pytest.raises(ShapeError, match="differ in a, b"):
+    with pytest.raises(ShapeError, match="differ in a, attn_norms"):
         run(files)
 
 

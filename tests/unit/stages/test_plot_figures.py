@@ -35,6 +35,7 @@ def of_lever() -> list[EvidenceRow]:
         name = group.format(beta, epoch)
         rows += accuracy(name, 61.0 + epoch)
         rows += [EvidenceRow("lever", name, metric, 0.1 * epoch) for metric in ("kl_exact", "kl", "ppo_loss", "loss")]
+        rows += [EvidenceRow("lever", name, "kl_to_base", 0.02 * epoch, at="from base")]
         rows += accuracy(name, 1.0, against=RCE.format(1), family="grpo-against-rce")
         for seed in (0, 1):
             run = name.replace("/epoch~", f"/seed~{seed}/epoch~")
@@ -159,3 +160,10 @@ def test_selections_of_unlike_lengths_share_a_heat_map(tmp_path: Path) -> None:
     assert two_ranks.count("38") == 1  # the policy with one rank leaves its second place empty
     assert two_ranks.count("50") == one_rank.count("50") > 0
     assert "nan" not in two_ranks
+
+
+def test_the_frontier_holds_both_modes_at_the_distance_that_is_measured_alike() -> None:
+    figure = FIGURES["frontier"].draw(material(of_lever(), "lever"), ENGLISH)
+    assert figure is not None
+    drawn_at = {float(x) for line in figure.axes[0].lines for x in line.get_xdata() if len(line.get_xdata()) == 1}
+    assert drawn_at == {0.04}  # after the last epoch; what was logged in training lies at 0.2

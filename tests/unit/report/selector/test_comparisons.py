@@ -81,6 +81,15 @@ def test_modes_stand_beside_each_other_only_where_both_ran() -> None:
     assert shown[1][3:5] == ["+5.00 [-1.0, 9.0]", "<0.001"]
 
 
+def test_modes_are_compared_by_the_distance_that_is_measured_alike() -> None:
+    logged = [EvidenceRow("lever", DRAWN, "kl_exact", 9.0)]
+    measured = [EvidenceRow("lever", DRAWN, "kl_to_base", 0.25, at="from base")]
+    for rows in (logged + measured, measured):
+        table = built(*level_rows(DRAWN, 75.0), *rows)["modes"]
+        heads = [ENGLISH.text(column.head) for column in table.columns]
+        assert dict(zip(heads, texts(table)[1], strict=True))["KL to RCE"] == "0.250"
+
+
 def test_every_mark_beside_on_policy_runs_has_its_line_and_name() -> None:
     of_marks = {"reinforce": "reinforce/base~5/beta~0", "continued": "continued/base~5", "distil": "distil/base~5"}
     assert set(of_marks) == set(get_args(Mark))
