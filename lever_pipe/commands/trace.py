@@ -40,7 +40,7 @@ NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
     "measure_agreement": {
         "agreement": ("selections", "eval_examples"),
         "prompts": ("selections", "eval_examples"),
-        "parameters": ("selectors", "eval_pools", "embeddings"),
+        "parameters": ("selectors", "eval_pools", "train_embeddings", "eval_embeddings"),
         "tensors": ("selectors",),
     },
     "collect_samples": {"flips": ("per_question",)},

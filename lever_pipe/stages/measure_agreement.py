@@ -45,7 +45,8 @@ def measure_agreement(
     selectors: Inputs,
     eval_examples: Input,
     eval_pools: Input,
-    embeddings: Input,
+    train_embeddings: Input,
+    eval_embeddings: Input,
     agreement: Output,
     parameters: Output,
     tensors: Output,
@@ -68,7 +69,8 @@ def measure_agreement(
     trained = [name for name in config.policies if not name.startswith("baseline/")]
     paths = dict(zip([*trained, *config.starts], selectors, strict=True))
     compared = list(_compare_parameters(trained, paths))
-    kl = _divergences(trained, paths, eval_pools, embeddings, config, runtime)
+    vectors = {"train": train_embeddings, "eval": eval_embeddings}
+    kl = _divergences(trained, paths, eval_pools, vectors, config, runtime)
     write_csv(agreement, AGREEMENT_COLUMNS, _compare_selections(chosen, config.shots))
     write_csv(prompts, PROMPTS_COLUMNS, _count_prompts(chosen, queries, config.shots))
     whole = ParameterDifference(0, 0, 0.0, 0.0)
@@ -129,20 +131,20 @@ def _divergences(
     trained: Sequence[str],
     paths: Mapping[str, Path],
     eval_pools: Path,
-    embeddings: Path,
+    embeddings: Mapping[str, Path],
     config: MeasureAgreementConfig,
     runtime: Runtime,
 ) -> dict[str, float]:
     """Return `kl_to_base` of each policy that starts from RCE."""
     device, pools = execution.prepare(runtime), storage.read_rows(eval_pools, Pool)
-    tables = cache(lambda split, inputs: read_table(embeddings, split, device, inputs=inputs))
+    tables = cache(lambda split, inputs: read_table(embeddings[split], device, inputs=inputs))
     found = {}
     for policy in trained:
         name = PolicyName.parse(policy)
         if name.base is None:
             continue
         selector = config.selectors[name.preset]
-        train, queries = (tables(split, selector.inputs) for split in ("train", "eval"))
+        train, queries = (tables(split, selector.inputs) for split in embeddings)
         architecture = architecture_of(selector, train)
         module, base = (load_selector(paths[each], architecture).to(device) for each in (policy, str(name.start)))
         found[policy] = kl_to_base(module, base, train, queries, pools, max(config.shots))

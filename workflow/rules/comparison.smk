@@ -71,7 +71,7 @@ use rule stage as measure_agreement with:
         ],
         eval_examples=MAIN_EXAMPLES["eval_examples"],
         eval_pools=in_documents(POOLS["eval_pools"]),
-        embeddings=in_documents(EMBEDDINGS),
+        **{name: in_documents(path) for name, path in EMBEDDINGS.items()},
     output:
         agreement=f"{TABLES}/agreement.csv",
         parameters=f"{TABLES}/parameters.csv",

@@ -44,11 +44,13 @@ OUTPUTS = ("agreement", "parameters", "tensors", "prompts")
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Any]:
-    paths: dict[str, Any] = {name: tmp_path / name for name in (*OUTPUTS, "eval_examples", "eval_pools", "embeddings")}
+    read = ("eval_examples", "eval_pools", "train_embeddings", "eval_embeddings")
+    paths: dict[str, Any] = {name: tmp_path / name for name in (*OUTPUTS, *read)}
     same = {"image_digest": "one", "question": "which?"}
     storage.write_rows(paths["eval_examples"], [example(i, **(same if i < 2 else {})) for i in range(4)])
     storage.write_rows(paths["eval_pools"], random_pools(4, 20))
-    storage.write_arrays(paths["embeddings"], embedding_arrays(20, 4))
+    storage.write_arrays(paths["train_embeddings"], embedding_arrays(20))
+    storage.write_arrays(paths["eval_embeddings"], embedding_arrays(4, seed=1))
     paths["selections"] = tuple(tmp_path / f"{i}.jsonl" for i in range(len(POLICIES)))
     for path, name in zip(paths["selections"], POLICIES, strict=True):
         write_selections(path, CHOSEN[name])
@@ -182,7 +184,7 @@ def test_what_starts_from_rce_has_its_distance_from_there(files: dict[str, Any],
     assert (found[RCE.format(0)], found[RCE.format(1)]) == ("", "")
     assert (found[GRPO.format(0)], found[policies[-1]]) == ("0", "0")  # tensors as the base has them
     paths = dict(zip([name for name in policies if not name.startswith("baseline/")], files["selectors"], strict=False))
-    train, queries = (read_table(files["embeddings"], split, torch.device("cpu")) for split in ("train", "eval"))
+    train, queries = (read_table(files[f"{split}_embeddings"], torch.device("cpu")) for split in ("train", "eval"))
     for name, base in ((GRPO.format(1), RCE.format(1)), (policies[-2], RCE.format(0))):
         modules = (load_selector(paths[each], architecture_for(SMALL, WIDTH)) for each in (name, base))
         kl = kl_to_base(*modules, train, queries, storage.read_rows(files["eval_pools"], Pool), 2)  # type: ignore[arg-type]
