@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from lever_pipe.runtime.snakemake_adapter import configuration_of
 ROOT = Path(__file__).parents[2]
 FILES = ["config.yaml", *sorted(f"config/{path.name}" for path in (ROOT / "config").glob("*.yaml"))]
 MUTATIONS = 160
-LONGEST_S = 10.0
 WORLD = "presets: {published: {rce: {learning_rate: %s}}}"
 NOISE = [
     *(
@@ -302,15 +300,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def experiment_of(given: str | bytes | tuple[str, ...], *below: Path) -> Experiment:
-    """Return what a run with this file, or with these words, would do; it takes no longer than `LONGEST_S`."""
-    path, start = Path("config.yaml"), time.monotonic()
+    """Return what a run with this file, or with these words, would do."""
+    path = Path("config.yaml")
     if not isinstance(given, tuple):
         path.write_bytes(given if isinstance(given, bytes) else given.encode())
-    try:
-        files, words = ([*below, path], ()) if not isinstance(given, tuple) else ([*below], given)
-        return parse_experiment(configuration_of(files, words), source="config.yaml")
-    finally:
-        assert time.monotonic() - start < LONGEST_S, str(given)[:200]
+    files, words = ([*below, path], ()) if not isinstance(given, tuple) else ([*below], given)
+    return parse_experiment(configuration_of(files, words), source="config.yaml")
 
 
 def told(given: str | bytes | tuple[str, ...]) -> str:

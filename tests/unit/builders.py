@@ -45,6 +45,16 @@ def shipped() -> dict[str, Any]:
     return deepcopy(_shipped())
 
 
+def tick(folder: Path) -> None:
+    """Return when the file system's clock, which may be coarse, has moved on."""
+    probe = folder / "tick"
+    probe.touch()
+    first = probe.stat().st_ctime_ns
+    while probe.stat().st_ctime_ns == first:
+        probe.touch()
+    probe.unlink()
+
+
 def ids(values: Sequence[int]) -> tuple[ExampleId, ...]:
     return tuple(ExampleId(int(value)) for value in values)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 
@@ -19,7 +18,6 @@ CONFIG = ("--configfile", "config/okvqa_qwen2_5_vl_3b.yaml")
 # Six betas x 3 epochs x 3 seeds, and the epochs 4-50 of two betas of one seed.
 GRPO, LONG_ONLY, RCE = 6 * 3 * 3, 47 * 2, 5 * 3
 ON_POLICY, DISTIL = (7 + 1) * 3, 3  # one seed: seven betas and REINFORCE
-DRY_RUN_CPU_SECONDS = 20
 OTHER_BASE = 3  # the emulated 0.15 from RCE epoch 2; every other emulated epoch is one of the study
 RAW = (
     "OpenEnded_mscoco_train2014_questions.json",
@@ -77,21 +75,13 @@ def test_the_whole_workflow_is_planned_once_the_raw_files_are_named(project: Pro
     assert not planned.keys() & {"generate_world", "check_world"}
 
 
-def test_planning_five_seeds_is_cheap(project: Project) -> None:
-    """CPU seconds, because wall time is the machine's."""
+def test_five_seeds_are_planned(project: Project) -> None:
     name_raw_files(project)
-    before = cpu_seconds_of_children()
     with project.edited(CONFIG[1], "seeds: [0, 1, 2]", "seeds: [0, 1, 2, 3, 4]"):
         call, environment = [sys.executable, "-m", "snakemake", *PLAN], project.environment
         done = subprocess.run(call, cwd=project.folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     planned = {rule: int(n) for rule, n in JOB_COUNT.findall(done.stdout.split("\n\n")[0])}
     assert planned["train_rce_epoch"] == 5 * 5
-    assert cpu_seconds_of_children() - before < DRY_RUN_CPU_SECONDS
-
-
-def cpu_seconds_of_children() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 def test_a_malformed_configuration_stops_before_any_job(project: Project) -> None:

@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from private_mounts import ROOT
 
 from lever_pipe.base import storage
 from lever_pipe.lvlms.asking.ledger import Ledger
+from lever_pipe.runtime import ownership
 from lever_pipe.runtime.ownership import Times, lock_of, owned, owner_of
 
 HOUR_S = 3600.0
@@ -49,9 +51,15 @@ def shift(lock: Path, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("jump_s", [-HOUR_S, HOUR_S, 10 * 365 * 24 * HOUR_S], ids=["past", "future", "years ahead"])
-def test_a_lock_of_any_time_is_its_living_owners_and_falls_with_him(tmp_path: Path, jump_s: float) -> None:
+def test_a_lock_of_any_time_is_its_living_owners_and_falls_with_him(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
     card = tmp_path / "run.json"
     entered: list[bool] = []
+    met = threading.Event()
+    monkeypatch.setattr(
+        ownership, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda s: met.set() or time.sleep(s))
+    )
 
     def wait() -> None:
         with owned(card, times=FAST) as waited:
@@ -61,13 +69,13 @@ def test_a_lock_of_any_time_is_its_living_owners_and_falls_with_him(tmp_path: Pa
     with holder(card) as process:
         shift(lock_of(card), jump_s)
         waiting.start()
-        time.sleep(0.3)
+        assert met.wait(60)
         owner = owner_of(card)
         assert owner is not None
         assert (owner.pid, entered) == (process.pid, [])
         process.kill()
         process.wait()
-        waiting.join(5)
+        waiting.join(60)
     assert entered == [True]
     assert owner_of(card) is None
 

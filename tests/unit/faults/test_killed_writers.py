@@ -18,8 +18,8 @@ from private_mounts import ROOT
 from lever_pipe.base import atomic, storage
 
 N_KILLS = 100  # of each kind
-# A process that writes one content after the other, all of one letter, as fast as it can. It says when it begins, and
-# is a fork of one that has imported all already: 200 interpreters would take minutes.
+# A process that writes one content after the other, all of one letter, as fast as it can. It speaks when the first is
+# there, and is a fork of one that has imported all already: 200 interpreters would take minutes.
 WRITER = """
 import os, signal, sys
 from pathlib import Path
@@ -47,7 +47,8 @@ for _ in sys.stdin:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as the entry unwinds
         for turn in range(1000000):
             write(b"ba"[turn % 2:][:1])
-    print(child, flush=True)
+            if turn == 0:
+                print(os.getpid(), flush=True)
     os.waitpid(child, 0)
     print("dead", flush=True)
 """
@@ -92,8 +93,8 @@ def test_a_killed_writer_leaves_the_former_content_or_the_later(
             assert content(target) in whole
             found["later"] += content(target) == whole[1]
         parent.stdin.close()
-    # Kills hit writers at work, or behind it; who is asked to end clears up, and a slow disk may let nobody finish.
-    assert signal_number == signal.SIGTERM or found["half"] + found["later"] >= 3
+    # Each kill hits a writer that has put the later content there, at one of its next writes or before.
+    assert found["later"] > 0
     if kind == "file":
         storage.write_text(target, "whole")
     else:

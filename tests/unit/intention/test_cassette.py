@@ -24,7 +24,7 @@ QUESTIONS = ("budget?", "when?", "how long?")
 
 
 def load(kind: str, cassette: Path, url: str = "", **endpoint: Any) -> UserSimulator:
-    connection = Connection(base_url=url, retries=1, backoff_seconds=0.0, timeout_seconds=5.0)
+    connection = Connection(base_url=url, retries=1, backoff_seconds=0.0, timeout_seconds=60.0)
     config = Simulator(kind=kind, endpoint=Endpoint(**endpoint))
     return load_simulator(config, AgentExecution(connection=connection, cassette=str(cassette)))
 

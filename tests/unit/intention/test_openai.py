@@ -35,7 +35,7 @@ REPLY = json.dumps({"thought": "t", "response": "A small budget."})
 
 
 def user_of(url: str, naps: list[float] | None = None, **values: Any) -> PromptedUser:
-    connection = Connection(**({"base_url": url, "timeout_seconds": 5.0, "retries": 2, "concurrency": 4} | values))
+    connection = Connection(**({"base_url": url, "timeout_seconds": 60.0, "retries": 2, "concurrency": 4} | values))
     chat = EndpointChat(find_access(connection, {}), connection, sleep=(naps if naps is not None else []).append)
     return PromptedUser(chat, Endpoint(), leak_details=False)
 

@@ -36,7 +36,7 @@ def asking(kind: str) -> TrainAgentConfig:
 def train(
     run: Path, kind: str, *, url: str = "", tape: Path | None = None, is_input: bool = False, **values: Any
 ) -> None:
-    connection = Connection(**{"base_url": url, "backoff_seconds": 0.0, "timeout_seconds": 5.0, **values})
+    connection = Connection(**{"base_url": url, "backoff_seconds": 0.0, "timeout_seconds": 60.0, **values})
     agent = AgentExecution(connection=connection, cassette=str(tape or "")).model_dump_json()
     files = {**files_of(run), "cassette": (tape,) if tape and is_input else ()}
     carry_out(train_agent, **files, config=asking(kind), runtime=Runtime(agent=agent, code=CODE))  # type: ignore[arg-type]

@@ -96,7 +96,7 @@ def config_of(
 
 
 def execution_of(url: str, tape: Path | None = None, **values: Any) -> AgentExecution:
-    connection = Connection(base_url=url, backoff_seconds=0.0, timeout_seconds=5.0, concurrency=4, **values)
+    connection = Connection(base_url=url, backoff_seconds=0.0, timeout_seconds=60.0, concurrency=4, **values)
     return AgentExecution(served={"agent": connection}, cassette=str(tape or ""))
 
 

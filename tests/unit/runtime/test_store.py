@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import tick
 from finished_work import (
     GB,
     VERSIONS,
@@ -841,7 +842,7 @@ def test_a_writer_of_the_same_work_at_once_does_no_harm(tmp_path: Path, monkeypa
 def test_work_that_is_used_while_room_is_made_stays(tmp_path: Path) -> None:
     store, found = stocked(tmp_path, 2)
     held = store._held(found[1])
-    time.sleep(0.02)  # beyond the grain of the kernel's clock, 10 ms at most
+    tick(tmp_path)
     assert restored(store, tmp_path / "hit", 1) is not None
     assert not store._drop(held)
     assert found[1].exists()

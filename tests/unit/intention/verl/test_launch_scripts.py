@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -228,11 +227,9 @@ def test_the_user_announces_itself_and_ends_with_the_trainer(place: Path) -> Non
 
 def test_a_server_that_dies_fails_its_job(place: Path) -> None:
     write(place / "bin/curl", "#!/usr/bin/env bash\nexit 7\n")
-    started = time.monotonic()
     done = run(place, "simulator.sbatch", SIMULATOR_MODEL="m", SERVER_SECONDS="0")
     assert done.returncode == 1
     assert "expected a server" in done.stderr
-    assert time.monotonic() - started < 30
 
 
 def test_a_folder_reaches_its_script_quoted() -> None:
