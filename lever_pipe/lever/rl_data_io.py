@@ -318,7 +318,13 @@ def _contradictions(key: str, group: RlGroup, pool_size: int | None) -> Iterator
     repeated = [i for i, count in Counter(group.candidate_pool_ids).items() if count > 1]
     if repeated:
         yield f"candidate_pool_ids repeats {repeated[0]}"
+    first: dict[tuple[object, ...], tuple[int, float]] = {}
     for rank, trajectory in enumerate(group.pointer_candidates):
+        key_of_answer = (trajectory.pointer, trajectory.vqa_eval_mode)
+        earlier, accuracy = first.setdefault(key_of_answer, (rank, trajectory.vqa_acc_score))
+        if abs(accuracy - trajectory.vqa_acc_score) > ACCURACY_TOLERANCE:
+            told = f"{accuracy:g} and {trajectory.vqa_acc_score:g}"
+            yield f"kept rows {earlier} and {rank}: pointer {list(trajectory.pointer)} has the accuracies {told}"
         if not 0 < len(set(trajectory.pointer)) == len(trajectory.pointer):
             yield f"kept row {rank}: pointer is empty or repeats: {list(trajectory.pointer)}"
         if trajectory.vqa_gt_prob > 1 + ACCURACY_TOLERANCE:

@@ -23,7 +23,15 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, pr
 from transformers.utils import logging as transformers_logging
 
 from lever_pipe.base.errors import CheckpointError, DataError
-from lever_pipe.base.model_folders import MAKE, load_strictly, readable, require_size, require_whole
+from lever_pipe.base.model_folders import (
+    MAKE,
+    load_strictly,
+    readable,
+    require_bounded,
+    require_size,
+    require_whole,
+    written,
+)
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.storage import digest
 from lever_pipe.lvlms._decoding import DecodeOptions
@@ -105,9 +113,9 @@ class Stock:
         Raises:
             CheckpointError: the template cannot express it.
         """
-        written = render(self.folder, self.tokenizer, prompt)
-        text = written if written.startswith(self.begin) else self.begin + written
-        return TextPrompt((TextSegment(text, prompt.images),))
+        text = render(self.folder, self.tokenizer, prompt)
+        whole = text if text.startswith(self.begin) else self.begin + text
+        return TextPrompt((TextSegment(whole, prompt.images),))
 
     def engine(
         self, images: ImageSource, *, options: LvlmOptions, decode: DecodeOptions, counters: Counter[str]
@@ -290,12 +298,12 @@ def load(folder: Path, *, dtype: str, device: str) -> Stock:
     tokenizer = processor.tokenizer
     if tokenizer.pad_token_id is None:
         raise CheckpointError(f"{folder}: expected a tokenizer with a pad_token", found="none", do=MAKE)
+    template = _template(folder, processor)
     part = "set of weights for its own config.json"
     model = load_strictly(AutoModelForImageTextToText, folder, part, dtype=getattr(torch, dtype)).to(device)
     model.eval().requires_grad_(False)
     # The folder's own sampling defaults must not leak into anybody's `generate`.
     model.generation_config = GenerationConfig(pad_token_id=tokenizer.pad_token_id)
-    template = _template(folder, processor)
     return Stock(__name__, folder, rowwise(model), processor, template, _begin(tokenizer))
 
 
@@ -306,22 +314,22 @@ def render(folder: Path, tokenizer: Any, prompt: Prompt) -> str:
         CheckpointError: the template refuses it, or adds a system text where none is wanted.
     """
     has_system = prompt.turns[0].role == "system"
-    written = _applied(folder, tokenizer, prompt.messages())
-    if not (has_system or prompt.default_system) and not _leaves_system_out(folder, tokenizer, prompt, written):
+    text = _applied(folder, tokenizer, prompt.messages())
+    if not (has_system or prompt.default_system) and not _leaves_system_out(folder, tokenizer, prompt, text):
         raise CheckpointError(
             f"{folder}: expected a chat template that adds no system text",
             found="one that does",
             do="Set lvlm.prompt.system to null for the template's own text, or to a text.",
         )
-    return written
+    return text
 
 
-def _leaves_system_out(folder: Path, tokenizer: Any, prompt: Prompt, written: str) -> bool:
+def _leaves_system_out(folder: Path, tokenizer: Any, prompt: Prompt, text: str) -> bool:
     """Return whether a prompt without a system turn is the end of the same prompt with one."""
     system = Prompt(((Turn("system", (SAID,)),), *prompt.blocks))
     with_one = _applied(folder, tokenizer, system.messages())
-    start = _common(written, with_one)
-    return with_one.endswith(written[start:]) and SAID in with_one
+    start = _common(text, with_one)
+    return with_one.endswith(text[start:]) and SAID in with_one
 
 
 def _common(one: str, other: str) -> int:
@@ -332,7 +340,7 @@ def _common(one: str, other: str) -> int:
 
 def _applied(folder: Path, tokenizer: Any, messages: Sequence[dict[str, Any]], *, asks: bool = True) -> str:
     with readable(folder, "chat template for prompts of images and texts"):
-        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=asks))
+        return written(tokenizer, messages, add_generation_prompt=asks)
 
 
 def _template(folder: Path, processor: Any) -> ChatTemplate:
@@ -344,6 +352,7 @@ def _template(folder: Path, processor: Any) -> ChatTemplate:
     tokenizer, image = processor.tokenizer, str(processor.image_token)
     asked = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": ASKED}]}]
     answered = [*asked, {"role": "assistant", "content": [{"type": "text", "text": SAID}]}]
+    require_bounded(folder, tokenizer, answered)
     question, whole = _applied(folder, tokenizer, asked), _applied(folder, tokenizer, answered, asks=False)
     before, found, end = whole.removeprefix(question).partition(SAID)
     faults = [] if question.count(image) == 1 else [f"{question.count(image)} times {image} for one image"]

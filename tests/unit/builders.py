@@ -118,10 +118,10 @@ def rl_groups(n_queries: int, n_train: int, *, n_selections: int = 6, seed: int 
     groups = []
     for of in random_pools(n_queries, n_train, seed=seed):
         levels = [0.0] if of.query_id % 4 == 3 else [0.0, 0.6, 1.0]
-        rows = []
+        rows, accuracies = [], dict[tuple[int, ...], float]()
         for rank in range(n_selections):
-            pointer = rng.permutation(len(of.candidates))[:2].tolist()
-            rows.append(trajectory(of, pointer, levels[rank % len(levels)]))
+            pointer = tuple(rng.permutation(len(of.candidates))[:2].tolist())
+            rows.append(trajectory(of, pointer, accuracies.setdefault(pointer, levels[rank % len(levels)])))
         groups.append(make_group(example(of.query_id), of, rows))
     return groups
 

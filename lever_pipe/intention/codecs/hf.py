@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.model_folders import readable
+from lever_pipe.base.model_folders import readable, require_bounded, written
 from lever_pipe.base.storage import is_unicode, read_bytes, shortened, strict_json
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.records import MissingDetail, Task
@@ -165,8 +165,7 @@ class HfCodec:
 
     def _after_agent(self, message: str) -> str:
         """Return what the template puts behind an agent's turn that this tool message follows."""
-        turns = [{"role": "assistant", "content": _STAND_IN}, {"role": "tool", "name": TOOL_NAME, "content": message}]
-        _, found, after = self._render([*opening(_TASK), *turns], goes_on=True).partition(_STAND_IN)
+        _, found, after = self._render(_answered(message), goes_on=True).partition(_STAND_IN)
         if not found:
             raise self._fault("the agent's turns", "a template that leaves them out")
         return after
@@ -174,19 +173,15 @@ class HfCodec:
     def _require_tools(self) -> None:
         if not self._tokenizer.chat_template:
             raise self._fault("tools", "no chat template")
+        require_bounded(self._where, self._tokenizer, _answered(_ANSWER), tools=[TOOL])
         if TOOL_NAME not in self._render(opening(_TASK)[1:], goes_on=True):
             raise self._fault("tools", "a template that leaves them out")
 
     def _render(self, messages: Sequence[dict[str, Any]], *, goes_on: bool) -> str:
-        from jinja2 import TemplateError
-
         try:
-            text = self._tokenizer.apply_chat_template(
-                list(messages), tools=[TOOL], add_generation_prompt=goes_on, tokenize=False
-            )
-        except (TemplateError, ValueError, TypeError) as fault:
+            return written(self._tokenizer, messages, tools=[TOOL], add_generation_prompt=goes_on)
+        except Exception as fault:  # noqa: BLE001 - a template can raise whatever Python can
             raise self._fault("tools and their messages", f"{type(fault).__name__}: {fault}".rstrip(".")) from None
-        return str(text)
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
@@ -216,6 +211,12 @@ def load(folder: Path) -> HfCodec:
     with readable(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return HfCodec(tokenizer, str(folder), _end_ids(folder / _GENERATION))
+
+
+def _answered(message: str) -> list[dict[str, Any]]:
+    """Return a dialogue whose last turn is this tool message."""
+    turns = [{"role": "assistant", "content": _STAND_IN}, {"role": "tool", "name": TOOL_NAME, "content": message}]
+    return [*opening(_TASK), *turns]
 
 
 def _end_ids(path: Path) -> list[int]:

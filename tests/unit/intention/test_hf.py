@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from intention_cases import task_of
 from tiny_tokenizer import MARKERS, SPECIAL, TEMPLATE, WITHOUT_TOOLS, save_tokenizer, tiny_tokenizer
 
+from lever_pipe.base import model_folders
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.intention.codecs import hf
 from lever_pipe.intention.codecs.hf import HfCodec
@@ -19,6 +20,7 @@ CODEC = HfCodec(TOKENIZER, "tiny")
 FUNCTION = {"name": "interact_with_env", "arguments": {"choice": "action", "content": "Which dates?"}}
 CALL = f"<tool_call>\n{json.dumps(FUNCTION)}\n</tool_call>"
 ASKED = ToolCall("action", "Which dates?")
+ENDLESS = "{% for i in range(10**5) %}{% for j in range(10**5) %}{% endfor %}{% endfor %}"
 
 
 def text_of(tokens: list[int]) -> str:
@@ -138,6 +140,11 @@ def test_the_ids_of_control_tokens_come_from_the_tokenizer() -> None:
     assert CODEC.vocabulary_size == len(TOKENIZER)
 
 
+def test_a_prompt_is_the_same_on_any_day(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "{{ strftime_now('%d %b %Y, %H:%M:%S.%f') }}" + TEMPLATE)
+    assert text_of(hf.load(tmp_path).prompt(task_of(3, 2))).startswith("26 Jul 2024, 00:00:00.000000<")
+
+
 def test_a_saved_codec_writes_the_same_tokens(tmp_path: Path) -> None:
     CODEC.save(tmp_path)
     loaded = hf.load(tmp_path)
@@ -158,9 +165,17 @@ def test_a_saved_codec_writes_the_same_tokens(tmp_path: Path) -> None:
         (TEMPLATE + "{{ raise_exception('no tools here') }}", "no tools here"),
         (TEMPLATE.replace("<|im_end|>", ""), "behind it"),
         (TEMPLATE.replace("{{- message.content }}", ""), "a template that leaves them out"),
+        (TEMPLATE + "{{ 1 / 0 }}", "ZeroDivisionError"),
+        (TEMPLATE + "{% for i in range(10**9) %}{% endfor %}", "OverflowError"),
+        (TEMPLATE + "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "RecursionError"),
+        (TEMPLATE + "{{ 'x' * 10**10 }}", "one that takes more than 1 s or 256 MiB"),
+        (TEMPLATE + ENDLESS, "one that takes more than 1 s or 256 MiB"),
     ],
 )
-def test_a_template_that_will_not_do_is_one_clear_line(tmp_path: Path, template: str | None, found: str) -> None:
+def test_a_template_that_will_not_do_is_one_clear_line(
+    tmp_path: Path, template: str | None, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_folders, "TEMPLATE_SECONDS", 1)
     save_tokenizer(tmp_path, template)
     with pytest.raises(CheckpointError, match=found) as caught:
         hf.load(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ ROW = {
     "eval_split_used": "train",
     "eval_failed": False,
 }
+WRONG = ROW | {"vqa_pred_answer": "chess", "vqa_correct": 0, "vqa_acc_score": 0.0}
+"""The answer to the same prompt, scored otherwise."""
 
 
 @pytest.fixture
@@ -175,12 +178,24 @@ def test_local_and_global_pointers_must_agree(tmp_path: Path, document: dict[str
         (lambda b: b["candidate_pool_ids"].append(4711), "candidate_pool_ids holds the query itself"),
         (lambda b: b["pointer_candidates"][0].update(query_id=4711), "'query_id': unknown key"),
         (lambda b: b.update(pointer_candidates={}), "'pointer_candidates': Input should be a valid array"),
+        (
+            lambda b: b["pointer_candidates"].append(WRONG),
+            "kept rows 0 and 2: pointer [1, 0] has the accuracies 0.6 and 0",
+        ),
         (lambda b: b["pointer_candidates"].append(3), "'pointer_candidates[2]': Input should be an object"),
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, document: dict[str, Any], change: Any, words: str) -> None:
     change(document["4711"])
     assert words in fault(tmp_path, document)
+
+
+@pytest.mark.parametrize("again", [ROW, WRONG | {"vqa_eval_mode": "simple_match"}])
+def test_a_selection_may_stand_twice(tmp_path: Path, document: dict[str, Any], again: dict[str, Any]) -> None:
+    """With one accuracy, or where two ways of scoring say two things."""
+    document["4711"]["pointer_candidates"].append(again)
+    groups, _ = import_original(write(tmp_path, document))
+    assert summarise(groups)["duplicate_selections"] == 1
 
 
 @pytest.mark.parametrize("document", [[], {"4711": 3}])
@@ -212,11 +227,12 @@ def groups_strategy(draw: st.DrawFn) -> list[RlGroup]:
         others = st.integers(0, 10_000).filter(query_id.__ne__)
         of = pool(query_id, draw(st.lists(others, unique=True, min_size=2, max_size=6)))
         pointers = st.lists(st.integers(0, len(of.candidates) - 1), unique=True, min_size=shots, max_size=shots)
+        accuracies = defaultdict[tuple[int, ...], float](lambda: draw(shares))  # one answer a prompt
         rows = [
             trajectory(
                 of,
-                draw(pointers),
-                draw(shares),
+                chosen := draw(pointers),
+                accuracies[tuple(chosen)],
                 gen_method=draw(st.sampled_from(["beam", "sample", "fill"])),
                 beam_score=draw(st.none() | numbers),
                 temperature=draw(st.none() | numbers),

@@ -10,6 +10,7 @@ import torch
 from families import FOLDERS, VARIANTS
 from test_every_family import ANSWERS, ATOL, prompts
 
+from lever_pipe.base import model_folders
 from lever_pipe.base.errors import CheckpointError, DataError
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
@@ -93,16 +94,27 @@ def test_a_template_with_a_system_text_of_its_own_cannot_write_a_prompt_without(
     assert "You are a helpful assistant." in written
 
 
+def test_a_prompt_is_the_same_on_any_day(tmp_path: Path, paths: dict[str, Path]) -> None:
+    FOLDERS["qwen2_5_vl"](tmp_path)
+    template = tmp_path / "chat_template.jinja"
+    template.write_text("{{ strftime_now('%d %b %Y, %H:%M:%S.%f') }}" + template.read_text())
+    written = opened("hf", tmp_path, paths).family.render(prompts(paths, "turns", "answer")[0]).text
+    assert written.startswith("26 Jul 2024, 00:00:00.000000<")
+
+
 @pytest.mark.parametrize(
     ("template", "fault"),
     [
         ("{% for m in messages %}{{ m['role'] }}:{% endfor %}", "0 times .* for one image"),
         ("{{ raise_exception('no images here') }}", "no images here"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ 'x' * 10**10 }}", "one that takes more than 1 s or 256 MiB"),
     ],
 )
 def test_a_template_that_shows_no_image_is_refused(
-    tmp_path: Path, paths: dict[str, Path], template: str, fault: str
+    tmp_path: Path, paths: dict[str, Path], template: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(model_folders, "TEMPLATE_SECONDS", 1)
     FOLDERS["internvl"](tmp_path)
     (tmp_path / "chat_template.jinja").write_text(template)
     with pytest.raises(CheckpointError, match=fault):
