@@ -143,4 +143,6 @@ def _over_runs(context: Context, of: Mapping[str, Sequence[float]]) -> list[tupl
 
 
 def _at(context: Context, arm: str, by_seed: Sequence[T], common: Sequence[int]) -> list[T]:
-    return [value for seed, value in zip(context.runs.seeds(arm), by_seed, strict=True) if seed in common]
+    """Return the values of the common seeds in their order, whatever the arm's own."""
+    of_seed = dict(zip(context.runs.seeds(arm), by_seed, strict=True))
+    return [of_seed[seed] for seed in common]

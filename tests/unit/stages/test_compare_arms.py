@@ -117,6 +117,23 @@ def test_a_difference_is_that_of_the_common_seeds(paths: dict[str, Path]) -> Non
         assert row.left_value - row.right_value == pytest.approx(row.difference, abs=1e-8)
 
 
+@pytest.mark.parametrize("engine", ["native", "verl"])  # means over tasks, and numbers of whole runs
+@pytest.mark.parametrize(
+    ("orders", "common"),
+    [(((0, 1, 2), (2, 0, 1)), (0, 1, 2)), (((3, 2, 0), (0, 1, 2)), (0, 2)), (((1, 0), (0, 2, 1, 3)), (0, 1))],
+)
+def test_runs_pair_by_seed_in_whatever_order_arms_list_them(
+    tmp_path: Path, engine: str, orders: tuple[tuple[int, ...], tuple[int, ...]], common: tuple[int, ...]
+) -> None:
+    rows = []
+    for name, seeds in (("listed", orders), ("sorted", (common, common))):
+        arms = tuple(arm.model_copy(update={"seeds": of}) for arm, of in zip((ARMS[0], ARMS[4]), seeds, strict=True))
+        study = Study(arms=arms, steps=25, engine=engine, has_test=engine == "native")
+        rows.append(agent_runs.compare(tmp_path / name, study)["comparisons"].read_text().splitlines())
+    assert len(rows[0]) > 1
+    assert rows[0] == rows[1]
+
+
 def test_equal_inputs_give_equal_bytes(paths: dict[str, Path], tmp_path: Path) -> None:
     again = agent_runs.compare(tmp_path, SMALL)
     for name in FILES:
