@@ -25,9 +25,10 @@ _LONGEST_LATTICE = 2_000_000
 def t_p_values(estimates: Estimates) -> Array:
     """Return [C] two-sided p values of a difference of zero, by Student's t with the estimates' error and df.
 
-    It infers to further runs and further questions. Size at 5 % with three paired runs over 800 questions, measured
-    (`tests/unit/statistics/test_coverage.py`): 4 to 5 % where seeds vary by .7 points, 1.4 % where they do nothing, and
-    up to 6 % where they vary as much as single answers make them; two runs reject up to 10 %.
+    It infers to further runs and further questions. Size at 5 % of three paired runs over 800 questions, measured
+    (`tests/unit/statistics/test_coverage.py`): 3 % where seeds vary by .7 points, and 1 % where they do nothing. In the
+    worst case, seeds that make five to ten times the variance that questions make, it is 6 % (2.4 % at 1 %, 1 % at
+    .1 %); of six runs 5 % (1.3 %, .2 %), of two 9 % (5 %, 4 %).
 
     No p lies below 2^(1 - k) where k questions differ, the least that exchanging their answers can give: Student's t
     trusts a spread that a handful of questions cannot show.

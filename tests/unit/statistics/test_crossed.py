@@ -21,7 +21,6 @@ from lever_pipe.statistics.crossed import (
     difference_bounds,
     mean_accuracy,
     paired_difference,
-    pooled_differences,
     side_by_side,
 )
 
@@ -45,8 +44,8 @@ def test_two_runs_of_two_questions_by_hand() -> None:
     assert found.value == pytest.approx([0.45], abs=1e-12)
     # (MSA + MSB - MSE) / 4 = .1425
     assert found.error**2 == pytest.approx([0.1425], abs=1e-12)
-    # each mean square has one degree of freedom: .57^2 / (.09^2 + .49^2 + .01^2)
-    assert found.df == pytest.approx([0.3249 / 0.2483], abs=1e-9)
+    # each mean square has one degree of freedom, and that of two runs counts three times: .09 becomes .27
+    assert found.df == pytest.approx([(0.57 + 0.18) ** 2 / (0.27**2 + 0.49**2 + 0.01**2)], abs=1e-9)
     assert found.by_question == pytest.approx(np.array([[0.1], [0.8]]), abs=1e-12)
 
 
@@ -63,8 +62,8 @@ def test_the_mean_squares_are_those_of_an_analysis_of_variance() -> None:
     assert a > e  # else the component of the runs counts as zero
     found = mean_accuracy(values)
     assert found.error**2 == pytest.approx([(a + b - e) / 60], rel=1e-9)
-    spread = a**2 / 2 + b**2 / 19 + e**2 / 38
-    assert found.df == pytest.approx([(a + b - e) ** 2 / spread], rel=1e-9)
+    spread = (2 * a) ** 2 / 2 + b**2 / 19 + e**2 / 38  # that of three runs counts twice
+    assert found.df == pytest.approx([(2 * a + b - e) ** 2 / spread], rel=1e-9)
 
 
 def test_one_run_is_the_standard_error_of_its_questions() -> None:
@@ -111,68 +110,6 @@ def test_single_answers_count_where_the_questions_seem_alike() -> None:
     found = mean_accuracy(np.array([[[0.0], [1.0]], [[1.0], [0.0]]]))
     assert found.error**2 == pytest.approx([0.25], abs=1e-12)
     assert found.df == pytest.approx([1], abs=1e-9)
-
-
-def test_two_pooled_comparisons_by_hand() -> None:
-    # Three seeds, two questions, base 0. Seeds move the first comparison by -1, 0, 1 and the second by -1, 1, 0;
-    # questions lie at 2 and 4 in the first (MSB = 6), at 2 and 8 in the second (MSB = 54); nothing is left (MSE = 0).
-    shifts = np.array([[-1.0, 0.0, 1.0], [-1.0, 1.0, 0.0]])
-    hard = np.array([[2.0, 4.0], [2.0, 8.0]])
-    pairs = [(shifts[k][:, None, None] + hard[k][None, :, None], np.zeros((3, 2, 1))) for k in range(2)]
-    first, second = pooled_differences(pairs)
-    # Both variances of seed means are 1, so 1 / 3 is pooled. Means over comparisons -1, .5, .5 have a variance of .75;
-    # Satterthwaite's 1^2 / (.75^2 / 2 + .25^2 / 2) = 3.2 degrees of freedom, between 2 and 4.
-    runs, runs_df = 1 / 3, 3.2
-    for found, square, value in ((first, 6.0, 3.0), (second, 54.0, 5.0)):
-        questions = square / 6
-        assert found.value == pytest.approx([value], abs=1e-12)
-        assert found.error**2 == pytest.approx([questions + runs], abs=1e-12)
-        assert found.df == pytest.approx([(questions + runs) ** 2 / (questions**2 + runs**2 / runs_df)], abs=1e-9)
-
-
-@given(st.integers(1, 4), st.integers(2, 6))
-def test_a_pool_of_one_is_no_pool(s: int, n: int) -> None:
-    left, right = scores(s, n, 2, name="left"), scores(s, n, 2, name="right")
-    (found,), alone = pooled_differences([(left, right)]), paired_difference(left, right, same_runs=True)
-    for field in ("value", "error", "df", "by_question"):
-        assert np.array_equal(getattr(found, field), getattr(alone, field))
-
-
-def test_what_a_pool_has_in_common_counts_once() -> None:
-    seeds = 100 * scores(
-        3, 1, 8, name="seeds"
-    )  # of eight comparisons, one a column, beside which questions are nothing
-    easy = np.zeros((3, 300, 1))
-    apart = pooled_differences([(easy + seeds[:, :, [k]], easy) for k in range(8)])
-    together = pooled_differences([(easy + seeds[:, :, [0]], easy) for _ in range(8)])
-    assert together[0].df == pytest.approx([2], rel=1e-3)
-    assert 8 < apart[0].df[0] < 16  # at most 8 x 2
-    assert [of.error[0] for of in apart] == pytest.approx([apart[0].error[0]] * 8, rel=1e-9)
-    policies = [easy + seeds[:, :, [k]] for k in range(4)]
-    pairs = [(policies[i], policies[k]) for i, k in itertools.combinations(range(4), 2)]
-    found = pooled_differences(pairs, are_all_pairs=True)
-    assert found[0].df == pytest.approx([6], rel=1e-3)  # (3 - 1)(4 - 1)
-    # twice the mean square of seeds x policies, over three seeds
-    means = seeds[:, 0, :4]
-    rest = means - means.mean(axis=0) - means.mean(axis=1, keepdims=True) + means.mean()
-    assert found[0].error ** 2 == pytest.approx([2 * (rest**2).sum() / 6 / 3], rel=1e-6)
-
-
-def test_a_comparison_of_few_differing_answers_is_no_more_uncertain_than_its_pool() -> None:
-    random = generator(0, "pool", "few")
-    right = random.integers(0, 2, (3, 200, 1)).astype(float)
-    many, few = (np.where(random.random((3, 200, 1)) < share, 1 - right, right) for share in (0.2, 0.0))
-    few[0, 0] = 1 - few[0, 0]
-    found = side_by_side(pooled_differences([(many, right), (few, right)]))
-    assert (found.df > 2).all()  # fewer would make Student's t endless
-    assert found.error[1] <= found.error[0]
-
-
-def test_pools_hold_comparisons_of_one_shape() -> None:
-    one, other = scores(3, 4, 1), scores(2, 4, 1)
-    with pytest.raises(ShapeError, match="of one shape"):
-        pooled_differences([(one, one), (other, other)])
-    assert [of.df[0] for of in pooled_differences([(one[:1], other[:1]), (other[:1], one[:1])])] == [3, 3]
 
 
 def test_what_both_sides_share_cancels() -> None:
