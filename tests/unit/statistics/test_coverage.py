@@ -57,15 +57,15 @@ def test_one_run_covers_over_questions(n: int) -> None:
 @pytest.mark.parametrize("share_anew", [0.1, 0.35])
 @pytest.mark.parametrize("seed_sd", [0.0, SEED_SD])
 def test_three_runs_cover_over_questions_and_seeds(share_anew: float, seed_sd: float) -> None:
-    runs = Questions(800, share_anew, "three").runs(3, seed_sd)
-    assert coverage(mean_accuracy(runs), TRUTH) == pytest.approx(95, abs=TOLERANCE)
+    # three runs cannot show that seeds do little, so the interval allows for more
+    assert 95 < coverage(mean_accuracy(Questions(800, share_anew, "three").runs(3, seed_sd)), TRUTH) < 99
 
 
-@pytest.mark.parametrize(("s", "least", "most"), [(2, 90, 93), (3, 93, 96.5), (5, 93, 96)])
-def test_where_seeds_dominate_two_runs_cover_less(s: int, least: float, most: float) -> None:
-    # runs vary by 5 points, three times the error over questions: degrees of freedom are themselves uncertain
+@pytest.mark.parametrize("s", [2, 3, 5])
+def test_few_runs_cover_where_seeds_dominate(s: int) -> None:
+    # runs vary by 5 points, three times the error over questions
     runs = Questions(800, 0.5, "dominate").runs(s, 0.05)
-    assert least < coverage(mean_accuracy(runs), TRUTH) < most
+    assert coverage(mean_accuracy(runs), TRUTH) == pytest.approx(96, abs=TOLERANCE)
 
 
 def test_percentiles_of_few_runs_would_cover_far_less() -> None:
@@ -76,17 +76,19 @@ def test_percentiles_of_few_runs_would_cover_far_less() -> None:
     assert 100 * np.mean((low <= TRUTH) & (high >= TRUTH)) < 80  # the expanded ones reach 95
 
 
-def test_seeds_that_dominate_keep_the_size_though_few_show_them() -> None:
-    """Seeds make ten times the variance that questions make, where plain Satterthwaite rejects in 8 % at three seeds.
+@pytest.mark.parametrize("seeds", [2, 3, 6])
+@pytest.mark.parametrize("share", [0.3, 3.0, 30.0])
+def test_no_level_is_exceeded_whatever_seeds_do(seeds: int, share: float) -> None:
+    """Seeds make `share` of the variance that questions make; the standard errors are .22, .1 and .03 points.
 
-    All is normal, so that runs can be drawn as few numbers; the standard error of a share is .25 points.
+    Student's t with Satterthwaite's degrees of freedom rejects in up to 13 % with two seeds and 8 % with three.
     """
-    n, repetitions = 50, 8000
-    for seeds, most in ((3, 7.0), (4, 6.5), (6, 6.0)):
-        random = generator(0, "coverage", "dominating", seeds)
-        runs = random.normal(0, (10 * seeds / n) ** 0.5, (seeds, 1, repetitions))
-        estimates = mean_accuracy(random.normal(0, 1, (n, repetitions)) + runs)
-        assert 4 < 100 * np.mean(t_p_values(estimates) < 0.05) < most
+    n, repetitions = 50, 10_000
+    random = generator(0, "coverage", "levels", seeds, int(share * 10))
+    runs = random.normal(0, (share * seeds / n) ** 0.5, (seeds, 1, repetitions))
+    p = t_p_values(mean_accuracy(random.normal(0, 1, (n, repetitions)) + runs))
+    for level, most in ((0.05, 0.056), (0.01, 0.013), (0.001, 0.002)):
+        assert np.mean(p < level) < most
 
 
 def test_one_run_a_side_rejects_a_true_null_in_one_of_twenty() -> None:
@@ -105,6 +107,7 @@ def test_three_runs_a_side_with_seed_variance() -> None:
     estimates = paired_difference(questions.runs(3, SEED_SD), questions.runs(3, SEED_SD), same_runs=True)
     p, covered = t_p_values(estimates), coverage(estimates, 0.0)
     assert 1.5 < 100 * np.mean(p < 0.05) < 5  # seeds do as much as single answers, and three hardly tell them apart
+    assert covered < 98.5
     # the test and the interval tell the same: what is rejected lies outside
     assert abs(covered - 100 * np.mean(p >= 0.05)) < 1
 

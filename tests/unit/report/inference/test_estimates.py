@@ -21,7 +21,7 @@ from lever_pipe.report.inference.estimates import (
 )
 from lever_pipe.report.inference.families import ComparisonFamily
 from lever_pipe.report.inference.per_question import GroupScores, with_mean
-from lever_pipe.statistics.comparison import holm
+from lever_pipe.statistics.comparison import holm, t_p_values
 from lever_pipe.statistics.crossed import paired_difference
 
 DRAWS = Draws(seed=0, n_resamples=500)
@@ -44,7 +44,7 @@ def found(left: GroupScores, right: GroupScores) -> tuple[float, int]:
 
 def student(left: GroupScores, right: GroupScores, *, same_runs: bool) -> float:
     estimates = paired_difference(left.accuracies, right.accuracies, same_runs=same_runs)
-    return float(2 * stats.t.sf(abs(estimates.value[0]) / estimates.error[0], estimates.df[0]))
+    return float(t_p_values(estimates)[0])
 
 
 def test_runs_of_equal_seeds_are_paired() -> None:
