@@ -96,6 +96,7 @@ def paired_difference(left_SNC: Array, right_TNC: Array, *, same_runs: bool) -> 
         ShapeError: the sides do not fit, or as `mean_accuracy`.
 
     Source: Clark 1973 (crossed runs and questions)
+    Source: Satterthwaite 1946
     Source: Fisher 1935 (fiducial argument)
     """
     left, right = _require_block("left_SNC", left_SNC), _require_block("right_TNC", right_TNC)
