@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 # Some containers switch bytecode off; every job would then compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check check-types check-rest format schema world rehearsal rehearsal-3b gpu bench bench-run real-parts size findings picture lock
+.PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check check-types check-rest format schema world rehearsal rehearsal-3b gpu bench bench-run bench-statistics real-parts size findings picture lock
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -90,6 +90,9 @@ bench: setup ## engine against plain answering, in turns; writes docs/benchmarks
 
 bench-run: setup ## whole commands on a fresh clone; writes docs/pace.md
 	$(BIN)/python -m benchmarks.pace
+
+bench-statistics: setup ## how often tests reject true nulls, simulated; writes its table into docs/report.md
+	$(BIN)/python -m benchmarks.statistics
 
 real-parts: setup ## real tokenizers, templates, images and a small model into a cache outside git, for tests
 	$(BIN)/python -m benchmarks.real_parts

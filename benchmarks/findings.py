@@ -1,14 +1,14 @@
 """`docs/findings.md` from a finished run of `config/findings.yaml`: `make findings`.
 
-Sentences stand in `findings.md.j2` and are written by hand; every number in them, tables and figures come from the
-run's evidence.
+Sentences stand in `findings.md.j2` and are written by hand; every number, count and list in them, tables and figures
+come from the run's evidence.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from lever_pipe.report.catalogue import number_text, parts_of
 from lever_pipe.report.cells import PValue
-from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow, read_evidence
+from lever_pipe.report.evidence import ALPHA, MEAN, Evidence, EvidenceRow, read_evidence
 from lever_pipe.report.figures import style
 
 PAGE, FIGURES = Path("docs/findings.md"), Path("docs")
@@ -30,6 +30,10 @@ KL_ARMS = {"kl_only": 0.01, "kl_0p03": 0.03, "kl_0p1": 0.1, "kl_0p3": 0.3, "kl_s
 OTHER_ARMS = ("entropy_only", "schedule_only", "schedule_matched", "bundle")
 DECODINGS = ("sampled", "greedy")
 LONG = (10, 25, 50)
+USABLE = ("1e4", "5e4")
+"""Learning rates at which no mode breaks down."""
+WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+Rows = Mapping[str, EvidenceRow]
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,67 @@ class FindingsRun:
         return math.nan if row is None else row.value
 
 
+@dataclass(frozen=True)
+class Compared:
+    """The comparisons that sentences hold together, by what a reader calls them."""
+
+    run: FindingsRun
+
+    def arms(self, decoding: str, arms: Collection[str]) -> Rows:
+        """Return arms against the baseline, those with a KL coefficient by it."""
+        return {f"{KL_ARMS.get(arm, f'`{arm}`')}": self.run.over_baseline(arm, decoding) for arm in arms}
+
+    def modes(self, rates: Collection[str], left: str, right: str) -> Rows:
+        """Return one mode against another, or against the RCE base, by reward and learning rate."""
+        cells = {f"{said}, {RATES[key]:g}": f"{reward}_{key}" for reward, said in REWARDS.items() for key in rates}
+        if right == "rce":
+            return {name: self.run.over_rce(preset, left) for name, preset in cells.items()}
+        sides = {name: [self.run.policy(preset, mode) for mode in (left, right)] for name, preset in cells.items()}
+        return {name: self.run.against(*pair) for name, pair in sides.items()}
+
+    def long(self) -> Rows:
+        """Return offline GRPO after its last epoch against RCE."""
+        presets = {f"{said}, {RATES[k]:g}": f"{of}_{k}_long" for of, said in REWARDS.items() for k in USABLE}
+        return {name: self.run.over_rce(preset, "grpo", 0.0, LONG[-1]) for name, preset in presets.items()}
+
+    def betas(self, mode: str) -> Rows:
+        """Return each KL_BETA against 0."""
+        start = self.run.policy("world", mode)
+        return {f"{beta:g}": self.run.against(self.run.policy("world", mode, beta), start) for beta in BETAS[1:]}
+
+
+def apart(rows: Rows) -> Rows:
+    """Return the comparisons that are separated within their family."""
+    return {name: row for name, row in rows.items() if row.p_holm < ALPHA}
+
+
+def together(rows: Rows) -> Rows:
+    """Return the comparisons that are not separated."""
+    return {name: row for name, row in rows.items() if not row.p_holm < ALPHA}
+
+
+def listed(names: Collection[object], between: str = ", ") -> str:
+    """Return names in a row, or `none`."""
+    return between.join(map(str, names)) or "none"
+
+
+def counted(part: Collection[object], whole: Collection[object]) -> str:
+    """Return how many of how many, as `two of the four`."""
+    n = WORDS[len(whole)]
+    return f"all {n}" if len(part) == len(whole) else f"{WORDS[len(part)]} of the {n}"
+
+
+def span(rows: Rows, digits: int = 1, scale: float = 1.0) -> str:
+    """Return the least and the largest value, as `0.2 to 0.8`."""
+    ends = (number_text(scale * end(row.value for row in rows.values()), digits) for end in (min, max))
+    return " to ".join(dict.fromkeys(ends))
+
+
+def reaching(rows: Rows, scale: float = 1.0) -> str:
+    """Return how far the widest of the intervals reaches from its middle."""
+    return number_text(scale * max(row.high - row.low for row in rows.values()) / 2, 1)
+
+
 def shown(row: EvidenceRow, digits: int = 1, scale: float = 1.0, *, sign: bool = True) -> str:
     """Return a value with its interval, as `+0.8 [0.2, 1.4]`."""
     ends = ", ".join(number_text(scale * end, digits) for end in (row.low, row.high))
@@ -102,8 +167,9 @@ def main(results: str = "results/findings") -> int:
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     constants = {"RATES": RATES, "REWARDS": REWARDS, "BETAS": BETAS, "KL_ARMS": KL_ARMS, "OTHER_ARMS": OTHER_ARMS}
-    values = {"run": run, "shown": shown, "p": p_of, "number": number_text, "LONG": LONG, **constants}
-    PAGE.write_text(environment.get_template(TEMPLATE).render(**values), encoding="utf-8")
+    words = {of.__name__: of for of in (shown, apart, together, listed, counted, span, reaching)}
+    values = {"run": run, "of": Compared(run), "p": p_of, "number": number_text, "LONG": LONG, "USABLE": USABLE}
+    PAGE.write_text(environment.get_template(TEMPLATE).render(**values, **words, **constants), encoding="utf-8")
     with style.styled():
         for name, figure in figures(run):
             figure.savefig(FIGURES / f"{name}.png", format="png", metadata={"Software": None})

@@ -15,7 +15,7 @@ from lever_pipe.base.errors import CheckpointError, RecordError, UnknownMemberEr
 from lever_pipe.base.records import RunCard
 from lever_pipe.commands import trace_values
 from lever_pipe.commands.trace_values import FAMILY_WIDE, Asked, Row, keeps, policies_of
-from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.evidence import EvidenceRow, adjusted_in
 from lever_pipe.runtime.rerun.artefacts import CARD, Artefact, Maker, Makers, absolute, makers_of
 from lever_pipe.runtime.rerun.why_names import flat, label
 
@@ -169,9 +169,12 @@ def _found(path: Path, lines: tuple[int, ...], is_family_wide: bool) -> FoundRow
     """Return lines of a long-format file with whom they are about."""
     rows = trace_values.read_csv(path)
     cells = rows[lines[0] - 2]
-    family = cells.get("family") or cells.get("role")
-    about = [row for row in rows if (row.get("family") or row.get("role")) == family] if is_family_wide else [cells]
+    about = [row for row in rows if _family(row) == _family(cells)] if is_family_wide else [cells]
     return FoundRow(path, lines, cells, frozenset(name for row in about for name in trace_values.names_of(row)))
+
+
+def _family(row: Mapping[str, str]) -> str:
+    return adjusted_in(row.get("family") or row.get("role") or "")
 
 
 class _Way:

@@ -17,7 +17,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, RecordError, UnknownMemberError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.sections import did_you_mean, nearest
-from lever_pipe.report.evidence import DERIVED, EvidenceRow, read_evidence
+from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
 from lever_pipe.runtime.rerun.why_names import STUDIES
 
 REPORT, EVIDENCE, INDEX = "report", "evidence.csv", "index.json"
@@ -102,7 +102,11 @@ class EvidenceFile:
     def _at(self, line: int, part: str, above: frozenset[int]) -> Reference:
         row = self._rows[line]
         if part == FAMILY_WIDE:
-            same = ((i, of) for i, of in self._rows.items() if (of.study, of.family) == (row.study, row.family))
+            same = (
+                (i, of)
+                for i, of in self._rows.items()
+                if of.study == row.study and adjusted_in(of.family) == adjusted_in(row.family)
+            )
             return Reference(line, row, part, tuple(Reference(i, of, "p") for i, of in same if of.p == of.p))
         missing = [key for key in row.operands if key not in self._lines]
         if missing or line in above:

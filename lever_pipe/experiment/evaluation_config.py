@@ -26,6 +26,19 @@ class Baselines(Section):
         return BASELINES
 
 
+PrimaryFamily = Literal[
+    "grpo-over-betas",
+    "grpo-against-rce",
+    "grpo-betas",
+    "on-policy-over-betas",
+    "on-policy-against-rce",
+    "on-policy-betas",
+    "on-policy-against-offline",
+]
+"""What the primary endpoint is asked of every preset: mean over KL_BETA, each of them against RCE and against the
+smallest, offline and on-policy, and on-policy against offline."""
+
+
 class PrimaryCells(Section):
     """The one cell that study `lever` is answered at, fixed before any run; the other cells are secondary."""
 
@@ -51,6 +64,9 @@ class EvaluationSettings(EvaluatedCells):
     """Which cells exist, and which one of them is looked at first."""
 
     primary: PrimaryCells = PrimaryCells()
+    families: dict[PrimaryFamily, Annotated[Distinct[str], Field(min_length=2)]] = Field({})
+    """Presets whose comparisons at the primary endpoint are adjusted (Holm) as one family, because one sentence holds
+    them together; without it each preset's are a family of their own."""
 
     @rule
     def _primary_cells_exist(self) -> Iterator[Fault]:

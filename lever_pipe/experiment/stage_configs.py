@@ -20,7 +20,7 @@ from lever_pipe.base.records import PolicyRef, Split
 from lever_pipe.base.sections import Section, Seed
 from lever_pipe.experiment.config import Distil, Epoch, Grpo, KlBeta, OnPolicy, Rce, Reward, Selector, Sft, Sweep
 from lever_pipe.experiment.data_config import ExampleSettings, Pools, WorldData
-from lever_pipe.experiment.evaluation_config import EvaluatedCells, PrimaryCells
+from lever_pipe.experiment.evaluation_config import EvaluatedCells, PrimaryCells, PrimaryFamily
 from lever_pipe.experiment.faults import EmulatedPolicy
 from lever_pipe.experiment.lvlm_config import VISION_BYTES, AnswerSettings
 from lever_pipe.experiment.rl_data_config import Balance, Beams, ImportFormat, ProposalSettings
@@ -377,6 +377,7 @@ class ComparePoliciesConfig(Section):
     shots: Counts
     seed: Seed
     primary: PrimaryCells = PrimaryCells()
+    families: dict[PrimaryFamily, Names] = Field({})
     sweeps: Sweeps = ()
     n_resamples: int = 10_000
     """Draws of questions behind an interval; an end of it is then off by about 1.5 % of its half width."""

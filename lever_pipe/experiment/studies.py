@@ -175,6 +175,14 @@ class Experiment(Section):
             yield from one_of((*place, "preset"), arm.preset, sorted(self.presets), do)
 
     @rule
+    def _families_are_of_arms(self) -> Iterator[Fault]:
+        known = [arm.preset for arm in self.written_arms]
+        for name, presets in self.evaluation.families.items():
+            for place, preset in enumerate(presets):
+                do = "Name one of them or add an arm."
+                yield from one_of(("evaluation", "families", name, place), preset, known, do)
+
+    @rule
     def _arms_differ(self) -> Iterator[Fault]:
         seen = set()
         for (*study, index), arm in self._placed_arms():

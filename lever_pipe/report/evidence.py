@@ -51,8 +51,9 @@ ALPHA = 0.05
 """A comparison whose Holm-adjusted p lies below counts as separated."""
 PRIMARY, SECONDARY = "primary", "secondary"
 """Roles of endpoints and comparisons."""
-OF_ONE_RUN, BY_SHOTS = "-one-run", "-by-shots"
-"""Ends of the names of families: what infers to further questions only, and what stands beside the primary endpoint."""
+OF_ONE_RUN, BY_SHOTS, TOGETHER = "-one-run", "-by-shots", "-together"
+"""Ends of the names of families: what infers to further questions only, what stands beside the primary endpoint, and
+what is adjusted with the same family of other presets."""
 SIGN_FLIP, STUDENT = "sign flip", "Student's t"
 """The two tests of comparisons: of one run against one run, and wherever there are several."""
 NAN = math.nan
@@ -110,6 +111,11 @@ class EvidenceRow(NamedTuple):
 HEAD = (*EvidenceRow._fields, *DESCRIBED)
 MEASURED = tuple(map(EvidenceRow._fields.index, NUMBERS))
 COUNTED = tuple(map(EvidenceRow._fields.index, ("n", "runs")))
+
+
+def adjusted_in(family: str) -> str:
+    """Return what the families have in common that are adjusted as one."""
+    return family.removeprefix("preset~").partition("/")[2] or family if TOGETHER in family else family
 
 
 class Evidence:

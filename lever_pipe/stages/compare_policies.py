@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Example
@@ -17,8 +16,15 @@ from lever_pipe.report.inference.breakdown import BreakdownRow
 from lever_pipe.report.inference.estimates import ComparisonRow, Draws, Groups, IntervalRow
 from lever_pipe.report.inference.estimates import comparisons as compare
 from lever_pipe.report.inference.estimates import intervals as estimate
-from lever_pipe.report.inference.families import ORACLE, Arm, arms_of, families_of, family_of_sweep
-from lever_pipe.report.inference.per_question import mean_group, read_groups
+from lever_pipe.report.inference.families import (
+    ORACLE,
+    Arm,
+    ComparisonFamily,
+    arms_of,
+    families_of,
+    family_of_sweep,
+)
+from lever_pipe.report.inference.per_question import GroupScores, mean_group, read_groups
 from lever_pipe.report.long_format import write_csv
 
 SHOWN_BASELINES = ("zero_shot", "random", "similar_both")
@@ -38,7 +44,8 @@ def compare_policies(
 
     `per_question` belong to `config.policies`, in their order. The families of `comparisons`, each of the main preset
     and, behind `preset~NAME/`, of every other one; left minus right. At the primary endpoint (`evaluation.primary`),
-    each adjusted on its own:
+    each adjusted on its own, or
+    with that of other presets (`NAME-together`, `evaluation.families`):
 
     * `grpo-over-betas`, `on-policy-over-betas`: the mean over all betas (`beta~all`) against the RCE base;
     * `grpo-against-rce`, `on-policy-against-rce`: each beta against the RCE base;
@@ -71,31 +78,36 @@ def compare_policies(
     found = estimate(groups, config.samples, draws)
     arms = {arm.preset: arm for arm in arms_of(groups, config.main_preset)}
     main, cells = arms[config.main_preset], swept(config.sweeps)
-    compared = [_compared(arm, groups, config, draws) for arm in arms.values() if arm.preset not in cells]
-    of_sweeps = [family_of_sweep(sweep, arms, config.primary, config.samples) for sweep in config.sweeps]
-    compared.append(compare(groups, of_sweeps, draws))
+    families: list[ComparisonFamily] = []
+    for arm in (arm for arm in arms.values() if arm.preset not in cells):
+        groups |= _over_betas(arm, groups)
+        families += _families(arm, groups, config)
+    families += [family_of_sweep(sweep, arms, config.primary, config.samples) for sweep in config.sweeps]
     write_csv(intervals, IntervalRow._fields, found)
-    write_csv(comparisons, ComparisonRow._fields, chain.from_iterable(compared))
+    write_csv(comparisons, ComparisonRow._fields, compare(groups, families, draws))
     write_csv(breakdown, BreakdownRow._fields, _by_kind(examples, groups, main, config, draws))
 
 
-def _compared(arm: Arm, groups: Groups, config: ComparePoliciesConfig, draws: Draws) -> list[ComparisonRow]:
-    baselines = [f"baseline/{name}" for name in BASELINES if f"baseline/{name}" in groups]
-    largest = max(config.samples)
+def _over_betas(arm: Arm, groups: Groups) -> dict[str, GroupScores]:
+    """Return the means over betas that exist."""
     over = {**arm.over_betas("grpo"), **arm.over_betas("on_policy")}
     means = (mean_group(name, [groups[member] for member in of]) for name, of in over.items())
-    groups = {**groups, **{group.name: group for group in means if group is not None}}
+    return {group.name: group for group in means if group is not None}
+
+
+def _families(arm: Arm, groups: Groups, config: ComparePoliciesConfig) -> list[ComparisonFamily]:
+    largest = max(config.samples)
     families = families_of(
         arm,
         config.primary,
+        together={(name, preset) for name, presets in config.families.items() for preset in presets},
         is_main=arm.preset == config.main_preset,
-        baselines=baselines,
+        baselines=[f"baseline/{name}" for name in BASELINES if f"baseline/{name}" in groups],
         columns=groups[next(iter(groups))].columns,
         samples=config.samples,
         accuracy=lambda group: float(groups[group].accuracies[:, :largest, -1].mean()),
     )
-    families = [replace(of, pairs=tuple(pair for pair in of.pairs if pair[0] in groups)) for of in families]
-    return compare(groups, families, draws)
+    return [replace(of, pairs=tuple(pair for pair in of.pairs if pair[0] in groups)) for of in families]
 
 
 def _by_kind(

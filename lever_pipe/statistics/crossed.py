@@ -21,6 +21,9 @@ _WEIGHTS_AT_A_TIME = 4_000_000
 """Resampling weights held at a time (32 MB); the draw does not depend on it."""
 _DIFFERS = 1e-9
 """Means of equal scores differ by rounding only, about 1e-16."""
+_NODES, _LEGENDRE = (np.polynomial.legendre.leggauss(48)[0] + 1) / 2, np.polynomial.legendre.leggauss(48)[1] / 2
+_CHANCES, _WEIGHTS = _NODES**3, 3 * _NODES**2 * _LEGENDRE
+"""Chances below which a mean square lies, closer together where it comes out far too small, and their weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,10 @@ class Estimates:
     """[C]"""
     error: Array
     """[C] standard error: over questions, and over runs where there are several."""
+    scales: Array
+    """[J, C] what the error may be, of which few runs tell little, with the weights `_WEIGHTS`."""
     df: Array
-    """[C] degrees of freedom of `error`."""
+    """[J, C] degrees of freedom of these, which the questions have."""
     by_question: Array
     """[N, C] mean over runs; its mean over questions is the value."""
 
@@ -55,9 +60,13 @@ def mean_accuracy(accuracies_SNC: Array) -> Estimates:
     A score of run s on question n is a mean, plus what is peculiar to the run, to the question, and to both together.
     With MSA, MSB and MSE, the mean squares of runs, of questions and of the rest, the variance of the mean of all is
     (max(MSB, MSE) + max(MSA - MSE, 0)) / (S N): no component is negative, and the error never below that of the
-    questions alone. Degrees of freedom are Satterthwaite's for all three mean squares: near S - 1 where runs differ far
-    more than single answers make them, and near N - 1 where they agree, however few they are, for then the questions
-    make up the error. With one run it is the standard error of N numbers, which knows of no other run.
+    questions alone. With one run it is the standard error of N numbers, which knows of no other run.
+
+    Few runs tell MSA so badly that Student's t with Satterthwaite's degrees of freedom rejects a true null in up to 8 %
+    at 5 % and 1.6 % at .1 % (three runs; two: 13 and 6 %). Tests and intervals therefore average over what MSA may be:
+    MSA / w in its place, where w has the law of a mean square of S - 1 degrees of freedom about its mean. That is
+    Student's t(S - 1) where seeds are all there is, t(N - 1) where they do nothing, and between them rejects at every
+    level no more often than it says.
 
     Args:
         accuracies_SNC: [S, N, C] a number for each run, question and cell; N at least 2.
@@ -66,7 +75,7 @@ def mean_accuracy(accuracies_SNC: Array) -> Estimates:
         ShapeError: not of three dimensions, no run, or fewer than two questions.
 
     Source: Clark 1973 (crossed runs and questions)
-    Source: Satterthwaite 1946
+    Source: Fisher 1935 (fiducial argument)
     """
     return _combined([_require_block("accuracies_SNC", accuracies_SNC)])
 
@@ -88,51 +97,12 @@ def paired_difference(left_SNC: Array, right_TNC: Array, *, same_runs: bool) -> 
 
     Source: Clark 1973 (crossed runs and questions)
     Source: Satterthwaite 1946
+    Source: Fisher 1935 (fiducial argument)
     """
     left, right = _require_block("left_SNC", left_SNC), _require_block("right_TNC", right_TNC)
     if left.shape[1:] != right.shape[1:] or (same_runs and left.shape != right.shape):
         raise ShapeError(f"left and right must pair, got {list(left.shape)} and {list(right.shape)}")
     return _combined([left - right] if same_runs else [left, -right])
-
-
-def pooled_differences(pairs_SNC: Sequence[tuple[Array, Array]], *, are_all_pairs: bool = False) -> list[Estimates]:
-    """Return mean(left) - mean(right) of K comparisons over the same seeds and questions, with one seed variance.
-
-    Three runs a comparison tell its seed variance with two degrees of freedom, so that the error of one comes out
-    several times that of another by chance alone. Where the K comparisons are alike but for a setting, as the betas of
-    one objective against their base, the mean squares of runs and of the rest are averaged over them; questions, which
-    are many, stay each comparison's own. The variance is else that of `paired_difference`, and with K = 1 all of it, so
-    that it is never below the averaged mean square of runs.
-
-    The averaged mean square of runs is MSR / K + (1 - 1 / K) MSI, of the mean squares of seeds and of seeds x
-    comparisons, so that what all comparisons have in common, as a base, counts once: its degrees of freedom are
-    Satterthwaite's, S - 1 where seeds move all comparisons alike and K (S - 1) where they move each on its own. All
-    pairs of B policies have (S - 1)(B - 1), those of seeds x policies.
-
-    Coverage of six comparisons with three seeds, measured (`tests/unit/statistics/test_coverage.py`): 95 to 97 %, where
-    each alone covers 91 to 98 %, with intervals a third shorter whose widths vary half as much. Seed variances are
-    taken as equal over the comparisons: where seeds move three of the six five times as far as the others, those are
-    covered in 93 % and the others in 99 %.
-
-    Args:
-        pairs_SNC: K times [S, N, C] of the left and of the right side, run s of all of them with the same seed.
-        are_all_pairs: they are all B (B - 1) / 2 pairs of B policies.
-
-    Raises:
-        ShapeError: sides or comparisons do not fit, or as `mean_accuracy`.
-
-    Source: Clark 1973 (crossed runs and questions)
-    Source: Satterthwaite 1946
-    """
-    blocks = [_require_block("left_SNC", left) - _require_block("right_SNC", right) for left, right in pairs_SNC]
-    if len({block.shape for block in blocks}) > 1:
-        raise ShapeError(f"comparisons must be of one shape, got {[list(block.shape) for block in blocks]}")
-    if len(blocks) < 2 or len(blocks[0]) < 2:
-        return [_combined([block]) for block in blocks]
-    own = [_run_squares(block) for block in blocks]
-    runs_C, rest_C = (np.mean([getattr(squares, name) for squares in own], axis=0) for name in ("runs", "rest"))
-    shared = _RunSquares(runs_C, rest_C, _pooled_df(blocks, are_all_pairs=are_all_pairs))
-    return [_combined([block], [shared]) for block in blocks]
 
 
 def side_by_side(parts: Sequence[Estimates]) -> Estimates:
@@ -143,8 +113,40 @@ def side_by_side(parts: Sequence[Estimates]) -> Estimates:
 
     Source: this project
     """
-    names = ("value", "error", "df", "by_question")
+    names = ("value", "error", "scales", "df", "by_question")
     return Estimates(*(np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names))
+
+
+def beyond(estimates: Estimates, distance_C: Array) -> Array:
+    """Return [C] the chance that an estimate lies at least so far above the truth.
+
+    Args:
+        estimates: C estimates.
+        distance_C: [C] at least 0; beyond 0 nothing lies where there is no error.
+
+    Source: Fisher 1935 (fiducial argument)
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps_JC = np.where(distance_C == 0, 0.0, distance_C / estimates.scales)
+    chance_C: Array = _WEIGHTS @ scipy.special.stdtr(estimates.df, -steps_JC)
+    return chance_C
+
+
+def reach(estimates: Estimates, share: float) -> Array:
+    """Return [C] how far above the truth an estimate lies at most with this chance.
+
+    Args:
+        estimates: C estimates.
+        share: in [.5, 1).
+
+    Source: Fisher 1935 (fiducial argument)
+    """
+    low_C, high_C = np.zeros_like(estimates.value), estimates.scales.max(axis=0) * 100
+    for _ in range(60):  # halvings
+        middle_C = (low_C + high_C) / 2
+        is_near_C = beyond(estimates, middle_C) > 1 - share
+        low_C, high_C = np.where(is_near_C, middle_C, low_C), np.where(is_near_C, high_C, middle_C)
+    return np.asarray(high_C)
 
 
 def bootstrap_bounds(
@@ -153,15 +155,15 @@ def bootstrap_bounds(
     """Return bootstrap intervals: percentiles over resampled questions, expanded to the error of `estimates`.
 
     The quantiles (1 - level)/2 and (1 + level)/2 of the means of N questions drawn with replacement keep the skewness
-    that a symmetric interval lacks. Their distance from the value is expanded by t(df) / z, hardly more than 1 for one
-    run and many questions, and what the error holds beside that of the questions, as seeds, is added to its square: it
-    is symmetric, and percentiles over a handful of runs would understate it. All cells share the resamples, so that no
+    that a symmetric interval lacks. Their distance from the value is expanded by t(N - 1) / z, hardly more than 1 for
+    many questions, and what `reach` holds beside that of the questions, as seeds, is added to its square: it is
+    symmetric, and percentiles over a handful of runs would understate it. All cells share the resamples, so that no
     interval depends on which other cells are asked for.
 
     Coverage at 95 %, measured over 2,000 repetitions (`tests/unit/statistics/test_coverage.py`): 95 % for one run, and
     for three whose seeds vary by .7 points over 800 questions. Where seeds dominate (5 points, three times the error
-    over questions), 93 % for three runs, 94 % for five and 88 % for two; plain percentiles of three runs cover 74 %. Of
-    differences between paired runs 95 % with seeds that vary by .7 points, and 98 % where seeds do nothing, which three
+    over questions), 95 % for three runs and five, and 92 % for two; plain percentiles of three runs cover 74 %. Of
+    differences between paired runs 97 % with seeds that vary by .7 points, and 99 % where seeds do nothing, which three
     runs cannot show.
 
     Args:
@@ -181,11 +183,12 @@ def bootstrap_bounds(
     tails = np.array([(1 - level) / 2, (1 + level) / 2])
     deviations_RC = resampled_means(estimates.by_question, generator, n_resamples) - estimates.value
     percentile_2C = np.quantile(deviations_RC, tails, axis=0)
-    n, t_C = estimates.n_questions, scipy.stats.t.ppf(tails[1], estimates.df)
-    expansion_C = t_C / scipy.stats.norm.ppf(tails[1]) * np.sqrt(n / (n - 1))
+    n = estimates.n_questions
+    t = scipy.special.stdtrit(n - 1, tails[1])
+    expansion = t / scipy.special.ndtri(tails[1]) * np.sqrt(n / (n - 1))
     questions_C = estimates.by_question.var(axis=0, ddof=1) / n
-    rest_C = t_C**2 * np.maximum(estimates.error**2 - questions_C, 0.0)
-    low_C, high_C = np.sqrt((expansion_C * percentile_2C) ** 2 + rest_C)
+    rest_C = np.maximum(reach(estimates, tails[1]) ** 2 - t**2 * questions_C, 0.0)
+    low_C, high_C = np.sqrt((expansion * percentile_2C) ** 2 + rest_C)
     return Bounds(estimates.value - low_C, estimates.value + high_C)
 
 
@@ -284,56 +287,32 @@ def _largest_share(count_C: NDArray[np.int64], n: int, level: float) -> Array:
     return np.where(count_C < n, share_C, 1.0)
 
 
-class _RunSquares(NamedTuple):
-    """[C] mean squares of S runs as parts of the variance of their mean."""
-
-    runs: Array
-    """Of runs, over S N."""
-    rest: Array
-    """Of what neither the run nor the question explains, over S N."""
-    df: Array
-    """Degrees of freedom of `runs`."""
-
-
-def _run_squares(side_SNC: Array) -> _RunSquares:
-    s, n = side_SNC.shape[:2]
-    runs_C = side_SNC.mean(axis=1).var(axis=0, ddof=1) / s
-    return _RunSquares(runs_C, _interaction(side_SNC) / (s * n), np.full_like(runs_C, s - 1.0))
-
-
-def _pooled_df(blocks_SNC: Sequence[Array], *, are_all_pairs: bool) -> Array:
-    """Return [C] degrees of freedom of the mean square of runs, averaged over K blocks of differences."""
-    means_SKC = np.stack([block.mean(axis=1) for block in blocks_SNC], axis=1)
-    s, k = means_SKC.shape[:2]
-    total_C = means_SKC.var(axis=0, ddof=1).mean(axis=0)
-    if are_all_pairs:
-        n_policies = (1 + np.sqrt(1 + 8 * k)) / 2
-        return np.full_like(total_C, (s - 1) * (n_policies - 1))
-    common_C = means_SKC.mean(axis=1).var(axis=0, ddof=1)
-    spread_C = (common_C**2 + np.maximum(total_C - common_C, 0.0) ** 2 / (k - 1)) / (s - 1)
-    df_C: Array = np.divide(total_C**2, spread_C, out=np.full_like(total_C, s - 1.0), where=spread_C > 0)
-    return df_C
-
-
-def _combined(sides: Sequence[Array], pooled: Sequence[_RunSquares] = ()) -> Estimates:
+def _combined(sides: Sequence[Array]) -> Estimates:
     """Return the estimates of a sum of means; each side is a sample of runs of its own.
 
-    What seeds do is taken from the pooled mean squares of each side where they are given.
+    Mean squares of two sides of several runs count as one, with Satterthwaite's degrees of freedom.
     """
     by_question_NC = np.sum([side.mean(axis=0) for side in sides], axis=0)
     n = by_question_NC.shape[0]
-    questions_C = by_question_NC.var(axis=0, ddof=1) / n
-    spread_C = questions_C**2 / (n - 1)  # sum of squared components, each over its degrees of freedom
-    single_C, seeds_C = np.zeros_like(questions_C), np.zeros_like(questions_C)
-    for index, side in enumerate(sides):
+    of_questions_C = by_question_NC.var(axis=0, ddof=1) / n
+    rest_C, runs_C, spread_C = (np.zeros_like(of_questions_C) for _ in range(3))
+    for side in (side for side in sides if side.shape[0] > 1):
         s = side.shape[0]
-        if s > 1:
-            of = pooled[index] if pooled else _run_squares(side)
-            single_C, seeds_C = single_C + of.rest, seeds_C + np.maximum(of.runs - of.rest, 0.0)
-            spread_C = spread_C + of.runs**2 / of.df + of.rest**2 / ((s - 1) * (n - 1))
-    variance_C = np.maximum(questions_C, single_C) + seeds_C
-    df_C = np.divide(variance_C**2, spread_C, out=np.full_like(spread_C, n - 1.0), where=spread_C > 0)
-    return Estimates(by_question_NC.mean(axis=0), np.sqrt(variance_C), df_C, by_question_NC)
+        own_C = side.mean(axis=1).var(axis=0, ddof=1) / s
+        rest_C, runs_C = rest_C + _interaction(side) / (s * n), runs_C + own_C
+        spread_C = spread_C + own_C**2 / (s - 1)
+    df_C = np.divide(runs_C**2, spread_C, out=np.ones_like(runs_C), where=spread_C > 0)
+    questions_C = np.maximum(of_questions_C, rest_C)
+    drawn_JC = 2 * scipy.special.gammaincinv(df_C / 2, _CHANCES[:, None]) / df_C
+    variances_JC = questions_C + np.maximum(runs_C / drawn_JC - rest_C, 0.0)
+    share_JC = np.divide(questions_C, variances_JC, out=np.ones_like(variances_JC), where=variances_JC > 0)
+    return Estimates(
+        value=by_question_NC.mean(axis=0),
+        error=np.sqrt(questions_C + np.maximum(runs_C - rest_C, 0.0)),
+        scales=np.sqrt(variances_JC),
+        df=(n - 1) / np.maximum(share_JC, 1e-6) ** 2,
+        by_question=by_question_NC,
+    )
 
 
 def _interaction(side_SNC: Array) -> Array:

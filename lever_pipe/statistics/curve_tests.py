@@ -214,34 +214,6 @@ def half_width(sd: float, n: int, degrees: int) -> float:
     return float(scipy.stats.t.ppf(0.975, degrees) * sd / math.sqrt(n))
 
 
-def drifting_t_p(differences_N: ArrayLike) -> float:
-    """Return the two-sided p value of a mean of zero of values whose neighbours resemble each other.
-
-    Student's t with N (1 - r) / (1 + r) values instead of N, where r is the correlation of neighbours if positive, and
-    never fewer than 2: a slow drift shows the same thing again and again.
-
-    Args:
-        differences_N: [N] in the order of the steps, at least 3.
-
-    Raises:
-        ValueError: another shape or number of values.
-
-    Source: Bayley 1946 (effective number)
-    Source: Student 1908
-    """
-    differences = np.asarray(differences_N, dtype=np.float64)
-    n = differences.size
-    if differences.ndim != 1 or n < 3:
-        raise ValueError(f"need a vector [N] with N >= 3, got {list(differences.shape)}")
-    if np.ptp(differences) <= _EQUAL:
-        return float(abs(differences.mean()) <= _EQUAL)
-    deviations = differences - differences.mean()
-    r = max(0.0, float(deviations[1:] @ deviations[:-1] / (deviations @ deviations)))
-    effective = max(2.0, n * (1 - r) / (1 + r))
-    t = abs(differences.mean()) / (differences.std(ddof=1) / math.sqrt(effective))
-    return float(2 * scipy.stats.t.sf(t, effective - 1))
-
-
 def _levene(left: Values, right: Values) -> float:
     if all(np.ptp(np.abs(side - np.median(side))) <= _EQUAL for side in (left, right)):
         return 1.0  # deviations that do not vary give no F

@@ -225,16 +225,14 @@ def _derived(episodes: Sequence[EpisodeRow]) -> dict[Of, dict[str, float]]:
     """Return by evaluation the mean ceiling and the standard error over further rollouts of the same tasks.
 
     Of K sound rollouts of each of N tasks it is sqrt(mean variance within a task / (N K)), K the harmonic mean where
-    tasks differ. A greedy evaluation has one rollout a task, so that variance is taken from the sampled one beside it,
-    as if a greedy episode were one draw.
+    tasks differ. A greedy evaluation draws nothing, so that it is 0.
     """
-    by_evaluation = {of: list(rows) for of, rows in groupby(sorted(episodes, key=_of), key=_of)}
-    rewards = {of: _rewards_by_task(rows) for of, rows in by_evaluation.items()}
     found: dict[Of, dict[str, float]] = {}
-    for of, rows in by_evaluation.items():
-        own = rewards[of]
+    for of, by_evaluation in groupby(sorted(episodes, key=_of), key=_of):
+        rows = list(by_evaluation)
+        own = _rewards_by_task(rows)
         ceilings = {row.task_id: row.ceiling for row in rows if row.task_id in own}
-        variance = _variance_within(rewards.get(of._replace(mode=SAMPLED), {}))
+        variance = 0.0 if of.mode == GREEDY else _variance_within(own)
         found[of] = {CEILING: math.fsum(ceilings.values()) / len(ceilings)}
         if not math.isnan(variance):
             shares = math.fsum(1 / len(values) for values in own.values())

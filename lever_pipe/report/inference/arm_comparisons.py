@@ -112,21 +112,21 @@ def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Differen
 
 
 def _over_tasks(context: Context, name: str, of: Mapping[str, Sequence[TaskMeans]]) -> list[tuple[_Met, Difference]]:
-    """Return every arm against the reference arm over tasks; those of the same common seeds share their variance."""
+    """Return every arm against the reference arm over tasks, over their common seeds where there are any."""
     reference, metric = context.reference_arm, metric_of(name)
     n = len(of[reference][0].tasks)
     if n < 2:  # nothing is known of further tasks
         return _over_runs(context, {arm: [float(one.values[metric].mean()) for one in by] for arm, by in of.items()})
     met, sides = [], []
     for arm in (arm for arm in of if arm != reference):
-        common = tuple(context.runs.common_seeds(arm, reference))
+        common = context.runs.common_seeds(arm, reference)
         blocks = [
             np.stack([one.values[metric] for one in (_at(context, side, of[side], common) if common else of[side])])
             for side in (arm, reference)
         ]
         left, right = (block[..., None] for block in blocks)
         met.append(_Met(arm, min(len(left), len(right)), n, of[arm][0].n_rollouts))
-        sides.append(Sides(left, right, bool(common), [(name, arm)], (arm, reference), common or None))
+        sides.append(Sides(left, right, bool(common), [(name, arm)]))
     compared = differences(sides, context.draws, n, are_shares=metric == NORMALISED)
     return [(one, row[0]) for one, row in zip(met, compared, strict=True)]
 
@@ -143,4 +143,6 @@ def _over_runs(context: Context, of: Mapping[str, Sequence[float]]) -> list[tupl
 
 
 def _at(context: Context, arm: str, by_seed: Sequence[T], common: Sequence[int]) -> list[T]:
-    return [value for seed, value in zip(context.runs.seeds(arm), by_seed, strict=True) if seed in common]
+    """Return the values of the common seeds in their order, whatever the arm's own."""
+    of_seed = dict(zip(context.runs.seeds(arm), by_seed, strict=True))
+    return [of_seed[seed] for seed in common]

@@ -9,9 +9,8 @@ variance of the mean of all is seeds / S + tasks / N + (seed x task + rollouts /
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +29,6 @@ from lever_pipe.statistics.crossed import (
     difference_bounds,
     mean_accuracy,
     paired_difference,
-    pooled_differences,
     side_by_side,
 )
 
@@ -62,10 +60,6 @@ class Sides(NamedTuple):
     """Run s of both sides has the same seed, so that S = T."""
     streams: Sequence[tuple[str | int, ...]]
     """C names of streams of drawn signs."""
-    names: tuple[str, str]
-    """Of the two groups."""
-    pool: Hashable = None
-    """Comparisons of one pool are alike but for a setting, and share their seed variance; None for none."""
 
 
 class Difference(NamedTuple):
@@ -175,7 +169,9 @@ def differences(
 
     Two single runs are compared by exchanging their answers, which infers to further questions for these very runs;
     where a side has several runs, by Student's t on runs crossed with questions. Interval, p of Student's t and what
-    can be detected come from one error and its degrees of freedom.
+    can be detected come from one error and its degrees of freedom. What seeds do is each comparison's own: one that is
+    shared by unlike comparisons rejects true nulls (a KL_BETA of 3 varies less than one of 0), and few seeds cannot
+    tell which are alike (docs/report.md).
 
     Args:
         of: comparisons over the same N questions.
@@ -185,7 +181,7 @@ def differences(
     """
     if not of:
         return []
-    found = _estimated(of)
+    found = [paired_difference(sides.left, sides.right, same_runs=sides.same_runs) for sides in of]
     estimates = side_by_side(found)
     bounds = draws.bounds(estimates, *names)
     bounds = difference_bounds(estimates, bounds) if are_shares else bounds
@@ -216,12 +212,10 @@ def comparisons(groups: Groups, families: Sequence[ComparisonFamily], draws: Dra
 
 
 def sides_of(left: GroupScores, right: GroupScores, chosen: NDArray[np.bool_] | slice) -> Sides:
-    """Return two groups over the chosen questions; those whose names differ in KL_BETA only are of one pool."""
+    """Return two groups over the chosen questions."""
     blocks = left.accuracies[:, chosen], right.accuracies[:, chosen]
     names = (left.runs[0], right.runs[0], blocks[0].shape[1])
-    pool = (_without_beta(left.name), _without_beta(right.name), left.seeds)
-    streams = [(*names, column) for column in left.columns]
-    return Sides(*blocks, left.shares_seeds_with(right), streams, (left.name, right.name), pool)
+    return Sides(*blocks, left.shares_seeds_with(right), [(*names, column) for column in left.columns])
 
 
 def adjusted(p_values: Sequence[float], are_one_run: Sequence[bool]) -> list[tuple[float, str]]:
@@ -243,39 +237,12 @@ def adjusted(p_values: Sequence[float], are_one_run: Sequence[bool]) -> list[tup
     return found
 
 
-def _estimated(of: Sequence[Sides]) -> list[Estimates]:
-    """Return the estimates, those of one family and pool with a common seed variance."""
-    found: dict[int, Estimates] = {}
-    pools: dict[Hashable, list[int]] = {}
-    for place, sides in enumerate(of):
-        if sides.pool is None or not sides.same_runs:
-            found[place] = paired_difference(sides.left, sides.right, same_runs=sides.same_runs)
-        else:
-            pools.setdefault(sides.pool, []).append(place)
-    for places in pools.values():
-        pooled = [of[place] for place in places]
-        are_all = _are_all_pairs([sides.names for sides in pooled])
-        estimates = pooled_differences([(sides.left, sides.right) for sides in pooled], are_all_pairs=are_all)
-        found |= dict(zip(places, estimates, strict=True))
-    return [found[place] for place in range(len(of))]
-
-
-def _are_all_pairs(pairs: Sequence[tuple[str, str]]) -> bool:
-    """Return whether these are all pairs of three names or more."""
-    names = {name for pair in pairs for name in pair}
-    return len(names) > 2 and {frozenset(pair) for pair in pairs} == set(map(frozenset, combinations(names, 2)))
-
-
 def _exchanged(sides: Sides, draws: Draws) -> list[float]:
     """Return the p values of two single runs, column by column."""
     return [
         sign_flip_p(values, generator=generator(draws.seed, "signs", *names))
         for values, names in zip((sides.left[0] - sides.right[0]).T, sides.streams, strict=True)
     ]
-
-
-def _without_beta(group: str) -> str:
-    return "/".join(part for part in group.split("/") if not part.startswith("beta~"))
 
 
 def runs_compared(left: GroupScores, right: GroupScores) -> int:
@@ -290,7 +257,6 @@ def _over_prefix(groups: Groups, families: Sequence[ComparisonFamily], n: int, d
         on_common_seeds(groups[left].at(family.shots), groups[right].at(family.shots)) for family, left, right in wanted
     ]
     sides = [sides_of(left, right, slice(n)) for left, right in met]
-    sides = [of._replace(pool=(family.adjusted_with, of.pool)) for of, (family, *_) in zip(sides, wanted, strict=True)]
     return [
         ComparisonRow(
             family=family.name,

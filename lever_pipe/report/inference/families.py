@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal
@@ -10,7 +10,7 @@ from typing import Literal
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import Sweep
 from lever_pipe.experiment.evaluation_config import PrimaryCells
-from lever_pipe.report.evidence import BY_SHOTS, PRIMARY, SECONDARY
+from lever_pipe.report.evidence import BY_SHOTS, PRIMARY, SECONDARY, TOGETHER, adjusted_in
 
 REFERENCE_BETA = 0.15
 DOCUMENT_002 = ((0.18, 0.15), (0.12, 0.15), (0.18, 0.12))
@@ -202,6 +202,7 @@ def families_of(
     arm: Arm,
     primary: PrimaryCells,
     *,
+    together: Container[tuple[str, str]],
     is_main: bool,
     baselines: Sequence[str],
     columns: Sequence[str],
@@ -217,6 +218,7 @@ def families_of(
         arm: the preset's groups.
         primary: the endpoint of the primary families, each of which is adjusted on its own; those at the other cells
             of the largest count, `NAME-by-shots`, are secondary.
+        together: primary families by name and preset, of which those of a name are adjusted as one.
         is_main: other presets write their name before the family's.
         baselines: groups that the last RCE and SFT epochs are held against.
         columns: the shot counts and `mean`.
@@ -227,7 +229,10 @@ def families_of(
     asked = _of_primary(arm)
     at = largest if primary.samples == "largest" else primary.samples
     shots = str(primary.shots)
-    found = [ComparisonFamily(prefix + name, at, of, prefix + name, (shots,), PRIMARY) for name, of in asked.items()]
+    named = {name: f"{prefix}{name}{TOGETHER if (name, arm.preset) in together else ''}" for name in asked}
+    found = [
+        ComparisonFamily(named[name], at, of, adjusted_in(named[name]), (shots,), PRIMARY) for name, of in asked.items()
+    ]
     others = tuple(column for column in columns if (column, largest) != (shots, at))
     beta = highest_beta(arm, accuracy)
     highest, lower = arm.last_grpo.get(beta or 0.0, ""), [name for of, name in arm.last_grpo.items() if of != beta]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from lever_pipe.report.cells import Cell, Code, gap, holm, level, part, say
-from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, EvidenceRow
+from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, TOGETHER, EvidenceRow
 from lever_pipe.report.inference.families import SWEEP
 from lever_pipe.report.labels import label, short
 from lever_pipe.report.material import Material
@@ -55,7 +55,8 @@ def comparisons(material: Material) -> Iterator[Table]:
     families: dict[str, list[EvidenceRow]] = {}
     for row in rows:
         if row.against and row.family and not row.family.startswith(SWEEP):
-            families.setdefault(row.family.replace(BY_SHOTS, "").replace(OF_ONE_RUN, ""), []).append(row)
+            name = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS).removesuffix(TOGETHER)
+            families.setdefault(name, []).append(row)
     names = sorted(families, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
     for role, chosen in groupby(names, key=lambda name: "primary" if name in FIRST else "secondary"):
         lines = [line for name in chosen for line in _family_lines(material, name, families[name])]
@@ -133,6 +134,8 @@ def _family_lines(material: Material, name: str, rows: Sequence[EvidenceRow]) ->
     kind, _, epoch = of.partition("/epoch~")
     words = say(f"family.{kind}", epoch=epoch)
     family = say("family.of_preset", family=words, preset=Code(preset)) if preset else words
+    if any(TOGETHER in row.family for row in rows):
+        family = say("family.together", family=family)
     for (left, right), by_shots in pairs.items():
         mean = by_shots.get(MEAN)
         gaps = (gap(by_shots.get(str(k)), 1) for k in material.shots)

@@ -12,7 +12,7 @@ from lever_pipe.report.inference.arm_comparisons import ArmComparisonRow
 from lever_pipe.report.inference.curve_rows import StatisticRow
 from lever_pipe.report.inference.endpoints import EndpointRow
 from lever_pipe.statistics.comparison import t_p_values
-from lever_pipe.statistics.crossed import pooled_differences
+from lever_pipe.statistics.crossed import paired_difference
 
 SMALL = Study(arms=(ARMS[0], ARMS[1], ARMS[4]), steps=25)
 PRIMARIES = [f"test_normalised_reward_{mode}_last" for mode in ("sampled", "greedy")]
@@ -92,7 +92,7 @@ def test_holm_is_taken_over_the_arms_of_as_many_seeds_at_one_endpoint(tmp_path: 
         assert list(single["p_holm"]) == pytest.approx(list(stepped), rel=1e-8)
 
 
-def test_arms_with_the_same_seeds_share_their_seed_variance(tmp_path: Path) -> None:
+def test_each_arm_has_a_seed_variance_of_its_own(tmp_path: Path) -> None:
     arms = tuple(arm.model_copy(update={"seeds": (0, 1, 2)}) for arm in (ARMS[0], ARMS[1], ARMS[4]))
     compared = agent_runs.compare(tmp_path, Study(arms=arms, steps=25))
     frame = pd.read_csv(compared["comparisons"])
@@ -102,7 +102,7 @@ def test_arms_with_the_same_seeds_share_their_seed_variance(tmp_path: Path) -> N
     primary = primary[primary["checkpoint"] == "last"].assign(share=lambda of: of["reward"] / of["ceiling"])
     means = primary.groupby(["arm", "seed", "task_id"])["share"].mean()
     blocks = {arm: means[arm].unstack().to_numpy()[..., None] for arm in ("baseline", "kl_only", "bundle")}
-    expected = pooled_differences([(blocks[arm], blocks["baseline"]) for arm in ("kl_only", "bundle")])
+    expected = [paired_difference(blocks[arm], blocks["baseline"], same_runs=True) for arm in ("kl_only", "bundle")]
     found = frame[(frame["role"] == "primary") & frame["endpoint"].str.contains("_sampled_")]
     assert list(found["p"]) == pytest.approx([float(t_p_values(of)[0]) for of in expected], rel=1e-6)
 
@@ -115,6 +115,23 @@ def test_a_difference_is_that_of_the_common_seeds(paths: dict[str, Path]) -> Non
         assert row.difference == pytest.approx(sum(gaps) / len(gaps), abs=1e-8)
         assert row.n_seeds == len(seeds)
         assert row.left_value - row.right_value == pytest.approx(row.difference, abs=1e-8)
+
+
+@pytest.mark.parametrize("engine", ["native", "verl"])  # means over tasks, and numbers of whole runs
+@pytest.mark.parametrize(
+    ("orders", "common"),
+    [(((0, 1, 2), (2, 0, 1)), (0, 1, 2)), (((3, 2, 0), (0, 1, 2)), (0, 2)), (((1, 0), (0, 2, 1, 3)), (0, 1))],
+)
+def test_runs_pair_by_seed_in_whatever_order_arms_list_them(
+    tmp_path: Path, engine: str, orders: tuple[tuple[int, ...], tuple[int, ...]], common: tuple[int, ...]
+) -> None:
+    rows = []
+    for name, seeds in (("listed", orders), ("sorted", (common, common))):
+        arms = tuple(arm.model_copy(update={"seeds": of}) for arm, of in zip((ARMS[0], ARMS[4]), seeds, strict=True))
+        study = Study(arms=arms, steps=25, engine=engine, has_test=engine == "native")
+        rows.append(agent_runs.compare(tmp_path / name, study)["comparisons"].read_text().splitlines())
+    assert len(rows[0]) > 1
+    assert rows[0] == rows[1]
 
 
 def test_equal_inputs_give_equal_bytes(paths: dict[str, Path], tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,11 +19,13 @@ from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import Example, ExampleId, QuestionScore
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.config import Sweep, SweptCell
+from lever_pipe.experiment.evaluation_config import PrimaryFamily
 from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
 from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
 from lever_pipe.report import sources
 from lever_pipe.report.evidence import Evidence
 from lever_pipe.report.material import Material
+from lever_pipe.report.selector.comparisons import FIRST
 from lever_pipe.report.sweeps import tables, views_of
 from lever_pipe.stages.compare_policies import compare_policies
 from lever_pipe.statistics.comparison import holm, sign_flip_p
@@ -234,6 +236,31 @@ def test_p_values_are_adjusted_for_their_family_and_for_the_choice_of_the_best(f
     for of_family in families.values():
         oracle = multitest.multipletests([float(row["p"]) for row in of_family], method="holm")[1]
         assert [float(row["p_holm"]) for row in of_family] == pytest.approx(list(oracle), rel=1e-6)
+
+
+def test_families_of_several_presets_are_adjusted_as_one(tmp_path: Path) -> None:
+    size = Size(presets=("main", "other", "third"), samples=(20, 60), shots=(1,), gain=0.05)
+    inputs, together = write_inputs(tmp_path, size), {"grpo-against-rce": ("main", "third")}
+    apart, joint = (
+        rows(run(tmp_path / name, size, inputs, families=of)["comparisons"])
+        for name, of in (("apart", {}), ("joint", together))
+    )
+    own = [row for row in joint if row["family"].endswith("-together")]
+    assert {row["family"] for row in own} == {"grpo-against-rce-together", "preset~third/grpo-against-rce-together"}
+    assert len(own) == 2 * len(size.betas)
+    oracle = holm([float(row["p"]) for row in own])
+    assert [float(row["p_holm"]) for row in own] == pytest.approx(list(oracle), rel=1e-6)
+    # every comparison stands once at a cell of the endpoint, and all else is as it was
+    cells = [(row["left"], row["right"], row["samples"], row["shots"]) for row in joint if row["role"] == "primary"]
+    assert len(set(cells)) == len(cells)
+    others = [row for row in joint if row not in own]
+    assert others == [
+        row for row in apart if row["family"] not in ("grpo-against-rce", "preset~third/grpo-against-rce")
+    ]
+
+
+def test_every_family_of_the_primary_endpoint_can_be_named() -> None:
+    assert set(get_args(PrimaryFamily)) == set(FIRST)
 
 
 def test_one_run_a_side_is_tested_exactly(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from lever_pipe.base.seeding import generator
 from lever_pipe.statistics.comparison import sign_flip_p, t_p_values
@@ -20,8 +19,6 @@ from lever_pipe.statistics.crossed import (
     difference_bounds,
     mean_accuracy,
     paired_difference,
-    pooled_differences,
-    side_by_side,
 )
 
 REPETITIONS = 2000
@@ -60,15 +57,15 @@ def test_one_run_covers_over_questions(n: int) -> None:
 @pytest.mark.parametrize("share_anew", [0.1, 0.35])
 @pytest.mark.parametrize("seed_sd", [0.0, SEED_SD])
 def test_three_runs_cover_over_questions_and_seeds(share_anew: float, seed_sd: float) -> None:
-    runs = Questions(800, share_anew, "three").runs(3, seed_sd)
-    assert coverage(mean_accuracy(runs), TRUTH) == pytest.approx(95, abs=TOLERANCE)
+    # three runs cannot show that seeds do little, so the interval allows for more
+    assert 95 < coverage(mean_accuracy(Questions(800, share_anew, "three").runs(3, seed_sd)), TRUTH) < 99
 
 
-@pytest.mark.parametrize(("s", "least", "most"), [(2, 86, 91), (3, 90, 94), (5, 92, 96)])
-def test_where_seeds_dominate_few_runs_cover_less(s: int, least: float, most: float) -> None:
-    # runs vary by 5 points, three times the error over questions: degrees of freedom are themselves uncertain
+@pytest.mark.parametrize("s", [2, 3, 5])
+def test_few_runs_cover_where_seeds_dominate(s: int) -> None:
+    # runs vary by 5 points, three times the error over questions
     runs = Questions(800, 0.5, "dominate").runs(s, 0.05)
-    assert least < coverage(mean_accuracy(runs), TRUTH) < most
+    assert coverage(mean_accuracy(runs), TRUTH) == pytest.approx(96, abs=TOLERANCE)
 
 
 def test_percentiles_of_few_runs_would_cover_far_less() -> None:
@@ -76,41 +73,22 @@ def test_percentiles_of_few_runs_would_cover_far_less() -> None:
     random = generator(0, "coverage", "plain")
     means_CR = np.stack([of_runs_SC[random.integers(3, size=3)].mean(axis=0) for _ in range(400)], axis=1)
     low, high = np.quantile(means_CR, [0.025, 0.975], axis=1)
-    assert 100 * np.mean((low <= TRUTH) & (high >= TRUTH)) < 80  # the expanded ones reach 92
+    assert 100 * np.mean((low <= TRUTH) & (high >= TRUTH)) < 80  # the expanded ones reach 95
 
 
-def pooled_runs(seed_sd: float, common_sd: float) -> tuple[list[Estimates], list[Estimates]]:
-    """Return six settings against their base over three seeds, pooled and each alone.
+@pytest.mark.parametrize("seeds", [2, 3, 6])
+@pytest.mark.parametrize("share", [0.3, 3.0, 30.0])
+def test_no_level_is_exceeded_whatever_seeds_do(seeds: int, share: float) -> None:
+    """Seeds make `share` of the variance that questions make; the standard errors are .22, .1 and .03 points.
 
-    Seeds move each setting by `seed_sd` and the base, so all six differences alike, by `common_sd`.
+    Student's t with Satterthwaite's degrees of freedom rejects in up to 13 % with two seeds and 8 % with three.
     """
-    questions = Questions(200, 0.1, "pool", seed_sd, common_sd)
-    base = questions.runs(3, common_sd)
-    pairs = [(questions.runs(3, seed_sd), base) for _ in range(6)]
-    return pooled_differences(pairs), [paired_difference(*pair, same_runs=True) for pair in pairs]
-
-
-def half_widths(of: Estimates) -> np.ndarray:
-    return np.asarray(stats.t.ppf(0.975, of.df) * of.error)
-
-
-@pytest.mark.parametrize(
-    ("seed_sd", "common_sd", "steadier"),
-    # the more the base moves all six alike, the less six tell beyond one
-    [(0.04, 0.0, 0.55), (0.014, 0.0, 0.55), (0.014, 0.007, 0.6), (0.007, 0.007, 0.7), (0.007, 0.014, 0.8)],
-)
-def test_pooled_intervals_cover_as_well_and_are_far_steadier(seed_sd: float, common_sd: float, steadier: float) -> None:
-    pooled, alone = (side_by_side(of) for of in pooled_runs(seed_sd, common_sd))
-    assert pooled.value == pytest.approx(alone.value, abs=1e-12)
-    shares = {}
-    for name, of in (("pooled", pooled), ("alone", alone)):
-        shares[name] = 100 * np.mean(np.abs(of.value) <= half_widths(of))
-        assert 100 * np.mean(t_p_values(of) >= 0.05) == pytest.approx(shares[name], abs=0.5)  # one error, one verdict
-    assert shares["pooled"] == pytest.approx(95, abs=2 * TOLERANCE)
-    assert abs(shares["pooled"] - 95) < abs(shares["alone"] - 95) + 0.5
-    spread = {name: np.log(half_widths(of)).std() for name, of in (("pooled", pooled), ("alone", alone))}
-    assert spread["pooled"] < steadier * spread["alone"]
-    assert half_widths(pooled).mean() < half_widths(alone).mean()
+    n, repetitions = 50, 10_000
+    random = generator(0, "coverage", "levels", seeds, int(share * 10))
+    runs = random.normal(0, (share * seeds / n) ** 0.5, (seeds, 1, repetitions))
+    p = t_p_values(mean_accuracy(random.normal(0, 1, (n, repetitions)) + runs))
+    for level, most in ((0.05, 0.056), (0.01, 0.013), (0.001, 0.002)):
+        assert np.mean(p < level) < most
 
 
 def test_one_run_a_side_rejects_a_true_null_in_one_of_twenty() -> None:
@@ -128,8 +106,8 @@ def test_three_runs_a_side_with_seed_variance() -> None:
     questions = Questions(800, 0.1, "size")
     estimates = paired_difference(questions.runs(3, SEED_SD), questions.runs(3, SEED_SD), same_runs=True)
     p, covered = t_p_values(estimates), coverage(estimates, 0.0)
-    assert 100 * np.mean(p < 0.05) == pytest.approx(5, abs=TOLERANCE)
-    assert covered == pytest.approx(95, abs=TOLERANCE)
+    assert 1.5 < 100 * np.mean(p < 0.05) < 5  # seeds do as much as single answers, and three hardly tell them apart
+    assert covered < 98.5
     # the test and the interval tell the same: what is rejected lies outside
     assert abs(covered - 100 * np.mean(p >= 0.05)) < 1
 

@@ -17,11 +17,12 @@ from lever_pipe.statistics.crossed import (
     Bounds,
     Estimates,
     accuracy_bounds,
+    beyond,
     bootstrap_bounds,
     difference_bounds,
     mean_accuracy,
     paired_difference,
-    pooled_differences,
+    reach,
     side_by_side,
 )
 
@@ -45,8 +46,6 @@ def test_two_runs_of_two_questions_by_hand() -> None:
     assert found.value == pytest.approx([0.45], abs=1e-12)
     # (MSA + MSB - MSE) / 4 = .1425
     assert found.error**2 == pytest.approx([0.1425], abs=1e-12)
-    # each mean square has one degree of freedom: .57^2 / (.09^2 + .49^2 + .01^2)
-    assert found.df == pytest.approx([0.3249 / 0.2483], abs=1e-9)
     assert found.by_question == pytest.approx(np.array([[0.1], [0.8]]), abs=1e-12)
 
 
@@ -63,22 +62,27 @@ def test_the_mean_squares_are_those_of_an_analysis_of_variance() -> None:
     assert a > e  # else the component of the runs counts as zero
     found = mean_accuracy(values)
     assert found.error**2 == pytest.approx([(a + b - e) / 60], rel=1e-9)
-    spread = a**2 / 2 + b**2 / 19 + e**2 / 38
-    assert found.df == pytest.approx([(a + b - e) ** 2 / spread], rel=1e-9)
+    # drawn anew: what the mean squares of three runs and twenty questions may be, were they drawn again
+    random, n = generator(0, "fiducial"), 400_000
+    questions, runs = b * 19 / random.chisquare(19, n), np.maximum(a * 2 / random.chisquare(2, n) - e, 0)
+    for distance in (0.05, 0.1, 0.2, 0.4):
+        chance = stats.norm.sf(distance / np.sqrt((questions + runs) / 60)).mean()
+        assert beyond(found, np.array([distance])) == pytest.approx([chance], rel=0.03)
 
 
 def test_one_run_is_the_standard_error_of_its_questions() -> None:
     values = scores(1, 30, 2)
     found = mean_accuracy(values)
     assert found.error == pytest.approx(stats.sem(values[0], axis=0), rel=1e-12)
-    assert found.df == pytest.approx([29, 29], abs=1e-9)
+    for t in (0.5, 2.0, 4.0):
+        assert beyond(found, t * found.error) == pytest.approx([stats.t.sf(t, 29)] * 2, rel=1e-9)
 
 
 def test_equal_runs_tell_no_more_than_one() -> None:
     one = scores(1, 30, 2)
     found, single = mean_accuracy(np.repeat(one, 4, axis=0)), mean_accuracy(one)
     assert found.error == pytest.approx(single.error, rel=1e-12)
-    assert found.df == pytest.approx(single.df, rel=1e-9)
+    assert reach(found, 0.975) == pytest.approx(reach(single, 0.975), rel=1e-9)
 
 
 def test_runs_that_differ_by_a_constant_add_its_variance() -> None:
@@ -95,91 +99,30 @@ def test_the_error_is_never_below_that_of_the_questions_alone() -> None:
     found = mean_accuracy(values)
     alone = stats.sem(values.mean(axis=0), axis=0)
     assert found.error == pytest.approx(alone, rel=1e-9)
-    assert (found.df >= 2).all()
+    assert np.isfinite(reach(found, 0.975)).all()
 
 
 def test_few_runs_count_as_few_only_where_they_differ() -> None:
     questions = generator(0, "hard").integers(0, 2, (1, 500, 1)).astype(float)
     alike = mean_accuracy(np.repeat(questions, 3, axis=0))
     apart = mean_accuracy(np.repeat(questions, 3, axis=0) + np.array([-1.0, 0.0, 1.0])[:, None, None])
-    assert alike.df == pytest.approx([499], rel=1e-9)
-    assert apart.df == pytest.approx([2], rel=0.01)
+    for share in (0.8, 0.975, 0.9995):
+        assert reach(alike, share) / alike.error == pytest.approx([stats.t.ppf(share, 499)], rel=1e-6)
+        assert reach(apart, share) / apart.error == pytest.approx([stats.t.ppf(share, 2)], rel=0.01)
 
 
 def test_single_answers_count_where_the_questions_seem_alike() -> None:
     # Runs 0, 1 and 1, 0: all means are .5 (MSA = MSB = 0), rest +-.5 with one degree of freedom: MSE = 1.
     found = mean_accuracy(np.array([[[0.0], [1.0]], [[1.0], [0.0]]]))
     assert found.error**2 == pytest.approx([0.25], abs=1e-12)
-    assert found.df == pytest.approx([1], abs=1e-9)
-
-
-def test_two_pooled_comparisons_by_hand() -> None:
-    # Three seeds, two questions, base 0. Seeds move the first comparison by -1, 0, 1 and the second by -1, 1, 0;
-    # questions lie at 2 and 4 in the first (MSB = 6), at 2 and 8 in the second (MSB = 54); nothing is left (MSE = 0).
-    shifts = np.array([[-1.0, 0.0, 1.0], [-1.0, 1.0, 0.0]])
-    hard = np.array([[2.0, 4.0], [2.0, 8.0]])
-    pairs = [(shifts[k][:, None, None] + hard[k][None, :, None], np.zeros((3, 2, 1))) for k in range(2)]
-    first, second = pooled_differences(pairs)
-    # Both variances of seed means are 1, so 1 / 3 is pooled. Means over comparisons -1, .5, .5 have a variance of .75;
-    # Satterthwaite's 1^2 / (.75^2 / 2 + .25^2 / 2) = 3.2 degrees of freedom, between 2 and 4.
-    runs, runs_df = 1 / 3, 3.2
-    for found, square, value in ((first, 6.0, 3.0), (second, 54.0, 5.0)):
-        questions = square / 6
-        assert found.value == pytest.approx([value], abs=1e-12)
-        assert found.error**2 == pytest.approx([questions + runs], abs=1e-12)
-        assert found.df == pytest.approx([(questions + runs) ** 2 / (questions**2 + runs**2 / runs_df)], abs=1e-9)
-
-
-@given(st.integers(1, 4), st.integers(2, 6))
-def test_a_pool_of_one_is_no_pool(s: int, n: int) -> None:
-    left, right = scores(s, n, 2, name="left"), scores(s, n, 2, name="right")
-    (found,), alone = pooled_differences([(left, right)]), paired_difference(left, right, same_runs=True)
-    for field in ("value", "error", "df", "by_question"):
-        assert np.array_equal(getattr(found, field), getattr(alone, field))
-
-
-def test_what_a_pool_has_in_common_counts_once() -> None:
-    seeds = 100 * scores(
-        3, 1, 8, name="seeds"
-    )  # of eight comparisons, one a column, beside which questions are nothing
-    easy = np.zeros((3, 300, 1))
-    apart = pooled_differences([(easy + seeds[:, :, [k]], easy) for k in range(8)])
-    together = pooled_differences([(easy + seeds[:, :, [0]], easy) for _ in range(8)])
-    assert together[0].df == pytest.approx([2], rel=1e-3)
-    assert 8 < apart[0].df[0] < 16  # at most 8 x 2
-    assert [of.error[0] for of in apart] == pytest.approx([apart[0].error[0]] * 8, rel=1e-9)
-    policies = [easy + seeds[:, :, [k]] for k in range(4)]
-    pairs = [(policies[i], policies[k]) for i, k in itertools.combinations(range(4), 2)]
-    found = pooled_differences(pairs, are_all_pairs=True)
-    assert found[0].df == pytest.approx([6], rel=1e-3)  # (3 - 1)(4 - 1)
-    # twice the mean square of seeds x policies, over three seeds
-    means = seeds[:, 0, :4]
-    rest = means - means.mean(axis=0) - means.mean(axis=1, keepdims=True) + means.mean()
-    assert found[0].error ** 2 == pytest.approx([2 * (rest**2).sum() / 6 / 3], rel=1e-6)
-
-
-def test_a_comparison_of_few_differing_answers_is_no_more_uncertain_than_its_pool() -> None:
-    random = generator(0, "pool", "few")
-    right = random.integers(0, 2, (3, 200, 1)).astype(float)
-    many, few = (np.where(random.random((3, 200, 1)) < share, 1 - right, right) for share in (0.2, 0.0))
-    few[0, 0] = 1 - few[0, 0]
-    found = side_by_side(pooled_differences([(many, right), (few, right)]))
-    assert (found.df > 2).all()  # fewer would make Student's t endless
-    assert found.error[1] <= found.error[0]
-
-
-def test_pools_hold_comparisons_of_one_shape() -> None:
-    one, other = scores(3, 4, 1), scores(2, 4, 1)
-    with pytest.raises(ShapeError, match="of one shape"):
-        pooled_differences([(one, one), (other, other)])
-    assert [of.df[0] for of in pooled_differences([(one[:1], other[:1]), (other[:1], one[:1])])] == [3, 3]
+    assert reach(found, 0.975) >= stats.t.ppf(0.975, 1) * 0.5 - 1e-6
 
 
 def test_what_both_sides_share_cancels() -> None:
     left, right = scores(3, 50, 2, name="left"), scores(3, 50, 2, name="right")
     shared = scores(3, 50, 2, name="shared")
     plain, loaded = (paired_difference(left + x, right + x, same_runs=True) for x in (0 * shared, shared))
-    for field in ("value", "error", "df"):
+    for field in ("value", "error", "scales"):
         assert getattr(loaded, field) == pytest.approx(getattr(plain, field), rel=1e-9)
     assert plain.value == pytest.approx((left - right).mean(axis=(0, 1)), abs=1e-12)
 
@@ -193,7 +136,7 @@ def test_other_runs_share_the_questions_only() -> None:
     shifts = 10 * np.array([-1.0, 0.0, 1.0])[:, None, None]  # large beside the rest
     moved = paired_difference(left + shifts, right, same_runs=False)
     assert moved.error**2 == pytest.approx([100 / 3], rel=0.05)  # variance 100 over 3 runs; the rest adds a little
-    assert moved.df == pytest.approx([2], rel=0.1)
+    assert reach(moved, 0.975) / moved.error == pytest.approx([stats.t.ppf(0.975, 2)], rel=0.05)
 
 
 def test_a_single_run_counts_as_fixed() -> None:
@@ -218,7 +161,7 @@ def test_order_sign_and_unit_do_not_matter(seed: int, s: int, n: int, factor: fl
     assert turned.value == pytest.approx(-found.value, abs=1e-12)
     for other, unit in ((turned, 1.0), (mixed, 1.0), (scaled, factor)):
         assert other.error == pytest.approx(unit * found.error, rel=1e-6, abs=1e-12)
-        assert other.df == pytest.approx(found.df, rel=1e-6)
+        assert reach(other, 0.975) == pytest.approx(unit * reach(found, 0.975), rel=1e-6, abs=1e-12)
 
 
 def test_cells_stand_side_by_side_without_a_trace() -> None:
@@ -257,7 +200,7 @@ def test_several_runs_widen_by_student() -> None:
     values = np.repeat(scores(1, 400, 1), 3, axis=0) + shifts
     estimates = mean_accuracy(values)
     found = bounds_of(estimates)
-    half = stats.t.ppf(0.975, estimates.df) * estimates.error
+    half = reach(estimates, 0.975)
     assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.05)  # 10 000 draws place each end to 1.5 %
     assert half[0] > 3.5 * 0.2 / np.sqrt(3)  # nearer to t(2) = 4.3 than to z = 1.96
 

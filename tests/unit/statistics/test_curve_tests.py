@@ -13,7 +13,6 @@ from scipy import stats
 from lever_pipe.base import seeding
 from lever_pipe.statistics.curve_tests import (
     compare_curves,
-    drifting_t_p,
     f_test,
     flat_noise,
     half_width,
@@ -164,17 +163,6 @@ def test_curves_without_variance() -> None:
     assert compare_curves([1.0] * 9, [2.0] * 9).p_levene_of_changes == 1.0
 
 
-def test_resembling_neighbours_are_worth_fewer() -> None:
-    alternating = [1.0, 0.2, 1.0, 0.2, 1.0, 0.2]
-    # no positive correlation: plain t of 6 values with mean 0.6 and sd 0.8 x sqrt(0.3) / sqrt(1) = 0.4382
-    assert drifting_t_p(alternating) == pytest.approx(stats.ttest_1samp(alternating, 0).pvalue, rel=1e-9)
-    drift = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    # deviations -2.5 to 2.5: r = (3.75 + 0.75 - 0.25 + 0.75 + 3.75) / 17.5 = 0.5, so 6 x 0.5 / 1.5 = 2 are left
-    t = 2.5 / (math.sqrt(3.5) / math.sqrt(2))
-    assert drifting_t_p(drift) == pytest.approx(2 * stats.t.sf(t, 1), rel=1e-9)
-    assert drifting_t_p(drift) > stats.ttest_1samp(drift, 0).pvalue
-
-
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=8).filter(lambda of: np.std(of) > 1e-3))
 def test_t_of_a_mean_is_that_of_scipy(differences: list[float]) -> None:
     expected = stats.ttest_1samp(differences, 0.0)
@@ -186,10 +174,3 @@ def test_t_of_a_mean_is_that_of_scipy(differences: list[float]) -> None:
 @pytest.mark.parametrize("differences", [[], [1.0], [1.0, math.inf], [1.0, math.nan]])
 def test_nothing_is_known_of_a_single_difference(differences: list[float]) -> None:
     assert all(map(math.isnan, paired_t(differences)))
-
-
-def test_differences_without_variance() -> None:
-    assert drifting_t_p([0.0] * 4) == 1.0
-    assert drifting_t_p([0.5] * 4) == 0.0
-    with pytest.raises(ValueError, match="N >= 3"):
-        drifting_t_p([1.0, 2.0])

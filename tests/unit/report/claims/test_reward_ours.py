@@ -100,7 +100,7 @@ def test_a_cause_is_judged_by_the_arm_that_has_only_it(stepped: Mapping[str, Jud
     drift = said(stepped["003-kl-prevents-drift"].ours)
     # 0.001 against 0.0009 a step at steps 1, 5, 10 ... 45, mean 22.6
     assert "mean over 10 steps: 0.0203 (kl_only) and 0.0226 (baseline)" in drift
-    assert drift.startswith("one seed: no inference about runs")
+    assert stepped["003-kl-prevents-drift"].ours.verdict == UNTESTABLE  # by steps of one run, which are alike
     assert "also different" not in drift
     assert "baseline minus kl_only: 0.000" in said(stepped["004-kl-holds-back"].ours)
     # no arm has KL loss and entropy bonus without the schedule
@@ -114,6 +114,7 @@ def test_an_arm_with_both_regularisers_makes_them_testable(tmp_path: Path) -> No
     found = judged(tmp_path, Study(arms=(ARMS[0], ARMS[4], both), steps=30))
     for name in ("003-regularisation", "003-collapse", "003-overfitting", "003-response-longer"):
         assert "regularised" in said(found[name].ours), name
+    for name in ("003-regularisation", "003-collapse"):
         assert found[name].ours.verdict != UNTESTABLE, name
     assert found["003-kl-prevents-drift"].ours.verdict == UNTESTABLE  # no arm differs in the KL loss alone
 

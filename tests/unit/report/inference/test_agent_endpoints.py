@@ -147,7 +147,7 @@ def test_comparisons_by_hand(found: Found) -> None:
     primary, _ = [row for row in found.family(is_primary=True) if row.arm == "bundle"]  # sampled, greedy
     # seed by seed 0, 0 and -1 on every task: t(2) = -1, and no p that exchanging eight tasks could not give
     assert (primary.difference, primary.n_seeds) == (pytest.approx(-1 / 3, rel=1e-8), 3)
-    assert primary.p == primary.p_holm == pytest.approx(2 * stats.t.sf(1, 2), rel=1e-8)
+    assert primary.p == primary.p_holm == pytest.approx(2 * stats.t.sf(1, 2), rel=1e-5)
     assert (primary.test, primary.family) == ("Student's t", primary.endpoint)  # the only arm with several seeds
     assert (primary.left_value, primary.right_value) == (pytest.approx(2 / 3, rel=1e-8), 1.0)
     (trapezoid,) = [row for row in found.family(is_primary=False) if row.arm == "kl_strong"]

@@ -21,8 +21,8 @@ from lever_pipe.report.inference.estimates import (
 )
 from lever_pipe.report.inference.families import ComparisonFamily
 from lever_pipe.report.inference.per_question import GroupScores, with_mean
-from lever_pipe.statistics.comparison import t_p_values
-from lever_pipe.statistics.crossed import paired_difference, pooled_differences, side_by_side
+from lever_pipe.statistics.comparison import holm, t_p_values
+from lever_pipe.statistics.crossed import paired_difference
 
 DRAWS = Draws(seed=0, n_resamples=500)
 
@@ -44,7 +44,7 @@ def found(left: GroupScores, right: GroupScores) -> tuple[float, int]:
 
 def student(left: GroupScores, right: GroupScores, *, same_runs: bool) -> float:
     estimates = paired_difference(left.accuracies, right.accuracies, same_runs=same_runs)
-    return float(2 * stats.t.sf(abs(estimates.value[0]) / estimates.error[0], estimates.df[0]))
+    return float(t_p_values(estimates)[0])
 
 
 def test_runs_of_equal_seeds_are_paired() -> None:
@@ -123,34 +123,20 @@ def beta_group(beta: str, *seeds: int) -> GroupScores:
     return GroupScores(name, runs, ("1", "mean"), np.stack(values))
 
 
-def test_betas_of_one_family_share_their_seed_variance() -> None:
+def test_no_comparison_depends_on_which_others_its_family_has() -> None:
     rce = group("rce", 0, 1, 2)
     groups = {"rce": rce, **{beta: beta_group(beta, 0, 1, 2) for beta in ("0", "0.15", "0.18")}}
     pairs = tuple((beta, "rce") for beta in ("0", "0.15", "0.18"))
     together = comparisons(groups, [ComparisonFamily("f", 60, pairs, "f")], DRAWS)
     alone = [row for pair in pairs for row in comparisons(groups, [ComparisonFamily("f", 60, (pair,), "f")], DRAWS)]
-    expected = pooled_differences([(groups[beta].accuracies, rce.accuracies) for beta, _ in pairs])
-    assert [row.p for row in together] == pytest.approx(list(t_p_values(side_by_side(expected))), rel=1e-9)
-    assert [row.difference for row in together] == [row.difference for row in alone]
-    assert [row.p for row in together] != [row.p for row in alone]
-    apart = [ComparisonFamily(name, 60, (pair,), name) for name, pair in zip("abc", pairs, strict=True)]
-    assert [row.p for row in comparisons(groups, apart, DRAWS)] == [row.p for row in alone]
+    assert [row._replace(p_holm=row.p) for row in together] == [row._replace(p_holm=row.p) for row in alone]
+    assert [row.p_holm for row in together] == pytest.approx(list(holm([row.p for row in together])), rel=1e-9)
+    assert [row.p for row in together[::2]] == pytest.approx(
+        [student(groups[beta], rce, same_runs=True) for beta, _ in pairs], rel=1e-9
+    )
     levels = [(row.left_value, row.right_value) for row in together[::2]]
     assert levels == [(pytest.approx(100 * groups[b].accuracies[..., 0].mean()), levels[0][1]) for b, _ in pairs]
     assert [row.left_value - row.right_value for row in together] == pytest.approx([row.difference for row in together])
-
-
-def test_all_pairs_of_betas_have_the_freedom_of_their_betas() -> None:
-    groups = {beta: beta_group(beta, 0, 1, 2) for beta in ("0", "0.15", "0.18")}
-    families = [
-        ComparisonFamily("highest", 60, (("0.15", "0"), ("0.18", "0")), "highest"),
-        ComparisonFamily("others", 60, (("0.15", "0.18"),), "highest"),
-    ]
-    pairs = [(groups[left].accuracies, groups[right].accuracies) for of in families for left, right in of.pairs]
-    expected = side_by_side(pooled_differences(pairs, are_all_pairs=True))
-    assert [row.p for row in comparisons(groups, families, DRAWS)] == pytest.approx(
-        list(t_p_values(expected)), rel=1e-9
-    )
 
 
 def test_a_family_never_mixes_what_infers_to_further_seeds_with_what_does_not() -> None:

@@ -44,6 +44,7 @@ def families(
     found = families_of(
         arm,
         primary,
+        together=(),
         is_main=is_main,
         baselines=BASELINES,
         columns=("1", "2", "mean"),
