@@ -183,3 +183,6 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
 
 def test_p_values_are_written_as_in_the_report() -> None:
     assert [page.p_text(p) for p in (0.0004, 0.0314, 1.0, float("nan"))] == ["<0.001", "0.031", "1.000", "–"]
+    for p in (0.03, 0.0401, 0.0496, 0.04999, 0.0499999, 0.0501, 0.05007, 0.059, 0.07):
+        assert (float(page.p_text(p)) < page.LEVEL) is (p < page.LEVEL)
+    assert [page.p_text(p) for p in (0.0496, 0.05007)] == ["0.0496", "0.0501"]
