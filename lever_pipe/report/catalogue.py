@@ -60,6 +60,11 @@ def number_text(value: float, digits: int, *, sign: bool = False) -> str:
     return f"+{text}" if sign and not rounded.is_zero() and rounded > 0 else text
 
 
+def without_html(text: str) -> str:
+    """Return a text for Markdown in which no name is taken for a tag."""
+    return text.replace("<", "&lt;")
+
+
 def parts_of(number: Number | PValue) -> tuple[str, str]:
     """Return a number as text, and its interval in brackets or nothing."""
     if isinstance(number, PValue):
@@ -113,7 +118,7 @@ class Voice:
 
     def markdown(self, cell: Cell) -> str:
         """Return a cell for a Markdown table."""
-        return self._write(cell, str, _plain, _bare).replace("|", "\\|").replace("\n", " ")
+        return without_html(self._write(cell, str, _plain, _bare)).replace("|", "\\|").replace("\n", " ")
 
     def _write(
         self,
