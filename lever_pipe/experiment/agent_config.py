@@ -398,7 +398,7 @@ class AgentArm(Section):
 WARM_COSINE = Schedule(kind="cosine", warmup_steps=5)
 ARMS = (
     AgentArm(name="baseline", seeds=(0, 1, 2)),
-    AgentArm(name="kl_only", kl=0.01),
+    AgentArm(name="kl_only", kl=0.01, seeds=(0, 1, 2)),
     AgentArm(name="entropy_only", entropy=0.01),
     AgentArm(name="schedule_only", schedule=WARM_COSINE),
     AgentArm(name="bundle", kl=0.01, entropy=0.01, schedule=WARM_COSINE, seeds=(0, 1, 2)),

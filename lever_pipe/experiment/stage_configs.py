@@ -461,8 +461,6 @@ class CheckClaimsConfig(Section):
     """Of study `intention`; none where the configuration holds no run of it."""
     reference_arm: str = ""
     document_arm: str = ""
-    mode: Literal["greedy", "sampled"] = "sampled"
-    """Which validation curve of ours is judged: that of the primary endpoint."""
 
 
 @identity_of("emulate_grpo_epoch", *(name.replace("{", "{training.") for name in SELECTOR))

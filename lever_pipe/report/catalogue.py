@@ -19,9 +19,12 @@ from markupsafe import Markup, escape
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.plain_yaml import read_plain
 from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, Series, Verdict, say
+from lever_pipe.report.evidence import ALPHA
 
 SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
 MARK = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`|\[(?P<text>[^\]]+)\]\((?P<link>[^)\s]+)\)")
+MOST_DIGITS = 12
+"""Decimals that are told apart; beyond them a binary number holds rounding errors."""
 ABSENT = "–"
 """What a table shows for an absent cell."""
 
@@ -57,15 +60,36 @@ def number_text(value: float, digits: int, *, sign: bool = False) -> str:
     return f"+{text}" if sign and not rounded.is_zero() and rounded > 0 else text
 
 
+def without_html(text: str) -> str:
+    """Return a text for Markdown in which no name is taken for a tag."""
+    return text.replace("<", "&lt;")
+
+
 def parts_of(number: Number | PValue) -> tuple[str, str]:
     """Return a number as text, and its interval in brackets or nothing."""
     if isinstance(number, PValue):
-        return ("<0.001" if number.value < 0.001 else number_text(number.value, 3)), ""
+        return (
+            "<0.001" if number.value < 0.001 else _telling(number.value, 3 + (0.04 < number.value < 0.06), ALPHA)
+        ), ""
     text = number.printed or number_text(number.value, number.digits, sign=number.sign)
     if math.isnan(number.low):
         return f"{text}{number.unit}", ""
-    ends = (number_text(end, number.interval_digits) for end in (number.low, number.high))
-    return f"{text}{number.unit}", f"[{', '.join(ends)}]"
+    return f"{text}{number.unit}", f"[{', '.join(ends_of(number.low, number.high, number.interval_digits))}]"
+
+
+def ends_of(low: float, high: float, digits: int, *, sign: bool = False) -> list[str]:
+    """Return the ends of an interval, with decimals more for one that would print as the 0 that they leave out."""
+    leave_out = low > 0 or high < 0
+    return [
+        _telling(end, digits, 0.0, sign=sign) if leave_out else number_text(end, digits, sign=sign)
+        for end in (low, high)
+    ]
+
+
+def _telling(value: float, digits: int, border: float, *, sign: bool = False) -> str:
+    """Return a number with as many decimals, `digits` or more, as tell it from a border on which a verdict turns."""
+    texts = (number_text(value, n, sign=sign) for n in range(digits, MOST_DIGITS))
+    return next((text for text in texts if float(text) != border), number_text(value, digits, sign=sign))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +118,7 @@ class Voice:
 
     def markdown(self, cell: Cell) -> str:
         """Return a cell for a Markdown table."""
-        return self._write(cell, str, _plain, _bare).replace("|", "\\|").replace("\n", " ")
+        return without_html(self._write(cell, str, _plain, _bare)).replace("|", "\\|").replace("\n", " ")
 
     def _write(
         self,

@@ -63,6 +63,8 @@ class PValue:
     value: float
     ref: str = ""
     part: str = "p_holm"
+    how: str = ""
+    """What is tested and how, of one that is worked out: all that print it share its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +162,15 @@ def derived(
     """Return a number that is worked out from others, which it names; None where it cannot be."""
     if value is None or math.isnan(value):
         return None
-    keys = [key for each in of if each is not None for key in _keys(each)]
+    keys = [key for each in of if each is not None for key in keys_behind(each)]
     return Number(float(value), digits, sign=sign, of=tuple(dict.fromkeys(keys)), how=how)
 
 
-def _keys(of: Number | EvidenceRow) -> tuple[str, ...]:
+def keys_behind(of: Number | PValue | EvidenceRow) -> tuple[str, ...]:
     """Return the rows that a number or row stands for; a derived number has no row yet, but those it is made of."""
     if isinstance(of, EvidenceRow):
         return (of.key,)
-    return (of.ref,) if of.ref else of.of
+    return (of.ref,) if of.ref else getattr(of, "of", ())
 
 
 def minus(left: Number | None, right: Number | None, digits: int | None = None) -> Number | None:
@@ -199,6 +201,8 @@ class EvidenceLedger:
 
     evidence: Evidence
     rows: list[EvidenceRow] = field(default_factory=list)
+    tests: dict[tuple[str, float], EvidenceRow] = field(default_factory=dict)
+    """The row of each p value that several places print."""
 
     def note(self, cell: Cell, subject: str, metric: str) -> Cell:
         """Return a cell whose derived numbers have rows of their own, named by where they stand.
@@ -222,13 +226,16 @@ class EvidenceLedger:
         if cell.ref:
             self.evidence.at(cell.ref)
             return cell
-        of, how = (cell.of, cell.how) if isinstance(cell, Number) else ((), "p")
+        of = keys_behind(cell)
         for key in of:
             self.evidence.at(key)
-        row = EvidenceRow(DERIVED, subject, metric, float(cell.value), how=how, source=BETWEEN.join(of))
-        self.evidence.add([row])
-        self.rows.append(row)
-        return replace(cell, ref=row.key, part="value")
+        row = EvidenceRow(DERIVED, subject, metric, float(cell.value), how=cell.how or "p", source=BETWEEN.join(of))
+        is_shared = isinstance(cell, PValue) and bool(cell.how)
+        known = self.tests.setdefault((cell.how, cell.value), row) if is_shared else row
+        if known is row:
+            self.evidence.add([row])
+            self.rows.append(row)
+        return replace(cell, ref=known.key, part="value")
 
 
 def to_json(cell: Cell) -> Any:

@@ -9,7 +9,7 @@ from string import ascii_letters
 from typing import Literal
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.catalogue import ABSENT, Voice
+from lever_pipe.report.catalogue import ABSENT, Voice, ends_of
 from lever_pipe.report.cells import Cell, EvidenceLedger, Message, Number, say
 from lever_pipe.report.long_format import csv_text
 
@@ -153,5 +153,4 @@ def _fields(cell: Cell, voice: Voice, *, with_ends: bool) -> Sequence[str]:
         return (voice.text(cell),)
     if not isinstance(cell, Number) or not _has_ends(cell):
         return (voice.text(cell), "", "")
-    ends = (f"{end:.{cell.interval_digits}f}" for end in (cell.low, cell.high))
-    return (voice.text(cell.plain), *ends)
+    return (voice.text(cell.plain), *ends_of(cell.low, cell.high, cell.interval_digits))

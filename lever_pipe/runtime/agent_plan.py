@@ -146,5 +146,4 @@ def claims(intention: Intention) -> dict[str, Any]:
         ),
         "reference_arm": intention.reference_arm,
         "document_arm": intention.document_arm,
-        "mode": intention.evaluation.primary.modes[0],
     }

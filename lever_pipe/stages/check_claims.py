@@ -49,7 +49,7 @@ def check_claims(
     published: dict[str, Side] = {name: PublishedLever(known, lineages, name) for name in FILES}
     own = {group: fields for path in lineage for group, fields in read_lineage(path).items()}
     ours = {**_our_lever(known, own, config), **_our_agents(known, book.noise_sd, config)}
-    runs = {name: _runs(known, name, book.noise_sd, config, "flat_noise") for name in OF_AGENTS}
+    runs = {name: _runs(known, name, book.noise_sd, config) for name in OF_AGENTS}
     found = judge_claims(book.claims, {**published, **runs}, ours)
     storage.write_text(judged, _csv_text(found, Voice("en", read_catalogue(messages))))
     storage.write_text(findings, json.dumps([as_json(of) for of in found], ensure_ascii=False, indent=1) + "\n")
@@ -69,25 +69,21 @@ def _our_agents(evidence: Evidence, noise_sd: float, config: CheckClaimsConfig) 
     if not config.arms:
         return {}
     modes = {row.mode for row in evidence.where(metric="reward", study="intention", subset="val") if row.at.isdigit()}
-    mode = config.mode if config.mode in modes or not modes else min(modes)
+    mode = min(modes, default="greedy")  # greedy where it is known: the documents decode so
     seeds = seeds_by_arm(evidence.subjects("executed_steps", study="intention"))
     arms = (config.arms, seeds, config.reference_arm, config.document_arm)
-    return {
-        name: OurAgents(_runs(evidence, name, noise_sd, config, "our_flat_noise", mode), *arms) for name in OF_AGENTS
-    }
+    return {name: OurAgents(_runs(evidence, name, noise_sd, config, mode), *arms) for name in OF_AGENTS}
 
 
-def _runs(
-    evidence: Evidence, document: str, noise_sd: float, config: CheckClaimsConfig, stream: str, mode: str = ""
-) -> RewardRuns:
-    noise = partial(_flat_noise, config.seed, stream)
+def _runs(evidence: Evidence, document: str, noise_sd: float, config: CheckClaimsConfig, mode: str = "") -> RewardRuns:
+    noise = partial(_flat_noise, config.seed)
     return RewardRuns(evidence, document, noise, noise_sd, mode=mode)
 
 
 @lru_cache(maxsize=16)
-def _flat_noise(seed: int, stream: str, n: int, sd: float) -> FlatNoise:
+def _flat_noise(seed: int, n: int, sd: float) -> FlatNoise:
     """Return curves that claims of both documents are held against."""
-    return flat_noise(n, sd, seeding.generator(seed, "claims", stream))
+    return flat_noise(n, sd, seeding.generator(seed, "claims", "flat_noise"))
 
 
 def _csv_text(judged: Sequence[JudgedClaim], voice: Voice) -> str:

@@ -6,13 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 
 from lever_pipe.experiment.agent_config import AgentArm
-from lever_pipe.report.agent.runs import START, AgentView, view_of, weight_cell
+from lever_pipe.report.agent.runs import AgentView, view_of, weight_cell
 from lever_pipe.report.cards import Card, CardRow, MarkKind
-from lever_pipe.report.cells import Cell, Code, Message, Number, Series, say
-from lever_pipe.report.evidence import ALPHA
+from lever_pipe.report.cells import Cell, Code, Message, Series, say
+from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.material import Material
 
 MODES = ("sampled", "greedy")
+KL_ALONE = {"name", "kl", "seeds"}
+"""Settings that an arm of nothing but KL may have of its own."""
 LINKS = (("#agent-arms", say("kl.link_arms")), ("documents-agent.html", say("kl.link_documents")))
 KEYS: tuple[tuple[MarkKind, Message], ...] = (("a", say("agent.sampled")), ("b", say("agent.greedy")))
 
@@ -25,76 +27,86 @@ def answers(material: Material) -> Iterator[Card]:
 
 def _card(material: Material) -> Card:
     title, view = say("kl.title"), view_of(material)
-    axis = say("kl.axis_share" if view is None or view.scale > 1 else "kl.axis_reward")
-    arm = None if view is None else _strongest(view)
-    if view is None or arm is None:
+    arms = [] if view is None else _with_kl(view)
+    if view is None or not arms:
         has_kl = len({arm.kl for arm in material.config.agents.arms}) > 1 if material.config.agents else False
-        rows = () if view is None else _rows(view, ())
-        return Card(title, say("kl.unfinished" if has_kl else "kl.no_arm"), None, rows, axis, None, (), KEYS)
-    seeds = view.common(arm.name, view.reference)
-    rows = _rows(view, seeds)
-    gaps = {mode: gap for mode in MODES if (gap := view.difference(arm.name, mode)) is not None}
-    if not gaps:
-        return Card(title, say("kl.unfinished"), None, rows, axis, None, LINKS, KEYS)
-    parts = [say("kl.gap", mode=say(f"agent.{mode}"), gap=gap) for mode, gap in gaps.items()]
-    detail = say(
-        "kl.detail",
-        arm=Code(arm.name),
-        kl=weight_cell(arm.kl, arm.kl_schedule),
-        reference=Code(view.reference),
-        gaps=parts,
-        n=len(seeds),
+        return Card(title, say("kl.unfinished" if has_kl else "kl.no_arm"), None, (), None, None, (), KEYS)
+    rows = tuple(_rows(view, arms))
+    axis = say("kl.axis_share" if view.scale > 1 else "kl.axis_reward", reference=Code(view.reference))
+    if not rows:
+        return Card(title, say("kl.unfinished"), None, (), axis, None, LINKS, KEYS)
+    named = _named(view, arms)
+    told = [cell for arm in named if (cell := _differences(view, arm)) is not None]
+    detail = say("kl.detail", reference=Code(view.reference), arms=Series(tuple(told), "parts"))
+    is_single = all(len(view.common(arm.name, view.reference)) == 1 for arm in arms)
+    return Card(
+        title, _headline(view, named), detail, rows, axis, say("kl.these_runs") if is_single else None, LINKS, KEYS
     )
-    signs = {mode: _sign(view, arm.name, mode, gap) for mode, gap in gaps.items()}
-    notes = say("kl.these_runs") if len(seeds) == 1 else None
-    return Card(title, _headline(signs), detail, rows, axis, notes, LINKS, KEYS)
 
 
-def _strongest(view: AgentView) -> AgentArm | None:
-    """Return the arm with the strongest KL: one that differs in nothing else, and in several seeds, goes first."""
-    base = view.config.reference_arm
-    reference = next((arm for arm in view.arms if arm.name == base), None)
-    if reference is None:
+def _with_kl(view: AgentView) -> list[AgentArm]:
+    """Return the arms with more KL than the reference arm and a seed of it, by their coefficient."""
+    least = next((arm.kl for arm in view.arms if arm.name == view.reference), math.inf)
+    found = [arm for arm in view.arms if arm.kl > least and view.common(arm.name, view.reference)]
+    return sorted(found, key=lambda arm: arm.kl)
+
+
+def _named(view: AgentView, arms: Sequence[AgentArm]) -> list[AgentArm]:
+    """Return the arms that the answer names: the documents', that of its KL alone, and the strongest KL alone."""
+    reference = view.arm(view.reference)
+    pure = [arm for arm in arms if arm.model_dump(exclude=KL_ALONE) == reference.model_dump(exclude=KL_ALONE)]
+    own = [arm for arm in arms if arm.name == view.config.document_arm]
+    same = [arm for arm in pure if any(arm.kl == other.kl for other in own)]
+    strongest = (pure or list(arms))[-1:]
+    return list({arm.name: arm for arm in (*own, *same, *strongest)}.values())
+
+
+def _differences(view: AgentView, arm: AgentArm) -> Cell:
+    """Return an arm's differences in both decodings; those of one seed as plain numbers, which show nothing."""
+    n = len(view.common(arm.name, view.reference))
+    found = {mode: gap for mode in MODES if (gap := view.difference(arm.name, mode)) is not None}
+    gaps = [say("kl.gap", mode=say(f"agent.{mode}"), gap=gap if n > 1 else gap.plain) for mode, gap in found.items()]
+    text = "kl.published_arm" if arm.name == view.config.document_arm else "kl.arm"
+    kl = weight_cell(arm.kl, arm.kl_schedule)
+    return say(text, arm=Code(arm.name), kl=kl, n=n, gaps=gaps) if gaps else None
+
+
+def _headline(view: AgentView, arms: Sequence[AgentArm]) -> Cell:
+    """Return what the tests over seeds show of each arm, those of one finding together."""
+    found: dict[Cell, list[Cell]] = {}
+    for arm in arms:
+        if len(view.common(arm.name, view.reference)) > 1:
+            found.setdefault(_finding(_signs(view, arm.name)), []).append(Code(arm.name))
+    parts = tuple(say("kl.of_arms", arms=named, found=finding) for finding, named in found.items())
+    return say("kl.by_arm", arms=Series(parts, "parts")) if parts else say("kl.one_seed")
+
+
+def _signs(view: AgentView, arm: str) -> dict[str, int | None]:
+    """Return by decoding 1 or -1 where a test separates the arms, 0 where it does not, and None without one."""
+    rows = {mode: view.compared(arm, mode) for mode in MODES}
+    return {mode: _sign(row) for mode, row in rows.items() if row is not None}
+
+
+def _sign(row: EvidenceRow) -> int | None:
+    if math.isnan(row.p_holm):
         return None
-
-    def rank(arm: AgentArm) -> tuple[bool, bool, float]:
-        others = {"name", "kl", "seeds"}
-        is_pure = arm.model_dump(exclude=others) == reference.model_dump(exclude=others)
-        return is_pure, len(view.common(arm.name, base)) > 1, arm.kl
-
-    return max((arm for arm in view.arms if arm.kl > reference.kl), key=rank, default=None)
+    return int(math.copysign(1, row.value)) if row.p_holm < ALPHA else 0
 
 
-def _sign(view: AgentView, arm: str, mode: str, gap: Number) -> int | None:
-    """Return 1 or -1 where a test separates the arms, 0 where it does not, and None without one."""
-    row = view.compared(arm, mode)
-    if row is None or math.isnan(row.p_holm):
-        return None
-    return int(math.copysign(1, gap.value)) if row.p_holm < ALPHA else 0
-
-
-def _headline(signs: dict[str, int | None]) -> Cell:
+def _finding(signs: dict[str, int | None]) -> Cell:
     found = set(signs.values())
-    if found == {-1, 1}:
-        return say("kl.depends")
     if len(signs) > 1 and len(found) == 1:
         return say({1: "kl.both_higher", -1: "kl.both_lower", 0: "kl.neither", None: "kl.untested"}[found.pop()])
     words = {1: "kl.higher", -1: "kl.lower", 0: "kl.open", None: "kl.untested_mode"}
     parts = tuple(say(words[sign], mode=say(f"agent.{mode}")) for mode, sign in signs.items())
-    return say("kl.by_mode", modes=Series(parts, "parts"))
+    return Series(parts) if parts else say("kl.untested")
 
 
-def _rows(view: AgentView, seeds: Sequence[int]) -> tuple[CardRow, ...]:
-    """Return the start policy, then the reference arm, over `seeds`, and every arm with KL, by its coefficient."""
-    arms = sorted((arm for arm in view.arms if arm.kl and arm.name != view.reference), key=lambda arm: arm.kl)
-    scored: list[tuple[Cell, list[Number | None]]] = [
-        (say("agent.start"), [view.score(view.held_out(START, mode)) for mode in MODES]),
-        (Code(view.reference), [view.at_seeds(seeds or view.seeds.get(view.reference, ()), mode) for mode in MODES]),
-        *((Code(arm.name), [view.score(view.held_out(f"arm~{arm.name}", mode)) for mode in MODES]) for arm in arms),
-    ]
-    kinds = [kind for kind, _ in KEYS]
-    rows = []
-    for label, scores in scored:
-        marks = tuple((kind, score) for kind, score in zip(kinds, scores, strict=True) if score is not None)
-        rows += [CardRow(label, marks)] if marks else []
-    return tuple(rows)
+def _rows(view: AgentView, arms: Sequence[AgentArm]) -> Iterator[CardRow]:
+    """Yield every arm's difference to the reference arm over the seeds of both; one seed has no interval."""
+    for arm in arms:
+        n = len(view.common(arm.name, view.reference))
+        found = ((kind, view.difference(arm.name, mode)) for (kind, _), mode in zip(KEYS, MODES, strict=True))
+        marks = tuple((kind, gap if n > 1 else gap.plain) for kind, gap in found if gap is not None)
+        label = Code(arm.name) if n > 1 else say("kl.one_run", arm=Code(arm.name))
+        yield from [CardRow(label, marks)] if marks else []

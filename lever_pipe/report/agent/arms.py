@@ -146,18 +146,20 @@ def _overlap(view: AgentView) -> Iterator[Cell]:
 
 
 def _answer(view: AgentView) -> Cell:
-    """Return which arms are separated from the reference arm over seeds, and which in these runs, by decoding."""
+    """Return which arms are separated from the reference arm over seeds, by decoding, and of which one seed ran."""
     parts: list[Cell] = []
-    for kind in ("over_seeds", "these_runs"):
-        for mode in MODES:
-            found = [(arm.name, view.compared(arm.name, mode)) for arm in view.arms]
-            rows = [(arm, row) for arm, row in found if row is not None and (row.runs > 1) == (kind == "over_seeds")]
-            named = [
-                say("agent.named", arm=Code(arm), gap=view.difference(arm, mode), p=holm(row))
-                for arm, row in rows
-                if row.p_holm < ALPHA
-            ]
-            if not all(math.isnan(row.p_holm) for _, row in rows):
-                args = {"mode": say(f"agent.{mode}"), "arms": named, "reference": Code(view.reference)}
-                parts.append(say(f"agent.{kind}{'' if named else '_none'}", **args))
+    found = [(mode, arm.name, view.compared(arm.name, mode)) for mode in MODES for arm in view.arms]
+    tested = [(mode, arm, row) for mode, arm, row in found if row is not None and not math.isnan(row.p_holm)]
+    for mode in MODES:
+        rows = [(arm, row) for at, arm, row in tested if at == mode and row.runs > 1]
+        named = [
+            say("agent.named", arm=Code(arm), gap=view.difference(arm, mode), p=holm(row))
+            for arm, row in rows
+            if row.p_holm < ALPHA
+        ]
+        if rows:
+            args = {"mode": say(f"agent.{mode}"), "arms": named, "reference": Code(view.reference)}
+            parts.append(say(f"agent.over_seeds{'' if named else '_none'}", **args))
+    single = dict.fromkeys(arm for _, arm, row in tested if row.runs == 1)
+    parts += [say("agent.single", arms=list(map(Code, single)))] if single else []
     return Series(tuple(parts), "sentences") if parts else None

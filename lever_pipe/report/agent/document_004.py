@@ -98,9 +98,10 @@ def _verdicts(view: AgentView) -> Cell:
     for mode in MODES:
         row = view.compared(view.config.document_arm, mode)
         if row is not None and not math.isnan(row.p_holm):
-            args = {"mode": say(f"agent.{mode}"), "gap": view.difference(view.config.document_arm, mode)}
-            text = "doc004.ours_judged" if row.runs > 1 else "doc004.runs_judged"
-            parts.append(say(text, judged=separation(row.p_holm, row.key), **args))
+            gap = view.difference(view.config.document_arm, mode)
+            judged = separation(row.p_holm, row.key) if row.runs > 1 else say("kl.not_shown")
+            shown = gap if gap is None or row.runs > 1 else gap.plain
+            parts.append(say("doc004.ours_judged", mode=say(f"agent.{mode}"), gap=shown, judged=judged))
     return Series(tuple(parts), "sentences") if parts else None
 
 

@@ -15,6 +15,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.plain_yaml import read_plain
 from lever_pipe.base.sections import Section, nearest
 from lever_pipe.report.claims import lever_claims, reward_claims
+from lever_pipe.report.claims.reward_runs import TRAINING
 from lever_pipe.report.claims.verdicts import Part, RuleName
 
 Computation = Callable[..., Iterable[Part]]
@@ -49,6 +50,14 @@ class Claim(Section):
     def is_of_agents(self) -> bool:
         """Return whether it is about study `intention`."""
         return self.document in OF_AGENTS
+
+    @property
+    def measured_in(self) -> str:
+        """Return of two agents where its numbers come from, `training` or a decoding; nothing: validation as judged."""
+        if self.computation == "overfits_less":
+            return "sampled"
+        is_trained = self.computation == "response_is_longer" or self.arguments.get("metric") in TRAINING
+        return "training" if is_trained else ""
 
     @property
     def function(self) -> Computation:

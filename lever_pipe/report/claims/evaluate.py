@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean
 from typing import Any
 
 from lever_pipe.experiment.stage_configs import ClaimArm
-from lever_pipe.report.cells import Cell, Name, PValue, Series, from_json, say, to_json
+from lever_pipe.report.cells import (
+    Cell,
+    Code,
+    Name,
+    Number,
+    PValue,
+    Series,
+    from_json,
+    keys_behind,
+    numbers_in,
+    say,
+    to_json,
+)
 from lever_pipe.report.claims.book import Claim
 from lever_pipe.report.claims.lever_sides import OurLever, PublishedLever
-from lever_pipe.report.claims.quantities import t_p
-from lever_pipe.report.claims.reward_runs import FURTHER, KL, NO_KL, RewardRuns
-from lever_pipe.report.claims.verdicts import VERDICTS, Finding, Measured, NotTestable, VerdictName, judge
+from lever_pipe.report.claims.quantities import named, t_p
+from lever_pipe.report.claims.reward_runs import DIGITS, FURTHER, KL, NO_KL, RewardRuns
+from lever_pipe.report.claims.verdicts import Check, Finding, Measured, NotTestable, judge
+from lever_pipe.statistics.comparison import holm
+from lever_pipe.statistics.curve_tests import paired_t
 
 PRINTED_ONLY = "claims.why.printed_only"
 
@@ -38,9 +53,9 @@ class JudgedClaim:
 class OurAgents:
     """Our runs of study `intention`: the arms with their seeds, and the published runs that they stand beside.
 
-    The documents had one run each. Ours are judged in the same way, one pair of runs a seed, and a verdict stands where
-    all seeds agree; a sentence under rule `order` is judged over the seeds. A sentence about a cause is judged by the
-    arm that differs from the reference arm in just this cause, where one does.
+    The documents had one run each. Ours are judged over the seeds that both arms have, whatever the rule, and adjusted
+    for all sentences that are; with one seed nothing is. A sentence about a cause is judged by the arm that differs
+    from the reference arm in just this cause, where one does.
     """
 
     template: RewardRuns
@@ -80,7 +95,13 @@ Side = PublishedLever | OurLever | RewardRuns | OurAgents
 
 def judge_claims(claims: Sequence[Claim], published: Mapping[str, Side], ours: Mapping[str, Side]) -> list[JudgedClaim]:
     """Return each claim with its verdicts; the sides are given by document, and ours may lack one."""
-    return [JudgedClaim(claim, _judged(claim, published), _judged(claim, ours)) for claim in claims]
+    own = {claim.id: _judged(claim, ours) for claim in claims}
+    tested = {name: of for name, of in own.items() if isinstance(of, OverSeeds)}
+    family = {of.comparison: of.p for of in tested.values() if of.is_tested}
+    adjusted = dict(zip(family, holm(list(family.values())), strict=True))
+    found = {name: of.finding(float(adjusted.get(of.comparison, math.nan))) for name, of in tested.items()}
+    kept = {name: of for name, of in own.items() if isinstance(of, Finding)} | found
+    return [JudgedClaim(claim, _published(claim, published), kept[claim.id]) for claim in claims]
 
 
 def as_json(of: JudgedClaim) -> dict[str, Any]:
@@ -109,22 +130,109 @@ def settings_of(arm: ClaimArm) -> dict[str, str]:
     }
 
 
-def _judged(claim: Claim, sides: Mapping[str, Side]) -> Finding:
+@dataclass(frozen=True, slots=True)
+class OverSeeds:
+    """What every common seed of two arms shows of a claim.
+
+    Attributes:
+        claim: the sentence.
+        runs: the two arms.
+        by_seed: what each seed shows.
+    """
+
+    claim: Claim
+    runs: RewardRuns
+    by_seed: tuple[Measured, ...]
+
+    @property
+    def comparison(self) -> tuple[str, ...]:
+        """Return what is compared: sentences that ask the same share a test."""
+        return (self.claim.computation, json.dumps(self.claim.arguments, sort_keys=True), *self.runs.arms.values())
+
+    @property
+    def differs(self) -> tuple[Cell, ...]:
+        """Return what else differs between the arms."""
+        return self.by_seed[0].differs
+
+    @property
+    def is_tested(self) -> bool:
+        """Return whether the claim counts in the family of tests."""
+        return self.claim.rule != "sameness" and not (self.claim.rule == "cause" and self.differs)
+
+    @property
+    def values(self) -> list[list[float]]:
+        """Return for each comparison of the claim the value of every seed, positive in the claim's favour."""
+        checks = zip(*(found.checks for found in self.by_seed), strict=False)
+        return [[check.value for check in of] for of in checks]
+
+    @property
+    def p(self) -> float:
+        """Return the largest p of a paired t test of its comparisons: all of them have to hold."""
+        return max(paired_t(of)[1] for of in self.values)
+
+    def finding(self, p: float) -> Finding:
+        """Return the verdict by an adjusted p; by the interval over the seeds where a margin decides."""
+        means, is_margin = [fmean(of) for of in self.values], self.claim.rule == "sameness"
+        margins = [check.margin for check in self.by_seed[0].checks]
+        halves = [paired_t(of)[2] for of in self.values]
+        checks = tuple(
+            Check(mean, half, margin=margin) if is_margin else Check(mean, p=p)
+            for mean, half, margin in zip(means, halves, margins, strict=False)
+        )
+        told = _parts(
+            self._told(means, halves), self._tested(p), named(margin=Name(f"{margins[0]:g}")) if is_margin else None
+        )
+        return judge(self.claim.rule, lambda: Measured(told, checks, self.differs))
+
+    def _told(self, means: Sequence[float], halves: Sequence[float]) -> Cell:
+        """Return the mean with its interval over the seeds, of several comparisons the least and the most."""
+        keys = [key for found in self.by_seed for number in numbers_in(found.numbers) for key in keys_behind(number)]
+        of, how = tuple(dict.fromkeys(keys)), "mean over seeds, in the claim's favour"
+        digits = DIGITS + 1 if max(map(abs, means)) < 1 else 1
+        cells = [
+            Number(mean, digits, sign=True, low=mean - half, high=mean + half, interval_digits=digits, of=of, how=how)
+            for mean, half in zip(means, halves, strict=True)
+        ]
+        ends = cells if len(cells) == 1 else [pick(cells, key=lambda cell: cell.value) for pick in (min, max)]
+        arms = {run: Code(self.runs.arms[run]) for run in (KL, NO_KL)}
+        where = say(f"claims.measured.{self.claim.measured_in or self.runs.mode}")
+        told = "claims.mean_gap" if self.claim.rule == "sameness" else "claims.in_favour"
+        return say(told, where=where, n=len(self.runs.seeds), found=Series(tuple(ends), "parts"), **arms)
+
+    def _tested(self, p: float) -> Cell:
+        how = f"paired t over seeds, adjusted: {' '.join(self.comparison)}"
+        return say("claims.test.adjusted", p=PValue(p, how=how)) if self.is_tested else None
+
+
+def _published(claim: Claim, sides: Mapping[str, Side]) -> Finding:
+    """Return the verdict of the printed numbers."""
+    found = _judged(claim, sides)
+    assert isinstance(found, Finding)
+    return found
+
+
+def _judged(claim: Claim, sides: Mapping[str, Side]) -> Finding | OverSeeds:
     side = sides.get(claim.document)
     if side is None:
         study = "intention" if claim.is_of_agents else "lever"
         return Finding("not testable", say("claims.why.no_run", study=study))
     if isinstance(side, OurAgents | OurLever) and claim.load:
         return Finding("not testable", say("claims.why.load"))
-    runs: Any = side.pair(claim.about if claim.rule == "cause" else None) if isinstance(side, OurAgents) else side
-    if isinstance(side, OurAgents) and not runs.seeds:
+    if not isinstance(side, OurAgents):
+        is_over_seeds = claim.rule == "order" and not side.is_print
+        return judge(claim.rule, lambda: (_over_seeds if is_over_seeds else _measured)(claim, side))
+    runs = side.pair(claim.about if claim.rule == "cause" else None)
+    if not runs.seeds:
         return Finding("not testable", say("claims.why.no_common_seed"))
-    if claim.rule == "order" and not runs.is_print:
-        return judge("order", lambda: _over_seeds(claim, runs))
-    if isinstance(side, OurAgents) and claim.rule in ("noise", "sameness", "cause"):
-        found = {seed: judge(claim.rule, partial(_measured, claim, runs.of_seed(seed))) for seed in runs.seeds}
-        return together(found)
-    return judge(claim.rule, lambda: _measured(claim, runs))
+    if claim.rule in ("identity", "fact"):
+        return judge(claim.rule, lambda: _measured(claim, runs))
+    try:
+        by_seed = tuple(_measured(claim, runs.of_seed(seed)) for seed in runs.seeds)
+    except NotTestable as lack:
+        return Finding("not testable", lack.reason)
+    if len(by_seed) < 2:
+        return Finding("not testable", say("claims.why.one_seed"))
+    return OverSeeds(claim, runs, by_seed)
 
 
 def _measured(claim: Claim, side: Any) -> Measured:
@@ -150,25 +258,6 @@ def _over_seeds(claim: Claim, side: Any) -> Measured:
     if len(single) > 1:
         told = say("claims.over_seeds", n=len(single), p=Series(tuple(PValue(check.p or 0.0) for check in checks)))
     return replace(whole, numbers=_parts(whole.numbers, told), checks=checks)
-
-
-def together(found: Mapping[int, Finding]) -> Finding:
-    """Return the verdict that all seeds agree on, how many have each, and the numbers of the first that has any."""
-    verdicts = {seed: finding.verdict for seed, finding in found.items()}
-    if set(verdicts.values()) == {"not testable"} and len({finding.numbers for finding in found.values()}) == 1:
-        return next(iter(found.values()))
-    first = next((seed for seed, verdict in verdicts.items() if verdict != "not testable"), next(iter(found)))
-    agreed: VerdictName = found[first].verdict if len(set(verdicts.values())) == 1 else "not supported"
-    if len(found) == 1:
-        return Finding(agreed, _parts(say("claims.one_run"), found[first].numbers))
-    told = [
-        say("claims.seeds", seeds=[Name(str(seed)) for seed, of in verdicts.items() if of == name], verdict=word)
-        for name in VERDICTS
-        if name in verdicts.values()
-        for word in (Finding(name, None).word,)
-    ]
-    lead = Series(tuple(told)) if len(told) > 1 else None
-    return Finding(agreed, _parts(lead, say("claims.of_seed", seed=Name(str(first)), numbers=found[first].numbers)))
 
 
 def _parts(*cells: Cell) -> Cell:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +53,7 @@ class RewardRuns:
         evidence: holds their numbers.
         document: which one quotes the published numbers.
         make_noise: simulates flat curves.
-        noise_sd: standard error of an evaluation where the runs do not tell it.
+        noise_sd: standard error of a published evaluation.
         arms: of ours, by the name of the published run that it stands beside; empty for the published runs.
         seeds: of ours, those that both arms have.
         mode: which validation curve of ours is judged.
@@ -89,10 +88,8 @@ class RewardRuns:
 
     @cached_property
     def noise(self) -> FlatNoise:
-        """Return flat curves of as many evaluations, of ours with the error of these."""
-        errors = [self._error(metric) for metric in ("reward_error", "reward_se")] if self.arms else []
-        known = next((error for error in errors if error is not None), self.noise_sd)
-        return self.make_noise(max(2, len(self._common)), known)
+        """Return flat curves of as many evaluations."""
+        return self.make_noise(max(2, len(self._common)), self.noise_sd)
 
     @cached_property
     def steps(self) -> NDArray[np.float64]:
@@ -201,17 +198,6 @@ class RewardRuns:
             found.append({int(row.at): _logged(row) for row in rows if row.at.isdigit() and int(row.at)})
         common = sorted(set.intersection(*map(set, found))) if found else []
         return {step: average([values[step] for values in found], found[0][step].digits) for step in common}
-
-    def _error(self, metric: str) -> float | None:
-        """Return the mean error of an evaluation over arms and evaluations."""
-        means = []
-        for arm in self.arms.values():
-            rows = self.evidence.where(f"arm~{arm}", metric, study="intention", subset="val", mode=self.mode)
-            values = [row.value for row in rows if row.at.isdigit() and int(row.at)]
-            if not values:
-                return None
-            means.append(fmean(values))
-        return fmean(means)
 
     def _stated_settings(self, run: str) -> dict[str, str]:
         return {name: next((row.printed for row in self._of(run, name) if row.printed), "") for name in SETTINGS}

@@ -9,7 +9,9 @@
 | sameness | every difference and its noise lie within the margin | one lies beyond both | not supported |
 | cause | as `noise`, but not testable where the runs differ in more than the named cause | | |
 
-A difference with a p value goes neither way unless it is separated, and without a second seed none of ours is.
+A difference with a p value goes neither way unless it is separated. Of our agents `order`, `noise` and `cause` ask for
+a paired test over the seeds, adjusted for all claims, `sameness` for an interval over the seeds; one seed is not
+testable.
 Numbers that a comparison needs and that do not exist make it not testable, under every rule.
 """
 

@@ -170,7 +170,8 @@ def _with_reference(places: Sequence[Place], reference: str) -> Iterator[tuple[s
 
 
 def _own_with_reference(places: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
-    marks = [place for place in places if place.policy.preset == reference and place.policy == place.policy.home]
+    trained = [place for place in places if place.policy.preset and place.policy == place.policy.home]
+    marks = [place for place in trained if place.policy.preset == reference]  # none where no arm is the reference
     for own in places:
         if own.policy.kind == OWN:
             yield from ((str(own), str(mark)) for mark in marks if mark.corner == own.corner)

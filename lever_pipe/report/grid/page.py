@@ -10,7 +10,7 @@ import pandas as pd
 
 from lever_pipe.base.policy_names import OWN, PolicyName, beta_text
 from lever_pipe.experiment.stage_configs import SelectorKind
-from lever_pipe.report.catalogue import number_text, parts_of
+from lever_pipe.report.catalogue import ends_of, number_text, parts_of
 from lever_pipe.report.cells import PValue
 from lever_pipe.report.evidence import MEAN, OF_ONE_RUN
 from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, ORACLE, QUESTIONS, Place
@@ -108,7 +108,7 @@ def _compared(row: Any) -> dict[str, Any]:
         "what": called(str(left.policy)) if same else f"{called(str(left.policy))} − {called(str(right.policy))}",
         "where": f"{where}, {left.lvlm}",
         "difference": number_text(row.difference, 1, sign=True),
-        "interval": " to ".join(number_text(end, 1, sign=True) for end in (row.low, row.high)),
+        "interval": " to ".join(ends_of(row.low, row.high, 1, sign=True)),
         "p": p_text(row.p_holm),
         "detectable": DASH if math.isnan(row.detectable) else number_text(row.detectable, 1),
         "runs": row.n_runs,
@@ -141,7 +141,7 @@ def cell_of(row: pd.Series) -> dict[str, Any]:
         "sampler": row["sampler"],
         "lvlm": row["lvlm"],
         "accuracy": number_text(row["accuracy"], 1),
-        "interval": " to ".join(number_text(row[end], 1) for end in ("low", "high")),
+        "interval": " to ".join(ends_of(row["low"], row["high"], 1)),
         "runs": row["n_runs"],
         "prompts": f"{row['training_prompts']:,}",
         "share": DASH if pd.isna(share) else f"{100 * share:.0f} %",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lever_pipe.report.cards import Card
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Voice, without_html
 from lever_pipe.report.cells import Cell
 from lever_pipe.report.contents import MAIN, PAGES, Contents
 from lever_pipe.report.table import as_markdown
@@ -11,16 +11,17 @@ from lever_pipe.report.table import as_markdown
 
 def markdown(contents: Contents, voice: Voice, *, title: Cell, lead: Cell) -> str:
     """Return the answers, sentences and tables of the main page."""
-    parts = [f"# {voice.text(title)}", voice.text(lead)]
+    said = [f"# {voice.text(title)}", voice.text(lead)]
     for card in contents.cards:
-        parts += [f"## {voice.text(card.title)}", _answer(card, voice), voice.text(card.notes)]
+        said += [f"## {voice.text(card.title)}", _answer(card, voice), voice.text(card.notes)]
+    parts = list(map(without_html, said))
     for section in PAGES[MAIN]:
         texts, tables = contents.texts.get(section, ()), contents.tables.get(section, ())
         known = f"section.{section}.lead"
         if texts or tables:
             parts.append(f"## {voice.say(f'section.{section}.title')}")
             parts += [voice.say(known)] if known in voice.texts else []
-            parts += [voice.text(text) for text in texts]
+            parts += [without_html(voice.text(text)) for text in texts]
             parts += [as_markdown(table, voice).strip() for table in tables]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -11,7 +11,21 @@ from dataclasses import dataclass
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.report.cards import Card, CardRow, MarkKind
-from lever_pipe.report.cells import Cell, Code, Message, Name, Number, derived, gap, holm, level, part, say, sentences
+from lever_pipe.report.cells import (
+    Cell,
+    Code,
+    Message,
+    Name,
+    Number,
+    average,
+    derived,
+    gap,
+    holm,
+    level,
+    part,
+    say,
+    sentences,
+)
 from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.labels import label, reading_order
 from lever_pipe.report.material import Material
@@ -92,9 +106,26 @@ def tables(material: Material) -> Iterator[Table]:
         if row is not None or difference is not None:
             numbers = (level(row, 1), gap(difference, 2), holm(difference), part(row or difference, "runs", 0))
             lines.append(TableLine((label(group, with_epoch=False), *numbers), groups=(group,)))
+        if group == base:
+            lines += _of_fewer_seeds(material, base, (*groups, *main.beside))
     columns = heads("head.policy", "head.accuracy", "head.gain", "head.holm_p", "head.runs")
     title, note = say("selector.ladder", n=max(material.samples)), say("selector.ladder_note")
     yield Table("ladder", "selector", title, columns, tuple(lines), notes=(note,)).without_empty_columns()
+
+
+def _of_fewer_seeds(material: Material, base: str, groups: Iterable[str]) -> Iterator[TableLine]:
+    """Yield the base's level over the seeds of those that have fewer: what their differences are taken from."""
+    whole = material.accuracy(base)
+    found: dict[float, tuple[list[Cell], EvidenceRow, EvidenceRow]] = {}
+    for group in groups:
+        row, difference = material.accuracy(group), material.primary(group, base)
+        if whole is not None and row is not None and difference is not None and 0 < difference.runs < whole.runs:
+            at = found.setdefault(round(row.value - difference.value, 6), ([], row, difference))
+            at[0].append(label(group, with_epoch=False))
+    for paired, (names, row, difference) in found.items():
+        level_of = derived(paired, 1, (row, difference), "accuracy minus its difference to the base")
+        told = say("selector.same_seeds", base=label(base, with_epoch=False), policies=names)
+        yield TableLine((told, level_of, None, None, part(difference, "runs", 0)))
 
 
 def texts(material: Material) -> Iterator[tuple[str, Cell]]:
@@ -250,8 +281,20 @@ def _ladder(material: Material, found: Sequence[Mode]) -> Iterator[CardRow]:
     yield from _marked("muted", "similar", similar)
     yield from _marked("muted", "rce", levels(material.main.last_rce or ""))
     for mode in found:
-        yield from _marked(mode.kind, mode.name, levels(*mode.wanted))
+        yield from _of_mode(material, mode)
     yield from _marked("muted", "oracle", levels(ORACLE))
+
+
+def _of_mode(material: Material, mode: Mode) -> Iterator[CardRow]:
+    """Yield the level of what the mode's gain is of: the mean over its betas, or one of them, which is named."""
+    row, name = _gain(material, mode), say(f"card.policy.{mode.name}")
+    subject = row.subject if row is not None else mode.wanted[1]
+    if subject == mode.over:
+        number = average([level(material.accuracy(group), 1) for group in mode.groups.values()])
+    else:
+        number = level(material.accuracy(subject), 1)
+        name = say("card.policy.at_beta", policy=name, beta=PolicyName.parse(subject).beta or 0.0)
+    yield from [CardRow(name, ((mode.kind, number),))] if number is not None else []
 
 
 def _marked(kind: MarkKind, policy: str, numbers: Sequence[Number]) -> Iterator[CardRow]:

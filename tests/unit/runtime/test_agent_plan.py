@@ -48,10 +48,12 @@ def arms(**of: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**arm, **of.get(arm["name"], {})} for arm in DEFAULT["intention"]["arms"]]
 
 
-def test_the_default_study_has_three_seeds_of_two_arms_and_one_of_the_rest() -> None:
+def test_the_default_study_has_three_seeds_of_three_arms_and_one_of_the_rest() -> None:
     names = [agent_plan.folder_of(run) for run in agent_plan.runs(experiment().intention)]
-    assert len(names) == len(set(names)) == 10
-    assert [name for name in names if "seed~2" in name] == ["arm~baseline/seed~2", "arm~bundle/seed~2"]
+    assert len(names) == len(set(names)) == 12
+    assert [name for name in names if "seed~2" in name] == [
+        *("arm~baseline/seed~2", "arm~kl_only/seed~2", "arm~bundle/seed~2")
+    ]
 
 
 def test_the_embedded_arms_are_the_published_factors() -> None:
@@ -59,12 +61,15 @@ def test_the_embedded_arms_are_the_published_factors() -> None:
 
 
 def test_one_arm_changes_its_own_jobs_alone() -> None:
-    assert changed(arms=arms(kl_only={"kl": 0.02})) == {"train_agent kl_only 0", "compare_arms", *SHOWING}
+    assert changed(arms=arms(kl_only={"kl": 0.02})) == {
+        *(f"train_agent kl_only {seed}" for seed in range(3)),
+        *("compare_arms", *SHOWING),
+    }
 
 
 def test_one_seed_more_keeps_every_run() -> None:
-    found = changed(arms=arms(kl_only={"seeds": [0, 1]}))
-    added = {"train_agent kl_only 1", "evaluate_agent kl_only 1"}
+    found = changed(arms=arms(kl_only={"seeds": [0, 1, 2, 3]}))
+    added = {"train_agent kl_only 3", "evaluate_agent kl_only 3"}
     assert found == {*added, "collect_agents", "compare_arms", *SHOWING}
 
 

@@ -227,6 +227,9 @@ def test_a_title_of_ones_own_is_the_pages(tmp_path: Path) -> None:
     small.build(inputs, tmp_path, small.config("lever", title="My <run>", language="zh"))
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<h1>My &lt;run&gt;</h1>" in text
+    told = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert told.startswith("# My &lt;run>\n")
+    assert "<" not in told
     assert '<html lang="zh">' in text
     assert (tmp_path / "report" / "report.en.html").is_file()
 

@@ -5,8 +5,9 @@ import math
 import pytest
 from agent_runs import ARMS, Study
 from agent_tables import SAY, Tabulated, tabulate
-from test_arms import compared, judged
+from test_arms import compared
 
+from lever_pipe.report.agent.runs import run_of
 from lever_pipe.report.cards import Card
 from lever_pipe.report.evidence import EvidenceRow
 
@@ -18,47 +19,75 @@ def card(found: Tabulated) -> Card:
     return found.card
 
 
-@pytest.mark.parametrize(
-    ("sampled", "greedy", "headline"),
-    [
-        ((-0.13, 0.0001), (0.08, 0.001), "It depends on decoding."),
-        ((-0.13, 0.0001), (-0.08, 0.001), "It lowers the score in both decodings."),
-        ((0.13, 0.0001), (0.08, 0.001), "It raises the score in both decodings."),
-        ((-0.13, 0.3), (0.08, 0.2), "No effect is shown."),
-        ((-0.13, 0.0001), (0.08, 0.2), "With KL: sampled score lower; greedy score not shown to differ."),
-        ((-0.13, NAN), (0.08, NAN), "Its differences are not tested."),
-    ],
-)
-def test_the_headline_is_what_the_tests_allow(
-    evidence: list[EvidenceRow], sampled: tuple[float, float], greedy: tuple[float, float], headline: str
-) -> None:
-    rows = [compared("kl_strong", "sampled", *sampled, 3), compared("kl_strong", "greedy", *greedy, 3)]
-    found = card(judged(evidence, *rows))
-    assert SAY(found.headline) == headline
-    assert SAY(found.detail).startswith("kl_strong (KL 0.5) minus baseline, held-out, 1 seed: sampled ")
+THREE = Study(arms=tuple(arm.model_copy(update={"seeds": (0, 1, 2)}) if arm.name == "kl_only" else arm for arm in ARMS))
+"""As the default configuration: `kl_strong` has one seed."""
 
 
-def test_one_seed_speaks_of_these_runs_alone(default: Tabulated, evidence: list[EvidenceRow]) -> None:
-    assert "infers nothing about other seeds" in SAY(card(default).notes)
-    three = tuple(arm.model_copy(update={"seeds": (0, 1, 2)}) if arm.name == "kl_only" else arm for arm in ARMS)
+def of_three(evidence: list[EvidenceRow]) -> list[EvidenceRow]:
+    """Return evidence in which `kl_only` has the numbers of `bundle`, and no arm is compared at the endpoint."""
     rows = [
         row._replace(subject=row.subject.replace("bundle", "kl_only")) for row in evidence if "bundle" in row.subject
     ]
-    kept = [row for row in evidence if "kl_only" not in row.subject]
-    found = card(tabulate([*kept, *rows], Study(arms=three)))
-    # an arm of several seeds goes before a stronger one of a single run
-    assert SAY(found.detail).startswith("kl_only (KL 0.01) minus baseline, held-out, 3 seeds: ")
+    kept = [*(row for row in evidence if "kl_only" not in row.subject), *rows]
+    return [row for row in kept if not (row.against and row.at == "last")]
+
+
+@pytest.mark.parametrize(
+    ("sampled", "greedy", "finding"),
+    [
+        ((-0.13, 0.0001), (0.08, 0.001), "sampled score lower and greedy score higher"),
+        ((-0.13, 0.0001), (-0.08, 0.001), "score lower in both decodings"),
+        ((0.13, 0.0001), (0.08, 0.001), "score higher in both decodings"),
+        ((-0.13, 0.3), (0.08, 0.2), "no effect shown"),
+        ((-0.13, 0.0001), (0.08, 0.2), "sampled score lower and greedy score not shown to differ"),
+        ((-0.13, NAN), (0.08, NAN), "not tested"),
+    ],
+)
+def test_the_headline_is_what_the_tests_over_seeds_allow(
+    evidence: list[EvidenceRow], sampled: tuple[float, float], greedy: tuple[float, float], finding: str
+) -> None:
+    of = {"sampled": sampled, "greedy": greedy}
+    rows = [compared("kl_only", mode, *found, 3) for mode, found in of.items()]
+    rows += [compared("bundle", mode, 0.01, 0.9, 3) for mode in of]
+    rows += [compared("kl_strong", mode, -0.2, 0.0001, 1) for mode in of]  # a single run shows nothing
+    found = card(tabulate([*of_three(evidence), *rows], THREE))
+    parts = (
+        ["bundle and kl_only – no effect shown"]
+        if finding == "no effect shown"
+        else ["bundle – no effect shown", f"kl_only – {finding}"]
+    )
+    assert SAY(found.headline) == f"With KL: {'; '.join(parts)}."
+    assert SAY(found.detail).startswith(
+        "Held-out, minus baseline over the same seeds: bundle (the published comparison, with KL 0.01; 3 seeds) "
+        "sampled +1.0 [0.0, 2.0] and greedy +1.0 [0.0, 2.0]; kl_only (KL 0.01, 3 seeds) sampled "
+    )
+    assert SAY(found.detail).endswith("kl_strong (KL 0.5, 1 seed) sampled -20.0 and greedy -20.0.")
     assert found.notes is None
 
 
-def test_the_plot_subtracts_to_the_difference(default: Tabulated) -> None:
+def test_one_seed_is_no_verdict(default: Tabulated, evidence: list[EvidenceRow]) -> None:
+    alone = tuple(arm.model_copy(update={"seeds": (0,)}) for arm in ARMS)
+    rows = [row for row in evidence if not (row.against and row.at == "last")]
+    rows += [compared(arm, mode, -0.2, 0.0001, 1) for arm in ("kl_only", "kl_strong") for mode in ("sampled", "greedy")]
+    found = card(tabulate(rows, Study(arms=alone), arms=alone))
+    assert SAY(found.headline) == "Not shown with one seed."
+    assert "infers nothing about other seeds" in SAY(found.notes)
+    assert "[" not in SAY(found.detail)
+    assert card(default).notes is None  # bundle has three
+    for each in (found, card(default)):
+        assert all(math.isnan(mark.low) for row in each.rows if "1 seed" in SAY(row.label) for _, mark in row.marks)
+
+
+def test_the_plot_shows_differences_over_the_same_seeds(default: Tabulated) -> None:
     marks = {SAY(row.label): dict(row.marks) for row in card(default).rows}
-    assert list(marks) == ["start policy", "baseline", "kl_only", "bundle", "kl_strong"]  # by their coefficient
+    assert list(marks) == ["kl_only (1 seed)", "bundle", "kl_strong (1 seed)"]  # by their coefficient
     for kind, mode in (("a", "sampled"), ("b", "greedy")):
-        gap = default.view.difference("kl_strong", mode)
-        assert gap is not None
-        own, base = marks["kl_strong"][kind], marks["baseline"][kind]  # type: ignore[index]
-        assert own.value - base.value == pytest.approx(gap.value, abs=1e-6)
+        for name, found in marks.items():
+            arm = name.partition(" ")[0]
+            seeds = default.view.common(arm, "baseline")
+            sides = [[default.view.held_out(run_of(of, seed), mode) for seed in seeds] for of in (arm, "baseline")]
+            own, base = (sum(row.value for row in side if row is not None) / len(seeds) for side in sides)
+            assert found[kind].value == pytest.approx(100 * (own - base), abs=1e-6)  # type: ignore[index]
 
 
 def test_each_lack_is_said(evidence: list[EvidenceRow]) -> None:
@@ -71,4 +100,4 @@ def test_each_lack_is_said(evidence: list[EvidenceRow]) -> None:
     plain = tuple(arm for arm in ARMS if not arm.kl)
     assert headline(evidence, arms=plain, document_arm="entropy_only") == "No arm has KL."
     greedy = [row for row in evidence if row.mode != "sampled"]
-    assert headline(greedy) == "With KL: greedy score not shown to differ."
+    assert headline(greedy) == "With KL: bundle – greedy score not shown to differ."

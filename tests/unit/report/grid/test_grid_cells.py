@@ -181,5 +181,35 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
     assert best == {"0": "random", "1,000": "world: rce"}
 
 
+def test_without_arms_own_selectors_stand_against_random_alone(
+    config: CompareCellsConfig, paths: list[Path], tmp_path: Path
+) -> None:
+    kept = [i for i, cell in enumerate(config.evaluated) if cell.policy.startswith(("baseline/random", "own/"))]
+    named = [config.evaluated[i] for i in kept]
+    marks = [cell.model_copy(update={"policy": "baseline/similar_both"}) for cell in named if "own/" in cell.policy]
+    cells = (*named, *marks)
+    files = tuple(paths[i] for i in kept) + tuple(paths[i] for i in kept if "own/" in config.evaluated[i].policy)
+    alone = config.model_copy(update={"evaluated": cells, "reference": ""})
+    _, compared = compare_cells(files, alone)
+    assert all(row.left != row.right for row in compared["world"])
+    families: dict[str, set[str]] = {}
+    for row in compared["world"]:
+        right = Place.parse(row.right)
+        left = Place.parse(row.left).policy
+        families.setdefault(row.family.removesuffix("-one-run"), set()).add(f"{left} - {right.policy}")
+    assert families == {
+        AGAINST_RANDOM: {"own/mine - baseline/random"},
+        MARKS: {"baseline/similar_both - baseline/random"},
+        SAMPLERS: {f"baseline/{name} - baseline/{name}" for name in ("similar_both", "random")},
+    }
+    out = {name: tmp_path / name for name in ("leaderboard", "comparisons")}
+    stage(per_question=files, config=alone, **out)
+    told = {of.asks for of in page.verdicts(pd.read_csv(out["comparisons"]))}
+    assert not any("reference" in asks for asks in told)
+
+
 def test_p_values_are_written_as_in_the_report() -> None:
     assert [page.p_text(p) for p in (0.0004, 0.0314, 1.0, float("nan"))] == ["<0.001", "0.031", "1.000", "–"]
+    for p in (0.03, 0.0401, 0.0496, 0.04999, 0.0499999, 0.0501, 0.05007, 0.059, 0.07):
+        assert (float(page.p_text(p)) < page.LEVEL) is (p < page.LEVEL)
+    assert [page.p_text(p) for p in (0.0496, 0.05007)] == ["0.0496", "0.0501"]

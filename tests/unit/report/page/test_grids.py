@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lever_pipe.report.catalogue import Voice
+import pytest
+
+from lever_pipe.report.catalogue import Voice, parts_of
 from lever_pipe.report.cells import Cell, Name, Number, Verdict, say
 from lever_pipe.report.page import pages
-from lever_pipe.report.table import Column, Table, TableLine
+from lever_pipe.report.table import Column, Table, TableLine, as_csv
 
 TEXTS = {"t": "A <title>", "h": "Head", "w": "{n} of these", "yes": "holds", "note": "Differs", "page": "x"}
 VOICE = Voice("en", {**TEXTS, "page.lines": "All {n:line|lines}"}, {"row": 5})
@@ -51,3 +53,15 @@ def test_a_long_table_is_folded() -> None:
     few, many = ([TableLine((Name(str(i)), None)) for i in range(n)] for n in (pages.LONG - 1, pages.LONG))
     assert "<details" not in html(*few)
     assert f"<summary>All {pages.LONG} lines</summary>" in html(*many)
+
+
+@pytest.mark.parametrize(
+    "low, high", [(0.02, 1.2), (0.0012, 0.03), (-1.2, -0.04), (-0.04, 1.2), (0.0, 1.2), (0.3, 1.2)]
+)
+def test_an_interval_shows_whether_it_holds_0(low: float, high: float) -> None:
+    _, ends = parts_of(Number(0.6, 2, low=low, high=high, interval_digits=1))
+    shown = [float(end) for end in ends.strip("[]").split(", ")]
+    assert (shown[0] <= 0 <= shown[1]) is (low <= 0 <= high)
+    assert shown == pytest.approx([low, high], abs=0.05)
+    csv = as_csv(table(TableLine((Name("a"), Number(0.6, 2, low=low, high=high)))), VOICE)
+    assert (float(csv.split(",")[-2]) > 0) is (low > 0)

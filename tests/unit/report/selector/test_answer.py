@@ -17,7 +17,7 @@ from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.cells import Message
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
-from lever_pipe.report.selector.answer import answers
+from lever_pipe.report.selector.answer import answers, tables
 
 VOICE = Voice("en", read_catalogue(sorted((small.ROOT / "resources/messages/en").glob("*.yaml"))))
 
@@ -51,6 +51,11 @@ def test_the_mean_over_betas_is_the_primary_row_where_there_is_one() -> None:
     rows = small.accuracy(over, 0.77, against=small.RCE, family="grpo-over-betas", p_holm=0.01)
     _, grpo = texts(small.of_lever(drawn=False) + rows)
     assert grpo.startswith("Yes. Offline +0.8 [-1.2, 2.8] over RCE over all KL_BETA")
+    dots = {VOICE.text(row.label): row.marks[0][1] for row in cards(small.of_lever(drawn=False) + rows)[1].rows}
+    levels = [60.25 + 0.61 - i * 0.61 / 4 for i in range(3)]
+    assert dots["GRPO offline"].value == pytest.approx(sum(levels) / 3)  # what the sentence is about
+    alone = [VOICE.text(row.label) for row in cards(small.of_lever(drawn=False))[1].rows]
+    assert "GRPO offline, β 0.15" in alone  # without a mean it is the beta that the sentence names
 
 
 @pytest.mark.parametrize(
@@ -71,3 +76,18 @@ def test_a_card_says_what_it_can(rows: list[EvidenceRow], beta: str, grpo: str) 
 def test_one_seed_is_told() -> None:
     assert all("One seed says nothing about other seeds." in text for text in texts(small.of_lever(runs=1)))
     assert not any("One seed" in text for text in texts(small.of_lever()))
+
+
+def test_a_difference_over_fewer_seeds_has_the_base_line_of_these() -> None:
+    rows = small.of_lever()
+    name = small.DRAWN.format("0").replace("on_policy", "reinforce")
+    rows += small.accuracy(name, 62.5, runs=1)
+    rows += small.accuracy(name, 2.0, against=small.RCE, family="marks", p_holm=0.5, runs=1)
+    (ladder,) = tables(Material(Evidence(rows), small.config("lever")))
+    lines = {
+        VOICE.text(line.cells[0]): dict(zip(("name", "level", "gap"), line.cells, strict=False))
+        for line in ladder.lines
+    }
+    (own,) = (of for text, of in lines.items() if text.startswith("REINFORCE"))
+    (same,) = (of for text, of in lines.items() if "same seeds as REINFORCE" in text)
+    assert own["level"].value - same["level"].value == pytest.approx(own["gap"].value)  # type: ignore[union-attr]
