@@ -41,8 +41,9 @@ rule train:
     output: metrics="results/lever/rce/epoch~{epoch}/metrics.json"
     log: "results/lever/rce/epoch~{epoch}/log.txt"
     benchmark: "results/lever/rce/epoch~{epoch}/benchmark.jsonl"
-    shell: "echo '2026-11-23 12:53:50,336 lever_pipe.base.progress: 1 of 2' > {log}; until [ -e go ]; do sleep 0.05;"
-        " done; sleep 0.5; echo '{{\\"values\\": {{\\"loss\\": {wildcards.epoch}.5, \\"unseen\\": 1}}}}' > {output}"
+    shell: "echo '2026-11-23 12:53:50,336 lever_pipe.base.progress: 1 of 2' > {log};"
+        " until [ -e go ]; do sleep 0.05; done; sleep 0.5;"
+        " echo '{{\\"values\\": {{\\"loss\\": {wildcards.epoch}.5, \\"unseen\\": 1}}}}' > {output}"
 
 rule fails:
     output: "results/other.txt"
