@@ -26,7 +26,8 @@ WEIGHTS = {"kl": "kl_coefficient", "entropy": "entropy_coefficient"}
 """Terms of the loss that an arm weighs, and the training metric that tells a scheduled weight."""
 SCHEDULES = ("schedule", *(f"{term}_schedule" for term in WEIGHTS))
 """Keys of an arm: of the learning rate, then of the weights."""
-WORDS, TINY = "word", "tiny Qwen3"
+WORDS = "word"
+TINY = "tiny Qwen3"
 """The codec of the embedded world's vocabulary, and the agent that has it."""
 START_ARM = "start"
 """Under this name the policy that every run starts from stands beside the arms."""

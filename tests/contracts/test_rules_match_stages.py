@@ -55,7 +55,9 @@ def test_a_rule_has_one_identity_param_and_calls_its_stage(stage: str) -> None:
     assert list(rule.params.keys()) == ["spec", "call"]
     assert rule.shellcmd.startswith("python -m lever_pipe {params.call:q} --spec {params.spec:q} ")
     several = {"resources": SimpleNamespace(processes=2, launcher="")} if calls_several(rule) else {}
-    words = rule.params.call({"arm": "a", "seed": "0", "split": "train"}, Namedlist(), Namedlist(fromdict={"card": "x"}), **several)
+    words = rule.params.call(
+        {"arm": "a", "seed": "0", "split": "train"}, Namedlist(), Namedlist(fromdict={"card": "x"}), **several
+    )
     assert words[:2] == [stage, "card=x"]
 
 
