@@ -155,6 +155,14 @@ class Experiment(Section):
             yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
 
     @rule
+    def _results_name_no_pathvar(self) -> Iterator[Fault]:
+        if set("<>") & set(getattr(self, "results", "")):
+            yield (
+                ("results",),
+                f"must hold neither < nor >, which Snakemake reads, got {shown(self.results)}. Rename it.",
+            )
+
+    @rule
     def _address_holds_no_secret(self) -> Iterator[Fault]:
         execution = self.intention.execution
         served = {("served", name): connection for name, connection in execution.served.items()}
