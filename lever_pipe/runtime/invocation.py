@@ -77,9 +77,11 @@ def hold_folder() -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        handle.close()
         what = f"{Path.cwd()}: expected a working directory in which no other run is at work"
         raise MachineError(what, found="one", do="Wait for its end; two at once need a folder each.") from None
     except OSError:  # a file system without locks: Snakemake's own decide
+        handle.close()
         return
     handle.seek(0)
     former = handle.read()

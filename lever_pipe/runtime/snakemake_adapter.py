@@ -649,5 +649,5 @@ def planned_job(job: Job, folder: Path) -> PlannedJob:
         outputs=tuple(named(job.output)),
         asked=("forced",) if reason.forced else tuple(word for word, is_so in edited.items() if is_so),
         call=PlannedCall(inputs=inputs, **json.loads(str(spec))) if spec is not None else None,
-        spared=getattr(job.dag, "foreseen", {}).get(job, ""),
+        spared=foreseen.get(job, "") if (foreseen := getattr(job.dag, "foreseen", None)) else "",
     )
