@@ -1,5 +1,10 @@
 """What an artefact's identity consists of: canonical config, code of its stage, digests of its models.
 
+Of a module that only declares, a stage's code holds the declarations that it uses and what these name, not the rest:
+a class that is added there for one stage reruns no other. A module only declares if its top level is imports, classes,
+constants that are bound once, and fewer functions than classes, with no statement that runs otherwise and no name by
+which code finds names (`FINDS_NAMES`). All other modules count whole: a missed dependency is worse than a rerun.
+
 What the text of a module says, its imports and the digest of its syntax tree, is remembered by the text's digest:
 Snakemake starts anew for each run and for each job of a cluster, and parsing the package takes longer than its plan.
 """
@@ -27,6 +32,10 @@ MODULE_DIGITS = 8
 """Hexadecimal digits that tell a module's code from its earlier one to a reader; the fingerprint covers it whole."""
 PLACE = re.compile(rf"'{PACKAGE.name}\.(?:\w+\.)*(\w+\.)'")
 """The beginning of a module's dotted name, to which the configuration adds the member."""
+FINDS_NAMES = {"globals", "locals", "vars", "eval", "exec", "__import__", "import_module", "modules"}
+"""A module with one of these names may use what it does not name."""
+FILLING = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "remove", "discard", "clear"}
+"""Methods that change what a constant holds: who uses it depends on all that may have changed it."""
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 """Fields of syntax trees that hold statements, or what holds statements; of an `if`, the first is what it decides."""
 MEMORY = Path(".snakemake/lever_pipe/modules.json")
@@ -59,7 +68,7 @@ def closure_of(module: str, members: tuple[str, ...] = (), *, root: Path = PACKA
 
 
 def code_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) -> str:
-    """Return the fingerprint of a stage's code: a hash over the syntax trees of its import closure.
+    """Return the fingerprint of a stage's code: a hash over the syntax trees of all that it and its imports use.
 
     Docstrings and comments are stripped, so prose costs no rerun while a changed sign does. Where a module lies does
     not count, nor how its imports are written and ordered: a name that is imported counts as what it stands for.
@@ -71,7 +80,8 @@ def code_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) 
 def modules_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) -> dict[str, str]:
     """Return the modules behind `code_of`, without the package's name, with the digest of each one's syntax tree.
 
-    They are read at the same moment as the fingerprint. The package itself is called `__init__`.
+    Of a module that only declares these are the declarations in use, as `experiment.config.Grpo`. They are read at the
+    same moment as the fingerprint. The package itself is called `__init__`.
     """
     return dict(_code_of(stage, members, root).modules)
 
@@ -86,7 +96,7 @@ def engine_code(member: str, *others: str, root: Path = PACKAGE) -> str:
     own = member.rpartition(".")[0]
     names = {name: name.rpartition(".")[2] for name in closure_of(member, others, root=root)}
     kept = [name for name, last in names.items() if last in ANSWERING or (name.startswith(own) and last not in BESIDE)]
-    return _fingerprint(kept, root).fingerprint
+    return _fingerprint(dict.fromkeys(kept), root).fingerprint
 
 
 class _Code(NamedTuple):
@@ -98,23 +108,92 @@ class _Code(NamedTuple):
 
 @cache
 def _code_of(stage: str, members: tuple[str, ...], root: Path) -> _Code:
-    package = root.name
-    names = closure_of(f"{package}.stages.{stage}", tuple(f"{package}.{m}" for m in members), root=root)
-    return _fingerprint(names, root)
+    return _fingerprint(_used(f"{root.name}.stages.{stage}", [f"{root.name}.{m}" for m in members], root), root)
 
 
-def _fingerprint(names: list[str], root: Path) -> _Code:
-    modules = {name: module for name in names if (module := _module(name, root)) is not None}
-    texts = {
-        "\n".join([module.tree, *(_meant(one, modules, root) for one in module.bindings)])
-        for module in modules.values()
-        if module != _parsed("")  # a folder's own
-    }
-    short = {name.removeprefix(root.name).lstrip(".") or "__init__": module for name, module in modules.items()}
-    return _Code(
-        fingerprint=_sha256("\n\n".join([python_version(), *sorted(texts)]))[:16],
-        modules={name: _sha256(json.dumps([m.tree, m.bindings]))[:MODULE_DIGITS] for name, m in short.items()},
+Used = dict[str, set[str] | None]
+"""Module -> which of its declarations; None for all of it."""
+
+
+def _used(module: str, members: list[str], root: Path) -> Used:
+    """Return what modules use of the package, each by the names that it imports and uses itself."""
+    todo = [(name, "", False) for name in (module, *members)]
+    found: Used = {}
+    asked = set[tuple[str, str, bool]]()
+    while todo:
+        name, wanted, marks = todo.pop()
+        said, own = _module(name, root), found.get(name, set())
+        if said is None or own is None or (name, wanted, marks) in asked:
+            continue
+        asked.add((name, wanted, marks))
+        needed = _needed(said, wanted, marks=marks)
+        if needed is None:
+            found[name], bindings = None, [(one, False) for one in said.bindings]
+        else:
+            found[name] = own | needed.keys()
+            bindings = [(one, marked) for each, marked in needed.items() for one in _bindings_of(said, each)]
+        for (_, _, target, what), marked in bindings:
+            inside = _module(f"{target}.{what}", root) is not None
+            todo += [(f"{target}.{what}", "", False), (target, "", False)] if inside else [(target, what, marked)]
+    return found
+
+
+def _needed(module: Module, wanted: str, *, marks: bool) -> dict[str, bool] | None:
+    """Return the declarations of a module that one of its names uses, itself among them; None for the whole module.
+
+    Each with whether decorators alone use it. An imported name is its own declaration: it stands for what is imported.
+    Who uses a constant that a function fills needs all that calls the function, but a decorator may fill it for others.
+    """
+    known = module.declared
+    imported = {local for scope, local, *_ in module.bindings if not scope}
+    if known is None or wanted not in known.keys() | imported:
+        return None
+    needed, todo = dict[str, bool](), [(wanted, marks)]
+    while todo:
+        name, marked = todo.pop()
+        if name in needed and needed[name] <= marked:
+            continue
+        needed[name] = marked
+        if name in known:
+            if known[name].is_filled and not marked:
+                return None
+            todo += [(used, marked) for used in known[name].uses]
+            todo += [(used, True) for used in known[name].decorators]
+    return needed
+
+
+def _bindings_of(module: Module, name: str) -> tuple[Binding, ...]:
+    """Return the imports inside a declaration, or the one that binds the name."""
+    inner = f".{name}"
+    return tuple(
+        each
+        for each in module.bindings
+        if each[0] == inner or each[0].startswith(f"{inner}.") or (not each[0] and each[1] == name)
     )
+
+
+def _fingerprint(used: Mapping[str, set[str] | None], root: Path) -> _Code:
+    modules = {name: module for name in used if (module := _module(name, root)) is not None}
+    texts, digests = set[str](), dict[str, str]()
+    for name, module in modules.items():
+        if (declared := used[name]) is None:
+            parts = {"": (module.tree, module.bindings)}
+        else:
+            known = module.declared or {}
+            parts = {f".{one}": (known[one].tree, _beside(module, one)) for one in declared if one in known}
+        for inside, (tree, bindings) in parts.items():
+            if module != _parsed(""):  # a folder's own
+                texts.add("\n".join([tree, *(_meant(one, modules, root) for one in bindings)]))
+            short = f"{name}{inside}".removeprefix(root.name).lstrip(".") or "__init__"
+            digests[short] = _sha256(json.dumps([tree, bindings]))[:MODULE_DIGITS]
+    return _Code(_sha256("\n\n".join([python_version(), *sorted(texts)]))[:16], digests)
+
+
+def _beside(module: Module, name: str) -> tuple[Binding, ...]:
+    """Return the imports that a declaration reads, its own and those of the module."""
+    known, own = (module.declared or {})[name], _bindings_of(module, name)
+    named = {*known.uses, *known.decorators}
+    return (*own, *(each for each in module.bindings if not each[0] and each[1] in named))
 
 
 def _meant(binding: Binding, modules: Mapping[str, Module], root: Path) -> str:
@@ -127,7 +206,8 @@ def _meant(binding: Binding, modules: Mapping[str, Module], root: Path) -> str:
     if inside in modules:
         return f"{scope} {local} {modules[inside].tree}"
     if module in modules:
-        return f"{scope} {local} {modules[module].tree} {name}"
+        declared = (modules[module].declared or {}).get(name)
+        return f"{scope} {local} {declared.tree if declared else modules[module].tree} {name}"
     is_own = module.partition(".")[0] == root.name
     return f"{scope} {local} {name or module.rpartition('.')[2] if is_own else inside}"
 
@@ -183,6 +263,22 @@ Binding = tuple[str, str, str, str]
 """A name that an import binds: in which function or class, the name, the module, the name there or nothing."""
 
 
+class Declaration(NamedTuple):
+    """A class, function or constant at the top level of a module.
+
+    Attributes:
+        tree: digest of its syntax tree without docstrings and imports.
+        uses: names of the module's top level that it names, but for those of its decorators.
+        decorators: those.
+        is_filled: whether a function of the module changes what it holds.
+    """
+
+    tree: str
+    uses: tuple[str, ...]
+    decorators: tuple[str, ...]
+    is_filled: bool
+
+
 class Module(NamedTuple):
     """What a module's text says.
 
@@ -190,11 +286,13 @@ class Module(NamedTuple):
         imports: dotted names of what may be modules.
         tree: digest of its syntax tree without docstrings and imports.
         bindings: what its imports bind, by scope and name; of one name in the order of the text.
+        declared: by name, what stands in a module that only declares; None for one that does more.
     """
 
     imports: tuple[str, ...]
     tree: str
     bindings: tuple[Binding, ...]
+    declared: Mapping[str, Declaration] | None = None
 
 
 class Modules:
@@ -261,17 +359,95 @@ def _module(name: str, root: Path) -> Module | None:
     return None if path is None else remembered().of(path.read_text(encoding="utf-8"))
 
 
-def _remembered_module(imports: Any, tree: Any, bindings: Any) -> Module:
+def _remembered_module(imports: Any, tree: Any, bindings: Any, declared: Any) -> Module:
     return Module(
-        tuple(map(str, imports)), str(tree), tuple((str(s), str(n), str(m), str(o)) for s, n, m, o in bindings)
+        tuple(map(str, imports)),
+        str(tree),
+        tuple((str(s), str(n), str(m), str(o)) for s, n, m, o in bindings),
+        None if declared is None else {str(name): _remembered_declaration(*of) for name, of in declared.items()},
     )
+
+
+def _remembered_declaration(tree: Any, uses: Any, decorators: Any, is_filled: Any) -> Declaration:
+    return Declaration(str(tree), tuple(map(str, uses)), tuple(map(str, decorators)), bool(is_filled))
 
 
 def _parsed(text: str) -> Module:
     tree = ast.parse(text)
     bindings = tuple(sorted(_bindings(tree, ""), key=lambda binding: binding[:2]))
     modules = [name for _, _, module, name in bindings for name in (module, f"{module}.{name}" if name else module)]
-    return Module(tuple(dict.fromkeys(modules)), _sha256(_stripped(tree)), bindings)
+    whole = _stripped(tree)
+    return Module(tuple(dict.fromkeys(modules)), _sha256(whole), bindings, _declared(tree, bindings))
+
+
+def _declared(tree: ast.Module, bindings: tuple[Binding, ...]) -> dict[str, Declaration] | None:
+    """Return what a stripped module declares; None unless it only declares."""
+    own: dict[str, ast.stmt] = {}
+    local = {name.partition(".")[0] for scope, name, *_ in bindings if not scope}
+    for statement in tree.body:
+        name = _declares(statement)
+        if name is None or name in own or name in local:
+            return None
+        own[name] = statement
+    classes = sum(isinstance(one, ast.ClassDef) for one in own.values())
+    functions = sum(isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) for one in own.values())
+    finds = any(getattr(node, "id", getattr(node, "attr", "")) in FINDS_NAMES for node in ast.walk(tree))
+    if functions >= classes or finds or "__getattr__" in own or any(name == "*" for *_, name in bindings):
+        return None
+    known, filled = own.keys() | local, _filled(tree)
+    found = {}
+    for name, statement in own.items():
+        decorators = getattr(statement, "decorator_list", [])
+        marks = {word for each in decorators for word in _words(each)} & known
+        uses = {word for node in ast.iter_child_nodes(statement) if node not in decorators for word in _words(node)}
+        text = ast.dump(statement, annotate_fields=False)
+        found[name] = Declaration(
+            _sha256(PLACE.sub(rf"'{PACKAGE.name}.\1'", text)),
+            tuple(sorted(uses & known - {name})),
+            tuple(sorted(marks - {name})),
+            name in filled,
+        )
+    return found
+
+
+def _declares(statement: ast.stmt) -> str | None:
+    """Return the one name that a statement declares; None if it does anything else."""
+    match statement:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return name
+        case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+            return name
+    return None
+
+
+def _words(tree: ast.AST) -> set[str]:
+    """Return all that may be names below a node: those of annotations in quotes, and of attributes, too."""
+    words = set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=word) | ast.Attribute(attr=word) | ast.FunctionDef(name=word):
+                words.add(word)
+            case ast.Constant(value=str(text)):
+                words.update(re.findall(r"\w+", text))
+    return words
+
+
+def _filled(tree: ast.AST) -> set[str]:
+    """Return the names whose content some statement changes, or that a function binds anew."""
+    filled = set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
+                filled.add(name)
+            case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
+                filled.add(name)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in FILLING:
+                filled.add(name)
+            case ast.AugAssign(target=ast.Name(id=name)):
+                filled.add(name)
+            case ast.Global(names=names):
+                filled.update(names)
+    return filled
 
 
 def _bindings(node: ast.AST, scope: str) -> Iterator[Binding]:

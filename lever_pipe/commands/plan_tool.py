@@ -52,6 +52,7 @@ class RuleForecast(NamedTuple):
         seconds: the median of the records; None without one.
         hours: the estimate; None without a record.
         at_most: by the requested runtime; None with a record, or where no runtime is requested.
+        spared: how many jobs will not be computed, because what they make is there or in the store; they cost nothing.
     """
 
     rule: str
@@ -61,6 +62,7 @@ class RuleForecast(NamedTuple):
     records: int
     hours: Hours | None
     at_most: Hours | None
+    spared: int = 0
 
 
 class LvlmForecast(NamedTuple):
@@ -107,7 +109,7 @@ def forecast(explained: Sequence[Explained], records: Records) -> Forecast:
 
 def lvlm_forecast(experiment: Experiment, rules: Sequence[RuleForecast]) -> LvlmForecast | None:
     """Return what the LVLM computes in planned rules that have left no record; None where it computes nothing."""
-    work = lvlm_work(experiment, {rule.rule: rule.jobs for rule in rules if not rule.records})
+    work = lvlm_work(experiment, {rule.rule: rule.jobs - rule.spared for rule in rules if not rule.records})
     if not work.prompts:
         return None
     parameters = parameters_of(experiment.lvlm.model)
@@ -160,6 +162,8 @@ def text(found: Forecast) -> str:
             f"{'' if known else chr(10)}Upper bound for the {without} jobs of rules without record: "
             f"{_hours(bound.gpu)} GPU-hours, {_hours(bound.cpu)} CPU-core-hours, by their requested runtime."
         )
+    if n_spared := sum(rule.spared for rule in found.rules):
+        lines.append(f"{n_spared} of these jobs will be spared: what they make is there, or in the store.")
     if found.lvlm:
         cost = "its weights are not there, so nobody knows how much work that is"
         if found.lvlm.flop is not None and found.lvlm.gpu_hours is not None:
@@ -188,8 +192,11 @@ def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) 
         why=_counted(each.in_short for each in explained),
         seconds=median,
         records=len(seconds),
-        hours=None if median is None else _sum(_taken(job, median) for job in jobs),
-        at_most=_sum(_taken(job, 60 * job.resources["runtime"]) for job in jobs) if is_bounded else None,
+        hours=None if median is None else _sum(_taken(job, median) for job in jobs if not job.spared),
+        at_most=_sum(_taken(job, 60 * job.resources["runtime"]) for job in jobs if not job.spared)
+        if is_bounded
+        else None,
+        spared=sum(bool(job.spared) for job in jobs),
     )
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, rule, shown
 from lever_pipe.experiment.config import Sweep, swept
@@ -27,7 +27,8 @@ WEIGHTS = {"kl": "kl_coefficient", "entropy": "entropy_coefficient"}
 """Terms of the loss that an arm weighs, and the training metric that tells a scheduled weight."""
 SCHEDULES = ("schedule", *(f"{term}_schedule" for term in WEIGHTS))
 """Keys of an arm: of the learning rate, then of the weights."""
-WORDS, TINY = "word", "tiny Qwen3"
+WORDS = "word"
+TINY = "tiny Qwen3"
 """The codec of the embedded world's vocabulary, and the agent that has it."""
 START_ARM = "start"
 """Under this name the policy that every run starts from stands beside the arms."""
@@ -225,6 +226,10 @@ class WarmStart(Section):
     """Chance before each turn that it stops."""
     folder_micro_batch: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
     """Warms up a model folder, too, with so many dialogues a backward pass; None takes a folder as it is."""
+
+
+def _as_values(arm: object) -> Mapping[str, Any]:
+    return arm if isinstance(arm, dict) else dict(arm) if isinstance(arm, Section) else {}
 
 
 def _is_default(value: object) -> bool:
@@ -436,7 +441,8 @@ class Intention(Section):
     reference_arm: str = "baseline"
     """The arm that every other one is compared with."""
     document_arm: str = "bundle"
-    """The arm that stands beside the documents' KL run."""
+    """The arm that stands beside the documents' KL run; by default `bundle`, or where no arm is called so the first one
+    with KL, else the first that is not the reference."""
     served: tuple[ServedAgent, ...] = ()
     """Agents behind servers that play the held-out tasks, too."""
     engine: Literal["native", "verl"] = "native"
@@ -536,6 +542,19 @@ class Intention(Section):
     def _names(self) -> dict[int, str]:
         """Return the arms' names by their place; an arm that is read for its faults may lack its name."""
         return {index: arm.name for index, arm in enumerate(self.arms) if hasattr(arm, "name")}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _document_arm_is_an_arm(cls, values: Any) -> Any:
+        """Fill in the document's arm where none is named; what is wrong with the arms is told later."""
+        arms = values.get("arms") if isinstance(values, dict) else None
+        if not isinstance(arms, list | tuple) or values.get("document_arm") is not None:
+            return values
+        kl = {str(arm["name"]): arm.get("kl") for arm in map(_as_values, arms) if "name" in arm}
+        others = [name for name in kl if name != values.get("reference_arm", "baseline")]
+        with_kl = [name for name in others if isinstance(weight := kl[name], int | float) and weight > 0]
+        chosen = "bundle" if "bundle" in kl or not kl else next(iter((*with_kl, *others, *kl)))
+        return values | {"document_arm": chosen}
 
     @rule
     def _compared_arms_exist(self) -> Iterator[Fault]:

@@ -155,6 +155,14 @@ class Experiment(Section):
             yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
 
     @rule
+    def _results_name_no_pathvar(self) -> Iterator[Fault]:
+        if set("<>") & set(getattr(self, "results", "")):
+            yield (
+                ("results",),
+                f"must hold neither < nor >, which Snakemake reads, got {shown(self.results)}. Rename it.",
+            )
+
+    @rule
     def _start_policy_is_of_another_run(self) -> Iterator[Fault]:
         folder, own = self.intention.model.folder, f"{self.results}/intention"
         if folder and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(own)):

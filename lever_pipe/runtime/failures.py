@@ -23,9 +23,13 @@ from typing import Any, Literal, NamedTuple
 
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from lever_pipe.base import os_faults
+from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.storage import write_text
 from lever_pipe.runtime import grid_plan
 from lever_pipe.runtime.rerun.why_names import counted
+
+log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 
 LOGGER = "snakemake.logging"
 TABLE = "failed_jobs.csv"
@@ -211,7 +215,12 @@ class Invocation(logging.Handler):
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(FailedJob._fields)
         writer.writerows(rows)
-        write_text(self.table, text.getvalue())
+        try:
+            write_text(self.table, text.getvalue())
+        except (LeverPipeError, OSError) as fault:  # a full disk; the summary says the rest
+            told = os_faults.named(fault) if isinstance(fault, OSError) else fault
+            log.warning(f"{self.table}: not written: {told or fault}")
+            return None
         return self.table
 
     def summary_of_failures(self) -> str:

@@ -182,7 +182,7 @@ def serve(channel: socket.socket, modules: Iterable[str]) -> None:
     run_card.surroundings()
     gc.collect()
     gc.freeze()
-    _send(channel, {"ready": True})
+    _tell(channel, {"ready": True})
     children: Children = {}
     with selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
@@ -214,15 +214,19 @@ def _fork(
     descriptor = os.pidfd_open(pid)
     children[descriptor] = asked["number"], pid
     selector.register(descriptor, selectors.EVENT_READ)
-    _send(channel, {"number": asked["number"], "pid": pid})
+    _tell(channel, {"number": asked["number"], "pid": pid})
 
 
 def _tell_end(channel: socket.socket, selector: selectors.BaseSelector, descriptor: int, number: int, pid: int) -> None:
     selector.unregister(descriptor)
     os.close(descriptor)
     _, status = os.waitpid(pid, 0)
+    _tell(channel, {"number": number, "status": os.waitstatus_to_exitcode(status)})
+
+
+def _tell(channel: socket.socket, what: Mapping[str, Any]) -> None:
     with suppress(OSError):  # whoever asked is gone; the next look at the channel says so
-        _send(channel, {"number": number, "status": os.waitstatus_to_exitcode(status)})
+        _send(channel, what)
 
 
 def _end(children: Iterable[tuple[int, int]]) -> None:

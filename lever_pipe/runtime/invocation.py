@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import logging
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
-from lever_pipe.base import contents, os_faults, provenance
+from lever_pipe.base import atomic, contents, os_faults, provenance
 from lever_pipe.base.errors import LeverPipeError, MachineError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import forks, ownership, snakemake_adapter, snapshot
 from lever_pipe.runtime.rerun import sparing
+from lever_pipe.runtime.rerun.artefacts import set_time, time_ns
 from lever_pipe.runtime.rerun.explain import members_of, record_code
+from lever_pipe.runtime.rerun.why_names import first
 from lever_pipe.runtime.snakemake_adapter import Workflow
 from lever_pipe.runtime.store import Store, opened
 
@@ -25,7 +29,10 @@ LOCAL, SLURM = "local", "slurm"
 WORTH_A_SERVER = 8
 """Planned jobs, from which on their starts take longer than that of a server."""
 OF_AGENTS = ("accelerate", "transformers.models.qwen3.modeling_qwen3")
+FUTURE_STOPS = "a job that reads it will stop the run. Give it the present time: touch FILE"
 LOCKS = Path(".snakemake/locks")
+RUNNING = Path(".snakemake/lever_pipe/running")
+"""Locked by the run that is at work in a working directory; says on which machine and boot the last one was."""
 LATE = dict.fromkeys(
     tuple(f"stages.{name}" for name in ("train_agent", "evaluate_agent", "evaluate_start", "warm_start_agent")),
     OF_AGENTS,
@@ -52,6 +59,44 @@ def experiment_of(workflow: Workflow, config: Mapping[str, Any]) -> Experiment:
         return experiment
     frozen = snapshot.thaw_config(snakefile=Path(workflow.main_snakefile))
     return parse_experiment(frozen, source=f"the snapshot of {snapshot.VARIABLE}")
+
+
+def hold_folder() -> None:
+    """Hold the working directory as long as this process lives; drop Snakemake's lock of a run that was killed here.
+
+    One run a folder: the kernel lets go of the file however its holder ends, so that who gets it knows that no other
+    run of this machine is at work.
+
+    Raises:
+        MachineError: another run is.
+    """
+    if _held:  # planned once more
+        return
+    RUNNING.parent.mkdir(parents=True, exist_ok=True)
+    handle = RUNNING.open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        what = f"{Path.cwd()}: expected a working directory in which no other run is at work"
+        raise MachineError(what, found="one", do="Wait for its end; two at once need a folder each.") from None
+    except OSError:  # a file system without locks: Snakemake's own decide
+        handle.close()
+        return
+    handle.seek(0)
+    former = handle.read()
+    if former == atomic.machine() and (left := list(LOCKS.glob("*.lock"))):
+        for lock in left:
+            lock.unlink()
+        log.warning("The run before this one was killed; what it finished stays, and its lock is removed.")
+    handle.truncate(0)
+    handle.write(atomic.machine())
+    handle.flush()
+    _held.append(handle)
+
+
+_held: list[IO[str]] = []
+"""Keeps the file open, and so locked, until this process ends."""
 
 
 def _tell_of_ctrl_c(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
@@ -104,6 +149,7 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> 
         record_code(Path(experiment.results), stage, members, code)
     contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
     provenance.remembered().save()  # and for the same code
+    _set_back_future_times(jobs)
     _check(workflow, experiment, jobs)
     snakemake_adapter.keep_files_from_jobs(workflow)
     snakemake_adapter.count_as_done(snakemake_adapter.executors_of(workflow), made.spare)
@@ -115,6 +161,19 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> 
         from lever_pipe.runtime.slurm import watchdog
 
         watchdog.watch(workflow.executor_plugin.executor)
+
+
+def _set_back_future_times(jobs: list[Any]) -> None:
+    """Give the present time to inputs of a later one: Snakemake ends a run whose outputs are older than these."""
+    now, ahead = time.time_ns(), list[Path]()
+    for path in dict.fromkeys(Path(file) for job in jobs for file in job.input):
+        if time_ns(path) > now:
+            set_time(path, now)
+            ahead.append(path)
+    if left := [path for path in ahead if time_ns(path) > now]:
+        log.warning(f"{first(list(map(str, left)))}: of a time to come, and not this user's to change: {FUTURE_STOPS}")
+    elif ahead:
+        log.warning(f"{first(list(map(str, ahead)))}: of a time to come; set to now, as no time decides anything here.")
 
 
 def fork_jobs(jobs: list[Any]) -> None:

@@ -33,6 +33,7 @@ MAY_WRITE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALI
 UNKNOWN_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 """How a file system refuses that has no such locks."""
 SUFFIX = ".owner"
+THE_FILE_ITSELF = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW  # and nothing that a link stands for
 
 
 class Times(NamedTuple):
@@ -161,7 +162,14 @@ def _acquired(lock: Path, times: Times) -> tuple[IO[str], bool]:
 
 def _locked(lock: Path) -> IO[str] | None:
     """Return a lock that nobody else holds, open; None for one that is another's, or went meanwhile."""
-    handle = lock.open("a+", encoding="utf-8")
+    try:
+        handle = os.fdopen(os.open(lock, THE_FILE_ITSELF, 0o666), "a+", encoding="utf-8")
+    except OSError as fault:
+        if fault.errno != errno.ELOOP:
+            raise
+        log.warning("%s: expected a file, found a symbolic link; it is removed, what it stands for stays", lock)
+        lock.unlink(missing_ok=True)
+        return _locked(lock)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as fault:

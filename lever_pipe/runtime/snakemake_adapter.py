@@ -247,6 +247,8 @@ def amend_plans(
     has_card: Callable[[Job], bool],
     why_again: Callable[[Job, bool], str],
     standing: Callable[[Dag], list[Job]],
+    foresee: Callable[[Dag], dict[Job, str]],
+    before_lock: Callable[[], None],
     *,
     whole: str,
 ) -> None:
@@ -257,6 +259,8 @@ def amend_plans(
         why_again: returns why what a job has made does not count; nothing if it does, or is not there. It is told
             whether another configuration or code counts: not for `--rerun-triggers` that leave out `params`.
         standing: is asked for the jobs of each plan whose artefacts will be the same; they are taken out of it.
+        foresee: tells of a dry run's plan which of its jobs will be spared, and why (`PlannedJob.spared`).
+        before_lock: is called when a run that locks its folder is planned, and raises what refuses it.
         whole: the rule that asks for all that there is to be made; other targets ask for what they need.
     """
     from snakemake.dag import DAG
@@ -285,6 +289,9 @@ def amend_plans(
             await planned(dag, create_inventory)
             for job in standing(dag):
                 _take_out(dag, job)
+            dag.foreseen = foresee(dag) if dag.workflow.dryrun else {}
+            if dag.workflow.execution_settings.lock and not dag.workflow.dryrun and not dag.workflow.touch:
+                before_lock()
 
         return update_needrun
 
@@ -495,6 +502,7 @@ class PlannedJob(NamedTuple):
         resources: what is known before the job runs; of functions, the value for the first attempt.
         asked: in which ways a user asked for the job: `forced`, or an edited `command` or `environment`.
         call: what it calls its stage with; None for a rule without `spec`.
+        spared: why it will not be computed, as far as that is known.
     """
 
     rule: str
@@ -506,6 +514,7 @@ class PlannedJob(NamedTuple):
     outputs: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
     call: PlannedCall | None = None
+    spared: str = ""
 
 
 class UnplannableError(ConfigError):
@@ -640,4 +649,5 @@ def planned_job(job: Job, folder: Path) -> PlannedJob:
         outputs=tuple(named(job.output)),
         asked=("forced",) if reason.forced else tuple(word for word, is_so in edited.items() if is_so),
         call=PlannedCall(inputs=inputs, **json.loads(str(spec))) if spec is not None else None,
+        spared=foreseen.get(job, "") if (foreseen := getattr(job.dag, "foreseen", None)) else "",
     )

@@ -26,7 +26,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -242,6 +242,15 @@ class Store:
                     return card
         except OSError as fault:
             log.warning("%s: nothing is taken from it: %s", self.folder, fault)
+        return None
+
+    def find(self, key: str, names: Collection[str], *, versions: Mapping[str, str]) -> Work | None:
+        """Return the finished work that `restore` would copy, by the sizes of its files; None without."""
+        with suppress(StoreError, OSError):
+            for place in _folders(self._place(key, {}).parent):
+                work = self._held(place).work if place.name.startswith(key) else None
+                if work is not None and work.outputs.keys() == set(names) and _agree(work.card.versions, versions):
+                    return work
         return None
 
     def trim(self) -> Trimmed:

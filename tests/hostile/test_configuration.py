@@ -178,7 +178,7 @@ REFUSED: dict[str | bytes, str] = {
         for text in (
             *("''", "' '", ".", "./", "..", "../..", "/", "~", "~/x", "lever_pipe", "lever_pipe/x", "x/../workflow", "tests"),
             *("./config/x", ".git", ".snakemake/x", ".venv", "README.md", "README.md/x", "config.yaml", "-x", '"a\\nb"'),
-            *('"a\\0b"', '"\\ud800"', "'{x}'", "x" * 300, "x/" * 600, "loop", "loop/x", "[a]", "{a: b}", "5", "1.5", "null"),
+            *('"a\\0b"', '"\\ud800"', "'{x}'", "'a<b>'", "x" * 300, "x/" * 600, "loop", "loop/x", "[a]", "{a: b}", "5", "1.5", "null"),
             *("true", '"\\u2028\\n"'),
         )
     },

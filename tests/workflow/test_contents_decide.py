@@ -169,6 +169,11 @@ class TestCutOff:
             assert smoke.planned() == BELOW_RCE
         assert smoke.planned() == {}
 
+    def test_a_time_to_come_stops_no_run(self, smoke: Project) -> None:
+        os.utime(smoke.folder / EMBEDDINGS, (2_051_222_400, 2_051_222_400))
+        assert smoke.planned() == {}
+        assert run(smoke, "--force", "--", GRPO) == {"train_grpo_epoch": 1}
+
     def test_a_forced_job_runs_although_it_is_made(self, smoke: Project) -> None:
         assert run(smoke, "--force", "--", GRPO) == {"train_grpo_epoch": 1}
 
@@ -311,6 +316,9 @@ class TestStore:
         selector = (smoke.folder / GRPO).read_bytes()
         page = (smoke.folder / RESULTS / "report.html").read_bytes()
         shutil.rmtree(smoke.folder / RESULTS)
+        assert re.search(r"need not be computed: 1\d\d from the store", smoke.snakemake("--dry-run"))
+        found = json.loads(smoke.tool("plan", "--json", "--configfile", "config/smoke.yaml", "--", GRPO))
+        assert all(rule["spared"] == rule["jobs"] > 0 for rule in found["rules"])
         assert run(smoke) == {}
         assert (smoke.folder / GRPO).read_bytes() == selector
         assert (smoke.folder / RESULTS / "report.html").read_bytes() == page

@@ -43,6 +43,9 @@ pytestmark = pytest.mark.workflow
 
 FULL = "mount -t tmpfs -o size=4k none /dev/shm && head -c 4096 /dev/zero > /dev/shm/full"
 IS_FULL = "! { echo x > /dev/shm/more; } 2> /dev/null"
+STAGES = "lever_pipe/experiment/stage_configs.py"
+OF_A_STAGE = '@identity_of("measure_pools")\n'
+STAGE_MORE = 'class FurtherConfig(Section):\n    """Identity of a stage that is added."""\n\n    shots: Counts\n\n\n'
 FIRST_RCE = "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors"
 
 
@@ -190,6 +193,7 @@ def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
         changes.enter_context(smoke.edited("config.yaml", "  published: {}", "  published: {train_share: 0.8}"))
         changes.enter_context(consent(smoke))
         changes.enter_context(smoke.edited("lever_pipe/losses/kl.py", "import torch\n", "# A remark.\nimport torch\n"))
+        changes.enter_context(smoke.edited(STAGES, OF_A_STAGE, STAGE_MORE + OF_A_STAGE))
         changes.enter_context(
             added(smoke.folder / "lever_pipe/lever/samplers/nearest.py", '"""A further sampler."""\n')
         )

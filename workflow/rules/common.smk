@@ -361,6 +361,14 @@ def begin_invocation():
         LIVE.begin(workflow.dag)
 
 
+def hold_folder():
+    """Let no other run begin in this folder, and go on where one was killed."""
+    try:
+        invocation.hold_folder()
+    except LeverPipeError as fault:
+        raise WorkflowError(str(fault)) from None
+
+
 def regard_what_is_made():
     """Let Snakemake plan by what the run cards say; in a job's own, end it if another job has made its artefact."""
     snakemake_adapter.bound_logs(workflow)
@@ -368,7 +376,12 @@ def regard_what_is_made():
     snakemake_adapter.ask_once()
     if workflow.is_main_process:
         snakemake_adapter.amend_plans(
-            decision.has_card, decision.why_again, decision.standing, whole="all"
+            decision.has_card,
+            decision.why_again,
+            decision.standing,
+            SPARING.foresee,
+            hold_folder,
+            whole="all",
         )
     decision.before_plan(workflow, Path(RESULTS))
     duplicates.leave_if_made(workflow, EXPERIMENT)

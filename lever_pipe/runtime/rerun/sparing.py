@@ -8,6 +8,7 @@ counts as done. On a cluster nothing is queued for it. A job that the user force
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -17,17 +18,20 @@ from functools import partial
 from pathlib import Path
 
 from lever_pipe.base import contents, numerics, provenance, storage
+from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.run_card import files_of, flat
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.rerun import decision
-from lever_pipe.runtime.rerun.artefacts import CARD
-from lever_pipe.runtime.snakemake_adapter import Job, is_wanted
-from lever_pipe.runtime.store import Store, key_of
+from lever_pipe.runtime.rerun.artefacts import CARD, absolute
+from lever_pipe.runtime.snakemake_adapter import Dag, Job, is_wanted
+from lever_pipe.runtime.store import Store, Work, key_of
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 UNCHANGED, STORED = "unchanged", "from the store"
+MEANT = (".safetensors", "run.json")
+"""Files whose digest is of what they say, not of their bytes."""
 LOOKS_BETWEEN_TRIMS = 200
 
 
@@ -53,6 +57,9 @@ class Sparing:
     def spare(self, job: Job) -> bool:
         """Return whether a job's artefact is there, or put there from the store."""
         self._keep_bound()
+        for path in map(Path, (*job.log, *([str(job.benchmark)] if job.benchmark is not None else []))):
+            if path.is_symlink():  # Snakemake and the job write through it
+                path.unlink()
         if job.is_group() or CARD not in set(job.output.keys()):
             return False
         try:
@@ -74,22 +81,50 @@ class Sparing:
             except (LeverPipeError, OSError) as fault:
                 log.warning(f"{self._store.folder}: not trimmed: {fault}")
 
+    def foresee(self, dag: Dag) -> dict[Job, str]:
+        """Return the planned jobs that will be spared, as far as that is known before one has run, each with why.
+
+        What a planned job reads is known where nobody makes it again, or where who makes it is spared.
+        """
+        digests, found = _Foreseen(self._digests), dict[Job, str]()
+        for job in itertools.chain.from_iterable(dag.toposorted(list(dag.needrun_jobs()))):
+            if job.is_group() or not decision.has_card(job) or is_wanted(job):
+                digests.note(job, None)
+            elif decision.is_made(**decision.call_of(job), digests=digests):
+                found[job] = UNCHANGED
+            else:
+                key, _, made = self._key_of(job, digests)
+                work = self._store.find(key, made, versions=self._versions) if self._store and key else None
+                digests.note(job, work)
+                found |= {job: STORED} if work else {}
+        if found:
+            told = ", ".join(f"{n} {why}" for why, n in sorted(Counter(found.values()).items()))
+            log.warning(f"Of the jobs below these need not be computed: {told}.")
+        return found
+
+    def _key_of(self, job: Job, digests: Digests) -> tuple[str, dict[str, Path], dict[str, Path]]:
+        """Return the key of a job's work, what it reads and what it makes; no key where an input is not there."""
+        read, made = flat(files_of(job.input)), flat(files_of(job.output))
+        made.pop(CARD)
+        try:
+            found = {name: digests.of(path) for name, path in read.items()}
+        except (LeverPipeError, OSError):
+            return "", read, made
+        return key_of(job.rule.name, str(job.params.spec), found), read, made
+
     def summary(self) -> str:
         """Return a line on what was spared; nothing if nothing was."""
         told = [f"{n} {why}" for why, n in sorted(self.spared.items())]
         return f"Not run, because made already: {', '.join(told)}." if told else ""
 
     def _found(self, job: Job) -> str:
-        stage, spec, inputs, outputs = job.rule.name, str(job.params.spec), files_of(job.input), files_of(job.output)
-        card, of = Path(job.output[CARD]), self._digests.of
+        card = Path(job.output[CARD])
         if decision.is_made(**decision.call_of(job), digests=self._digests):
             _let_stand(job, card)
             return UNCHANGED
         if self._store is None or ownership.owner_of(card) is not None:  # a job of a killed run may write there still
             return ""
-        read = flat(inputs)
-        made = {name: path for name, path in flat(outputs).items() if name != CARD}
-        key = key_of(stage, spec, {name: of(path) for name, path in read.items()})
+        key, read, made = self._key_of(job, self._digests)
         drop = partial(card.unlink, missing_ok=True)  # first: no card may stand beside the files of two jobs
         found = self._store.restore(key, made, versions=self._versions, placing=drop)
         if found is None:
@@ -98,6 +133,43 @@ class Sparing:
         paths = {name: str(path) for name, path in {**read, **made, CARD: card}.items()}
         storage.write_row(card, found.model_copy(update={"paths": paths}))
         return STORED
+
+
+class _Foreseen(Digests):
+    """Contents as they will be when a plan's jobs begin, as far as that is known.
+
+    Args:
+        now: contents as they are.
+    """
+
+    def __init__(self, now: Digests) -> None:
+        self._now = now
+        self._later: dict[str, str | None] = {}
+
+    def of(self, path: Path) -> str:
+        """Return the digest of what will lie there; of what is not known, as of what is not there.
+
+        Raises:
+            FileNotFoundError: there is nothing, or nobody knows.
+        """
+        name = absolute(path)
+        later = next(
+            (self._later[place] for place in (name, *map(str, Path(name).parents)) if place in self._later), ""
+        )
+        if later is None:
+            raise FileNotFoundError(path)
+        return later or self._now.of(path)
+
+    def note(self, job: Job, work: Work | None) -> None:
+        """Note what a planned job will have made, with the files of a folder; None for a job that runs."""
+        for name, path in flat(files_of(job.output)).items():
+            self._later[absolute(path)] = None
+            if work is None or name == CARD:
+                continue
+            held = work.outputs[name]
+            inside = held.items() if isinstance(held, dict) else ()
+            self._later |= {absolute(path / part): sha256 for part, sha256 in inside if not part.endswith(MEANT)}
+            self._later[absolute(path)] = work.card.outputs[name]
 
 
 def _let_stand(job: Job, card: Path) -> None:

@@ -3,12 +3,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
+from functools import cache
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
 
 from lever_pipe.base import provenance
 from lever_pipe.base.provenance import (
@@ -20,6 +25,7 @@ from lever_pipe.base.provenance import (
     engine_code,
     installed_versions,
 )
+from lever_pipe.experiment.stage_configs import IDENTITIES
 
 FILES = {
     "__init__.py": '"""The package."""\n',
@@ -304,3 +310,143 @@ def test_the_code_of_an_engine_is_its_own_part_of_the_package(tmp_path: Path) ->
         engine_code("fake.lvlms.one", root=root("c", "x = -1\n", "y = 1\n")),
     ]
     assert prints[0] == prints[1] != prints[2]
+
+
+DECLARING = (
+    "from dataclasses import dataclass\n"
+    "from fake.deep import one\n"
+    "from fake.late import late\n"
+    "KNOWN = {}\n"
+    "LIMIT = 3\n"
+    "def known(found):\n"
+    "    KNOWN[found.__name__] = found\n"
+    "    return found\n"
+    "@known\n"
+    "class Base:\n"
+    "    size: int = LIMIT\n"
+    "    def check(self):\n"
+    "        return one(self.size)\n"
+    "@known\n"
+    "class Train(Base):\n"
+    '    kind: "Kind" = 1\n'
+    "Kind = int\n"
+    "@known\n"
+    "class Other:\n"
+    "    def check(self):\n"
+    "        return late(1)\n"
+)
+USING = "from fake.settings import Train\ndef train(x: Train):\n    return x\n"
+
+
+def declaring(folder: Path, old: str = "", new: str = "", *, settings: str = DECLARING, stage: str = USING) -> str:
+    assert old in settings
+    return fingerprint(folder, stages__train=stage, settings=settings.replace(old, new) if old else settings)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return late(1)", "return late(2)"),
+        ("class Other:", "class Further:\n    x = 1\nclass Other:"),
+        ("import late\n", "import late\nimport fake.unrelated\n"),
+        ("size: int = LIMIT\n", 'size: int = LIMIT\n    """How large."""\n'),
+    ],
+    ids=["another class", "a class more", "an import of another class", "a docstring"],
+)
+def test_what_a_stage_does_not_use_of_declarations_is_none_of_its_code(tmp_path: Path, old: str, new: str) -> None:
+    assert declaring(tmp_path / "a") == declaring(tmp_path / "b", old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('kind: "Kind" = 1', 'kind: "Kind" = 2'),
+        ("LIMIT = 3", "LIMIT = 4"),
+        ("return one(self.size)", "return one(-self.size)"),
+        ("Kind = int", "Kind = float"),
+        ("    return found\n", "    return type(found)\n"),
+        ("import one\n", "import other as one\n"),
+        ("KNOWN = {}", "KNOWN = {1: 2}"),
+    ],
+    ids=["itself", "a constant", "a base's method", "a quoted annotation", "its decorator", "an import", "a registry"],
+)
+def test_what_a_stage_uses_of_declarations_is_part_of_its_code(tmp_path: Path, old: str, new: str) -> None:
+    assert declaring(tmp_path / "a") != declaring(tmp_path / "b", old, new)
+
+
+@pytest.mark.parametrize(
+    ("how", "settings", "stage"),
+    [
+        ("a statement that runs", DECLARING + "known(Other)\n", USING),
+        ("a loop", DECLARING + "for name in (1, 2):\n    pass\n", USING),
+        ("a name bound twice", DECLARING + "LIMIT = 4\n", USING),
+        ("names by name", DECLARING.replace("return one(self.size)", "return globals()['one']"), USING),
+        ("as many functions as classes", DECLARING + "def a(): ...\ndef b(): ...\n", USING),
+        ("everything is imported", DECLARING, "from fake.settings import *\n" + USING),
+        ("the module is imported", DECLARING, "from fake import settings\n" + USING),
+        ("a registry that others fill", DECLARING, "from fake.settings import KNOWN\n" + USING),
+    ],
+    ids=lambda value: value if " " in value and "\n" not in value else "",
+)
+def test_where_a_use_cannot_be_told_a_module_counts_whole(tmp_path: Path, how: str, settings: str, stage: str) -> None:
+    other = ("return late(1)", "return late(2)")
+    first = declaring(tmp_path / "a", settings=settings, stage=stage)
+    assert declaring(tmp_path / "b", *other, settings=settings, stage=stage) != first, how
+
+
+def test_the_code_of_declarations_is_told_by_name(tmp_path: Path) -> None:
+    found = provenance.modules_of("train", root=package(tmp_path, stages__train=USING, settings=DECLARING))
+    names = {name.removeprefix("settings.") for name in found if name.startswith("settings")}
+    assert names == {"Train", "Base", "LIMIT", "Kind", "known", "KNOWN"}
+    assert "deep" in found
+    assert "late" not in found
+
+
+CONFIGS = ("config", "agent_config", "data_config", "evaluation_config", "grid_config", "lvlm_config", "rl_data_config")
+DECLARED = [f"experiment.{n}" for n in (*CONFIGS, "stage_configs", "agent_stage_configs", "report_stage_configs")]
+"""Modules whose classes become identities."""
+
+
+def held(model: type[BaseModel]) -> set[str]:
+    """Return what a model is made of: itself, its bases and the models in its fields, as `experiment.config.Grpo`."""
+    todo, found = [model], set[str]()
+    while todo:
+        one = todo.pop()
+        name = f"{one.__module__.removeprefix('lever_pipe.')}.{one.__name__}"
+        if name not in found:
+            found.add(name)
+            todo += [base for base in one.__mro__ if base.__module__.startswith("lever_pipe.experiment")]
+            todo += [each for field in one.model_fields.values() for each in _models_in(field.annotation)]
+    return found
+
+
+@cache
+def words_in(path: Path) -> set[str]:
+    return set(re.findall(r"\w+", path.read_text())) if path.is_file() else set()
+
+
+def is_model(of: Any) -> bool:
+    return isinstance(of, type) and issubclass(of, BaseModel)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    return [annotation] if is_model(annotation) else [of for part in get_args(annotation) for of in _models_in(part)]
+
+
+def test_each_class_of_the_configuration_is_code_of_the_stages_that_use_it_alone() -> None:
+    """What pydantic's models hold, against what syntax trees say of each class and stage."""
+    declaring = [vars(import_module(f"lever_pipe.{name}")) for name in DECLARED]
+    models = {name: of for names in declaring for name, of in names.items() if is_model(of)}
+    missed, needless, known = [], [], set[str]()
+    for stage, identity in IDENTITIES.items():
+        code = {name for name in provenance.modules_of(stage) if name.rpartition(".")[0] in DECLARED}
+        code = {name for name in code if name.rpartition(".")[2] in models}
+        modules = {place for name in provenance.modules_of(stage) for place in (name, name.rpartition(".")[0])}
+        paths = [provenance.PACKAGE / f"{name.replace('.', '/')}.py" for name in modules - set(DECLARED)]
+        named = models.keys() & {word for path in paths for word in words_in(path)}
+        parts = held(identity.config) | {part for name in named for part in held(models[name])}
+        missed += [(stage, name) for name in held(identity.config) - code if name.rpartition(".")[0] in DECLARED]
+        needless += [(stage, name) for name in code - parts]
+        known |= code
+    assert (missed, needless) == ([], [])
+    assert len(known) > 60

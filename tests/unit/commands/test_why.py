@@ -191,7 +191,7 @@ class TestCode:
     def test_members_are_those_of_the_plan(self) -> None:
         experiment = Experiment()
         for stage in ("sample_pools", "prepare_examples", "embed_examples", "answer_prompts", "prepare_tasks"):
-            config = plan.stage_config(experiment, stage, {"batch": "baseline"})
+            config = plan.stage_config(experiment, stage, {"batch": "baseline", "split": "eval"})
             found = explain.members_of(stage, config.model_dump(mode="json"))
             assert found == plan.members_of(config) != ()
         assert explain.members_of("no_such_stage", {}) == ()

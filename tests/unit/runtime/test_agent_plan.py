@@ -331,3 +331,21 @@ def test_a_rule_user_of_tasks_that_people_wrote_is_refused_at_the_start(source: 
         experiment(tasks={"source": source}, simulator={"kind": "rule"})
     experiment(tasks={"source": source}, simulator={"kind": "openai"})
     experiment(tasks={"source": "synthetic"}, simulator={"kind": "rule"})
+
+
+@pytest.mark.parametrize(
+    ("arms", "chosen"),
+    [
+        ([{"name": "baseline"}, {"name": "bundle"}, {"name": "a", "kl": 1}], "bundle"),
+        ([{"name": "baseline"}, {"name": "b"}, {"name": "a", "kl": 0.1}], "a"),
+        ([{"name": "baseline"}, {"name": "b"}, {"name": "a"}], "b"),
+        ([{"name": "baseline"}], "baseline"),
+    ],
+)
+def test_the_documents_arm_is_one_of_the_arms_where_none_is_named(arms: list[dict[str, Any]], chosen: str) -> None:
+    values = shipped()
+    values["intention"] = values["intention"] | {"arms": arms}
+    assert parse_experiment(values).intention.document_arm == chosen
+    values["intention"]["document_arm"] = "absent"
+    with pytest.raises(ConfigError, match="document_arm: must be one of"):
+        parse_experiment(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import logging
 import os
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lever_pipe.runtime import failures
 from lever_pipe.runtime.failures import SHOWN, STATES, TABLE, WIDTH, FailedJob, Invocation
 
 ADVICE = (
@@ -478,6 +480,18 @@ def test_the_table_for_machines_is_there_exactly_while_jobs_fail(run: Run) -> No
     assert after.heard.write_table() is None
     assert not table.exists()
     assert after.heard.write_table() is None
+
+
+def test_a_full_disk_costs_the_table_and_not_the_summary(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    log = run.write("log.txt", "DataError: a; found b\n")
+    run.starts(1, log=log)
+    run.fails(1, log=log)
+    monkeypatch.setattr(failures, "write_text", full)
+    assert run.heard.write_table() is None
+    assert "DataError: a; found b" in run.heard.summary_of_failures()
 
 
 def test_the_summary_fits_a_terminal_and_keeps_paths_whole(run: Run) -> None:

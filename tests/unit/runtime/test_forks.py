@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -200,3 +201,13 @@ def test_jobs_of_other_threads_have_a_server_of_their_own(log: Path) -> None:
         assert job.wait(SOON) == 0
     finally:
         servers.close()
+
+
+def test_a_server_whose_owner_is_gone_before_it_is_ready_ends_without_a_word() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-m", "lever_pipe.runtime.forks", str(theirs.fileno()), *MODULES]
+        given = {"pass_fds": [theirs.fileno()], "env": ENVIRONMENT, "stderr": subprocess.PIPE}
+        ours.close()
+        done = subprocess.run(command, **given, timeout=SOON * 3, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

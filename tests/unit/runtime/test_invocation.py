@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from snakemake.cli import get_argument_parser
 from snakemake.scheduling.job_scheduler import JobRateLimiter
 from snakemake.settings.types import MaxJobsPerTimespan
 
+from lever_pipe.base import atomic
+from lever_pipe.base.errors import MachineError
+from lever_pipe.runtime import invocation
 from lever_pipe.runtime.snakemake_adapter import leave_pace_to_cores
 
 REPOSITORY = Path(__file__).parents[3]
 SNAKEFILE = """
+from lever_pipe.base import atomic
+from lever_pipe.base.errors import MachineError
+from lever_pipe.runtime import invocation
 from lever_pipe.runtime.snakemake_adapter import leave_pace_to_cores
 
 rule all:
@@ -57,3 +67,44 @@ def test_a_rate_that_a_user_gives_is_kept() -> None:
         scheduler = SimpleNamespace(job_rate_limiter=JobRateLimiter(limit))
         leave_pace_to_cores(scheduler)
         assert (scheduler.job_rate_limiter is not None) == is_kept
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in a folder that a run left locked."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(invocation, "_held", [])
+    for path in (invocation.LOCKS / "0.input.lock", invocation.RUNNING):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    yield tmp_path
+    for handle in invocation._held:
+        handle.close()
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_the_lock_of_a_killed_run_is_removed_where_none_can_be_at_work(folder: Path, is_here: bool) -> None:
+    invocation.RUNNING.write_text(atomic.machine() if is_here else "another")
+    invocation.hold_folder()
+    assert any(invocation.LOCKS.iterdir()) != is_here
+    assert invocation.RUNNING.read_text() == atomic.machine()
+    invocation.hold_folder()  # the same run plans once more
+
+
+def test_a_second_run_in_a_folder_is_refused_in_a_sentence(folder: Path) -> None:
+    invocation.RUNNING.write_text(atomic.machine())
+    with invocation.RUNNING.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(MachineError, match="no other run is at work; found one"):
+            invocation.hold_folder()
+    assert any(invocation.LOCKS.iterdir())
+
+
+def test_an_input_of_a_time_to_come_gets_the_present_one(tmp_path: Path) -> None:
+    ahead, past = tmp_path / "ahead", tmp_path / "past"
+    for path, at in ((ahead, 2_051_222_400), (past, 1_000)):
+        path.touch()
+        os.utime(path, (at, at))
+    invocation._set_back_future_times([SimpleNamespace(input=[str(ahead), str(past)])])
+    assert ahead.stat().st_mtime <= time.time()
+    assert past.stat().st_mtime == 1_000

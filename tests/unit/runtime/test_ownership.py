@@ -180,6 +180,16 @@ def test_a_killed_owner_is_replaced_at_once(card: Path, monkeypatch: pytest.Monk
     assert rests == []
 
 
+def test_a_link_in_the_place_of_a_lock_is_removed_and_not_followed(card: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    lock_of(card).parent.mkdir(parents=True, exist_ok=True)
+    lock_of(card).symlink_to(victim)
+    with owned(card):
+        assert not lock_of(card).is_symlink()
+    assert victim.read_text() == "mine"
+
+
 def test_a_lock_of_another_version_is_free_if_nobody_holds_it(card: Path) -> None:
     lock_of(card).write_text("{")
     with owned(card):
