@@ -70,7 +70,7 @@ def build_report(
     voice = voices[config.language]
     frame = pages.Frame(_text(template), _text(blocks), _text(style), _text(script))
     written: dict[str, str] = {}
-    lead = _lead(config, material.evidence)
+    lead = _lead(config, material)
     for each in voices.values():
         drawn = pages.Exhibits(_drawings(figures, each.language, page.parent), _json(gallery), _json(dialogues))
         told: dict[str, Any] = {"title": _title(config), "lead": lead, "first": config.language}
@@ -92,12 +92,12 @@ def _title(config: BuildReportConfig) -> Cell:
     return Name(config.title) if config.title else say(f"title.{names[0] if len(names) == 1 else 'both'}")
 
 
-def _lead(config: BuildReportConfig, evidence: Evidence) -> Cell:
+def _lead(config: BuildReportConfig, material: Material) -> Cell:
     """Return the line that says what this run is, and what speaks against it."""
     kinds = {study.is_world for study in config.studies}
     kind = "mixed" if len(kinds) > 1 else "world" if True in kinds else "files"
     what = say(f"lead.{kind}", models=[study.model for study in config.studies])
-    found = tuple(doubts(evidence))
+    found = tuple(doubts(material.evidence, material.lineages))
     return Series((what, *found), "spaced") if found else what
 
 

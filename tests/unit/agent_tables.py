@@ -7,10 +7,11 @@ import io
 from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import agent_runs
 from agent_runs import Study
-from claim_files import REFERENCE_INTENTION
+from claim_files import DOCUMENTS, REFERENCE_INTENTION, judge, reward_runs
 
 from lever_pipe.report import sources
 from lever_pipe.report.agent.answer import answers
@@ -19,6 +20,8 @@ from lever_pipe.report.agent.tables import tables
 from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.cells import EvidenceLedger
+from lever_pipe.report.claims.evaluate import OurAgents, as_json
+from lever_pipe.report.claims.reward_runs import seeds_by_arm
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.pivot import TableSpec, read_specs
@@ -89,6 +92,18 @@ def evidence_of(folder: Path, study: Study, **changes: object) -> list[EvidenceR
     ]
 
 
-def tabulate(rows: list[EvidenceRow], study: Study, **changes: object) -> Tabulated:
+def findings_of(rows: list[EvidenceRow], study: Study) -> list[dict[str, Any]]:
+    """Return the judged claims of evidence, as `check_claims` writes them."""
+    evidence = Evidence(rows)
+    seeds = seeds_by_arm(evidence.subjects("executed_steps", study="intention"))
+    arms = (agent_runs.claim_arms(study), seeds, "baseline", "bundle")
+    sides = {name: OurAgents(reward_runs(evidence, name, "greedy"), *arms) for name in DOCUMENTS}
+    return [as_json(of) for of in judge({}, sides).values()]
+
+
+def tabulate(
+    rows: list[EvidenceRow], study: Study, findings: list[dict[str, Any]] | None = None, **changes: object
+) -> Tabulated:
     """Return the tables of evidence; `changes` replace values of what the report knows of the arms."""
-    return Tabulated(Material(Evidence(rows), agent_runs.shown_config(study, **changes), specs=specs()))
+    shown = agent_runs.shown_config(study, **changes)
+    return Tabulated(Material(Evidence(rows), shown, specs=specs(), findings=findings or ()))

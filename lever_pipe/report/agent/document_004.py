@@ -29,10 +29,11 @@ from lever_pipe.report.agent.runs import (
     sampled,
     separation,
     table_of,
+    tested,
     told,
     values_of,
 )
-from lever_pipe.report.cells import Cell, Name, Number, Series, derived, holm, level, minus, say
+from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, derived, holm, level, minus, say
 from lever_pipe.report.table import Table, TableLine, Whose, beside
 from lever_pipe.statistics.comparison import holm as holm_p
 from lever_pipe.statistics.curve_tests import f_test, flat_noise, paired_t
@@ -59,12 +60,13 @@ def _answer(view: AgentView) -> Table:
     lines: list[TableLine] = []
     for pair in view.pairs:
         left, right, gap = pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds")
-        lines.append(_line("doc004.best", pair, (left, right, _with_share(gap, left)), math.nan))
+        lines.append(_line("doc004.best", pair, (left, right, _with_share(gap, left), None)))
     rating: list[Cell] = [say(f"doc004.stars_{name}") for name in PAIR]
     lines.append(TableLine((say("doc004.rating"), say("word.published"), None, *rating, None), "published"))
     for pair in view.pairs:
         cells = pair.cells(_mean, REWARD_DIGITS, "mean over evaluations and seeds")
-        lines.append(_line("doc004.mean", pair, cells, pair.p(_mean) if pair.is_ours else _paired_p(pair)))
+        p = _judged_p(view, pair, "004-insignificant") if pair.is_ours else p_cell(_paired_p(pair))
+        lines.append(_line("doc004.mean", pair, (*cells, p)))
     arm = view.config.document_arm
     for mode in MODES:
         ends = [view.score(view.held_out(f"arm~{name}", mode)) for name in view.pair.values()]
@@ -75,11 +77,14 @@ def _answer(view: AgentView) -> Table:
     return table_of("004-answer", "doc004.answer", heads, lines, lead=_verdicts(view), notes=notes)
 
 
-def _line(name: str, pair: CurvePair, cells: Sequence[Cell], p: float | None = None) -> TableLine:
-    """Return a line of a pair of curves, with its p where one is given, be it NaN."""
-    tested = () if p is None else (p_cell(p),)
+def _line(name: str, pair: CurvePair, cells: Sequence[Cell]) -> TableLine:
     whose: Whose = "ours" if pair.is_ours else "published"
-    return TableLine((say(name), say(f"word.{whose}"), say(f"agent.{pair.mode}"), *cells, *tested), whose)
+    return TableLine((say(name), say(f"word.{whose}"), say(f"agent.{pair.mode}"), *cells), whose)
+
+
+def _judged_p(view: AgentView, pair: CurvePair, claim: str) -> PValue | None:
+    """Return the p value of the claim about what a line shows: claims are judged greedily."""
+    return view.p_of(claim) if pair.is_ours and pair.mode == "greedy" else None
 
 
 def _with_share(gap: Number | None, whole: Number | None) -> Cell:
@@ -98,10 +103,8 @@ def _verdicts(view: AgentView) -> Cell:
     for mode in MODES:
         row = view.compared(view.config.document_arm, mode)
         if row is not None and not math.isnan(row.p_holm):
-            gap = view.difference(view.config.document_arm, mode)
             judged = separation(row.p_holm, row.key) if row.runs > 1 else say("kl.not_shown")
-            shown = gap if gap is None or row.runs > 1 else gap.plain
-            parts.append(say("doc004.ours_judged", mode=say(f"agent.{mode}"), gap=shown, judged=judged))
+            parts.append(say("doc004.ours_judged", mode=say(f"agent.{mode}"), gap=view.gap_of(row), judged=judged))
     return Series(tuple(parts), "sentences") if parts else None
 
 
@@ -221,6 +224,10 @@ STEADINESS: Mapping[str, tuple[Measure, int]] = {
 }
 
 
+STEADINESS_CLAIMS = {"sd_of_changes": "004-more-stable", "drawdown": "004-drawdown"}
+"""Which claim tests it."""
+
+
 def _stability(view: AgentView) -> Table:
     lines = []
     for name, (measure, digits) in STEADINESS.items():
@@ -230,8 +237,8 @@ def _stability(view: AgentView) -> Table:
                 stated = [level(view.stated(run, "max_abs_change_pct"), 1) for run in RUNS]
                 both = zip(cells, stated, strict=True)
                 cells = [cell if said is None else say("doc004.printed", value=cell, said=said) for cell, said in both]
-            p = pair.p(measure) if pair.is_ours else _changes_p(pair) if name == "sd_of_changes" else math.nan
-            lines.append(_line(f"doc004.steady.{name}", pair, cells, p))
+            p = _judged_p(view, pair, STEADINESS_CLAIMS.get(name, ""))
+            lines.append(_line(f"doc004.steady.{name}", pair, (*cells, p)))
     heads = ("statistic", "source", "curve", *RUNS, "p")
     return table_of("004-stability", "doc004.stability", heads, lines, notes=("doc004.stability_note",))
 
@@ -273,33 +280,38 @@ def _window_p(window: Callable[[Values], list[float]]) -> Callable[[CurvePair], 
 EARLY, MIDDLE, LATE = _within(5, 15), _within(20, 35), _within(40, 45)
 
 
+def _middle_p(pair: CurvePair) -> float:
+    return _f_p(pair, MIDDLE)
+
+
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """A row of the assessment: what is compared, and how the published pair is tested."""
+    """A row of the assessment: what is compared, how the published pair is tested, and which claim tests ours."""
 
     name: str
     measure: Measure
     test: Callable[[CurvePair], float]
+    claim: str = ""
     digits: int = 3
 
 
 DIMENSIONS = (
-    Dimension("best", best_value, _best_gap_p),
-    Dimension("best_step", best_step, lambda _: math.nan, 0),
-    Dimension("stability", _sd_of_changes, _changes_p, 4),
-    Dimension("early", lambda curve: mean_of(EARLY(curve)), _window_p(EARLY)),
-    Dimension("middle", lambda curve: float(np.ptp(MIDDLE(curve) or math.nan)), lambda pair: _f_p(pair, MIDDLE)),
+    Dimension("best", best_value, _best_gap_p, "004-lower-best"),
+    Dimension("best_step", best_step, lambda _: math.nan, "004-five-steps", 0),
+    Dimension("stability", _sd_of_changes, _changes_p, "004-more-stable", 4),
+    Dimension("early", lambda curve: mean_of(EARLY(curve)), _window_p(EARLY), "004-early"),
+    Dimension("middle", lambda curve: float(np.ptp(MIDDLE(curve) or math.nan)), _middle_p, "004-middle-phase"),
     Dimension("late", lambda curve: mean_of(LATE(curve)), _window_p(LATE)),
 )
 
 
 def _assessment(view: AgentView) -> Table:
-    tested = [_tested(pair) for pair in view.pairs]
+    found = [_tested(view, pair) for pair in view.pairs]
     sources = {"share": "best_val_reward_diff_pct", "steps": "steps_to_best_diff"}
     stated = {name: told(view.stated("kl-nokl", metric)) for name, metric in sources.items()}
     lines = []
     for dimension in DIMENSIONS:
-        for verdicts, pair in zip(tested, view.pairs, strict=True):
+        for verdicts, pair in zip(found, view.pairs, strict=True):
             cells: Sequence[Cell] = pair.cells(dimension.measure, dimension.digits, dimension.name)[:2]
             if None in cells:
                 continue
@@ -311,14 +323,15 @@ def _assessment(view: AgentView) -> Table:
     return table_of("004-assessment", "doc004.assessment", heads, lines, notes=("doc004.assessment_note",))
 
 
-def _tested(pair: CurvePair) -> dict[str, Cell]:
-    """Return the verdict on every dimension of one pair of curves, adjusted for all of them (Holm)."""
-    found = {of.name: pair.p(of.measure) if pair.is_ours else of.test(pair) for of in DIMENSIONS}
+def _tested(view: AgentView, pair: CurvePair) -> dict[str, Cell]:
+    """Return the verdict on every dimension: of ours that of its claim, published ones adjusted for all (Holm)."""
+    if pair.is_ours:
+        return {of.name: tested(_judged_p(view, pair, of.claim)) for of in DIMENSIONS}
+    found = {of.name: of.test(pair) for of in DIMENSIONS}
     known = {name: p for name, p in found.items() if not math.isnan(p)}
     adjusted = dict(zip(known, holm_p(list(known.values())), strict=True))
     verdicts: dict[str, Cell] = {name: separation(float(p)) for name, p in adjusted.items()}
-    if not pair.is_ours:
-        (left,), (right,) = pair.values(best_step)
-        if abs(left - right) <= max(np.diff(list(pair.kl[0])), default=0):
-            verdicts["best_step"] = say("doc004.one_apart")
+    (left,), (right,) = pair.values(best_step)
+    if abs(left - right) <= max(np.diff(list(pair.kl[0])), default=0):
+        verdicts["best_step"] = say("doc004.one_apart")
     return verdicts

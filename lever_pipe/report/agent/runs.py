@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
-import numpy as np
-
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
-from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, Verdict, derived, gap, level, say
+from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, Verdict, derived, gap, level, numbers_in, say
+from lever_pipe.report.claims.evaluate import read_json
+from lever_pipe.report.claims.verdicts import Finding
 from lever_pipe.report.evidence import ALPHA, Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Table, TableLine
-from lever_pipe.statistics.curve_tests import paired_t
 
 STUDY = "intention"
 NO_KL, KL = "nokl", "kl"
@@ -54,11 +53,6 @@ class CurvePair:
         left, right = (derived(value, digits, of, how) for value, of in zip(means, rows, strict=True))
         difference = derived(means[1] - means[0], digits, [*rows[0], *rows[1]], f"{how}: KL minus no KL", sign=True)
         return left, right, difference
-
-    def p(self, measure: Measure) -> float:
-        """Return the p value of a measure over paired seeds; NaN of one seed."""
-        no_kl, kl = self.values(measure)
-        return paired_t(np.subtract(kl, no_kl))[1]
 
 
 @dataclass(frozen=True)
@@ -153,6 +147,21 @@ class AgentView:
         at = {"at": primary.checkpoint, "subset": primary.split, "mode": mode}
         rows = self.evidence.where(f"arm~{arm}", primary.metric, against=f"arm~{self.reference}", **at)
         return rows[0] if rows else None
+
+    @cached_property
+    def judged(self) -> dict[str, Finding]:
+        """Return what ours say of every claim."""
+        return {of.claim.id: of.ours for of in map(read_json, self.material.findings)}
+
+    def p_of(self, claim: str) -> PValue | None:
+        """Return the p value by which ours decide a claim; None without a test."""
+        found = numbers_in(self.judged[claim].numbers) if claim in self.judged else []
+        return next((number for number in found if isinstance(number, PValue)), None)
+
+    def gap_of(self, row: EvidenceRow) -> Number | None:
+        """Return a comparison at the primary endpoint as a cell, that of one seed without its interval."""
+        found = gap(row, self.digits, scale=self.scale)
+        return found if found is None or row.runs > 1 else found.plain
 
     def difference(self, arm: str, mode: str) -> Number | None:
         """Return that difference; without a tested one that over common seeds, which has no interval."""
@@ -312,12 +321,17 @@ def p_cell(p: float) -> PValue | None:
     return None if math.isnan(p) else PValue(p)
 
 
+def tested(p: PValue | None) -> Cell:
+    """Return whether a p value separates two runs, with it; nothing without a test."""
+    if p is None:
+        return None
+    verdict = Verdict("agent.apart", "yes") if p.value < ALPHA else Verdict("agent.together", "open")
+    return say("agent.judged", verdict=verdict, p=p)
+
+
 def separation(p: float, key: str = "") -> Cell:
     """Return whether an adjusted p separates two runs, with it; nothing without a test."""
-    if math.isnan(p):
-        return None
-    verdict = Verdict("agent.apart", "yes") if p < ALPHA else Verdict("agent.together", "open")
-    return say("agent.judged", verdict=verdict, p=PValue(p, key))
+    return tested(None if math.isnan(p) else PValue(p, key))
 
 
 def seeds_cell(seeds: Sequence[int]) -> Cell:

@@ -167,9 +167,9 @@ def listed(values: Mapping[Any, Quantity | Cell] | Sequence[tuple[Cell, Quantity
     )
 
 
-def p_value(test: str, p: float) -> Cell:
-    """Return a p value behind the name of its test, `claims.test.TEST`."""
-    return say(f"claims.test.{test}", p=PValue(p))
+def p_value(test: str, p: float, how: str = "") -> Cell:
+    """Return a p value behind the name of its test, `claims.test.TEST`; with `how` other tables print it, too."""
+    return say(f"claims.test.{test}", p=PValue(p, how=how))
 
 
 def t_p(differences: Sequence[float]) -> float:

@@ -128,7 +128,7 @@ def difference_is_insignificant(runs: RewardRuns) -> Parts:
     gaps = runs.seed_differences
     p, mean = t_p(gaps), runs.of(float(np.mean(gaps)), 3, "mean difference", sign=True)
     yield Part(Check(p - ALPHA), labelled(_minus(runs, KL, NO_KL), mean.cell))
-    yield Part(None, p_value("over_seeds", p))
+    yield Part(None, p_value("over_seeds", p, f"paired t over seeds: mean reward of {' '.join(runs.arms.values())}"))
 
 
 def rewards_are_close(runs: RewardRuns, *, margin: float) -> Parts:

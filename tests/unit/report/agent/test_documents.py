@@ -5,15 +5,14 @@ import math
 import numpy as np
 import pytest
 from agent_runs import ARMS, Study
-from agent_tables import SAY, VOICES, Tabulated, tabulate
+from agent_tables import SAY, VOICES, Tabulated, findings_of, tabulate
 from claim_files import KL, NO_KL, STEPS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.report.agent.advice import _verdict
 from lever_pipe.report.agent.document_004 import _remarks
 from lever_pipe.report.agent.runs import best_step, run_of, values_of
-from lever_pipe.report.cells import Number
+from lever_pipe.report.cells import PValue, numbers_in
 from lever_pipe.report.evidence import EvidenceRow
 
 OURS, PUBLISHED, SEEDS = "ours", "published", (0, 1, 2)
@@ -188,13 +187,13 @@ def test_changes_begin_at_the_second_evaluation(default: Tabulated) -> None:
 
 
 def test_stability(default: Tabulated) -> None:
-    def cells(statistic: str) -> tuple[str, str, str]:
+    def cells(statistic: str) -> tuple[str, str]:
         row = default.row("004-stability", Statistic=statistic, Source=PUBLISHED)
-        return row["no KL"], row["KL bundle"], row["p"]
+        return row["no KL"], row["KL bundle"]
 
-    assert cells("Largest change") == ("17.7 (printed: 14.1)", "17.5 (printed: 15.4)", "")
-    assert cells("Standard deviation of changes") == ("0.2027", "0.1947", "0.918")
-    assert cells("Largest drawdown") == ("0.390", "0.224", "")
+    assert cells("Largest change") == ("17.7 (printed: 14.1)", "17.5 (printed: 15.4)")
+    assert cells("Standard deviation of changes") == ("0.2027", "0.1947")
+    assert cells("Largest drawdown") == ("0.390", "0.224")
     row = default.row("004-stability", Statistic="Total variation", Source=OURS, Decoding="sampled")
     mean = np.mean([np.abs(np.diff(curve)).sum() for curve in curves(default, "bundle", "sampled")])
     assert float(row["KL bundle"]) == pytest.approx(mean, abs=5.01e-4)
@@ -216,23 +215,46 @@ def test_no_winner_without_a_test(default: Tabulated) -> None:
     assert published[3]["KL bundle"] == "1.818"  # (1.695 + 1.992 + 1.768) / 3
 
 
-@pytest.mark.parametrize(
-    ("gap", "p", "verdict"),
-    [(-0.1, 0.01, "holds"), (0.1, 0.01, "the reverse holds"), (-0.1, 0.06, "not told apart")],
-)
-def test_what_the_documents_advise_is_answered_by_sign_and_test(gap: float, p: float, verdict: str) -> None:
-    assert SAY(_verdict(Number(gap, 3), -1, p)) == verdict
-    assert SAY(_verdict(Number(gap, 3), -1, math.nan)) == "one seed, no test"
+def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> None:
+    """The best reward stands in both tables of advice and in the assessment: one verdict, one row of the evidence."""
+    found = tabulate(evidence, Study(), findings=findings_of(evidence, Study()))
+    cells = {
+        (name, i): [cell for cell in line.cells if any(isinstance(n, PValue) for n in numbers_in(cell))]
+        for name in ("003-advice", "004-advice", "004-assessment", "004-stability")
+        for i, line in enumerate(found.tables[name].lines)
+    }
+    refs: dict[str, set[str]] = {}
+    for (name, _), of in cells.items():
+        for number in (n for cell in of for n in numbers_in(cell) if isinstance(n, PValue)):
+            refs.setdefault(found.material.evidence.at(number.ref).how, set()).add(number.ref)
+            refs.setdefault(name, set()).add(number.ref)
+    (best,) = (keys for how, keys in refs.items() if "best_is_higher" in how)
+    assert len(best) == 1
+    assert all(best <= refs[name] for name in ("003-advice", "004-advice", "004-assessment"))
+    assert refs["004-stability"] <= refs["004-assessment"] | refs["004-advice"]
+    row = found.row("004-assessment", Dimension="Best", Source=OURS, Decoding="greedy")
+    assert row["By the test"].startswith("not separated (p ")
+    for name, said in (("003-advice", "Against: it may limit"), ("004-advice", "Leave it out for the highest")):
+        advice = found.row(name, **{"The document": said})
+        assert advice["Verdict"] == "not supported"
+        assert row["By the test"].partition("(")[2].strip("()") in advice["Ours"]
+
+
+def test_drift_is_judged_by_the_arm_of_kl_alone(evidence: list[EvidenceRow]) -> None:
+    found = tabulate(evidence, Study(), findings=findings_of(evidence, Study()))
+    row = found.row("003-advice", **{"The document": "For: the KL loss keeps"})
+    assert (row["Ours"], row["Verdict"]) == ("One seed tells nothing of others.", "not testable")  # kl_only has one
 
 
 def test_one_seed_has_no_verdict(evidence: list[EvidenceRow]) -> None:
     arms = tuple(arm.model_copy(update={"seeds": (0,)}) for arm in ARMS)
     kept = [row for row in evidence if not any(f"seed~{seed}" in f"{row.subject}{row.against}" for seed in (1, 2))]
     single = [row._replace(runs=1) if row.runs == 3 else row for row in kept]
-    found = tabulate(single, Study(arms=arms), arms=arms)
+    study = Study(arms=arms)
+    found = tabulate(single, study, arms=arms, findings=findings_of(single, study))
     assert {row["By the test"] for row in found.rows("004-assessment", Source=OURS)} == {""}
     verdicts = {row["Verdict"] for name in ("003-advice", "004-advice") for row in found.rows(name)}
-    assert verdicts == {"one seed, no test", "not judged", ""}
+    assert verdicts == {"not judged", "not testable", ""}
     told = found.told("004-answer").partition("Ours, ")[2].partition(" p: ")[0]
     assert told.count("not shown with one seed.") == 2
     assert not any(word in told for word in ("separated", "["))
