@@ -8,15 +8,30 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from forked_launch import start
+from torch import nn
 from trained_world import KilledError, command, files_of, interrupted, measured, read_run, train_here, training
 
 from lever_pipe.base import atomic, contents
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.agent_config import Schedule, Stop
 from lever_pipe.intention.agent import resume
-from lever_pipe.intention.agent.resume import BEST, EPISODES, OPTIMISER, PLACE, POLICY, identity_of
+from lever_pipe.intention.agent.processes import Processes
+from lever_pipe.intention.agent.resume import (
+    BEST,
+    EPISODES,
+    OPTIMISER,
+    PLACE,
+    POLICY,
+    Best,
+    RunProgress,
+    identity_of,
+    load_progress,
+    save_progress,
+)
 from lever_pipe.stages import train_agent as stage
 
 # The best policy is that of step 2 or 4; the last checkpoint before either interruption holds an earlier one.
@@ -211,6 +226,21 @@ def test_a_best_policy_is_written_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert about == {"step": 0}
     assert set(start) == set(best)
     assert all((start[name] == best[name]).all() for name in best)
+
+
+def test_a_best_policy_that_was_found_between_two_checkpoints_is_kept(tmp_path: Path) -> None:
+    """Step 0 is the best at the checkpoint of step 1, step 2 at that of step 3, from which the run goes on."""
+    policy = nn.Linear(2, 1)
+    optimiser, alone = AdamW(policy, learning_rate=0.1, weight_decay=0.0), Processes(torch.device("cpu"), "float32")
+    for step, best in ((1, 0), (3, 2)):
+        weights = {name: torch.full_like(tensor, float(best)) for name, tensor in policy.named_parameters()}
+        progress = RunProgress(step=step, best=Best(best, float(best), weights))
+        save_progress(tmp_path, progress, policy, optimiser, alone, identity="run")
+    found = load_progress(tmp_path, policy, optimiser, alone, identity="run")
+    assert found is not None
+    assert found.best is not None
+    assert (found.step, found.best.step, found.best.value) == (3, 2, 2.0)
+    assert all(bool((tensor == 2).all()) for tensor in found.best.weights.values())
 
 
 def test_a_file_system_without_links_gets_a_copy(

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
@@ -150,3 +151,26 @@ def test_fresh_weights_follow_their_stream_and_gpt2() -> None:
     assert float(one["layers.0.mlp_out.weight"].std()) == pytest.approx(0.01, rel=0.05)  # 0.02 / sqrt(2 x 2)
     assert not one["layers.1.attn_in.bias"].any()
     assert (one["ln_f.weight"] == 1).all()
+
+
+@torch.no_grad()
+def test_it_is_the_librarys_gpt2() -> None:
+    """With copied weights the stock class gives the logits; it is given the words' and the examples' embeddings."""
+    module, query, train = model(), vectors(5), vectors(N)
+    ids = torch.rand(5, N, generator=torch_generator(0, "ids")).argsort(dim=-1)[:, :4]
+    stock = GPT2LMHeadModel(GPT2Config(vocab_size=N + SPECIAL, n_embd=WIDTH, n_layer=2, n_head=4)).eval()
+    own = {"attn_in": "attn.c_attn", "attn_out": "attn.c_proj", "mlp_in": "mlp.c_fc", "mlp_out": "mlp.c_proj"}
+    weights = {}
+    for name, tensor in module.state_dict().items():
+        theirs = name.replace("layers.", "h.")
+        for ours, part in own.items():
+            theirs = theirs.replace(ours, part)
+        is_transposed = any(f"{part}.weight" in name for part in own)
+        weights[f"transformer.{theirs}"] = tensor.T.contiguous() if is_transposed else tensor
+    missing, unexpected = stock.load_state_dict(weights, strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], [])  # which is that of the words
+    words = torch.cat([torch.tensor([[N + 1, N + 2]] * 5), ids], dim=1)
+    seen = torch.cat([torch.zeros(5, 1, WIDTH), query[:, None], train[ids]], dim=1)
+    expected = stock(inputs_embeds=stock.transformer.wte(words) + seen).logits
+    assert float(expected.std()) > 1
+    torch.testing.assert_close(module(query, ids, train), expected, atol=1e-4, rtol=0)  # sums in another order
