@@ -47,6 +47,12 @@ BESIDE = ("ledger", "prompts")
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pydantic", "safetensors", "snakemake")
 
 
+COMPUTING = {"torch": (), "transformers": ("torch", "tokenizers"), "tokenizers": ()}
+"""Libraries whose version moves what a stage computes -> those that they compute with."""
+FOR_CALLERS = "base.seeding"
+"""Imports torch for callers that compute with it themselves; all others import it, too."""
+
+
 def canonical_json(value: Any) -> str:
     """Return JSON that is equal for equal values: sorted keys, no blanks, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -97,6 +103,19 @@ def engine_code(member: str, *others: str, root: Path = PACKAGE) -> str:
     names = {name: name.rpartition(".")[2] for name in closure_of(member, others, root=root)}
     kept = [name for name, last in names.items() if last in ANSWERING or (name.startswith(own) and last not in BESIDE)]
     return _fingerprint(dict.fromkeys(kept), root).fingerprint
+
+
+@cache
+def libraries_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) -> tuple[str, ...]:
+    """Return which libraries a stage computes with (`COMPUTING`): those that it or anything that it uses imports."""
+    imported = set[str]()
+    for name, declared in _used(f"{root.name}.stages.{stage}", [f"{root.name}.{m}" for m in members], root).items():
+        module = _module(name, root) or _parsed("")
+        if name.endswith(FOR_CALLERS):
+            continue
+        bindings = module.bindings if declared is None else [b for one in declared for b in _bindings_of(module, one)]
+        imported |= {target.partition(".")[0] for _, _, target, _ in bindings}
+    return tuple(sorted({each for name in imported & COMPUTING.keys() for each in (name, *COMPUTING[name])}))
 
 
 class _Code(NamedTuple):

@@ -94,6 +94,9 @@ class Experiment(Section):
     numerics: Mode = "same_everywhere"
     """Which instructions CPUs compute with: the same bits on every Intel CPU with AVX2, or the widest; execution, not
     identity, but answers and stored work of two paths never mix."""
+    rerun_on_library_versions: bool = True
+    """Whether another version of torch, transformers or tokenizers computes again what it computed, so that no table
+    mixes versions; false for results that need not be of one. Execution, not identity."""
     forked_jobs: bool = True
     """Whether jobs of this machine are forks of one process that has imported what they need; execution."""
     studies: Distinct[Literal["lever", "intention", "grid"]] = Field(("lever", "intention"), min_length=1)

@@ -20,7 +20,8 @@ from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import forks, ownership, snakemake_adapter, snapshot
 from lever_pipe.runtime.rerun import sparing
 from lever_pipe.runtime.rerun.artefacts import set_time, time_ns
-from lever_pipe.runtime.rerun.explain import members_of, record_code
+from lever_pipe.runtime.rerun.decision import members_of
+from lever_pipe.runtime.rerun.explain import record_code
 from lever_pipe.runtime.rerun.why_names import first
 from lever_pipe.runtime.snakemake_adapter import Workflow
 from lever_pipe.runtime.store import Store, opened

@@ -8,7 +8,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -198,6 +198,19 @@ class TestRecords:
         (forgotten.folder / EMBEDDINGS).touch()
         assert "missing provenance" not in forgotten.snakemake("--dry-run")
         assert forgotten.planned() == {}
+
+    def test_another_torch_plans_what_it_computed_unless_that_is_no_reason(self, smoke: Project) -> None:
+        cards = list((smoke.folder / RESULTS).rglob("*run.json"))
+        with ExitStack() as files:
+            for card in cards:
+                content = json.loads(files.enter_context(kept(card)))
+                content["versions"]["torch"] = "2.0.0"
+                card.write_text(json.dumps(content))
+            planned = smoke.planned()
+            assert planned.keys() >= {"initialise_selector", "train_rce_epoch", "answer_prompts", "train_agent"}
+            assert not planned.keys() & {"generate_world", "prepare_examples", "prepare_tasks"}
+            assert smoke.planned("--config", "rerun_on_library_versions=false") == {}
+        assert smoke.planned() == {}
 
     def test_files_without_their_card_are_not_trusted(self, smoke: Project) -> None:
         """As after a kill between them; Snakemake itself misses no file that nobody reads."""

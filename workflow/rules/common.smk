@@ -383,6 +383,7 @@ def regard_what_is_made():
             hold_folder,
             whole="all",
         )
+    decision.regard_versions(EXPERIMENT.rerun_on_library_versions)
     decision.before_plan(workflow, Path(RESULTS))
     duplicates.leave_if_made(workflow, EXPERIMENT)
 

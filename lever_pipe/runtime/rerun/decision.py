@@ -27,15 +27,17 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.base import contents, storage
+from lever_pipe.base import contents, provenance, storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import CheckpointError, LeverPipeError
 from lever_pipe.experiment.run_card import Files, files_of, flat
-from lever_pipe.runtime import snapshot
+from lever_pipe.experiment.stage_configs import IDENTITIES
+from lever_pipe.runtime import plan, snapshot
 from lever_pipe.runtime.rerun.artefacts import (
     CARD,
     Artefact,
@@ -77,7 +79,14 @@ def judge(artefact: Artefact, digests: Digests) -> Artefact:
 
 
 def judge_call(
-    card: Path, files: Files, *, stage: str, config: Mapping[str, Any], code: str, digests: Digests
+    card: Path,
+    files: Files,
+    *,
+    stage: str,
+    config: Mapping[str, Any],
+    code: str,
+    digests: Digests,
+    versions: Mapping[str, str] = {},
 ) -> Artefact:
     """Return what an artefact is worth to a call: of another one, no file needs to be read.
 
@@ -88,16 +97,55 @@ def judge_call(
         config: the stage's config as JSON.
         code: fingerprint of the stage's code.
         digests: contents of files.
+        versions: of the libraries that the stage computes with here.
     """
     artefact, given = read_artefact(card), flat({n: of for n, of in files.items() if n != CARD})
     made = artefact.made
     if made is None:
         return artefact
     same = {"stage": made.stage == stage, "configuration": made.config == config, "code": made.code == code}
+    same["library versions"] = not other_versions(made.versions, versions)
     same["set of files"] = given.keys() == made.inputs.keys() | made.outputs.keys()
     if not all(same.values()):
         return artefact._replace(other=tuple(name for name, is_same in same.items() if not is_same))
     return judge(artefact._replace(paths=given), digests)
+
+
+def other_versions(then: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the libraries that have another version now; one built for another machine is the same."""
+    both = {name: (then[name], now[name]) for name in now if name in then}
+    return {name: (was, present) for name, (was, present) in both.items() if _public(was) != _public(present)}
+
+
+def _public(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def regard_versions(is_regarded: bool) -> None:
+    """Let another version of a library be a reason to compute again in this process, or none."""
+    _regarded["versions"] = is_regarded
+
+
+_regarded = {"versions": True}
+
+
+def versions_for(stage: str, config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the versions here of what a stage computes with; none where they are no reason to compute again."""
+    here = _installed() if _regarded["versions"] else {}
+    return {name: here[name] for name in provenance.libraries_of(stage, members_of(stage, config)) if name in here}
+
+
+@cache
+def _installed() -> dict[str, str]:
+    return provenance.installed_versions()
+
+
+def members_of(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the modules that a stage's config selects by name; none for a stage of another version."""
+    known = IDENTITIES.get(stage)
+    with suppress(ValueError):
+        return plan.members_of(known.config.model_validate(config)) if known else ()
+    return ()
 
 
 def is_made(card: Path, files: Files, **call: Any) -> bool:
@@ -116,6 +164,7 @@ def call_of(job: Job) -> dict[str, Any]:
     """Return what a planned job calls its stage with."""
     spec, files = json.loads(str(job.params.spec)), files_of(job.input) | files_of(job.output)
     identity = {"stage": job.rule.name, "config": spec["config"], "code": spec["code"]}
+    identity["versions"] = versions_for(job.rule.name, spec["config"])
     return {"card": Path(job.output[CARD]), "files": files, **identity}
 
 
@@ -138,7 +187,8 @@ def why_again(job: Job, by_identity: bool) -> str:
     call, digests = call_of(job), contents.remembered()
     found = judge_call(**call, digests=digests)
     if found.made is not None and found.other and not by_identity:
-        found = judge_call(**call | {"config": found.made.config, "code": found.made.code}, digests=digests)
+        as_then = {"config": found.made.config, "code": found.made.code, "versions": {}}
+        found = judge_call(**call | as_then, digests=digests)
     return found.reason
 
 

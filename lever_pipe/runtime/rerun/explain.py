@@ -19,10 +19,8 @@ from lever_pipe.base.contents import Digests, is_card
 from lever_pipe.base.errors import CheckpointError, RecordError
 from lever_pipe.base.records import Row, RunCard
 from lever_pipe.experiment.run_card import TENSOR_DIGITS
-from lever_pipe.experiment.stage_configs import IDENTITIES
-from lever_pipe.runtime import plan
 from lever_pipe.runtime.rerun.artefacts import Artefact, Maker, Makers, absolute, makers_of, read_artefact
-from lever_pipe.runtime.rerun.decision import judge
+from lever_pipe.runtime.rerun.decision import judge, members_of, other_versions, versions_for
 from lever_pipe.runtime.rerun.why_names import first, flat, label
 from lever_pipe.runtime.snakemake_adapter import PlannedCall, PlannedJob
 
@@ -38,6 +36,7 @@ SHORT = {
     "unreadable_card": "unreadable run card",
     "damaged_output": "damaged output",
     "inputs_changed": "other input files",
+    "versions": "library versions",
     "unknown": "configuration or code",
 }
 """Kind of a cause -> what it is called in a few words; of an input its name, of a setting its key."""
@@ -147,14 +146,6 @@ def walk(explained: Sequence[Explained], targets: Sequence[int]) -> list[tuple[i
     return sorted(distance.items(), key=lambda item: (item[1], item[0]))
 
 
-def members_of(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the modules that a stage's config selects by name; none for a stage of another version."""
-    known = IDENTITIES.get(stage)
-    with suppress(ValueError):
-        return plan.members_of(known.config.model_validate(config)) if known else ()
-    return ()
-
-
 def _causes(job: PlannedJob, call: PlannedCall | None, artefact: Artefact | None, known: _Known) -> Iterator[Cause]:
     """Yield a job's own causes, nearest to the user first."""
     texts = {
@@ -183,6 +174,9 @@ def _causes(job: PlannedJob, call: PlannedCall | None, artefact: Artefact | None
     yield from _config_causes(artefact.made.config, call.config)
     if artefact.made.code != call.code:
         yield _code_cause(artefact.made, call, known.results)
+    if versions := other_versions(artefact.made.versions, versions_for(job.rule, call.config)):
+        told = ", ".join(f"{name} {was} then, {now} now" for name, (was, now) in versions.items())
+        yield Cause("versions", f"the library versions differ: {told}", versions)
     yield from _input_causes(call.inputs, artefact, artefact.made, known)
 
 

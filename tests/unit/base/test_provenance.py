@@ -450,3 +450,35 @@ def test_each_class_of_the_configuration_is_code_of_the_stages_that_use_it_alone
         known |= code
     assert (missed, needless) == ([], [])
     assert len(known) > 60
+
+
+@pytest.mark.parametrize(
+    ("changed", "libraries"),
+    [
+        ({}, ()),
+        ({"deep": "import torch.nn\ndef one(x):\n    return x\n"}, ("torch",)),
+        ({"late": "def late(x):\n    from tokenizers import Tokenizer\n    return x\n"}, ("tokenizers",)),
+        ({"deep": "from transformers import AutoModel\n"}, ("tokenizers", "torch", "transformers")),
+        ({"hints": "import torch\n", "unrelated": "import torch\n"}, ()),
+        ({"deep": "import torchvision\n"}, ()),
+    ],
+    ids=["none", "two imports away", "in a function", "with its own", "not imported", "another of that beginning"],
+)
+def test_a_stage_computes_with_the_libraries_that_its_code_imports(
+    tmp_path: Path, changed: dict[str, str], libraries: tuple[str, ...]
+) -> None:
+    provenance.libraries_of.cache_clear()
+    assert provenance.libraries_of("train", root=package(tmp_path, **changed)) == libraries
+
+
+def test_who_draws_from_torchs_own_streams_computes_with_torch() -> None:
+    """`libraries_of` passes over the module that has them, which nearly every stage imports."""
+    drawing = set[str]()
+    for stage in IDENTITIES:
+        places = {place for name in provenance.modules_of(stage) for place in (name, name.rpartition(".")[0])}
+        paths = [provenance.PACKAGE / f"{name.replace('.', '/')}.py" for name in places - {provenance.FOR_CALLERS}]
+        if {"torch_generator", "ambient_stream"} & {word for path in paths for word in words_in(path)}:
+            drawing.add(stage)
+            assert "torch" in provenance.libraries_of(stage), stage
+    assert {"train_rce_epoch", "initialise_selector"} <= drawing
+    assert not {"generate_world", "sample_pools", "score_answers", "build_report"} & drawing

@@ -11,12 +11,13 @@ from typing import Any
 import card_tree as tree
 import pytest
 
-from lever_pipe.base import contents, provenance
+from lever_pipe.base import contents, provenance, storage
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
+from lever_pipe.base.records import RunCard
 from lever_pipe.commands import why_tool
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import plan
-from lever_pipe.runtime.rerun import explain, why_names
+from lever_pipe.runtime.rerun import decision, explain, why_names
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
 from lever_pipe.runtime.rerun.decision import judge
 from lever_pipe.runtime.rerun.explain import Cause
@@ -188,13 +189,21 @@ class TestCode:
         assert (found.details["added"], found.details["removed"]) == (("losses.grpo",), ("gone",))
         assert "losses.kl changed" in found.text
 
+    def test_another_version_of_a_library_is_named(self) -> None:
+        card = Path(f"{GRPO}1/run.json")
+        storage.write_row(card, storage.read_row(card, RunCard).model_copy(update={"versions": {"torch": "0.1"}}))
+        (found,) = explained(grpo())
+        assert [cause.kind for cause in found.causes] == ["versions"]
+        assert found.in_short == "library versions"
+        assert "the library versions differ: torch 0.1 then, " in found.causes[0].text
+
     def test_members_are_those_of_the_plan(self) -> None:
         experiment = Experiment()
         for stage in ("sample_pools", "prepare_examples", "embed_examples", "answer_prompts", "prepare_tasks"):
             config = plan.stage_config(experiment, stage, {"batch": "baseline", "split": "eval"})
-            found = explain.members_of(stage, config.model_dump(mode="json"))
+            found = decision.members_of(stage, config.model_dump(mode="json"))
             assert found == plan.members_of(config) != ()
-        assert explain.members_of("no_such_stage", {}) == ()
+        assert decision.members_of("no_such_stage", {}) == ()
 
 
 class TestConsequences:

@@ -15,9 +15,11 @@ import pytest
 from lever_pipe.base import storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.provenance import canonical_json
+from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import InputsAlone, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, Outputs
+from lever_pipe.runtime.rerun import decision
 from lever_pipe.runtime.rerun.artefacts import Artefact, read_artefact
 from lever_pipe.runtime.rerun.decision import accept, is_made, judge, why_again
 
@@ -53,6 +55,26 @@ class TestMade:
         assert self.is_made(files)
         for change in ({"stage": "t"}, {"config": {"x": 1}}, {"code": "d"}):
             assert not self.is_made(files, **change), change
+
+    @pytest.mark.parametrize(
+        ("here", "is_same"), [("2.13.0", True), ("2.13.0+cu128", True), ("2.12.1", False), (None, True)]
+    )
+    def test_another_version_of_a_library_that_computed_is_another_artefact(
+        self, files: Files, here: str | None, is_same: bool
+    ) -> None:
+        """Of a library that the card does not name, or that is not asked for, nothing is known."""
+        card = Path(str(files["card"]))
+        made = storage.read_row(card, RunCard)
+        storage.write_row(card, made.model_copy(update={"versions": {"torch": "2.13.0+cpu"}}))
+        versions = {"tokenizers": "9"} | ({} if here is None else {"torch": here})
+        assert self.is_made(files, versions=versions) == is_same
+
+    def test_versions_may_be_no_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(decision, "_regarded", {"versions": True})
+        assert decision.versions_for("measure_rewards", {}).keys() == {"torch"}
+        assert decision.versions_for("measure_pools", {}) == {}
+        decision.regard_versions(False)
+        assert decision.versions_for("measure_rewards", {}) == {}
 
     @pytest.mark.parametrize("missing", ["groups", "shard1", "tables/a", "cell1", "card"])
     def test_a_missing_file_is_made_again(self, tmp_path: Path, files: Files, missing: str) -> None:
