@@ -158,6 +158,9 @@ def test_it_is_the_librarys_gpt2() -> None:
     """With copied weights the stock class gives the logits; it is given the words' and the examples' embeddings."""
     module, query, train = model(), vectors(5), vectors(N)
     ids = torch.rand(5, N, generator=torch_generator(0, "ids")).argsort(dim=-1)[:, :4]
+    noise = torch_generator(1, "noise")
+    for parameter in module.parameters():  # norms and biases too
+        parameter.add_(0.3 * torch.randn(parameter.shape, generator=noise))
     stock = GPT2LMHeadModel(GPT2Config(vocab_size=N + SPECIAL, n_embd=WIDTH, n_layer=2, n_head=4)).eval()
     own = {"attn_in": "attn.c_attn", "attn_out": "attn.c_proj", "mlp_in": "mlp.c_fc", "mlp_out": "mlp.c_proj"}
     weights = {}
