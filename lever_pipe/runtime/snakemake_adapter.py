@@ -379,7 +379,8 @@ def read_configuration_strictly(workflow: Workflow = None) -> None:
             is_of_words = former(settings.config_args) == settings.config
         settings.config = _read_words(settings.config_args) if is_of_words else settings.config
         settings.overwrite_config = type(settings)(settings.config, settings.configfiles).overwrite_config
-        workflow.globals["config"] = copy.deepcopy(settings.overwrite_config)
+        if not workflow.modifier.skip_configfile:  # of a module, `config` is what its user gives
+            workflow.globals["config"] = copy.deepcopy(settings.overwrite_config)
 
 
 def keep_files_from_jobs(workflow: Workflow) -> None:

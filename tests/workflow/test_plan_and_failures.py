@@ -6,10 +6,14 @@ import csv
 import json
 import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from snakemake.utils import update_config
 
 from lever_pipe.runtime.sizing import WORLD_CPU
 
@@ -208,3 +212,42 @@ def test_a_served_agent_and_a_given_start_are_planned_with_the_files_that_decide
     assert [stage for stage, of in words.items() if "cassette=tape.jsonl" in of] == ["evaluate_served"]
     counts = dict(JOB_COUNT.findall(said))
     assert (counts["evaluate_served"], counts["collect_agents"], counts["collect_lineage"]) == ("1", "1", "1")
+
+
+MODULE = """
+configfile: "mine.yaml"
+
+module lever:
+    snakefile: "{folder}/Snakefile"
+    config: config
+
+use rule * from lever
+"""
+
+
+def test_as_a_module_of_another_folder_it_has_the_users_configuration(project: Project, tmp_path: Path) -> None:
+    values = yaml.safe_load((project.folder / "config.yaml").read_text())
+    update_config(values, yaml.safe_load((project.folder / "config/smoke.yaml").read_text()))
+    values["results"] = "mine"
+    for key in ("encoder", "lvlm"):
+        values[key]["model"] = str(project.folder / values[key]["model"])
+    (other := tmp_path / "other").mkdir()
+    (other / "mine.yaml").write_text(yaml.safe_dump(values))
+    (other / "Snakefile").write_text(MODULE.format(folder=project.folder))
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--dry-run",
+        "--cores",
+        "1",
+        "--quiet",
+        "host",
+        "--",
+        "mine/report.html",
+    ]
+    done = subprocess.run(command, cwd=other, env=project.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    planned = dict(JOB_COUNT.findall((done.stdout + done.stderr).split("\n\n")[0]))
+    own = project.planned("--", "results/smoke/report.html")
+    assert {rule: int(n) for rule, n in planned.items() if rule not in ("total", "all")} == own

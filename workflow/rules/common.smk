@@ -48,6 +48,15 @@ CORNER = f"{OF_POOLS}{{asked}}"
 LVLM = {"lvlm": lambda wildcards: grid_plan.at(EXPERIMENT, wildcards).lvlm.model}
 
 
+# This workflow's own folder, which is another one than the working directory where it is somebody's `module`.
+OWN = Path(str(workflow.current_basedir)).parents[1]
+
+
+def shipped(path):
+    """Return the path of what lies with this workflow."""
+    return path if OWN == Path.cwd() else str(OWN / path)
+
+
 def in_documents(pattern):
     """Return a path of the corner that holds the documents' study."""
     for name, value in grid_plan.DOCUMENTS.items():
@@ -66,7 +75,7 @@ def asking(wildcards):
 
 
 TABLES = f"{LEVER}/tables"
-REFERENCE = "resources/reference/lever-plus-published.csv"
+REFERENCE = shipped("resources/reference/lever-plus-published.csv")
 REPORT = f"{RESULTS}/report.md"
 PAGE = f"{RESULTS}/report.html"
 APPENDIX = f"{RESULTS}/report"

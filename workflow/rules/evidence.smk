@@ -53,7 +53,9 @@ use rule stage as collect_evidence with:
 
 
 MESSAGES = {
-    name: sorted(map(str, Path(f"resources/messages/{language}").glob("*.yaml")))
+    name: sorted(
+        map(str, Path(shipped(f"resources/messages/{language}")).glob("*.yaml"))
+    )
     for name, language in (("english", "en"), ("chinese", "zh"))
 }
 REPORT_FIGURES = f"{RESULTS}/figures"
@@ -74,17 +76,17 @@ use rule stage as plot_figures with:
         "Draw every figure"
 
 
-TEMPLATES = "lever_pipe/report/templates"
+TEMPLATES = shipped("lever_pipe/report/templates")
 
 
 use rule stage as build_report with:
     input:
         **MESSAGES,
         evidence=EVIDENCE,
-        reference_lineage="resources/reference/lineage.yaml",
+        reference_lineage=shipped("resources/reference/lineage.yaml"),
         lineage=of_lever("lineage.csv"),
         claims=[f"{TABLES}/claims.json"],
-        declared=sorted(map(str, Path("resources/tables").glob("*.yaml"))),
+        declared=sorted(map(str, Path(shipped("resources/tables")).glob("*.yaml"))),
         gallery=of_lever("gallery.json"),
         dialogues=of_agents("dialogues.json"),
         figures=REPORT_FIGURES,

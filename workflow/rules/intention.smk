@@ -21,7 +21,7 @@ START = (
 )
 CASSETTE = agent_plan.cassette_of(INTENTION)
 IS_NATIVE = INTENTION.engine == "native"
-INTENTION_REFERENCE = "resources/reference/userrl-published.csv"
+INTENTION_REFERENCE = shipped("resources/reference/userrl-published.csv")
 AS_AGENT = ["--agent", agent_plan.execution_of(INTENTION)]
 # The content of a model folder is part of `spec`, and an unfinished checkpoint is nobody's input.
 STATE = {"state": f"{RUN}/state"}

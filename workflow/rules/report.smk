@@ -44,10 +44,13 @@ use rule stage as collect_results with:
 
 use rule stage as check_claims with:
     input:
-        claims="resources/claims.yaml",
-        messages=[f"resources/messages/en/{area}.yaml" for area in ("claims", "guard")],
+        claims=shipped("resources/claims.yaml"),
+        messages=[
+            shipped(f"resources/messages/en/{area}.yaml")
+            for area in ("claims", "guard")
+        ],
         evidence=f"{RESULTS}/evidence.csv",
-        reference_lineage="resources/reference/lineage.yaml",
+        reference_lineage=shipped("resources/reference/lineage.yaml"),
         lineage=of_study("lever", f"{TABLES}/lineage.csv"),
     output:
         judged=f"{TABLES}/claims.csv",
