@@ -19,7 +19,7 @@ from lever_pipe.runtime.forks import ForkedJob, Forks, Servers
 HERE = str(Path(__file__).parents[1])
 ENVIRONMENT = os.environ | {"PYTHONPATH": HERE, "OMP_NUM_THREADS": "1"}
 MODULES = ["forked_calls"]
-SOON = 60.0
+SOON = 600.0  # seconds; for who hangs: without bytecode a busy machine imports for minutes
 
 Start = Callable[..., ForkedJob]
 
@@ -159,7 +159,7 @@ import os, signal, sys, time
 from lever_pipe.runtime.forks import Forks
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts in the background ignore it
 forks = Forks(["forked_calls"], os.environ)
-forks.until_ready(20)
+forks.until_ready(600)
 job = forks.start([{word!r}, "60"], log={log!r}, environment=os.environ)
 print(forks._server.pid, job.pid, flush=True)
 time.sleep(60)
