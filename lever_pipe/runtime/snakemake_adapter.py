@@ -290,7 +290,8 @@ def amend_plans(
             for job in standing(dag):
                 _take_out(dag, job)
             dag.foreseen = foresee(dag) if dag.workflow.dryrun else {}
-            if dag.workflow.execution_settings.lock and not dag.workflow.dryrun and not dag.workflow.touch:
+            settings = dag.workflow.execution_settings  # none for a summary and its like
+            if settings and settings.lock and not dag.workflow.dryrun and not dag.workflow.touch:
                 before_lock()
 
         return update_needrun

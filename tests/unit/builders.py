@@ -112,7 +112,9 @@ def random_pools(n_queries: int, n_train: int, *, size: int = POOL, seed: int = 
     return pools
 
 
-def rl_groups(n_queries: int, n_train: int, *, n_selections: int = 6, seed: int = 0) -> list[RlGroup]:
+def rl_groups(
+    n_queries: int, n_train: int, *, n_selections: int = 6, seed: int = 0, is_consistent: bool = False
+) -> list[RlGroup]:
     """Return groups of random two-shot selections; every fourth group has one accuracy only."""
     rng = np.random.default_rng(seed)
     groups = []
@@ -120,8 +122,9 @@ def rl_groups(n_queries: int, n_train: int, *, n_selections: int = 6, seed: int 
         levels = [0.0] if of.query_id % 4 == 3 else [0.0, 0.6, 1.0]
         rows, accuracies = [], dict[tuple[int, ...], float]()
         for rank in range(n_selections):
-            pointer = tuple(rng.permutation(len(of.candidates))[:2].tolist())
-            rows.append(trajectory(of, pointer, accuracies.setdefault(pointer, levels[rank % len(levels)])))
+            pointer, level = rng.permutation(len(of.candidates))[:2].tolist(), levels[rank % len(levels)]
+            first = accuracies.setdefault(tuple(pointer), level)
+            rows.append(trajectory(of, pointer, first if is_consistent else level))
         groups.append(make_group(example(of.query_id), of, rows))
     return groups
 

@@ -206,10 +206,14 @@ class TestRecords:
                 content = json.loads(files.enter_context(kept(card)))
                 content["versions"]["torch"] = "2.0.0"
                 card.write_text(json.dumps(content))
-            planned = smoke.planned()
-            assert planned.keys() >= {"initialise_selector", "train_rce_epoch", "answer_prompts", "train_agent"}
+            planned, computing = (
+                smoke.planned(),
+                {"initialise_selector", "train_rce_epoch", "answer_prompts", "train_agent"},
+            )
+            assert planned.keys() >= computing
             assert not planned.keys() & {"generate_world", "prepare_examples", "prepare_tasks"}
-            assert smoke.planned("--config", "rerun_on_library_versions=false") == {}
+            # What collects from cards has read others.
+            assert not smoke.planned("--config", "rerun_on_library_versions=false").keys() & computing
         assert smoke.planned() == {}
 
     def test_files_without_their_card_are_not_trusted(self, smoke: Project) -> None:

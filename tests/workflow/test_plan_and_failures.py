@@ -168,7 +168,7 @@ def test_a_plan_tells_jobs_reasons_and_hours_and_writes_nothing(project: Project
     assert project.tool("plan", *SMOKE, "--quiet", "--", WORLD).startswith("Nothing to be done")
     with project.edited("config/smoke.yaml", "n_train: 600", "n_train: 500"):
         (world,) = planned(project, "--", WORLD)["rules"]
-    (record,) = (project.folder / "results/smoke/world/benchmark.jsonl").read_text().splitlines()
+    (record,) = (project.folder / "results/smoke/world/train.benchmark.jsonl").read_text().splitlines()
     assert world["why"] == {"changed: world.n_train": 1}
     assert (world["seconds"], world["records"]) == (json.loads(record)["s"], 1)
     assert world["hours"]["cpu"] == pytest.approx(json.loads(record)["s"] / 3600)

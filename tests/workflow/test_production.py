@@ -50,7 +50,7 @@ def dry_run(project: Project) -> subprocess.CompletedProcess[str]:
 def test_missing_raw_files_are_named(project: Project) -> None:
     done = dry_run(project)
     assert done.returncode != 0
-    for name in RAW:
+    for name in RAW[:2]:  # of the first split that is asked for
         assert f"data/okvqa/{name}" in done.stdout
 
 

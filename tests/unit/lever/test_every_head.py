@@ -23,7 +23,8 @@ from lever_pipe.experiment.config import OPTIONS, STOPPING, TRAIN_IDS, OnPolicy,
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 from lever_pipe.lever.selector.decoding import draw, greedy, gumbel
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.choice import choose, kl_to_base
+from lever_pipe.lever.training.choice import choose
+from lever_pipe.lever.training.distance import kl_to_base
 from lever_pipe.lever.training.distil import distil_step
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.training.groups import Groups

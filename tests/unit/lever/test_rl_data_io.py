@@ -265,7 +265,7 @@ def test_import_of_an_export_gives_the_groups_back(tmp_path: Path, groups: list[
 
 
 def test_export_reads_the_rows_of_the_workflow(tmp_path: Path) -> None:
-    groups = rl_groups(12, 40)
+    groups = rl_groups(12, 40, is_consistent=True)
     storage.write_rows(tmp_path / "rl_data.jsonl", groups)
     export_original(tmp_path / "rl_data.jsonl", tmp_path / "original.json")
     assert import_original(tmp_path / "original.json")[0] == groups  # in their order, "10" after "9"

@@ -47,7 +47,14 @@ def test_the_resolved_configuration_comes_back_as_the_same_experiment(tmp_path: 
     frozen(tmp_path, before.model_dump(mode="json"))
     after = parse_experiment(snapshot.thaw_config(snakefile=ROOT / "Snakefile"))
     assert after == before
-    wildcards = {"preset": before.arms[0].preset, "seed": "0", "epoch": "1", "base": "5", "beta": "0.15"}
+    wildcards = {
+        "preset": before.arms[0].preset,
+        "seed": "0",
+        "epoch": "1",
+        "base": "5",
+        "beta": "0.15",
+        "split": "train",
+    }
     wildcards |= {"arm": before.intention.arms[0].name}
     for stage in ("train_grpo_epoch", "sample_pools", "train_agent"):
         assert plan.spec_of(after, stage, wildcards) == plan.spec_of(before, stage, wildcards)

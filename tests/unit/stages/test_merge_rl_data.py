@@ -76,7 +76,9 @@ def test_a_balanced_merge_says_what_it_kept(tmp_path: Path) -> None:
 
 
 def test_imported_queries_are_balanced_too(tmp_path: Path) -> None:
-    groups = rl_groups(8, 30)  # levels 0, 0.6, 1 in turns: four of six are positive, of every fourth group none
+    groups = rl_groups(
+        8, 30, is_consistent=True
+    )  # levels 0, 0.6, 1 in turns: four of six are positive, of every fourth group none
     write_original(tmp_path / "original.json", groups)
     storage.write_rows(tmp_path / "examples", [example(i) for i in range(30)])
     config = ImportRlDataConfig(

@@ -78,14 +78,13 @@ def test_examples_equal_the_files(tmp_path: Path) -> None:
     from lever_pipe.world.data.files import write_raw_files
 
     options = WorldData(n_train=64, n_eval=10)
-    names = [f"{split}_{kind}" for split in ("train", "eval") for kind in ("questions", "annotations", "images")]
-    paths: dict[str, Path] = {name: tmp_path / name for name in names}
-    write_raw_files(**paths, options=options)
+    paths: dict[str, Path] = {name: tmp_path / name for name in ("questions", "annotations", "images")}
+    write_raw_files(options, "train", **paths)
     examples = draw_examples(options, "train")
     assert [row.example_id for row in examples.rows] == list(range(64))
     assert [row.question_id for row in examples.rows] == sorted(row.question_id for row in examples.rows)
     for row in examples.rows:
-        assert row.image_digest == digest(paths["train_images"] / row.image)
+        assert row.image_digest == digest(paths["images"] / row.image)
         assert row.answers.count(row.answer) == max(row.answers.count(a) for a in row.answers)
 
 
