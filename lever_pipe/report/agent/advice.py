@@ -117,6 +117,9 @@ def _of_arms(view: AgentView, factor: str) -> Cell:
         if factor == KL_SCHEDULE:
             is_fit = changed - {"kl"} == {factor} and arm.kl_schedule.kind in ("constant", "rising")
         gaps = [(mode, view.difference(arm.name, mode)) for mode in MODES] if is_fit else []
-        parts = [say("advice.gap", where=say(f"agent.{mode}"), gap=gap) for mode, gap in gaps if gap is not None]
+        shown = [
+            (mode, gap if len(view.common(arm.name, view.reference)) > 1 else gap.plain) for mode, gap in gaps if gap
+        ]
+        parts = [say("advice.gap", where=say(f"agent.{mode}"), gap=gap) for mode, gap in shown]
         texts += [say("advice.arm", arm=arm.name, gaps=parts)] if parts else []
     return Series(tuple(texts), "parts") if texts else None

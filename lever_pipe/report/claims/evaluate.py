@@ -28,7 +28,7 @@ from lever_pipe.report.claims.book import Claim
 from lever_pipe.report.claims.lever_sides import OurLever, PublishedLever
 from lever_pipe.report.claims.quantities import named, t_p
 from lever_pipe.report.claims.reward_runs import DIGITS, FURTHER, KL, NO_KL, RewardRuns
-from lever_pipe.report.claims.verdicts import Check, Finding, Measured, NotTestable, judge
+from lever_pipe.report.claims.verdicts import Finding, Measured, NotTestable, judge
 from lever_pipe.statistics.comparison import holm
 from lever_pipe.statistics.curve_tests import paired_t
 
@@ -176,8 +176,8 @@ class OverSeeds:
         margins = [check.margin for check in self.by_seed[0].checks]
         halves = [paired_t(of)[2] for of in self.values]
         checks = tuple(
-            Check(mean, half, margin=margin) if is_margin else Check(mean, p=p)
-            for mean, half, margin in zip(means, halves, margins, strict=False)
+            replace(check, value=mean, needed=half, p=None if is_margin else p)
+            for check, mean, half in zip(self.by_seed[0].checks, means, halves, strict=False)
         )
         told = _parts(
             self._told(means, halves), self._tested(p), named(margin=Name(f"{margins[0]:g}")) if is_margin else None
@@ -194,10 +194,12 @@ class OverSeeds:
             for mean, half in zip(means, halves, strict=True)
         ]
         ends = cells if len(cells) == 1 else [pick(cells, key=lambda cell: cell.value) for pick in (min, max)]
-        arms = {run: Code(self.runs.arms[run]) for run in (KL, NO_KL)}
+        is_of_one = "run" in self.claim.arguments and "than" not in self.claim.arguments
+        shown = (self.claim.arguments["run"],) if is_of_one else (KL, NO_KL)
+        arms = dict(zip((KL, NO_KL), (Code(self.runs.arms[run]) for run in shown), strict=False))
         where = say(f"claims.measured.{self.claim.measured_in or self.runs.mode}")
-        told = "claims.mean_gap" if self.claim.rule == "sameness" else "claims.in_favour"
-        return say(told, where=where, n=len(self.runs.seeds), found=Series(tuple(ends), "parts"), **arms)
+        told = "mean_gap" if self.claim.rule == "sameness" else "of_one" if is_of_one else "in_favour"
+        return say(f"claims.{told}", where=where, n=len(self.runs.seeds), found=Series(tuple(ends), "parts"), **arms)
 
     def _tested(self, p: float) -> Cell:
         how = f"paired t over seeds, adjusted: {' '.join(self.comparison)}"

@@ -141,7 +141,7 @@ def rewards_are_close(runs: RewardRuns, *, margin: float) -> Parts:
 
 def curves_differ(runs: RewardRuns) -> Parts:
     """Tell whether a paired t test separates the two curves."""
-    yield Part(Check(abs(runs.comparison.mean), p=runs.comparison.p_t))
+    yield Part(Check(runs.comparison.mean, p=runs.comparison.p_t, either_way=True))
     yield from _paired(runs)
 
 

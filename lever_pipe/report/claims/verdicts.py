@@ -66,13 +66,15 @@ class Check:
     """One comparison.
 
     `value` is a deviation or difference under `identity` and `sameness`, and else what the sentence claims to be
-    positive. `needed` is the rounding or the noise that it is held against; a `p` replaces the noise.
+    positive. `needed` is the rounding or the noise that it is held against; a `p` replaces the noise. A sentence that
+    two things differ holds `either_way`.
     """
 
     value: float
     needed: float = 0.0
     p: float | None = None
     margin: float = 0.0
+    either_way: bool = False
 
 
 class Part(NamedTuple):
@@ -182,7 +184,8 @@ def _sign(value: float) -> int:
 
 
 def _by_p(check: Check) -> int:
-    return _sign(check.value) if check.p is not None and check.p < ALPHA else 0
+    value = abs(check.value) if check.either_way else check.value
+    return _sign(value) if check.p is not None and check.p < ALPHA else 0
 
 
 def _beyond(check: Check) -> int:

@@ -101,6 +101,7 @@ def test_verdicts_by_hand(stepped: Mapping[str, JudgedClaim], name: str) -> None
     assert of.ours.verdict == EXPECTED[name], said(of.ours)
     assert ("training" if "entropy" in name or "kl" in name else "greedy validation") in said(of.ours)
     assert "3 seeds: " in said(of.ours)
+    assert ("baseline" in said(of.ours)) is (name not in ("003-entropy-rises", "003-kl-constrained"))  # of one run
 
 
 def test_a_cause_is_judged_by_the_arm_that_has_only_it(stepped: Mapping[str, JudgedClaim]) -> None:
@@ -119,11 +120,16 @@ def test_a_cause_is_judged_by_the_arm_that_has_only_it(stepped: Mapping[str, Jud
 
 def test_an_arm_with_both_regularisers_makes_them_testable(tmp_path: Path) -> None:
     both = ARMS[4].model_copy(update={"name": "regularised", "schedule": ARMS[0].schedule, "seeds": (1, 2)})
-    found = judged(tmp_path, Study(arms=(ARMS[0], ARMS[4], both), steps=30))
+    study = Study(arms=(ARMS[0], ARMS[4], both), steps=30)
+    regularised = sides(tmp_path, study)["003"].pair({"kl_loss_coef", "entropy_coeff"})
+    found = judged(tmp_path, study)
     for name in ("003-regularisation", "003-collapse", "003-overfitting", "003-response-longer"):
         assert "regularised" in said(found[name].ours), name
     for name in ("003-regularisation", "003-collapse"):
         assert found[name].ours.verdict != UNTESTABLE, name
+    (gap,) = (n for n in numbers_in(found["003-regularisation"].ours.numbers) if not isinstance(n, PValue))
+    of_seeds = [regularised.of_seed(seed) for seed in (1, 2)]
+    assert gap.value == pytest.approx(sum(of.comparison.mean for of in of_seeds) / 2)  # signed: seeds may disagree
     assert found["003-kl-prevents-drift"].ours.verdict == UNTESTABLE  # no arm differs in the KL loss alone
 
 
