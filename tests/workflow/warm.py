@@ -157,7 +157,7 @@ def _borrow(lender: bytes) -> None:
         return SimpleNamespace(wait=lambda: None)
 
     forks.subprocess = SimpleNamespace(Popen=ask)
-    forks.Forks.start = lambda server, *words, **named: server.until_ready(60) and start(server, *words, **named)
+    forks.Forks.start = lambda server, *words, **named: server.until_ready(600) and start(server, *words, **named)
 
 
 def _lend(listener: socket.socket, held: connection.Connection) -> None:
