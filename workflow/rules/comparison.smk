@@ -61,6 +61,7 @@ use rule stage as compare_policies with:
 
 use rule stage as measure_agreement with:
     input:
+        **{name: in_documents(path) for name, path in EMBEDDINGS.items()},
         selections=[
             f"{LEVER}/{policy}/selections.jsonl"
             for policy in plan.evaluated(EXPERIMENT)
@@ -71,7 +72,6 @@ use rule stage as measure_agreement with:
         ],
         eval_examples=MAIN_EXAMPLES["eval_examples"],
         eval_pools=in_documents(POOLS["eval_pools"]),
-        **{name: in_documents(path) for name, path in EMBEDDINGS.items()},
     output:
         agreement=f"{TABLES}/agreement.csv",
         parameters=f"{TABLES}/parameters.csv",
