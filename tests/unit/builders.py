@@ -155,9 +155,10 @@ def prepared(folder: Path, raw: dict[str, dict[str, Path]], data: ExampleSetting
     sizes = {}
     for split, files in raw.items():
         given = {name: getattr(data, name) for name in ExampleSettings.model_fields}
-        files = {name: (path,) if name == "image_listing" else path for name, path in files.items()}
+        listing = (files["image_listing"],) if "image_listing" in files else ()
         sizes[split] = prepare_examples(
-            **files, train_examples=(folder / "train.jsonl",) if split == "eval" else (),
+            **{name: path for name, path in files.items() if name != "image_listing"}, image_listing=listing,
+            train_examples=(folder / "train.jsonl",) if split == "eval" else (),
             examples=folder / f"{split}.jsonl", summary=folder / f"{split}.summary",
             config=PrepareExamplesConfig(split=split, **given | changed),
         )  # type: ignore[arg-type]  # fmt: skip
