@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import yaml
+from builders import prepared, world_files
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -40,7 +41,6 @@ from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
 from lever_pipe.runtime import plan
 from lever_pipe.stages.import_rl_data import import_rl_data
-from tests.unit.builders import prepared, world_files
 
 ROOT = Path(__file__).parents[2]
 SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
