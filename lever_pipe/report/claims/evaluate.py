@@ -162,7 +162,7 @@ class OverSeeds:
     @property
     def values(self) -> list[list[float]]:
         """Return for each comparison of the claim the value of every seed, positive in the claim's favour."""
-        checks = zip(*(found.checks for found in self.by_seed), strict=False)
+        checks = zip(*(found.checks for found in self.by_seed), strict=True)
         return [[check.value for check in of] for of in checks]
 
     @property
@@ -177,7 +177,7 @@ class OverSeeds:
         halves = [paired_t(of)[2] for of in self.values]
         checks = tuple(
             replace(check, value=mean, needed=half, p=None if is_margin else p)
-            for check, mean, half in zip(self.by_seed[0].checks, means, halves, strict=False)
+            for check, mean, half in zip(self.by_seed[0].checks, means, halves, strict=True)
         )
         told = _parts(
             self._told(means, halves), self._tested(p), named(margin=Name(f"{margins[0]:g}")) if is_margin else None
