@@ -25,9 +25,10 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import cache, partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -50,6 +51,9 @@ Children = dict[int, tuple[int, int]]
 class ForkedJob:
     """A forked child, as far as whoever started it needs a `subprocess.Popen`.
 
+    Args:
+        on_seen: called when the exit status is first read; until then the child's process number is its own.
+
     Attributes:
         started: the child's process number; 0 where the server ended before it had one.
         ended: the exit status, as of `Popen`.
@@ -57,9 +61,10 @@ class ForkedJob:
 
     stdout = None
 
-    def __init__(self) -> None:
+    def __init__(self, on_seen: Callable[[], None]) -> None:
         self.started: Future[int] = Future()
         self.ended: Future[int] = Future()
+        self._on_seen = cache(on_seen)
 
     @property
     def pid(self) -> int:
@@ -73,12 +78,14 @@ class ForkedJob:
 
     def poll(self) -> int | None:
         """Return the exit status, None while the child runs."""
-        return self.returncode
+        return self.wait(0)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Return the exit status when the child has ended."""
+        """Return the exit status when the child has ended, None if it runs after some seconds."""
         with suppress(TimeoutError):
-            return self.ended.result(timeout)
+            status = self.ended.result(timeout)
+            self._on_seen()
+            return status
         return None
 
     def send_signal(self, number: int) -> None:
@@ -128,7 +135,8 @@ class Forks:
 
     def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> ForkedJob | None:
         """Fork `python -m lever_pipe WORDS > LOG 2>&1` and return it; None where the server is gone or not ready."""
-        job, number = ForkedJob(), next(self._numbers)
+        number = next(self._numbers)
+        job = ForkedJob(partial(self._see, number))
         asked = {"number": number, "words": list(words), "log": log, "environment": dict(environment)}
         with self._lock:
             if not self.ready:
@@ -148,6 +156,10 @@ class Forks:
         self._server.wait()
         self._listener.join()
         self._channel.close()
+
+    def _see(self, number: int) -> None:
+        with self._lock, suppress(OSError):  # a server that is gone has left its children to the kernel
+            _send(self._channel, {"seen": number})
 
     def _listen(self) -> None:
         with suppress(OSError):
@@ -184,21 +196,28 @@ def serve(channel: socket.socket, modules: Iterable[str]) -> None:
     gc.freeze()
     _tell(channel, {"ready": True})
     children: Children = {}
+    ended: dict[int, int] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
         unread = b""
         while True:
             for key, _ in selector.select():
                 if key.fileobj is not channel:
-                    _tell_end(channel, selector, key.fd, *children.pop(key.fd))
+                    job, pid = children.pop(key.fd)
+                    ended[job] = pid
+                    _tell_end(channel, selector, key.fd, job, pid)
                     continue
                 received = channel.recv(1 << 16)
                 if not received:
                     _end(children.values())
                     return
                 *lines, unread = (unread + received).split(b"\n")
-                for line in lines:
-                    _fork(channel, selector, children, json.loads(line))
+                for asked in map(json.loads, lines):
+                    if "seen" in asked:
+                        if pid := ended.pop(asked["seen"], 0):
+                            os.waitpid(pid, 0)
+                    else:
+                        _fork(channel, selector, children, asked)
 
 
 def _fork(
@@ -220,8 +239,10 @@ def _fork(
 def _tell_end(channel: socket.socket, selector: selectors.BaseSelector, descriptor: int, number: int, pid: int) -> None:
     selector.unregister(descriptor)
     os.close(descriptor)
-    _, status = os.waitpid(pid, 0)
-    _tell(channel, {"number": number, "status": os.waitstatus_to_exitcode(status)})
+    # Not reaped yet: Snakemake's benchmark looks at the process, which may have ended before it does.
+    end: Any = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    status = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+    _tell(channel, {"number": number, "status": status})
 
 
 def _tell(channel: socket.socket, what: Mapping[str, Any]) -> None:

@@ -54,6 +54,15 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def test_a_job_that_has_ended_can_be_looked_at_until_its_status_is_read(start: Start) -> None:
+    job = start("exit", "3")
+    job.ended.result(SOON)
+    assert psutil.Process(job.pid).status() == psutil.STATUS_ZOMBIE
+
+    assert job.wait() == 3
+    until(lambda: not psutil.pid_exists(job.pid))
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [

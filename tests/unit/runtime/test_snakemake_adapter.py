@@ -128,7 +128,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[PlainCall]:
     def start(words: list[str], *, log: str, environment: Any) -> ForkedJob:
         assert environment["OMP_NUM_THREADS"] == "1"
         calls.append(PlainCall(words, log))
-        job = ForkedJob()
+        job = ForkedJob(lambda: None)
         job.started.set_result(os.getpid())
         job.ended.set_result(len(words) % 2)
         return job
