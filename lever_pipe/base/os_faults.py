@@ -6,53 +6,28 @@ import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from lever_pipe.base.errors import MachineError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-AGAIN = "then start again: what was complete is kept, and no half file stays."
-
-
-class _Advice(NamedTuple):
-    expected: str
-    do: str
-
-
-_ROOM = "room on the file system to write"
-_PERMIT = "permission to read or write"
-_ADVICE = {
-    errno.ENOSPC: _Advice(_ROOM, f"Free space or inodes there, {AGAIN}"),
-    errno.EDQUOT: _Advice(_ROOM, f"Remove files of this user or ask for a larger quota, {AGAIN}"),
-    errno.EFBIG: _Advice("leave to write a file as large as", f"Raise the limit (ulimit -f unlimited), {AGAIN}"),
-    errno.EROFS: _Advice("a file system that can be written to, for", f"Mount it writable or choose another, {AGAIN}"),
-    errno.EACCES: _Advice(_PERMIT, f"Give this user the right to write in that folder, {AGAIN}"),
-    errno.EPERM: _Advice(_PERMIT, f"Give this user the right to write in that folder, {AGAIN}"),
-    errno.EMFILE: _Advice("a free file descriptor for", f"Raise the limit (ulimit -n 4096), {AGAIN}"),
-    errno.ENFILE: _Advice("a free file descriptor for", f"End other processes of this machine, {AGAIN}"),
-    errno.ENAMETOOLONG: _Advice(
-        "a name that the file system can hold:", "Shorten the name or the path of the project."
-    ),
-    errno.ENOTDIR: _Advice("only folders on the way to", "Move the file that stands in the place of a folder."),
-    errno.EEXIST: _Advice("a folder, or nothing, at", "Move the file that stands in the place of the folder."),
-    errno.ELOOP: _Advice("a path that ends, not", "Remove the link that leads to itself."),
-    errno.ENODEV: _Advice("a regular file at", "Put a file there; a pipe or device may have no end."),
-    errno.EISDIR: _Advice("a file, or nothing, at", "Move the folder that stands in the place of the file."),
-    errno.EIO: _Advice("a disk that reads and writes", f"Look for its faults in the system's log (dmesg), {AGAIN}"),
-    errno.ESTALE: _Advice("a file server that still knows", f"Mount its file system anew, {AGAIN}"),
+REFUSALS = {
+    *FULL,
+    *(errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENAMETOOLONG),
+    *(errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENODEV, errno.EISDIR, errno.EIO, errno.ESTALE),
 }
+"""What the machine refuses, where code need not be wrong."""
+AGAIN = "Change that, then start again: what was complete is kept, and no half file stays."
 
 
 def named(fault: OSError) -> MachineError | None:
-    """Return a system's refusal as a message with its remedy; None for any other fault, which may be one of code."""
-    advice = _ADVICE.get(fault.errno or 0)
-    if advice is None:
+    """Return a system's refusal as a message; None for any other fault, which may be one of code."""
+    if fault.errno not in REFUSALS:
         return None
     path = os.fsdecode(fault.filename) if isinstance(fault.filename, str | bytes) else ""
-    found = f"{(fault.strerror or '').lower()} ({errno.errorcode[fault.errno or 0]})"
+    found = f"{(fault.strerror or '').lower()} ({errno.errorcode[fault.errno]})"
     if fault.errno in FULL and path:
         found += f"; without what was just tried, {_room(Path(path))}"
-    return MachineError(f"expected {advice.expected} {path or 'a file'}", found=found, do=advice.do)
+    return MachineError(f"expected to read or write {path or 'a file'}", found=found, do=AGAIN)
 
 
 def require_writable(paths: Iterable[Path], *, kept: Iterable[Path] = ()) -> None:
@@ -76,7 +51,7 @@ def require_writable(paths: Iterable[Path], *, kept: Iterable[Path] = ()) -> Non
                 do="Let this user write there (permissions, mount options), or choose another folder.",
             )
         if folder in results and _is_full(folder):
-            raise MachineError(f"expected {_ROOM} {path}", found=_room(folder), do=_ADVICE[errno.ENOSPC].do)
+            raise MachineError(f"expected room to write {path}", found=_room(folder), do=AGAIN)
 
 
 def _nearest(path: Path) -> Path:

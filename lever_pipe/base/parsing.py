@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
-from math import inf
 from types import ModuleType
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
@@ -38,9 +36,6 @@ LARGEST = 2**63 - 1
 LONGEST_TEXT = 10_000
 
 _HALF = re.compile("[\ud800-\udfff]")
-_DECIMAL = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_ROUNDING = Decimal(2) ** -52
-
 MEMBER_REMEDY = "Name one of them, or add the module."
 
 REMEDIES = {
@@ -146,7 +141,7 @@ def read_section(model: type[S], values: Any) -> tuple[S, list[str]]:
 
 
 def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[Fault]:
-    """Yield truth values that pydantic took for numbers, the reverse, and endless numbers that texts spell."""
+    """Yield truth values that pydantic took for numbers, and the reverse."""
     if isinstance(values, Mapping) and isinstance(parsed, Section | dict):
         fields = parsed if isinstance(parsed, dict) else vars(parsed)
         for key in values.keys() & fields.keys():
@@ -157,25 +152,6 @@ def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[
     elif isinstance(values, bool) is not isinstance(parsed, bool):
         kind = "true or false" if isinstance(parsed, bool) else "a number or a text"
         yield path, f"must be {kind}, got {shown(values)}. Write it so; YAML reads a bare yes, no, on or off as truth."
-    elif isinstance(parsed, int | float) and not -LARGEST <= parsed <= LARGEST:  # of a text
-        yield path, f"must be a number within 64 bits, got {shown(values)}. Write a smaller one."
-    elif isinstance(parsed, int | float) and not (
-        spells(values, parsed) if isinstance(values, str) else values == parsed
-    ):
-        kind = "must be a plain decimal number that a float can hold"
-        yield path, f"{kind}, got {shown(values)}. Write it without _, : or zeros before it, and with fewer digits."
-
-
-def spells(text: str, number: float) -> bool:
-    """Return whether a text is the plain decimal notation of a number, but for the last bit of a float."""
-    plain = text.strip()
-    if not _DECIMAL.fullmatch(plain):
-        return False
-    if number == 0:
-        return not re.search("[1-9]", re.split("[eE]", plain)[0])
-    if isinstance(number, int):
-        return Decimal(plain) == number
-    return abs(number) != inf and abs(Decimal(plain) / Decimal(number) - 1) < _ROUNDING
 
 
 def _read_section(model: type[S], values: Any) -> tuple[S, list[str]]:

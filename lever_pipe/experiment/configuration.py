@@ -1,8 +1,6 @@
-"""Configuration files and `--config` words, read so that each has one reading: what is written is what is run.
+"""Configuration files and `--config` words: YAML 1.1 as PyYAML reads it safely, or JSON.
 
-Files are YAML 1.1 as PyYAML reads it safely, or JSON. Refused are repeated keys, which both take the last of, and what
-is no plain UTF-8 text. Numbers in a notation that means another one than it looks like (`1:30` is 90, `010` is 8, `1_5`
-is 15) and numbers that a float cannot hold stay texts, which `parsing` refuses where a number is expected.
+Refused are repeated keys, which both take the last of, and what is no plain UTF-8 text.
 """
 
 from __future__ import annotations
@@ -11,24 +9,17 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from decimal import Decimal
-from math import isinf
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.parsing import require_plain, spells
+from lever_pipe.base.parsing import require_plain
 from lever_pipe.base.sections import cut
 from lever_pipe.base.storage import distinct_keys, open_regular
 
 LARGEST_FILE = 300_000  # bytes, 50 times the default experiment
-INT, FLOAT, BOOL, NULL = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null"))
-_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,99}|0x[0-9a-fA-F]{1,16})$")
-_FLOAT = re.compile(
-    r"[-+]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
-)
 
 
 class _Reader(yaml.SafeLoader):
@@ -42,47 +33,9 @@ class _Reader(yaml.SafeLoader):
         super().flatten_mapping(node)
         node.value = list({_name(key): (key, value) for key, value in node.value}.values())
 
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> Any:
-        """Return the number of a plain notation; the text of another one, which only an explicit tag calls a number."""
-        return super().construct_yaml_int(node) if _INT.match(node.value) else node.value
-
-    def construct_yaml_float(self, node: yaml.ScalarNode) -> Any:
-        """Return the number that a text spells, or the text."""
-        is_number = _FLOAT.match(node.value) and "n" not in node.value.lower()
-        endless = super().construct_yaml_float  # to be refused as such
-        return _float(node.value) if is_number else endless(node) if _FLOAT.match(node.value) else node.value
-
-
-class _WordReader(_Reader):
-    """Of what stands behind `NAME=` on a command line, where quotes are the shell's: all but truth and null is text."""
-
 
 def _name(key: yaml.Node) -> object:
     return (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
-
-
-def _float(text: str) -> float | str:
-    """Return the number that a text spells; the text where it has more digits than a float: no integer may."""
-    value = float(text)
-    is_exact = spells(text, value) and (value == 0 or Decimal(text) == Decimal(repr(value)))
-    return value if is_exact or isinf(value) else text
-
-
-def _resolve() -> None:
-    """Replace how plain words become numbers, and for words of the command line how they become anything."""
-    old = yaml.SafeLoader.yaml_implicit_resolvers
-    kept = {first: [(tag, form) for tag, form in forms if tag not in (INT, FLOAT)] for first, forms in old.items()}
-    _Reader.yaml_implicit_resolvers = kept
-    _Reader.add_implicit_resolver(INT, _INT, list("-+0123456789"))
-    _Reader.add_implicit_resolver(FLOAT, _FLOAT, list("-+.0123456789"))
-    for tag, method in ((INT, _Reader.construct_yaml_int), (FLOAT, _Reader.construct_yaml_float)):
-        _Reader.add_constructor(tag, method)
-    _WordReader.yaml_implicit_resolvers = {}
-    _WordReader.add_implicit_resolver(BOOL, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-    _WordReader.add_implicit_resolver(NULL, re.compile("(?:null|Null|NULL)?$"), ["n", "N", ""])
-
-
-_resolve()
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -101,7 +54,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def read_words(words: Sequence[str] | None) -> dict[str, Any]:
-    """Return the values of `--config NAME=VALUE ...`; VALUE is YAML, but only `true`, `false` and `null` are no text.
+    """Return the values of `--config NAME=VALUE ...`; VALUE is YAML.
 
     Raises:
         ConfigError: no such pair, a name twice, no YAML, or not the values of `require_plain`.
@@ -112,7 +65,7 @@ def read_words(words: Sequence[str] | None) -> dict[str, Any]:
         if not separator or not re.fullmatch(r"[a-zA-Z_][\w-]*", name) or name in found:
             seen = f"{name} twice" if name in found else repr(cut(word))
             raise ConfigError("--config: expected NAME=VALUE, each name once", found=seen, do="Write it so.")
-        found[name] = _read(text, f"--config {name}", is_word=True)
+        found[name] = _read(text, f"--config {name}")
     require_plain(found, source="--config")
     return found
 
@@ -133,12 +86,10 @@ def _text(path: Path) -> str:
         raise ConfigError(expected, found=found.lower(), do="Name a file that is there and can be read.") from None
 
 
-def _read(text: str, source: str, *, is_word: bool = False) -> Any:
+def _read(text: str, source: str) -> Any:
     try:
-        if is_word:
-            return yaml.load(text, Loader=_WordReader)  # noqa: S506 - a SafeLoader
         with suppress(json.JSONDecodeError):  # most JSON is YAML, but not all, and some numbers are none there
-            return json.loads(text, object_pairs_hook=distinct_keys, parse_float=_float)
+            return json.loads(text, object_pairs_hook=distinct_keys)
         return yaml.load(text, Loader=_Reader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as fault:
         mark = fault.problem_mark
@@ -147,4 +98,4 @@ def _read(text: str, source: str, *, is_word: bool = False) -> Any:
         found = "values nested too deeply"
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as fault:
         found = " ".join(str(fault).split())
-    raise ConfigError(f"{source}: expected YAML or JSON with one reading", found=cut(found), do="Mend it there.")
+    raise ConfigError(f"{source}: expected YAML or JSON", found=cut(found), do="Mend it there.")

@@ -15,7 +15,7 @@ why:
 * `dag_settings`, and the records of a rule's command: of a job that follows from another one Snakemake asks neither
   whether it is forced nor whether its command was edited.
 * `load_configfile` and `parse_config`, which read configuration files and `--config`: there is no hook for another
-  reader. Snakemake's takes the last of repeated keys, reads `1:30` as 90, executes a file that says `__use_yte__`, and
+  reader. Snakemake's takes the last of repeated keys, executes a file that says `__use_yte__`, and
   reads what `--configfile` names before the Snakefile. So each profile, which it reads first, calls
   `read_configuration_strictly`, and the Snakefile does for a call without one.
 * `configfiles` of its settings, which it hands to the jobs, and default resources before they are evaluated.
@@ -364,7 +364,7 @@ def read_configuration_strictly(workflow: Workflow = None) -> None:
         workflow: one whose command line may have been read otherwise before; it is read once more.
 
     Raises:
-        WorkflowError: a file or word of the command line that has not one reading.
+        WorkflowError: a file or word of the command line that cannot be read.
     """
     cli: Any = import_module("snakemake.cli")
     former = cli.parse_config
@@ -400,7 +400,7 @@ def configuration_of(files: Iterable[Path], words: Sequence[str] | None = None) 
     """Return the values of files, each laid over the one before, and those of `--config` words over all, as a run does.
 
     Raises:
-        ConfigError: a file or word that has not one reading.
+        ConfigError: a file or word that cannot be read.
     """
     from snakemake.utils import update_config
 
@@ -587,7 +587,7 @@ def configured(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """Return the configuration of a run with these options, and what it comes from.
 
     Raises:
-        ConfigError: a file or word that has not one reading.
+        ConfigError: a file or word that cannot be read.
     """
     files = [path for path in (CONFIG, *(options.get("configfile") or ())) if path != CONFIG or path.exists()]
     return configuration_of(files, options.get("config")), " + ".join(map(str, files))
@@ -607,7 +607,7 @@ def results_folder(words: Sequence[str]) -> Path:
     """Return the results folder of a run with these words, which Snakemake understands.
 
     Raises:
-        ConfigError: a configuration file or word that has not one reading.
+        ConfigError: a configuration file or word that cannot be read.
     """
     return Path(str(configured(options_of(words))[0].get("results") or "results"))
 

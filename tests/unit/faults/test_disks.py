@@ -19,7 +19,7 @@ from lever_pipe.base.errors import LeverPipeError
 SCRIPT = Path(__file__).with_name("staged_disks.py")
 Found = dict[str, Any]
 WRITERS = ("rows", "json", "arrays", "checkpoint", "folder", "folder by a library")
-NO_ROOM = "expected room on the file system to write {}; found no space left on device (ENOSPC)"
+NO_ROOM = "expected to read or write {}; found no space left on device (ENOSPC)"
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,11 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Found:
         *((f"full: {name}", NO_ROOM.format(f"{{}}/{name}/target")) for name in WRITERS),
         ("full: not one block", NO_ROOM.format("{}/block/card")),
         ("full: no inode", NO_ROOM.format("{}/inode/card")),
-        ("full: ledger", "expected room on the file system to write"),
-        ("read-only: a file", "expected a file system that can be written to, for {}/ro/card; found read-only file"),
-        ("limit: file size", "expected leave to write a file as large as {}/size/card; found file too large (EFBIG)"),
-        ("limit: descriptors", "expected a free file descriptor for {}/descriptors/card; found too many open files"),
-        ("limit: name", "expected a name that the file system can hold: {}/name/xxx"),
+        ("full: ledger", "expected to read or write"),
+        ("read-only: a file", "expected to read or write {}/ro/card; found read-only file"),
+        ("limit: file size", "expected to read or write {}/size/card; found file too large (EFBIG)"),
+        ("limit: descriptors", "expected to read or write {}/descriptors/card; found too many open files"),
+        ("limit: name", "expected to read or write {}/name/xxx"),
     ],
 )
 def test_a_refused_write_leaves_the_former_file_and_is_named(staged: Found, scenario: str, expected: str) -> None:
@@ -70,9 +70,7 @@ def test_a_stage_on_a_disk_that_fills_says_so_and_succeeds_when_run_again(staged
 
 
 def test_a_full_disk_is_refused_before_the_stage_begins(staged: Found) -> None:
-    expected = (
-        f"MachineError: expected room on the file system to write {staged['folder']}/stage/other/selector; found 0.0"
-    )
+    expected = f"MachineError: expected room to write {staged['folder']}/stage/other/selector; found 0.0"
     assert staged["full: a stage"]["at start"].startswith(expected)
 
 
@@ -101,7 +99,7 @@ def test_a_missing_input_in_a_folder_of_ones_own_is_no_matter_of_the_machine(tmp
     assert list(tmp_path.iterdir()) == []  # looking makes nothing
 
 
-@pytest.mark.parametrize("number", sorted(os_faults._ADVICE), ids=errno.errorcode.get)
+@pytest.mark.parametrize("number", sorted(os_faults.REFUSALS), ids=errno.errorcode.get)
 def test_every_refusal_of_the_system_has_three_parts(
     number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
