@@ -1,10 +1,11 @@
 """`python -m lever_pipe import_checkpoint`: a selector of the original's training as one of ours.
 
-A file is what its tensors are: the exact set of their names tells the kind, their shapes the sizes. What no tensor
-tells (attention heads, dropout, temperature) comes from the configuration and is written down as assumed. Nothing is
-left out unsaid, and no missing tensor is made up: the original's own converters do both, and evaluate half a network.
+The pointer network of v2 and v3 comes in, told by the exact set of its tensors; their shapes tell the sizes. What no
+tensor tells (attention heads, dropout, temperature) comes from the configuration and is written down as assumed.
+Nothing is left out unsaid, and no missing tensor is made up: the original's own converters do both, and evaluate half a
+network.
 
-Source: Lever-Plus (published code), `models/v1`, `models/v2`, `models/v3`, `scripts/convert_v4_*`
+Source: Lever-Plus (published code), `models/v2`, `models/v3`
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -46,28 +47,12 @@ LAYER = re.compile(r"(?:cross_attn_layers|attn_norms)\.(\d+)\.")
 OTHER_FILE = "Name a checkpoint of the original's training."
 SHOWN = 5
 
-UNTOLD, UNTOLD_OF_LAYERS = ("temperature", "dropout"), ("heads", "attention_dropout")
+UNTOLD = ("temperature", "dropout", "heads", "attention_dropout")
 """Fields of `selector` that no tensor tells."""
-SIZES = ("D", "H", "R")
+WHAT = "a pointer selector of v2 or v3"
+SIZES = ("D", "H")
 Shapes = Mapping[str, str]
-"""Tensor -> its sizes: D of embeddings, H of the selector, R rows, or numbers; `3H` is three times H."""
-
-
-class Kind(NamedTuple):
-    """What one network of the original has, and what it is here."""
-
-    is_what: str
-    shapes: Shapes
-    selector: Mapping[str, str]
-    """Fields of `selector` that it is."""
-    layered: bool = True
-    """Whether it has the layers of attention, too."""
-    renamed: Mapping[str, str] = {}
-    changed: Mapping[str, Callable[[Tensor], Tensor]] = {}
-    """What becomes of a tensor's values, where the same network holds them otherwise."""
-    assumed: tuple[str, ...] = ()
-    """What no tensor tells of its head."""
-
+"""Tensor -> its sizes: D of embeddings, H of the selector, or multiples; `3H` is three times H."""
 
 PROJECTIONS = {"input_proj.weight": "H D", "query_proj.weight": "H H", "cand_proj.weight": "H H"}
 LAYER_SHAPES = {
@@ -78,78 +63,11 @@ LAYER_SHAPES = {
     "attn_norms.{l}.weight": "H",
     "attn_norms.{l}.bias": "H",
 }
-GRU = PROJECTIONS | {
-    "decoder_gru.weight_ih": "3H H",
-    "decoder_gru.weight_hh": "3H H",
-    "decoder_gru.bias_ih": "3H",
-    "decoder_gru.bias_hh": "3H",
-    "step_emb.weight": "R H",
-}
-ATTENTION = {"attn_Wq.weight": "H H", "attn_Wq.bias": "H", "attn_Wc.weight": "H H", "attn_v.weight": "1 H"}
-PERCEPTRON = {"0.weight": "H D", "1.weight": "H", "4.weight": "H H", "5.weight": "H"}
-PERCEPTRONS = {
-    f"{side}.{name}": shape
-    for side in ("query_proj", "cand_proj")
-    for part, sizes in PERCEPTRON.items()
-    for name, shape in ((part, sizes), (part.replace("weight", "bias"), "H"))
-}
-KINDS: Mapping[str, Kind] = {
-    "v1": Kind(
-        "v1, the bi-encoder",
-        PERCEPTRONS | {"query_update_weight": ""},
-        {"network": "bi_encoder", "head": "blend"},
-        layered=False,
-    ),
-    "static": Kind("v2 or v3", PROJECTIONS, {"head": "static"}),
-    "gated": Kind(
-        "V4-1, with a gate",
-        PROJECTIONS | {"query_update_gate.weight": "H 2H", "query_update_gate.bias": "H"},
-        {"head": "gated"},
-        renamed={"query_update_gate.weight": "gate.weight", "query_update_gate.bias": "gate.bias"},
-    ),
-    "gru": Kind("V4-2, with a GRU", GRU, {"head": "gru"}),
-    "gru_mmr": Kind(
-        "V4-3, with a GRU and a penalty",
-        GRU | {"div_lambda": "R"},
-        {"head": "gru_mmr"},
-        changed={"div_lambda": lambda steps: steps[:2][-1]},
-        assumed=("the largest cosine with a pick counts, not the mean; the second pick's penalty serves all",),
-    ),
-    "additive": Kind("V4-5, additive", GRU | ATTENTION, {"head": "additive"}),
-    "bilinear": Kind(
-        "V4-5, bilinear",
-        GRU | {"bilinear.weight": "1 H H"},
-        {"head": "bilinear"},
-        changed={"bilinear.weight": lambda weight: weight[0].T},
-    ),
-    "stop": Kind(
-        "V4-10, which stops",
-        GRU | {"stop_token": "1 H"},
-        {"head": "stop"},
-        assumed=("the GRU moves the state, not a fixed share",),
-    ),
-}
-"""By name; the one table of what the original's tensors are called there and here."""
-REFUSED = {
-    "lm_model.": "v0, a language model over train ids",
-    "lora_": "LoRA adapters, which mean nothing without their base and settings",
-    "cand_encoder.": "V4-4, with an encoder of the candidate set",
-    "topic_prototypes": "V4-6, with topics",
-    "query_topic_head.": "V4-6, with topics",
-    "cover_lambda": "V4-6, with topics",
-    "dpp_": "V4-7, with determinants",
-    "slot_": "V4-8, with slots",
-    "refine_": "V4-9, in two stages",
-}
-"""Part of a tensor's name -> the network that has it and is none of ours."""
-ROWS_OF_LOST_HEAD = 8
-"""Step embeddings of V4-6 and V4-7, in place of 2: with a GRU alone, their own tensors got lost in conversion."""
 
 
 class Recognised(NamedTuple):
     """The tensors of a file, under our names, and what they are."""
 
-    kind: str
     tensors: dict[str, Tensor]
     mapped: dict[str, str]
     """Name in the file -> name here."""
@@ -197,10 +115,9 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
         _refuse(f"{out}: expected no folder yet", "one", "Name another, or remove it.")
     settings = _preset(experiment, preset)
     found, stated, ignored = pick_tensors(source, load_restricted(source))
-    recognised = recognise(source, found, [*stated, *ignored])
+    recognised = recognise(source, found)
     _require_stock(source, recognised.towers, Path(experiment.encoder.model))
-    of = KINDS[recognised.kind]
-    assumed = {name: getattr(settings.selector, name) for name in (*UNTOLD, *(UNTOLD_OF_LAYERS if of.layered else ()))}
+    assumed = {name: getattr(settings.selector, name) for name in UNTOLD}
     told = {"inputs": "fused"} | recognised.selector
     selector = parse_model(Selector, assumed | told, source=f"{source}: its selector")
     architecture = architecture_for(selector, recognised.embedding)
@@ -210,14 +127,13 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
     record = {
         "source": source.name,
         "sha256": storage.digest(source),
-        "kind": recognised.kind,
-        "is": of.is_what,
+        "is": WHAT,
         "parameters": sum(tensor.numel() for tensor in recognised.tensors.values()),
         "selector": selector.model_dump(),
         "mapped": recognised.mapped,
         "ignored": sorted([*ignored, *(f"CLIP's {name}" for name in recognised.towers)]),
         "stated": stated,
-        "assumed": {**assumed, "head_details": list(of.assumed)},
+        "assumed": assumed,
     }
     with atomic.folder_in(out.parent) as temporary:
         save_selector(temporary / SELECTOR, module, stage="imported", epoch=0)
@@ -252,22 +168,17 @@ def pick_tensors(source: Path, found: Any) -> tuple[dict[str, Tensor], dict[str,
     return states[0], stated, sorted(str(name) for name in beside if str(name) not in stated)
 
 
-def recognise(source: Path, found: Mapping[str, Tensor], beside: Iterable[str]) -> Recognised:
+def recognise(source: Path, found: Mapping[str, Tensor]) -> Recognised:
     """Return what tensors are and what they are called here.
 
     Args:
         source: of the message.
         found: by the original's names, with or without prefixes.
-        beside: names of what the file holds beside the tensors.
 
     Raises:
         CheckpointError: another network than ours, or tensors missing, unknown or of another shape, type or value.
     """
     tensors = _stripped(source, found)
-    for name in tensors:
-        for part, whose in REFUSED.items():
-            if part in name:
-                _refuse(f"{source}: expected {_kinds()}", f"'{name}' of {whose}", "Import another one.")
     towers = {name: tensors.pop(name) for name in list(tensors) if name.startswith(TOWERS)}
     theirs = {_newer(name): name for name in tensors}
     if len(theirs) < len(tensors):
@@ -276,39 +187,21 @@ def recognise(source: Path, found: Mapping[str, Tensor], beside: Iterable[str]) 
         _refuse(f"{source}: expected one first layer", said, "Take one of them out.")
     named = {name: tensors[old] for name, old in theirs.items()}
     n_layers = _layers_of(source, named)
-    kind = _kind_of(source, set(named), n_layers)
-    shapes = shapes_of(kind, n_layers)
-    sizes = _sizes(source, kind, named, shapes)
-    if kind == "gru" and (sizes.get("R") == ROWS_OF_LOST_HEAD or any(name.startswith("dpp_") for name in beside)):
-        _refuse(
-            f"{source}: expected {_kinds()}",
-            f"a GRU with {sizes['R']} step embeddings and no tensor of V4-6 or V4-7, whose converters drop them",
-            "Import the file from before its conversion; what it lost is not here.",
-        )
-    of = KINDS[kind]
-    fields: dict[str, Any] = {**of.selector, "width": sizes["H"]}
-    if of.layered:
-        fields["layers"] = n_layers
-    if "R" in sizes:
-        fields["steps"] = sizes["R"]
-    ours = {name: of.renamed.get(name, name) for name in shapes}
+    shapes = shapes_of(max(n_layers, 1))
+    _require_names(source, set(named), set(shapes))
+    sizes = _sizes(source, named, shapes)
     return Recognised(
-        kind=kind,
-        tensors={
-            ours[name]: of.changed.get(name, torch.clone)(tensor).contiguous() for name, tensor in sorted(named.items())
-        },
-        mapped={theirs[name]: ours[name] for name in sorted(named)},
+        tensors={name: torch.clone(tensor).contiguous() for name, tensor in sorted(named.items())},
+        mapped={theirs[name]: name for name in sorted(named)},
         towers={name.partition(".")[2]: tensor for name, tensor in towers.items() if not name.endswith(BUFFER)},
         embedding=sizes["D"],
-        selector=fields,
+        selector={"head": "static", "width": sizes["H"], "layers": n_layers},
     )
 
 
-def shapes_of(kind: str, n_layers: int) -> dict[str, str]:
-    """Return the tensors of a kind with so many layers of attention, under the original's newer names."""
-    of = KINDS[kind]
-    layers = range(n_layers if of.layered else 0)
-    return {**of.shapes, **{name.format(l=at): shape for at in layers for name, shape in LAYER_SHAPES.items()}}
+def shapes_of(n_layers: int) -> dict[str, str]:
+    """Return the tensors of a selector with so many layers of attention, under the original's newer names."""
+    return PROJECTIONS | {name.format(l=at): shape for at in range(n_layers) for name, shape in LAYER_SHAPES.items()}
 
 
 def _is_plain(value: Any) -> bool:
@@ -347,24 +240,17 @@ def _layers_of(source: Path, named: Mapping[str, Tensor]) -> int:
     return len(numbers)
 
 
-def _kind_of(source: Path, names: set[str], n_layers: int) -> str:
-    """Return the kind that has exactly these tensors, or tell what keeps the nearest one from being it."""
-    differing = {kind: names ^ shapes_of(kind, max(n_layers, 1)).keys() for kind in KINDS}
-    kind = min(differing, key=lambda each: len(differing[each]))
-    missing, unknown = sorted(differing[kind] - names), sorted(differing[kind] & names)
+def _require_names(source: Path, names: set[str], wanted: set[str]) -> None:
+    missing, unknown = sorted(wanted - names), sorted(names - wanted)
     if missing or unknown:
         told = [f"missing {_listed(missing)}"] if missing else []
         told += [f"unknown {_listed(unknown)}"] if unknown else []
-        _refuse(
-            f"{source}: expected {_kinds()}",
-            f"what is nearest to {KINDS[kind].is_what}, but {'; '.join(told)}",
-            "Take a file that holds the whole selector; nothing is made up.",
-        )
-    return kind
+        do = "Take a file that holds the whole selector and no other network; nothing is made up."
+        _refuse(f"{source}: expected {WHAT}", "; ".join(told), do)
 
 
-def _sizes(source: Path, kind: str, named: Mapping[str, Tensor], shapes: Shapes) -> dict[str, int]:
-    """Return D, H and R from the shapes of the tensors that tell them; refuse every tensor that does not fit."""
+def _sizes(source: Path, named: Mapping[str, Tensor], shapes: Shapes) -> dict[str, int]:
+    """Return D and H from the shapes of the tensors that tell them; refuse every tensor that does not fit."""
     sizes: dict[str, int] = {}
     for name, shape in shapes.items():
         found, symbols = named[name].shape, shape.split()
@@ -374,7 +260,7 @@ def _sizes(source: Path, kind: str, named: Mapping[str, Tensor], shapes: Shapes)
     faults = list(_faults(named, shapes, sizes))
     if faults:
         _refuse(
-            f"{source}: expected the tensors of {KINDS[kind].is_what}",
+            f"{source}: expected the tensors of {WHAT}",
             f"{'; '.join(faults[:SHOWN])} ({len(faults)})",
             "Take another copy; this one is broken.",
         )
@@ -431,10 +317,6 @@ def _preset(experiment: Experiment, name: str) -> Preset:
         do = did_you_mean(name, experiment.presets, "Name one of them.")
         raise ConfigError(f"--preset: expected one of {', '.join(experiment.presets)}", found=f"'{name}'", do=do)
     return experiment.presets[name]
-
-
-def _kinds() -> str:
-    return "a selector of one kind: " + "; ".join(kind.is_what for kind in KINDS.values())
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, Seed, Share, at_most, rule
 
-ImportFormat = Literal["a", "c", "e", "f", "g", "j", "k"]
+ImportFormat = Literal["a", "g"]
 
 
 class ProposalSettings(Section):
@@ -51,10 +51,7 @@ class RlData(ProposalSettings):
     import_from: FilePath = ""
     """An existing file of the original to use instead of generating; empty to generate."""
     import_format: ImportFormat = "g"
-    """What that file is, never guessed (`lever_pipe/lever/rl_data_formats.py`): `a` a generator's first one, `c` with
-    mined positives, `e` strictly evaluated, `f` filled for diversity, `g` k64 v3, `j` balanced VQAv2, `k` beam data."""
-    allow_mixed: bool = False
-    """Whether rows that were scored in several ways may stand together; `g` mixes them by its making."""
+    """What that file is, never guessed: `g` k64 v3, `a` a generator's own `rl_data_{Sampler}_{model}.json`."""
     rescore: bool = False
     """Whether the LVLM answers anew with each imported selection; the old scores stay in `rl_data/imported.jsonl`."""
     n_queries: int = Field(800, ge=2)

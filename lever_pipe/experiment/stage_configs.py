@@ -180,7 +180,6 @@ class ImportRlDataConfig(Section):
     """None where the LVLM answers anew: `merge_rl_data` balances by these answers."""
 
     import_format: ImportFormat
-    allow_mixed: bool
     pool_size: Annotated[int, Setting("pools.size")]
     """K: what each pool must hold."""
     pool_seed: Annotated[Seed, Setting("pools.seed")]

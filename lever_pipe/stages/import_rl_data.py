@@ -34,7 +34,7 @@ def import_rl_data(
     """
     train = storage.read_examples(train_examples)
     rule = PoolRule(config.pool_size, config.pool_seed, config.exclude_same_image)
-    groups, report = import_groups(original, config.import_format, train, rule, allow_mixed=config.allow_mixed)
+    groups, report = import_groups(original, config.import_format, train, rule)
     if len(groups) < LEAST:
         raise RecordError(
             f"{original}: expected at least {LEAST} queries with a row that has not failed: some train, some validate",

@@ -140,53 +140,28 @@ TRAIN = [
     )
     for i in range(10)
 ]  # fmt: skip
-ROWS = {
-    "a": {
-        "pointer": [7, 8], "beam_rank": 0, "beam_score": 0.5, "logprob_score": -1.5, "gen_method": "beam",
-        "temperature": None, "vqa_pred_answer": "red", "vqa_correct": 1, "vqa_acc_score": 1.0,
-    },
-    "j": {"pointer": [7, 8], "vqa_pred_answer": "red", "vqa_acc_score": 1.0},
-}  # fmt: skip
-FILES: dict[str, Any] = {
-    "a": {"3": {"pointer_candidates": [ROWS["a"], {**ROWS["a"], "pointer": [8, 9]}]}},
-    "j": {
-        "3": {
-            "query": {
-                "query_id": 3, "question_id": 103, "question": "question 3?",
-                "gt_answers_raw": [{"answer": "red", "answer_id": 1, "answer_confidence": "yes"}],
-            },
-            "pointer_candidates": [ROWS["j"]],
-        },
-        "train_ids": [3],
-    },
-    "k": {"3": {"few_shot_num": 2, "id_list": [[7, 8, 3], [8, 9, 3]], "score_list": [0.5, -0.5], "beams": []}},
+ROW = {
+    "pointer": [7, 8], "beam_rank": 0, "beam_score": 0.5, "logprob_score": -1.5, "gen_method": "beam",
+    "temperature": None, "vqa_pred_answer": "red", "vqa_correct": 1, "vqa_acc_score": 1.0,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", FILES)
 @inputs
-@given(data=st.data())
-def test_other_rl_data_use_the_train_examples_that_the_file_says(folder: Path, form: str, data: st.DataObject) -> None:
+@given(content=harmed({"3": {"pointer_candidates": [ROW, {**ROW, "pointer": [8, 9]}]}}))
+def test_rl_data_without_pools_use_the_train_examples_that_the_file_says(folder: Path, content: bytes) -> None:
     path = folder / "other_rl.json"
-    path.write_bytes(content := data.draw(harmed(FILES[form])))
+    path.write_bytes(content)
     rule = PoolRule(size=5, seed=0, exclude_same_image=True)
-    taken, result = law_of(
-        f"rl data {form}", lambda: import_groups(path, form, TRAIN, rule, allow_mixed=True), names=str(path)
-    )
+    taken, result = law_of("rl data a", lambda: import_groups(path, "a", TRAIN, rule), names=str(path))
     if not taken:
         return
     blocks = only_reading(content)
     for group in result[0]:
-        block = blocks[str(group.query.query_id)]
-        stated = (
-            [row[:-1] for row in block["id_list"]]
-            if form == "k"
-            else [
-                row["pointer"]
-                for row in block["pointer_candidates"]
-                if row.get("vqa_eval_mode") not in rl_data_io.FAILED_MODES and not row.get("eval_failed")
-            ]
-        )
+        stated = [
+            row["pointer"]
+            for row in blocks[str(group.query.query_id)]["pointer_candidates"]
+            if row.get("vqa_eval_mode") not in rl_data_io.FAILED_MODES and not row.get("eval_failed")
+        ]
         assert same([list(row.pointer_global) for row in group.pointer_candidates], stated)
         assert len(set(group.candidate_pool_ids)) == 5
 

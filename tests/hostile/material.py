@@ -145,9 +145,7 @@ def _rl_data(place: Path, folder: Path, train: list[Example]) -> Callable[[Path]
 
     def read(copy: Path) -> Any:
         made = {name: copy / name for name in ("rl_data", "summary", "proposals", "train_pools")}
-        config = ImportRlDataConfig(
-            import_format="g", allow_mixed=False, pool_size=K, pool_seed=0, exclude_same_image=True
-        )
+        config = ImportRlDataConfig(import_format="g", pool_size=K, pool_seed=0, exclude_same_image=True)
         import_rl_data(original=copy / "original.json", train_examples=examples, **made, config=config)
         counted = storage.read_json(made["summary"])
         return made["rl_data"].read_text(), counted["other_accuracies"], counted["duplicate_selections"]

@@ -82,7 +82,7 @@ def test_imported_queries_are_balanced_too(tmp_path: Path) -> None:
     write_original(tmp_path / "original.json", groups)
     storage.write_rows(tmp_path / "examples", [example(i) for i in range(30)])
     config = ImportRlDataConfig(
-        import_format="g", allow_mixed=False, pool_size=POOL, pool_seed=0, exclude_same_image=True,
+        import_format="g", pool_size=POOL, pool_seed=0, exclude_same_image=True,
         balance=Balance(low=0.5, high=0.7),
     )  # fmt: skip
     made = {name: tmp_path / name for name in ("rl_data", "summary", "proposals", "train_pools")}
