@@ -196,8 +196,7 @@ class PolicyName:
         """Who drew what it learned from in its last phase: stored selections, the policy itself, or nobody."""
         if self.kind in ("on_policy", "reinforce"):
             return "on_policy"
-        is_noisy_run = self.kind == EMULATION and self.base is not None and not self.is_untouched
-        return "offline" if self.kind == "grpo" or is_noisy_run else ""
+        return "offline" if self.kind == "grpo" else ""
 
     @property
     def start(self) -> PolicyName:

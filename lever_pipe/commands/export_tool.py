@@ -29,7 +29,6 @@ from lever_pipe.report import sources
 TABLES = {
     "lever/tables/training.csv": sources.training.subject,
     "lever/tables/arms_training.csv": sources.training.subject,
-    "lever/emulation/training.csv": "emulation/{arm}/base~{base_rce_epoch}/beta~{kl_beta}/epoch~{epoch}",
     "intention/tables/curves.csv": "arm~{arm}/seed~{seed}",
 }
 """File of curves below the results -> the policy or agent that a line is of."""

@@ -77,7 +77,7 @@ class EvaluationSettings(EvaluatedCells):
 
 
 class Emulate(Section):
-    """Faults of the published runs, each switched on alone and all together, to show what they explain."""
+    """Faults of the published evaluation, each switched on alone, to show what they explain."""
 
     preset: str = "published"
     """Preset whose checkpoints are emulated; its projections must be frozen in GRPO, as published."""
@@ -85,21 +85,7 @@ class Emulate(Section):
     kl_betas: Distinct[KlBeta] = Field((0.12, 0.145, 0.15, 0.155, 0.18), min_length=2)
     grpo_epochs: Epoch = 3
     base_rce_epoch: Epoch = 5
-    other_kl_beta: KlBeta = 0.15
-    """The beta that starts from another base where bases are mixed."""
-    other_base_rce_epoch: Epoch = 2
     head_seed: Seed = 42
     """Stream of the fresh attention and layer norm that take the place of the trained ones."""
     pool_items: int = Field(2, ge=2, le=64)
     """Train items, the first ones, that every evaluation query is offered."""
-
-    @rule
-    def _another_beta_is_trained(self) -> list[Fault]:
-        do = "Name one of them or add it."
-        return one_of(("other_kl_beta",), self.other_kl_beta, self.kl_betas, do, "kl_betas")
-
-    @rule
-    def _another_beta_starts_elsewhere(self) -> Iterator[Fault]:
-        if self.other_base_rce_epoch == self.base_rce_epoch:
-            bound = f"must differ from base_rce_epoch={self.base_rce_epoch}"
-            yield ("other_base_rce_epoch",), f"{bound}, got {self.other_base_rce_epoch}. Change one of them."

@@ -462,11 +462,6 @@ class CheckClaimsConfig(Section):
     document_arm: str = ""
 
 
-@identity_of("emulate_grpo_epoch", *(name.replace("{", "{training.") for name in SELECTOR))
-class EmulateGrpoEpochConfig(Section):
-    training: Annotated[TrainGrpoEpochConfig, Planned("emulated_training")]
-
-
 @identity_of("emulate_untouched", *SELECTOR, of="presets.{emulate.preset}")
 class EmulateUntouchedConfig(Section):
     preset: Annotated[str, Setting("emulate.preset")]

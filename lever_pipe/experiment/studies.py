@@ -377,7 +377,7 @@ class Experiment(Section):
             bound = "must name a preset with selector.head: static"
             yield place, f"{bound}, got {emulate.preset!r}. Published runs had it."
         if preset.selector.dropout == preset.selector.attention_dropout == 0:
-            yield place, f"must name a preset with dropout, got {emulate.preset!r}. Without it that arm shows nothing."
+            yield place, f"must name a preset with dropout, got {emulate.preset!r}. Without it the KL shows nothing."
 
 
 def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") -> Experiment:

@@ -100,7 +100,7 @@ def _agent(line: Line) -> str:
 
 
 def _emulated(line: Line) -> str:
-    numbers = {"base": line.get("base_rce_epoch"), "beta": line["kl_beta"], "epoch": line["epoch"]}
+    numbers = {"base": line.get("base_rce_epoch"), "beta": line.get("kl_beta"), "epoch": line["epoch"]}
     return "/".join([f"emulation/{line['arm']}", *(f"{name}~{text}" for name, text in numbers.items() if text)])
 
 
@@ -222,7 +222,7 @@ def work(paths: Sequence[Path]) -> Iterator[EvidenceRow]:
 
 
 def emulated(scores: Path, prompts: Path, agreement: Path, training: Path) -> Iterator[EvidenceRow]:
-    """Yield accuracies, prompts, equal choices and training metrics of emulated faults."""
+    """Yield accuracies, prompts and equal choices of emulated faults, and what is logged without an update."""
     yield from Lines(_emulated, ACCURACY, PREFIX, runs=1)(scores)
     counted = ("repeated_share", "prompts_a_query_mean", "prompts_a_query_max")
     yield from Lines("emulation/{arm}", {name: name for name in counted})(prompts)

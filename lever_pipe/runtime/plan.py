@@ -291,11 +291,6 @@ def emulated_checkpoints(experiment: Experiment, arm: str) -> list[str]:
     return [faults.checkpoint_of(emulate, policy) for policy in faults.policies_of_arm(emulate, arm)]
 
 
-def emulated_runs(experiment: Experiment) -> list[str]:
-    """Return every training epoch behind the emulated policies once, right and with dropout."""
-    return [] if experiment.emulate is None else faults.trained_runs(experiment.emulate)
-
-
 def _emulate(experiment: Experiment) -> Emulate:
     if experiment.emulate is None:
         raise KeyError(EMULATION)
@@ -475,16 +470,11 @@ def shown_agents(experiment: Experiment) -> ShownAgents | None:
     return ShownAgents(arms=agent_plan.arms(of), max_context=of.model.max_context, **values)
 
 
-def emulated_training(experiment: Experiment, wildcards: Wildcards) -> Section:
-    """Return the identity of the epoch that an emulated one repeats with dropout."""
-    return stage_config(experiment, "train_grpo_epoch", {**wildcards, "preset": _emulate(experiment).preset})
-
-
-def _if_switched_on(fault: str, key: str) -> Planner:
-    """Return what gives a setting of the emulation to the arms that switch its fault on, and None to the others."""
+def _in_arm(arm: str, key: str) -> Planner:
+    """Return what gives a setting of the emulation to the arm that it is of, and None to the others."""
 
     def of(experiment: Experiment, wildcards: Wildcards) -> Any:
-        return getattr(_emulate(experiment), key) if fault in faults.faults_of(wildcards["arm"]) else None
+        return getattr(_emulate(experiment), key) if wildcards["arm"] == arm else None
 
     return of
 
@@ -560,10 +550,9 @@ PLANNED: Mapping[str, Planner] = {
         arm.preset: experiment.presets[arm.preset] for arm in experiment.written_arms
     },
     "shown_agents": lambda experiment, _: shown_agents(experiment),
-    "emulated_training": emulated_training,
     "emulated_policies": lambda experiment, _: faults.policies(_emulate(experiment)),
-    "head_seed": _if_switched_on("head", "head_seed"),
-    "pool_items": _if_switched_on("pool", "pool_items"),
+    "head_seed": _in_arm(faults.HEAD, "head_seed"),
+    "pool_items": _in_arm(faults.POOL, "pool_items"),
     "claims": lambda experiment, _: (
         agent_plan.claims(experiment.intention) if "intention" in experiment.studies else {}
     ),

@@ -87,10 +87,7 @@ BESIDE_WEIGHTS_MB = 16_000
 """Python, CUDA's own and the episodes of an agent."""
 PRODUCTION_CPU: Mapping[str, Need] = {
     **dict.fromkeys(
-        (
-            *("train_sft_epoch", "train_rce_epoch", "train_continued_epoch", "train_grpo_epoch", "train_distil_epoch"),
-            "emulate_grpo_epoch",
-        ),
+        (*("train_sft_epoch", "train_rce_epoch", "train_continued_epoch", "train_grpo_epoch", "train_distil_epoch"),),
         Need(mem_mb=8000, runtime=240),
     ),
     **dict.fromkeys(("prepare_examples", "propose_trajectories", "sample_pools"), Need(mem_mb=16_000, runtime=240)),

@@ -7,7 +7,7 @@ from lever_pipe.base.records import Pool
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import EmulateSelectionsConfig, Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Outputs
-from lever_pipe.lever.emulation.selections import decode_with_repeats, drop_head, first_items
+from lever_pipe.lever.emulation import decode_with_repeats, drop_head, first_items
 from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.training.choice import choose
 from lever_pipe.lever.training.embeddings import architecture_of, read_table

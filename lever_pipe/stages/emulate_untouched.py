@@ -12,17 +12,15 @@ from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.faults import CONTROL
+from lever_pipe.experiment.faults import CONTROL, DROPOUT
 from lever_pipe.experiment.stage_configs import EmulateUntouchedConfig, Runtime
 from lever_pipe.experiment.stage_files import Input, Output
-from lever_pipe.lever.emulation.dropout import NoisyPolicies, epoch_without_updates
+from lever_pipe.lever.emulation import epoch_without_updates
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.lever.training.epoch import TrainingInputs, read_training_inputs
-from lever_pipe.lever.training.grpo import Pairing, kept_in_epoch
-from lever_pipe.lever.training.policies import Policies
+from lever_pipe.lever.training.grpo import kept_in_epoch
 
-PAIRINGS: dict[str, Pairing] = {CONTROL: Policies, "dropout": NoisyPolicies}
 EPOCHS = (1, 2)
 """The first epoch keeps fewer selections of a group than every later one."""
 
@@ -55,7 +53,7 @@ def _rows(
     architecture = architecture_of(config.selector, data.table)
     module, anchor = (state.load_selector(reference, architecture).to(device) for _ in range(2))
     frozen = FrozenSelector(anchor, data.table)
-    for arm, pairing in PAIRINGS.items():
+    for arm in (CONTROL, DROPOUT):
         for epoch in EPOCHS:
             run = PolicyName(
                 kind=EMULATION, member=arm, base=config.base_rce_epoch, seed=config.seed, is_untouched=True
@@ -63,9 +61,11 @@ def _rows(
             ref = PolicyRef.of(run.at(epoch), preset=config.preset)
             with ambient_stream(config.seed, ref.name):
                 values = epoch_without_updates(
-                    pairing(module, frozen),
+                    module,
+                    frozen,
                     data.table,
                     kept_in_epoch(data.train, config.grpo, epoch),
+                    has_dropout=arm == DROPOUT,
                     clip_epsilon=config.grpo.clip_epsilon,
                     generator=torch_generator(config.seed, "grpo", epoch),
                 )

@@ -1,4 +1,4 @@
-"""Rule `score_emulation`: accuracies, choices and training metrics of every emulated policy as plain CSV files."""
+"""Rule `score_emulation`: accuracies and choices of every emulated policy, and the KL without updates, as CSV files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lever_pipe.base.records import AnswerRow, EpochMetrics, Example, ExampleId,
 from lever_pipe.experiment.faults import CONTROL, EmulatedPolicy
 from lever_pipe.experiment.stage_configs import ScoreEmulationConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.lever.emulation.choices import Chosen, identical_prompts, prompts_a_query, repeated_share
+from lever_pipe.lever.emulation import Chosen, identical_prompts, prompts_a_query, repeated_share
 from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
 from lever_pipe.report.long_format import write_csv
 
@@ -25,7 +25,7 @@ EMULATED_SCORES_COLUMNS = (
 )
 EMULATED_PROMPTS_COLUMNS = ("arm", "shots", "repeated_share", "prompts_a_query_mean", "prompts_a_query_max")
 EMULATED_AGREEMENT_COLUMNS = ("arm", "kl_beta", "epoch", "other_kl_beta", "other_epoch", "shots", "identical")
-EMULATED_TRAINING_COLUMNS = ("arm", "base_rce_epoch", "kl_beta", "epoch", "metric", "value")
+EMULATED_TRAINING_COLUMNS = ("arm", "base_rce_epoch", "epoch", "metric", "value")
 Selected = Mapping[EmulatedPolicy, Mapping[ExampleId, Demonstrations]]
 
 
@@ -34,7 +34,6 @@ def score_emulation(
     selections: Inputs,
     answers: Inputs,
     eval_examples: Input,
-    metrics: Inputs,
     untouched: Input,
     scores: Output,
     prompts: Output,
@@ -51,12 +50,11 @@ def score_emulation(
         policy: storage.read_selections(path) for policy, path in zip(config.policies, selections, strict=True)
     }
     score_lines = list(_score_lines(selected, storage.read_examples(eval_examples), answers, config))
-    rows = [storage.read_row(path, EpochMetrics) for path in metrics] + storage.read_rows(untouched, EpochMetrics)
     for path, columns, lines in (
         (scores, EMULATED_SCORES_COLUMNS, score_lines),
         (prompts, EMULATED_PROMPTS_COLUMNS, _prompt_lines(selected, config.shots)),
         (agreement, EMULATED_AGREEMENT_COLUMNS, _agreement_lines(selected, config.shots)),
-        (training, EMULATED_TRAINING_COLUMNS, _training_lines(rows)),
+        (training, EMULATED_TRAINING_COLUMNS, _training_lines(storage.read_rows(untouched, EpochMetrics))),
     ):
         write_csv(path, columns, lines)
     return len(selected)
@@ -105,10 +103,9 @@ def _agreement_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]
 
 
 def _training_lines(rows: Iterable[EpochMetrics]) -> Iterable[Line]:
-    """Yield every metric; an epoch without updates has no beta."""
+    """Yield every metric of the epochs without updates."""
     for row in rows:
         policy = row.policy
         arm = PolicyName.parse(policy.name).member or CONTROL
-        beta = None if policy.kl_beta is None else f"{policy.kl_beta:g}"
         for name in sorted(row.values):
-            yield arm, policy.base_rce_epoch, beta, policy.epoch, name, row.values[name]
+            yield arm, policy.base_rce_epoch, policy.epoch, name, row.values[name]

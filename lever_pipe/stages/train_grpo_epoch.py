@@ -8,7 +8,6 @@ from lever_pipe.experiment.stage_configs import Runtime, TrainGrpoEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.training.epoch import EpochFiles
 from lever_pipe.lever.training.grpo import train_grpo
-from lever_pipe.lever.training.policies import Policies
 
 
 def train_grpo_epoch(
@@ -34,4 +33,4 @@ def train_grpo_epoch(
     device = execution.prepare(runtime)
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     policy = config.policy("grpo", base=config.base_rce_epoch, beta=config.kl_beta)
-    return train_grpo(files, reference, config, policy, pairing=Policies, device=device)
+    return train_grpo(files, reference, config, policy, device=device)

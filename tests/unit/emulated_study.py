@@ -1,7 +1,6 @@
-"""An emulation whose every number can be worked out by hand, and that shows every published pattern but two.
+"""An emulation whose every number can be worked out by hand, and that shows every published pattern but one.
 
-Accuracy: 50 + shots + samples / 100. Betas differ by 0.1 for each place among them, epochs by 1, in arms whose
-head is kept and whose pool is whole; the beta with another base has 3 points less in `bases` and `all`.
+Accuracy: 50 + shots + samples / 100. In the control betas differ by 0.1 for each place among them, epochs by 1.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from lever_pipe.stages.score_emulation import (
 )
 
 REFERENCE = Path(__file__).parents[2] / "resources" / "reference" / "lever-plus-published.csv"
-COLLAPSED = ("head", "pool", "all")
+COLLAPSED = ("head", "pool")
 """Arms in which betas of one base cannot be told apart."""
 FILES = ("scores", "prompts", "agreement", "training")
 Change = Callable[[str, float, int, int, int, float], float]
@@ -48,20 +47,13 @@ def frames(
     identical: dict[str, float] | None = None,
     prompts: dict[str, int] | None = None,
     repeated: dict[str, float] | None = None,
-    std: Callable[[str, float, int], float] = lambda arm, beta, epoch: 0.2 if epoch == 1 else 0.3,
-    share: Callable[[str, float], float] = lambda arm, spread: spread + 0.001,
-    ratios: dict[str, float] | None = None,
     agree: Callable[[str, Policy, Policy], float | None] = lambda arm, one, other: None,
 ) -> dict[str, pd.DataFrame]:
-    """Return the four files by name; `kl` holds the KL without an update in epochs 1 and 2, then of epochs 1 to 3.
-
-    `ratios` are the mean ratios of a trained epoch; without an update they are 1, and 0.7 with dropout.
-    """
-    ratios = {"none": 0.99, "dropout": 0.8} | (ratios or {})
-    kl = {"none": (0, 0, 0.01, 0.02, 0.03), "dropout": (0.09, 0.08, 0.085, 0.075, 0.07)} | (kl or {})
+    """Return the four files by name; `kl` holds the KL without an update in epochs 1 and 2."""
+    kl = {"none": (0, 0), "dropout": (0.09, 0.08)} | (kl or {})
     identical = {"head": 1.0, "none": 0.9} | (identical or {})
     prompts = {"pool": 8, "none": 20} | (prompts or {})
-    repeated = {"pool": 1.0, "all": 1.0} | (repeated or {})
+    repeated = {"pool": 1.0} | (repeated or {})
     runs = [(beta, epoch) for beta in emulate.kl_betas for epoch in range(1, emulate.grpo_epochs + 1)]
     scores = []
     for arm in ARMS:
@@ -71,8 +63,6 @@ def frames(
                     accuracy = 50 + k + n / 100
                     if arm not in COLLAPSED:
                         accuracy += 0.1 * emulate.kl_betas.index(beta) + epoch
-                    if arm in ("bases", "all") and beta == emulate.other_kl_beta:
-                        accuracy -= 3
                     accuracy = change(arm, beta, epoch, n, k, accuracy)
                     scores.append((arm, f"{beta:g}", epoch, n, k, accuracy, n, n))
     counts = [
@@ -87,19 +77,12 @@ def frames(
         for i, one in enumerate(runs)
         for other in runs[i + 1 :]
     ]
-    training = []
-    for arm in ("none", "dropout"):
-        for epoch in (1, 2):
-            values = {"kl": kl[arm][epoch - 1], "kl_exact": 0.0, "mean_ratio": 1.0 if arm == "none" else 0.7}
-            training += [(arm, emulate.base_rce_epoch, "", epoch, name, value) for name, value in values.items()]
-        for beta, epoch in runs:
-            spread = std(arm, beta, epoch)
-            values = {"kl": kl[arm][1 + epoch], "kl_exact": 0.001, "std_advantage": spread}
-            values |= {"gradient_share": share(arm, spread), "max_advantage": 1.1547 * spread}
-            values["mean_ratio"] = ratios[arm] + 0.01 * emulate.kl_betas.index(beta)
-            training += [
-                (arm, emulate.base_rce_epoch, f"{beta:g}", epoch, name, value) for name, value in values.items()
-            ]
+    training = [
+        (arm, emulate.base_rce_epoch, epoch, name, value)
+        for arm in ("none", "dropout")
+        for epoch in (1, 2)
+        for name, value in (("kl", kl[arm][epoch - 1]), ("kl_exact", 0.0))
+    ]
     return {
         "scores": text(scores, EMULATED_SCORES_COLUMNS),
         "prompts": text(counts, EMULATED_PROMPTS_COLUMNS),

@@ -7,18 +7,14 @@ from __future__ import annotations
 SFT_EPOCHS, RCE_EPOCHS, GRPO_EPOCHS, LONG_ONLY, BASELINES = 1, 2, 4, 1, 6
 ON_POLICY_EPOCHS, DISTIL_EPOCHS = 6, 2
 MARKS = {"train_distil_epoch": DISTIL_EPOCHS, "train_continued_epoch": 2}
-# Emulated: 2 RCE epochs; three betas from base 2 and 0.15 from base 1, right and with dropout; six arms.
-EMULATED_RCE, EMULATED_GRPO, ARMS = 2, 4, 6
+# Emulated: 2 RCE epochs, three betas from the second; three arms.
+EMULATED_RCE, EMULATED_GRPO, ARMS = 2, 3, 3
 # Every number of the report comes from the evidence: what changes one rewrites the figures, the claims and the pages.
 FROM_EVIDENCE = dict.fromkeys(("collect_evidence", "plot_figures", "check_claims", "build_report"), 1)
 OF_SELECTORS = ("collect_results", "collect_lineage", "collect_samples", "compare_policies", "measure_agreement")
 REPORT = dict.fromkeys(OF_SELECTORS, 1) | FROM_EVIDENCE
 EMULATION_BELOW_TRAINING = {"emulate_selections": ARMS, "score_emulation": 1, **FROM_EVIDENCE}
-EMULATED_GRPO_AND_BELOW = {
-    "emulate_grpo_epoch": EMULATED_GRPO,
-    "emulate_untouched": 1,
-    **EMULATION_BELOW_TRAINING,
-}
+EMULATED_GRPO_AND_BELOW = {"emulate_untouched": 1, **EMULATION_BELOW_TRAINING}
 SEED_SCORES = SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(MARKS.values())
 ABOVE_ANSWERS = {"embed_examples", "sample_pools", "propose_trajectories"}
 OFFLINE_AND_BELOW = {

@@ -18,7 +18,6 @@ CONFIG = ("--configfile", "config/okvqa_qwen2_5_vl_3b.yaml")
 # Six betas x 3 epochs x 3 seeds, and the epochs 4-50 of two betas of one seed.
 GRPO, LONG_ONLY, RCE = 6 * 3 * 3, 47 * 2, 5 * 3
 ON_POLICY, DISTIL = (7 + 1) * 3, 3  # one seed: seven betas and REINFORCE
-OTHER_BASE = 3  # the emulated 0.15 from RCE epoch 2; every other emulated epoch is one of the study
 RAW = (
     "OpenEnded_mscoco_train2014_questions.json",
     "mscoco_train2014_annotations.json",
@@ -67,7 +66,7 @@ def test_the_whole_workflow_is_planned_once_the_raw_files_are_named(project: Pro
     assert done.returncode == 0, done.stdout[-3000:]
     planned = {rule: int(n) for rule, n in JOB_COUNT.findall(done.stdout.split("\n\n")[0])}
     assert planned["train_rce_epoch"] == RCE
-    assert planned["train_grpo_epoch"] == GRPO + LONG_ONLY + OTHER_BASE
+    assert planned["train_grpo_epoch"] == GRPO + LONG_ONLY
     assert planned["generate_rl_data"] == 8
     assert planned["answer_prompts"] == 5  # three seeds, the baselines and the emulation
     assert (planned["train_on_policy_epoch"], planned["train_distil_epoch"]) == (ON_POLICY, DISTIL)

@@ -158,7 +158,7 @@ def test_another_language_rewrites_the_page_only(smoke: Project) -> None:
 
 
 def test_without_emulation_nothing_is_computed_but_the_report(smoke: Project) -> None:
-    emulate = "emulate: {kl_betas: [0.12, 0.145, 0.15], grpo_epochs: 1, base_rce_epoch: 2, other_base_rce_epoch: 1}"
+    emulate = "emulate: {kl_betas: [0.12, 0.145, 0.15], grpo_epochs: 1, base_rce_epoch: 2}"
     with smoke.edited("config/smoke.yaml", emulate, "emulate: null"):
         assert smoke.planned() == FROM_EVIDENCE
 
@@ -167,7 +167,7 @@ def test_the_head_seed_of_the_emulation_stays_within_it(smoke: Project) -> None:
     with smoke.edited("config/smoke.yaml", "emulate: {", "emulate: {head_seed: 7, "):
         planned = smoke.planned()
     assert planned == {
-        "emulate_selections": 2,  # the arms `head` and `all`
+        "emulate_selections": 1,  # the arm `head`
         "answer_prompts": 1,
         "score_emulation": 1,
         **FROM_EVIDENCE,

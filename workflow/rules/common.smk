@@ -94,7 +94,6 @@ CONTINUED = DISTIL.replace("distil", "continued")
 TRAINED = "preset~[^/]+/(sft|rce|(grpo|on_policy|reinforce)/base~[^/]+/beta~[^/]+|(distil|continued)/base~[^/]+)/seed~[0-9]+/epoch~[0-9]+"
 EMULATE = EXPERIMENT.emulate if "lever" in EXPERIMENT.studies else None
 EMULATION = f"{LEVER}/emulation"
-NOISY = f"{EMULATION}/dropout/base~{{base}}/beta~{{beta}}/seed~{{seed}}/epoch~{{epoch}}"
 
 
 wildcard_constraints:

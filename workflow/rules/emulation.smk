@@ -19,35 +19,10 @@ if EMULATE:
         policy.removeprefix("emulation/none/")
         for policy in plan.emulated(EXPERIMENT, "none")
     ]
-    RIGHT_BASE = in_documents(BASE).replace("{preset}", EMULATE.preset)
-    GROUPS = (
-        f"{LEVER}/preset~{EMULATE.preset}/"
-        f"{plan.grpo_groups(EXPERIMENT, EMULATE.preset)}.safetensors"
-    )
-
-    use rule stage as emulate_grpo_epoch with:
-        input:
-            groups=GROUPS,
-            embeddings=in_documents(TRAIN_EMBEDDINGS),
-            start=before(NOISY, RIGHT_BASE, "selector.safetensors"),
-            start_optimiser=before(NOISY, RIGHT_BASE, "optimiser.safetensors"),
-            reference=f"{RIGHT_BASE}/selector.safetensors",
-        output:
-            selector=f"{NOISY}/selector.safetensors",
-            optimiser=f"{NOISY}/optimiser.safetensors",
-            metrics=f"{NOISY}/metrics.json",
-            card=f"{NOISY}/run.json",
-        pathvars:
-            beside=f"{NOISY}/",
-        priority: SHORT_CHAIN
-        params:
-            **call("emulate_grpo_epoch"),
-        message:
-            "Emulate GRPO with dropout, epoch {wildcards.epoch}: base {wildcards.base}, beta {wildcards.beta}"
 
     use rule stage as emulate_untouched with:
         input:
-            groups=GROUPS,
+            groups=f"{LEVER}/preset~{EMULATE.preset}/{plan.grpo_groups(EXPERIMENT, EMULATE.preset)}.safetensors",
             embeddings=in_documents(TRAIN_EMBEDDINGS),
             reference=in_documents(f"{RCE}/selector.safetensors").format(
                 preset=EMULATE.preset,
@@ -91,9 +66,6 @@ if EMULATE:
             ],
             answers=[answers_of(policy) for policy in plan.emulated(EXPERIMENT)],
             eval_examples=MAIN_EXAMPLES["eval_examples"],
-            metrics=[
-                f"{LEVER}/{run}/metrics.json" for run in plan.emulated_runs(EXPERIMENT)
-            ],
             untouched=f"{EMULATION}/untouched/metrics.jsonl",
         output:
             scores=f"{EMULATION}/scores.csv",

@@ -1,8 +1,8 @@
-"""One epoch of GRPO on stored selections (the published, offline objective): what both of its stages do."""
+"""One epoch of GRPO on stored selections (the published, offline objective)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,18 +13,15 @@ from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Grpo
 from lever_pipe.experiment.stage_configs import TrainGrpoEpochConfig
-from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
 from lever_pipe.lever.training.groups import BATCH, Groups, batches, keep_best
 from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
-from lever_pipe.lever.training.policies import PolicyPair, logged, trained_share
+from lever_pipe.lever.training.policies import Policies, logged, trained_share
 from lever_pipe.losses.grpo import adapt_kl_beta, grpo_terms
 from lever_pipe.losses.kl import divergence_of_logs
 from lever_pipe.losses.reduction import mean_of_group_means
 from lever_pipe.losses.sequence import outcome_log_probs, picked_log_probs
-
-Pairing = Callable[[PointerSelector, FrozenSelector], PolicyPair]
 
 
 @dataclass(slots=True)
@@ -46,12 +43,9 @@ def train_grpo(
     config: TrainGrpoEpochConfig,
     policy: PolicyRef,
     *,
-    pairing: Pairing,
     device: torch.device,
 ) -> EpochMetrics:
     """Advance the selector by one epoch, write it, and return the epoch's mean terms under the name of `policy`.
-
-    `pairing` says how the trained policy and its reference are compared.
 
     Raises:
         CheckpointError: `start` or `reference` has another architecture.
@@ -63,7 +57,7 @@ def train_grpo(
     limits = grpo.adaptive_kl.model_dump() if grpo.adaptive_kl else None
     beta = BetaController(config.kl_beta if epoch.kl_beta is None else epoch.kl_beta, limits)
     plan = plan_grpo_epoch(
-        pairing(epoch.module, epoch.anchor(reference)),
+        Policies(epoch.module, epoch.anchor(reference)),
         epoch.data.table,
         kept_in_epoch(epoch.data.train, grpo, config.epoch),
         beta,
@@ -83,7 +77,7 @@ def kept_in_epoch(groups: Groups, grpo: Grpo, epoch: int) -> tuple[Groups, Tenso
 
 
 def plan_grpo_epoch(
-    policies: PolicyPair,
+    policies: Policies,
     table: EmbeddingTable,
     kept: tuple[Groups, Tensor],
     beta: BetaController,
@@ -101,13 +95,12 @@ def plan_grpo_epoch(
 
         def step(batch: Groups, rows: slice = rows) -> Step:
             taken = grpo_step(
-                policies,
-                table,
+                policies.trained(table, batch),
+                anchor[rows],
                 batch,
                 advantages[rows],
                 kl_beta=beta.value,
                 clip_epsilon=clip_epsilon,
-                anchor_BGSK=anchor[rows],
             )
             beta.observe(taken.values["kl"])
             return taken
@@ -122,22 +115,25 @@ def reference_log_probs(reference: FrozenSelector, groups: Groups) -> Tensor:
 
 
 def grpo_step(
-    policies: PolicyPair,
-    table: EmbeddingTable,
+    scores: Tensor,
+    anchored: Tensor,
     batch: Groups,
     advantages: Tensor,
     *,
     kl_beta: float,
     clip_epsilon: float,
-    anchor_BGSK: Tensor | None = None,
 ) -> Step:
     """Return the GRPO loss of a batch with every published metric and the exact KL to the reference.
 
-    `anchor_BGSK` are its `reference_log_probs`; None finds them.
+    Args:
+        scores: logits of the trained policy (`EmbeddingTable.scores`).
+        anchored: [B, G, S, K] `reference_log_probs`.
+        batch: groups of selections.
+        advantages: [B, G].
+        kl_beta: weight of the penalty.
+        clip_epsilon: half-width of the trust region.
     """
-    scores = policies.trained(table, batch)
     outcomes = outcome_log_probs(scores, batch.selections, batch.valid)
-    anchored = reference_log_probs(policies.reference, batch) if anchor_BGSK is None else anchor_BGSK
     terms = grpo_terms(
         log_probs=picked_log_probs(outcomes, batch.selections, batch.valid).sum(dim=-1),
         reference_log_probs=picked_log_probs(anchored, batch.selections, batch.valid).sum(dim=-1),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
@@ -11,21 +10,6 @@ from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.losses.surrogate import PolicyTerms
-
-
-class PolicyPair(Protocol):
-    """Two policies that an epoch compares: the trained one and its anchor."""
-
-    @property
-    def policy(self) -> PointerSelector:
-        """Return the trained policy."""
-
-    @property
-    def reference(self) -> FrozenSelector:
-        """Return its anchor."""
-
-    def trained(self, table: EmbeddingTable, batch: Groups) -> Tensor:
-        """Return the logits of the trained policy (`EmbeddingTable.scores`)."""
 
 
 @dataclass(frozen=True, slots=True)

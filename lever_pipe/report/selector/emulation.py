@@ -1,4 +1,4 @@
-"""The emulation of published faults: what each arm switches on, its accuracies, and its logged KL."""
+"""The emulation of published faults: what each arm switches on, its accuracies, and the KL without an update."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import product
 
 from lever_pipe.base.policy_names import beta_text
 from lever_pipe.experiment.evaluation_config import Emulate
-from lever_pipe.experiment.faults import ARMS, CONTROL
-from lever_pipe.report.cells import Cell, Code, Name, Number, average, level, minus, say
+from lever_pipe.experiment.faults import ARMS, CONTROL, DROPOUT
+from lever_pipe.report.cells import Code, Name, Number, average, level, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
 from lever_pipe.report.reference import ACCURACY_015, BETAS
@@ -19,9 +19,9 @@ from lever_pipe.report.table import Column, Table, TableLine, Whose
 Run = tuple[float, int]
 """KL_BETA and epoch of a policy."""
 Rows = tuple[EvidenceRow, ...]
-PUBLISHED, DROPOUT = "published", "dropout"
-TRAINED = (DROPOUT, CONTROL)
-"""The arms whose training differs."""
+PUBLISHED = "published"
+OF_ANOTHER_BASE = 0.15
+"""The KL_BETA whose published runs start from another RCE checkpoint than those of the others."""
 DIGITS = 2
 """Decimals of an accuracy."""
 
@@ -46,7 +46,7 @@ class EmulatedStudy:
     @property
     def others(self) -> list[float]:
         """Return the betas that share one base in the published runs."""
-        return [beta for beta in self.emulate.kl_betas if beta != self.emulate.other_kl_beta]
+        return [beta for beta in self.emulate.kl_betas if beta != OF_ANOTHER_BASE]
 
     @property
     def evidence(self) -> Evidence:
@@ -66,25 +66,14 @@ class EmulatedStudy:
         found = [self.evidence.find(**where, samples=n, shots=k) for n, k in at]
         return tuple(row for row in found if row is not None) if None not in found else ()
 
-    def metric(self, arm: str, name: str, epoch: int, beta: float | None = None) -> EvidenceRow:
-        """Return a training metric of an epoch from the right base; without a beta of one in which nothing is updated.
+    def untouched(self, arm: str, name: str, epoch: int) -> EvidenceRow:
+        """Return a metric of an epoch in which nothing is updated: 1, or 2, which stands for any later one."""
+        return self.evidence.get(f"emulation/{arm}/base~{self.emulate.base_rce_epoch}/epoch~{epoch}", name)
 
-        Of the latter there are 1 and 2, which stands for any later one.
-        """
-        trained = "" if beta is None else f"/beta~{beta_text(beta)}"
-        subject = f"emulation/{arm}/base~{self.emulate.base_rce_epoch}{trained}/epoch~{epoch}"
-        return self.evidence.get(subject, name)
-
-    def metrics(self, arm: str, name: str, epoch: int, betas: Sequence[float] = ()) -> Rows:
-        """Return a training metric of one epoch for these betas or every one."""
-        return tuple(self.metric(arm, name, epoch, beta) for beta in betas or self.emulate.kl_betas)
-
-    def printed(
-        self, name: str, epoch: int, betas: Sequence[float] = (), stage: str = "grpo", file: str = BETAS
-    ) -> Rows:
+    def printed(self, name: str, epoch: int, betas: Sequence[float] = ()) -> Rows:
         """Return a published training metric of one epoch for the betas, or every one, that have it."""
-        subjects = [f"published/{stage}/beta~{beta_text(b)}/epoch~{epoch}" for b in betas or self.emulate.kl_betas]
-        found = [self.evidence.find(subject, name, quoted=file) for subject in subjects]
+        subjects = [f"published/grpo/beta~{beta_text(b)}/epoch~{epoch}" for b in betas or self.emulate.kl_betas]
+        found = [self.evidence.find(subject, name, quoted=BETAS) for subject in subjects]
         return tuple(row for row in found if row is not None)
 
     def agreements(self, arm: str, runs: Collection[Run], shots: int) -> Rows:
@@ -110,8 +99,8 @@ def tables(material: Material) -> Iterator[Table]:
 def arms_table(study: EmulatedStudy) -> Table:
     """Return what each arm switches on."""
     of = study.emulate
-    given = {"base": of.base_rce_epoch, "seed": of.head_seed, "items": of.pool_items, "beta": of.other_kl_beta}
-    told = {arm: say(f"emulation.fault.{arm}", **given, other=of.other_base_rce_epoch) for arm in ARMS}
+    given = {"base": of.base_rce_epoch, "seed": of.head_seed, "items": of.pool_items}
+    told = {arm: say(f"emulation.fault.{arm}", **given) for arm in (*ARMS, DROPOUT)}
     lines = tuple(TableLine((Code(arm), fault)) for arm, fault in told.items())
     columns = (Column(say("pattern.head.arm"), "name"), Column(say("emulation.head.fault"), "words"))
     title = say("emulation.arms", preset=Code(of.preset), seed=of.seed)
@@ -121,38 +110,31 @@ def arms_table(study: EmulatedStudy) -> Table:
 def accuracies(study: EmulatedStudy) -> Table:
     """Return the accuracies of every arm, beta and epoch at one sample count, below them what was published."""
     lines: list[TableLine] = []
-    alone = study.emulate.other_kl_beta
 
     def cells(arm: str, run: Run) -> list[Number | None]:
         return [level(row) for row in study.cells(arm, run, file=ACCURACY_015) or study.cells(arm, run)]
 
     for epoch, arm in product(study.epochs, (PUBLISHED, *ARMS)):
-        base = average(cells(arm, (alone, epoch)), DIGITS)
         for beta in study.emulate.kl_betas:
             if of := cells(arm, (beta, epoch)):
                 whose: Whose = "published" if arm == PUBLISHED else "emulated"
                 source = say("word.published") if arm == PUBLISHED else Code(arm)
-                mean = average(of, DIGITS)
-                cells_of = (source, Name(str(epoch)), Name(beta_text(beta)), *of, mean, minus(mean, base))
+                cells_of = (source, Name(str(epoch)), Name(beta_text(beta)), *of, average(of, DIGITS))
                 lines.append(TableLine(cells_of, whose))
     columns = [Column(say(f"emulation.head.{word}"), "name") for word in ("arm", "epoch", "beta")]
     columns += [Column(say("head.shot", shots=k)) for k in study.material.shots]
-    columns += [Column(say("head.mean")), Column(say("head.against", reference=beta_text(alone)))]
+    columns.append(Column(say("head.mean")))
     title = say("emulation.accuracies", samples=study.samples)
     return Table("emulated-accuracies", "emulation", title, tuple(columns), tuple(lines))
 
 
 def divergences(study: EmulatedStudy) -> Table:
-    """Return the logged KL with and without dropout in the policy: without an update, then by epoch and beta."""
+    """Return the KL that is logged without an update, with and without dropout in the policy."""
 
-    def line(first: Cell, at: str, published: Cell, epoch: int, beta: float | None = None) -> TableLine:
-        rows = [study.metric(arm, name, epoch, beta) for arm in TRAINED for name in ("kl", "kl_exact")]
-        return TableLine((first, Name(at), published, *(level(row, 5) for row in rows)), "emulated")
+    def line(at: str, epoch: int) -> TableLine:
+        rows = [study.untouched(arm, name, epoch) for arm in (DROPOUT, CONTROL) for name in ("kl", "kl_exact")]
+        return TableLine((Name(at), *(level(row, 5) for row in rows)), "emulated")
 
-    lines = [line(say("emulation.no_update"), at, None, epoch) for epoch, at in ((1, "1"), (2, ">1"))]
-    for epoch, beta in product(study.epochs, study.emulate.kl_betas):
-        printed = next((level(row, 5) for row in study.printed("kl", epoch, [beta])), None)
-        lines.append(line(Name(beta_text(beta)), str(epoch), printed, epoch, beta))
-    words = ("beta", "epoch", "published_kl", "kl_dropout", "exact_dropout", "kl_none", "exact_none")
-    columns = [Column(say(f"emulation.head.{word}"), "name" if i < 2 else "number") for i, word in enumerate(words)]
-    return Table("emulated-kl", "emulation", say("emulation.kl"), tuple(columns), tuple(lines))
+    words = ("epoch", "kl_dropout", "exact_dropout", "kl_none", "exact_none")
+    columns = [Column(say(f"emulation.head.{word}"), "name" if i == 0 else "number") for i, word in enumerate(words)]
+    return Table("emulated-kl", "emulation", say("emulation.kl"), tuple(columns), (line("1", 1), line(">1", 2)))

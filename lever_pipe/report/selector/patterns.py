@@ -6,14 +6,13 @@ not point to it. A pattern whose numbers the configuration does not make (too fe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
-from math import isclose, nan, perm, sqrt
+from math import perm
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from lever_pipe.experiment.faults import CONTROL
+from lever_pipe.experiment.faults import CONTROL, DROPOUT, HEAD, POOL
 from lever_pipe.report.catalogue import number_text
 from lever_pipe.report.cells import (
     Cell,
@@ -29,26 +28,16 @@ from lever_pipe.report.cells import (
 )
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.material import Material
-from lever_pipe.report.reference import ACCURACY_015, CURVE_BETAS, CURVES, FINAL
+from lever_pipe.report.reference import ACCURACY_015, FINAL
 from lever_pipe.report.selector.emulation import (
     DIGITS,
-    DROPOUT,
+    OF_ANOTHER_BASE,
     PUBLISHED,
-    TRAINED,
     EmulatedStudy,
     Rows,
     emulation_of,
 )
 from lever_pipe.report.table import Column, Table, TableLine, heads
-
-LEVEL_TOLERANCE = 0.25
-"""How far a KL may lie from the published mean and still be called near it, as a share of it."""
-RATIO_BOUND = 0.95
-"""A mean ratio below it is off 1."""
-SHARE_TOLERANCE = 0.01
-"""The floor under the spread of rewards shrinks the advantages of a few queries, so Adv Std may miss the share."""
-ONE_OF_THREE = 2 / sqrt(3)
-"""Largest size over spread of three advantages of which one differs: (2, -1, -1) over its unbiased deviation."""
 
 
 class Shown(NamedTuple):
@@ -61,10 +50,7 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A published pattern and what the emulation makes of it.
-
-    Patterns of one `statement` differ in their arm or criterion; `is_defined` is whether anything can be judged.
-    """
+    """A published pattern and what the emulation makes of it; those of one `statement` differ in their arm."""
 
     statement: Message
     criterion: Message
@@ -73,13 +59,10 @@ class Pattern:
     fault: Shown
     control: Shown
     remark: Cell = None
-    is_defined: bool = True
 
     @property
     def verdict(self) -> Verdict:
         """Return what follows for the fault; without it a pattern is also there where it holds in part."""
-        if not self.is_defined:
-            return Verdict("pattern.verdict.undefined", "mute")
         if not self.fault.holds:
             return Verdict("pattern.verdict.missed", "open")
         also = self.control.holds if self.control.in_part is None else self.control.in_part
@@ -107,9 +90,8 @@ def tables(material: Material) -> Iterator[Table]:
 
 def patterns(study: EmulatedStudy) -> list[Pattern]:
     """Return every pattern that the configuration can judge."""
-    about_choices = (identical_rows, identical_choices, repeats, reused_rows)
-    about_training = (kl_without_update, kl_falls, ratio, one_beta_apart, advantages)
-    return [pattern for make in (*about_choices, *about_training) for pattern in make(study)]
+    makers = (identical_rows, identical_choices, repeats, reused_rows, kl_without_update)
+    return [pattern for make in makers for pattern in make(study)]
 
 
 def coincidences(study: EmulatedStudy) -> Cell:
@@ -151,7 +133,7 @@ def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
         rows = [study.cells(arm, run) for run in runs]
         return Shown(_distinct(rows), len(set(map(_digits, rows))) == 1)
 
-    for arm in ("head", "pool", "all"):
+    for arm in (HEAD, POOL):
         least = _least([row for k in study.material.shots for row in study.agreements(arm, runs, k)])
         told = say("pattern.least_agreement", share=_percent(least))
         rows = _distinct(list(published.values()))
@@ -172,9 +154,9 @@ def identical_choices(study: EmulatedStudy) -> Iterator[Pattern]:
         counts = {"n": _counted(sum(alike), rows), "all": _counted(len(rows), rows)}
         return Shown(say("pattern.pairs_alike", **counts, least=_percent(_least(rows))), all(alike), any(alike))
 
-    if study.agreements("head", runs, shots):
+    if study.agreements(HEAD, runs, shots):
         published = _percent(quoted[0]) if quoted else None
-        yield looked_for("identical_choices", "head", look, published, say("pattern.one_pair"))
+        yield looked_for("identical_choices", HEAD, look, published, say("pattern.one_pair"))
 
 
 def repeats(study: EmulatedStudy) -> Iterator[Pattern]:
@@ -194,15 +176,15 @@ def repeats(study: EmulatedStudy) -> Iterator[Pattern]:
         return Shown(level(row, 0), row.value <= most)
 
     if long:
-        yield looked_for("repeated", "pool", repeated, None, shots=[Name(str(k)) for k in long])
-    yield looked_for("few_prompts", "pool", few, None, most=most)
+        yield looked_for("repeated", POOL, repeated, None, shots=[Name(str(k)) for k in long])
+    yield looked_for("few_prompts", POOL, few, None, most=most)
 
 
 def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
     """Yield whether two epochs of one beta can differ at few shots and agree at many."""
     spans = [[k for k in study.material.shots if (k > 2) == more] for more in (False, True)]
-    beta, samples = study.emulate.other_kl_beta, study.material.samples
-    if not (all(spans) and 2 in study.epochs):
+    beta, samples = OF_ANOTHER_BASE, study.material.samples
+    if not (all(spans) and 2 in study.epochs and beta in study.emulate.kl_betas):
         return
 
     def seen(pairs: Sequence[Sequence[Rows]]) -> Shown:
@@ -219,134 +201,27 @@ def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
 
     printed = [[study.cells(PUBLISHED, (beta, epoch), samples, k, ACCURACY_015) for epoch in (1, 2)] for k in spans]
     published = seen(printed).cell if all(map(all, printed)) else None
-    for arm in ("pool", "all"):
-        remark = None if look(arm).holds else say("pattern.copied")
-        yield looked_for("reused_rows", arm, look, published, remark, beta=beta)
+    remark = None if look(POOL).holds else say("pattern.copied")
+    yield looked_for("reused_rows", POOL, look, published, remark, beta=beta)
 
 
 def kl_without_update(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield whether the logged KL needs an update, and whether its level is the published one."""
+    """Yield whether the logged KL needs an update, and whether it falls from epoch to epoch without one."""
     published = study.printed("kl", 1)
     if not published:
         return
-    mean, least = fmean(row.value for row in published), _least(published).value
+    least = _least(published).value
 
-    def untouched(arm: str) -> Shown:
-        row = study.metric(arm, "kl", 1)
+    def appears(arm: str) -> Shown:
+        row = study.untouched(arm, "kl", 1)
         return Shown(level(row, 5), row.value >= least)
 
-    def trained(arm: str) -> Shown:
-        rows = study.metrics(arm, "kl", 1)
-        return Shown(_mean(rows), abs(fmean(row.value for row in rows) - mean) <= LEVEL_TOLERANCE * mean)
+    def falls(arm: str) -> Shown:
+        first, later = (study.untouched(arm, "kl", epoch) for epoch in (1, 2))
+        return Shown(_listed([level(first, 5), level(later, 5)]), later.value < first.value)
 
-    yield looked_for("kl_without_update", DROPOUT, untouched, _extent(published))
-    share = int(100 * LEVEL_TOLERANCE)
-    yield looked_for("kl_level", DROPOUT, trained, _mean(published), say("pattern.noise_depends"), share=share)
-
-
-def kl_falls(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield whether the logged KL falls from epoch to epoch, without updates and with them."""
-
-    def untouched(arm: str) -> Shown:
-        rows = [study.metric(arm, "kl", epoch) for epoch in (1, 2)]
-        return Shown(_listed([level(row, 5) for row in rows]), _falls(rows))
-
-    def trained(arm: str) -> Shown:
-        rows = [study.metrics(arm, "kl", epoch) for epoch in study.epochs]
-        falls = [_falls(course) for course in zip(*rows, strict=True)]
-        return Shown(_listed([_mean(of) for of in rows]), all(falls), any(falls))
-
-    still = looked_for("kl_falls", DROPOUT, untouched, _course(study, "kl", (1, 2)), say("pattern.more_selections"))
-    yield replace(still, criterion=say("pattern.criterion.kl_falls_untouched"))
-    if len(study.epochs) > 1:
-        yield looked_for("kl_falls", DROPOUT, trained, _course(study, "kl", study.epochs))
-
-
-def ratio(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield whether the mean ratio of a trained epoch is off 1, as the published ones are means of such an epoch."""
-    betas = [beta for beta in study.emulate.kl_betas if beta in CURVE_BETAS]
-    still = {arm: study.metric(arm, "mean_ratio", 1) for arm in TRAINED}
-
-    def look(arm: str) -> Shown:
-        rows = study.metrics(arm, "mean_ratio", 1, betas)
-        cell = say("pattern.trained_and_still", trained=_extent(rows), still=level(still[arm], 5))
-        return Shown(cell, max(row.value for row in rows) < RATIO_BOUND)
-
-    moved = look(CONTROL).holds and isclose(still[CONTROL].value, 1) and still[DROPOUT].value < RATIO_BOUND
-    published = _extent(study.printed("mean_ratio", 1, CURVE_BETAS, "grpo_balanced", CURVES))
-    remark = say("pattern.training_moves") if moved else None
-    yield looked_for("ratio_off_one", DROPOUT, look, published, remark, bound=RATIO_BOUND)
-
-
-def one_beta_apart(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield whether the beta with another base stands apart from those that share one, in the published cells."""
-    if len(study.others) < 2:
-        return
-    alone, betas = study.emulate.other_kl_beta, study.emulate.kl_betas
-    published = {beta: printed for beta in betas if (printed := study.cells(PUBLISHED, (beta, 1)))}
-    is_judged = alone in published and len(published) > 2
-
-    def rows(arm: str) -> dict[float, Rows]:
-        return {beta: study.cells(arm, (beta, 1)) for beta in (published if is_judged else betas)}
-
-    def apart(of: Mapping[float, Rows]) -> Shown:
-        nearest, widest = _gaps(of, alone)
-        cells = {"nearest": _distance(nearest, of), "widest": _distance(widest, of)}
-        return Shown(say("pattern.points_against", **cells), nearest > widest)
-
-    def by_itself(of: Mapping[float, Rows]) -> Shown:
-        others = {_digits(rows) for beta, rows in of.items() if beta != alone}
-        cells = {"rows": _distinct(list(of.values())), "points": _distance(_gaps(of, alone)[0], of)}
-        return Shown(say("pattern.rows_apart", **cells), len(others) == 1 and _digits(of[alone]) not in others)
-
-    theirs = [seen(published).cell if is_judged else None for seen in (apart, by_itself)]
-    yield looked_for("one_beta_apart", "bases", lambda arm: apart(rows(arm)), theirs[0], beta=alone)
-    yield looked_for("one_beta_alone", "all", lambda arm: by_itself(rows(arm)), theirs[1], beta=alone)
-
-
-def advantages(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield what Adv Std and Adv Max are: facts of the data, with and without faults."""
-    found = [_spread(study), _largest(study)]
-    if 2 in study.epochs:
-
-        def rises(arm: str) -> Shown:
-            first, second = (study.metrics(arm, "std_advantage", epoch)[0] for epoch in (1, 2))
-            return Shown(_listed([level(first, 4), level(second, 4)]), first.value < second.value)
-
-        found.append(looked_for("adv_std_rises", DROPOUT, rises, _course(study, "std_advantage", (1, 2), 4)))
-    if any(not row.value for arm in TRAINED for row in study.metrics(arm, "std_advantage", 1)):
-        found = [replace(each, is_defined=False, remark=say("pattern.no_gradient")) for each in found]
-    yield from (replace(each, arm="any") for each in found)
-
-
-def _spread(study: EmulatedStudy) -> Pattern:
-    def look(arm: str) -> Shown:
-        names = ("std_advantage", "gradient_share")
-        spreads, shares = ([study.metrics(arm, name, epoch) for epoch in study.epochs] for name in names)
-        pairs = [pair for a, b in zip(spreads, shares, strict=True) for pair in zip(a, b, strict=True)]
-        is_close = all(abs(spread.value - share.value) <= SHARE_TOLERANCE for spread, share in pairs)
-        is_one = all(len({number_text(row.value, 4) for row in rows}) == 1 for rows in spreads)
-        cells = {"spread": level(spreads[0][0], 4), "share": level(shares[0][0], 4)}
-        return Shown(say("pattern.spread_and_share", **cells), is_close and is_one)
-
-    published, told = _course(study, "std_advantage", (1,), 4), say("pattern.mean_over_queries")
-    return looked_for("adv_std", DROPOUT, look, published, told, tolerance=SHARE_TOLERANCE)
-
-
-def _largest(study: EmulatedStudy) -> Pattern:
-    names = ("max_advantage", "std_advantage")
-
-    def over(of: Sequence[Rows], how: str) -> tuple[float, Cell]:
-        largest, spread = (fmean(row.value for row in rows) if rows else 0.0 for rows in of)
-        value = largest / spread if spread and of[0] else nan
-        return value, derived(value, 3, [row for rows in of for row in rows], how)
-
-    def look(arm: str) -> Shown:
-        value, cell = over([study.metrics(arm, name, 1)[:1] for name in names], "largest over spread")
-        return Shown(cell, abs(value - ONE_OF_THREE) <= SHARE_TOLERANCE)
-
-    _, published = over([study.printed(name, 1) for name in names], "mean over mean")
-    return looked_for("adv_max", DROPOUT, look, published, tolerance=SHARE_TOLERANCE)
+    yield looked_for("kl_without_update", DROPOUT, appears, _extent(published))
+    yield looked_for("kl_falls", DROPOUT, falls, _course(study, "kl", (1, 2)), say("pattern.more_selections"))
 
 
 def _course(study: EmulatedStudy, name: str, epochs: Sequence[int], digits: int = 5) -> Cell:
@@ -396,22 +271,3 @@ def _mean(rows: Sequence[EvidenceRow], digits: int = 5) -> Number | None:
 
 def _listed(cells: Sequence[Cell]) -> Cell:
     return Series(tuple(cells), "parts")
-
-
-def _falls(rows: Sequence[EvidenceRow]) -> bool:
-    return all(later.value < earlier.value for earlier, later in pairwise(rows))
-
-
-def _gaps(rows: Mapping[float, Rows], alone: float) -> tuple[float, float]:
-    """Return the smallest difference of one beta from another, and the largest between any two others."""
-    values = {beta: [float(text) for text in _digits(of)] for beta, of in rows.items()}
-
-    def gap(one: float, other: float) -> float:
-        return fmean(abs(a - b) for a, b in zip(values[one], values[other], strict=True))
-
-    others = [beta for beta in rows if beta != alone]
-    return min(gap(alone, beta) for beta in others), max(gap(*pair) for pair in combinations(others, 2))
-
-
-def _distance(points: float, rows: Mapping[float, Rows]) -> Cell:
-    return derived(points, 2, [row for of in rows.values() for row in of], "mean size of differences")

@@ -19,7 +19,7 @@ def label(stage: str, path: str) -> str:
     run = None if is_answer else PolicyName.in_path(path)
     if run:
         name = run.label
-        is_training = stage.startswith(("train_", "initialise_", "emulate_grpo"))
+        is_training = stage.startswith(("train_", "initialise_"))
         return name if is_training else f"{stage} of {name}"
     told = [f"{name} {value}" for name, value in values_in(path).items()]
     if is_answer:

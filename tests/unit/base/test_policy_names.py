@@ -40,9 +40,6 @@ EXAMPLES = {  # name -> what it is called, its base, batch and mode
         "oracle distillation epoch 4 of seed 3 (p, base 2)", "preset~p/rce/seed~3/epoch~2", "preset~p/seed~3", "",
     ),
     "emulation/head/beta~0.1/epoch~2": ("GRPO with head beta 0.1 epoch 2", None, "emulation", ""),
-    "emulation/dropout/base~2/beta~0.1/seed~0/epoch~2": (
-        "GRPO with dropout beta 0.1 epoch 2 of seed 0 (base 2)", None, "emulation", "offline",
-    ),
     "emulation/none/base~2/seed~0/untouched~1": ("GRPO with none epoch 1 of seed 0 (base 2)", None, "emulation", ""),
     "published/grpo/beta~0.15/epoch~3/document~001": ("published GRPO beta 0.15 epoch 3", None, "published", ""),
     "arm~b/seed~1": ("arm b of seed 1", None, "arm~b/seed~1", ""),

@@ -37,9 +37,6 @@ def results(tmp_path: Path) -> Path:
         path = tmp_path / "smoke" / name
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    emulated = "arm,base_rce_epoch,kl_beta,epoch,metric,value\nnone,2,0.12,1,loss,2.5\nnone,2,,1,loss,3.5\n"
-    (tmp_path / "smoke/lever/emulation").mkdir()
-    (tmp_path / "smoke/lever/emulation/training.csv").write_text(emulated)
     (tmp_path / "smoke/lever/tables/lineage.csv").write_text("group,field,value\npreset~world/rce/epoch~2,lvlm,tiny\n")
     return tmp_path / "smoke"
 
@@ -54,8 +51,6 @@ def test_each_row_of_each_file_is_a_value_of_the_run_that_it_names(results: Path
     assert {name: dict(run.values) for name, run in runs.items()} == {
         "preset~world/rce/seed~0": {(1, "loss"): 11.7775341, (2, "loss"): 1e-300},
         "preset~world/on_policy/base~2/beta~0.15/seed~0": {(1, "loss"): -0.1},
-        "emulation/none/base~2/beta~0.12": {(1, "loss"): 2.5},
-        "emulation/none/base~2": {(1, "loss"): 3.5},
         "arm~start/seed~0": {(0, "test/greedy/reward"): 0.5625},
         "arm~bundle/seed~0": {
             (1, "train/reward"): 123456789.0,
@@ -66,8 +61,6 @@ def test_each_row_of_each_file_is_a_value_of_the_run_that_it_names(results: Path
     assert [run.kind for _, run in sorted(runs.items())] == [
         "agent",
         "agent",
-        "emulation",
-        "emulation",
         "on_policy",
         "rce",
     ]

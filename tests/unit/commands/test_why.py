@@ -367,11 +367,6 @@ class TestTool:
         ("generate_rl_data", "r/lever/rl_data/shard~3/run.json", "generate_rl_data (shard 3)"),
         ("train_agent", "r/intention/arm~bundle/seed~0/run.json", "arm bundle of seed 0"),
         ("build_report", "r/lever/report.run.json", "build_report"),
-        (
-            "emulate_grpo_epoch",
-            "r/lever/emulation/dropout/base~2/beta~0.1/seed~0/epoch~1/run.json",
-            "GRPO with dropout beta 0.1 epoch 1 of seed 0 (base 2)",
-        ),
     ],
 )
 def test_artefacts_have_names(stage: str, path: str, expected: str) -> None:

@@ -28,8 +28,8 @@ from lever_pipe.lever.training.distance import kl_to_base
 from lever_pipe.lever.training.distil import distil_step
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.lever.training.grpo import grpo_step
-from lever_pipe.lever.training.loop import run_epoch, validation_loss
+from lever_pipe.lever.training.grpo import grpo_step, reference_log_probs
+from lever_pipe.lever.training.loop import Step, run_epoch, validation_loss
 from lever_pipe.lever.training.on_policy import Asked, Judged, draw_groups, plan_on_policy_epoch
 from lever_pipe.lever.training.policies import Policies
 from lever_pipe.lever.training.rce import plan_rce_epoch
@@ -328,8 +328,12 @@ def test_every_objective_trains_it(network: str, head: str) -> None:
     adam = AdamW(module, learning_rate=1e-3, weight_decay=0.0)
     policies = Policies(module, FrozenSelector(selector(head, network, seed=0), table()))
     rce = plan_rce_epoch(module, adam, table(), batch, Rce(batch_queries=3), 1, torch_generator(0))
-    grpo = [(batch, lambda b: grpo_step(policies, table(), b, b.rewards - 0.5, kl_beta=0.1, clip_epsilon=0.2))]
-    same = grpo_step(policies, table(), batch, batch.rewards - 0.5, kl_beta=0.1, clip_epsilon=0.2).values
+
+    def step(b: Groups) -> Step:
+        anchored = reference_log_probs(policies.reference, b)
+        return grpo_step(policies.trained(table(), b), anchored, b, b.rewards - 0.5, kl_beta=0.1, clip_epsilon=0.2)
+
+    grpo, same = [(batch, step)], step(batch).values
     assert (same["kl"], same["kl_exact"], same["clip_fraction"], same["mean_ratio"]) == (0, 0, 0, 1)
     targets = torch.full((len(batch), K), 1 / K)
     distil = [(batch, lambda b: distil_step(module, table(), b, targets_BK=targets))]

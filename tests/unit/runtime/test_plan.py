@@ -95,7 +95,7 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     names += emulation_jobs(given) + agent_jobs(given)
     taken = {stage for stage, _ in names}
     emulated = set() if given.emulate else {"emulate_untouched", "score_emulation"}
-    unplanned = {"emulate_grpo_epoch", "emulate_selections", "train_distil_epoch", CONTINUED, DRAWING, SUPERVISED}
+    unplanned = {"emulate_selections", "train_distil_epoch", CONTINUED, DRAWING, SUPERVISED}
     absent = taken | emulated | unplanned | {"select_own", "emulate_first_items", "evaluate_served"}
     of_split = {"generate_world": ("train", "val")} | dict.fromkeys(OF_SPLIT, ("train", "eval"))
     names += [(stage, {"split": split}) for stage, splits in of_split.items() for split in splits]
@@ -108,9 +108,6 @@ def emulation_jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     if given.emulate is None:
         return []
     names: list[tuple[str, dict[str, str]]] = [("answer_prompts", {"batch": "emulation"})]
-    for run in plan.emulated_runs(given):
-        stage = "emulate_grpo_epoch" if run.startswith("emulation/") else "train_grpo_epoch"
-        names.append((stage, wildcards_of(run)))
     return names + [("emulate_selections", {"arm": arm}) for arm in ARMS]
 
 
@@ -338,7 +335,7 @@ def test_more_betas_epochs_and_seeds_change_only_what_collects() -> None:
 
 SELECTOR = ("lever.networks.cross_attention", "lever.heads.static")
 SELECTING = {
-    *("initialise_selector", "select_demonstrations", "emulate_untouched", "emulate_grpo_epoch", "emulate_selections"),
+    *("initialise_selector", "select_demonstrations", "emulate_untouched", "emulate_selections"),
     *(f"train_{objective}_epoch" for objective in ("sft", "rce", "grpo", "on_policy", "distil", "continued")),
 }
 """Stages that build a selector."""
@@ -370,12 +367,7 @@ def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
 
 
 def test_every_stage_that_reads_a_selector_names_its_members() -> None:
-    reading = {
-        stage
-        for stage, declared in IDENTITIES.items()
-        for section in (declared.config, declared.config.model_fields.get("training"))
-        if "selector" in getattr(getattr(section, "annotation", section), "model_fields", ())
-    }
+    reading = {stage for stage, declared in IDENTITIES.items() if "selector" in declared.config.model_fields}
     assert reading == SELECTING | {"emulate_first_items"}
     assert all(len([m for m in IDENTITIES[stage].members if "selector" in m]) == 2 for stage in reading)
 
@@ -405,38 +397,32 @@ def test_the_spec_parses_back_into_the_stage_config() -> None:
 def test_emulated_policies_are_apart_from_the_study() -> None:
     given = small()
     names = plan.emulated(given)
-    assert len(names) == len(set(names)) == 6 * 5 * 3  # arms, betas, epochs
+    assert len(names) == len(set(names)) == 3 * 5 * 3  # arms, betas, epochs
     assert not set(names) & {*plan.evaluated(given), *plan.trained(given)}
     assert "emulation" not in plan.batches(given)
     assert plan.policies_of(given, "emulation") == names
     assert {plan.batch_of(name) for name in names} == {"emulation"}
-    assert plan.emulated(given, "head", "all") == [name for name in names if name.split("/")[1] in ("head", "all")]
+    assert plan.emulated(given, "head") == [name for name in names if name.split("/")[1] == "head"]
     assert re.fullmatch(constraint("batch"), "emulation")
 
 
 def test_an_arm_evaluates_one_trained_epoch_for_each_policy() -> None:
     given = small(emulate={"kl_betas": [0.12, 0.15], "grpo_epochs": 2})
-    runs = plan.emulated_runs(given)
     for arm in ARMS:
         checkpoints = plan.emulated_checkpoints(given, arm)
         assert len(checkpoints) == len(plan.emulated(given, arm)) == 4
-        assert set(checkpoints) <= set(runs)
     assert plan.emulated_checkpoints(given, "head") == plan.emulated_checkpoints(given, "none")
-    noisy = plan.stage_config(given, "emulate_grpo_epoch", wildcards_of(runs[-1]))
-    right = plan.stage_config(given, "train_grpo_epoch", {**wildcards_of(runs[-1]), "preset": "published"})
-    assert noisy.model_dump() == {"training": right.model_dump()}
 
 
 def test_an_arm_has_its_own_faults_and_no_other() -> None:
     configs = {arm: plan.stage_config(small(), "emulate_selections", {"arm": arm}).model_dump() for arm in ARMS}
     switched_on = {arm: (c["head_seed"] is not None, c["pool_items"] is not None) for arm, c in configs.items()}
-    neither = dict.fromkeys(("none", "dropout", "bases"), (False, False))
-    assert switched_on == neither | {"head": (True, False), "pool": (False, True), "all": (True, True)}
+    assert switched_on == {"none": (False, False), "head": (True, False), "pool": (False, True)}
 
 
 def test_without_emulation_nothing_is_emulated() -> None:
     given = small(emulate=None)
-    assert plan.emulated(given) == plan.emulated_runs(given) == plan.policies_of(given, "emulation") == []
+    assert plan.emulated(given) == plan.policies_of(given, "emulation") == []
     assert plan.evaluated(given) == plan.evaluated(small())
     assert plan.trained(given) == plan.trained(small())
     with pytest.raises(KeyError):

@@ -43,12 +43,10 @@ class Study:
             for q, row in sorted(prompts)
         ]
         storage.write_rows(folder / "answers", said[: changed.pop("n_answers", None)])
-        storage.write_row(folder / "right", metrics("preset~p/grpo/base~5/beta~0.12/seed~0/epoch~1", 0.01, 0.12))
-        storage.write_row(folder / "noisy", metrics("emulation/dropout/base~5/beta~0.12/seed~0/epoch~1", 0.3, 0.12))
-        storage.write_rows(folder / "untouched", [metrics("emulation/dropout/base~5/seed~0/untouched~1", 0.5, None)])
+        storage.write_rows(folder / "untouched", [metrics("emulation/dropout/base~5/seed~0/untouched~1", 0.5)])
         score_emulation(
             selections=paths, answers=(folder / "answers",) * len(paths), eval_examples=folder / "examples",
-            metrics=(folder / "right", folder / "noisy"), untouched=folder / "untouched",
+            untouched=folder / "untouched",
             scores=folder / "scores.csv", prompts=folder / "prompts.csv", agreement=folder / "agreement.csv",
             training=folder / "training.csv",
             config=ScoreEmulationConfig.model_validate(
@@ -60,8 +58,8 @@ class Study:
         return pd.read_csv(self.folder / f"{name}.csv", dtype=str, keep_default_na=False)
 
 
-def metrics(name: str, kl: float, beta: float | None) -> EpochMetrics:
-    ref = PolicyRef(name=name, stage="grpo", base_rce_epoch=5, kl_beta=beta, epoch=1)
+def metrics(name: str, kl: float) -> EpochMetrics:
+    ref = PolicyRef(name=name, stage="grpo", base_rce_epoch=5, epoch=1)
     return EpochMetrics(policy=ref, values={"kl": kl, "mean_ratio": 1 - kl})
 
 
@@ -107,13 +105,9 @@ def test_every_two_policies_of_an_arm_are_compared(study: Study) -> None:
     assert (rows["kl_beta"][0], rows["other_kl_beta"][0]) == ("0.12", "0.15")
 
 
-def test_training_metrics_are_named_by_arm_and_an_epoch_without_updates_has_no_beta(study: Study) -> None:
+def test_metrics_without_an_update_are_named_by_arm(study: Study) -> None:
     lines = study.read("training").to_numpy().tolist()
-    assert [line for line in lines if line[4] == "kl"] == [
-        ["none", "5", "0.12", "1", "kl", "0.01"],
-        ["dropout", "5", "0.12", "1", "kl", "0.3"],
-        ["dropout", "5", "", "1", "kl", "0.5"],
-    ]
+    assert [line for line in lines if line[3] == "kl"] == [["dropout", "5", "1", "kl", "0.5"]]
 
 
 def test_faults_of_the_inputs_are_named(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.lever.emulation.choices import identical_prompts, prompts_a_query, repeated_share
+from lever_pipe.lever.emulation import identical_prompts, prompts_a_query, repeated_share
 
 ONE = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [7, 8, 9, 7]])
 OTHER = np.array([[1, 0, 0, 0], [1, 0, 0, 0], [7, 8, 9, 6]])

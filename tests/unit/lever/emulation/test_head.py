@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.lever.emulation.selections import drop_head, head_names
+from lever_pipe.lever.emulation import drop_head, head_names
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.policies import trained_share
 

@@ -5,7 +5,7 @@ from builders import pool
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.lever.emulation.selections import first_items, with_repeats
+from lever_pipe.lever.emulation import first_items, with_repeats
 from lever_pipe.lever.selector.network import rank_pool
 
 

@@ -12,7 +12,7 @@ from lever_pipe.experiment.config import AdaptiveKl, Grpo
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups, keep_best
-from lever_pipe.lever.training.grpo import BetaController, grpo_step
+from lever_pipe.lever.training.grpo import BetaController, grpo_step, reference_log_probs
 from lever_pipe.lever.training.policies import Policies
 from lever_pipe.losses.sequence import selection_log_probs
 
@@ -47,7 +47,8 @@ def take_step(
 ) -> tuple[torch.Tensor, dict[str, float]]:
     kept, advantages = keep_best(batch, k, **LIMITS)
     policies = Policies(policy, FrozenSelector(selector(), table()))
-    step = grpo_step(policies, table(), kept, advantages, kl_beta=kl_beta, clip_epsilon=0.2)
+    scores, anchored = policies.trained(table(), kept), reference_log_probs(policies.reference, kept)
+    step = grpo_step(scores, anchored, kept, advantages, kl_beta=kl_beta, clip_epsilon=0.2)
     return step.loss, step.values
 
 

@@ -12,11 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import ambient_stream, torch_generator
-from lever_pipe.lever.emulation.dropout import NoisyPolicies
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import BATCH, Groups
-from lever_pipe.lever.training.grpo import BetaController, Pairing, plan_grpo_epoch
+from lever_pipe.lever.training.grpo import BetaController, plan_grpo_epoch
 from lever_pipe.lever.training.loop import run_epoch
 from lever_pipe.lever.training.policies import Policies
 
@@ -62,7 +61,6 @@ def epoch(
     policy: PointerSelector,
     *,
     batch: int = 2,
-    pairing: Pairing = Policies,
     max_gradient_norm: float = 1.0,
     reference: PointerSelector | None = None,
 ) -> dict[str, float]:
@@ -70,7 +68,7 @@ def epoch(
     frozen = FrozenSelector(reference or selector(0, frozen=False), table())
     adam = AdamW(policy, learning_rate=1e-3, weight_decay=0.0)
     plan = plan_grpo_epoch(
-        pairing(policy, frozen), table(), (groups(), groups().rewards - 0.5), BetaController(0.1, None),
+        Policies(policy, frozen), table(), (groups(), groups().rewards - 0.5), BetaController(0.1, None),
         batch_queries=batch, clip_epsilon=0.2, generator=torch_generator(3),
     )  # fmt: skip
     with ambient_stream(0, "dropout"):
@@ -109,22 +107,13 @@ def test_frozen_projections_see_each_example_once_an_epoch() -> None:
     assert rows == dict.fromkeys(PROJECTIONS, N_EXAMPLES + 1)  # one row tells that nothing trains it
 
 
-def test_dropout_behind_a_frozen_projection_leaves_what_is_before_it_known() -> None:
-    policy = selector(3, frozen=True)
-    rows = rows_through(policy, PROJECTIONS)
-    epoch(policy, pairing=NoisyPolicies)
-    assert [rows[name] for name in PROJECTIONS[:3]] == [N_EXAMPLES + 1] * 3
-    assert rows["cand_proj"] == N_EXAMPLES + 1 + N_QUERIES * K
-
-
-@pytest.mark.parametrize("pairing", [Policies, NoisyPolicies])
 @pytest.mark.parametrize("batch", [1, 5])
-def test_known_projections_move_no_bit(pairing: Pairing, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_projections_move_no_bit(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     once, again = selector(3, frozen=True), selector(3, frozen=True)
-    values = epoch(once, pairing=pairing, batch=batch)
+    values = epoch(once, batch=batch)
     plain = EmbeddingTable.projected_by
     monkeypatch.setattr(EmbeddingTable, "projected_by", lambda self, m: self if m is again else plain(self, m))
-    assert epoch(again, pairing=pairing, batch=batch) == values
+    assert epoch(again, batch=batch) == values
     assert all(torch.equal(one, other) for one, other in zip(once.parameters(), again.parameters(), strict=True))
 
 

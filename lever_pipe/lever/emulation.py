@@ -1,0 +1,131 @@
+"""Faults of the published evaluation, from outside: no other stage depends on this.
+
+Checkpoints had lost what GRPO trained (`drop_head`), all queries were offered the same two items (`first_items`), and
+the logged KL compared a policy with dropout to a reference without (`epoch_without_updates`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lever_pipe.base.records import ExampleId, Pool
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.lever.selector.decoding import greedy
+from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
+from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.lever.training.groups import Groups, batches
+from lever_pipe.lever.training.grpo import grpo_step, reference_log_probs
+from lever_pipe.metrics.agreement import selection_agreement
+
+BATCH = 256
+"""Queries a batch where nothing is trained; means over queries do not depend on it."""
+Chosen = NDArray[np.int64]
+"""[N, S] train items that one policy chooses for N queries, in prompt order."""
+K = TypeVar("K")
+
+
+@torch.no_grad()
+def epoch_without_updates(
+    policy: PointerSelector,
+    reference: FrozenSelector,
+    table: EmbeddingTable,
+    kept: tuple[Groups, Tensor],
+    *,
+    has_dropout: bool,
+    clip_epsilon: float,
+    generator: torch.Generator,
+) -> dict[str, float]:
+    """Return what an epoch would log if no step were taken: query-weighted means of every metric.
+
+    Dropout draws from torch's ambient stream; the reference never has any.
+    """
+    n_queries = len(kept[0])
+    order = torch.cat(batches(n_queries, BATCH, generator))
+    groups, advantages = kept[0].take(order), kept[1][order]
+    anchor, table = reference_log_probs(reference, groups), table.projected_by(policy)
+    policy.train(has_dropout)
+    totals: dict[str, float] = {}
+    for rows in groups.rows(BATCH):
+        batch = groups.take(rows)
+        scores = table.scores(policy, batch)
+        step = grpo_step(scores, anchor[rows], batch, advantages[rows], kl_beta=0.0, clip_epsilon=clip_epsilon)
+        for name, value in step.values.items():
+            totals[name] = totals.get(name, 0.0) + len(batch) / n_queries * value
+    del totals["kl_loss"]  # no penalty is weighted where nothing is trained
+    return totals
+
+
+def head_names(module: PointerSelector) -> set[str]:
+    """Return the tensors that GRPO with frozen projections trains: attention and layer norm."""
+    frozen = build_selector(module.architecture)
+    frozen.freeze_projections()
+    return {name for name, parameter in frozen.named_parameters() if parameter.requires_grad}
+
+
+@torch.no_grad()
+def drop_head(module: PointerSelector, seed: int) -> PointerSelector:
+    """Put freshly initialised tensors, the same for every checkpoint, in the place of the trained head.
+
+    The published converter renamed the trained tensors, the evaluated class knew other names, and a lenient load
+    passed over both: what was left of a checkpoint were its three projections.
+    """
+    fresh = fresh_head(module.architecture, seed).state_dict()
+    names = head_names(module)
+    for name, tensor in module.state_dict().items():
+        if name in names:
+            tensor.copy_(fresh[name])
+    return module
+
+
+def fresh_head(architecture: Architecture, seed: int) -> PointerSelector:
+    """Return an untrained selector whose attention and layer norm stand in for lost ones."""
+    return initialise(build_selector(architecture), torch_generator(seed, "emulated head"))
+
+
+def first_items(pools: Sequence[Pool], n: int) -> list[Pool]:
+    """Return for each query, in place of its own pool, the first `n` items of the train split."""
+    items = tuple(ExampleId(i) for i in range(n))
+    return [Pool(query_id=pool.query_id, candidates=items) for pool in pools]
+
+
+def decode_with_repeats(module: PointerSelector, encoded: Encoded, shots: int) -> Tensor:
+    """Return greedy selections `[B, S]` as pool positions, also where there are fewer candidates than shots."""
+    n_pool = encoded.candidates.shape[1]
+    return with_repeats(greedy(module, encoded, min(shots, n_pool)), shots, n_pool)
+
+
+def with_repeats(picks_BS: Tensor, shots: int, n_pool: int) -> Tensor:
+    """Return greedy picks of a whole pool, going on to more shots than it has candidates.
+
+    The published decoding masks what is chosen and takes the largest score. Once all are chosen, the first of the
+    equal masked scores wins: two candidates give `[1, 0, 0, 0]` or `[0, 1, 0, 0]`. What has ended stays so.
+    """
+    again_B1 = torch.where(picks_BS[:, -1:] < n_pool, 0, n_pool)
+    return torch.cat([picks_BS, again_B1.expand(-1, shots - picks_BS.shape[1])], dim=1)
+
+
+def repeated_share(chosen_NS: Chosen, shots: int) -> float:
+    """Return the share of prompts of so many shots that show a demonstration twice."""
+    ordered_Nk = np.sort(chosen_NS[:, :shots], axis=1)
+    return float((ordered_Nk[:, 1:] == ordered_Nk[:, :-1]).any(axis=1).mean())
+
+
+def prompts_a_query(policies: Sequence[Chosen], shots: int) -> NDArray[np.int64]:
+    """Return how many distinct prompts of so many shots the policies together make of each query, [N]."""
+    stacked_PNk = np.stack([chosen[:, :shots] for chosen in policies])
+    return np.array([len(np.unique(stacked_PNk[:, query], axis=0)) for query in range(stacked_PNk.shape[1])])
+
+
+def identical_prompts(policies: Mapping[K, Chosen], shots: int) -> list[tuple[K, K, float]]:
+    """Return every two policies with the share of queries that get the same prompt of so many shots."""
+    return [
+        (one, other, selection_agreement(policies[one][:, :shots], policies[other][:, :shots]).ordered)
+        for one, other in combinations(policies, 2)
+    ]
