@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainContinuedEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
-from lever_pipe.lever.training.rce import plan_rce_epoch
+from lever_pipe.lever.training.rce import rce_epoch
 
 
 def train_continued_epoch(
@@ -34,7 +32,9 @@ def train_continued_epoch(
         TrainingError: a loss or a gradient is not finite.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
-    epoch = SelectorEpoch(files, config, config.continued, "continued", execution.prepare(runtime))
+    device, freezes = execution.prepare(runtime), config.continued.freeze_projections
+    epoch = SelectorEpoch(files, config, config.continued, "continued", device, freezes=freezes)
     table, train, _ = epoch.data
-    plan = partial(plan_rce_epoch, epoch.module, epoch.adam, table, train, config.continued, config.epoch)
-    return epoch.learn(plan, config.policy("continued", base=config.base_rce_epoch))
+    with epoch.streams() as order:
+        rce_epoch(epoch.updates, table, train, config.continued, config.epoch, order)
+    return epoch.finish(config.policy("continued", base=config.base_rce_epoch))

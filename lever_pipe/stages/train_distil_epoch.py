@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from lever_pipe.base import storage
 from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainDistilEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
-from lever_pipe.lever.training.distil import oracle_targets, plan_distil_epoch
+from lever_pipe.lever.training.distil import distil_epoch, oracle_targets
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
 
 
@@ -37,5 +35,6 @@ def train_distil_epoch(
     epoch = SelectorEpoch(files, config, config.distil, "distil", execution.prepare(runtime))
     table, train, _ = epoch.data
     targets_BK = oracle_targets(storage.read_examples(train_examples), train)
-    plan = partial(plan_distil_epoch, epoch.module, table, train, targets_BK, config.distil)
-    return epoch.learn(plan, config.policy("distil", base=config.base_rce_epoch))
+    with epoch.streams() as order:
+        distil_epoch(epoch.updates, table, train, targets_BK, config.distil, order)
+    return epoch.finish(config.policy("distil", base=config.base_rce_epoch))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from lever_pipe.base.records import EpochMetrics
+from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainGrpoEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
-from lever_pipe.lever.training.epoch import EpochFiles
-from lever_pipe.lever.training.grpo import train_grpo
+from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
+from lever_pipe.lever.training.grpo import grpo_epoch, kept_in_epoch
+from lever_pipe.lever.training.policies import Policies, trained_share
 
 
 def train_grpo_epoch(
@@ -30,7 +32,18 @@ def train_grpo_epoch(
         RecordError: malformed groups.
         TrainingError: a loss or a gradient is not finite.
     """
-    device = execution.prepare(runtime)
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
+    device, freezes = execution.prepare(runtime), config.grpo.freeze_projections
+    epoch = SelectorEpoch(files, config, config.grpo, "grpo", device, freezes=freezes)
+    kl_beta = grpo_epoch(
+        epoch.updates,
+        Policies(epoch.module, epoch.anchor(reference)),
+        epoch.data.table,
+        kept_in_epoch(epoch.data.train, config.grpo, config.epoch),
+        kl_beta=config.kl_beta if epoch.kl_beta is None else epoch.kl_beta,
+        settings=config.grpo,
+        generator=torch_generator(config.seed, "grpo", config.epoch),
+    )
     policy = config.policy("grpo", base=config.base_rce_epoch, beta=config.kl_beta)
-    return train_grpo(files, reference, config, policy, device=device)
+    more = {"kl_beta": kl_beta, "trained_share": trained_share(epoch.module)}
+    return epoch.finish(policy, kl_beta=kl_beta, more=more)

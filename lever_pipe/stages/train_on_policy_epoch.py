@@ -11,7 +11,7 @@ from lever_pipe.experiment.stage_configs import Runtime, TrainOnPolicyEpochConfi
 from lever_pipe.experiment.stage_files import External, Input, Output
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
 from lever_pipe.lever.training.judge import LvlmJudge
-from lever_pipe.lever.training.on_policy import Spent, plan_on_policy_epoch
+from lever_pipe.lever.training.on_policy import on_policy_epoch
 from lever_pipe.lever.training.policies import Policies, trained_share
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
@@ -47,43 +47,34 @@ def train_on_policy_epoch(
         TrainingError: a loss or a gradient is not finite.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
-    epoch = SelectorEpoch(files, config, config.on_policy, config.objective, execution.prepare(runtime))
+    device, freezes = execution.prepare(runtime), config.on_policy.freeze_projections
+    epoch = SelectorEpoch(files, config, config.on_policy, config.objective, device, freezes=freezes)
     policies = Policies(epoch.module, epoch.anchor(reference))
     train = storage.read_examples(train_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
     judge = LvlmJudge(train, model, Prompter(Wording(config.lvlm.prompt), train), config.on_policy.reward)
-    values, spent = _run(epoch, policies, judge, config)
-    values |= {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
-    values |= {"lvlm_prompts": float(judge.prompts)}
+    settings = config.on_policy
     policy = config.policy(config.objective, base=config.base_rce_epoch, beta=config.kl_beta)
-    row = epoch.save(values, policy, kl_beta=config.kl_beta)
-    storage.write_rows(steps, [StepMetrics(policy=policy, **one._asdict()) for one in spent])
+    steps_taken = on_policy_epoch(
+        epoch.updates,
+        policies,
+        epoch.data.table,
+        epoch.data.train,
+        judge,
+        settings,
+        epoch=config.epoch,
+        kl_beta=config.kl_beta,
+        clips=config.objective == "on_policy",
+        generator=torch_generator(config.seed, "on policy", config.epoch),
+    )
+    spent: list[StepMetrics] = []
+    with Progress(-(-len(epoch.data.train) // settings.batch_queries), "batches of draws") as progress:
+        for one in steps_taken:
+            spent.append(StepMetrics(policy=policy, **one._asdict()))
+            progress.advance()
+    more = {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
+    more |= {"lvlm_prompts": float(judge.prompts)}
+    row = epoch.finish(policy, kl_beta=config.kl_beta, more=more)
+    storage.write_rows(steps, spent)
     storage.write_json(counters, model.counters)
     return row
-
-
-def _run(
-    epoch: SelectorEpoch, policies: Policies, judge: LvlmJudge, config: TrainOnPolicyEpochConfig
-) -> tuple[dict[str, float], list[Spent]]:
-    """Take the steps of the epoch; return the means of what they log, and what each one was."""
-    spent: list[Spent] = []
-    with Progress(-(-len(epoch.data.train) // config.on_policy.batch_queries), "batches of draws") as progress:
-
-        def on_step(step: Spent) -> None:
-            spent.append(step)
-            progress.advance()
-
-        plan = plan_on_policy_epoch(
-            policies,
-            epoch.adam,
-            epoch.data.table,
-            epoch.data.train,
-            judge,
-            config.on_policy,
-            epoch=config.epoch,
-            kl_beta=config.kl_beta,
-            clips=config.objective == "on_policy",
-            generator=torch_generator(config.seed, "on policy", config.epoch),
-            on_step=on_step,
-        )
-        return epoch.run(plan), spent

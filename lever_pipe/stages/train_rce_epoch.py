@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import Runtime, TrainRceEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch
-from lever_pipe.lever.training.rce import plan_rce_epoch
+from lever_pipe.lever.training.rce import rce_epoch
 
 
 def train_rce_epoch(
@@ -34,5 +32,6 @@ def train_rce_epoch(
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.rce, "rce", execution.prepare(runtime))
     table, train, _ = epoch.data
-    plan = partial(plan_rce_epoch, epoch.module, epoch.adam, table, train, config.rce, config.epoch)
-    return epoch.learn(plan, config.policy("rce"))
+    with epoch.streams() as order:
+        rce_epoch(epoch.updates, table, train, config.rce, config.epoch, order)
+    return epoch.finish(config.policy("rce"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from lever_pipe.base.members import member
 from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment import execution
@@ -11,7 +9,7 @@ from lever_pipe.experiment.config import TRAIN_IDS
 from lever_pipe.experiment.stage_configs import Runtime, TrainSftEpochConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch, TrainingInputs
-from lever_pipe.lever.training.sft import plan_sft_epoch, sft_step, targets_of
+from lever_pipe.lever.training.sft import sft_epoch, sft_step, targets_of
 
 
 def train_sft_epoch(
@@ -41,5 +39,6 @@ def train_sft_epoch(
     table, *parts = epoch.data
     train, validation = (targets_of(part, config.sft) for part in parts)
     epoch.data = TrainingInputs(table, train, validation)
-    plan = partial(plan_sft_epoch, epoch.module, epoch.adam, table, train, config.sft, config.epoch, step=step)
-    return epoch.learn(plan, config.policy("sft"), temperature=config.sft.temperature)
+    with epoch.streams() as order:
+        sft_epoch(epoch.updates, table, train, config.sft, config.epoch, order, step=step)
+    return epoch.finish(config.policy("sft"), temperature=config.sft.temperature)

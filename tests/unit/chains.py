@@ -27,10 +27,10 @@ from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.lever.training.epoch import TrainingInputs, read_training_inputs
 from lever_pipe.lever.training.groups import keep_best
-from lever_pipe.lever.training.grpo import BetaController, plan_grpo_epoch
-from lever_pipe.lever.training.loop import run_epoch, validation_loss
+from lever_pipe.lever.training.grpo import grpo_epoch
+from lever_pipe.lever.training.loop import Updates, validation_loss
 from lever_pipe.lever.training.policies import Policies, trained_share
-from lever_pipe.lever.training.rce import plan_rce_epoch
+from lever_pipe.lever.training.rce import rce_epoch
 from lever_pipe.runtime.plan import stage_config
 from lever_pipe.stages.initialise_selector import initialise_selector
 from lever_pipe.stages.reward_groups import reward_groups
@@ -140,9 +140,9 @@ class Straight:
             for epoch in range(1, epochs + 1):
                 order = torch_generator(0, "rce", epoch)
                 with ambient_stream(0, "rce dropout", epoch):
-                    plan = plan_rce_epoch(module, adam, data.table, data.train, chain.rce, epoch, order)
-                    values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
-                self.values.append(values | {"val_loss": validation_loss(module, data.table, data.validation)})
+                    updates = Updates(module, adam, max_gradient_norm=1.0)
+                    rce_epoch(updates, data.table, data.train, chain.rce, epoch, order)
+                self.values.append(updates.means() | {"val_loss": validation_loss(module, data.table, data.validation)})
         return module
 
     def grpo(self, epochs: int, *, kl_beta: float) -> PointerSelector:
@@ -153,18 +153,17 @@ class Straight:
         if chain.grpo.freeze_projections:
             module.freeze_projections()
         adam = AdamW(module, learning_rate=chain.grpo.learning_rate, weight_decay=chain.grpo.weight_decay)
-        beta = BetaController(kl_beta, chain.grpo.adaptive_kl.model_dump() if chain.grpo.adaptive_kl else None)
         policies = Policies(module, FrozenSelector(anchor, data.table))
         with execution():
             for epoch in range(1, epochs + 1):
                 k = chain.grpo.top_k_first_epoch if epoch == 1 else chain.grpo.top_k
                 kept = keep_best(data.train, k, **LIMITS)
-                plan = plan_grpo_epoch(
-                    policies, data.table, kept, beta, batch_queries=chain.grpo.batch_queries,
-                    clip_epsilon=chain.grpo.clip_epsilon, generator=torch_generator(0, "grpo", epoch),
+                updates = Updates(module, adam, max_gradient_norm=1.0)
+                kl_beta = grpo_epoch(
+                    updates, policies, data.table, kept, kl_beta=kl_beta, settings=chain.grpo,
+                    generator=torch_generator(0, "grpo", epoch),
                 )  # fmt: skip
-                values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
-                values |= {"kl_beta": beta.value, "trained_share": trained_share(module)}
+                values = updates.means() | {"kl_beta": kl_beta, "trained_share": trained_share(module)}
                 self.values.append(values | {"val_loss": validation_loss(module, data.table, data.validation)})
         return module
 

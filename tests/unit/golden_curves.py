@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -21,8 +21,7 @@ from lever_pipe.base import numerics, storage
 from lever_pipe.experiment.config import Grpo, OnPolicy, Rce
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lever.training import epoch as any_epoch
-from lever_pipe.lever.training.groups import Groups
-from lever_pipe.lever.training.loop import Step, run_epoch
+from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import Asked, Judged
 from lever_pipe.stages import train_on_policy_epoch
 
@@ -122,48 +121,29 @@ class RuleJudge:
         return Judged(code * 37 % 101 / 100, float(code % 3 == 0))
 
 
-class _Recorder:
-    """Stands before an optimiser and the plan of an epoch, and notes what each step computes and moves."""
+class _Recorded(Updates[nn.Module]):
+    """Notes what each step computes and moves."""
 
-    def __init__(self, module: nn.Module, optimiser: Any) -> None:
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._optimiser = optimiser
-        self.rows: list[Terms] = []
+    rows: ClassVar[list[Terms]]
 
-    def watched(
-        self, plan: Iterable[tuple[Groups, Callable[[Groups], Step]]]
-    ) -> Iterator[tuple[Groups, Callable[[Groups], Step]]]:
-        for groups, step in plan:
-
-            def noted(batch: Groups, step: Callable[[Groups], Step] = step) -> Step:
-                taken = step(batch)
-                self.rows.append({"queries": float(len(batch)), **taken.values, "loss": float(taken.loss.detach())})
-                return taken
-
-            yield groups, noted
-
-    def step(self) -> None:
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        self.rows[-1]["clipped_grad_norm"] = _norm(gradients)
-        self._optimiser.step()
-        self.rows[-1]["weights_norm"] = _norm(self._parameters)
-        self.rows[-1]["weights_sum"] = math.fsum(value for p in self._parameters for value in p.flatten().tolist())
+    def take(self, step: Step, n_queries: int) -> None:
+        self.rows.append({"queries": float(n_queries), **step.values, "loss": float(step.loss.detach())})
+        super().take(step, n_queries)
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.rows[-1]["clipped_grad_norm"] = _norm([p.grad for p in parameters if p.grad is not None])
+        self.rows[-1]["weights_norm"] = _norm(parameters)
+        self.rows[-1]["weights_sum"] = math.fsum(value for p in parameters for value in p.flatten().tolist())
 
 
 def recorded(epoch: Callable[[int], Any], patch: pytest.MonkeyPatch) -> Curve:
     """Run the epochs of a stage; return all their steps, and each epoch's own row."""
     curve: Curve = {}
-
-    def run(selector: Any, optimiser: Any, plan: Any, **options: float) -> Terms:
-        recorder = _Recorder(selector, optimiser)
-        values = run_epoch(selector, recorder, recorder.watched(plan), **options)
-        for row in recorder.rows:
-            curve[f"step {sum(where.startswith('step') for where in curve) + 1}"] = row
-        return values
-
-    patch.setattr(any_epoch, "run_epoch", run)
+    patch.setattr(any_epoch, "Updates", _Recorded)
     for number in range(1, N_EPOCHS + 1):
+        _Recorded.rows = []
         row = epoch(number)
+        for terms in _Recorded.rows:
+            curve[f"step {sum(where.startswith('step') for where in curve) + 1}"] = terms
         curve[f"epoch {number}"] = row.values
     return curve
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from lever_pipe.lever.baselines import best_by_annotations
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups, batches
-from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
+from lever_pipe.lever.training.loop import Step, Updates, policy_entropy
 from lever_pipe.losses.distillation import distillation_terms
 
 
@@ -32,18 +31,19 @@ def oracle_targets(train: Sequence[Example], groups: Groups) -> Tensor:
     return marked_BK / marked_BK.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def plan_distil_epoch(
-    module: PointerSelector,
+def distil_epoch(
+    updates: Updates[PointerSelector],
     table: EmbeddingTable,
     groups: Groups,
     targets_BK: Tensor,
     settings: Distil,
     generator: torch.Generator,
-) -> Plan:
-    """Yield the batches of the shuffled passes over the queries with their step."""
+) -> None:
+    """Take the steps of the shuffled passes over the queries."""
     for _ in range(settings.passes):
         for rows in batches(len(groups), settings.batch_queries, generator):
-            yield groups.take(rows), partial(distil_step, module, table, targets_BK=targets_BK[rows])
+            batch = groups.take(rows)
+            updates.take(distil_step(updates.module, table, batch, targets_BK=targets_BK[rows]), len(batch))
 
 
 def distil_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, *, targets_BK: Tensor) -> Step:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -12,15 +13,24 @@ from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream, torch_generator
-from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce, Sft
-from lever_pipe.experiment.stage_configs import ContinuedRce, TrainingConfig
+from lever_pipe.experiment.stage_configs import TrainingConfig
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, architecture_of, read_table
 from lever_pipe.lever.training.groups import Groups, load_groups, split_groups
-from lever_pipe.lever.training.loop import Plan, run_epoch, validation_loss
+from lever_pipe.lever.training.loop import Updates, validation_loss
 
-Settings = Sft | Rce | Distil | Grpo | OnPolicy
+
+class Settings(Protocol):
+    """What every objective says of its optimiser."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Return the first step's; a schedule sets the later ones."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Return the share of a weight that AdamW takes off, times the learning rate."""
 
 
 class TrainingInputs(NamedTuple):
@@ -64,8 +74,10 @@ class SelectorEpoch:
         settings: of its objective, as the identity has them.
         objective: its name; the optimiser of another objective's epoch is not resumed.
         device: where it computes.
+        freezes: whether the projections stay as they are.
 
     Attributes:
+        updates: takes the epoch's steps.
         kl_beta: the weight of the penalty that the epoch before left; None at the first epoch of an objective.
 
     Raises:
@@ -77,16 +89,24 @@ class SelectorEpoch:
     """What it sees of an example, where `selector.inputs` does not say it."""
 
     def __init__(
-        self, files: EpochFiles, config: TrainingConfig, settings: Settings, objective: str, device: torch.device
+        self,
+        files: EpochFiles,
+        config: TrainingConfig,
+        settings: Settings,
+        objective: str,
+        device: torch.device,
+        *,
+        freezes: bool = False,
     ) -> None:
         self._files, self._config, self._objective, self._device = files, config, objective, device
         inputs = self.INPUTS or config.selector.inputs
         self.data = read_training_inputs(files.groups, files.embeddings, device, config.train_share, inputs)
         self.module = self._load(files.start)
-        if isinstance(settings, Grpo | OnPolicy | ContinuedRce) and settings.freeze_projections:
+        if freezes:
             self.module.freeze_projections()
-        self.adam = AdamW(self.module, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
-        self.kl_beta = state.resume_optimiser(files.start_optimiser, self.adam, stage=objective)
+        adam = AdamW(self.module, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
+        self.kl_beta = state.resume_optimiser(files.start_optimiser, adam, stage=objective)
+        self.updates = Updates(self.module, adam, max_gradient_norm=config.max_gradient_norm)
 
     def anchor(self, reference: Path) -> FrozenSelector:
         """Return the policy that the trained one is held against.
@@ -96,39 +116,30 @@ class SelectorEpoch:
         """
         return FrozenSelector(self._load(reference), self.data.table)
 
-    def run(self, plan: Plan, *, temperature: float = 1.0) -> dict[str, float]:
-        """Take the planned steps and return the means of what they log, with the loss on held-out queries.
-
-        `temperature` is that of `validation_loss`.
-
-        Raises:
-            TrainingError: a loss or a gradient is not finite.
-        """
-        values = run_epoch(self.module, self.adam, plan, max_gradient_norm=self._config.max_gradient_norm)
-        return values | {"val_loss": self._held_out_loss(temperature)}
-
-    def learn(
-        self, plan: Callable[[torch.Generator], Plan], policy: PolicyRef, *, temperature: float = 1.0
-    ) -> EpochMetrics:
-        """Take the steps that `plan` makes of a stream for their order, write the epoch, and return its mean terms.
-
-        The objective's name and the epoch are those of its streams, of order and of dropout.
-
-        Raises:
-            TrainingError: a loss or a gradient is not finite.
-        """
+    @contextmanager
+    def streams(self) -> Iterator[torch.Generator]:
+        """Let dropout draw from this epoch's stream, and give the stream of its order; the objective names both."""
         objective, of = self._objective, self._config
-        order = torch_generator(of.seed, objective, of.epoch)
         with ambient_stream(of.seed, f"{objective} dropout", of.epoch):
-            values = self.run(plan(order), temperature=temperature)
-        return self.save(values, policy)
+            yield torch_generator(of.seed, objective, of.epoch)
 
-    def save(self, values: Mapping[str, float], policy: PolicyRef, *, kl_beta: float = 0.0) -> EpochMetrics:
-        """Write the epoch's three files and return its metrics; `kl_beta` is the next epoch's."""
+    def finish(
+        self, policy: PolicyRef, *, temperature: float = 1.0, kl_beta: float = 0.0, more: Mapping[str, float] = {}
+    ) -> EpochMetrics:
+        """Write the epoch's three files and return its metrics.
+
+        Args:
+            policy: what it made.
+            temperature: of `validation_loss`.
+            kl_beta: the next epoch's weight of the penalty.
+            more: logged behind the means of the steps and the loss on held-out queries.
+        """
         objective, epoch = self._objective, self._config.epoch
+        values = self.updates.means() | {"val_loss": self._held_out_loss(temperature), **more}
         state.save_selector(self._files.selector, self.module, stage=objective, epoch=epoch)
-        state.save_optimiser(self._files.optimiser, self.adam, stage=objective, epoch=epoch, kl_beta=kl_beta)
-        row = EpochMetrics(policy=policy, values=dict(values))
+        adam = self.updates.optimiser
+        state.save_optimiser(self._files.optimiser, adam, stage=objective, epoch=epoch, kl_beta=kl_beta)
+        row = EpochMetrics(policy=policy, values=values)
         storage.write_row(self._files.metrics, row)
         return row
 

@@ -1,10 +1,9 @@
-"""The only optimiser loop: one epoch over groups, given a step that returns a loss and named values."""
+"""What every epoch of the selector does with a loss, and what it logs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,8 @@ from lever_pipe.lever.training.groups import BATCH, Groups
 from lever_pipe.losses.rce import RceTerms, rce_terms
 from lever_pipe.losses.sequence import first_step_logits, selection_log_probs
 
+Network = TypeVar("Network", bound=nn.Module)
+
 
 class Step(NamedTuple):
     """The loss of one batch and what is logged of it (means over the batch's queries)."""
@@ -25,39 +26,43 @@ class Step(NamedTuple):
     values: dict[str, float]
 
 
-Plan = Iterable[tuple[Groups, Callable[[Groups], Step]]]
-"""The batches of an epoch, each with what its step does."""
+class Updates(Generic[Network]):
+    """The optimiser steps of an epoch, and the means over its queries of what they log.
 
-
-def run_epoch(
-    module: nn.Module,
-    optimiser: AdamW,
-    plan: Plan,
-    *,
-    max_gradient_norm: float,
-) -> dict[str, float]:
-    """Take one optimiser step per planned batch and return the query-weighted means of what the steps log.
-
-    Raises:
-        TrainingError: a loss or a gradient is not finite.
+    Args:
+        module: what trains; parameters without a gradient stay as they are.
+        optimiser: of the module.
+        max_gradient_norm: a longer gradient is shortened to it.
     """
-    totals: dict[str, float] = {}
-    n_queries = 0
-    trainable = [p for p in module.parameters() if p.requires_grad]
-    for batch, step in plan:
-        loss, values = step(batch)
-        for parameter in trainable:
+
+    def __init__(self, module: Network, optimiser: AdamW, *, max_gradient_norm: float) -> None:
+        self.module, self.optimiser = module, optimiser
+        self._max_gradient_norm = max_gradient_norm
+        self._trainable = [p for p in module.parameters() if p.requires_grad]
+        self._totals: dict[str, float] = {}
+        self._n_queries = 0
+
+    def take(self, step: Step, n_queries: int) -> None:
+        """Take one optimiser step down the loss of a batch of so many queries.
+
+        Raises:
+            TrainingError: the loss or a gradient is not finite.
+        """
+        for parameter in self._trainable:
             parameter.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
-        _complete_head(module)
-        norm = nn.utils.clip_grad_norm_(trainable, max_gradient_norm)
-        values = values | {"loss": float(loss.detach()), "grad_norm": float(norm)}
-        _require_finite(values, after=n_queries)
-        optimiser.step()
+        step.loss.backward()  # type: ignore[no-untyped-call]
+        _complete_head(self.module)
+        norm = nn.utils.clip_grad_norm_(self._trainable, self._max_gradient_norm)
+        values = step.values | {"loss": float(step.loss.detach()), "grad_norm": float(norm)}
+        _require_finite(values, after=self._n_queries)
+        self.optimiser.step()
         for name, value in values.items():
-            totals[name] = totals.get(name, 0.0) + value * len(batch)
-        n_queries += len(batch)
-    return {name: total / n_queries for name, total in totals.items()}
+            self._totals[name] = self._totals.get(name, 0.0) + value * n_queries
+        self._n_queries += n_queries
+
+    def means(self) -> dict[str, float]:
+        """Return the means of what the steps so far have logged, each query counting the same."""
+        return {name: total / self._n_queries for name, total in self._totals.items()}
 
 
 def _complete_head(module: nn.Module) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import ExampleId
 from lever_pipe.experiment.config import OnPolicy
 from lever_pipe.lever.selector.decoding import draw, gumbel
+from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable, scores_of
 from lever_pipe.lever.training.groups import Groups, batches
-from lever_pipe.lever.training.loop import Plan, Step, policy_entropy
+from lever_pipe.lever.training.loop import Step, Updates, policy_entropy
 from lever_pipe.lever.training.policies import Policies, logged
 from lever_pipe.lever.training.rce import progress_of
 from lever_pipe.losses.advantages import (
@@ -74,9 +74,9 @@ class Spent(NamedTuple):
     values: dict[str, float]
 
 
-def plan_on_policy_epoch(
+def on_policy_epoch(
+    updates: Updates[PointerSelector],
     policies: Policies,
-    optimiser: AdamW,
     table: EmbeddingTable,
     groups: Groups,
     judge: Judge,
@@ -86,17 +86,15 @@ def plan_on_policy_epoch(
     kl_beta: float,
     clips: bool,
     generator: torch.Generator,
-    on_step: Callable[[Spent], None],
-) -> Plan:
-    """Yield every batch of drawn groups, `settings.updates` times each, with its step.
+) -> Iterator[Spent]:
+    """Draw batch by batch, take `settings.updates` steps on each, and yield what its first step was.
 
-    A batch is drawn when it is asked for, so by the policy as the steps before have left it. The stream of draws does
-    not depend on what is learned: runs of several betas share their noise, and as long as their policies agree their
-    prompts.
+    A batch is drawn by the policy as the steps before have left it. The stream of draws does not depend on what is
+    learned: runs of several betas share their noise, and as long as their policies agree their prompts.
 
     Args:
-        policies: the trained policy and its anchor.
-        optimiser: its learning rate follows the schedule's horizon.
+        updates: of the trained policy; the learning rate follows the schedule's horizon.
+        policies: the trained one and its anchor.
         table: embeddings of the train examples.
         groups: the queries and their pools; stored selections are not looked at.
         judge: rewards what was drawn.
@@ -105,35 +103,24 @@ def plan_on_policy_epoch(
         kl_beta: weight of the exact divergence from the anchor.
         clips: whether the ratio is clipped; False for REINFORCE.
         generator: CPU stream of order and draws.
-        on_step: called once a batch, with the terms of its first step.
     """
     order = batches(len(groups), settings.batch_queries, generator)
     final = settings.learning_rate * settings.final_learning_rate_share
+    clip_epsilon = settings.clip_epsilon if clips else None
     for number, rows in enumerate(order):
         progress = progress_of(epoch, number, len(order), settings.horizon_epochs)
-        optimiser.learning_rate = cosine(settings.learning_rate, final, progress)
+        updates.optimiser.learning_rate = cosine(settings.learning_rate, final, progress)
         queries, first = groups.take(rows.to(groups.queries.device)), number * settings.batch_queries
         drawn = draw_groups(policies, table, queries, judge, settings, generator, first=first)
-        advantages = advantages_of(drawn.groups, settings)
-        anchor = policies.reference.scores(drawn.groups, may_stop=True)
+        batch, scores, advantages = drawn.groups, drawn.scores, advantages_of(drawn.groups, settings)
+        anchor = policies.reference.scores(batch, may_stop=True)
         for update in range(settings.updates):
-
-            def step(
-                batch: Groups,
-                drawn: Drawn = drawn,
-                chosen: Tensor = advantages,
-                anchor: Tensor = anchor,
-                number: int = number,
-                is_first: bool = update == 0,
-            ) -> Step:
-                epsilon = settings.clip_epsilon if clips else None
-                scores = drawn.scores if is_first else policies.trained(table, batch, may_stop=True)
-                taken = on_policy_step(batch, drawn, chosen, scores, anchor, kl_beta=kl_beta, clip_epsilon=epsilon)
-                if is_first:
-                    on_step(Spent(number, judge.prompts, taken.values))
-                return taken
-
-            yield drawn.groups, step
+            step = on_policy_step(batch, drawn, advantages, scores, anchor, kl_beta=kl_beta, clip_epsilon=clip_epsilon)
+            updates.take(step, len(batch))
+            if update == 0:
+                yield Spent(number, judge.prompts, step.values)
+            if update + 1 < settings.updates:
+                scores = policies.trained(table, batch, may_stop=True)
 
 
 def draw_groups(

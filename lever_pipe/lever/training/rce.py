@@ -4,43 +4,38 @@ from __future__ import annotations
 
 import torch
 
-from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.config import Rce
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups, batches
-from lever_pipe.lever.training.loop import Plan, Step, imitation
+from lever_pipe.lever.training.loop import Step, Updates, imitation
 from lever_pipe.losses.advantages import group_z_scores
 from lever_pipe.losses.rce import rce_terms, reward_ranges
 from lever_pipe.losses.schedules import cosine, linear
 from lever_pipe.losses.sequence import selection_log_probs
 
 
-def plan_rce_epoch(
-    module: PointerSelector,
-    optimiser: AdamW,
+def rce_epoch(
+    updates: Updates[PointerSelector],
     table: EmbeddingTable,
     groups: Groups,
     settings: Rce,
     epoch: int,
     generator: torch.Generator,
-) -> Plan:
-    """Yield the batches of one epoch with their step; schedules follow the step's place in the horizon."""
-    module.train()
+) -> None:
+    """Take the steps of one epoch; temperature and learning rate follow a step's place in the horizon."""
+    module = updates.module.train()
     orders = [batches(len(groups), settings.batch_queries, generator) for _ in range(settings.passes)]
     steps = [rows for order in orders for rows in order]
+    final = settings.learning_rate * settings.final_learning_rate_share
     for index, rows in enumerate(steps):
         progress = progress_of(epoch, index, len(steps), settings.horizon_epochs)
         temperature = linear(settings.temperature_start, settings.temperature_end, progress)
-        final = settings.learning_rate * settings.final_learning_rate_share
-        learning_rate = cosine(settings.learning_rate, final, progress)
-        optimiser.learning_rate = learning_rate
-
-        def step(batch: Groups, t: float = temperature, lr: float = learning_rate) -> Step:
-            taken = rce_step(module, table, batch, t, settings)
-            return Step(taken.loss, taken.values | {"temperature": t, "learning_rate": lr})
-
-        yield groups.take(rows), step
+        learning_rate = updates.optimiser.learning_rate = cosine(settings.learning_rate, final, progress)
+        batch = groups.take(rows)
+        loss, values = rce_step(module, table, batch, temperature, settings)
+        logged = values | {"temperature": temperature, "learning_rate": learning_rate}
+        updates.take(Step(loss, logged), len(batch))
 
 
 def rce_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, temperature: float, settings: Rce) -> Step:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
-from torch import nn
 
-from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.config import Sft
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups, batches
-from lever_pipe.lever.training.loop import Plan, Step, imitation
+from lever_pipe.lever.training.loop import Network, Step, Updates, imitation
 from lever_pipe.losses.learning_rates import scheduled_rate
 from lever_pipe.losses.rce import rce_terms
 from lever_pipe.losses.sequence import selection_log_probs
-
-Network = TypeVar("Network", bound=nn.Module)
 
 
 def targets_of(groups: Groups, settings: Sft) -> Groups:
@@ -30,9 +25,8 @@ def targets_of(groups: Groups, settings: Sft) -> Groups:
     return replace(groups, **best)
 
 
-def plan_sft_epoch(
-    module: Network,
-    optimiser: AdamW,
+def sft_epoch(
+    updates: Updates[Network],
     table: EmbeddingTable,
     groups: Groups,
     settings: Sft,
@@ -40,14 +34,14 @@ def plan_sft_epoch(
     generator: torch.Generator,
     *,
     step: Callable[[Network, EmbeddingTable, Groups, Sft], Step],
-) -> Plan:
-    """Yield the batches of one epoch with their step; the learning rate follows its place in the horizon."""
-    module.train()
+) -> None:
+    """Take the steps of one epoch; the learning rate follows a step's place in the horizon."""
+    module = updates.module.train()
     orders = [batches(len(groups), settings.batch_queries, generator) for _ in range(settings.passes)]
     steps = [rows for order in orders for rows in order]
     total = settings.horizon_epochs * len(steps)
     for index, rows in enumerate(steps):
-        learning_rate = optimiser.learning_rate = scheduled_rate(
+        learning_rate = updates.optimiser.learning_rate = scheduled_rate(
             min((epoch - 1) * len(steps) + index, total),
             total,
             peak=settings.learning_rate,
@@ -55,12 +49,9 @@ def plan_sft_epoch(
             warmup_steps=round(settings.warmup_share * total),
             minimum=settings.final_learning_rate_share,
         )
-
-        def taken(batch: Groups, lr: float = learning_rate) -> Step:
-            found = step(module, table, batch, settings)
-            return Step(found.loss, found.values | {"learning_rate": lr})
-
-        yield groups.take(rows), taken
+        batch = groups.take(rows)
+        loss, values = step(module, table, batch, settings)
+        updates.take(Step(loss, values | {"learning_rate": learning_rate}), len(batch))
 
 
 def sft_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, settings: Sft) -> Step:

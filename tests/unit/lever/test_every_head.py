@@ -19,20 +19,20 @@ from lever_pipe.base.members import available, member
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import ambient_stream, torch_generator
-from lever_pipe.experiment.config import OPTIONS, STOPPING, TRAIN_IDS, OnPolicy, Rce
+from lever_pipe.experiment.config import OPTIONS, STOPPING, TRAIN_IDS, Distil, Grpo, OnPolicy, Rce
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 from lever_pipe.lever.selector.decoding import draw, greedy, gumbel
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.choice import choose
 from lever_pipe.lever.training.distance import kl_to_base
-from lever_pipe.lever.training.distil import distil_step
+from lever_pipe.lever.training.distil import distil_epoch
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.lever.training.grpo import grpo_step, reference_log_probs
-from lever_pipe.lever.training.loop import Step, run_epoch, validation_loss
-from lever_pipe.lever.training.on_policy import Asked, Judged, draw_groups, plan_on_policy_epoch
+from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
+from lever_pipe.lever.training.loop import Updates, validation_loss
+from lever_pipe.lever.training.on_policy import Asked, Judged, draw_groups, on_policy_epoch
 from lever_pipe.lever.training.policies import Policies
-from lever_pipe.lever.training.rce import plan_rce_epoch
+from lever_pipe.lever.training.rce import rce_epoch
 from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_log_probs
 
 HEADS = available("lever/heads")
@@ -327,34 +327,30 @@ def test_every_objective_trains_it(network: str, head: str) -> None:
     module, batch = selector(head, network), groups()
     adam = AdamW(module, learning_rate=1e-3, weight_decay=0.0)
     policies = Policies(module, FrozenSelector(selector(head, network, seed=0), table()))
-    rce = plan_rce_epoch(module, adam, table(), batch, Rce(batch_queries=3), 1, torch_generator(0))
-
-    def step(b: Groups) -> Step:
-        anchored = reference_log_probs(policies.reference, b)
-        return grpo_step(policies.trained(table(), b), anchored, b, b.rewards - 0.5, kl_beta=0.1, clip_epsilon=0.2)
-
-    grpo, same = [(batch, step)], step(batch).values
-    assert (same["kl"], same["kl_exact"], same["clip_fraction"], same["mean_ratio"]) == (0, 0, 0, 1)
     targets = torch.full((len(batch), K), 1 / K)
-    distil = [(batch, lambda b: distil_step(module, table(), b, targets_BK=targets))]
-    settings = OnPolicy(batch_queries=3, group=4, shots=(1, 3))
-    drawn = plan_on_policy_epoch(
-        policies,
-        adam,
-        table(),
-        batch,
-        Judge(),
-        settings,
-        epoch=1,
-        kl_beta=0.1,
-        clips=True,
-        generator=torch_generator(1),
-        on_step=lambda _: None,
-    )
-    for plan in (rce, grpo, distil, drawn):
+    drawn = OnPolicy(batch_queries=3, group=4, shots=(1, 3))
+    anchored = reference_log_probs(policies.reference, batch)
+    scores, chosen = policies.trained(table(), batch), batch.rewards - 0.5
+    same = grpo_step(scores, anchored, batch, chosen, kl_beta=0.1, clip_epsilon=0.2).values
+    assert (same["kl"], same["kl_exact"], same["clip_fraction"], same["mean_ratio"]) == (0, 0, 0, 1)
+    objectives = (
+        lambda of: rce_epoch(of, table(), batch, Rce(batch_queries=3), 1, torch_generator(0)),
+        lambda of: grpo_epoch(
+            of, policies, table(), (batch, chosen), kl_beta=0.1, settings=Grpo(), generator=torch_generator(0)
+        ),
+        lambda of: distil_epoch(of, table(), batch, targets, Distil(batch_queries=3), torch_generator(0)),
+        lambda of: list(
+            on_policy_epoch(
+                of, policies, table(), batch, Judge(), drawn,
+                epoch=1, kl_beta=0.1, clips=True, generator=torch_generator(1),
+            )
+        ),
+    )  # fmt: skip
+    for epoch in objectives:
         before = {name: p.detach().clone() for name, p in module.named_parameters()}
-        values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
-        assert all(math.isfinite(value) for value in values.values())
+        updates = Updates(module, adam, max_gradient_norm=1.0)
+        epoch(updates)
+        assert all(math.isfinite(value) for value in updates.means().values())
         assert any(not torch.equal(p, before[name]) for name, p in module.named_parameters())
     assert math.isfinite(validation_loss(module, table(), batch))
 
@@ -671,20 +667,14 @@ def test_it_learns_to_stop_where_more_costs_more_than_it_gives(needed: int) -> N
     lengths = []
     for epoch in range(1, 16):
         judge = Judge(needed=needed)
-        plan = plan_on_policy_epoch(
-            policies,
-            adam,
-            table(),
-            batch,
-            judge,
-            settings,
-            epoch=epoch,
-            kl_beta=0.0,
-            clips=True,
-            generator=torch_generator(1, epoch),
-            on_step=lambda _: None,
-        )
-        lengths.append(run_epoch(module, adam, plan, max_gradient_norm=1.0)["shots"])
+        updates = Updates(module, adam, max_gradient_norm=1.0)
+        list(
+            on_policy_epoch(
+                updates, policies, table(), batch, judge, settings,
+                epoch=epoch, kl_beta=0.0, clips=True, generator=torch_generator(1, epoch),
+            )
+        )  # fmt: skip
+        lengths.append(updates.means()["shots"])
     assert lengths[0] > 2.5  # untrained it hardly stops
     picks = greedy(module, Encoded(*table().encoded(module, batch)), 4)
     chosen = (picks < K).sum(dim=1)

@@ -13,8 +13,8 @@ from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import Grpo, Rce
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import architecture_of
-from lever_pipe.lever.training.loop import run_epoch, validation_loss
-from lever_pipe.lever.training.rce import plan_rce_epoch
+from lever_pipe.lever.training.loop import Updates, validation_loss
+from lever_pipe.lever.training.rce import rce_epoch
 
 RCE = Rce(batch_queries=4, learning_rate=1e-2, passes=3, temperature_end=0.3, final_learning_rate_share=0.1)
 GRPO = Grpo(batch_queries=3, learning_rate=2e-3, weight_decay=0.5, freeze_projections=False)
@@ -39,9 +39,9 @@ def test_jobs_are_one_run_of_rce_with_the_learning_rate_of_grpo(chain: Chain) ->
         for epoch in (1, 2):
             with ambient_stream(0, "continued dropout", epoch):
                 order = torch_generator(0, "continued", epoch)
-                plan = plan_rce_epoch(module, adam, data.table, data.train, settings, epoch, order)
-                values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
-            found.append(values | {"val_loss": validation_loss(module, data.table, data.validation)})
+                updates = Updates(module, adam, max_gradient_norm=1.0)
+                rce_epoch(updates, data.table, data.train, settings, epoch, order)
+            found.append(updates.means() | {"val_loss": validation_loss(module, data.table, data.validation)})
     assert same_weights(chain.outputs("continued2")["selector"], module)
     assert [row.values for row in rows] == found
     assert [value["learning_rate"] for value in found] == pytest.approx([2e-3, 2e-3])

@@ -16,9 +16,9 @@ from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.config import Selector
 from lever_pipe.lever.training import state
-from lever_pipe.lever.training.distil import oracle_targets, plan_distil_epoch
+from lever_pipe.lever.training.distil import distil_epoch, oracle_targets
 from lever_pipe.lever.training.embeddings import architecture_of
-from lever_pipe.lever.training.loop import run_epoch, validation_loss
+from lever_pipe.lever.training.loop import Updates, validation_loss
 
 BYTES = ("selector.safetensors", "optimiser.safetensors", "metrics.json")
 
@@ -42,9 +42,9 @@ def test_three_jobs_are_one_run(chain: DrawnChain) -> None:
         for epoch in (1, 2, 3):
             with ambient_stream(0, "distil dropout", epoch):
                 order = torch_generator(0, "distil", epoch)
-                plan = plan_distil_epoch(module, data.table, data.train, targets, DISTIL, order)
-                values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
-            found.append(values | {"val_loss": validation_loss(module, data.table, data.validation)})
+                updates = Updates(module, adam, max_gradient_norm=1.0)
+                distil_epoch(updates, data.table, data.train, targets, DISTIL, order)
+            found.append(updates.means() | {"val_loss": validation_loss(module, data.table, data.validation)})
     assert same_weights(chain.outputs("distil3")["selector"], module)
     assert [row.values for row in rows] == found
     assert 0 < rows[0].values["gradient_share"] <= 1

@@ -25,8 +25,8 @@ from lever_pipe.lever.asked import references_of
 from lever_pipe.lever.training import state
 from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
 from lever_pipe.lever.training.judge import LvlmJudge
-from lever_pipe.lever.training.loop import run_epoch, validation_loss
-from lever_pipe.lever.training.on_policy import Asked, Spent, plan_on_policy_epoch
+from lever_pipe.lever.training.loop import Updates, validation_loss
+from lever_pipe.lever.training.on_policy import Asked, Spent, on_policy_epoch
 from lever_pipe.lever.training.policies import Policies, trained_share
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
@@ -146,14 +146,16 @@ def test_two_jobs_are_one_run(first: First) -> None:
     with execution():
         for epoch in (1, 2):
             judge = LvlmJudge(train, model, Prompter(Wording(lvlm_config().prompt), train), chain.on_policy.reward)
-            spent: list[Spent] = []
-            plan = plan_on_policy_epoch(
-                Policies(module, FrozenSelector(anchor, data.table)), adam, data.table, data.train, judge,
-                chain.on_policy, epoch=epoch, kl_beta=0.15, clips=True,
-                generator=torch_generator(0, "on policy", epoch), on_step=spent.append,
+            updates = Updates(module, adam, max_gradient_norm=1.0)
+            spent = list(
+                on_policy_epoch(
+                    updates, Policies(module, FrozenSelector(anchor, data.table)), data.table, data.train, judge,
+                    chain.on_policy, epoch=epoch, kl_beta=0.15, clips=True,
+                    generator=torch_generator(0, "on policy", epoch),
+                )
             )  # fmt: skip
-            values = run_epoch(module, adam, plan, max_gradient_norm=1.0)
-            values |= {"val_loss": validation_loss(module, data.table, data.validation), "kl_beta": 0.15}
+            held_out = validation_loss(module, data.table, data.validation)
+            values = updates.means() | {"val_loss": held_out, "kl_beta": 0.15}
             values |= {"trained_share": trained_share(module), "lvlm_prompts": float(judge.prompts)}
             assert same_weights(chain.outputs(f"drawn{epoch}")["selector"], module)
             moments, about = load_tensors(chain.outputs(f"drawn{epoch}")["optimiser"])

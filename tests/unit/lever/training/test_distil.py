@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from builders import example
-from torch import nn
+from torch import Tensor, nn
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Example
@@ -14,10 +14,11 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Distil
 from lever_pipe.lever.baselines import rank_by_annotations
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.distil import distil_step, oracle_targets, plan_distil_epoch
+from lever_pipe.lever.training import distil
+from lever_pipe.lever.training.distil import distil_epoch, distil_step, oracle_targets
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.lever.training.loop import run_epoch
+from lever_pipe.lever.training.loop import Step, Updates
 
 N_EXAMPLES, K, N_KINDS = 32, 8, 4
 SMALL = Architecture(embedding=6, width=16, layers=1, heads=1, dropout=0.0, attention_dropout=0.0, temperature=0.5)
@@ -110,16 +111,19 @@ def test_the_loss_is_the_cross_entropy_of_the_first_pick() -> None:
     assert step.values["agreement"] == pytest.approx(float(hits.float().mean()))
 
 
-def test_every_pass_shows_every_query_once_with_its_own_target() -> None:
+def test_every_pass_shows_every_query_once_with_its_own_target(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, seen = groups(), []
     targets = oracle_targets(examples(), batch)
     module = selector()
-    plan = plan_distil_epoch(module, table(), batch, targets, Distil(batch_queries=6, passes=3), torch_generator(0))
-    for part, step in plan:
+
+    def noted(module: PointerSelector, table: EmbeddingTable, part: Groups, *, targets_BK: Tensor) -> Step:
         seen.append(part.queries.tolist())
-        expected = distil_step(module, table(), part, targets_BK=targets[part.queries])
-        taken = step(part)
-        assert float(taken.loss.detach()) == float(expected.loss.detach())
+        assert torch.equal(targets_BK, targets[part.queries])
+        return distil_step(module, table, part, targets_BK=targets_BK)
+
+    monkeypatch.setattr(distil, "distil_step", noted)
+    updates = Updates(module, AdamW(module, learning_rate=0.0, weight_decay=0.0), max_gradient_norm=1.0)
+    distil_epoch(updates, table(), batch, targets, Distil(batch_queries=6, passes=3), torch_generator(0))
     assert [len(part) for part in seen] == [6, 6, 4] * 3
     orders = [[query for part in seen[start : start + 3] for query in part] for start in (0, 3, 6)]
     assert [sorted(order) for order in orders] == [list(range(16))] * 3
@@ -134,8 +138,9 @@ def test_it_learns_what_the_oracle_would_choose(head: str) -> None:
     values = []
     for epoch in range(8):
         order = torch_generator(epoch)
-        plan = plan_distil_epoch(module, table(), batch, targets, Distil(batch_queries=4, passes=2), order)
-        values.append(run_epoch(module, adam, plan, max_gradient_norm=1.0))
+        updates = Updates(module, adam, max_gradient_norm=1.0)
+        distil_epoch(updates, table(), batch, targets, Distil(batch_queries=4, passes=2), order)
+        values.append(updates.means())
     # A quarter of each pool is right; the untrained policy prefers the query's own kind, which is wrong.
     assert values[0]["loss"] > math.log(K / 2)
     assert values[-1]["agreement"] == 1.0

@@ -26,8 +26,8 @@ from lever_pipe.lever.selector.network import (
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import exact_kl
-from lever_pipe.lever.training.loop import Step, policy_entropy, run_epoch, validation_loss
-from lever_pipe.lever.training.rce import plan_rce_epoch
+from lever_pipe.lever.training.loop import Step, Updates, policy_entropy, validation_loss
+from lever_pipe.lever.training.rce import rce_epoch
 from lever_pipe.losses.sequence import outcome_log_probs, selection_log_probs, step_logits
 
 SMALL = Architecture(6, 8, 1, 1, 0.0, 0.0, 0.5, head="gated")
@@ -137,22 +137,25 @@ def test_selections_of_one_shot_leave_the_gate_where_it_is() -> None:
     module = selector()
     adam = AdamW(module, learning_rate=0.01, weight_decay=0.0)
 
-    def step(batch: Groups) -> Step:
-        return Step(-selection_log_probs(table().scores(module, batch), batch.selections).mean(), {})
+    updates = Updates(module, adam, max_gradient_norm=1.0)
+
+    def take(batch: Groups) -> None:
+        loss = -selection_log_probs(table().scores(module, batch), batch.selections).mean()
+        updates.take(Step(loss, {}), len(batch))
 
     before, query = module.gate.weight.detach().clone(), module.query_proj.weight.detach().clone()
-    run_epoch(module, adam, [(groups(shots=1), step)], max_gradient_norm=1.0)
+    take(groups(shots=1))
     assert torch.equal(module.gate.weight, before)
     assert not torch.equal(module.query_proj.weight, query)
-    run_epoch(module, adam, [(groups(shots=2), step)], max_gradient_norm=1.0)
+    take(groups(shots=2))
     assert not torch.equal(module.gate.weight, before)
 
 
 def test_a_missing_gradient_elsewhere_is_still_refused() -> None:
     module = selector()
-    plan = [(groups(), lambda _: Step(module.input_proj.weight.sum(), {}))]
+    updates = Updates(module, AdamW(module, learning_rate=0.01, weight_decay=0.0), max_gradient_norm=1.0)
     with pytest.raises(RuntimeError, match="no gradient"):
-        run_epoch(module, AdamW(module, learning_rate=0.01, weight_decay=0.0), plan, max_gradient_norm=1.0)
+        updates.take(Step(module.input_proj.weight.sum(), {}), len(groups()))
 
 
 # A world in which demonstrations complement each other: a question needs two keys out of four, and its pool has three
@@ -211,15 +214,16 @@ def trained(head: str, *, objective: str) -> tuple[float, float]:
     module = initialise(build_selector(architecture), torch_generator(0))
     adam = AdamW(module, learning_rate=1e-2, weight_decay=0.0)
 
-    def ascend(batch: Groups) -> Step:
-        return Step(-expected_reward(table.scores(module, batch), batch), {})
-
     # 0.1: e^10 to 1, so that nearly all weight is on the pairs with a reward
     settings = Rce(
         learning_rate=1e-2, batch_queries=len(groups), temperature_start=0.1, temperature_end=0.1, horizon_epochs=1
     ).model_copy(update={"passes": 400})
-    rce = plan_rce_epoch(module, adam, table, groups, settings, 1, torch_generator(0))
-    run_epoch(module, adam, rce if objective == "rce" else [(groups, ascend)] * 400, max_gradient_norm=1.0)
+    updates = Updates(module, adam, max_gradient_norm=1.0)
+    if objective == "rce":
+        rce_epoch(updates, table, groups, settings, 1, torch_generator(0))
+    else:
+        for _ in range(400):
+            updates.take(Step(-expected_reward(table.scores(module, groups), groups), {}), len(groups))
     with torch.no_grad():
         drawn = float(expected_reward(table.scores(module.eval(), groups), groups))
         picks = greedy(module, module.encode(table.vectors[groups.queries], table.vectors[groups.pools]), 2)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,12 +8,14 @@ import pytest
 import torch
 from chains import LIMITS, Chain
 
+from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import AdaptiveKl, Grpo
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups, keep_best
-from lever_pipe.lever.training.grpo import BetaController, grpo_step, reference_log_probs
+from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
+from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.policies import Policies
 from lever_pipe.losses.sequence import selection_log_probs
 
@@ -168,14 +171,30 @@ def test_a_step_against_the_reference_raises_the_better_selections() -> None:
     assert gain[1] > gain[[0, 2, 3, 4]].mean()  # the other four that were kept
 
 
-def test_the_controller_moves_by_the_penalty_of_each_batch() -> None:
-    controller = BetaController(0.12, AdaptiveKl().model_dump())
-    for penalty, expected in ((0.2, 0.18), (0.05, 0.18), (0.005, 0.12)):
-        controller.observe(penalty)
-        assert controller.value == pytest.approx(expected)
-    fixed = BetaController(0.12, None)
-    fixed.observe(99.0)
-    assert fixed.value == 0.12
+@pytest.mark.parametrize("adaptive", [None, AdaptiveKl(low=1e-4, high=2e-4, factor=1.5)])
+def test_the_weight_follows_the_penalty_of_each_batch(adaptive: AdaptiveKl | None) -> None:
+    policy, weights, penalties = selector(), list[float](), list[float]()
+
+    class Watched(Updates[PointerSelector]):
+        def take(self, step: Step, n_queries: int) -> None:
+            penalties.append(step.values["kl"])
+            weights.append(step.values["kl_loss"] / step.values["kl"] if step.values["kl"] else math.nan)
+            super().take(step, n_queries)
+
+    updates = Watched(policy, AdamW(policy, learning_rate=1e-3, weight_decay=0.0), max_gradient_norm=1.0)
+    policies, batch = Policies(policy, FrozenSelector(selector(), table())), groups([LEVELS, LEVELS[::-1]] * 3)
+    settings = Grpo(batch_queries=1, adaptive_kl=adaptive)
+    kept = batch, batch.rewards - 0.5
+    last = grpo_epoch(updates, policies, table(), kept, kl_beta=0.12, settings=settings, generator=torch_generator(0))
+    expected = [0.12]
+    for penalty in penalties:
+        factor = 1.0 if adaptive is None else 1.5 if penalty > 2e-4 else 1 / 1.5 if penalty < 1e-4 else 1.0
+        expected.append(expected[-1] * factor)
+    assert penalties[0] == 0
+    assert len(penalties) == 6
+    assert weights[1:] == pytest.approx(expected[1:-1])
+    assert last == pytest.approx(expected[-1])
+    assert (len(set(expected)) > 1) == (adaptive is not None)
 
 
 def test_the_epoch_logs_the_identities(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lever_pipe.base.optimiser import AdamW
-from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.experiment.config import Grpo
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import BATCH, Groups
-from lever_pipe.lever.training.grpo import BetaController, plan_grpo_epoch
-from lever_pipe.lever.training.loop import run_epoch
+from lever_pipe.lever.training.grpo import grpo_epoch
+from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.policies import Policies
 
 N_EXAMPLES, N_QUERIES, K = 30, 11, 7
@@ -67,12 +68,12 @@ def epoch(
     """Train one epoch and return what it logs."""
     frozen = FrozenSelector(reference or selector(0, frozen=False), table())
     adam = AdamW(policy, learning_rate=1e-3, weight_decay=0.0)
-    plan = plan_grpo_epoch(
-        Policies(policy, frozen), table(), (groups(), groups().rewards - 0.5), BetaController(0.1, None),
-        batch_queries=batch, clip_epsilon=0.2, generator=torch_generator(3),
-    )  # fmt: skip
-    with ambient_stream(0, "dropout"):
-        return run_epoch(policy, adam, plan, max_gradient_norm=max_gradient_norm)
+    updates, kept = Updates(policy, adam, max_gradient_norm=max_gradient_norm), (groups(), groups().rewards - 0.5)
+    settings = Grpo(batch_queries=batch, clip_epsilon=0.2)
+    grpo_epoch(
+        updates, Policies(policy, frozen), table(), kept, kl_beta=0.1, settings=settings, generator=torch_generator(3)
+    )
+    return updates.means()
 
 
 def rows_through(module: PointerSelector, names: tuple[str, ...]) -> Counter[str]:
@@ -119,14 +120,18 @@ def test_known_projections_move_no_bit(batch: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 5])
 def test_the_ratio_is_1_before_the_first_update_whatever_the_batch(batch: int) -> None:
-    policy = selector(0, frozen=True)
-    frozen = FrozenSelector(selector(0, frozen=False), table())
-    plan = plan_grpo_epoch(
-        Policies(policy, frozen), table(), (groups(), groups().rewards - 0.5), BetaController(0.1, None),
-        batch_queries=batch, clip_epsilon=0.2, generator=torch_generator(3),
-    )  # fmt: skip
-    for part, step in plan:
-        values = step(part).values
+    policy, seen = selector(0, frozen=True), list[dict[str, float]]()
+
+    class Unmoved(Updates[PointerSelector]):
+        def take(self, step: Step, n_queries: int) -> None:
+            seen.append(step.values)
+
+    unmoved = Unmoved(policy, AdamW(policy, learning_rate=1.0, weight_decay=0.0), max_gradient_norm=1.0)
+    policies = Policies(policy, FrozenSelector(selector(0, frozen=False), table()))
+    kept, settings = (groups(), groups().rewards - 0.5), Grpo(batch_queries=batch)
+    grpo_epoch(unmoved, policies, table(), kept, kl_beta=0.1, settings=settings, generator=torch_generator(3))
+    assert len(seen) == -(-N_QUERIES // batch)
+    for values in seen:
         assert (values["kl"], values["kl_exact"], values["mean_ratio"], values["clip_fraction"]) == (0, 0, 1, 0)
 
 

@@ -16,9 +16,10 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import AdvantageName, OnPolicy
 from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
+from lever_pipe.lever.training import on_policy
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.lever.training.loop import run_epoch
+from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import (
     Asked,
     Drawn,
@@ -26,8 +27,8 @@ from lever_pipe.lever.training.on_policy import (
     Spent,
     advantages_of,
     draw_groups,
+    on_policy_epoch,
     on_policy_step,
-    plan_on_policy_epoch,
 )
 from lever_pipe.lever.training.policies import Policies
 from lever_pipe.losses.kl import selection_divergence
@@ -106,26 +107,22 @@ def epoch(
     """Run one epoch from the selector of seed 0, or go on with `policy`."""
     module, judge = policy or selector(0, head), judge or Recorder()
     adam = AdamW(module, learning_rate=1.0, weight_decay=settings.weight_decay)
-    spent: list[Spent] = []
     seen: list[tuple[Groups, dict[str, float], float]] = []
-    generator = torch_generator(0, "on policy", number)
-    plan = plan_on_policy_epoch(
-        Policies(module, FrozenSelector(selector(0, head), table())), adam, table(), queries(n), judge, settings,
-        epoch=number, kl_beta=kl_beta, clips=clips, generator=generator, on_step=spent.append,
+
+    def seeing(batch: Groups, *words: Any, **how: Any) -> Step:
+        taken = on_policy_step(batch, *words, **how)
+        seen.append((batch, taken.values, adam.learning_rate))
+        return taken
+
+    updates = Updates(module, adam, max_gradient_norm=1.0)
+    steps = on_policy_epoch(
+        updates, Policies(module, FrozenSelector(selector(0, head), table())), table(), queries(n), judge, settings,
+        epoch=number, kl_beta=kl_beta, clips=clips, generator=torch_generator(0, "on policy", number),
     )  # fmt: skip
-
-    def watched() -> Any:
-        for batch, step in plan:
-
-            def seeing(given: Groups, step: Callable[[Groups], Any] = step) -> Any:
-                taken = step(given)
-                seen.append((given, taken.values, adam.learning_rate))
-                return taken
-
-            yield batch, seeing
-
-    values = run_epoch(module, adam, watched(), max_gradient_norm=1.0)
-    return Run(module, values, spent, judge, seen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(on_policy, "on_policy_step", seeing)
+        spent = list(steps)
+    return Run(module, updates.means(), spent, judge, seen)
 
 
 def drawn_of(settings: OnPolicy, *, n: int = 8, head: str = "static", seed: int = 3) -> tuple[Policies, Drawn]:
@@ -284,36 +281,33 @@ def test_a_batch_is_drawn_once_by_the_policy_as_it_then_is() -> None:
     assert sorted(q for batch, _, _ in run.steps[::3] for q in batch.queries.tolist()) == list(range(3, 23))
 
 
-def test_the_selections_are_those_of_the_policy_as_it_then_is() -> None:
+def test_the_selections_are_those_of_the_policy_as_it_then_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw each batch again, with the weights that its first step meets, and with those of the beginning."""
     module = selector()
     adam = AdamW(module, learning_rate=1.0, weight_decay=0.0)
-    plan = plan_on_policy_epoch(
-        Policies(module, FrozenSelector(selector(), table())), adam, table(), queries(16), Recorder(), SETTINGS,
-        epoch=1, kl_beta=0.0, clips=True, generator=torch_generator(0), on_step=lambda _: None,
-    )  # fmt: skip
     again = torch_generator(0)
     rows = torch.randperm(16, generator=again).split(8)  # type: ignore[no-untyped-call]
     same = []
 
-    def watched() -> Any:
-        for number, (batch, step) in enumerate(plan):
-            if number % SETTINGS.updates == 0:
-                part, state = queries(16).take(rows[number // SETTINGS.updates]), again.get_state()
-                for policy in (selector(), module):
-                    again.set_state(state)
-                    drawn = draw_groups(
-                        Policies(policy, FrozenSelector(selector(), table())),
-                        table(),
-                        part,
-                        Recorder(),
-                        SETTINGS,
-                        again,
-                    )
-                    same.append(torch.equal(drawn.groups.selections, batch.selections))
-            yield batch, step
+    def drawing(policies: Policies, *words: Any, **how: Any) -> Drawn:
+        found = draw_groups(policies, *words, **how)
+        part, state = queries(16).take(rows[len(same) // 2]), again.get_state()
+        for policy in (selector(), module):
+            again.set_state(state)
+            anchored = Policies(policy, FrozenSelector(selector(), table()))
+            drawn = draw_groups(anchored, table(), part, Recorder(), SETTINGS, again)
+            same.append(torch.equal(drawn.groups.selections, found.groups.selections))
+        return found
 
-    run_epoch(module, adam, watched(), max_gradient_norm=1.0)
+    monkeypatch.setattr(on_policy, "draw_groups", drawing)
+    policies = Policies(module, FrozenSelector(selector(), table()))
+    updates = Updates(module, adam, max_gradient_norm=1.0)
+    list(
+        on_policy_epoch(
+            updates, policies, table(), queries(16), Recorder(), SETTINGS,
+            epoch=1, kl_beta=0.0, clips=True, generator=torch_generator(0),
+        )
+    )  # fmt: skip
     assert same == [True, True, False, True]  # nothing has moved before the first batch, but before the second
 
 
@@ -501,11 +495,13 @@ def test_it_learns_what_the_judge_rewards(rule: AdvantageName, clips: bool) -> N
     assert before < 1 / N_KINDS
     rewards = []
     for number in range(1, 13):
-        plan = plan_on_policy_epoch(
-            Policies(module, FrozenSelector(selector(), kinds())), adam, kinds(), groups, Recorder(next_kind), settings,
-            epoch=number, kl_beta=0.0, clips=clips, generator=torch_generator(number), on_step=lambda _: None,
+        updates = Updates(module, adam, max_gradient_norm=1.0)
+        steps = on_policy_epoch(
+            updates, Policies(module, FrozenSelector(selector(), kinds())), kinds(), groups, Recorder(next_kind),
+            settings, epoch=number, kl_beta=0.0, clips=clips, generator=torch_generator(number),
         )  # fmt: skip
-        rewards.append(run_epoch(module, adam, plan, max_gradient_norm=1.0)["reward"])
+        assert len(list(steps)) == 3
+        rewards.append(updates.means()["reward"])
     # No ranking that ignores the query is right for more than one kind of four: 1/4 on the average of all queries.
     # Above 1/2 it has to tell two kinds of queries apart at least.
     assert expected_share(module, groups) > 1 / 2

@@ -20,7 +20,7 @@ from lever_pipe.lever.selector.features import fuse
 from lever_pipe.lever.selector.network import Architecture, build_selector, initialise
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.lever.training.loop import Step, policy_entropy, run_epoch, validation_loss
+from lever_pipe.lever.training.loop import Step, Updates, policy_entropy, validation_loss
 from lever_pipe.lever.training.rce import progress_of
 from lever_pipe.lever.trajectories import make_group
 from lever_pipe.losses.schedules import linear
@@ -110,13 +110,10 @@ def test_validation_weighs_every_query_the_same() -> None:
 def test_the_epoch_mean_weighs_queries_not_batches() -> None:
     module = initialise(build_selector(Architecture(4, 8, 1, 1, 0.0, 0.0, 0.1)), torch_generator(0))
     adam = torch.optim.SGD(module.parameters(), lr=0.0)
-    groups = groups_of(20, 8, 2)
-
-    def plan(rows: list[int], value: float) -> tuple[Groups, object]:
-        loss = value * module.input_proj.weight.sum() ** 0
-        return groups.take(torch.tensor(rows)), lambda _: Step(loss, {"x": value})
-
-    values = run_epoch(module, adam, [plan([0, 1, 2], 1.0), plan([3], 5.0)], max_gradient_norm=1.0)  # type: ignore[list-item]
+    updates = Updates(module, adam, max_gradient_norm=1.0)  # type: ignore[arg-type]
+    for n_queries, value in ((3, 1.0), (1, 5.0)):
+        updates.take(Step(value * module.input_proj.weight.sum() ** 0, {"x": value}), n_queries)
+    values = updates.means()
     assert values["x"] == 2.0  # (3 * 1 + 1 * 5) / 4
     assert values["loss"] == 2.0
 
@@ -127,18 +124,19 @@ def test_a_loss_that_is_no_number_stops_the_epoch() -> None:
         weight = module.input_proj.weight
         with torch.no_grad():
             weight.fill_(1.0)
-        bad = [(groups_of(20, 8, 2), lambda _, factor=factor, weight=weight: Step((factor * weight).sum(), {}))]
+        updates = Updates(module, torch.optim.SGD(module.parameters()), max_gradient_norm=1.0)  # type: ignore[arg-type]
         with pytest.raises(TrainingError, match=found):
-            run_epoch(module, torch.optim.SGD(module.parameters()), bad, max_gradient_norm=1.0)
+            updates.take(Step((factor * weight).sum(), {}), 20)
         assert torch.equal(weight, torch.ones_like(weight))  # nothing moved
 
 
 def test_gradients_are_clipped_to_the_norm() -> None:
     module = initialise(build_selector(Architecture(4, 8, 1, 1, 0.0, 0.0, 0.1)), torch_generator(0))
     before = module.input_proj.weight.detach().clone()
-    plan = [(groups_of(20, 8, 2), lambda _: Step(1000 * module.input_proj.weight.sum(), {}))]
-    values = run_epoch(module, torch.optim.SGD(module.parameters(), lr=1.0), plan, max_gradient_norm=0.5)
-    assert values["grad_norm"] == pytest.approx(1000 * math.sqrt(32), rel=1e-5)  # logged before the clip; 8 x 4 ones
+    updates = Updates(module, torch.optim.SGD(module.parameters(), lr=1.0), max_gradient_norm=0.5)  # type: ignore[arg-type]
+    updates.take(Step(1000 * module.input_proj.weight.sum(), {}), 20)
+    # Logged before the clip; 8 x 4 ones.
+    assert updates.means()["grad_norm"] == pytest.approx(1000 * math.sqrt(32), rel=1e-5)
     moved = (module.input_proj.weight.detach() - before).norm()
     assert float(moved) == pytest.approx(0.5, rel=1e-4)  # clip adds 1e-6 to the norm it divides by
 
