@@ -144,13 +144,12 @@ def _make(options: argparse.Namespace, words: Sequence[str], *, waited: bool) ->
 def _share(options: argparse.Namespace, words: Sequence[str]) -> NoReturn:
     """Become accelerate's launcher of several processes with this very call; each finds the others by its environment.
 
-    What the launcher's configuration does not say is said here, so that no default of this machine's user moves a run.
-    The launcher keeps this process's number, which the artefact's lock names, and the lock itself. A process between
-    would have to pass on each signal, and could be killed or stopped without those that write.
+    Its settings are said here, so that no default of this machine's user moves a run. It keeps this process's number,
+    which the artefact's lock names, and the lock itself. A process between would have to pass on each signal, and could
+    be killed or stopped without those that write.
     """
     plain = ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    how = ["--config_file", options.launcher] if options.launcher else plain
-    launcher = ["-m", "accelerate.commands.launch", *how, "--num_processes", str(options.processes)]
+    launcher = ["-m", "accelerate.commands.launch", *plain, "--num_processes", str(options.processes)]
     free_port = ["--main_process_port", "0"]
     threads = ["--threads", str(max(1, options.threads // options.processes))]  # the job's are shared, too
     os.execv(sys.executable, [sys.executable, *launcher, *free_port, "--module", "lever_pipe", *words, *threads])
@@ -317,9 +316,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cpu", help="where tensors live; execution, not identity")
     parser.add_argument("--threads", type=int, default=1, help="threads of this process")
     parser.add_argument("--processes", type=int, default=1, help="processes that share the work, one a device")
-    parser.add_argument(
-        "--launcher", default="", help="accelerate's configuration of those processes; empty: each has the whole model"
-    )
     parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")
     parser.add_argument("--ask-again", action="store_true", help="ask although the ledger has another engine's answers")
     parser.add_argument("--vision-bytes", type=int, default=VISION_BYTES, help="bytes of image features to keep")

@@ -66,22 +66,21 @@ def peak_flop(device_name: str) -> float | None:
     return _PEAKS[found.group(1).upper()] if found else None
 
 
-def mfu(flop: float, seconds: float, peak: float, devices: int) -> float:
-    """Return the model FLOP utilisation flop / (seconds peak devices), a share of the peak.
+def mfu(flop: float, seconds: float, peak: float) -> float:
+    """Return the model FLOP utilisation flop / (seconds peak), a share of the peak.
 
     The seconds say of what: of the update alone (the published number), or of a whole step with its rollouts.
 
     Args:
-        flop: operations of all devices together.
+        flop: operations.
         seconds: time that they took, greater than 0.
-        peak: operations a second of one device, greater than 0.
-        devices: how many there are, at least 1.
+        peak: operations a second of all devices together, greater than 0.
 
     Raises:
         ValueError: a divisor is not positive.
 
     Source: Chowdhery 2022 (MFU)
     """
-    if seconds <= 0 or peak <= 0 or devices < 1:
-        raise ValueError(f"seconds, peak and devices must be positive, got {seconds}, {peak} and {devices}")
-    return flop / (seconds * peak * devices)
+    if seconds <= 0 or peak <= 0:
+        raise ValueError(f"seconds and peak must be positive, got {seconds} and {peak}")
+    return flop / (seconds * peak)

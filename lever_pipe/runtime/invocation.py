@@ -29,7 +29,7 @@ from lever_pipe.runtime.store import Store, opened
 LOCAL, SLURM = "local", "slurm"
 WORTH_A_SERVER = 8
 """Planned jobs, from which on their starts take longer than that of a server."""
-OF_AGENTS = ("accelerate", "transformers.models.qwen3.modeling_qwen3")
+OF_AGENTS = ("transformers.models.qwen3.modeling_qwen3",)
 FUTURE_STOPS = "a job that reads it will stop the run. Give it the present time: touch FILE"
 LOCKS = Path(".snakemake/locks")
 RUNNING = Path(".snakemake/lever_pipe/running")

@@ -25,10 +25,6 @@ start each, and room for activations."""
 BYTES_OF_TRAINING = 16
 """Main memory per parameter at a checkpoint: float32 weights, the optimiser's two moments and a copy of the weights."""
 BYTES_OF_PLAYING = 8
-SHARING = 3
-"""Processes of a larger agent at least, as the documents have."""
-GPUS_OF_A_NODE = 8
-FSDP = "profiles/slurm/accelerate/fsdp.yaml"
 
 Resources = dict[str, Any]
 Starved = Callable[[str, Mapping[str, str]], int]
@@ -42,9 +38,6 @@ class Need(NamedTuple):
     """Minutes."""
     threads: int = 1
     gpus: int = 0
-    """Processes, too: each has a GPU of its own."""
-    launcher: str = ""
-    """accelerate's configuration, where processes share one model."""
 
 
 class LoadedModel(NamedTuple):
@@ -74,10 +67,8 @@ PRODUCTION_MODEL: Mapping[str, Need] = {
     "train_on_policy_epoch": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
     "answer_prompts": Need(mem_mb=64_000, runtime=1440, threads=8, gpus=1),
     "check_world": Need(mem_mb=64_000, runtime=120, threads=8, gpus=1),
-    # Of 8 B parameters, as Qwen3-8B; three GPUs as in the documents (`_of_agent` sizes others). Each process
-    # reads the float32 weights before they are spread, 33 GB each; the main one holds up to 98 GB while it writes a
-    # checkpoint. 45 published steps took under 3 minutes each; the native engine is not measured at this size.
-    "train_agent": Need(mem_mb=240_000, runtime=1800, threads=24, gpus=3, launcher=FSDP),
+    # Agents of 8 B parameters, as Qwen3-8B; `_of_agent` sizes others.
+    "train_agent": Need(mem_mb=160_000, runtime=1800, threads=8, gpus=1),
     "warm_start_agent": Need(mem_mb=240_000, runtime=480, threads=8, gpus=1),
     "evaluate_agent": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
     "evaluate_start": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
@@ -136,7 +127,7 @@ def rooms(
         need = need_of(rule)
         asked: Resources = {"device": "cuda" if need.gpus else "cpu", "mem_mb": mem_mb, "runtime": runtime}
         if rule in PRODUCTION_MODEL:
-            asked |= {"processes": max(1, need.gpus), "launcher": need.launcher} | _gpus(need.gpus, gpu_request)
+            asked |= {"processes": 1} | _gpus(need.gpus, gpu_request)
         return Room(need.threads, asked)
 
     return room
@@ -185,31 +176,13 @@ def model_of(experiment: Experiment, rule: str) -> str:
     return max(folders, key=lambda folder: plan.parameters_of(folder) or math.inf, default="")
 
 
-def dividing(prompts: int, wanted: int) -> int:
-    """Return how many processes can share a mini-batch evenly: as many as wanted, else the next fewer, never none."""
-    return next(count for count in range(max(1, min(wanted, prompts)), 0, -1) if prompts % count == 0)
-
-
 def _of_agent(experiment: Experiment, rule: str) -> Need:
     """Return what training or playing an agent of its folder's size asks for; one of unknown size counts as 8 B."""
     need, parameters = PRODUCTION_MODEL[rule], plan.parameters_of(experiment.intention.model.folder)
-    grpo = experiment.intention.grpo
-    if not 0 < parameters <= TRAINED_ON_ONE_GPU:
-        gpus = _shared(grpo.prompts // grpo.minibatches) if need.launcher else need.gpus
-        threads = gpus * need.threads // need.gpus
-        mem_mb = need.mem_mb * max(gpus, need.gpus) // need.gpus
-        return need._replace(gpus=gpus, threads=threads, mem_mb=mem_mb)
+    if not parameters:
+        return need
     of_each = BYTES_OF_PLAYING if rule.startswith("evaluate") else BYTES_OF_TRAINING
-    mem_mb = BESIDE_WEIGHTS_MB + of_each * parameters // 1_000_000
-    return need._replace(mem_mb=mem_mb, threads=8, gpus=1, launcher="")
-
-
-def _shared(prompts: int) -> int:
-    """Return the fewest processes, of `SHARING` or more on a node, among which the prompts of a mini-batch divide.
-
-    Where there is no such number the checks before the first job say so.
-    """
-    return next((count for count in range(SHARING, GPUS_OF_A_NODE + 1) if prompts % count == 0), SHARING)
+    return need._replace(mem_mb=BESIDE_WEIGHTS_MB + of_each * parameters // 1_000_000)
 
 
 def _is_large(folder: str) -> bool:

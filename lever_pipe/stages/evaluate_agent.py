@@ -9,9 +9,9 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.intention.agent.arithmetic import Arithmetic
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out, relabelled
 from lever_pipe.intention.agent.player import execution_of, load_player
-from lever_pipe.intention.agent.processes import is_main, join
 from lever_pipe.intention.records import DoneRow, Task
 
 
@@ -41,20 +41,19 @@ def evaluate_agent(
     """
     settings = execution_of(runtime, config.simulator, cassette)
     dtype = config.policy.model.dtype
-    processes = join(execution.prepare(runtime), dtype)
+    arithmetic = Arithmetic(execution.prepare(runtime), dtype)
     tasks = storage.read_rows(test_tasks, Task)
     finished = storage.read_row(done, DoneRow)
 
     def play(folder: Path, when: When) -> PolicyEvaluation:
-        player = load_player(folder, config, settings, processes, temperature=config.temperature, dtype=dtype)
+        player = load_player(folder, config, settings, arithmetic, temperature=config.temperature, dtype=dtype)
         return evaluate_held_out(player, tasks, when, config.evaluation)
 
     found = [play(last, When(finished.executed_steps, "test", "last"))]
     when = When(finished.best_step, "test", "best")
     is_same = finished.best_step == finished.executed_steps
     found.append(relabelled(found[0], when) if is_same else play(best, when))
-    if is_main(processes):
-        storage.write_rows(evaluations, [row for evaluation in found for row in evaluation.rows])
-        storage.write_rows(episodes, [row for evaluation in found for row in evaluation.episodes])
-        storage.write_rows(dialogues, [row for evaluation in found for row in evaluation.dialogues])
+    storage.write_rows(evaluations, [row for evaluation in found for row in evaluation.rows])
+    storage.write_rows(episodes, [row for evaluation in found for row in evaluation.episodes])
+    storage.write_rows(dialogues, [row for evaluation in found for row in evaluation.dialogues])
     return found

@@ -7,10 +7,10 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import EvaluateStartConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.intention.agent.arithmetic import Arithmetic
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out
 from lever_pipe.intention.agent.player import execution_of, load_player
 from lever_pipe.intention.agent.policy import policy_folder
-from lever_pipe.intention.agent.processes import is_main, join
 from lever_pipe.intention.records import Task
 
 
@@ -33,11 +33,12 @@ def evaluate_start(
     """
     settings = execution_of(runtime, config.simulator, cassette)
     dtype = config.policy.model.dtype
-    processes = join(execution.prepare(runtime), dtype)
-    player = load_player(policy_folder(start), config, settings, processes, temperature=config.temperature, dtype=dtype)
+    arithmetic = Arithmetic(execution.prepare(runtime), dtype)
+    player = load_player(
+        policy_folder(start), config, settings, arithmetic, temperature=config.temperature, dtype=dtype
+    )
     tasks = storage.read_rows(test_tasks, Task)
     found = evaluate_held_out(player, tasks, When(0, "test", "last"), config.evaluation)
-    if is_main(processes):
-        storage.write_rows(evaluations, found.rows)
-        storage.write_rows(episodes, found.episodes)
+    storage.write_rows(evaluations, found.rows)
+    storage.write_rows(episodes, found.episodes)
     return found

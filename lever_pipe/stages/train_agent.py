@@ -8,9 +8,9 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output, State
+from lever_pipe.intention.agent.arithmetic import Arithmetic
 from lever_pipe.intention.agent.player import execution_of, load_model, load_player
 from lever_pipe.intention.agent.policy import policy_folder
-from lever_pipe.intention.agent.processes import is_main, join
 from lever_pipe.intention.agent.resume import identity_of
 from lever_pipe.intention.agent.trainer import TrainingRun, save_policies, train
 from lever_pipe.intention.records import DoneRow, Task
@@ -42,10 +42,10 @@ def train_agent(
         TrainingError: a loss or gradient is not finite, or the simulator fails too often.
     """
     settings = execution_of(runtime, config.simulator, cassette)
-    processes = join(execution.prepare(runtime), config.policy.model.dtype)
+    arithmetic = Arithmetic(execution.prepare(runtime), config.policy.model.dtype)
     folder = policy_folder(start)
-    reference = load_model(folder, processes, processes.frozen).requires_grad_(requires_grad=False)
-    player = load_player(folder, config, settings, processes, temperature=config.grpo.temperature, dtype="float32")
+    reference = load_model(folder, arithmetic.device, "float32").requires_grad_(requires_grad=False)
+    player = load_player(folder, config, settings, arithmetic, temperature=config.grpo.temperature, dtype="float32")
     run = TrainingRun(
         config, player, reference, storage.read_rows(train_tasks, Task), storage.read_rows(val_tasks, Task)
     )
@@ -66,9 +66,8 @@ def train_agent(
         best_step=progress.best.step if progress.best else 0,
         n_parameters=sum(parameter.numel() for parameter in run.policy.parameters()),
     )
-    if is_main(processes):
-        storage.write_rows(metrics, progress.metrics)
-        storage.write_rows(evaluations, progress.evaluations)
-        storage.write_rows(episodes, progress.episodes)
-        storage.write_row(done, row)
+    storage.write_rows(metrics, progress.metrics)
+    storage.write_rows(evaluations, progress.evaluations)
+    storage.write_rows(episodes, progress.episodes)
+    storage.write_row(done, row)
     return row

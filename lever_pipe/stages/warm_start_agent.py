@@ -13,8 +13,8 @@ from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.experiment.agent_stage_configs import WarmStartAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output, Outputs
+from lever_pipe.intention.agent.arithmetic import Arithmetic
 from lever_pipe.intention.agent.policy import build_tiny, load_policy, policy_folder, save_policy_files
-from lever_pipe.intention.agent.processes import join
 from lever_pipe.intention.agent.warm_start import Demonstrator, draw_batches, imitate
 from lever_pipe.intention.codecs.protocol import ChatCodec
 from lever_pipe.intention.codecs.word import WordCodec
@@ -43,14 +43,14 @@ def warm_start_agent(
         DataError: tasks of another world.
         TrainingError: a loss or a gradient is not finite.
     """
-    processes = join(execution.prepare(runtime), config.policy.model.dtype)
+    arithmetic = Arithmetic(execution.prepare(runtime), config.policy.model.dtype)
     model, chat = _of_folder(policy_folder(start), config) if start else _tiny(config)
-    processes.place(model)
+    model.to(arithmetic.device)
     user = rule.load(Simulator(kind="rule"), AgentExecution())
     max_context = config.policy.model.max_context
     demonstrator = Demonstrator(chat, user, config.environment, config.warm_start, max_context=max_context)
     batches = draw_batches(demonstrator, storage.read_rows(train_tasks, Task), config.warm_start)
-    steps = imitate(model, batches, config.warm_start, pad_id=chat.pad_id, computing=processes.computing)
+    steps = imitate(model, batches, config.warm_start, pad_id=chat.pad_id, computing=arithmetic.context)
     rows = [StepRow(step=number, values=values) for number, values in enumerate(steps, start=1)]
     save_policy_files((weights, settings, *codec), model, chat)
     storage.write_rows(metrics, rows)

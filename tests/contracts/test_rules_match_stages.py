@@ -54,7 +54,7 @@ def test_a_rule_has_one_identity_param_and_calls_its_stage(stage: str) -> None:
     rule = rules()[stage]
     assert list(rule.params.keys()) == ["spec", "call"]
     assert rule.shellcmd.startswith("python -m lever_pipe {params.call:q} --spec {params.spec:q} ")
-    several = {"resources": SimpleNamespace(processes=2, launcher="")} if calls_several(rule) else {}
+    several = {"resources": SimpleNamespace(processes=2)} if calls_several(rule) else {}
     words = rule.params.call(
         {"arm": "a", "seed": "0", "split": "train"}, Namedlist(), Namedlist(fromdict={"card": "x"}), **several
     )
@@ -72,7 +72,7 @@ def test_log_and_benchmark_lie_beside_the_card(stage: str) -> None:
 
 def test_those_stages_alone_are_shared_by_processes_that_can_be() -> None:
     shared = {stage for stage in STAGES if calls_several(rules()[stage])}
-    assert shared == {"generate_rl_data", "search_beams", "answer_prompts", "train_agent"}
+    assert shared == {"generate_rl_data", "search_beams", "answer_prompts"}
 
 
 def calls_several(rule: Any) -> bool:

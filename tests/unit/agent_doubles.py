@@ -19,8 +19,8 @@ from lever_pipe.experiment.agent_config import (
     TinyQwen3,
     WarmStart,
 )
+from lever_pipe.intention.agent.arithmetic import Arithmetic
 from lever_pipe.intention.agent.policy import build_tiny
-from lever_pipe.intention.agent.processes import Processes
 from lever_pipe.intention.agent.rollout import Player
 from lever_pipe.intention.agent.warm_start import Demonstration, Demonstrator
 from lever_pipe.intention.codecs.protocol import ChatCodec
@@ -71,7 +71,7 @@ def player_of(
         policy=policy,
         codec=codec,
         simulator=user or rule_user(),
-        processes=Processes(torch.device("cpu"), "float32"),
+        arithmetic=Arithmetic(torch.device("cpu"), "float32"),
         model=AgentModel(folder="", codec="word", **{"max_new_tokens": 12, "max_context": 256, **model}),
         environment=environment,
         simulator_config=RULE,

@@ -33,11 +33,11 @@ from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, Polic
 from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent import trainer
+from lever_pipe.intention.agent.arithmetic import Arithmetic
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation
 from lever_pipe.intention.agent.measures import Clock
 from lever_pipe.intention.agent.player import load_player
 from lever_pipe.intention.agent.policy import build_tiny, save_policy
-from lever_pipe.intention.agent.processes import join
 from lever_pipe.intention.agent.rollout import Player
 from lever_pipe.intention.agent.trainer import TrainingRun
 from lever_pipe.intention.agent.warm_start import Demonstrator, draw_batches, imitate
@@ -54,7 +54,7 @@ ENVIRONMENT = Environment(max_turns=4)
 RULE = Simulator(kind="rule")
 N_TRAIN, N_VAL, N_TEST = 10, 3, 4
 CODE = "of the test"
-"""Identity of the code, so that runs in several processes agree on it."""
+"""Identity of the code, so that a run in a process of its own agrees on it."""
 
 
 def make_world(folder: Path) -> Path:
@@ -62,7 +62,6 @@ def make_world(folder: Path) -> Path:
     splits = synthetic.read(SyntheticTasks(n_train=N_TRAIN, n_val=N_VAL, n_test=N_TEST))
     for name in ("train", "val", "test"):
         storage.write_rows(folder / f"{name}.jsonl", getattr(splits, name))
-    storage.write_rows(folder / "single.jsonl", splits.val[:1])
     codec = WordCodec.of_world()
     policy = build_tiny(TINY, codec.vocabulary_size, 0)
     lessons = WarmStart(steps=120, batch=16, learning_rate=1e-2, warmup_steps=5)
@@ -108,12 +107,12 @@ def world() -> Path:
     return make_world(folder)
 
 
-def files_of(run: Path, val: str = "val") -> dict[str, Path | tuple[Path, ...]]:
-    """Return the file arguments of `train_agent`; `val` may be `single`, one task."""
+def files_of(run: Path) -> dict[str, Path | tuple[Path, ...]]:
+    """Return the file arguments of `train_agent`."""
     names = {"metrics": "jsonl", "evaluations": "jsonl", "episodes": "jsonl", "done": "json"}
     return {
         "train_tasks": world() / "train.jsonl",
-        "val_tasks": world() / f"{val}.jsonl",
+        "val_tasks": world() / "val.jsonl",
         "start": (world() / "policy",),
         "cassette": (),
         "state": run / "state",
@@ -124,16 +123,16 @@ def files_of(run: Path, val: str = "val") -> dict[str, Path | tuple[Path, ...]]:
     }
 
 
-def train_here(run: Path, config: TrainAgentConfig, val: str = "val", **execution: Any) -> DoneRow:
+def train_here(run: Path, config: TrainAgentConfig, **execution: Any) -> DoneRow:
     """Run the stage in this process."""
     agent = AgentExecution(**execution).model_dump_json()
-    return carry_out(train_agent, **files_of(run, val), config=config, runtime=Runtime(agent=agent, code=CODE))  # type: ignore[arg-type]
+    return carry_out(train_agent, **files_of(run), config=config, runtime=Runtime(agent=agent, code=CODE))  # type: ignore[arg-type]
 
 
 def player_of(folder: Path) -> Player:
     """Return the player of a policy folder."""
-    alone = join(torch.device("cpu"), "float32")
-    return load_player(folder, training(), AgentExecution(), alone, temperature=1.0, dtype="float32")
+    arithmetic = Arithmetic(torch.device("cpu"), "float32")
+    return load_player(folder, training(), AgentExecution(), arithmetic, temperature=1.0, dtype="float32")
 
 
 def evaluation_of(config: TrainAgentConfig) -> EvaluateAgentConfig:
@@ -169,9 +168,7 @@ class KilledError(Exception):
     """What ends an interrupted run."""
 
 
-def interrupted(
-    run: Path, config: TrainAgentConfig, step: int, monkeypatch: pytest.MonkeyPatch, val: str = "val"
-) -> None:
+def interrupted(run: Path, config: TrainAgentConfig, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the stage with a checkpoint after each step, and stop it at the beginning of one."""
     whole = trainer.train_step
 
@@ -182,18 +179,18 @@ def interrupted(
 
     with monkeypatch.context() as patch, pytest.raises(KilledError):
         patch.setattr(trainer, "train_step", train_step)
-        train_here(run, config, val, checkpoint_every=1)
+        train_here(run, config, checkpoint_every=1)
 
 
-def command(run: Path, config: TrainAgentConfig, *options: str, val: str = "val", **execution: Any) -> list[str]:
+def command(run: Path, config: TrainAgentConfig, **execution: Any) -> list[str]:
     """Return the command that runs the stage in a process of its own."""
     words = []
-    for name, value in files_of(run, val).items():
+    for name, value in files_of(run).items():
         words += [f"{name}={path}" for path in (value if isinstance(value, tuple) else (value,))]
     agent = ["--agent", AgentExecution(**execution).model_dump_json()]
     spec = json.dumps({"code": CODE, "config": config.model_dump(mode="json")})
     call = [sys.executable, "-m", "lever_pipe", "train_agent", *words, "--spec", spec]
-    return [*call, *agent, *options]
+    return [*call, *agent]
 
 
 def read_run(run: Path) -> Files:

@@ -167,9 +167,7 @@ def call(stage, external={}, *options, shared=False):
         return found
 
     def words_for_several(wildcards, input, output, resources):
-        several = ["--processes", resources.processes]
-        several += [f"--launcher={resources.launcher}"]
-        return [*words(wildcards, input, output), *several]
+        return [*words(wildcards, input, output), "--processes", resources.processes]
 
     return {"spec": spec, "call": words_for_several if shared else words}
 

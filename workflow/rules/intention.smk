@@ -95,7 +95,7 @@ if IS_NATIVE:
         resources:
             **room("train_agent").resources,
         params:
-            **call("train_agent", STATE | START_FOLDER, *AS_AGENT, shared=True),
+            **call("train_agent", STATE | START_FOLDER, *AS_AGENT),
         message:
             "GRPO of the agent: arm {wildcards.arm}, seed {wildcards.seed}"
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from pydantic import TypeAdapter
-
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.progress import Progress
-from lever_pipe.base.records import Row
 from lever_pipe.experiment.agent_config import AgentEvaluation, EvaluationMode
 from lever_pipe.intention.agent.measures import END_REASONS
-from lever_pipe.intention.agent.processes import own_share
 from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Player
 from lever_pipe.intention.records import (
     UNSOUND,
@@ -71,16 +68,14 @@ class PolicyEvaluation(NamedTuple):
         return next(row.values[metric] for row in self.rows if row.mode == mode)
 
 
-class _Played(Row):
-    """One episode on its way between processes."""
+@dataclass(frozen=True)
+class _Played:
+    """One episode, as it is told."""
 
     index: int
     coverage: float
     row: EpisodeRow
     dialogue: DialogueRow | None
-
-
-_PLAYED = TypeAdapter(list[_Played])
 
 
 def evaluate(
@@ -93,7 +88,7 @@ def evaluate(
     progress: Progress | None = None,
     modes: Sequence[EvaluationMode] = MODES,
 ) -> PolicyEvaluation:
-    """Play one greedy and `n_samples` sampled episodes of every task, shared out over the processes.
+    """Play one greedy and `n_samples` sampled episodes of every task.
 
     The draws of an episode come from the stream (seed, "evaluation", split, task, sample): the same at every step and
     for every arm. Such common random numbers take noise out of differences between policies; the numbers of one
@@ -120,10 +115,9 @@ def evaluate_held_out(
     Raises:
         TrainingError: as `evaluate`.
     """
-    n_own = len(own_share(tasks, player.processes))
     n, seed = config.test_samples, config.seed
     n_each = sum({"greedy": 1, "sampled": n}[mode] for mode in modes)
-    with Progress(n_own * n_each, f"evaluate the policy of step {when.step}") as bar:
+    with Progress(len(tasks) * n_each, f"evaluate the policy of step {when.step}") as bar:
         return evaluate(player, tasks, when, n_samples=n, seed=seed, progress=bar, modes=modes)
 
 
@@ -146,19 +140,16 @@ def _play(
     seed: int,
     progress: Progress | None,
 ) -> tuple[EvaluationRow, list[EpisodeRow], list[DialogueRow]]:
-    own = own_share(range(len(tasks)), player.processes)
     requests = [
-        EpisodeRequest(tasks[index], index, sample, (seed, "evaluation", when.split, index, sample))
-        for index in own
+        EpisodeRequest(task, index, sample, (seed, "evaluation", when.split, index, sample))
+        for index, task in enumerate(tasks)
         for sample in range(n_samples)
     ]
     episodes, counts, _ = player.play(requests, greedy=mode == "greedy", progress=progress)
     work = counts.values()
-    totals = player.processes.combine({name: work[name] for name in player.counted}, "sum")
+    totals = {name: work[name] for name in player.counted}
     player.require_few_failures(totals, during=f"{mode} evaluation of split {when.split} at step {when.step}")
-    own_episodes = _PLAYED.dump_json([_played(episode, when, mode, player) for episode in episodes]).decode()
-    played = [each for text in player.processes.gather(own_episodes) for each in _PLAYED.validate_json(text)]
-    played.sort(key=lambda each: (each.index, each.row.sample))
+    played = [_played(episode, when, mode, player) for episode in episodes]
     values = _values(played, f"{mode} evaluation of split {when.split} at step {when.step}")
     values |= {name: total for name, total in totals.items() if name != "simulator_requests"}
     row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n_samples, values=values)

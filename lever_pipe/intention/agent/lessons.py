@@ -38,10 +38,7 @@ class Lesson:
     """[n] the same under the frozen start policy."""
 
     def silenced(self) -> Lesson:
-        """Return a lesson without the agent's tokens: it is read with the others, and moves nothing.
-
-        Were it left out, processes that share a model would take unequally many passes and wait for each other.
-        """
+        """Return a lesson without the agent's tokens: it is read with the others, and moves nothing."""
         none = slice(0, 0)
         return Lesson(self.tokens, self.places[none], self.advantages[none], self.behaviour[none], self.reference[none])
 

@@ -1,4 +1,4 @@
-"""What a training step and an evaluation measure, each number from sums that add up over processes."""
+"""What a training step and an evaluation measure, each number from sums."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Clock:
 
 
 def episode_sums(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Return the sums of `PER_EPISODE` and `ENDS` over a process's episodes, their tokens, and how many there are."""
+    """Return the sums of `PER_EPISODE` and `ENDS` over episodes, their tokens, and how many there are."""
     sound = [episode for episode in episodes if episode.is_sound]
     sums = {name: sum(map(of, sound), 0.0) for name, of in PER_EPISODE.items()}
     ends = {name: float(sum(f"end_{episode.end}" == name for episode in episodes)) for name in ENDS}
@@ -83,7 +83,7 @@ def log_prob_gap(episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> floa
 
 
 def credit_sums(credit: Credit) -> dict[str, float]:
-    """Return sums over a process's compared groups: of scores and their deviations within a group (divisor n - 1)."""
+    """Return sums over the compared groups: of scores and their deviations within a group (divisor n - 1)."""
     return {
         "score": math.fsum(float(scores_N.sum()) for scores_N in credit.scores),
         "score_sd": math.fsum(float(scores_N.std()) for scores_N in credit.scores),
@@ -94,7 +94,7 @@ def credit_sums(credit: Credit) -> dict[str, float]:
 
 
 def token_sums(before: Sequence[Scored], lessons: Sequence[Lesson]) -> dict[str, float]:
-    """Return sums over the tokens of a process's sound episodes before the step's first update.
+    """Return sums over the tokens of sound episodes before the step's first update.
 
     Args:
         before: log-probabilities and entropies of every response token, an episode each.
@@ -137,8 +137,8 @@ def update_flop(settings: Any, sequence_lengths: Sequence[int]) -> float:
     return float(training_flop(dense, sequence_lengths, head_dim, heads, layers))
 
 
-def step_means(sums: Mapping[str, float], n_processes: int) -> dict[str, float]:
-    """Return a step's means from the sums of all processes."""
+def step_means(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return a step's means from its sums."""
     n_agent = max(1.0, sums["agent_tokens"])
     return {
         **{name: sums[name] / sums["sound"] for name in PER_EPISODE},
@@ -149,7 +149,7 @@ def step_means(sums: Mapping[str, float], n_processes: int) -> dict[str, float]:
         "entropy_all": sums["entropy_all"] / max(1.0, sums["response_length"]),
         "episodes": sums["episodes"],
         "tokens_total": sums["tokens"],
-        "tokens_per_rank": sums["tokens"] / n_processes,
+        "tokens_per_rank": sums["tokens"],
         **{name: sums[name] for name in RolloutCounts().values()},
         "flop_update": sums["flop_update"],
     }
@@ -162,24 +162,23 @@ def memory_peak(device: torch.device) -> dict[str, float]:
     return {"memory_peak_gb": torch.cuda.max_memory_allocated(device) / 1e9}
 
 
-def rates(values: Mapping[str, float], n_processes: int, device_name: str) -> dict[str, float]:
+def rates(values: Mapping[str, float], device_name: str) -> dict[str, float]:
     """Return a step's tokens a second, and its share of the hardware's peak where that is known.
 
     Args:
         values: of the step, its seconds included.
-        n_processes: one a device.
         device_name: as the driver gives it; empty for a CPU.
     """
     seconds = values["seconds_step"]
     found = {
         "tokens_per_second": values["tokens_total"] / seconds,
-        "tokens_per_second_per_device": values["tokens_total"] / seconds / n_processes,
+        "tokens_per_second_per_device": values["tokens_total"] / seconds,
         "agent_tokens_per_second": values["agent_tokens"] * values["episodes"] / seconds,
     }
     peak = peak_flop(device_name)
     if peak is not None:
         for name, phase in (("mfu_update", "update"), ("mfu_step", "step")):
-            found[name] = mfu(values["flop_update"], values[f"seconds_{phase}"], peak, n_processes)
+            found[name] = mfu(values["flop_update"], values[f"seconds_{phase}"], peak)
     return found
 
 

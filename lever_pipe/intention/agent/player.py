@@ -1,4 +1,4 @@
-"""Who plays the episodes of a run: a policy with its dialogue format, its user and its share of the work."""
+"""Who plays the episodes of a run: a policy with its dialogue format, its user and where it computes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+
 from lever_pipe.base.errors import CheckpointError, ConfigError
 from lever_pipe.base.parsing import load_member, parse_model
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.experiment.agent_stage_configs import EvaluateStartConfig, TrainAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.intention.agent.arithmetic import Arithmetic, Precision
 from lever_pipe.intention.agent.policy import load_policy
-from lever_pipe.intention.agent.processes import Precision, Processes
 from lever_pipe.intention.agent.rollout import Player
 from lever_pipe.intention.codecs.protocol import ChatCodec
 from lever_pipe.intention.environment import load_simulator
@@ -50,19 +52,19 @@ def execution_of(runtime: Runtime, simulator: Simulator, cassette: tuple[Path, .
     return settings.model_copy(update={"cassette": str(cassette[0])}) if cassette else settings
 
 
-def load_model(folder: Path, processes: Processes, dtype: Precision) -> PreTrainedModel:
+def load_model(folder: Path, device: torch.device, dtype: Precision) -> PreTrainedModel:
     """Return the causal language model of a folder where it computes.
 
     Args:
         folder: of the policy.
-        processes: that share it.
+        device: on which it computes.
         dtype: of the stored weights: float32 for those that are trained, whatever they compute in.
 
     Raises:
         CheckpointError: no readable model.
     """
     model = load_policy(folder, dtype)
-    processes.place(model)
+    model.to(device)
     return model
 
 
@@ -70,7 +72,7 @@ def load_player(
     folder: Path,
     config: TrainAgentConfig | EvaluateStartConfig,
     execution: AgentExecution,
-    processes: Processes,
+    arithmetic: Arithmetic,
     *,
     temperature: float,
     dtype: Precision,
@@ -83,13 +85,13 @@ def load_player(
         UnknownMemberError: no codec or simulator of the configured name.
     """
     model = config.policy.model
-    policy = load_model(folder, processes, dtype)
+    policy = load_model(folder, arithmetic.device, dtype)
     _require_positions(folder, policy, model.max_context)
     return Player(
         policy=policy,
         codec=cast("ChatCodec", load_member("intention/codecs", model.codec).load(folder)),
         simulator=load_simulator(config.simulator, execution),
-        processes=processes,
+        arithmetic=arithmetic,
         model=model,
         environment=config.environment,
         simulator_config=config.simulator,

@@ -94,7 +94,7 @@ def save_policy(
         folder: replaced where it exists.
         model: whose configuration is written.
         codec: whose files are written.
-        state: gathered weights of a model that is spread over devices; None takes the model's own.
+        state: its weights; None takes the model's own.
     """
     write_folder(folder, lambda path: _fill(path, model, codec, state))
 

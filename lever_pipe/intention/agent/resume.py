@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import BaseModel
 from safetensors.torch import save_file
 from torch import Tensor
@@ -27,7 +28,6 @@ from lever_pipe.base.checkpoints import load_tensors, require_same_tensors
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Row
-from lever_pipe.intention.agent.processes import Processes, is_main
 from lever_pipe.intention.records import EpisodeRow, EvaluationRow, StepRow
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Best:
     value: float
     """The sampled reward, or what the arm's `stop` looks at."""
     weights: dict[str, Tensor]
-    """On the CPU, on the main process only."""
+    """On the CPU."""
 
 
 @dataclass
@@ -85,24 +85,25 @@ def weights_of(policy: Any) -> dict[str, Tensor]:
     return parameters | {name: tensor for name, tensor in policy.state_dict().items() if name not in names}
 
 
-def save_progress(
-    folder: Path, progress: RunProgress, policy: Any, optimiser: AdamW, processes: Processes, *, identity: str
-) -> None:
-    """Write a checkpoint and drop the former ones; every process must call it.
+def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of named tensors on the CPU."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
-    The main process holds, beside the best policy, either the weights or the moments, and no second copy of them.
+
+def save_progress(folder: Path, progress: RunProgress, policy: Any, optimiser: AdamW, *, identity: str) -> None:
+    """Write a checkpoint and drop the former ones.
+
+    Main memory holds, beside the best policy, a copy of either the weights or the moments, never of both.
     """
     best = progress.best
-    if not is_main(processes) or best is None:
-        processes.collect(weights_of(policy))
-        processes.collect(optimiser.state())
+    if best is None:
         return
     former = _checkpoints(folder)
     place = CheckpointRow(identity=identity, step=progress.step, best_step=best.step, best_reward=best.value)
 
     def fill(path: Path) -> None:
-        _write_tensors(path / POLICY, processes.collect(weights_of(policy)), progress.step)
-        _write_tensors(path / OPTIMISER, processes.collect(optimiser.state()), progress.step)
+        _write_tensors(path / POLICY, copies(weights_of(policy)), progress.step)
+        _write_tensors(path / OPTIMISER, copies(optimiser.state()), progress.step)
         source = path / POLICY if best.step == progress.step else _same_best(former, place)
         if source is None:
             _write_tensors(path / BEST, best.weights, best.step)
@@ -120,19 +121,16 @@ def save_progress(
             atomic.drop(path)
 
 
-def load_progress(
-    folder: Path, policy: Any, optimiser: AdamW, processes: Processes, *, identity: str
-) -> RunProgress | None:
+def load_progress(folder: Path, policy: Any, optimiser: AdamW, *, identity: str) -> RunProgress | None:
     """Set policy and optimiser to the latest checkpoint of this very run and return its progress; None without one.
 
-    What killed processes left half written or half removed goes.
+    What a killed process left half written or half removed goes.
 
     Raises:
         CheckpointError: the checkpoint is damaged.
         RecordError: its rows are.
     """
-    if is_main(processes):
-        _clear(folder)
+    _clear(folder)
     for path in reversed(_checkpoints(folder)):
         place = storage.read_row(path / PLACE, CheckpointRow)
         if place.identity != identity:
@@ -141,17 +139,22 @@ def load_progress(
         for file, tensors in ((POLICY, weights_of(policy)), (OPTIMISER, optimiser.state())):
             found, _ = load_tensors(path / file)
             require_same_tensors(path / file, found, tensors)
-            processes.fill(tensors, found)
-        weights = load_tensors(path / BEST)[0] if is_main(processes) else {}
+            _fill(tensors, found)
         log.info("going on behind step %d (%s)", place.step, path)
         return RunProgress(
             step=place.step,
             metrics=storage.read_rows(path / METRICS, StepRow),
             evaluations=storage.read_rows(path / EVALUATIONS, EvaluationRow),
             episodes=storage.read_rows(path / EPISODES, EpisodeRow),
-            best=Best(place.best_step, place.best_reward, weights),
+            best=Best(place.best_step, place.best_reward, load_tensors(path / BEST)[0]),
         )
     return None
+
+
+@torch.no_grad()
+def _fill(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        tensor.copy_(values[name])
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -15,9 +15,9 @@ from lever_pipe.base.errors import DataError, TrainingError
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import AgentModel, Environment, Simulator
+from lever_pipe.intention.agent.arithmetic import Arithmetic
 from lever_pipe.intention.agent.generation import Decoding, GenerationCounts, Sampled, Speaker, speak, uniforms
 from lever_pipe.intention.agent.memory import remember
-from lever_pipe.intention.agent.processes import Processes
 from lever_pipe.intention.codecs.protocol import AgentTurn, ChatCodec, ToolCall
 from lever_pipe.intention.environment import IntentionEnv, StepResult, step_all
 from lever_pipe.intention.records import UNSOUND, EndReason, Task
@@ -110,10 +110,9 @@ class Rollouts(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """Where an agent's episodes are played: the user, the rules, and the processes that share them."""
+    """Where an agent's episodes are played: the user and the rules."""
 
     simulator: UserSimulator
-    processes: Processes
     environment: Environment
     simulator_config: Simulator
     temperature: float
@@ -125,7 +124,7 @@ class Host:
         """Stop a run whose simulated user fails too often: an episode that it ended says nothing about the policy.
 
         Args:
-            counts: `MISHAPS` of all processes; a turn out of time counts as a failed request.
+            counts: `MISHAPS`; a turn out of time counts as a failed request.
             during: what was rolled out, as `step 3`.
 
         Raises:
@@ -150,6 +149,7 @@ class Player(Host):
     policy: Any
     """A causal language model in evaluation mode."""
     codec: ChatCodec
+    arithmetic: Arithmetic
     model: AgentModel
     batch: int
     """Dialogues that run together; moves rounding errors only."""
@@ -157,7 +157,7 @@ class Player(Host):
     def play(
         self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
     ) -> Rollouts:
-        """Return one episode for each request of this process; every process must call it, with or without requests.
+        """Return one episode for each request.
 
         Args:
             requests: what to roll out.
@@ -168,7 +168,7 @@ class Player(Host):
             DataError: a prompt that leaves no room for the agent.
             SimulatorError: the user cannot be asked as configured.
         """
-        with self.processes.whole(self.policy), self.processes.computing():
+        with self.arithmetic.context():
             dialogues = [_opened(self, request) for request in requests]
             _require_room(dialogues, self.model.max_context)
             counts, seconds = RolloutCounts(), 0.0

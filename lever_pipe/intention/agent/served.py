@@ -14,15 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import torch
-
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import is_unicode
 from lever_pipe.experiment.agent_config import AgentExecution, ServedAgent
 from lever_pipe.experiment.agent_stage_configs import EvaluateServedConfig
-from lever_pipe.intention.agent.processes import Processes
 from lever_pipe.intention.agent.rollout import (
     MISHAPS,
     Episode,
@@ -189,7 +186,6 @@ def load_served(config: EvaluateServedConfig, execution: AgentExecution) -> Serv
     reached = execution.model_copy(update={"connection": connection})
     return ServedPlayer(
         simulator=load_simulator(config.simulator, execution),
-        processes=Processes(torch.device("cpu"), "float32"),
         environment=config.environment,
         simulator_config=config.simulator,
         temperature=config.temperature,

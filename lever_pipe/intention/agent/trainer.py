@@ -7,7 +7,6 @@ without a penalty on it, so that runs compare.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,8 +34,7 @@ from lever_pipe.intention.agent.measures import (
     update_flop,
 )
 from lever_pipe.intention.agent.policy import prepare_for_updates, save_policy
-from lever_pipe.intention.agent.processes import Processes, is_main, own_share, require_equal_shares
-from lever_pipe.intention.agent.resume import Best, RunProgress, load_progress, save_progress, weights_of
+from lever_pipe.intention.agent.resume import Best, RunProgress, copies, load_progress, save_progress, weights_of
 from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Player, Rollouts
 from lever_pipe.intention.agent.scoring import score_all
 from lever_pipe.intention.agent.update import update
@@ -59,11 +57,6 @@ class TrainingRun:
     def policy(self) -> Any:
         """Return the model that learns."""
         return self.player.policy
-
-    @property
-    def processes(self) -> Processes:
-        """Return the processes of this run."""
-        return self.player.processes
 
     @property
     def peak_rate(self) -> float:
@@ -136,35 +129,28 @@ def is_over(run: TrainingRun, progress: RunProgress) -> bool:
 
 
 def train_step(run: TrainingRun, optimiser: AdamW, step: int, clock: Clock) -> dict[str, float]:
-    """Take one step and return its values, of all processes together."""
+    """Take one step and return its values."""
     with clock.time("step"):
         with clock.time("rollout"):
             rollouts = _roll_out(run, step)
         clock.seconds["simulator"] = rollouts.seconds_simulator
-        work = run.processes.combine(rollouts.counts.values(), "sum")
+        work = rollouts.counts.values()
         run.player.require_few_failures(work, during=f"step {step}")
         lessons, sums = _learnable(run, rollouts.episodes, clock)
-        combined = run.processes.combine(sums, "sum") | work
-        _require_groups(combined, step)
+        _require_groups(sums, step)
         with clock.time("update"):
             updated = _update_all(run, optimiser, lessons, step)
-    extremes = _extremes(run, rollouts.episodes, lessons)
-    return {**step_means(combined, run.processes.size), **extremes, **updated}
+    extremes = _extremes(rollouts.episodes, lessons)
+    return {**step_means(sums | work), **extremes, **updated}
 
 
 def _roll_out(run: TrainingRun, step: int) -> Rollouts:
-    """Play the episodes of this process, mini-batch by mini-batch and task by task."""
+    """Play the episodes of a step, task by task."""
     grpo, seed = run.config.grpo, run.config.seed
     chosen = tasks_of_step(step, len(run.train), grpo.prompts, seed)
-    size = grpo.prompts // grpo.minibatches
-    own = [
-        index
-        for start in range(0, grpo.prompts, size)
-        for index in own_share(chosen[start : start + size], run.processes)
-    ]
     requests = [
         EpisodeRequest(run.train[index], index, sample, (seed, "rollout", step, index, sample))
-        for index in own
+        for index in chosen
         for sample in range(grpo.group)
     ]
     return run.player.play(requests)
@@ -177,10 +163,10 @@ def _learnable(run: TrainingRun, episodes: Sequence[Episode], clock: Clock) -> t
     credit = assign_credit(groups, run.config.arm, grpo)
     places = [places_of(episode) for episode in episodes]
     tokens = [each.tokens for each in places]
-    with clock.time("log_probs"), run.processes.computing():
+    with clock.time("log_probs"), run.player.arithmetic.context():
         responses = [each.response for each in places]
         before = score_all(run.policy, tokens, responses, grpo, pad_id=pad_id, entropies=True)
-    with clock.time("reference"), run.processes.computing():
+    with clock.time("reference"), run.player.arithmetic.context():
         said = [each.agent for each in places]
         reference = score_all(run.reference, tokens, said, grpo, pad_id=pad_id, entropies=False)
     lessons = [
@@ -205,7 +191,7 @@ def _require_groups(sums: Mapping[str, float], step: int) -> None:
     """Refuse a step in which no two episodes of a task say anything about the policy.
 
     Args:
-        sums: of all processes.
+        sums: of its episodes.
         step: its number.
 
     Raises:
@@ -233,7 +219,7 @@ def _update_all(run: TrainingRun, optimiser: AdamW, lessons: Sequence[Lesson], s
             arm=config.arm,
             grpo=config.grpo,
             pad_id=run.player.codec.pad_id,
-            processes=run.processes,
+            arithmetic=run.player.arithmetic,
             learning_rate=rate,
         )
         for start in range(0, len(lessons), size)
@@ -244,12 +230,10 @@ def _update_all(run: TrainingRun, optimiser: AdamW, lessons: Sequence[Lesson], s
     return {**means, "ratio_max": max(values["ratio_max"] for values in found), "learning_rate": rate}
 
 
-def _extremes(run: TrainingRun, episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> dict[str, float]:
+def _extremes(episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> dict[str, float]:
     rewards = [sum(episode.rewards) for episode in episodes if episode.is_sound]
-    high, low = max(rewards, default=-math.inf), min(rewards, default=math.inf)
     gap = log_prob_gap(episodes, lessons)
-    found = run.processes.combine({"high": high, "low": -low, "gap": gap}, "max")
-    return {"reward_min": -found["low"], "reward_max": found["high"], "rollout_log_prob_gap": found["gap"]}
+    return {"reward_min": min(rewards), "reward_max": max(rewards), "rollout_log_prob_gap": gap}
 
 
 def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str) -> RunProgress:
@@ -262,20 +246,18 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
         identity: which run a checkpoint must belong to (`resume.identity_of`).
 
     Raises:
-        ConfigError: the processes cannot share a mini-batch evenly.
         DataError: fewer train tasks than a step takes.
         TrainingError: a loss or gradient is not finite, or the simulator fails too often or in all episodes.
     """
     grpo = run.config.grpo
-    require_equal_shares(grpo.prompts, grpo.minibatches, run.processes)
     prepare_for_updates(run.policy)
     optimiser = AdamW(run.policy, learning_rate=run.peak_rate, weight_decay=grpo.weight_decay)
-    progress = load_progress(state, run.policy, optimiser, run.processes, identity=identity) or RunProgress()
+    progress = load_progress(state, run.policy, optimiser, identity=identity) or RunProgress()
     if progress.best is None:
         _note(run, progress, _validate(run, step=0))
-    with Progress(grpo.steps - progress.step if is_main(run.processes) else 0, "train agent") as bar:
+    with Progress(grpo.steps - progress.step, "train agent") as bar:
         while not is_over(run, progress):
-            clock, step = Clock(run.processes.device), progress.step + 1
+            clock, step = Clock(run.player.arithmetic.device), progress.step + 1
             weights = weights_at(run, step, progress.metrics[-1].values if progress.metrics else {})
             values = train_step(run.weighing(weights), optimiser, step, clock)
             values |= {WEIGHTS[term]: weight for term, weight in weights.items()}
@@ -286,21 +268,18 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
             progress.metrics.append(_row(run, step, values, clock))
             if step % checkpoint_every == 0 and not is_over(run, progress):
                 with clock.time("checkpoint"):
-                    save_progress(state, progress, run.policy, optimiser, run.processes, identity=identity)
+                    save_progress(state, progress, run.policy, optimiser, identity=identity)
                 progress.metrics[-1] = _row(run, step, values, clock)
-            if is_main(run.processes):
-                bar.advance()
+            bar.advance()
     return progress
 
 
 def _row(run: TrainingRun, step: int, values: dict[str, float], clock: Clock) -> StepRow:
-    """Return a step's row; of each time the longest over processes."""
-    seconds = run.processes.combine({f"seconds_{name}": value for name, value in clock.seconds.items()}, "max")
-    timed = {**values, **seconds}
-    device = run.processes.device
+    """Return a step's row with its times."""
+    timed = {**values, **{f"seconds_{name}": value for name, value in clock.seconds.items()}}
+    device = run.player.arithmetic.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    memory = run.processes.combine(memory_peak(device), "max")
-    return StepRow(step=step, values={**timed, **memory, **rates(timed, run.processes.size, name)})
+    return StepRow(step=step, values={**timed, **memory_peak(device), **rates(timed, name)})
 
 
 def _validate(run: TrainingRun, *, step: int) -> PolicyEvaluation:
@@ -317,15 +296,15 @@ def _note(run: TrainingRun, progress: RunProgress, evaluation: PolicyEvaluation)
     looked_at = run.config.arm.stop or Stop()
     value = evaluation.value(looked_at.metric, looked_at.mode)
     if progress.best is None or value > progress.best.value:
-        weights = run.processes.collect(weights_of(run.policy))
+        weights = copies(weights_of(run.policy))
         progress.best = Best(progress.evaluations[-1].step, value, weights)
 
 
 def save_policies(run: TrainingRun, progress: RunProgress, *, last: Path, best: Path) -> None:
-    """Write the last and the best policy as model folders of the configured precision; all processes must call it."""
-    found = run.processes.collect(weights_of(run.policy))
-    if not is_main(run.processes) or progress.best is None:
+    """Write the last and the best policy as model folders of the configured precision."""
+    if progress.best is None:
         return
+    found = copies(weights_of(run.policy))
     dtype = getattr(torch, run.config.policy.model.dtype)
     for folder, weights in ((last, found), (best, progress.best.weights)):
         cast = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()}

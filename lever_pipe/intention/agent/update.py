@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
+from lever_pipe.intention.agent.arithmetic import Arithmetic
 from lever_pipe.intention.agent.lessons import Lesson
-from lever_pipe.intention.agent.processes import Processes, full
 from lever_pipe.intention.agent.scoring import cut, score
 from lever_pipe.losses.tokens import AgentTerms, agent_terms
 
@@ -27,13 +27,13 @@ def update(
     arm: AgentArm,
     grpo: AgentGrpo,
     pad_id: int,
-    processes: Processes,
+    arithmetic: Arithmetic,
     learning_rate: float,
 ) -> dict[str, float]:
-    """Take one step on a mini-batch, of which each process holds its own lessons, and return what it measured.
+    """Take one step on a mini-batch and return what it measured.
 
-    Every term is a sum over tokens divided by the agent's tokens in the mini-batch of all processes, so neither the
-    cut into micro-batches nor the number of processes changes the step, beyond rounding.
+    Every term is a sum over tokens divided by the agent's tokens in the mini-batch, so the cut into
+    micro-batches changes the step by no more than rounding.
 
     Returns:
         `SHARES` as means over those tokens, `ratio_max`, `grad_norm` before clipping and `grad_clipped` (0 or 1).
@@ -41,25 +41,23 @@ def update(
     Raises:
         TrainingError: a loss or a gradient is not finite; the policy is left as it was.
     """
-    own_tokens = sum(len(lesson.places) for lesson in lessons)
-    n_tokens = max(1, int(processes.combine({"tokens": own_tokens}, "sum")["tokens"]))
+    n_tokens = max(1, sum(len(lesson.places) for lesson in lessons))
     for parameter in policy.parameters():
         parameter.grad = None
     sums = dict.fromkeys(SHARES, 0.0)
     ratio_max = 0.0
     with _recomputing(policy):
         for indices in cut([len(lesson.tokens) for lesson in lessons], grpo.micro_batch):
-            with processes.computing():
+            with arithmetic.context():
                 terms = _terms(policy, [lessons[i] for i in indices], arm, grpo, pad_id, n_tokens)
             terms.total.backward()  # type: ignore[no-untyped-call]
             shares = terms.policy, terms.penalty, terms.total, terms.clipped / n_tokens, terms.dual_clipped / n_tokens
             for name, share in zip(SHARES, shares, strict=True):
                 sums[name] += float(share.detach())
             ratio_max = max(ratio_max, float(terms.ratio_max))
-    processes.add_gradients(policy)
-    norm = float(full(nn.utils.clip_grad_norm_(policy.parameters(), grpo.max_gradient_norm)))
-    values = processes.combine(sums, "sum") | processes.combine({"ratio_max": ratio_max}, "max")
-    values |= {"grad_norm": norm, "grad_clipped": float(norm > grpo.max_gradient_norm)}
+    norm = float(nn.utils.clip_grad_norm_(policy.parameters(), grpo.max_gradient_norm))
+    clipped = float(norm > grpo.max_gradient_norm)
+    values = {**sums, "ratio_max": ratio_max, "grad_norm": norm, "grad_clipped": clipped}
     require_finite(values, do="Lower grpo.learning_rate or the arm's own; the run goes on from its last checkpoint.")
     optimiser.learning_rate = learning_rate
     optimiser.step()

@@ -115,7 +115,7 @@ LONGEST_PER_ROW = 2
 
 Batch = Sequence[Demonstration]
 Computing = Callable[[], AbstractContextManager[None]]
-"""Makes the context of a forward pass (`Processes.computing`)."""
+"""Makes the context of a forward pass (`Arithmetic.context`)."""
 
 
 def draw_batches(demonstrator: Demonstrator, tasks: Sequence[Task], config: WarmStart) -> Iterator[Batch]:

@@ -100,7 +100,7 @@ def look_at_jobs(
         found = list(local_checks.gpus(computing))
         may_be_left = orphans.may_be_left(folder)
         prefix, silence = orphans.PREFIX, warning
-    found += local_checks.shares(experiment, jobs)
+    found += local_checks.trainable(experiment, jobs)
     yield from found
     can_go_on = all(each.level is not Level.FAULT for each in [*so_far, *found])
     if may_be_left and (can_go_on or on_orphans is orphans.OnOrphans.REPORT):

@@ -233,27 +233,17 @@ def chat_template(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
         yield ok(check, "shows and calls the tool")
 
 
-def shares(experiment: Experiment, jobs: Sequence[Job]) -> Iterator[Outcome]:
-    """Yield whether the processes of each planned job can share it."""
-    grpo = experiment.intention.grpo
-    prompts = grpo.prompts // grpo.minibatches
-    told = {(str(job["rule"]), whole(job.get("processes"))): job for job in jobs}
-    for (rule, processes), job in told.items():
-        if processes > 1 and job.get("device") == "cpu" and job.get("launcher") == sizing.FSDP:
-            yield warning(
-                f"processes of {rule}",
-                "one process on the CPU, where several that share a model only wait for each other",
-                found=str(processes),
-                do=f"--set-resources {rule}:device=cpu {rule}:processes=1",
-            )
-        if rule == "train_agent" and processes > 1 and prompts % processes:
-            fit = sizing.dividing(prompts, processes)
-            yield fault(
-                f"processes of {rule}",
-                f"a number that divides intention.grpo.prompts / minibatches = {prompts}",
-                found=str(processes),
-                do=f"Change it, or ask for {fit}: --set-resources train_agent:processes={fit} train_agent:gpu={fit}",
-            )
+def trainable(experiment: Experiment, jobs: Sequence[Job]) -> Iterator[Outcome]:
+    """Yield a warning where a planned job trains a larger agent than a GPU of 80 GB holds."""
+    folder = experiment.intention.model.folder
+    parameters, limit = plan.parameters_of(folder), sizing.TRAINED_ON_ONE_GPU
+    if parameters > limit and any(job["rule"] == "train_agent" and job.get("device") != "cpu" for job in jobs):
+        yield warning(
+            f"agent of {folder}",
+            f"at most {limit / 1e9:.1f} B parameters, whose training fits a GPU of 80 GB",
+            found=f"{parameters / 1e9:.1f} B",
+            do="Set intention.engine: verl, which spreads an agent over GPUs, or train on a larger GPU.",
+        )
 
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:

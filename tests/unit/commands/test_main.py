@@ -178,8 +178,7 @@ def test_the_schema_tool_shows_a_difference(
     assert text.rstrip().endswith("Run: make schema")
 
 
-@pytest.mark.parametrize("launcher", ["", "fsdp.yaml"])
-def test_several_processes_go_through_the_launcher_once(monkeypatch: pytest.MonkeyPatch, launcher: str) -> None:
+def test_several_processes_go_through_the_launcher_once(monkeypatch: pytest.MonkeyPatch) -> None:
     class ReplacedError(Exception):
         pass
 
@@ -190,15 +189,14 @@ def test_several_processes_go_through_the_launcher_once(monkeypatch: pytest.Monk
         calls.append(arguments[1:])
         raise ReplacedError
 
-    given = ["initialise_selector", "a=b", "--spec", "{}", "--processes", "3", "--threads", "8", "--launcher", launcher]
+    given = ["initialise_selector", "a=b", "--spec", "{}", "--processes", "3", "--threads", "8"]
     monkeypatch.setattr(os, "execv", become)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     with pytest.raises(ReplacedError):
         main(given)
     (call,) = calls
     assert call[:2] == ["-m", "accelerate.commands.launch"]
-    assert ("--config_file fsdp.yaml" in " ".join(call)) is bool(launcher)
-    assert ("--multi_gpu" in call) is not bool(launcher)
+    assert "--multi_gpu" in call
     assert call[call.index("--num_processes") + 1] == "3"
     assert call[-len(given) - 4 :] == ["--module", "lever_pipe", *given, "--threads", "2"]  # 8 threads of 3 processes
     monkeypatch.setenv("LOCAL_RANK", "0")

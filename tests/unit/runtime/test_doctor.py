@@ -468,25 +468,22 @@ def test_the_agents_chat_template_is_looked_at(folder: Path, template: str | Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("parameters", "job", "is_told"),
     [
-        ({"processes": 3}, ""),
-        ({"processes": 8}, "expected a number that divides intention.grpo.prompts / minibatches = 6; found 8"),
-        ({"processes": 4}, "train_agent:processes=3 train_agent:gpu=3"),
-        ({"processes": "8"}, "found 8"),
-        ({"processes": 1}, ""),
-        ({"rule": "answer_prompts", "processes": 4}, ""),
-        ({"processes": 3, "device": "cpu", "launcher": sizing.FSDP}, "train_agent:device=cpu train_agent:processes=1"),
-        ({"processes": 1, "device": "cpu", "launcher": sizing.FSDP}, ""),
-        ({"processes": 3, "device": "cpu", "launcher": "mine.yaml"}, ""),
-        ({"rule": "generate_rl_data", "processes": 2, "device": "cpu", "launcher": ""}, ""),
+        (sizing.TRAINED_ON_ONE_GPU, {"rule": "train_agent", "device": "cuda"}, False),
+        (sizing.TRAINED_ON_ONE_GPU + 1, {"rule": "train_agent", "device": "cuda"}, True),
+        (sizing.TRAINED_ON_ONE_GPU + 1, {"rule": "train_agent", "device": "cpu"}, False),
+        (sizing.TRAINED_ON_ONE_GPU + 1, {"rule": "evaluate_agent", "device": "cuda"}, False),
     ],
 )
-def test_processes_must_share_the_prompts_of_a_mini_batch(changes: dict[str, Any], told: str) -> None:
-    job = {**JOB, "rule": "train_agent", "device": "cuda", **changes}
-    found = list(local_checks.shares(parse_experiment({"studies": ["intention"]}), [job, job]))
-    assert len(found) == bool(told)
-    assert told in "".join(outcome.text for outcome in found)
+def test_an_agent_that_is_too_large_for_a_gpu_is_told_before_it_waits(
+    monkeypatch: pytest.MonkeyPatch, parameters: int, job: dict[str, Any], is_told: bool
+) -> None:
+    monkeypatch.setattr(local_checks.plan, "parameters_of", lambda _: parameters)
+    values = {"studies": ["intention"], "intention": {"model": {"folder": "models/agent"}}}
+    found = list(local_checks.trainable(parse_experiment(values), [{**JOB, **job}]))
+    assert [outcome.level for outcome in found] == [Level.WARNING] * is_told
+    assert "intention.engine: verl" in "".join(outcome.text for outcome in found) or not is_told
 
 
 def test_the_remedy_for_a_machine_without_gpu_leaves_one_process(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from lever_pipe.runtime import sizing
 
 ROOT = Path(__file__).parents[3]
 PROFILES = {path.parent.name: path for path in (ROOT / "profiles").glob("*/*.yaml")}
-LAUNCHER = ROOT / sizing.FSDP
 # What must be the same wherever the workflow runs: it says what is trusted and what runs again.
 EVERYWHERE = ("rerun-incomplete", "max-checksum-file-size", "scheduler", "show-failed-logs", "quiet")
 
@@ -72,30 +70,3 @@ def test_the_commented_part_of_the_slurm_profile_is_valid_and_names_rules() -> N
     commented = text[text.index("# set-resources:") :]
     wishes = yaml.safe_load(re.sub(r"^# ?", "", commented, flags=re.MULTILINE))["set-resources"]
     assert wishes.keys() == {rule for rule, need in sizing.PRODUCTION_MODEL.items() if need.gpus} - {"check_world"}
-
-
-@pytest.mark.parametrize("processes", [3, 8])
-def test_accelerate_reads_its_configuration_as_fsdp2(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
-    """The launcher's way: file -> arguments -> environment of the processes -> what a process makes of it."""
-    from accelerate.commands.config.config_args import load_config_from_file
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-    from accelerate.utils import FullyShardedDataParallelPlugin
-    from accelerate.utils.launch import prepare_multi_gpu_env
-
-    assert load_config_from_file(str(LAUNCHER)).distributed_type.value == "FSDP"
-    words = ["--config_file", str(LAUNCHER), "--num_processes", str(processes), "--module", "lever_pipe"]
-    arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
-    assert arguments.num_processes == processes
-    assert arguments.use_fsdp
-    environment = prepare_multi_gpu_env(arguments)
-    for name, value in environment.items():
-        if name.startswith(("FSDP_", "ACCELERATE_")) and os.environ.get(name) != value:
-            monkeypatch.setenv(name, value)
-    assert environment["ACCELERATE_USE_FSDP"] == "true"
-    assert environment["ACCELERATE_MIXED_PRECISION"] == "no"
-    plugin = FullyShardedDataParallelPlugin()
-    assert plugin.fsdp_version == 2
-    assert plugin.reshard_after_forward is True
-    assert plugin.cpu_ram_efficient_loading is False
-    assert not hasattr(plugin.cpu_offload, "pin_memory")  # that of CPUOffloadPolicy
-    assert plugin.auto_wrap_policy is not None

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
-from forked_launch import start
 from torch import nn
 from trained_world import KilledError, command, files_of, interrupted, measured, read_run, train_here, training
 
+from lever_pipe.__main__ import main
 from lever_pipe.base import atomic, contents
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.agent_config import Schedule, Stop
 from lever_pipe.intention.agent import resume
-from lever_pipe.intention.agent.processes import Processes
 from lever_pipe.intention.agent.resume import (
     BEST,
     EPISODES,
@@ -98,9 +101,16 @@ def test_a_run_that_adapts_and_stops_goes_on_bit_for_bit(tmp_path: Path, monkeyp
     assert measured(read_run(found).metrics) == measured(read_run(expected).metrics)
 
 
+def become(words: list[str], log: Path) -> NoReturn:
+    sys.stdout = sys.stderr = log.open("w", buffering=1)
+    logging.getLogger().handlers.clear()
+    sys.exit(main(words))
+
+
 def test_a_killed_process_goes_on_bit_for_bit(tmp_path: Path, undisturbed: Path) -> None:
-    call = command(tmp_path, CONFIG, checkpoint_every=1)
-    process = start(call, tmp_path / "log")
+    words = command(tmp_path, CONFIG, checkpoint_every=1)[3:]
+    process = multiprocessing.get_context("fork").Process(target=become, args=(words, tmp_path / "log"))
+    process.start()
     until = time.monotonic() + 100
     while not list((tmp_path / "state").glob("step-*")) and process.is_alive() and time.monotonic() < until:
         time.sleep(0.002)
@@ -123,7 +133,7 @@ def test_a_checkpoint_serves_no_other_run(
     assert_same_files(tmp_path, undisturbed)
 
 
-def test_what_killed_processes_left_goes_when_the_run_goes_on(
+def test_what_a_killed_process_left_goes_when_the_run_goes_on(
     tmp_path: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
@@ -231,12 +241,12 @@ def test_a_best_policy_is_written_once(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_best_policy_that_was_found_between_two_checkpoints_is_kept(tmp_path: Path) -> None:
     """Step 0 is the best at the checkpoint of step 1, step 2 at that of step 3, from which the run goes on."""
     policy = nn.Linear(2, 1)
-    optimiser, alone = AdamW(policy, learning_rate=0.1, weight_decay=0.0), Processes(torch.device("cpu"), "float32")
+    optimiser = AdamW(policy, learning_rate=0.1, weight_decay=0.0)
     for step, best in ((1, 0), (3, 2)):
         weights = {name: torch.full_like(tensor, float(best)) for name, tensor in policy.named_parameters()}
         progress = RunProgress(step=step, best=Best(best, float(best), weights))
-        save_progress(tmp_path, progress, policy, optimiser, alone, identity="run")
-    found = load_progress(tmp_path, policy, optimiser, alone, identity="run")
+        save_progress(tmp_path, progress, policy, optimiser, identity="run")
+    found = load_progress(tmp_path, policy, optimiser, identity="run")
     assert found is not None
     assert found.best is not None
     assert (found.step, found.best.step, found.best.value) == (3, 2, 2.0)

@@ -107,14 +107,14 @@ def test_step_means_divide_by_what_they_are_means_of() -> None:
     credit = Credit([torch.tensor([1.0, 0.4]), torch.tensor([0.3, 0.3])], [])
     tokens = {"kl": 4.0, "kl_k1": 2.0, "entropy": 8.0, "entropy_all": 12.0, "flop_update": 9.0}
     sums = {**episode_sums([FIRST, SECOND]), **credit_sums(credit), **counts.values(), **tokens}
-    values = step_means(sums, 2)
+    values = step_means(sums)
     assert (values["reward"], values["turns"], values["agent_tokens"]) == (0.7, 1.5, 2.0)
     assert (values["kl"], values["kl_k1"], values["entropy"]) == (1.0, 0.5, 2.0)  # of 4 agent tokens
     assert values["entropy_all"] == 2.0  # of 6 response tokens
     assert values["score"] == pytest.approx(0.5, abs=1e-6)  # of 4 compared episodes
     assert values["score_sd"] == pytest.approx(0.3 * 2**0.5 / 2, abs=1e-6)
     assert values["groups_without_spread"] == 0.5
-    assert (values["tokens_total"], values["tokens_per_rank"]) == (10, 5)
+    assert (values["tokens_total"], values["tokens_per_rank"]) == (10, 10)
     assert (values["simulator_requests"], values["simulator_failures"]) == (7, 1)
     assert (values["simulator_retries"], values["simulator_malformed"]) == (4, 6)
     assert (values["environment_timeouts"], values["multi_call_turns"]) == (2, 3)
@@ -165,14 +165,14 @@ def test_rates_know_the_peak_of_known_hardware_only() -> None:
         "episodes": 20.0,
         "flop_update": 989e12,
     }
-    assert rates(values, 3, "") == {
+    assert rates(values, "") == {
         "tokens_per_second": 60.0,
-        "tokens_per_second_per_device": 20.0,
+        "tokens_per_second_per_device": 60.0,
         "agent_tokens_per_second": 10.0,
     }
-    known = rates(values, 2, "NVIDIA H100 80GB HBM3")
-    assert known["mfu_update"] == pytest.approx(0.25, abs=1e-12)
-    assert known["mfu_step"] == pytest.approx(0.05, abs=1e-12)
+    known = rates(values, "NVIDIA H100 80GB HBM3")
+    assert known["mfu_update"] == pytest.approx(0.5, abs=1e-12)
+    assert known["mfu_step"] == pytest.approx(0.1, abs=1e-12)
 
 
 def test_a_clock_adds_up() -> None:
