@@ -120,9 +120,6 @@ class AgentExecution(Section):
     connection: Connection = Connection()
     served: dict[ArmName, Connection] = Field({})
     """How a served agent is reached, by its name; one that is absent is reached as the simulated user is."""
-    cassette: FilePath = ""
-    """File of recorded answers, of the simulator and of served agents; written by kind `record`, read by `replay`.
-    Where it lies changes no number; with `replay` its content does, and is an input of the stages."""
     checkpoint_every: int = Field(5, ge=1)
     """Steps between resumable checkpoints."""
 
@@ -131,7 +128,7 @@ class Simulator(Section):
     """Who answers the agent's questions and judges what they uncover."""
 
     kind: str = "openai"
-    """A member of `lever_pipe/intention/simulators`: `rule`, `openai`, `record` or `replay`."""
+    """A member of `lever_pipe/intention/simulators`: `rule` or `openai`."""
     endpoint: Endpoint = Endpoint()
     judge_miss: float = Field(0.0, ge=0, le=1)
     """`rule` only: chance that an uncovered detail is not credited."""
@@ -347,8 +344,6 @@ class ServedAgent(Section):
     """An agent behind an OpenAI-compatible server that plays the held-out tasks, a row beside the arms."""
 
     name: ArmName
-    kind: Literal["openai", "record", "replay"] = "openai"
-    """Whether the server is asked, asked and recorded into `execution.cassette`, or replayed from there."""
     model: str = Field(min_length=1)
     """What the server calls it."""
     modes: Distinct[EvaluationMode] = Field(("greedy", "sampled"), min_length=1)
@@ -486,17 +481,11 @@ class Intention(Section):
         return arm.model_copy(update={key: getattr(arm, key) or getattr(self.grpo, key) for key in keys})
 
     @rule
-    def _cassette_is_named(self) -> Iterator[Fault]:
-        kind = self.simulator.kind
-        if kind in ("record", "replay") and not self.execution.cassette:
-            yield ("execution", "cassette"), f"must name a file where simulator.kind is {kind!r}, got ''. Name one."
-
-    @rule
     def _the_rule_user_knows_the_tasks(self) -> Iterator[Fault]:
         kind, source = self.simulator.kind, self.tasks.source
         if kind == "rule" and source in WRITTEN_TASKS:
             fault = f"must not be 'rule' with tasks.source={source!r}: that user plays the embedded tasks only."
-            yield ("simulator", "kind"), f"{fault} Name openai, record or replay, or set tasks.source to synthetic."
+            yield ("simulator", "kind"), f"{fault} Name openai, or set tasks.source to synthetic."
 
     @rule
     def _a_folder_that_is_warmed_up_has_demonstrations(self) -> Iterator[Fault]:
@@ -521,18 +510,11 @@ class Intention(Section):
 
     @rule
     def _served_agents_stand_beside_the_arms(self) -> Iterator[Fault]:
-        names, kinds = [START_ARM, *self._names().values()], {self.simulator.kind}
+        names = [START_ARM, *self._names().values()]
         for index, agent in enumerate(self.served):
-            place, seen = ("served", index, "kind"), f"got {agent.kind!r}"
             if agent.name in (*names, *(other.name for other in self.served[:index])):
                 fault = f"must differ from 'start', the arms and earlier served agents, got {agent.name!r}. Rename it."
                 yield ("served", index, "name"), fault
-            if agent.kind != "openai" and not self.execution.cassette:
-                yield place, f"must be 'openai' without intention.execution.cassette, {seen}. Name a file there."
-            if (other := {"record": "replay", "replay": "record"}.get(agent.kind)) in kinds:
-                fault = f"must share the cassette with the user and earlier served agents, of kind {other!r}, {seen}."
-                yield place, f"{fault} Record or replay all."
-            kinds.add(agent.kind)
         for name in self.execution.served:
             known = [agent.name for agent in self.served]
             yield from one_of(("execution", "served", name), name, known, "Name a served agent, or drop the key.")

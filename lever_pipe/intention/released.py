@@ -36,7 +36,7 @@ class ReleasedAgent(Section):
 
 
 class Agent:
-    """An agent that plays against its user; `execution` says where that is, if it is a server or a file of replies.
+    """An agent that plays against its user; `execution` says where that is, if it is a server.
 
     `tasks` are those that it was held against.
 

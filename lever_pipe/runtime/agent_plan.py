@@ -78,11 +78,6 @@ def temperature_of_served(intention: Intention, wildcards: Wildcards) -> float:
     return (intention.grpo if is_drawn else AgentGrpo()).temperature
 
 
-def cassette_of(intention: Intention, *kinds: str) -> list[str]:
-    """Return the recorded answers where the user, or an agent of one of these kinds, is replayed from them."""
-    return [intention.execution.cassette] if "replay" in (intention.simulator.kind, *kinds) else []
-
-
 @cache
 def identity_of_model(folder: str) -> str:
     """Return the content of a model folder, read once for all jobs; that of the tiny agent where it is none."""

@@ -8,7 +8,7 @@ from lever_pipe.base import storage
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.intention.agent.arithmetic import Arithmetic
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out, relabelled
 from lever_pipe.intention.agent.player import execution_of, load_player
@@ -21,7 +21,6 @@ def evaluate_agent(
     last: Input,
     best: Input,
     done: Input,
-    cassette: Inputs,
     evaluations: Output,
     episodes: Output,
     dialogues: Output,
@@ -36,10 +35,9 @@ def evaluate_agent(
 
     Raises:
         CheckpointError: a policy folder cannot be read.
-        ConfigError: a cassette without a simulator that replays it, or the reverse.
         TrainingError: too many of the simulator's requests failed.
     """
-    settings = execution_of(runtime, config.simulator, cassette)
+    settings = execution_of(runtime)
     dtype = config.policy.model.dtype
     arithmetic = Arithmetic(execution.prepare(runtime), dtype)
     tasks = storage.read_rows(test_tasks, Task)

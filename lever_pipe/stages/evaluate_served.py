@@ -6,7 +6,7 @@ from lever_pipe.base import storage
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import EvaluateServedConfig
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out
 from lever_pipe.intention.agent.player import execution_of
 from lever_pipe.intention.agent.served import load_served
@@ -16,7 +16,6 @@ from lever_pipe.intention.records import Task
 def evaluate_served(
     *,
     test_tasks: Input,
-    cassette: Inputs,
     evaluations: Output,
     episodes: Output,
     dialogues: Output,
@@ -28,12 +27,11 @@ def evaluate_served(
     `dialogues` holds the transcripts of the greedy episodes, a `DialogueRow` each.
 
     Raises:
-        ConfigError: a cassette without a user or an agent that is replayed, or the reverse.
         SimulatorError: the user or the agent cannot be asked as configured.
         TrainingError: too many of the user's or of the agent's requests failed.
     """
     execution.prepare(runtime)
-    player = load_served(config, execution_of(runtime, config.simulator, cassette, config.agent.kind))
+    player = load_served(config, execution_of(runtime))
     tasks = storage.read_rows(test_tasks, Task)
     found = evaluate_held_out(player, tasks, When(0, "test", "last"), config.evaluation, config.agent.modes)
     storage.write_rows(evaluations, found.rows)

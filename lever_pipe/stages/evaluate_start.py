@@ -18,7 +18,6 @@ def evaluate_start(
     *,
     test_tasks: Input,
     start: Inputs,
-    cassette: Inputs,
     evaluations: Output,
     episodes: Output,
     config: EvaluateStartConfig,
@@ -28,10 +27,9 @@ def evaluate_start(
 
     Raises:
         CheckpointError: `start` is no policy folder.
-        ConfigError: a cassette without a simulator that replays it, or the reverse.
         TrainingError: too many of the simulator's requests failed.
     """
-    settings = execution_of(runtime, config.simulator, cassette)
+    settings = execution_of(runtime)
     dtype = config.policy.model.dtype
     arithmetic = Arithmetic(execution.prepare(runtime), dtype)
     player = load_player(

@@ -21,7 +21,6 @@ def train_agent(
     train_tasks: Input,
     val_tasks: Input,
     start: Inputs,
-    cassette: Inputs,
     state: State,
     metrics: Output,
     evaluations: Output,
@@ -34,14 +33,11 @@ def train_agent(
 ) -> DoneRow:
     """Train one run, or go on with it from `state`, and return how far it came.
 
-    A cassette is given where the simulator replays it, and nowhere else.
-
     Raises:
         CheckpointError: `start` is no policy folder.
-        ConfigError: a cassette without a simulator that replays it, or the reverse.
         TrainingError: a loss or gradient is not finite, or the simulator fails too often.
     """
-    settings = execution_of(runtime, config.simulator, cassette)
+    settings = execution_of(runtime)
     arithmetic = Arithmetic(execution.prepare(runtime), config.policy.model.dtype)
     folder = policy_folder(start)
     reference = load_model(folder, arithmetic.device, "float32").requires_grad_(requires_grad=False)
@@ -51,7 +47,7 @@ def train_agent(
     )
     identity = identity_of(
         config,
-        {"train_tasks": train_tasks, "val_tasks": val_tasks, "start": start, "cassette": cassette},
+        {"train_tasks": train_tasks, "val_tasks": val_tasks, "start": start},
         runtime.code or code_of("train_agent"),
     )
     progress = train(run, state=state, checkpoint_every=settings.checkpoint_every, identity=identity)

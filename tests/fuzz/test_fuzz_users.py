@@ -1,13 +1,12 @@
-"""What a server, a judge or a cassette says: a reply is its very words, or it is counted as none."""
+"""What a server or a judge says: a reply is its very words, or it is counted as none."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_input import TRIED, harmed, harmed_bytes, in_time, inputs, law_of, only_reading
+from bad_input import TRIED, harmed, in_time, inputs, law_of, only_reading
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +14,6 @@ from lever_pipe.base.errors import SimulatorError
 from lever_pipe.experiment.agent_config import Connection
 from lever_pipe.intention.codecs import hf
 from lever_pipe.intention.simulators import _prompted, openai
-from lever_pipe.intention.simulators._cassette import Cassette
 from lever_pipe.intention.simulators.openai import LARGEST_BODY, Access
 
 WORDS = json.dumps({"response": "red \u00e9", "covered_detail_indices": [0, "2"], "is_task_related": True})
@@ -81,28 +79,6 @@ def test_a_call_is_what_the_agent_says(text: bytes) -> None:
         truth = json.loads(said)  # as UserRL reads its model's calls
         call.content.encode()
         assert (call.choice, call.content) == (truth["arguments"]["choice"], truth["arguments"]["content"])
-
-
-TAKES = [{"request": f"{number:064x}", "response": f"r\u00e9 {number}"} for number in range(3)]
-CASSETTE = "".join(json.dumps(take) + "\n" for take in TAKES).encode()
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cassette") / "takes.jsonl"
-
-
-@inputs
-@given(content=st.one_of(harmed_bytes(CASSETTE), harmed(TAKES[1]).map(lambda line: CASSETTE + line + b"\n" + CASSETTE)))
-def test_a_cassette_says_what_stands_in_it(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    taken, cassette = law_of("cassette", lambda: Cassette(path, is_writable=False), names=str(path))
-    if taken:
-        truth: dict[str, str] = {}
-        for line in content.split(b"\n")[:-1]:
-            take = only_reading(line)
-            truth.setdefault(take["request"], take["response"])
-        assert cassette._known == truth
 
 
 def test_a_larger_answer_is_none() -> None:

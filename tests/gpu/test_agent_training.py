@@ -56,7 +56,6 @@ def train(run: Path, size: TinyQwen3, n_words: int, device: str, group: int) -> 
         train_tasks=run / "train.jsonl",
         val_tasks=run / "val.jsonl",
         start=(run / "policy",),
-        cassette=(),
         state=run / "state",
         **rows,
         last=run / "last",

@@ -33,7 +33,6 @@ from lever_pipe.base.storage import digest, read_row
 from lever_pipe.commands.convert_tool import load_restricted
 from lever_pipe.experiment.configuration import read_file as read_configuration
 from lever_pipe.experiment.studies import parse_experiment
-from lever_pipe.intention.simulators._cassette import Cassette
 from lever_pipe.intention.verl.logs import read_file as read_log
 from lever_pipe.stages.select_own import read_selections
 
@@ -471,8 +470,6 @@ IRREGULAR: dict[str, Harm] = {
 }
 READERS: dict[str, Callable[[Path], object]] = {
     "selections": lambda path: read_selections(path, "mine", train=(), queries=(), shots=1),
-    "cassette": lambda path: Cassette(path, is_writable=False),
-    "cassette to record": lambda path: Cassette(path, is_writable=True),
     "log": read_log,
     "weights": load_restricted,
     "tensors": load_tensors,

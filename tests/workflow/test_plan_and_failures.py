@@ -192,13 +192,11 @@ def test_what_snakemake_cannot_plan_is_told_in_its_words(project: Project) -> No
 
 
 def test_a_served_agent_and_a_given_start_are_planned_with_the_files_that_decide_them(project: Project) -> None:
-    given, tape = project.folder / "given/selector.safetensors", project.folder / "tape.jsonl"
+    given = project.folder / "given/selector.safetensors"
     given.parent.mkdir()
-    for path in (given, tape):
-        path.touch()
+    given.touch()
     (project.folder / "extra.yaml").write_text(
-        "presets: {world: {start_from: given}}\n"
-        "intention: {served: [{name: gpt, model: m, kind: replay}], execution: {cassette: tape.jsonl}}\n"
+        "presets: {world: {start_from: given}}\nintention: {served: [{name: gpt, model: m}]}\n"
     )
     said = project.call(*SMOKE, "extra.yaml", "--dry-run", "--printshellcmds").stdout
     calls = [shlex.split(line) for line in said.splitlines() if line.startswith("Shell command: python -m lever_pipe")]
@@ -207,9 +205,8 @@ def test_a_served_agent_and_a_given_start_are_planned_with_the_files_that_decide
     assert {"start=given/selector.safetensors", f"selector={init}/selector.safetensors"} < words["initialise_selector"]
     assert f"started={init}/run.json" in words["collect_lineage"]
     served = {f"{name}={agents}/served~gpt/{name}.jsonl" for name in ("evaluations", "episodes")}
-    assert served | {"cassette=tape.jsonl", f"test_tasks={agents}/tasks/test.jsonl"} < words["evaluate_served"]
+    assert served | {f"test_tasks={agents}/tasks/test.jsonl"} < words["evaluate_served"]
     assert {f"served_{file}" for file in served} < words["collect_agents"]
-    assert [stage for stage, of in words.items() if "cassette=tape.jsonl" in of] == ["evaluate_served"]
     counts = dict(JOB_COUNT.findall(said))
     assert (counts["evaluate_served"], counts["collect_agents"], counts["collect_lineage"]) == ("1", "1", "1")
 

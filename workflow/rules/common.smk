@@ -305,12 +305,6 @@ def of_each_served(name):
     return [f"{folder}/{name}" for folder in folders]
 
 
-def cassette_of_served(wildcards):
-    """Return the recorded answers where a served agent, or its user, is replayed."""
-    agent = agent_plan.served_agent(INTENTION, wildcards)
-    return agent_plan.cassette_of(INTENTION, agent.kind)
-
-
 def of_study(study, path):
     """Return the file as a list, or an empty list in a configuration without the study."""
     return [path] if study in EXPERIMENT.studies else []

@@ -19,7 +19,6 @@ START = (
     if INTENTION.is_taught
     else []
 )
-CASSETTE = agent_plan.cassette_of(INTENTION)
 IS_NATIVE = INTENTION.engine == "native"
 INTENTION_REFERENCE = shipped("resources/reference/userrl-published.csv")
 AS_AGENT = ["--agent", agent_plan.execution_of(INTENTION)]
@@ -78,7 +77,6 @@ if IS_NATIVE:
             train_tasks=TASKS["train"],
             val_tasks=TASKS["val"],
             start=START,
-            cassette=CASSETTE,
         output:
             metrics=f"{RUN}/metrics.jsonl",
             evaluations=f"{RUN}/evaluations.jsonl",
@@ -105,7 +103,6 @@ if IS_NATIVE:
             last=f"{RUN}/last",
             best=f"{RUN}/best",
             done=f"{RUN}/done.json",
-            cassette=CASSETTE,
         output:
             evaluations=f"{RUN}/test/evaluations.jsonl",
             episodes=f"{RUN}/test/episodes.jsonl",
@@ -127,7 +124,6 @@ if IS_NATIVE:
         input:
             test_tasks=TASKS["test"],
             start=START,
-            cassette=CASSETTE,
         output:
             evaluations=f"{START_TEST}/evaluations.jsonl",
             episodes=f"{START_TEST}/episodes.jsonl",
@@ -147,7 +143,6 @@ if IS_NATIVE:
     use rule stage as evaluate_served with:
         input:
             test_tasks=TASKS["test"],
-            cassette=cassette_of_served,
         output:
             evaluations=f"{SERVED}/evaluations.jsonl",
             episodes=f"{SERVED}/episodes.jsonl",

@@ -10,7 +10,7 @@ import torch
 
 from lever_pipe.base.errors import CheckpointError, ConfigError
 from lever_pipe.base.parsing import load_member, parse_model
-from lever_pipe.experiment.agent_config import AgentExecution, Simulator
+from lever_pipe.experiment.agent_config import AgentExecution
 from lever_pipe.experiment.agent_stage_configs import EvaluateStartConfig, TrainAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent.arithmetic import Arithmetic, Precision
@@ -23,33 +23,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def execution_of(runtime: Runtime, simulator: Simulator, cassette: tuple[Path, ...], agent: str = "") -> AgentExecution:
-    """Return how the stages of this study run, with the file that a replaying simulator reads: that moves numbers.
-
-    Args:
-        runtime: of the job.
-        simulator: who answers.
-        cassette: the stage's input, whose content belongs to the run's identity; empty unless replayed.
-        agent: the kind of a served agent, which may be replayed from that file, too.
+def execution_of(runtime: Runtime) -> AgentExecution:
+    """Return how the stages of this study run.
 
     Raises:
-        ConfigError: the text is no JSON of such settings; a replaying simulator without this input, or another one
-            with it.
+        ConfigError: the text is no JSON of such settings.
     """
     try:
         values = json.loads(runtime.agent or "{}")
     except json.JSONDecodeError as fault:
         raise ConfigError("--agent: expected JSON", found=str(fault), do="Quote it for the shell.") from None
-    settings = parse_model(AgentExecution, values, source="--agent")
-    n_wanted = int("replay" in (simulator.kind, agent))
-    if len(cassette) != n_wanted:
-        served = f" and a served agent of kind {agent!r}" if agent else ""
-        raise ConfigError(
-            f"the input `cassette`: expected {n_wanted} files with simulator.kind {simulator.kind!r}{served}",
-            found=str(len(cassette)),
-            do="Pass the recorded replies as this input, with `replay` only.",
-        )
-    return settings.model_copy(update={"cassette": str(cassette[0])}) if cassette else settings
+    return parse_model(AgentExecution, values, source="--agent")
 
 
 def load_model(folder: Path, device: torch.device, dtype: Precision) -> PreTrainedModel:

@@ -34,7 +34,7 @@ from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.environment import IntentionEnv, at_once, load_simulator, step_all
 from lever_pipe.intention.records import EndReason
 from lever_pipe.intention.simulators._prompted import Chat, UnreadableError
-from lever_pipe.intention.simulators.openai import chat_of, completion_of
+from lever_pipe.intention.simulators.openai import chat_at, completion_of
 
 ABOVE = "(answered with the last call)"
 """What earlier calls of a turn are answered with: each needs an answer of its own."""
@@ -183,14 +183,13 @@ def load_served(config: EvaluateServedConfig, execution: AgentExecution) -> Serv
         SimulatorError: the user or the agent cannot be asked as configured.
     """
     connection = execution.served.get(config.agent.name, execution.connection)
-    reached = execution.model_copy(update={"connection": connection})
     return ServedPlayer(
         simulator=load_simulator(config.simulator, execution),
         environment=config.environment,
         simulator_config=config.simulator,
         temperature=config.temperature,
         agent=config.agent,
-        chat=chat_of(config.agent.kind, reached, words_of, config.agent.name),
+        chat=chat_at(connection, words_of),
     )
 
 

@@ -130,7 +130,6 @@ class Chat(Protocol):
 
     counts: SimulatorCounts
     concurrency: int
-    is_remote: bool
 
     def answer(self, request: ChatRequest, read: Callable[[str], T]) -> T | None:
         """Return what `read` makes of the model's words, or None after the last failed attempt.
@@ -150,7 +149,6 @@ class PromptedUser:
     def __init__(self, chat: Chat, endpoint: Endpoint, *, leak_details: bool) -> None:
         self.counts = chat.counts
         self.concurrency = chat.concurrency
-        self.is_remote = chat.is_remote
         self._chat = chat
         self._endpoint = endpoint
         self._leak_details = leak_details

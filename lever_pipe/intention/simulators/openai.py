@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from threading import Event, Timer
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -21,13 +20,12 @@ from urllib.parse import urlsplit
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.base.storage import strict_json
 from lever_pipe.experiment.agent_config import AgentExecution, Connection, Simulator, address_fault
-from lever_pipe.intention.simulators._cassette import Cassette, CassetteChat
-from lever_pipe.intention.simulators._prompted import Chat, ChatRequest, PromptedUser, UnreadableError
+from lever_pipe.intention.simulators._prompted import ChatRequest, PromptedUser, UnreadableError
 from lever_pipe.intention.simulators.protocol import SimulatorCounts
 
 T = TypeVar("T")
 Words = Callable[[bytes], str]
-"""What of an answer's body counts, and is kept; raises UnreadableError where that is not in it."""
+"""What of an answer's body counts; raises UnreadableError where that is not in it."""
 
 LONGEST_WAIT_S = 60.0
 _OK = 200
@@ -51,28 +49,20 @@ def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
     Raises:
         SimulatorError: no address, or one that is none.
     """
-    return PromptedUser(chat_of("openai", execution), config.endpoint, leak_details=config.leak_details)
+    return PromptedUser(chat_at(execution.connection), config.endpoint, leak_details=config.leak_details)
 
 
-def chat_of(kind: str, execution: AgentExecution, words: Words | None = None, agent: str = "") -> Chat:
-    """Return the chat of kind `openai`, `record` or `replay`; `words` says what of an answer counts, else its text.
-
-    The name of a served agent keeps its takes apart from those of others.
+def chat_at(connection: Connection, words: Words | None = None) -> EndpointChat:
+    """Return the chat behind a connection; `words` says what of an answer counts, else its text.
 
     Raises:
-        SimulatorError: no address, one that is none, or a cassette that cannot be opened.
-        RecordError: the cassette holds a line that is no take.
+        SimulatorError: no address, or one that is none.
     """
-    asked = None if kind == "replay" else EndpointChat(find_access(execution.connection), execution.connection, words)
-    if kind == "openai" and asked:
-        return asked
-    return CassetteChat(Cassette(Path(execution.cassette), is_writable=kind == "record"), asked, agent)
+    return EndpointChat(find_access(connection), connection, words)
 
 
 class EndpointChat:
     """Completes chats by asking a server, again where that fails."""
-
-    is_remote = True
 
     def __init__(
         self,

@@ -88,7 +88,7 @@ def _slots_of(task: Task) -> tuple[str, ...]:
         raise SimulatorError(
             "intention.simulator.kind: rule plays the embedded tasks only",
             found=f"task {task.id!r} with the detail {foreign[0]!r}",
-            do="Name openai, record or replay for other tasks, or set intention.tasks.source: synthetic.",
+            do="Name openai for other tasks, or set intention.tasks.source: synthetic.",
         )
     return tuple(d.description for d in task.missing_details)
 

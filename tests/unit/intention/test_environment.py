@@ -206,8 +206,8 @@ def test_many_environments_keep_their_order_in_a_pool() -> None:
 
 
 def test_an_unknown_simulator_is_named_with_those_there_are() -> None:
-    with pytest.raises(UnknownMemberError, match=r"'_cassette', which is none of openai, record, replay, rule"):
-        load_simulator(Simulator(kind="_cassette"), AgentExecution())
+    with pytest.raises(UnknownMemberError, match=r"'_prompted', which is none of openai, rule"):
+        load_simulator(Simulator(kind="_prompted"), AgentExecution())
 
 
 IMPORTANCES = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=9)

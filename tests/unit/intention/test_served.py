@@ -15,7 +15,7 @@ from endpoint_double import Act, Double, hang_up, judgement, say, send, serve
 from trained_world import CODE, N_TEST, world
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import ConfigError, SimulatorError, TrainingError
+from lever_pipe.base.errors import TrainingError
 from lever_pipe.experiment.agent_config import (
     AgentEvaluation,
     AgentExecution,
@@ -95,9 +95,9 @@ def config_of(
     )
 
 
-def execution_of(url: str, tape: Path | None = None, **values: Any) -> AgentExecution:
+def execution_of(url: str, **values: Any) -> AgentExecution:
     connection = Connection(base_url=url, backoff_seconds=0.0, timeout_seconds=60.0, concurrency=4, **values)
-    return AgentExecution(served={"agent": connection}, cassette=str(tape or ""))
+    return AgentExecution(served={"agent": connection})
 
 
 def player_at(double: Double, environment: Environment) -> ServedPlayer:
@@ -145,19 +145,14 @@ def test_what_was_said_goes_back_with_an_answer_to_each_call_and_its_reward() ->
     assert [("Reward: " in m["content"]) for m in answers] == [False, True]
 
 
-def evaluated(
-    out: Path, config: EvaluateServedConfig, execution: AgentExecution, tape: Path | None = None
-) -> list[bytes]:
-    """Run the stage; return the bytes that it writes."""
+def evaluated(out: Path, config: EvaluateServedConfig, execution: AgentExecution) -> None:
     files = {name: out / f"{name}.jsonl" for name in ("evaluations", "episodes", "dialogues")}
     evaluate_served(
         test_tasks=world() / "test.jsonl",
-        cassette=(tape,) if tape else (),
         **files,
         config=config,
         runtime=Runtime(agent=execution.model_dump_json(), code=CODE),
     )
-    return [path.read_bytes() for path in files.values()]
 
 
 def asking_in_turn(asked: dict[str, Any]) -> Sequence[str]:
@@ -165,11 +160,9 @@ def asking_in_turn(asked: dict[str, Any]) -> Sequence[str]:
     return [f"what about {SLOTS[(len(asked['messages']) + asked.get('seed', 0)) % len(SLOTS)]}"]
 
 
-def test_an_evaluation_is_recorded_and_replayed_without_a_server_to_the_same_bytes(tmp_path: Path) -> None:
-    tape = tmp_path / "tape.jsonl"
+def test_an_evaluation_has_a_row_for_each_decoding_and_the_greedy_dialogues(tmp_path: Path) -> None:
     with serve(always=acting(asking_in_turn)) as double:
-        recorded = evaluated(tmp_path / "a", config_of(kind="record"), execution_of(double.url, tape))
-    assert evaluated(tmp_path / "b", config_of(kind="replay"), execution_of(double.url), tape) == recorded
+        evaluated(tmp_path / "a", config_of(), execution_of(double.url))
     rows = storage.read_rows(tmp_path / "a" / "evaluations.jsonl", EvaluationRow)
     assert [(row.step, row.split, row.checkpoint, row.mode, row.n_samples) for row in rows] == [
         (0, "test", "last", "greedy", 1),
@@ -188,23 +181,6 @@ def test_an_evaluation_is_recorded_and_replayed_without_a_server_to_the_same_byt
     assert rows[0].values["agent_requests"] == len(alone.requests)
     assert {request["temperature"] for request in alone.requests} == {0.0}
     assert storage.read_rows(tmp_path / "e" / "evaluations.jsonl", EvaluationRow) == rows[:1]
-    with pytest.raises(SimulatorError, match="expected the recorded answer to every request"):
-        evaluated(tmp_path / "c", config_of(kind="replay", model="other"), execution_of(double.url), tape)
-    with pytest.raises(ConfigError, match=r"expected 1 files .* 'rule' and a served agent of kind 'replay'"):
-        evaluated(tmp_path / "d", config_of(kind="replay"), execution_of(double.url))
-
-
-def test_two_servers_that_call_their_models_alike_have_takes_of_their_own(tmp_path: Path) -> None:
-    tape, rules = tmp_path / "tape.jsonl", Environment(max_turns=4)
-    told = []
-    for name, slot in (("agent", "budget"), ("other", "date")):
-        with serve(always=acting(lambda asked, slot=slot: [f"what about {slot}"])) as double:
-            reached = execution_of(double.url, tape)
-            execution = reached.model_copy(update={"served": {name: reached.served["agent"]}})
-            player = load_served(config_of(rules, name=name, kind="record"), execution)
-            told.append(player.heard(player.play(REQUESTS[:1]).episodes[0], 0)[1][0].content)
-        assert "agent" not in double.requests[0]
-    assert told == ["what about budget", "what about date"]
 
 
 @pytest.mark.parametrize(
@@ -264,8 +240,7 @@ def test_a_server_that_answers_nonsense_ends_the_evaluation_in_one_line(tmp_path
 
 
 def test_a_failure_within_the_limit_is_counted_and_its_episode_lost(tmp_path: Path) -> None:
-    """The server never answers the first task; means are over the others, and no replay can do without its answer."""
-    tape = tmp_path / "tape.jsonl"
+    """The server never answers the first task; means are over the others."""
     (lost, *others) = storage.read_rows(world() / "test.jsonl", Task)
 
     def act(handler: Any, asked: dict[str, Any], released: Any) -> None:
@@ -273,9 +248,7 @@ def test_a_failure_within_the_limit_is_counted_and_its_episode_lost(tmp_path: Pa
         (send(b"", status=500) if is_lost else acting(asking_in_turn))(handler, asked, released)
 
     with serve(always=act) as double:
-        evaluated(tmp_path, config_of(limit=0.5, kind="record"), execution_of(double.url, tape, retries=2))
-    with pytest.raises(SimulatorError, match="kind: record, in a run where no request failed"):
-        evaluated(tmp_path / "b", config_of(limit=0.5, kind="replay"), execution_of(""), tape)
+        evaluated(tmp_path, config_of(limit=0.5), execution_of(double.url, retries=2))
     (greedy, sampled) = storage.read_rows(tmp_path / "evaluations.jsonl", EvaluationRow)
     episodes = storage.read_rows(tmp_path / "episodes.jsonl", EpisodeRow)
     assert [(row.task_id, row.rewards) for row in episodes if row.end == "failed"] == [(lost.id, ())] * 3

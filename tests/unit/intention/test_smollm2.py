@@ -250,7 +250,6 @@ def _train(place: Path, start: tuple[Path, ...], found: Experiment, double: Doub
         train_tasks=place / "train.jsonl",
         val_tasks=place / "val.jsonl",
         start=start,
-        cassette=(),
         state=run / "state",
         last=run / "last",
         best=run / "best",

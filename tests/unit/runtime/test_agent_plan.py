@@ -117,22 +117,20 @@ def test_execution_is_no_identity() -> None:
     assert json.loads(agent_plan.execution_of(experiment(execution=execution).intention))["checkpoint_every"] == 1
 
 
-SERVED = {"name": "gpt", "model": "m", "kind": "record"}
-TAPE = {"cassette": "tape"}
+SERVED = {"name": "gpt", "model": "m"}
 ARM = {"arm": "gpt"}
 
 
 def test_a_served_agent_is_collected_and_makes_nothing_else_again() -> None:
-    assert changed(served=[SERVED], execution=TAPE) == {"collect_agents"}
-    found = experiment(served=[SERVED], execution=TAPE | {"served": {"gpt": {"retries": 9}}})
+    assert changed(served=[SERVED]) == {"collect_agents"}
+    found = experiment(served=[SERVED] | {"served": {"gpt": {"retries": 9}}})
     spec = plan.spec_of(found, "evaluate_served", ARM)
-    assert spec == plan.spec_of(experiment(served=[SERVED], execution=TAPE), "evaluate_served", ARM)
-    assert [agent_plan.cassette_of(found.intention, kind) for kind in ("record", "replay")] == [[], ["tape"]]
+    assert spec == plan.spec_of(experiment(served=[SERVED]), "evaluate_served", ARM)
 
 
 def test_a_served_agent_is_asked_again_for_what_it_reads_alone() -> None:
     def spec(agent: dict[str, Any], **changes: Any) -> str:
-        return plan.spec_of(experiment(served=[SERVED | agent], execution=TAPE, **changes), "evaluate_served", ARM)
+        return plan.spec_of(experiment(served=[SERVED | agent], **changes), "evaluate_served", ARM)
 
     greedy, both = {"modes": ["greedy"]}, {"modes": ["greedy", "sampled"]}
     unread = {"batch": 7, "every": 9, "samples": 7, "thresholds": [0.6], "primary": {"checkpoint": "best"}}
@@ -193,7 +191,7 @@ def test_a_job_s_code_holds_the_members_that_the_configuration_names() -> None:
 
 def test_every_member_of_the_configuration_exists() -> None:
     assert {"synthetic", "json", "parquet"} == set(available("intention/sources"))
-    assert {"rule", "openai", "record", "replay"} == set(available("intention/simulators"))
+    assert {"rule", "openai"} == set(available("intention/simulators"))
     assert {"word", "hf"} == set(available("intention/codecs"))
 
 
@@ -210,26 +208,16 @@ def test_every_member_of_the_configuration_exists() -> None:
         ({"grpo": {"prompts": 400}}, "intention.grpo.prompts: must be at most intention.tasks.synthetic.n_train=380"),
         ({"simulator": {"kind": "opnai"}}, "intention.simulator.kind: must be a module of lever_pipe/intention/simu"),
         (
-            {"served": [SERVED, SERVED], "execution": TAPE},
+            {"served": [SERVED, SERVED]},
             "intention.served[1].name: must differ from 'start', the arms",
         ),
         ({"served": [SERVED | {"name": "kl_only"}]}, "intention.served[0].name: must differ"),
-        ({"served": [SERVED | {"kind": "rule"}]}, "intention.served[0].kind: input should be 'openai', 'record' or"),
         (
             {"execution": {"served": {"gpt": {}}}},
             "intention.execution.served.gpt: must be one of [], got 'gpt'. Name a",
         ),
-        ({"served": [SERVED]}, "intention.served[0].kind: must be 'openai' without intention.execution.cassette"),
         (
-            {"served": [SERVED], "simulator": {"kind": "replay"}, "execution": TAPE},
-            "served[0].kind: must share the cassette with the user and earlier served agents, of kind 'replay'",
-        ),
-        (
-            {"served": [SERVED, {"name": "b", "model": "m", "kind": "replay"}], "execution": TAPE},
-            "served[1].kind: must share the cassette with the user and earlier served agents, of kind 'record'",
-        ),
-        (
-            {"served": [SERVED], "execution": TAPE | {"served": {"gtp": {}}}},
+            {"served": [SERVED], "execution": {"served": {"gtp": {}}}},
             "intention.execution.served.gtp: must be one of ['gpt'], got 'gtp'. Did you mean 'gpt'?",
         ),
         ({"served": [SERVED], "engine": "verl"}, "intention.served: must be empty with engine: verl"),
@@ -237,7 +225,6 @@ def test_every_member_of_the_configuration_exists() -> None:
             {"model": {"folder": "results/intention/x"}},
             "intention.model.folder: must not lie in results/intention",
         ),
-        ({"simulator": {"kind": "replay"}}, "intention.execution.cassette: must name a file where simulator.kind is"),
         (
             {"arms": arms(bundle={"schedule": {"kind": "cosine", "warmup_steps": 46}})},
             "intention.arms[4].schedule.warmup_steps: must be at most intention.grpo.steps=45, got 46.",

@@ -63,7 +63,6 @@ def test_the_start_policy_plays_as_every_run_does_before_its_first_step(tmp_path
     evaluate_start(
         test_tasks=world() / "val.jsonl",
         start=tuple(policy / name for name in ("model.safetensors", "config.json", "words.json")),
-        cassette=(),
         **outputs,
         config=EvaluateStartConfig(**whole),
         runtime=Runtime(code=CODE),
@@ -89,7 +88,7 @@ def test_the_best_policy_of_a_run_is_a_start_as_it_is_and_a_changed_one_none(tmp
 
     def start_from(folder: Path) -> None:
         tasks, runtime = world() / "test.jsonl", Runtime(code=CODE)
-        evaluate_start(test_tasks=tasks, start=(folder,), cassette=(), **outputs, config=own, runtime=runtime)
+        evaluate_start(test_tasks=tasks, start=(folder,), **outputs, config=own, runtime=runtime)
 
     start_from(run / "best")
     rows = storage.read_rows(tmp_path / "evaluations.jsonl", EvaluationRow)

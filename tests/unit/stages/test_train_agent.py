@@ -4,19 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from trained_world import CODE, KilledError, files_of, train_here, training, world
+from trained_world import CODE, files_of, train_here, training, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
-from lever_pipe.base.errors import CheckpointError, ConfigError, LeverPipeError
+from lever_pipe.base.errors import CheckpointError, LeverPipeError
 from lever_pipe.base.records import RunCard
-from lever_pipe.experiment.agent_config import AgentExecution
-from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent.policy import load_policy
 from lever_pipe.intention.codecs import word
-from lever_pipe.stages import train_agent as stage
 from lever_pipe.stages.train_agent import train_agent
 
 
@@ -76,39 +73,6 @@ def test_an_execution_setting_that_is_none_is_told(tmp_path: Path) -> None:
             config=training(steps=1),
             runtime=Runtime(agent='{"checkpoint_every": 0}'),
         )
-
-
-def replaying() -> TrainAgentConfig:
-    config = training(steps=1)
-    return config.model_copy(update={"simulator": config.simulator.model_copy(update={"kind": "replay"})})
-
-
-def test_a_replayed_cassette_is_the_one_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the execution settings say that one lies."""
-    seen = []
-
-    def stop(_folder: Path, _config: TrainAgentConfig, settings: AgentExecution, *_: object, **__: object) -> None:
-        seen.append(settings.cassette)
-        raise KilledError
-
-    tape = tmp_path / "tape.jsonl"
-    tape.touch()
-    monkeypatch.setattr(stage, "load_player", stop)
-    elsewhere = Runtime(agent=AgentExecution(cassette="elsewhere.jsonl").model_dump_json())
-    with pytest.raises(KilledError):
-        carry_out(train_agent, **{**files_of(tmp_path), "cassette": (tape,)}, config=replaying(), runtime=elsewhere)  # type: ignore[arg-type]
-    assert seen == [str(tape)]
-
-
-@pytest.mark.parametrize("is_given", [False, True], ids=["replay without one", "a rule with one"])
-def test_a_cassette_is_given_to_a_replaying_simulator_alone(tmp_path: Path, is_given: bool) -> None:
-    tape = tmp_path / "tape.jsonl"
-    tape.touch()
-    files = {**files_of(tmp_path), "cassette": (tape,) if is_given else ()}
-    config = training(steps=1) if is_given else replaying()
-    expected = rf"input `cassette`: expected {int(not is_given)} files .*; found {int(is_given)}\."
-    with pytest.raises(ConfigError, match=expected):
-        carry_out(train_agent, **files, config=config, runtime=Runtime(code=CODE))  # type: ignore[arg-type]
 
 
 def test_episodes_longer_than_the_model_reads_are_refused(tmp_path: Path) -> None:

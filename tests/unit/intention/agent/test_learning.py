@@ -65,7 +65,6 @@ def train(start: Path, folder: Path, arm: str, steps: int) -> Path:
         train_tasks=start / "train.jsonl",
         val_tasks=start / "val.jsonl",
         start=(start / "policy",),
-        cassette=(),
         state=folder / "state",
         metrics=folder / "metrics.jsonl",
         evaluations=folder / "evaluations.jsonl",
