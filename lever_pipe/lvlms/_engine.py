@@ -127,7 +127,6 @@ class Engine:
                 segment.ids,
                 [self._vision.block(digest) for digest in segment.images],
                 image_token=self._language.image_token,
-                axes=self._language.axes,
             )
         return found
 

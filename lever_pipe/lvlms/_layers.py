@@ -13,23 +13,23 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from lever_pipe.lvlms._positions import AXES
+
 Index = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A decoder of layers `norm, attention, norm, mlp`, with or without norms of queries and keys.
+    """A decoder of layers `norm, attention, norm, mlp`.
 
     Attributes:
         decoder: embeds tokens; holds the layers, the last norm and the rotary embedding.
         head: from hidden states to logits.
-        axes: rotary positions of a token: 3 (temporal, row, column) or 1.
         image_token: the placeholder whose embedding an image's features take the place of.
     """
 
     decoder: Any
     head: Any
-    axes: int
     image_token: int
 
     @property
@@ -65,46 +65,22 @@ class LanguageModel:
         """Return logits [..., V] in single precision."""
         return torch.as_tensor(self.head(hidden)).float()
 
-    def embed(self, ids: Tensor, features: Sequence[Tensor] = (), shown: Tensor | None = None) -> Embedded:
-        """Return the inputs of a pass.
+    def embed(self, ids: Tensor, features: Sequence[Tensor] = (), shown: Tensor | None = None) -> Tensor:
+        """Return the inputs [..., H] of a pass.
 
         Args:
             ids: [...].
-            features: of the images in their order, [tokens, H] each, or [tokens, (1 + n) H]: the further widths are
-                added behind the first n layers (source: DeepStack).
+            features: of the images in their order, [tokens, H] each.
             shown: where image tokens may stand, bool [...]; everywhere if None.
         """
         embeddings: Tensor = self.decoder.embed_tokens(ids)
         if not features:
-            return Embedded(embeddings)
+            return embeddings
         places = ids == self.image_token
         if shown is not None:
             places &= shown
-        own, *deeper = torch.split(torch.cat(list(features)), embeddings.shape[-1], dim=-1)
-        embeddings[places] = own
-        return Embedded(embeddings, places, tuple(deeper))
-
-
-@dataclass(frozen=True)
-class Embedded:
-    """The inputs of a pass.
-
-    Attributes:
-        tokens: [..., H].
-        places: which tokens are of images, bool [...]; None without images.
-        deeper: what is added to these tokens behind the first layers, [image tokens, H] each.
-    """
-
-    tokens: Tensor
-    places: Tensor | None = None
-    deeper: tuple[Tensor, ...] = ()
-
-    def added(self, hidden: Tensor, layer: int) -> Tensor:
-        """Return the hidden states behind a layer."""
-        if layer < len(self.deeper):
-            hidden = hidden.clone()
-            hidden[self.places] += self.deeper[layer]
-        return hidden
+        embeddings[places] = torch.cat(list(features))
+        return embeddings
 
 
 class PassAttention(Protocol):
@@ -120,7 +96,7 @@ class PassAttention(Protocol):
 
 
 def run_layers(
-    language: LanguageModel, inputs: Embedded, positions: Tensor, attention: PassAttention, wanted: Index | None
+    language: LanguageModel, hidden: Tensor, positions: Tensor, attention: PassAttention, wanted: Index | None
 ) -> Tensor | None:
     """Return the normalised hidden states of the wanted tokens.
 
@@ -129,14 +105,13 @@ def run_layers(
 
     Args:
         language: whose layers.
-        inputs: of the pass's tokens [..., H].
-        positions: rotary positions [axes, ...].
+        hidden: inputs of the pass's tokens [..., H].
+        positions: rotary positions [AXES, ...].
         attention: stores keys and values, and reads them.
         wanted: an index into the leading dimensions of the inputs; None if nobody reads an output.
     """
-    decoder, hidden = language.decoder, inputs.tokens
-    axes = (language.axes, 1, -1) if language.axes > 1 else (1, -1)
-    angles = decoder.rotary_emb(hidden, positions.reshape(axes))
+    decoder = language.decoder
+    angles = decoder.rotary_emb(hidden, positions.reshape(AXES, 1, -1))
     cos, sin = (part.view(*hidden.shape[:-1], 1, -1) for part in angles)
     # A rotation takes the other half of a head with the sign of its first half turned: so it is in the sine, once.
     rotary = cos, torch.cat([-sin[..., : sin.shape[-1] // 2], sin[..., sin.shape[-1] // 2 :]], dim=-1)
@@ -144,7 +119,6 @@ def run_layers(
     for index, layer in enumerate(before):
         normed = _store(layer, index, hidden, rotary, attention)
         hidden = _finish(layer, hidden, attention.attend(index, _queries(layer, normed, rotary), wanted=False))
-        hidden = inputs.added(hidden, index)
     normed = _store(last, len(before), hidden, rotary, attention)
     if wanted is None:
         return None
@@ -155,20 +129,14 @@ def run_layers(
 
 def _store(layer: Any, index: int, hidden: Tensor, rotary: tuple[Tensor, ...], attention: PassAttention) -> Tensor:
     normed, own = torch.as_tensor(layer.input_layernorm(hidden)), layer.self_attn
-    keys = _normed(own, "k_norm", _heads(own, own.k_proj(normed)))
+    keys = _heads(own, own.k_proj(normed))
     attention.store(index, _rotate(keys, rotary), _heads(own, own.v_proj(normed)))
     return normed
 
 
 def _queries(layer: Any, normed: Tensor, rotary: tuple[Tensor, ...]) -> Tensor:
     own = layer.self_attn
-    return _rotate(_normed(own, "q_norm", _heads(own, own.q_proj(normed))), rotary)
-
-
-def _normed(attention: Any, name: str, heads: Tensor) -> Tensor:
-    """Return heads through the norm that some families have before the rotation."""
-    norm = getattr(attention, name, None)
-    return heads if norm is None else torch.as_tensor(norm(heads))
+    return _rotate(_heads(own, own.q_proj(normed)), rotary)
 
 
 def _finish(layer: Any, hidden: Tensor, read: Tensor) -> Tensor:

@@ -76,17 +76,14 @@ def faults_of_heads(text: Any) -> Iterator[str]:
         yield f"rope_type {kind}, by which a prompt's answer depends on the length of others"
 
 
-def read_tokenizer(
-    folder: Path, wanted: Mapping[str, int | None], *, end: str, vocabulary: int, ends_all: bool = False
-) -> Any:
+def read_tokenizer(folder: Path, wanted: Mapping[str, int | None], *, end: str, vocabulary: int) -> Any:
     """Return the tokenizer of a folder.
 
     Args:
         folder: a whole one.
         wanted: texts that are one token each, with its id or None for any.
-        end: the text among them that ends a turn.
+        end: the text among them that ends a turn, the `eos_token`.
         vocabulary: tokens that the model embeds.
-        ends_all: whether `end` is the family's `eos_token` too.
 
     Raises:
         CheckpointError: an unreadable tokenizer, or another model's, whose ids would be read as other words.
@@ -99,7 +96,7 @@ def read_tokenizer(
             for text, number in wanted.items()
             if len(found[text]) != 1 or number not in (None, found[text][0])
         ]
-        if ends_all and tokenizer.eos_token != end:
+        if tokenizer.eos_token != end:
             faults.append(f"eos_token {tokenizer.eos_token!r}")
         if tokenizer.pad_token_id is None:
             faults.append("no pad_token")

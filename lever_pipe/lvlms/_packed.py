@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 from lever_pipe.lvlms import _executor, _positions
 from lever_pipe.lvlms._decoding import Decoded, DecodeOptions, decode
 from lever_pipe.lvlms._flop import TextFlop
-from lever_pipe.lvlms._layers import Embedded, LanguageModel, PassAttention, run_layers
+from lever_pipe.lvlms._layers import LanguageModel, PassAttention, run_layers
 from lever_pipe.lvlms._planner import TrieNode
 from lever_pipe.lvlms._requests import Result, TokenRequest
 from lever_pipe.lvlms._vision import VisionStore
@@ -94,7 +94,7 @@ class PackedExecutor:
         self._options = options
         self._counters = counters
         self._flop = TextFlop(language)
-        self._branches = lru_cache(maxsize=4096)(partial(_branch_positions, axes=language.axes))
+        self._branches = lru_cache(maxsize=4096)(_branch_positions)
 
     @torch.inference_mode()
     def run(self, wave: Sequence[TrieNode]) -> list[tuple[TokenRequest, Result]]:
@@ -141,14 +141,14 @@ class PackedExecutor:
         return _executor.join(asked, read.scores, _executor.generated(read, search))
 
     def _rotary_positions(self, wave: Sequence[TrieNode]) -> _positions.Array:
-        """Return the rotary positions of a packed row [axes, tokens]."""
+        """Return the rotary positions of a packed row [AXES, tokens]."""
         relative = [part for node in wave for part in (node.layout.positions, self._branches(node.branches))]
         starts = [start for node in wave for start in (node.start, node.end)]
         moved: _positions.Array = np.concatenate(relative, axis=1)
         moved += np.repeat(starts, [part.shape[1] for part in relative])
         return moved
 
-    def _embed(self, wave: Sequence[TrieNode]) -> Embedded:
+    def _embed(self, wave: Sequence[TrieNode]) -> Tensor:
         ids = self._tensor(np.concatenate([part for node in wave for part in _node_ids(node)]))
         digests = [digest for node in wave for digest in node.images]
         return self._language.embed(ids, self._vision.features(digests) if digests else ())
@@ -161,7 +161,7 @@ class PackedExecutor:
         hidden = run_layers(
             self._language,
             self._language.embed(flat),
-            positions[None, :, None].expand(self._language.axes, rows, width).flatten(1),
+            positions[None, :, None].expand(_positions.AXES, rows, width).flatten(1),
             attention,
             (torch.arange(flat.numel(), device=flat.device),),
         )
@@ -219,10 +219,10 @@ def _node_ids(node: TrieNode) -> list[_positions.Array]:
     return [node.layout.ids, np.asarray(branches, dtype=np.int64)] if branches else [node.layout.ids]
 
 
-def _branch_positions(branches: tuple[int, ...], *, axes: int) -> _positions.Array:
-    """Return the positions of answer tokens behind a prompt, relative to its end [axes, answer tokens]."""
+def _branch_positions(branches: tuple[int, ...]) -> _positions.Array:
+    """Return the positions of answer tokens behind a prompt, relative to its end [AXES, answer tokens]."""
     counted = [_positions.answer_positions(0, count) for count in (0, *branches)]
-    return np.broadcast_to(np.concatenate(counted), (axes, sum(branches)))
+    return np.broadcast_to(np.concatenate(counted), (_positions.AXES, sum(branches)))
 
 
 def _wanted(wave: Sequence[TrieNode]) -> _positions.Array:

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from lever_pipe.lvlms import _executor, _positions
 from lever_pipe.lvlms._decoding import Decoded, DecodeOptions, decode
 from lever_pipe.lvlms._flop import TextFlop
-from lever_pipe.lvlms._layers import Embedded, LanguageModel, run_layers
+from lever_pipe.lvlms._layers import LanguageModel, run_layers
 from lever_pipe.lvlms._planner import TrieNode
 from lever_pipe.lvlms._requests import Result, TokenRequest
 from lever_pipe.lvlms._vision import VisionStore
@@ -49,7 +49,7 @@ class PaddedExecutor:
     @torch.inference_mode()
     def run(self, wave: Sequence[TrieNode]) -> list[tuple[TokenRequest, Result]]:
         """Return the results of the requests that end in the wave's nodes."""
-        batch = _Batch(wave, self._language.device, self._language.axes)
+        batch = _Batch(wave, self._language.device, _positions.AXES)
         buffer = self._buffer(wave, batch)
         hidden = run_layers(self._language, self._embed(wave, batch), batch.positions, buffer, batch.tail)
         assert hidden is not None
@@ -83,7 +83,7 @@ class PaddedExecutor:
     def feed(self, ids: Tensor, starts: Tensor, step: int, buffer: _Buffer) -> Tensor:
         """Return the logits [B, n, V] behind one token `ids` [B, n] more, n alternatives a row."""
         rows, width = ids.shape
-        positions = _positions.decode_positions(starts, step)[None, :, None].expand(self._language.axes, rows, width)
+        positions = _positions.decode_positions(starts, step)[None, :, None].expand(_positions.AXES, rows, width)
         everything = torch.arange(rows, device=ids.device)[:, None], torch.arange(width, device=ids.device)[None]
         hidden = run_layers(self._language, self._language.embed(ids), positions, buffer, everything)
         assert hidden is not None
@@ -118,7 +118,7 @@ class PaddedExecutor:
                 own = slice(end - node.size, end)
                 self._stored[node] = buffer.keys[:, row, :, own].clone(), buffer.values[:, row, :, own].clone()
 
-    def _embed(self, wave: Sequence[TrieNode], batch: _Batch) -> Embedded:
+    def _embed(self, wave: Sequence[TrieNode], batch: _Batch) -> Tensor:
         digests = [digest for node in wave for digest in node.images]
         features = self._vision.features(digests) if digests else ()
         return self._language.embed(batch.ids, features, batch.prompt[:, batch.past :])

@@ -1,4 +1,4 @@
-"""Images as grids of patches, of which a square is merged into a token, as Qwen's models see them."""
+"""Images as grids of patches, of which a square is merged into a token, as Qwen2.5-VL sees them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Patches:
         return list(zip(grids, batch["pixel_values"].split([math.prod(grid) for grid in grids]), strict=True))
 
     def encode(self, pixels: torch.Tensor, grid: Grid) -> torch.Tensor:
-        """Return the features [B, tokens, H], or [B, tokens, (1 + layers) H]."""
+        """Return the features [B, tokens, H]."""
         return self.tower(pixels, grid)
 
     def flop(self, grid: Grid) -> int:
@@ -93,7 +93,7 @@ def read_patch_tokenizer(folder: Path, config: Any) -> Any:
         "<|im_start|>": None,
         END: None,
     }
-    return read_tokenizer(folder, wanted, end=END, vocabulary=config.text_config.vocab_size, ends_all=True)
+    return read_tokenizer(folder, wanted, end=END, vocabulary=config.text_config.vocab_size)
 
 
 def read_patch_processor(folder: Path, vision: Any) -> Any:

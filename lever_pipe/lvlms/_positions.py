@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
+AXES = 3
+"""Rotary positions of a token: temporal, row, column."""
 Grid = tuple[int, ...]
-"""What of an image's size its tokens depend on, as its family counts: frames, rows and columns of patches, or tiles."""
+"""What of an image's size its tokens depend on: frames, rows and columns of patches."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class SegmentLayout:
 
     Attributes:
         ids: token ids, an image's placeholder repeated for each of its tokens [n].
-        positions: relative to the start, on each axis [axes, n].
+        positions: relative to the start, on each axis [AXES, n].
         advance: how far the next segment's start lies behind this one's.
     """
 
@@ -36,23 +38,20 @@ class SegmentLayout:
     advance: int
 
 
-def segment_layout(
-    ids: Sequence[int], images: Sequence[SegmentLayout], *, image_token: int, axes: int
-) -> SegmentLayout:
+def segment_layout(ids: Sequence[int], images: Sequence[SegmentLayout], *, image_token: int) -> SegmentLayout:
     """Return the expanded layout of one segment.
 
     Args:
         ids: token ids with one `image_token` an image.
         images: layout of each image in order.
         image_token: the placeholder's id.
-        axes: rotary positions of a token.
     """
     tokens: list[Array] = []
     positions: list[Array] = []
     start, at, remaining = 0, 0, iter(images)
     for end in [i for i, token in enumerate(ids) if token == image_token] + [len(ids)]:
         tokens.append(np.asarray(ids[at:end], dtype=np.int64))
-        positions.append(np.broadcast_to(start + np.arange(end - at), (axes, end - at)))
+        positions.append(np.broadcast_to(start + np.arange(end - at), (AXES, end - at)))
         start, at = start + end - at, end + 1
         if end < len(ids):
             image = next(remaining)
@@ -71,11 +70,6 @@ def grid_layout(grid: Grid, merge: int, image_token: int) -> SegmentLayout:
     positions = np.indices((frames, rows, columns)).reshape(3, -1)
     ids = np.full(positions.shape[1], image_token, dtype=np.int64)
     return SegmentLayout(ids, positions, max(rows, columns))
-
-
-def line_layout(ids: Sequence[int]) -> SegmentLayout:
-    """Return an image whose tokens, with those around them, stand one behind another as text does."""
-    return SegmentLayout(np.asarray(ids, dtype=np.int64), np.arange(len(ids))[None], len(ids))
 
 
 def answer_positions(start: int, count: int) -> Array:

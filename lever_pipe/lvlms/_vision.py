@@ -27,7 +27,7 @@ class ImageEncoder(Protocol):
 
     @property
     def rows_per_batch(self) -> int:
-        """Rows of pixels (patches or tiles) of one pass of the tower."""
+        """Rows of pixels (patches) of one pass of the tower."""
         ...
 
     def grid(self, width: int, height: int) -> Grid:
@@ -43,10 +43,7 @@ class ImageEncoder(Protocol):
         ...
 
     def encode(self, pixels: Tensor, grid: Grid) -> Tensor:
-        """Return the features [B, image tokens, H] of images of one grid, pixels [B rows, ...] one behind the other.
-
-        Of a family that adds features behind its first layers too they are [B, image tokens, (1 + layers) H].
-        """
+        """Return the features [B, image tokens, H] of images of one grid, pixels [B rows, ...] one behind the other."""
         ...
 
     def flop(self, grid: Grid) -> int:

@@ -1,7 +1,7 @@
 """Any vision-language model of the model library, through its own processor, chat template and `generate`.
 
 Slow and general: every prompt carries its pixels, no beginning is shared, a given answer is a forward of its own rows.
-It is the way in for a family without a member of its own, and what the fast members are held against.
+It is the way in for a family without a member of its own, and what the fast one is held against.
 """
 
 from __future__ import annotations

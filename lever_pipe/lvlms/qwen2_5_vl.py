@@ -42,7 +42,7 @@ def load(folder: Path, *, dtype: str, device: str) -> Family:
 def family_of(folder: Path, model: Any, tokenizer: Any, processor: Any) -> Family:
     """Return what is loaded, or made in memory, as the engine runs it."""
     visual, image_token = model.model.visual, model.config.image_token_id
-    language = LanguageModel(model.model.language_model, model.lm_head, axes=3, image_token=image_token)
+    language = LanguageModel(model.model.language_model, model.lm_head, image_token=image_token)
     encoder = Patches(model, processor, VisionTower(visual), VisionFlop(visual))
     return Family(__name__, folder, model, tokenizer, processor, TEMPLATE, language, encoder)
 

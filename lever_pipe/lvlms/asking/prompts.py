@@ -7,8 +7,8 @@ shared between prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Literal
@@ -107,23 +107,15 @@ class ChatTemplate:
         begin: of a turn, with `{role}`.
         end: of a turn; it begins with the special token that ends an answer.
         image: what stands for an image; it begins with a special token.
-        start: what stands before everything.
-        between: what stands between the end of a turn and the next one's beginning.
-        before_text: what stands between the beginning of a turn and a text that it begins with.
-        behind_image: what stands behind an image.
+        before_text: what stands between the beginning of a turn and an answer.
         system: what a prompt without a system turn begins with; empty where the template adds none.
-        roles: what it calls a role, where that is another word.
     """
 
     begin: str
     end: str
     image: str
-    start: str = ""
-    between: str = ""
     before_text: str = ""
-    behind_image: str = ""
     system: str = ""
-    roles: Mapping[Role, str] = field(default_factory=dict, hash=False)
 
     def render(self, prompt: Prompt) -> TextPrompt:
         """Return a prompt as text, a segment a block."""
@@ -154,24 +146,17 @@ def _writer(template: ChatTemplate) -> Any:
 
 
 def _written(template: ChatTemplate, before: Role | None, block: Block, after: Role | None) -> Iterator[str]:
-    if before is None:
-        yield template.start
     following = [*(turn.role for turn in block[1:]), after]
     for turn, next_role in zip(block, following, strict=True):
-        goes_on = turn.role == before
-        if not goes_on:
-            yield template.between if before is not None else ""
-            yield template.begin.format(role=template.roles.get(turn.role, turn.role))
-        for place, part in enumerate(turn.parts):
-            if isinstance(part, ImagePart):
-                yield template.image + template.behind_image
-            else:
-                yield part if place or goes_on else template.before_text + part
+        if turn.role != before:
+            yield template.begin.format(role=turn.role)
+        for part in turn.parts:
+            yield template.image if isinstance(part, ImagePart) else part
         if turn.role != next_role:
             yield template.end
         before = turn.role
     if after is None:
-        yield template.between + template.begin.format(role=template.roles.get("assistant", "assistant"))
+        yield template.begin.format(role="assistant")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tiny random folders of every fast family."""
+"""Tiny random folders of families: of the fast one, and of others that `hf` answers with."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ import tiny_qwen2_5_vl
 import tiny_qwen3_vl
 import tiny_smolvlm
 
+FAST: dict[str, Callable[[Path], None]] = {"qwen2_5_vl": tiny_qwen2_5_vl.save}
+"""Fast member -> what writes its folder."""
 FOLDERS: dict[str, Callable[[Path], None]] = {
+    **FAST,
     "idefics3": tiny_idefics3.save,
     "internvl": tiny_internvl.save,
-    "qwen2_5_vl": tiny_qwen2_5_vl.save,
+    "internvl with qwen3": partial(tiny_internvl.save, text="qwen3"),
     "qwen3_vl": tiny_qwen3_vl.save,
     "smolvlm": tiny_smolvlm.save,
 }
-"""Fast member -> what writes its folder."""
-VARIANTS: dict[str, tuple[str, Callable[[Path], None]]] = {
-    **{member: (member, save) for member, save in FOLDERS.items()},
-    "internvl with qwen3": ("internvl", partial(tiny_internvl.save, text="qwen3")),
-}
-"""What tells folders of one member apart -> the member and what writes the folder."""
+"""Family -> what writes its folder."""

@@ -1,4 +1,4 @@
-"""Every member of `lever_pipe.lvlms`, found by its file, keeps the protocol."""
+"""Every member of `lever_pipe.lvlms`, found by its file, keeps the protocol; `hf` with a folder of every family."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from families import FOLDERS as FAST
+from families import FAST, FOLDERS
 
 from lever_pipe.base.members import available
 from lever_pipe.base.records import Example, ExampleId
@@ -18,7 +18,7 @@ from lever_pipe.lvlms.asking.prompts import Prompt, Wording
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, Lvlm, LvlmFamily, LvlmOptions, LvlmReply, LvlmRequest
 
 MEMBERS = available("lvlms")
-FOLDERS = {**FAST, "hf": FAST["qwen2_5_vl"]}
+CASES = [*((member, member) for member in FAST), *(("hf", family) for family in FOLDERS)]
 QUERY = Example(
     example_id=ExampleId(0),
     question_id=0,
@@ -33,14 +33,15 @@ QUERY = Example(
 
 
 def test_every_member_has_a_folder_and_the_published_model_is_one() -> None:
-    assert sorted(FOLDERS) == MEMBERS
+    assert sorted({member for member, _ in CASES}) == MEMBERS
 
 
-@pytest.fixture(params=MEMBERS)
+@pytest.fixture(params=CASES, ids=" of ".join)
 def member(request: pytest.FixtureRequest, paths: dict[str, Path], tmp_path: Path) -> LedgerLvlm:
     folder = tmp_path / "model"
-    FOLDERS[request.param](folder)
-    return open_lvlm(request.param, folder, options=LvlmOptions(), images=ImageSource(paths))
+    name, family = request.param
+    FOLDERS[family](folder)
+    return open_lvlm(name, folder, options=LvlmOptions(), images=ImageSource(paths))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from stock_path import StockPath
@@ -138,8 +139,9 @@ def test_generated_log_probs_are_those_of_scoring_the_same_tokens(bench) -> None
         assert result.token_log_probs == pytest.approx(naive_scores(bench, prompt, result.tokens), abs=ATOL)
 
 
-def on_three_axes(line: _positions.SegmentLayout) -> _positions.SegmentLayout:
-    return replace(line, positions=line.positions.repeat(3, axis=0))
+def line_layout(ids: list[int]) -> _positions.SegmentLayout:
+    """Return an image whose tokens stand one behind another as text does."""
+    return _positions.SegmentLayout(np.array(ids), np.arange(len(ids))[None].repeat(3, axis=0), len(ids))
 
 
 FAULTS = {
@@ -147,7 +149,7 @@ FAULTS = {
     "images at text positions": (
         _patches,
         "grid_layout",
-        lambda grid, merge, token: on_three_axes(_positions.line_layout([token] * (grid[1] * grid[2] // merge**2))),
+        lambda grid, merge, token: line_layout([token] * (grid[1] * grid[2] // merge**2)),
     ),
     "answers one too far": (
         _positions,

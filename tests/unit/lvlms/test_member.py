@@ -233,7 +233,7 @@ def test_a_missing_image_file_is_named(load, requests, paths, tmp_path: Path) ->
 
 def test_a_placeholder_without_an_image_is_refused(load) -> None:
     member = load()
-    member.family = replace(member.family, template=replace(member.family.template, behind_image="<|image_pad|>"))
+    member.family = replace(member.family, template=replace(member.family.template, image="<|image_pad|>" * 2))
     prompt = Prompt(((Turn("user", (ImagePart(next(iter(member._images._paths))),)),),))
     with pytest.raises(DataError, match="expected 1 image placeholders; found 2"):
         member.run([LvlmRequest(prompt)])

@@ -17,7 +17,7 @@ def image(rows: int, columns: int) -> _positions.SegmentLayout:
 
 def test_text_advances_by_one_and_an_image_by_its_longer_side() -> None:
     # Two text tokens at 0 and 1; a 2 x 3 image at 2: rows 2..3, columns 2..4; the next token at 2 + max(2, 3) = 5.
-    layout = _positions.segment_layout((1, 2, IMAGE, 3), [image(4, 6)], image_token=IMAGE, axes=3)
+    layout = _positions.segment_layout((1, 2, IMAGE, 3), [image(4, 6)], image_token=IMAGE)
     assert layout.ids.tolist() == [1, 2, 7, 7, 7, 7, 7, 7, 3]
     assert layout.positions.tolist() == [
         [0, 1, 2, 2, 2, 2, 2, 2, 5],
@@ -37,7 +37,7 @@ def test_a_segment_may_be_cut_anywhere(items: list[int | tuple[int, int]]) -> No
     def lay(part: list[int | tuple[int, int]]) -> _positions.SegmentLayout:
         ids = [item if isinstance(item, int) else IMAGE for item in part]
         images = [image(2 * item[0], 2 * item[1]) for item in part if isinstance(item, tuple)]
-        return _positions.segment_layout(ids, images, image_token=IMAGE, axes=3)
+        return _positions.segment_layout(ids, images, image_token=IMAGE)
 
     whole = lay(items)
     for cut in range(len(items) + 1):
@@ -61,7 +61,7 @@ def test_ids_and_positions_equal_the_stock_ones_bit_for_bit(bench, index: int) -
     for segment in prompt.segments:
         images = [store.block(digest) for digest in segment.images]
         token = bench.parts.model.config.image_token_id
-        layout = _positions.segment_layout(segment.ids, images, image_token=token, axes=3)
+        layout = _positions.segment_layout(segment.ids, images, image_token=token)
         ids += layout.ids.tolist()
         positions.append(start + layout.positions)
         start += layout.advance

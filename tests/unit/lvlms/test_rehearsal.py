@@ -15,7 +15,7 @@ from lever_pipe.base.model_folders import model_type
 from lever_pipe.lvlms.asking.answering import open_lvlm
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
 
-PARTS = ("tokenizer-qwen2_5", "tokenizer-qwen3", "chat-templates")
+PARTS = ("tokenizer-qwen2_5", "chat-templates")
 RealParts = Callable[[str], Path]
 
 
@@ -44,7 +44,7 @@ def test_a_family_with_its_real_tokenizer_and_template_answers_as_the_library_do
 def test_data_are_questions_with_photographs_of_the_sizes_of_coco(real_parts: RealParts, tmp_path: Path) -> None:
     for part in ("easy-vqa", "photographs-skimage", "photographs-matplotlib"):
         real_parts(part)
-    run = rehearsal.Rehearsal("internvl", "float32", 6, 3)
+    run = rehearsal.Rehearsal("qwen2_5_vl", "float32", 6, 3)
     files = rehearsal.write_data(tmp_path, run, None)
     for split, count in (("train", 6), ("eval", 3)):
         questions = json.loads(Path(files[f"{split}_questions"]).read_text())["questions"]

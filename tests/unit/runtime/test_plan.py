@@ -632,10 +632,9 @@ def test_the_rewards_that_are_measured_are_those_in_use_and_the_dense_ones() -> 
     ("kind", "named", "expected"),
     [
         ("qwen2_5_vl", "auto", "qwen2_5_vl"),
-        ("internvl", "auto", "internvl"),
-        ("gemma3", "auto", "hf"),
+        ("internvl", "auto", "hf"),
         (None, "auto", "hf"),
-        ("internvl", "hf", "hf"),
+        ("qwen2_5_vl", "hf", "hf"),
     ],
 )
 def test_a_folders_family_answers_unless_another_is_named(
