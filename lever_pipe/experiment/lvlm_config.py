@@ -69,8 +69,7 @@ class AnswerSettings(Section):
     wave_tokens: int = Field(32_768, ge=64)
     """Tokens of one forward; identity, because batch composition moves the last bits."""
     kv_tokens: int = Field(400_000, ge=256)
-    """Tokens whose keys and values are stored at one time (36 kB each for Qwen2.5-VL-3B in bfloat16); where a GPU keeps
-    them in pages, the partly filled ones come on top."""
+    """Tokens whose keys and values are stored at one time (36 kB each for Qwen2.5-VL-3B in bfloat16)."""
     prompt: PromptSettings = PromptSettings()
     decode: Decode = Decode()
 

@@ -11,7 +11,7 @@ from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._executor import Executor
 from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._memory import SlotMemory
-from lever_pipe.lvlms._packed import Memory, PackedExecutor
+from lever_pipe.lvlms._packed import PackedExecutor
 from lever_pipe.lvlms._padded import PaddedExecutor
 from lever_pipe.lvlms._planner import Beginning, Budget, TrieNode
 from lever_pipe.lvlms._positions import SegmentLayout
@@ -176,15 +176,6 @@ def build_engine(
     if executor == "padded":
         run = PaddedExecutor(language, vision, options=options, counters=counters)
         return Engine(language, vision, executor=run, budget=budget, counters=counters, backend="padded")
-    memory = _memory(language, budget)
+    memory = SlotMemory(language, stored=budget.stored, spare=budget.spare)
     packed = PackedExecutor(language, vision, memory=memory, options=options, counters=counters)
-    return Engine(language, vision, executor=packed, budget=budget, counters=counters, backend=f"packed, {memory.kind}")
-
-
-def _memory(language: LanguageModel, budget: Budget) -> Memory:
-    """Return pages where a kernel of the model's device reads them rightly, else slots."""
-    if language.device.type == "cpu":
-        return SlotMemory(language, stored=budget.stored, spare=budget.spare)
-    from lever_pipe.lvlms._paged_choice import choose_memory
-
-    return choose_memory(language, stored=budget.stored, spare=budget.spare)
+    return Engine(language, vision, executor=packed, budget=budget, counters=counters, backend="packed, slots")

@@ -1,4 +1,4 @@
-"""The reference memory: one slot a token, and plain attention over nodes of one shape at a time."""
+"""Where keys and values lie: one slot a token, and plain attention over nodes of one shape at a time."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from lever_pipe.lvlms._planner import TrieNode
 
 
 class SlotMemory:
-    """Keys and values by slot; works on every device (`_packed.Memory`).
+    """Keys and values by slot, on any device.
 
     Args:
         language: whose keys and values.
         stored: tokens to have room for.
         spare: generated tokens a prompt that are stored.
     """
-
-    kind = "slots"
 
     def __init__(self, language: LanguageModel, *, stored: int, spare: int) -> None:
         config = language.config
@@ -35,9 +33,9 @@ class SlotMemory:
         self.shared = config.num_attention_heads // config.num_key_value_heads
         self.paths: dict[TrieNode, Slots] = {}  # of kept nodes: the slots of all tokens up to their end
 
-    def place(self, wave: Sequence[TrieNode]) -> _SlotWave:
+    def place(self, wave: Sequence[TrieNode]) -> SlotWave:
         """Return places for a wave whose parents are there."""
-        return _SlotWave(self, wave)
+        return SlotWave(self, wave)
 
     def release(self, nodes: Iterable[TrieNode]) -> None:
         """Forget kept nodes."""
@@ -122,8 +120,11 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) 
     return read.view(rows, -1, shared, width, size).permute(0, 3, 1, 2, 4).flatten(2, 3)
 
 
-class _SlotWave:
-    """A wave with its slots (`_packed.Placed`)."""
+class SlotWave:
+    """A wave with its slots; its packed row holds, node by node, prompt tokens, then answer tokens.
+
+    `attention` is that of the wave's own pass; wanted are the last prompt token and all answer tokens of requests.
+    """
 
     def __init__(self, memory: SlotMemory, wave: Sequence[TrieNode]) -> None:
         self._memory = memory
@@ -137,12 +138,20 @@ class _SlotWave:
         self.attention = _SlotAttention(memory.pool, self._tensor(self._new), groups, wanted)
 
     def step(self, alive: Sequence[int], step: int, visible: Tensor) -> _SlotAttention:
+        """Return the attention of a decoding pass.
+
+        Args:
+            alive: indices among the wave's generating nodes, rising.
+            step: counted from 0.
+            visible: which generated columns each of a row's new tokens sees, bool [alive, n, columns + n].
+        """
         width, columns = visible.shape[1:]
         spare = self._spare[list(alive)]
         groups = _Reading(self._step_groups(alive, spare[:, :columns], visible), self._device)
         return _SlotAttention(self._memory.pool, self._tensor(spare[:, step * width : columns].ravel()), groups, groups)
 
     def leave(self) -> None:
+        """Give back all but the slots of kept nodes' prompt tokens."""
         for slots in self._temporary:
             self._memory.pool.give(slots)
 

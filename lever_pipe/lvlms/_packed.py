@@ -1,7 +1,7 @@
 """The packed executor: a wave is one row of all its new tokens, without any padding.
 
-Only the memory behind the attention knows which tokens belong to which prompt and which stored keys and values they
-continue; it may be the reference (`_memory`) or the paged one of a GPU (`_paged`).
+Only the memory behind the attention (`_memory`) knows which tokens belong to which prompt and which stored keys and
+values they continue.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,53 +19,10 @@ from lever_pipe.lvlms import _executor, _positions
 from lever_pipe.lvlms._decoding import Decoded, DecodeOptions, decode
 from lever_pipe.lvlms._flop import TextFlop
 from lever_pipe.lvlms._layers import LanguageModel, PassAttention, run_layers
+from lever_pipe.lvlms._memory import SlotMemory, SlotWave
 from lever_pipe.lvlms._planner import TrieNode
 from lever_pipe.lvlms._requests import Result, TokenRequest
 from lever_pipe.lvlms._vision import VisionStore
-
-
-class Placed(Protocol):
-    """A wave whose tokens have their places; its packed row holds, node by node, prompt tokens, then answer tokens."""
-
-    @property
-    def attention(self) -> PassAttention:
-        """The attention of the wave's own pass; wanted are the last prompt token and all answer tokens of requests."""
-        ...
-
-    def step(self, alive: Sequence[int], step: int, visible: Tensor) -> PassAttention:
-        """Return the attention of a decoding pass.
-
-        Args:
-            alive: indices among the wave's generating nodes, rising.
-            step: counted from 0.
-            visible: which generated columns each of a row's new tokens sees, bool [alive, n, columns + n].
-        """
-        ...
-
-    def leave(self) -> None:
-        """Give back all but the places of kept nodes' prompt tokens."""
-        ...
-
-
-class Memory(Protocol):
-    """Where keys and values lie."""
-
-    @property
-    def kind(self) -> str:
-        """What reads them, as far as it moves last bits."""
-        ...
-
-    def place(self, wave: Sequence[TrieNode]) -> Placed:
-        """Return places for a wave whose parents are there."""
-        ...
-
-    def release(self, nodes: Iterable[TrieNode]) -> None:
-        """Forget kept nodes."""
-        ...
-
-    def kept(self) -> list[TrieNode]:
-        """Return the kept nodes."""
-        ...
 
 
 class PackedExecutor:
@@ -84,7 +41,7 @@ class PackedExecutor:
         language: LanguageModel,
         vision: VisionStore,
         *,
-        memory: Memory,
+        memory: SlotMemory,
         options: DecodeOptions,
         counters: Counter[str],
     ) -> None:
@@ -118,7 +75,7 @@ class PackedExecutor:
         """Forget all nodes."""
         self._memory.release(self._memory.kept())
 
-    def _run(self, wave: Sequence[TrieNode], placed: Placed) -> list[tuple[TokenRequest, Result]]:
+    def _run(self, wave: Sequence[TrieNode], placed: SlotWave) -> list[tuple[TokenRequest, Result]]:
         ended = _executor.with_requests(wave)
         asked = [request for _, request in ended]
         wanted = _wanted(wave)
@@ -186,7 +143,7 @@ class _PackedRows:
     """Those of a wave's generating nodes that are decoded (`_decoding.Continuation`)."""
 
     def __init__(
-        self, executor: PackedExecutor, placed: Placed, nodes: Sequence[TrieNode], alive: Sequence[int]
+        self, executor: PackedExecutor, placed: SlotWave, nodes: Sequence[TrieNode], alive: Sequence[int]
     ) -> None:
         self._executor = executor
         self._placed = placed
