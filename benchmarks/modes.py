@@ -43,14 +43,12 @@ class Work:
         images: passes of one image through the vision tower.
         prompts: prompts computed.
         tokens: prompt tokens that went through the language model.
-        padding: tokens beside them that mean nothing.
         forwards: passes of the language model.
     """
 
     images: int = 0
     prompts: int = 0
     tokens: int = 0
-    padding: int = 0
     forwards: int = 0
 
 
@@ -190,7 +188,7 @@ class ByEngine:
     def work(self) -> Work:
         """What `run` computed."""
         counters = self._member.counters
-        names = ("images_encoded", "prompts_distinct", "tokens_prefilled", "tokens_padded", "forwards")
+        names = ("images_encoded", "prompts_distinct", "tokens_prefilled", "forwards")
         return Work(*(int(counters[name]) for name in names))
 
     def run(self, requests: Sequence[LvlmRequest]) -> None:
@@ -239,10 +237,5 @@ MODES = (
         "the same, but each prompt is computed alone; equal ones are still answered once, images encoded once, and "
         "given answers scored in the prompt's own forward",
         lambda subject: ByEngine(subject, subject.options, shares=False),
-    ),
-    Mode(
-        "engine, padded",
-        "rows padded to one length instead of packed; kept as a cross-check",
-        lambda subject: ByEngine(subject, replace(subject.options, executor="padded"), shares=True),
     ),
 )

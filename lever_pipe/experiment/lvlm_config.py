@@ -64,8 +64,6 @@ class AnswerSettings(Section):
     member: str = AUTO
     """A member of `lever_pipe/lvlms`; `auto` for that of the folder's `model_type`, or `hf` where none is."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    executor: Literal["packed", "padded"] = "packed"
-    """How prompts share a forward: side by side without padding, or as the rows of a padded batch."""
     wave_tokens: int = Field(32_768, ge=64)
     """Tokens of one forward; identity, because batch composition moves the last bits."""
     kv_tokens: int = Field(400_000, ge=256)

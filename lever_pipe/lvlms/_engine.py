@@ -8,11 +8,9 @@ from dataclasses import replace
 
 from lever_pipe.lvlms import _planner, _positions
 from lever_pipe.lvlms._decoding import DecodeOptions
-from lever_pipe.lvlms._executor import Executor
 from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._memory import SlotMemory
 from lever_pipe.lvlms._packed import PackedExecutor
-from lever_pipe.lvlms._padded import PaddedExecutor
 from lever_pipe.lvlms._planner import Beginning, Budget, TrieNode
 from lever_pipe.lvlms._positions import SegmentLayout
 from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests, share_of
@@ -39,7 +37,7 @@ class Engine:
         language: LanguageModel,
         vision: VisionStore,
         *,
-        executor: Executor,
+        executor: PackedExecutor,
         budget: Budget,
         counters: Counter[str],
         backend: str = "",
@@ -149,7 +147,6 @@ def build_engine(
     language: LanguageModel,
     vision: VisionStore,
     *,
-    executor: str,
     options: DecodeOptions,
     wave_tokens: int,
     kv_tokens: int,
@@ -160,7 +157,6 @@ def build_engine(
     Args:
         language: in evaluation mode.
         vision: its image features.
-        executor: `packed` or `padded`.
         options: how answers are searched.
         wave_tokens: tokens of one forward.
         kv_tokens: tokens whose keys and values are kept at one time.
@@ -173,9 +169,6 @@ def build_engine(
         new_tokens=options.max_new_tokens,
         beams=options.num_beams,
     )
-    if executor == "padded":
-        run = PaddedExecutor(language, vision, options=options, counters=counters)
-        return Engine(language, vision, executor=run, budget=budget, counters=counters, backend="padded")
     memory = SlotMemory(language, stored=budget.stored, spare=budget.spare)
     packed = PackedExecutor(language, vision, memory=memory, options=options, counters=counters)
     return Engine(language, vision, executor=packed, budget=budget, counters=counters, backend="packed, slots")

@@ -1,10 +1,10 @@
-"""What runs a wave of the plan, and what every way of running it shares."""
+"""What is read out of a wave of the plan, once its layers have run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,22 +15,6 @@ from lever_pipe.lvlms._planner import TrieNode
 from lever_pipe.lvlms._requests import Answer, Result, Scores, TokenRequest
 
 VALUES_PER_BLOCK = 2**27  # log-probabilities at one time: half a gigabyte
-
-
-class Executor(Protocol):
-    """Computes nodes whose parents it has computed before, and keeps what later ones need."""
-
-    def run(self, wave: Sequence[TrieNode]) -> list[tuple[TokenRequest, Result]]:
-        """Return the results of the requests that end in the wave's nodes."""
-        ...
-
-    def release(self, nodes: Iterable[TrieNode]) -> None:
-        """Forget kept nodes."""
-        ...
-
-    def clear(self) -> None:
-        """Forget all nodes."""
-        ...
 
 
 def with_requests(wave: Sequence[TrieNode]) -> list[tuple[TrieNode, TokenRequest]]:

@@ -90,7 +90,6 @@ class Family:
         return build_engine(
             self.language,
             self.vision(images, capacity=options.vision_bytes, counters=counters, threads=options.threads),
-            executor=options.executor,
             options=decode,
             wave_tokens=options.wave_tokens,
             kv_tokens=options.kv_tokens,

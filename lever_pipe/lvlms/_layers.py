@@ -1,7 +1,7 @@
-"""The language model of an LVLM as the executors run it, and one pass through its layers, attention left to the caller.
+"""The language model of an LVLM as the executor runs it, and one pass through its layers, attention left to the caller.
 
-The linear layers see every token alike; which tokens see each other is known to the attention only. So one pass serves
-a padded batch [B, n, ...] and a packed row [n, ...] of the tokens of many prompts.
+The linear layers see every token alike; which tokens see each other is known to the attention only. So one pass takes
+the tokens of many prompts as one packed row [n, ...].
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 
 from lever_pipe.lvlms._positions import AXES
-
-Index = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -57,29 +55,21 @@ class LanguageModel:
         """Return how many tokens it knows."""
         return int(self.head.weight.shape[0])
 
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        """Return natural log-probabilities [..., V] in single precision."""
-        return torch.log_softmax(self.logits(hidden), dim=-1)
-
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits [..., V] in single precision."""
         return torch.as_tensor(self.head(hidden)).float()
 
-    def embed(self, ids: Tensor, features: Sequence[Tensor] = (), shown: Tensor | None = None) -> Tensor:
+    def embed(self, ids: Tensor, features: Sequence[Tensor] = ()) -> Tensor:
         """Return the inputs [..., H] of a pass.
 
         Args:
             ids: [...].
             features: of the images in their order, [tokens, H] each.
-            shown: where image tokens may stand, bool [...]; everywhere if None.
         """
         embeddings: Tensor = self.decoder.embed_tokens(ids)
         if not features:
             return embeddings
-        places = ids == self.image_token
-        if shown is not None:
-            places &= shown
-        embeddings[places] = torch.cat(list(features))
+        embeddings[ids == self.image_token] = torch.cat(list(features))
         return embeddings
 
 
@@ -96,7 +86,7 @@ class PassAttention(Protocol):
 
 
 def run_layers(
-    language: LanguageModel, hidden: Tensor, positions: Tensor, attention: PassAttention, wanted: Index | None
+    language: LanguageModel, hidden: Tensor, positions: Tensor, attention: PassAttention, wanted: Tensor | None
 ) -> Tensor | None:
     """Return the normalised hidden states of the wanted tokens.
 
@@ -108,7 +98,7 @@ def run_layers(
         hidden: inputs of the pass's tokens [..., H].
         positions: rotary positions [AXES, ...].
         attention: stores keys and values, and reads them.
-        wanted: an index into the leading dimensions of the inputs; None if nobody reads an output.
+        wanted: which of the tokens [m]; None if nobody reads an output.
     """
     decoder = language.decoder
     angles = decoder.rotary_emb(hidden, positions.reshape(AXES, 1, -1))

@@ -26,7 +26,7 @@ from lever_pipe.lvlms._vision import VisionStore
 
 
 class PackedExecutor:
-    """Runs waves as packed rows (`_executor.Executor`).
+    """Runs waves as packed rows: computes nodes whose parents it has computed before, and keeps what later ones need.
 
     Args:
         language: in evaluation mode.
@@ -84,7 +84,7 @@ class PackedExecutor:
             self._embed(wave),
             self._tensor(self._rotary_positions(wave)),
             placed.attention,
-            (self._tensor(wanted),) if asked else None,
+            self._tensor(wanted) if asked else None,
         )
         self._count(wave)
         if hidden is None:
@@ -120,7 +120,7 @@ class PackedExecutor:
             self._language.embed(flat),
             positions[None, :, None].expand(_positions.AXES, rows, width).flatten(1),
             attention,
-            (torch.arange(flat.numel(), device=flat.device),),
+            torch.arange(flat.numel(), device=flat.device),
         )
         assert hidden is not None
         return self._language.logits(hidden).view(rows, width, -1)

@@ -59,7 +59,6 @@ class LvlmOptions:
     length_penalty: float = 0.0
     repetition_penalty: float = 1.0
     ends: tuple[str, ...] = ()  # tokens that end an answer beside the end of a turn; those of the folder if empty
-    executor: Literal["packed", "padded"] = "packed"
     wave_tokens: int = 8192  # tokens of one forward
     kv_tokens: int = 65_536  # tokens whose keys and values are kept at one time
     vision_bytes: int = VISION_BYTES  # image features kept; the least recently used ones go first

@@ -230,13 +230,12 @@ def _of_reward(reward: Mapping[str, Any]) -> dict[str, str]:
 
 def _of_lvlm(lvlm: Mapping[str, Any]) -> dict[str, str]:
     templates = hashlib.sha256(json.dumps(lvlm["prompt"], sort_keys=True).encode()).hexdigest()[:8]
-    batching = [f"{lvlm['executor']}", f"{lvlm['wave_tokens']} tokens a forward", f"{lvlm['kv_tokens']} tokens stored"]
     return {
         "lvlm": f"{lvlm['member']} {lvlm['model_identity']}",
         "precision": lvlm["dtype"],
         "decode": _listed(lvlm["decode"]),
         "prompt": f"{lvlm['prompt']['layout']} {templates}",
-        "batching": "; ".join(batching),
+        "batching": f"{lvlm['wave_tokens']} tokens a forward; {lvlm['kv_tokens']} tokens stored",
     }
 
 

@@ -28,7 +28,6 @@ LVLM = LvlmConfig(
     member="qwen2_5_vl",
     model_identity="0123456789abcdef",
     dtype="float32",
-    executor="packed",
     wave_tokens=2048,
     kv_tokens=65536,
     prompt=PromptSettings(),

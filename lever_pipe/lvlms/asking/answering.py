@@ -45,7 +45,7 @@ def load_lvlm(
         CheckpointError: the model folder is missing or incomplete.
     """
     paths = {e.image_digest: root / e.image for examples, root in splits for e in examples}
-    names = ("dtype", "executor", "wave_tokens", "kv_tokens")
+    names = ("dtype", "wave_tokens", "kv_tokens")
     return open_lvlm(
         config.member,
         folder,

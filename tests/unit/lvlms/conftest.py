@@ -106,14 +106,12 @@ class Bench:
         wave_tokens: int = 700,
         kv_tokens: int = 4000,
         tokens: int = 6,
-        executor: str = "packed",
         **kw: Any,
     ) -> tuple[Engine, Counter[str]]:
         store, counters = self.vision()
         engine = build_engine(
             self.parts.language,
             store,
-            executor=executor,
             options=self.options(beams=beams, eos=eos, tokens=tokens, **kw),
             wave_tokens=wave_tokens,
             kv_tokens=kv_tokens,

@@ -17,7 +17,6 @@ from lever_pipe.lvlms.qwen2_5_vl import load
 
 # Sums of fp32 products in another order, through three layers: 1e-5 is seen, a wrong position moves 0.1 or more.
 ATOL = 1e-4
-EXECUTORS = ("packed", "padded")
 
 
 def naive_scores(bench, prompt: TokenPrompt, answer: tuple[int, ...]) -> list[float]:
@@ -78,21 +77,17 @@ def test_the_tiny_model_reacts_to_images_and_prompts(bench, reference) -> None:
     assert sum(len(set(tokens)) > 2 for tokens in reference[0]) >= 8  # not one token over and over
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize(("wave_tokens", "kv_tokens"), [(1, 100_000), (300, 4000), (100_000, 100_000), (300, 250)])
-def test_greedy_tokens_and_scores_equal_the_naive_ones(
-    bench, reference, executor: str, wave_tokens: int, kv_tokens: int
-) -> None:
-    engine, counters = bench.engine(executor=executor, wave_tokens=wave_tokens, kv_tokens=kv_tokens)
+def test_greedy_tokens_and_scores_equal_the_naive_ones(bench, reference, wave_tokens: int, kv_tokens: int) -> None:
+    engine, counters = bench.engine(wave_tokens=wave_tokens, kv_tokens=kv_tokens)
     assert largest_gap(engine.run(bench.requests()), reference) < ATOL
     assert counters["images_encoded"] == len({d for p in bench.prompts() for d in p.images})
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-def test_beam_search_equals_the_stock_one(bench, length_penalty: float, executor: str) -> None:
+def test_beam_search_equals_the_stock_one(bench, length_penalty: float) -> None:
     prompts = bench.prompts()[:8]
-    engine, _ = bench.engine(executor=executor, beams=3, length_penalty=length_penalty)
+    engine, _ = bench.engine(beams=3, length_penalty=length_penalty)
     results = engine.run([TokenRequest(p) for p in prompts])
     assert [r.tokens for r in results] == stock(bench, prompts, beams=3, length_penalty=length_penalty)
     for prompt, result in zip(prompts[:3], results, strict=False):
@@ -102,30 +97,27 @@ def test_beam_search_equals_the_stock_one(bench, length_penalty: float, executor
         assert sum(result.token_log_probs) / norm == pytest.approx(result.beam_score, abs=ATOL)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_early_ends_equal_the_stock_ones(bench, frequent: list[int], beams: int, index: int, executor: str) -> None:
+def test_early_ends_equal_the_stock_ones(bench, frequent: list[int], beams: int, index: int) -> None:
     prompts, eos = bench.prompts()[:8], (frequent[index],)
-    engine, _ = bench.engine(executor=executor, beams=beams, eos=eos)
+    engine, _ = bench.engine(beams=beams, eos=eos)
     results = engine.run([TokenRequest(p) for p in prompts])
     assert [r.tokens for r in results] == stock(bench, prompts, beams=beams, eos=eos)
     assert any(r.tokens[-1] == eos[0] and len(r.tokens) < 6 for r in results)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_several_end_tokens_in_beam_search(bench, frequent: list[int], executor: str) -> None:
+def test_several_end_tokens_in_beam_search(bench, frequent: list[int]) -> None:
     prompts, eos = bench.prompts()[:6], (frequent[0], frequent[1])
-    engine, _ = bench.engine(executor=executor, beams=3, eos=eos)
+    engine, _ = bench.engine(beams=3, eos=eos)
     assert [r.tokens for r in engine.run([TokenRequest(p) for p in prompts])] == stock(bench, prompts, beams=3, eos=eos)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("penalty", [0.7, 1.05, 3.0])
-def test_a_repetition_penalty_equals_the_stock_one(bench, penalty: float, beams: int, executor: str) -> None:
+def test_a_repetition_penalty_equals_the_stock_one(bench, penalty: float, beams: int) -> None:
     prompts = bench.prompts()[:8]
-    engine, _ = bench.engine(executor=executor, beams=beams, repetition_penalty=penalty)
+    engine, _ = bench.engine(beams=beams, repetition_penalty=penalty)
     tokens = [r.tokens for r in engine.run([TokenRequest(p) for p in prompts])]
     assert tokens == stock(bench, prompts, beams=beams, repetition_penalty=penalty)
     # Else the penalty could be left out unseen.
@@ -159,14 +151,11 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_position_would_be_noticed(
-    bench, reference, monkeypatch: pytest.MonkeyPatch, fault: str, executor: str
-) -> None:
+def test_a_wrong_position_would_be_noticed(bench, reference, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     where, name, wrong = FAULTS[fault]
     monkeypatch.setattr(where, name, wrong)
-    engine, _ = bench.engine(executor=executor)
+    engine, _ = bench.engine()
     assert largest_gap(engine.run(bench.requests()), reference) > 100 * ATOL
 
 
@@ -228,27 +217,21 @@ def distinct_lengths(bench, prompts: list[TokenPrompt]) -> int:
     return sum(prompt_length(bench, TokenPrompt((s[-1],))) for s in beginnings)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("kv_tokens", [250, 600, 100_000])
-def test_each_beginning_is_computed_once_over_all_chunks(bench, executor: str, kv_tokens: int) -> None:
-    engine, counters = bench.engine(executor=executor, kv_tokens=kv_tokens, wave_tokens=300)
+def test_each_beginning_is_computed_once_over_all_chunks(bench, kv_tokens: int) -> None:
+    engine, counters = bench.engine(kv_tokens=kv_tokens, wave_tokens=300)
     engine.run(bench.requests())
     distinct = list(dict.fromkeys(bench.prompts()))
     assert counters["prompt_tokens"] == sum(prompt_length(bench, p) for p in distinct)
     assert counters["tokens_prefilled"] == counters["trie_tokens_distinct"] == distinct_lengths(bench, distinct)
     assert counters["tokens_prefilled"] < 0.7 * counters["prompt_tokens"]  # there is something to share
-    assert (counters["tokens_padded"] == 0) == (executor == "packed")
 
 
-def test_a_pass_feeds_one_token_less_than_an_answer_has(bench) -> None:
+def test_one_token_needs_no_decoding_pass(bench) -> None:
     a, b = bench.prompt((0, 1), 9), bench.prompt((0, 2), 9)
-    engine, counters = bench.engine(wave_tokens=100_000, tokens=1, executor="padded")
-    answer = bench.answers()[2]
-    engine.run([TokenRequest(a, (answer,)), TokenRequest(b), TokenRequest(a)])
-    assert counters["forwards"] == 4  # system, first, second demonstration, query; one token needs no decoding pass
-    one, two = (prompt_length(bench, TokenPrompt(p.segments[2:3])) for p in (a, b))
-    # The leaves: two queries of one length, and an answer beside nothing.
-    assert counters["tokens_padded"] == abs(one - two) + len(answer) - 1
+    engine, counters = bench.engine(wave_tokens=100_000, tokens=1)
+    engine.run([TokenRequest(a, (bench.answers()[2],)), TokenRequest(b), TokenRequest(a)])
+    assert counters["forwards"] == 4  # system, first, second demonstration, query
 
 
 @pytest.mark.parametrize("kv_tokens", [250, 600, 4000])
@@ -264,17 +247,14 @@ def test_memory_stays_within_the_budget_and_comes_back(bench, kv_tokens: int, be
     assert sorted(pool._free) == list(range(pool.size))
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("kv_tokens", [200, 250, 100_000])
-def test_beginnings_up_to_the_first_image_stay_from_run_to_run(bench, executor: str, kv_tokens: int) -> None:
-    engine, counters = bench.engine(executor=executor, kv_tokens=kv_tokens, wave_tokens=300)
+def test_beginnings_up_to_the_first_image_stay_from_run_to_run(bench, kv_tokens: int) -> None:
+    engine, counters = bench.engine(kv_tokens=kv_tokens, wave_tokens=300)
     first = [bench.prompt((shown,), 9) for shown in (0, 1, 2, 3, 4)]
     then = [bench.prompt((shown, 5), 8) for shown in (4, 3, 2, 1, 0)]
     found = [engine.run([TokenRequest(p, bench.answers())]) for p in (*first, *then)]
-    alone = [bench.engine(executor=executor)[0].run([TokenRequest(p, bench.answers())]) for p in (*first, *then)]
-    if executor == "packed":
-        assert found == alone  # bit for bit
-    assert [[one.tokens for one in run] for run in found] == [[one.tokens for one in run] for run in alone]
+    alone = [bench.engine()[0].run([TokenRequest(p, bench.answers())]) for p in (*first, *then)]
+    assert found == alone  # bit for bit
 
     spared = counters["prompt_tokens"] - counters["tokens_prefilled"]
     system = prompt_length(bench, TokenPrompt(first[0].segments[:1]))
@@ -301,12 +281,11 @@ def test_a_run_that_fails_leaves_no_beginning(bench) -> None:
     assert counters["tokens_prefilled"] - before == prompt_length(bench, request.prompt)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_an_answer_that_a_given_one_tells_is_not_decoded(bench, executor: str) -> None:
+def test_an_answer_that_a_given_one_tells_is_not_decoded(bench) -> None:
     prompts = bench.prompts()[:6]
-    plain = bench.engine(executor=executor)[0].run([TokenRequest(p) for p in prompts])
+    plain = bench.engine()[0].run([TokenRequest(p) for p in prompts])
     for given, passes in ((5, 0), (2, 5)):
-        engine, counters = bench.engine(executor=executor, wave_tokens=100_000)
+        engine, counters = bench.engine(wave_tokens=100_000)
         told = [TokenRequest(p, (one.tokens[:given] + one.tokens[-1:],)) for p, one in zip(prompts, plain, strict=True)]
         for one, other in zip(engine.run(told), plain, strict=True):
             assert one.tokens == other.tokens
@@ -324,14 +303,13 @@ def test_the_model_is_left_as_found(bench) -> None:
     assert StockPath(bench.parts, bench.paths).tokens(prompts, bench.options()) == before
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_shards_give_the_same_answers(bench, executor: str) -> None:
-    whole = bench.engine(executor=executor)[0].run(bench.requests())
+def test_shards_give_the_same_answers(bench) -> None:
+    whole = bench.engine()[0].run(bench.requests())
     by_request = dict(zip(bench.requests(), whole, strict=True))
     shards = cut_shards(merge_requests(bench.requests()), 3)
     assert min(map(len, shards)) > 0
     for shard in shards:
-        for request, result in zip(shard, bench.engine(executor=executor)[0].run(shard), strict=True):
+        for request, result in zip(shard, bench.engine()[0].run(shard), strict=True):
             expected = by_request[TokenRequest(request.prompt, bench.answers())]
             answers = dict(zip(bench.answers(), expected.scores, strict=True))
             assert result.tokens == expected.tokens
@@ -351,24 +329,22 @@ def test_half_precision_is_as_close_to_single_as_the_stock_path(bench, folder) -
         return torch.tensor([abs(a - b) for a, b in pairs])
 
     stock_half = distances([naive_scores(half, p, a) for p in prompts for a in answers])
-    for executor in EXECUTORS:
-        results = half.engine(executor=executor)[0].run([TokenRequest(p, answers, False) for p in prompts])
-        ours = distances([list(scores) for result in results for scores in result.scores])
-        # Rounding to 8 bits in another place moves a single score either way, but not their distribution.
-        for quantile in (0.5, 0.99):
-            assert 0 < ours.quantile(quantile) <= 1.2 * stock_half.quantile(quantile), executor
+    results = half.engine()[0].run([TokenRequest(p, answers, False) for p in prompts])
+    ours = distances([list(scores) for result in results for scores in result.scores])
+    # Rounding to 8 bits in another place moves a single score either way, but not their distribution.
+    for quantile in (0.5, 0.99):
+        assert 0 < ours.quantile(quantile) <= 1.2 * stock_half.quantile(quantile)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("lines", [1, 2, 7])
 def test_log_probabilities_in_blocks_are_the_same(
-    bench, reference, monkeypatch: pytest.MonkeyPatch, executor: str, lines: int
+    bench, reference, monkeypatch: pytest.MonkeyPatch, lines: int
 ) -> None:
     monkeypatch.setattr(_executor, "VALUES_PER_BLOCK", lines * bench.parts.model.lm_head.weight.shape[0])
     most = []
     plain = LanguageModel.logits
     monkeypatch.setattr(LanguageModel, "logits", lambda of, hidden: most.append(hidden.shape[:-1]) or plain(of, hidden))
-    engine, _ = bench.engine(executor=executor, wave_tokens=100_000)
+    engine, _ = bench.engine(wave_tokens=100_000)
     results = engine.run([TokenRequest(prompt, bench.answers(), False) for prompt in bench.prompts()])
     scored = [list(scores) for result in results for scores in result.scores]
     for one, other in zip(scored, [row for rows in reference[1] for row in rows], strict=True):
@@ -378,9 +354,8 @@ def test_log_probabilities_in_blocks_are_the_same(
     assert sum(passes) == sum(1 + sum(len(a) - 1 for a in bench.answers()) for _ in set(bench.prompts()))
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_a_failed_run_leaves_nothing_behind(bench, reference, executor: str) -> None:
-    engine, _ = bench.engine(executor=executor, kv_tokens=600, wave_tokens=100)
+def test_a_failed_run_leaves_nothing_behind(bench, reference) -> None:
+    engine, _ = bench.engine(kv_tokens=600, wave_tokens=100)
     for after in (1, 5):
         seen = []
 
@@ -391,8 +366,7 @@ def test_a_failed_run_leaves_nothing_behind(bench, reference, executor: str) -> 
 
         with pytest.raises(OSError, match="no space left"):
             engine.run(bench.requests(), on_result=stop)
-    if executor == "packed":
-        assert engine._executor._memory.pool.used == 0
+    assert engine._executor._memory.pool.used == 0
     assert largest_gap(engine.run(bench.requests()), reference) < ATOL
 
 

@@ -77,15 +77,14 @@ def run(family: Family, images: ImageSource, asked: list[TokenRequest], decode: 
     return engine.run(asked), counters
 
 
-@pytest.mark.parametrize("executor", ["packed", "padded"])
 @pytest.mark.parametrize("layout", ["single_turn", "turns"])
 def test_tokens_and_scores_are_those_of_the_stock_class(
-    family: Family, library: StockPath, paths: dict[str, Path], layout: str, executor: str
+    family: Family, library: StockPath, paths: dict[str, Path], layout: str
 ) -> None:
     images, answers = ImageSource(paths), answers_of(family)
     asked = [tokens_of(family, prompt) for prompt in prompts(paths, layout)]
     decode = DecodeOptions((family.eos,), NEW_TOKENS)
-    results, counters = run(family, images, [TokenRequest(p, answers) for p in asked], decode, executor=executor)
+    results, counters = run(family, images, [TokenRequest(p, answers) for p in asked], decode)
     stock = library.tokens(asked, decode)
     assert [result.tokens for result in results] == stock
     assert len(set(stock)) > 2  # a dull model would hide a fault
@@ -93,9 +92,7 @@ def test_tokens_and_scores_are_those_of_the_stock_class(
         for answer, scores in zip(answers, result.scores, strict=True):
             assert list(scores) == pytest.approx(library.scores(prompt, answer), abs=ATOL)
     assert counters["images_encoded"] == len({digest for prompt in asked for digest in prompt.images})
-    if executor == "packed":
-        assert counters["tokens_padded"] == 0
-        assert counters["tokens_prefilled"] == counters["trie_tokens_distinct"]
+    assert counters["tokens_prefilled"] == counters["trie_tokens_distinct"]
 
 
 @pytest.mark.parametrize(("beams", "penalty"), [(3, 1.0), (1, 1.3)])

@@ -29,10 +29,9 @@ def only_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("executor", ["packed", "padded"])
-def test_linear_work_is_what_torch_counts(bench, only_the_work: None, beams: int, executor: str) -> None:
+def test_linear_work_is_what_torch_counts(bench, only_the_work: None, beams: int) -> None:
     prompts = [bench.prompt(shown, 9) for shown in ((9,), (9, 9), (9, 9, 9))]
-    engine, counters = bench.engine(beams=beams, wave_tokens=1 if executor == "padded" else 1000, executor=executor)
+    engine, counters = bench.engine(beams=beams, wave_tokens=1000)
     engine.run([TokenRequest(bench.prompt((), 9), generate=False)])  # encodes the one image
     engine._executor._flop._pair = 0  # torch does not count the attention of a CPU
     engine._executor._options = bench.options(beams=beams, eos=(-1,))  # no row leaves early

@@ -83,7 +83,7 @@ def test_a_group_has_the_fields_that_apply_to_it(tmp_path: Path) -> None:
         "scale": "tiny, 0.1 M parameters",
         "precision": "float32",
         "decode": "ends ; length_penalty 0.0; max_new_tokens 5; num_beams 3; repetition_penalty 1.05",
-        "batching": "packed; 2048 tokens a forward; 65536 tokens stored",
+        "batching": "2048 tokens a forward; 65536 tokens stored",
         "training_code": "code of train_grpo_epoch",
         "selection_code": "code of select_demonstrations",
         "answering_code": "code of answer_prompts",
