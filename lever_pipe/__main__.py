@@ -40,7 +40,6 @@ class Tool(NamedTuple):
 TOOLS = {
     "doctor": Tool("runtime.checks.doctor", "look whether a run can work here, before it starts"),
     "plan": Tool("commands.plan_tool", "say what a run would do, why, and for how long"),
-    "watch": Tool("commands.watch_tool", "show what a run is doing while it goes on"),
     "why": Tool("commands.why_tool", "say why something runs, or what it was made from"),
     "trace": Tool("commands.trace_tool", "lead from a number or figure back to data, code and configuration"),
     "compare": Tool("commands.compare_tool", "set two policies or two runs side by side"),

@@ -10,11 +10,14 @@ LVLM has to compute in such rules is told too, counted from the configuration wi
 
 from __future__ import annotations
 
+import json
+import math
 import statistics
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +25,6 @@ from typing import Any, NamedTuple
 from lever_pipe.base import contents
 from lever_pipe.commands.telling import as_json, plain, words_for_snakemake
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.runtime.live import RECORD, seconds_in
 from lever_pipe.runtime.lvlm_work import FLOP_PER_SECOND, lvlm_work
 from lever_pipe.runtime.plan import parameters_of
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
@@ -31,7 +33,7 @@ from lever_pipe.runtime.sizing import gpus_of
 from lever_pipe.runtime.snakemake_adapter import PlannedJob, configured_experiment, planned_jobs, results_folder
 
 WIDTH, SHORTEST_WHY = 120, 20
-CARD = "run.json"
+CARD, RECORD = "run.json", "benchmark.jsonl"
 Records = dict[tuple[str, str], list[float]]
 """Rule and kind of device -> seconds of each job that left a record."""
 HEADS = ("rule", "jobs", "s each", "records", "GPU-h", "CPU-h", "max GPU-h", "max CPU-h", "why")
@@ -123,8 +125,17 @@ def recorded(results: Path) -> Records:
     for card in cards_below(results):
         made, record = read_artefact(card).made, card.with_name(card.name.removesuffix(CARD) + RECORD)
         if made is not None and record.exists():
-            found.setdefault((made.stage, _kind(made.device)), []).extend(seconds_in(record))
+            found.setdefault((made.stage, _kind(made.device)), []).extend(_seconds_in(record))
     return found
+
+
+def _seconds_in(record: Path) -> Iterator[float]:
+    """Yield the seconds of a benchmark record; a line that is none is passed over."""
+    for line in record.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError, KeyError, TypeError):
+            seconds = float(json.loads(line)["s"])
+            if math.isfinite(seconds):
+                yield seconds
 
 
 def as_object(found: Forecast) -> dict[str, Any]:

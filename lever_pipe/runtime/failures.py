@@ -91,16 +91,6 @@ class FailedJob(NamedTuple):
     slurm_log: str
 
 
-class ToldJob(NamedTuple):
-    """A job that Snakemake has told of, and since when, in seconds of the epoch."""
-
-    number: int
-    rule: str
-    wildcards: str
-    log: str
-    started: float
-
-
 _Key = tuple[str, frozenset[tuple[str, str]]]
 _State = Literal["running", "finished", "failed"]
 
@@ -131,7 +121,6 @@ class Invocation(logging.Handler):
 
     Attributes:
         spared: rule -> how many of its jobs were not run, because they are made already.
-        ended: numbers of the jobs that finished or were spared.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -139,7 +128,6 @@ class Invocation(logging.Handler):
         self.table = folder / TABLE
         self.planned: Counter[str] = Counter()
         self.spared: Counter[str] = Counter()
-        self.ended: set[int] = set()
         self.was_interrupted = False
         self._jobs: dict[int, _Job] = {}
         self._starved: Counter[_Key] = Counter()
@@ -178,11 +166,6 @@ class Invocation(logging.Handler):
     def failed(self) -> list[FailedJob]:
         """Return the jobs whose last attempt failed, in the order of their ids."""
         return [_row(number, job) for number, job in sorted(self._jobs.items()) if job.state == "failed"]
-
-    def told(self, state: _State) -> list[ToldJob]:
-        """Return the jobs of a state that have a log, as Snakemake tells it: no end under `--quiet progress`."""
-        jobs = [(n, job) for n, job in list(self._jobs.items()) if job.state == state and job.own_logs]
-        return [ToldJob(n, job.rule, job.wildcards, job.own_logs[0], job.started) for n, job in jobs]
 
     @property
     def retried(self) -> Counter[str]:
@@ -245,7 +228,7 @@ class Invocation(logging.Handler):
 
     def summary_of_unkept(self) -> str:
         """Return one line on what jobs could not keep in the store, by their logs; empty where all is kept."""
-        logs = (tail(path, job.started) for job in self._jobs.values() for path in job.own_logs[:1])
+        logs = (_tail(path, job.started) for job in self._jobs.values() for path in job.own_logs[:1])
         said = [line for text in logs if (line := next((line for line in text.splitlines() if UNKEPT in line), ""))]
         cause = said[0].partition(UNKEPT)[2].strip() if said else ""
         return (
@@ -288,7 +271,6 @@ class Invocation(logging.Handler):
 
     def _on_finish(self, record: logging.LogRecord) -> None:
         self._tells_ends = True
-        self.ended.add(vars(record)["job_id"])
         job = self._jobs.get(vars(record)["job_id"])
         if job is not None:
             job.state = "finished"
@@ -347,7 +329,7 @@ def _reason(job: _Job) -> str:
     refused = _REFUSED.search(job.message)
     if refused:
         return "sbatch refused it: " + "; ".join(refused[1].replace("sbatch: error: ", "").splitlines())
-    of_slurm, own = ("".join(tail(path, job.started) for path in paths) for paths in (job.slurm_logs, job.own_logs))
+    of_slurm, own = ("".join(_tail(path, job.started) for path in paths) for paths in (job.slurm_logs, job.own_logs))
     ended, due_to = _STATE.search(job.message), _DUE_TO.search(of_slurm)  # its own log knows more than its state
     state = _DUE[due_to[1]] if due_to else ended[1] if ended else ""
     state = "OUT_OF_MEMORY" if state not in STATES and _NO_MEMORY.search(of_slurm) else state
@@ -404,7 +386,7 @@ def _status(text: str) -> str:
     return f" (exit status {status[1]})" if status else ""
 
 
-def tail(path: str, started: float) -> str:
+def _tail(path: str, started: float) -> str:
     """Return the end of a log of an attempt that started then; empty where there is none, or only an earlier one."""
     try:
         with Path(path).open("rb") as handle:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lever_pipe.runtime import agent_plan, grid_plan, plan, snakemake_adapter
 from lever_pipe.base import numerics, os_faults
-from lever_pipe.runtime import duplicates, failures, invocation, live, sizing
+from lever_pipe.runtime import duplicates, failures, invocation, sizing
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.experiment.lvlm_config import VISION_BYTES
 from lever_pipe.runtime.rerun import decision, sparing
@@ -25,7 +25,6 @@ try:
     EXPERIMENT = invocation.experiment_of(workflow, config)
     numerics.choose(EXPERIMENT.numerics)  # jobs inherit it
     JOBS = failures.Invocation(Path(EXPERIMENT.results))
-    LIVE = live.Live(JOBS, Path(EXPERIMENT.results))
     SPARING = sparing.Sparing(invocation.store_of(EXPERIMENT), by_rule=JOBS.spared)
     room = sizing.rooms(
         EXPERIMENT,
@@ -357,8 +356,6 @@ def begin_invocation():
         if told is None:
             raise
         raise WorkflowError(str(told)) from None
-    if workflow.is_main_process:
-        LIVE.begin(workflow.dag)
 
 
 def hold_folder():
@@ -388,9 +385,8 @@ def regard_what_is_made():
     duplicates.leave_if_made(workflow, EXPERIMENT)
 
 
-def end_invocation(how):
-    """Leave the table of failed jobs, if any, and the last state of the run, and keep the store within its bound."""
-    LIVE.end(how)
+def end_invocation():
+    """Leave the table of failed jobs, if any, and keep the store within its bound."""
     JOBS.write_table()
     invocation.end(EXPERIMENT)
 
@@ -398,7 +394,7 @@ def end_invocation(how):
 def closing_summary():
     """Return the lines that end a successful run: the answers, and where the rest is."""
     minutes = (time.monotonic() - STARTED) / 60
-    end_invocation(live.FINISHED)
+    end_invocation()
     told_of = (SPARING.summary(), JOBS.summary_of_retries(), JOBS.summary_of_unkept())
     notes = "".join(f"\n{line}" for line in told_of if line)
     said = Path(f"{APPENDIX}/answers.txt")
@@ -413,7 +409,7 @@ def closing_summary():
 
 def failure_summary():
     """Return the lines that end a failed run: what failed and why, what remains, and how to go on."""
-    end_invocation("interrupted" if JOBS.was_interrupted else "failed")
+    end_invocation()
     return f"\n{JOBS.summary_of_failures()}{SPARING.summary()}\n"
 
 

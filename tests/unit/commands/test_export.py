@@ -1,4 +1,4 @@
-"""Words of `watch` and `export`, and curves that every tracker gives back as they were written."""
+"""Words of `export`, and curves that every tracker gives back as they were written."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from agent_runs import Study, card
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.commands import export_tool, watch_tool
+from lever_pipe.commands import export_tool
 from lever_pipe.commands.trackers import TRACKERS, TrackedRun
-from lever_pipe.runtime.live import RunningJob, RunState
 
 TRAINING = """stage,mode,base_rce_epoch,kl_beta,seed,epoch,metric,value,preset
 rce,,,,0,1,loss,11.7775341,world
@@ -147,32 +146,3 @@ def test_any_other_value_run_or_row_that_is_read_back_is_refused() -> None:
     for other in ({}, {run.name: rounded}, {run.name: {(1, "loss"): 0.1}}, {**same, "more": {(1, "loss"): 0.1}}):
         with pytest.raises(RecordError, match="expected every row as written"):
             export_tool.require_same([run], other, of="x")
-
-
-def test_the_table_shows_what_runs_and_what_is_left() -> None:
-    job = RunningJob(rule="train", wildcards="seed=0", since=40.0, left=20.0, said="loss 0.5")
-    jobs = {"planned": {"train": 4, "made": 2}, "done": {"train": 1, "made": 2}, "running": (job,)}
-    times = {"begun": 0, "written": 100, "again": 105, "left": 60.0, "spent": 0.0, "seconds": {"train": 80.0}}
-    failed = (("train", "seed=1", "why"),)
-    state = RunState(over="", failed=failed, unknown=0, curves=(), **jobs, **times)
-    assert state.summary(105) == "3 of 6 jobs done, 1 failed, 1 begun; about 0:55 to go."
-    assert watch_tool.table(state, now=105) == [
-        "",
-        "FAILED  train  seed=1",
-        "        why",
-        "train  seed=0  for 1:05, 0:15 to go",
-        "        loss 0.5",
-        "",
-        "          done  running   failed  waiting   s each",
-        "train        1        1        1        1     80.0",
-    ]
-
-
-def test_a_folder_without_a_run_is_told_with_those_that_have_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "Start the run first" in said(capsys, "watch", str(tmp_path / "nowhere"))
-    (tmp_path / "smoke").mkdir()
-    (tmp_path / "smoke/live.json").write_text("{}")
-    assert f"Name one of {tmp_path / 'smoke'}." in said(capsys, "watch", str(tmp_path))
-    assert "expected a RunState row" in said(capsys, "watch", str(tmp_path / "smoke"))
