@@ -1,258 +1,148 @@
-"""`python -m lever_pipe compare A B`: two policies, or two whole runs, in tables that a person can read.
+"""`python -m lever_pipe compare A B`: what two runs were told differently, and which of their results differ.
 
-A policy is named as in the results (`preset~world/rce/seed~0/epoch~5`, `baseline/similar_both`), or without its seed or
-draw for all of them (`preset~world/rce/epoch~5`), or by the path of its folder. A run is a results folder.
+A and B are results folders. Settings are those of the run cards at equal places, each difference once with the number
+of jobs that it concerns. Results are rows of `evidence.csv` with an interval: the accuracy of a policy as mean over
+shots, the endpoints of an agent, both as mean over seeds. What one run lacks is `absent`.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import hashlib
+import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
+from tabulate import tabulate
 
-from lever_pipe.base.errors import ComparisonError, UnknownMemberError
-from lever_pipe.base.policy_names import group_of
-from lever_pipe.base.records import EpochMetrics, Example, RunCard
-from lever_pipe.base.sections import did_you_mean
-from lever_pipe.base.storage import read_row, read_rows, read_selections
-from lever_pipe.commands import card_differences as cards
-from lever_pipe.commands import side_by_side
-from lever_pipe.commands import two_policies as lines
-from lever_pipe.commands.telling import as_json, plain
-from lever_pipe.report.inference.estimates import Draws
-from lever_pipe.report.inference.per_question import GroupScores, group_runs, read_scores, with_mean
-from lever_pipe.runtime.plan import batch_of
-from lever_pipe.statistics.comparison import holm
+from lever_pipe.base import storage
+from lever_pipe.base.records import RunCard
+from lever_pipe.commands.telling import as_json
+from lever_pipe.report.evidence import MEAN, EvidenceRow, read_evidence
+from lever_pipe.runtime.rerun.why_names import flat
 
-STUDY = "lever"
-SCORES, SCORES_CARD = "scores/per_question.jsonl", "scores/run.json"
-EXAMPLES = "examples/eval.jsonl"
-CARDS = {"training": "run.json", "selection": "selections.run.json", "scoring": SCORES_CARD}
-DRAWS = Draws(seed=42, n_resamples=10_000)
+ABSENT, OTHER = "absent", "another"
+KINDS = ("config", "code", "version", "commit", "device", "input")
+OF_ANY_JOB = ("version", "commit", "device")
+DIGEST = 12  # hexadecimal digits of a content digest that tell two files apart
+WIDEST = 36  # characters of a printed value
+NAMES = ("policy.", "shard")
+"""Config keys that name the job itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One side of a comparison: runs of one policy within a study's folder."""
+class DifferingSetting(NamedTuple):
+    """What the cards of a stage's jobs state differently; `key` is dotted, behind one of `KINDS`."""
 
-    study: Path
-    runs: tuple[str, ...]
+    stage: str
+    key: str
+    left: str
+    right: str
+    n_jobs: int
+
+
+class DifferingResult(NamedTuple):
+    """A quantity whose values differ; None where a run lacks it."""
+
+    quantity: str
+    left: float | None
+    right: float | None
 
     @property
-    def name(self) -> str:
-        """Return the policy's name, without seed or draw where it stands for several runs."""
-        return self.runs[0] if len(self.runs) == 1 else group_of(self.runs[0])
-
-    def files(self, name: str) -> list[Path]:
-        """Return this file of every run, or none where a run has none."""
-        paths = [self.study / run / name for run in self.runs]
-        return paths if all(path.is_file() for path in paths) else []
+    def gap(self) -> float | None:
+        """Return right minus left; None where one of them is absent."""
+        return None if self.left is None or self.right is None else self.right - self.left
 
 
 def main(words: Sequence[str]) -> int:
-    """Compare two policies or two runs, print the result and return 0.
+    """Print what differs between two runs and return 0.
 
     Raises:
-        ComparisonError: a policy against a run, or scores that do not exist.
-        UnknownMemberError: no such policy.
+        RecordError: a folder without evidence, or a malformed file.
     """
-    options = _parser().parse_args(words[1:])
-    given = (options.a, options.b)
-    are_runs = {(Path(name) / STUDY).is_dir() for name in given}
-    if len(are_runs) > 1:
-        raise ComparisonError(
-            "compare: expected two policies or two results folders",
-            found=" and ".join(given),
-            do=f"Name two of a kind; a results folder holds the folder {STUDY}.",
-        )
-    found = (
-        compare_runs(*(Path(name) / STUDY for name in given))
-        if are_runs == {True}
-        else compare_sides(*(find_side(name, Path(options.results) / STUDY) for name in given))
-    )
-    sys.stdout.write(as_json(found) if options.json else f"{side_by_side.text(plain(found))}\n")
+    parser = argparse.ArgumentParser(prog="python -m lever_pipe compare", description=__doc__)
+    parser.add_argument("a", metavar="A", type=Path, help="a results folder")
+    parser.add_argument("b", metavar="B", type=Path, help="the results folder that it is compared with")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    options = parser.parse_args(words[1:])
+    results, settings = differing_results(options.a, options.b), differing_settings(options.a, options.b)
+    if options.json:
+        sys.stdout.write(as_json({"settings": settings, "results": results}))
+        return 0
+    of_settings = [[_short(str(cell)) for cell in line] for line in settings]
+    of_results = [[line.quantity, *map(_number, (line.left, line.right, line.gap))] for line in results]
+    sys.stdout.write(f"A  {options.a}\nB  {options.b}\n\n")
+    sys.stdout.write(_table("Settings that differ", ("stage", "key", "A", "B", "jobs"), of_settings))
+    sys.stdout.write("\n" + _table("Results that differ", ("quantity", "A", "B", "B - A"), of_results))
     return 0
 
 
-def find_side(name: str, study: Path) -> Side:
-    """Return the runs that a policy's name, a name without seed, or a folder means.
+def differing_settings(left: Path, right: Path) -> list[DifferingSetting]:
+    """Return what the cards at equal places below two folders state differently, by kind and stage.
 
-    Args:
-        name: as given on the command line; the path of a folder may lead to another study.
-        study: folder of the study.
+    Of an input its name alone is told: everything that follows from other content differs too.
+    """
+    found: Counter[tuple[str, str, str, str]] = Counter()
+    places = sorted(path.relative_to(left) for path in left.rglob("*run.json"))
+    for place in (place for place in places if (right / place).is_file()):
+        one, other = (storage.read_row(folder / place, RunCard) for folder in (left, right))
+        facts_of_one, facts_of_other = dict(facts(one)), dict(facts(other))
+        for key in facts_of_one | facts_of_other:
+            a, b, kind = facts_of_one.get(key, ABSENT), facts_of_other.get(key, ABSENT), _kind(key)
+            stage = "any job" if kind in OF_ANY_JOB else one.stage
+            if a != b:
+                found[(stage, key, "one content", OTHER) if kind == "input" else (stage, key, a, b)] += 1
+    settings = [DifferingSetting(*told, n_jobs) for told, n_jobs in found.items()]
+    return sorted(settings, key=lambda line: (KINDS.index(_kind(line.key)), line.stage, line.key))
+
+
+def facts(card: RunCard) -> Iterator[tuple[str, str]]:
+    """Yield what a card states: configuration, inputs, code, versions, commit and device, each as text."""
+    for key, value in flat(card.config).items():
+        if not key.startswith(NAMES):
+            yield f"config.{key}", value if isinstance(value, str) else json.dumps(value)
+    files: dict[str, list[str]] = {}
+    for name, digest in card.inputs.items():  # a list of files stands as `name[0]`, `name[1]`, ...
+        files.setdefault(name.partition("[")[0], []).append(digest)
+    for name, digests in files.items():
+        joint = hashlib.sha256("\n".join(digests).encode()).hexdigest()
+        is_list = f"{name}[0]" in card.inputs
+        yield f"input.{name}", f"{len(digests)} files {joint[:DIGEST]}" if is_list else digests[0][:DIGEST]
+    yield "code", card.code
+    for name, version in card.versions.items():
+        yield f"version.{name}", version
+    yield "commit", f"{card.commit[:DIGEST]}{' with changes' if card.dirty else ''}"
+    yield "device", card.device
+
+
+def differing_results(left: Path, right: Path) -> list[DifferingResult]:
+    """Return the results of two runs whose values differ, in the order of their evidence.
 
     Raises:
-        UnknownMemberError: no such policy among the results.
-        ComparisonError: the policy was not scored; the message names the file to ask Snakemake for.
+        RecordError: a folder without evidence, or with a malformed one.
     """
-    wanted, parts = name.strip("/"), Path(name).parts
-    if Path(name).is_dir() and STUDY in parts:
-        cut = len(parts) - parts[::-1].index(STUDY)
-        study, wanted = Path(*parts[:cut]), "/".join(parts[cut:])
-    known = policies_in(study)
-    runs = [policy for policy in known if wanted in (policy, group_of(policy))]
-    if not runs:
-        names, otherwise = {*known, *map(group_of, known)}, "Name one of its folders, or give --results."
-        do = did_you_mean(wanted, names, otherwise)
-        raise UnknownMemberError(f"compare: expected a policy of {study}", found=f"'{wanted}'", do=do)
-    missing = [f"{study}/{run}/{SCORES}" for run in runs if not (study / run / SCORES).is_file()]
-    if missing:
-        raise ComparisonError(
-            f"compare: expected scores of {wanted}", found="none", do=f"Run: snakemake {' '.join(missing)}"
-        )
-    return Side(study, tuple(runs))
+    one, other = ({row.key: row.value for row in _results(folder)} for folder in (left, right))
+    return [DifferingResult(key, one.get(key), other.get(key)) for key in one | other if one.get(key) != other.get(key)]
 
 
-def policies_in(study: Path) -> list[str]:
-    """Return the names of all policies with metrics, selections or scores, sorted."""
-    folders = {path.parent for name in ("selections.jsonl", "metrics.json") for path in study.rglob(name)}
-    folders |= {path.parents[1] for path in study.rglob(SCORES)}
-    names = (path.relative_to(study).as_posix() for path in folders)
-    return sorted(name for name in names if name.startswith(("preset~", "baseline/")))
+def _results(folder: Path) -> list[EvidenceRow]:
+    rows = (row for row in read_evidence(folder / "evidence.csv") if row.has_interval and not row.against)
+    return [row for row in rows if row.shots in ("", MEAN) and "/seed~" not in row.subject]
 
 
-def compare_sides(left: Side, right: Side) -> dict[str, Any]:
-    """Return everything that is told of two policies, by part.
-
-    Raises:
-        ComparisonError: they have no shot count in common.
-        RecordError: a malformed file.
-    """
-    sides = (left, right)
-    one, other = _scores(*sides)
-    chosen = [[read_selections(path) for path in side.files("selections.jsonl")] for side in sides]
-    logged = [[read_row(path, EpochMetrics).values for path in side.files("metrics.json")] for side in sides]
-    shots, same_questions = [int(column) for column in one.columns[:-1]], _same_questions(left, right)
-    is_paired = same_questions and all(chosen)  # of other questions equal numbers mean nothing
-    pairs = lines.pairs_of(*chosen, same_runs=one.shares_seeds_with(other)) if is_paired else []
-    return {
-        "left": left.name,
-        "right": right.name,
-        "runs": [len(side.runs) for side in sides],
-        "questions": [scores.accuracies.shape[1] for scores in (one, other)],
-        "same_questions": same_questions,
-        "question_sets": None if same_questions else question_sets(left.study, right.study),
-        "accuracies": lines.accuracy_lines(one, other, DRAWS, same_questions=same_questions),
-        "metrics": lines.metric_lines(*logged),
-        "agreement": lines.agreement_lines(pairs, shots),
-        "differences": list(_card_differences(left, right)),
-    }
+def _kind(key: str) -> str:
+    return key.partition(".")[0]
 
 
-def compare_runs(left: Path, right: Path) -> dict[str, Any]:
-    """Return everything that is told of two studies: common groups by size of difference, cells, configuration.
-
-    Raises:
-        RecordError: a malformed file.
-        ComparisonError: the studies have no scored policy in common.
-    """
-    groups, others = _groups_of(left), _groups_of(right)
-    rows = [{"group": name, **_mean_line(groups[name], others[name])} for name in groups if name in others]
-    if not rows:
-        raise ComparisonError(
-            f"compare: expected a policy that both {left} and {right} have scored",
-            found="none",
-            do="Score one of them in both.",
-        )
-    tested = [row for row in rows if not math.isnan(row["p"])]
-    for row, adjusted in zip(tested, holm([row["p"] for row in tested]), strict=True):
-        row["p_holm"] = float(adjusted)
-    cells = [_cells(study) for study in (left, right)]
-    same_questions = all(row["same_questions"] for row in rows)
-    return {
-        "left": str(left),
-        "right": str(right),
-        "same_questions": same_questions,
-        "question_sets": None if same_questions else question_sets(left, right),
-        "groups": sorted(rows, key=lambda row: (-abs(row["difference"]), row["group"])),
-        "only_left": cells[0] - cells[1],
-        "only_right": cells[1] - cells[0],
-        "differences": cards.of_runs(left, right),
-    }
+def _number(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.6g}"
 
 
-def _mean_line(left: Side, right: Side) -> dict[str, Any]:
-    one, other = _scores(left, right)
-    same_questions = _same_questions(left, right)
-    line = lines.accuracy_lines(one, other, DRAWS, same_questions=same_questions)[-1]
-    counts = [side.accuracies.shape[1] for side in (one, other)]
-    return {"questions": counts, "same_questions": same_questions, **line._asdict(), "p_holm": math.nan}
+def _short(text: str) -> str:
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
 
 
-def question_sets(left: Path, right: Path) -> dict[str, int] | None:
-    """Return how many questions two studies evaluate on, and how they differ; None where their examples are gone.
-
-    Questions are the same by their id in the raw data; `changed` ones have other words, another image or other answers.
-    """
-    paths = [study / EXAMPLES for study in (left, right)]
-    if not all(path.is_file() for path in paths):
-        return None
-    one, other = ({row.question_id: row for row in read_rows(path, Example)} for path in paths)
-    common = one.keys() & other.keys()
-    asked = [{key: (of[key].question, of[key].image_digest, of[key].answers) for key in common} for of in (one, other)]
-    changed = sum(asked[0][key] != asked[1][key] for key in common)
-    return {"left": len(one), "right": len(other), "common": len(common), "changed": changed}
-
-
-def _scores(left: Side, right: Side) -> tuple[GroupScores, GroupScores]:
-    """Return the accuracies of both sides at the shot counts that all runs have, the mean over these included."""
-    found = [{run: read_scores(side.study / run / SCORES) for run in side.runs} for side in (left, right)]
-    counts = [set.intersection(*(set(scores.shots) for scores in of.values())) for of in found]
-    shots = sorted(counts[0] & counts[1])
-    if not shots:
-        raise ComparisonError(
-            f"compare: expected a shot count that {left.name} and {right.name} have in common",
-            found=" and ".join(", ".join(map(str, sorted(of))) for of in counts),
-            do="Score both at the same evaluation.shots.",
-        )
-    runs = [
-        {run: with_mean(scores.accuracies[:, np.searchsorted(scores.shots, shots)]) for run, scores in of.items()}
-        for of in found
-    ]
-    one, other = (group_runs({side.name: of}, shots)[side.name] for side, of in zip((left, right), runs, strict=True))
-    return one, other
-
-
-def _same_questions(left: Side, right: Side) -> bool:
-    """Return whether both sides were scored on the same evaluation examples, by their content."""
-    made = (read_row(path, RunCard) for side in (left, right) for path in side.files(SCORES_CARD))
-    return len({card.inputs["eval_examples"] for card in made}) == 1
-
-
-def _groups_of(study: Path) -> dict[str, Side]:
-    scored = [policy for policy in policies_in(study) if (study / policy / SCORES).is_file()]
-    groups = dict.fromkeys(map(group_of, scored))
-    return {name: Side(study, tuple(policy for policy in scored if group_of(policy) == name)) for name in groups}
-
-
-def _cells(study: Path) -> set[str]:
-    return {path.relative_to(study).with_suffix("").as_posix() for path in study.rglob("scores/samples~*/shots~*.json")}
-
-
-def _card_differences(left: Side, right: Side) -> Iterator[cards.Differing]:
-    """Yield what the run cards of each side's first run state differently, those of its answers included."""
-    for where, name in {**CARDS, "answers": None}.items():
-        places = [
-            side.study / (f"{side.runs[0]}/{name}" if name else f"answers/{batch_of(side.runs[0])}/run.json")
-            for side in (left, right)
-        ]
-        if all(place.is_file() for place in places):
-            yield from cards.differing(where, *(read_row(place, RunCard) for place in places))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m lever_pipe compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("a", metavar="A", help="a policy or a results folder")
-    parser.add_argument("b", metavar="B", help="what it is compared with")
-    parser.add_argument("--results", default="results", help="results folder that holds the named policies")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of a fault")
-    return parser
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return f"{title}\n\n{tabulate(rows, headers=heads, disable_numparse=True)}\n" if rows else f"{title}: none\n"

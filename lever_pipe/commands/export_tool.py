@@ -21,7 +21,7 @@ from lever_pipe.base.errors import ConfigError, RecordError
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
-from lever_pipe.commands.card_differences import facts
+from lever_pipe.commands.compare_tool import facts
 from lever_pipe.commands.telling import counted
 from lever_pipe.commands.trackers import TRACKERS, TrackedRun, Values
 from lever_pipe.report import sources

@@ -25,7 +25,6 @@ from lever_pipe.base.policy_names import AGENT, PolicyName, group_of
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Pool
 from lever_pipe.base.sections import did_you_mean
-from lever_pipe.commands.compare_tool import policies_in
 from lever_pipe.commands.trace import AS_MADE, AS_READ, MISSING, TracedJob
 from lever_pipe.commands.trace_tool import traced_back
 from lever_pipe.commands.trace_values import EVIDENCE, REPORT
@@ -70,7 +69,7 @@ def main(words: Sequence[str]) -> int:
     values, source = configured(vars(options))
     experiment = parse_experiment(values, source=source)
     results = Path(experiment.results)
-    known = [each for each in policies_in(results / "lever") if each.startswith("preset~")]
+    known = _policies_in(results / "lever")
     known += [str(path.relative_to(results / "intention")) for path in sorted(results.glob("intention/arm~*/seed~*"))]
     if name not in known:
         do = did_you_mean(name, known, "Name it as the tables do; --configfile says whose results.")
@@ -92,6 +91,14 @@ def main(words: Sequence[str]) -> int:
     atomic.write_folder(out, write)
     sys.stdout.write(f"{out / CARD}\n")
     return 0
+
+
+def _policies_in(study: Path) -> list[str]:
+    """Return the names of all trained policies with metrics, selections or scores, sorted."""
+    folders = {path.parent for name in ("selections.jsonl", "metrics.json") for path in study.rglob(name)}
+    folders |= {path.parents[1] for path in study.rglob("scores/per_question.jsonl")}
+    names = (path.relative_to(study).as_posix() for path in folders)
+    return sorted(name for name in names if name.startswith("preset~"))
 
 
 def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow, EvidenceRow]]:

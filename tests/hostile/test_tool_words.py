@@ -38,7 +38,7 @@ WORDS = (
 )
 CALLS: tuple[tuple[str, ...], ...] = (
     *(("trace", "@"), ("trace", "table:1:Column", "--results", "@")),
-    *(("compare", "@", "baseline/similar_both"), ("compare", "baseline/similar_both", "@")),
+    *(("compare", "@", "folder"), ("compare", "folder", "@")),
     *(("store", "stats", "@"), ("store", "verify", "@"), ("store", "gc", "@", "--max-gb", "1")),
     ("store", "gc", "--max-gb", "@"),
     *(("store", "stats", "--configfile", "@"), ("ledger", "stats", "@"), ("ledger", "merge", "@"), ("ledger", "@")),
