@@ -8,8 +8,7 @@ in, and to the runs behind these lines alone. Each artefact is shown once: its s
 versions, device, seconds, and whether its files still are what was made. The way ends at raw data and model folders,
 with their digests, and at the row of `resources/reference` of a published number.
 
-`--json` prints the same: `steps`, each with `inputs.NAME.made_by` as a place in that list. `--ro-crate FOLDER` writes
-`ro-crate-metadata.json` there (Process Run Crate 0.5); below the results folder, files are named by relative paths.
+`--json` prints the same: `steps`, each with `inputs.NAME.made_by` as a place in that list.
 """
 
 from __future__ import annotations
@@ -44,19 +43,14 @@ Branch = tuple[TracedJob, ...]
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the way back, or write it as a crate, and return 0.
+    """Print the way back and return 0.
 
     Raises:
         UnknownMemberError: no such file, table, row or column, or nobody knows who made it.
-        ConfigError: a row that is not one, or a crate without the library that writes it.
+        ConfigError: a row that is not one.
     """
     options = _parser().parse_args(words[1:])
     traced = traced_back(options.what, Path(options.results))
-    if options.ro_crate:
-        from lever_pipe.commands import trace_crate
-
-        written = trace_crate.write(traced, Path(options.ro_crate))
-        sys.stderr.write(f"{written}: {len(traced.steps)} actions\n")
     sys.stdout.write(as_json(as_object(traced)) if options.json else text(traced))
     return 0
 
@@ -265,5 +259,4 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--results", default="results", help="the results folder, for a table's id")
     parser.add_argument("--json", action="store_true", help="print the same as data")
-    parser.add_argument("--ro-crate", metavar="FOLDER", default="", help="write it as a Process Run Crate, too")
     return parser

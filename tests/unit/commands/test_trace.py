@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -549,39 +548,3 @@ class TestTold:
     def test_text_goes_to_the_reader(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert trace_tool.main(["trace", "overview:2:Shot 1"]) == 0
         assert capsys.readouterr().out.startswith("51.00: row 2, column Shot 1 of overview\n")
-
-
-class TestCrate:
-    def test_without_the_library_the_remedy_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "rocrate.rocrate", None)
-        with pytest.raises(ConfigError, match="pip install"):
-            trace_tool.main(["trace", "overview:2:Shot 1", "--ro-crate", "crate"])
-        assert not Path("crate").exists()
-
-    @pytest.mark.parametrize("folder", ["results", "crate"])
-    def test_what_is_written_is_a_process_run_crate(self, folder: str) -> None:
-        crates = pytest.importorskip("rocrate.rocrate")
-        from lever_pipe.commands import trace_crate
-
-        tree.write("raw/train.json", "[]", now=True)
-        traced = back("overview:2:Shot 1")
-        path = trace_crate.write(traced, Path(folder))
-        crate: Any = crates.ROCrate(folder)
-        root = crate.root_dataset
-        assert root["conformsTo"].id == trace_crate.PROFILE
-        actions = root["mentions"]
-        assert len(actions) == len(traced.steps)
-        for action in actions:
-            assert action.type == "CreateAction"
-            assert action["instrument"].type == "SoftwareApplication"
-            assert action["result"]
-            assert action["endTime"] >= action["startTime"]
-        graph = {entity["@id"]: entity for entity in json.loads(path.read_text())["@graph"]}
-        files = {name: entity for name, entity in graph.items() if entity["@type"] == "File"}
-        own = Path(STUDY, rce(0), "selector.safetensors")
-        inside = own.relative_to("results").as_posix()
-        entity = files[inside if folder == "results" else own.absolute().as_uri()]
-        assert entity["sha256"] == storage.digest(own)
-        raw = files[Path("raw/train.json").absolute().as_uri()]
-        assert "sha256" not in raw
-        assert trace.OTHER in raw["description"]
