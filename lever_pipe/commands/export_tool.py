@@ -1,143 +1,118 @@
-"""`python -m lever_pipe export TRACKER RESULTS OUT`: the curves of finished work as runs of a tracker of experiments.
+"""`python -m lever_pipe export TRACKER RESULTS OUT`: the curves of finished work for TensorBoard or W&B, offline.
 
-One run a policy or arm and seed, with its configuration, its lineage and every row of `training.csv`,
-`arms_training.csv` and `curves.csv`. It is written after the fact and offline, outside any job; then it is read back by
-the tracker's own library and compared row for row. Each tracker is an extra: pip install 'lever-pipe[TRACKER]'.
+One run a policy or arm and seed, with what its run card states and every row of its curves. Then
+`tensorboard --logdir OUT` shows them, or `wandb sync OUT/wandb/offline-run-*` sends them. A tracker's library is the
+extra of its name. TensorBoard keeps 32 bits of a value; the CSV files keep all.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import logging
+import json
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, RecordError
-from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import RunCard
-from lever_pipe.base.sections import did_you_mean
 from lever_pipe.commands.compare_tool import facts
-from lever_pipe.commands.telling import counted
-from lever_pipe.commands.trackers import TRACKERS, TrackedRun, Values
-from lever_pipe.report import sources
+from lever_pipe.report.sources import trained
 
 TABLES = {
-    "lever/tables/training.csv": sources.training.subject,
-    "lever/tables/arms_training.csv": sources.training.subject,
-    "intention/tables/curves.csv": "arm~{arm}/seed~{seed}",
+    "lever/tables/training.csv": trained,
+    "lever/tables/arms_training.csv": trained,
+    "intention/tables/curves.csv": "arm~{arm}/seed~{seed}".format_map,
 }
 """File of curves below the results -> the policy or agent that a line is of."""
-Line = dict[str, str]
-LINEAGE = "lever/tables/lineage.csv"
-_UNNAMED = re.compile(r"/epoch~\d+$|/\w+~(?=/|$)")
-"""What a run's name leaves out of a policy's: its epoch, and numbers that do not apply."""
+UNNAMED = re.compile(r"/epoch~\d+$|/\w+~(?=/|$)")  # of a policy's name: its epoch, and numbers that do not apply
+
+
+class TrackedRun(NamedTuple):
+    """A policy's training, by its name without epoch, or an arm's run; `steps`: by step or epoch its metrics."""
+
+    name: str
+    facts: dict[str, str]
+    steps: list[tuple[int, dict[str, float]]]
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the runs of a results folder for a tracker, read them back and return 0.
+    """Write the runs of a results folder for a tracker and return 0.
 
     Raises:
-        ConfigError: no such tracker, its library is not installed, or the folder is not empty.
-        RecordError: no curves, two rows for one value, or a tracker that gives other values back.
+        ConfigError: the tracker's library is not installed, or the folder is not empty.
+        RecordError: no curves, or a malformed row.
     """
     parser = argparse.ArgumentParser(prog="python -m lever_pipe export", description=__doc__)
-    parser.add_argument("tracker")
+    parser.add_argument("tracker", choices=TRACKERS)
     parser.add_argument("results", type=Path)
     parser.add_argument("out", type=Path)
     options = parser.parse_args(words[1:])
-    if options.tracker not in TRACKERS:
-        found, do = storage.shortened(options.tracker), did_you_mean(options.tracker, TRACKERS, "Name one of them.")
-        raise ConfigError(f"export: expected one of {', '.join(TRACKERS)}", found=f"'{found}'", do=do)
-    tracker, out = TRACKERS[options.tracker], options.out.absolute()
-    runs, project = tracked_runs(options.results), options.results.absolute().name
+    runs, out = tracked_runs(options.results), options.out.absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out}: expected an empty folder, or none", found="another", do="Name one, or remove it.")
-    logging.getLogger(options.tracker).setLevel(logging.WARNING)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        tracker.write(runs, out, project)
-        require_same(runs, tracker.read(out, project), of=f"{options.tracker}, {out}")
+        for run in runs:
+            TRACKERS[options.tracker](run, out, options.results.absolute().name)
     except ModuleNotFoundError as fault:
-        raise ConfigError(
-            f"export: expected the library {options.tracker}",
-            found=f"no module {fault.name}",
-            do=f"Install it: pip install 'lever-pipe[{options.tracker}]'.",
-        ) from None
-    n_values = sum(len(run.values) for run in runs)
-    sys.stdout.write(f"{out}: {counted(len(runs), 'run')}, {counted(n_values, 'value')}, read back and equal.\n")
+        do = f"Install it: pip install 'lever-pipe[{options.tracker}]'."
+        raise ConfigError(f"expected the library {options.tracker}", found=f"no module {fault.name}", do=do) from None
+    sys.stdout.write(f"{out}: {len(runs)} runs\n")
     return 0
 
 
 def tracked_runs(results: Path) -> list[TrackedRun]:
-    """Return the runs of all files of curves below a results folder, by name.
-
-    Raises:
-        RecordError: no such file, a value that is none, or two rows for one value.
-    """
-    tables = [name for name in TABLES if (results / name).is_file()]
-    if not tables:
+    """Return the runs of all files of curves below a results folder, by name; `RecordError` as in `main`."""
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for name, subject in TABLES.items():
+        path = results / name
+        lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else ()
+        for number, line in enumerate(lines, start=2):
+            try:
+                run, step = UNNAMED.sub("", subject(line)), int(line.get("step") or line.get("epoch") or 0)
+                of_agent = ("split", "mode") if "split" in line else ()  # a selector's mode is in its name
+                metric = "/".join(filter(None, (line[part] for part in (*of_agent, "metric"))))
+                value = float(line["value"] or "nan")  # an empty one was no number
+            except (KeyError, TypeError, ValueError) as fault:
+                wanted, told = f"{path}:{number}: expected a row of curves", storage.shortened(repr(fault))
+                raise RecordError(wanted, found=told, do="Build the file again.") from None
+            if math.isfinite(value):
+                found.setdefault(run, {}).setdefault(step, {})[metric] = value
+    if not found:
         wanted, do = f"{results}: expected the curves of a finished run", "Name a results folder; finish its run first."
-        raise RecordError(wanted, found=f"none of {', '.join(TABLES)}", do=do)
-    found: Values = {}
-    for name in tables:
-        for source, subject, step, metric, value in _rows(results / name, TABLES[name]):
-            values = found.setdefault(subject, {})
-            if (step, metric) in values:
-                at = f"{subject}, {metric} at {step}"
-                raise RecordError(f"{source}: expected one row a value", found=f"two of {at}", do="Build it again.")
-            values[step, metric] = value
-    lineage = _lines(results / LINEAGE) if (results / LINEAGE).is_file() else []
-    return [_run(results, name, values, lineage) for name, values in sorted(found.items())]
+        raise RecordError(wanted, found=f"none in {', '.join(TABLES)}", do=do)
+    return [TrackedRun(run, _facts(results, run, max(of)), sorted(of.items())) for run, of in sorted(found.items())]
 
 
-def require_same(runs: Sequence[TrackedRun], read: Values, *, of: str) -> None:
-    """Compare what a tracker gives back with what was written.
-
-    Raises:
-        RecordError: another run or row, or another value.
-    """
-    wrote = {(run.name, *at): value for run in runs for at, value in run.values.items()}
-    back = {(name, *at): value for name, values in read.items() for at, value in values.items()}
-    other = sorted(key for key in wrote.keys() | back.keys() if wrote.get(key) != back.get(key))
-    if other:
-        first = f"{other[0]}: {wrote.get(other[0])}, read back {back.get(other[0])}"
-        found = f"{counted(len(other), 'other row')}, first {first}"
-        raise RecordError(f"{of}: expected every row as written", found=found, do="Install the extra's versions.")
+def _facts(results: Path, run: str, last: int) -> dict[str, str]:
+    """Return what the run card of a policy's last epoch or of an arm's run states."""
+    cards = (results / "lever" / run / f"epoch~{last}/run.json", results / "intention" / run / "run.json")
+    return {key: value for card in cards if card.is_file() for key, value in facts(storage.read_row(card, RunCard))}
 
 
-def _rows(path: Path, subject: object) -> Iterator[tuple[str, str, int, str, float]]:
-    """Yield where it stands, run, step, metric and value of each line that has a value."""
-    for number, line in enumerate(_lines(path), start=2):
-        try:
-            of = subject(line) if callable(subject) else str(subject).format_map(line)
-            parts = (line["split"], line["mode"], line["metric"]) if "split" in line else (line["metric"],)
-            step = int(line.get("step") or line.get("epoch") or 0)
-            value = float(line["value"] or "nan")  # an empty one was no number
-        except (KeyError, TypeError, ValueError) as fault:
-            wanted, do = f"{path}:{number}: expected a row of curves", "Build the file again."
-            raise RecordError(wanted, found=storage.shortened(repr(fault)), do=do) from None
-        if math.isfinite(value):
-            yield f"{path}:{number}", _UNNAMED.sub("", of), step, "/".join(filter(None, parts)), value
+def _to_tensorboard(run: TrackedRun, folder: Path, _: str) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder / run.name)) as writer:
+        writer.add_text("facts", f"```\n{json.dumps(run.facts, indent=2)}\n```")
+        for step, values in run.steps:
+            for metric, value in values.items():
+                writer.add_scalar(metric, value, step)
 
 
-def _run(results: Path, name: str, values: Mapping[tuple[int, str], float], lineage: Sequence[Line]) -> TrackedRun:
-    """Return a run with what the card of its last epoch and the lineage of its group state."""
-    policy = f"{name}/epoch~{max(step for step, _ in values)}"
-    agent = name.partition("/")[0].removeprefix("arm~")
-    untrained = "start" if agent == "start" else f"served~{agent}"
-    folders = (f"lever/{policy}", f"intention/{name}", f"intention/{untrained}")
-    cards = [results / folder / "run.json" for folder in folders]
-    told = {key: value for card in cards if card.is_file() for key, value in facts(storage.read_row(card, RunCard))}
-    told |= {f"lineage.{line['field']}": line["value"] for line in lineage if line["group"] == group_of(policy)}
-    kind = next((part for part in name.split("/") if "~" not in part), "agent")
-    return TrackedRun(name, kind, told, values)
+def _to_wandb(run: TrackedRun, folder: Path, project: str) -> None:
+    import wandb
+
+    about = {"project": project, "name": run.name, "config": run.facts, "dir": folder}
+    with wandb.init(mode="offline", reinit="create_new", **about) as made:
+        for step, values in run.steps:
+            made.log(values, step=step)
 
 
-def _lines(path: Path) -> list[Line]:
-    with path.open(encoding="utf-8", newline="") as handle:
-        return list(csv.DictReader(handle))
+TRACKERS = {"tensorboard": _to_tensorboard, "wandb": _to_wandb}
+"""By the name of library and extra."""

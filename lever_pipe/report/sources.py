@@ -83,7 +83,7 @@ class Lines:
             yield EvidenceRow(self.study, subject, metric.format_map(line), _number(line[column]), **told)
 
 
-def _trained(line: Line) -> str:
+def trained(line: Line) -> str:
     """Return the policy that the columns of a training file name."""
     kind = "on_policy" if (line["stage"], line["mode"]) == ("grpo", "on_policy") else line["stage"]
     base, seed, epoch = (int(line[name]) if line[name] else None for name in ("base_rce_epoch", "seed", "epoch"))
@@ -116,7 +116,7 @@ RUN = {"at": "run"}
 CHOICES = ("as_sequence", "as_set", "at_position")
 
 intervals = Lines("{group}", ACCURACY, PREFIX)
-training = Lines(_trained, VALUE, runs=1, has_means=True)
+training = Lines(trained, VALUE, runs=1, has_means=True)
 parameters = Lines(
     "{policy}",
     {name: name for name in ("n_parameters", "share_differing", "norm", "relative_norm", "kl_to_base")},
@@ -125,7 +125,7 @@ parameters = Lines(
     has_means=True,
 )
 breakdown = Lines("{group}", ACCURACY, {"subset": "{by}~{kind}"})
-costs = Lines(_trained, {"prompts.own": "own_prompts", "prompts.all": "prompts"}, runs=1, has_means=True)
+costs = Lines(trained, {"prompts.own": "own_prompts", "prompts.all": "prompts"}, runs=1, has_means=True)
 """Prompts that an epoch has learned from: its own, and those of its base with them."""
 flips = Lines(_flipped, {f"flips.{of}": of for of in ("better", "worse", "equal")}, {"against": "{right}"}, runs=1)
 """How many questions a GRPO run answers better and worse than its base."""

@@ -45,7 +45,7 @@ CALLS: tuple[tuple[str, ...], ...] = (
     *(("ledger", "merge", "folder", "@", "--into", "x.jsonl"), ("environments", "@")),
     *(("plan", "--configfile", "@"), ("why", "train_rce_epoch", "--configfile", "@")),
     ("why", "train_rce_epoch", "--config", "@"),
-    *(("export", "@", "folder", "out"), ("export", "mlflow", "@", "out")),
+    *(("export", "@", "folder", "out"), ("export", "wandb", "@", "out")),
     *(("doctor", "--orphans", "@"), ("store", "@"), ("why", "")),
 )  # fmt: skip
 
