@@ -45,7 +45,7 @@ TOOLS = {
     "compare": Tool("commands.compare_tool", "say in which settings and results two runs differ"),
     "export": Tool("commands.export_tool", "write the curves of finished work for a tracker of experiments"),
     "store": Tool("commands.store_tool", "count, check or trim the store of finished work"),
-    "ledger": Tool("commands.ledger_tools", "count, check or merge the LVLM's answers"),
+    "ledger": Tool("commands.ledger_tools", "make one file of the many that hold the LVLM's answers"),
     "convert": Tool("commands.convert_tool", "write safetensors beside the .bin weights of a model folder"),
     "import_checkpoint": Tool("commands.checkpoint_tool", "make a selector of the original's training one of ours"),
     "release": Tool("commands.release_tool", "write a trained policy or agent as a folder for the Hugging Face Hub"),

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from material import LEDGER_ROWS, Door, all_doors, ledger_line, linked, put, read_world, write_weights
+from material import Door, all_doors, ledger_line, linked, put, read_world, write_weights
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -355,15 +355,8 @@ HARMS: dict[str, list[tuple[str, Harm, str]]] = {
         ("two rows a line", lines(lambda rows: [rows[0].strip(), *rows[1:]], "train.jsonl"), "train.jsonl:1"),
     ],
     "ledger": [
-        ("positive log-probability", ledger({"tokens": [1], "token_log_probs": [0.5]}), "up to 0 in 'token_log_probs'"),
-        ("NaN", ledger({"tokens": [1], "token_log_probs": [NAN]}), "up to 0 in 'token_log_probs'"),
-        ("infinity", ledger({"scores": {"1": [-INF]}}), "up to 0 in 'scores'.'1'"),
-        ("score of a text", ledger({"scores": {"1": "x"}}), "up to 0 in 'scores'.'1'"),
-        ("beam score above 0", ledger({"beam_score": 1.0}), "up to 0 in 'beam_score'"),
-        ("one number for two tokens", ledger({"tokens": [1, 2], "token_log_probs": [-1.0]}), "for each of 2 'tokens'"),
-        ("a short key", ledger({"text": "a"}, "abc"), "a key of 64 hexadecimal digits"),
-        ("a key in capitals", ledger({"text": "a"}, "AB" * 32), "a key of 64 hexadecimal digits"),
-        ("another answer", ledger({"text": "other"}, next(iter(LEDGER_ROWS))), "expected 'text' \"r\""),
+        ("NaN", ledger({"tokens": [1], "token_log_probs": [NAN]}), "expected finite numbers"),
+        ("infinity", ledger({"scores": {"1": [-INF]}}), "expected finite numbers"),
         ("changed bytes", lines(lambda rows: [rows[0].replace("-0.5", "-0.4"), *rows[1:]], "a.jsonl"), "was changed"),
         ("no digest", lines(lambda rows: ['{"key":"a"}\n', *rows], "a.jsonl"), "found no digest"),
         ("lines joined", lines(lambda rows: [rows[0].strip(), *rows[1:]], "a.jsonl"), "a.jsonl:1"),

@@ -41,7 +41,7 @@ CALLS: tuple[tuple[str, ...], ...] = (
     *(("compare", "@", "folder"), ("compare", "folder", "@")),
     *(("store", "stats", "@"), ("store", "verify", "@"), ("store", "gc", "@", "--max-gb", "1")),
     ("store", "gc", "--max-gb", "@"),
-    *(("store", "stats", "--configfile", "@"), ("ledger", "stats", "@"), ("ledger", "merge", "@"), ("ledger", "@")),
+    *(("store", "stats", "--configfile", "@"), ("ledger", "merge", "@"), ("ledger", "@")),
     *(("ledger", "merge", "folder", "@", "--into", "x.jsonl"), ("environments", "@")),
     *(("plan", "--configfile", "@"), ("why", "train_rce_epoch", "--configfile", "@")),
     ("why", "train_rce_epoch", "--config", "@"),

@@ -8,14 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def unsealed(key: str, row: Mapping[str, Any]) -> str:
-    """Return a line as it was written before lines had digests."""
-    return json.dumps({"key": key, **row}) + "\n"
-
-
 def line(key: str, row: Mapping[str, Any]) -> str:
     """Return a whole line with its digest."""
-    return sealed(unsealed(key, row))
+    return sealed(json.dumps({"key": key, **row}))
 
 
 def sealed(text: str) -> str:

@@ -25,7 +25,7 @@ import os
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
 from itertools import chain
@@ -52,8 +52,6 @@ SEAL_LENGTH = len(DIGEST) + DIGEST_LENGTH + len(END)
 GONE = (errno.ENOENT, errno.ESTALE)  # the second: removed by another machine of a network file system
 
 Row = dict[str, Any]
-Field = tuple[str, ...]  # the names that lead to a value inside a row; () is the whole row
-Disagree = Callable[[Field, Any, Any], object]  # hears of a field, the value kept and the other one
 
 
 class Line(NamedTuple):
@@ -92,12 +90,7 @@ class Ledger:
         self._has_told = False
         self.reload()
         if self.disagreements:
-            log.warning(
-                "%s: %d values disagree between rows of one key; list them: python -m lever_pipe ledger verify %s",
-                folder,
-                self.disagreements,
-                folder,
-            )
+            log.warning("%s: %d values disagree between rows of one key; the first is used", folder, self.disagreements)
 
     def __len__(self) -> int:
         return len(self._rows) + len(self._unread)
@@ -189,10 +182,9 @@ class Ledger:
     def _merge(self, key: str, row: Row) -> bool:
         """Return whether the row said anything that was not known."""
         self.get(key)
-        return bool(merge_into(self._rows, key, row, disagree=self._count))
-
-    def _count(self, *_: object) -> None:
-        self.disagreements += 1
+        is_news, disagreements = merge_into(self._rows, key, row)
+        self.disagreements += disagreements
+        return is_news
 
     def _parse(self, line: Line) -> tuple[str, Row]:
         self.parsed += 1
@@ -271,26 +263,23 @@ def sealed_line(text: str) -> bytes:
     return content + DIGEST + _digest_of(content) + END
 
 
-def parse_row(line: bytes, path: Path, number: int, *, sealed: bool = True) -> tuple[str, Row]:
+def parse_row(line: bytes, path: Path, number: int) -> tuple[str, Row]:
     """Return the key and the row of a line.
 
     Args:
         line: with its end.
         path: the file that holds it.
         number: its place there, from 1.
-        sealed: False for a line that was written before lines had digests.
 
     Raises:
         RecordError: the line was changed since it was written, or is no JSON object with a key; the message names file
             and line.
     """
-    if sealed:
-        _require_whole(line, path, number)
+    _require_whole(line, path, number)
     try:
         row = json.loads(line)
         key = row.pop("key")
-        if sealed:
-            del row["sha256"]
+        del row["sha256"]
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as fault:
         raise _no_row(path, number, repr(fault)[:SHOWN]) from None
     if not isinstance(key, str):
@@ -304,13 +293,13 @@ def _key_of(line: bytes) -> str:
     return key.decode() if line.startswith(KEY) and key.isalnum() else ""
 
 
-def merge_into(rows: dict[str, Row], key: str, row: Row, *, disagree: Disagree) -> list[Field]:
-    """Merge a row into `rows` and return the fields that were not known before.
+def merge_into(rows: dict[str, Row], key: str, row: Row) -> tuple[bool, int]:
+    """Merge a row into `rows`; return whether it said anything that was not known, and how many values disagree.
 
-    Mappings inside a row grow by union; of two different values the first stays, and `disagree` hears of both.
+    Mappings inside a row grow by union; of two different values the first stays.
     """
     known = rows.setdefault(key, row)
-    return [()] if known is row else list(_union(known, row, (), disagree))
+    return (True, 0) if known is row else _union(known, row)
 
 
 def writer_name() -> str:
@@ -338,16 +327,17 @@ def _append(path: Path, content: bytes, *, mode: Literal["xb", "r+b"]) -> bool:
     return found
 
 
-def _union(known: Row, row: Row, inside: Field, disagree: Disagree) -> Iterator[Field]:
+def _union(known: Row, row: Row) -> tuple[bool, int]:
+    is_news, disagreements = False, 0
     for name, value in row.items():
-        field = (*inside, name)
         if name not in known:
-            known[name] = value
-            yield field
+            known[name], is_news = value, True
         elif isinstance(value, dict) and isinstance(known[name], dict):
-            yield from _union(known[name], value, field, disagree)
+            is_news_inside, more = _union(known[name], value)
+            is_news, disagreements = is_news or is_news_inside, disagreements + more
         elif not _agree(known[name], value):
-            disagree(field, known[name], value)
+            disagreements += 1
+    return is_news, disagreements
 
 
 def _digest_of(content: bytes) -> bytes:
@@ -361,15 +351,10 @@ def _require_whole(line: bytes, path: Path, number: int) -> None:
 
 
 def _changed(line: bytes, path: Path, number: int) -> RecordError:
-    drop, seal = (f"python -m lever_pipe ledger merge {path.parent} {option}" for option in ("--drop", "--seal"))
-    if DIGEST in line:
-        found, earlier = "another: the line was changed since it was written", ""
-    else:
-        found, earlier = "no digest", f" A ledger that was written before lines had digests takes one command: {seal}"
     return RecordError(
         f"{path}:{number}: expected a ledger row with the digest of its content",
-        found=found,
-        do=f"{DELETE_LINE} All such lines at once: {drop}.{earlier}",
+        found="another: the line was changed since it was written" if DIGEST in line else "no digest",
+        do=f"{DELETE_LINE} All such lines at once: python -m lever_pipe ledger merge {path.parent} --drop.",
     )
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledger_lines import line, sealed, unsealed
+from ledger_lines import line, sealed
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import atomic
 from lever_pipe.base.errors import DataError, RecordError
-from lever_pipe.commands.ledger_tools import ROUNDING, SHOWN, merge
+from lever_pipe.commands.ledger_tools import merge
 from lever_pipe.lvlms.asking.ledger import Ledger, engines_of, introduce
 
 KEY = "ab" * 32
@@ -59,132 +59,6 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     return captured.err
-
-
-def test_stats_count_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = [line(KEY, RED), line(OTHER, BLUE), line(KEY, RED)]  # the last adds nothing
-    second = [
-        line(KEY, {"scores": {"9": [-3.0], "8": [-4.0]}}),
-        line(OTHER, {"text": "green"}),  # disagrees, and adds nothing
-        line(THIRD, {"scores": {"9": [-3.0]}}),
-        "{broken\n",
-        '{"key": "torn',
-    ]
-    write(tmp_path / "a.jsonl", *first)
-    write(tmp_path / "b.jsonl", *second)
-    write(tmp_path / "notes.txt", "no ledger file")
-    counts = {
-        "files": 2,
-        "bytes": len("".join(first + second)),
-        "rows": 6,
-        "keys": 3,
-        "answers_generated": 2,
-        "answers_scored": 1 + 2 + 1,
-        "duplicates": 2,
-        "disagreements": 1,
-        "torn_lines": 1,
-        "unreadable_lines": 1,
-        "ill_formed_values": 0,
-    }
-    assert json.loads("\n".join(told(capsys, "stats", tmp_path, "--json"))) == counts
-    lines = told(capsys, "stats", tmp_path)
-    assert {shown.rsplit(maxsplit=1)[0]: shown.split()[-1] for shown in lines} == {
-        name.replace("_", " "): f"{count:,}" for name, count in counts.items()
-    }
-    assert len({len(shown) for shown in lines}) == 1  # aligned
-
-
-def test_a_sound_ledger_has_status_0_and_torn_lines_are_notes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path / "a.jsonl", line(KEY, RED), line(KEY, {"scores": {"9": [-3.0]}}))
-    write(tmp_path / "b.jsonl", line(OTHER, BLUE), '{"key": "torn')
-    note, verdict = told(capsys, "verify", tmp_path)
-    assert note.startswith(f"note: {tmp_path}/b.jsonl:2: the last line is torn")
-    assert note.endswith("its prompt is answered again")
-    assert verdict == f"{tmp_path}: sound; 3 rows in 2 files"
-
-
-def test_all_faults_are_told_at_once_with_their_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(
-        tmp_path / "a.jsonl",
-        line(KEY, RED),
-        sealed("{broken"),
-        sealed('{"text": "no key"}'),
-        line("AB" * 32, BLUE),
-        line(OTHER, {**BLUE, "token_log_probs": [-1.0]}),
-    )
-    write(
-        tmp_path / "b.jsonl",
-        line(KEY, {"text": "blue"}),
-        line(THIRD, {"tokens": [1], "token_log_probs": [0.5], "beam_score": float("nan")}),
-        line("0" * 64, {"scores": {"1": [-1.0, float("-inf")], "2": "x", "3": [None, False]}}),
-        line("0" * 65, BLUE),
-        line(KEY, RED).replace("red", "rad"),
-        unsealed(KEY, RED),
-    )
-    lines = told(capsys, "verify", tmp_path, status=1)
-    a, b, delete = tmp_path / "a.jsonl", tmp_path / "b.jsonl", "Delete this line; its prompt is answered again."
-    limits = "expected finite numbers up to 0 in"
-    expected = [
-        (f"{a}:2: expected a ledger row with a key; found JSONDecodeError", delete),
-        (f"{a}:3: expected a ledger row with a key; found KeyError('key'). ", delete),
-        (f"{b}:5: expected a ledger row with the digest of its content; found another: the line was", "--drop."),
-        (f"{b}:6: expected a ledger row with the digest of its content; found no digest. ", "--seal"),
-        (f"{a}:4: expected a key of 64 hexadecimal digits; found '{'AB' * 32}'. ", delete),
-        (f"{a}:5: key {OTHER}: expected one of 'token_log_probs' for each of 2 'tokens'; found 1. ", delete),
-        (f"{b}:2: key {THIRD}: {limits} 'token_log_probs'; found 0.5. ", delete),
-        (f"{b}:2: key {THIRD}: {limits} 'beam_score'; found NaN. ", delete),
-        (f"{b}:3: key {'0' * 64}: {limits} 'scores'.'1'; found -Infinity. ", delete),
-        (f"{b}:3: key {'0' * 64}: {limits} 'scores'.'2'; found \"x\". ", delete),
-        (f"{b}:3: key {'0' * 64}: {limits} 'scores'.'3'; found null, false. ", delete),
-        (f"{b}:4: expected a key of 64 hexadecimal digits; found '{'0' * 65}'. ", delete),
-        (f'{b}:1: key {KEY}: expected \'text\' "red" as in {a}:1; found "blue". ', "answered again."),
-        (f"{tmp_path}: 13 faults; 7 rows in 2 files", ""),
-    ]
-    assert len(lines) == len(expected)
-    for shown, (begin, end) in zip(lines, expected, strict=True):
-        assert shown.startswith(begin)
-        assert shown.endswith(end)
-
-
-@pytest.mark.parametrize(("value", "status"), [(0, 0), (0.5 * ROUNDING, 0), (2 * ROUNDING, 1)])
-def test_rounding_may_lift_a_certain_token_above_0(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float, status: int
-) -> None:
-    write(tmp_path / "a.jsonl", line(KEY, {"scores": {"1": [value]}}))
-    told(capsys, "verify", tmp_path, status=status)
-
-
-def test_a_disagreement_names_the_row_that_first_stated_the_value(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(
-        tmp_path / "a.jsonl",
-        line(KEY, {"text": "red"}),
-        line(KEY, {"scores": {"1": [-1.0]}}),  # a mapping of its own
-        line(KEY, {"scores": {"2": [-2.0]}}),  # a value inside it
-    )
-    write(tmp_path / "b.jsonl", line(KEY, {"text": "blue", "scores": {"1": [-1.5], "2": [-2.5]}}))
-    lines = told(capsys, "verify", tmp_path, status=1)
-    a = tmp_path / "a.jsonl"
-    wanted = [
-        f'expected \'text\' "red" as in {a}:1; found "blue".',
-        f"expected 'scores'.'1' [-1.0] as in {a}:2; found [-1.5].",
-        f"expected 'scores'.'2' [-2.0] as in {a}:3; found [-2.5].",
-    ]
-    assert len(lines) == len(wanted) + 1
-    assert all(want in shown for want, shown in zip(wanted, lines, strict=False))
-
-
-def test_many_disagreements_are_counted_and_some_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    total = SHOWN + 5
-    for text in ("red", "blue"):
-        write(tmp_path / f"{text}.jsonl", *(line(f"{number:064x}", {"text": text}) for number in range(total)))
-    lines = told(capsys, "verify", tmp_path, status=1)
-    assert sum("; found " in shown for shown in lines) == SHOWN
-    assert lines[-2] == f"... and 5 more disagreements ({total} in all)"
-    assert lines[-1] == f"{tmp_path}: {total} faults; {2 * total} rows in 2 files"
 
 
 def test_a_merge_keeps_the_rows_and_merging_again_changes_nothing(
@@ -240,8 +114,7 @@ def test_a_merge_keeps_the_first_value_and_tells_the_other(tmp_path: Path, capsy
     write(tmp_path / "a.jsonl", line(KEY, {"scores": {"1": [-1.0]}}))
     write(tmp_path / "b.jsonl", line(KEY, {"scores": {"1": [-2.0], "2": [-3.0]}}))
     lines = told(capsys, "merge", tmp_path)
-    assert "'scores'.'1' [-1.0] as in" in lines[0]
-    assert lines[1] == "read 2 rows in 2 files: 1 disagreement, 0 torn lines"
+    assert lines[0] == "read 2 rows in 2 files: 1 disagreement, 0 torn lines"
     assert rows_of(tmp_path) == {KEY: {"scores": {"1": [-1.0], "2": [-3.0]}}}  # no mean
     assert Ledger(tmp_path).disagreements == 0
 
@@ -412,9 +285,7 @@ def test_a_target_that_no_ledger_would_read_is_refused(tmp_path: Path, capsys: p
     assert (path.exists(), notes.read_text()) == (True, "mine")
 
 
-@pytest.mark.parametrize(
-    "bad", [sealed("{broken"), line(OTHER, {"beam_score": float("inf")}), line(OTHER, {"new": 1e999})]
-)
+@pytest.mark.parametrize("bad", [sealed("{broken"), line(OTHER, {"beam_score": float("inf")})])
 def test_what_cannot_be_merged_is_refused_and_nothing_is_touched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], bad: str
 ) -> None:
@@ -422,24 +293,22 @@ def test_what_cannot_be_merged_is_refused_and_nothing_is_touched(
     write(tmp_path / "b.jsonl", line(THIRD, BLUE))
     text = refused(capsys, "merge", tmp_path)
     first = f"2 faults, the first: {tmp_path}/a.jsonl:2: expected a ledger row with a key; found "
-    ill = f"2 faults, the first: {tmp_path}/a.jsonl:2: key {OTHER}: expected finite numbers up to 0 in 'beam_score'"
-    found = first if "broken" in bad else ill if "beam_score" in bad else f"others in 1 key: {OTHER}. Delete"
+    found = first if "broken" in bad else f"others in 1 key: {OTHER}. Delete"
     assert text.startswith(f"DataError: {tmp_path}: expected ")
     assert f"; found {found}" in text
     assert names(tmp_path) == ["a.jsonl", "b.jsonl"]
 
 
-@pytest.mark.parametrize("tool", ["stats", "verify", "merge"])
-def test_no_ledger_is_told_in_three_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str], tool: str) -> None:
+def test_no_ledger_is_told_in_three_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing, empty = tmp_path / "missing", tmp_path / "empty"
     empty.mkdir()
-    text = refused(capsys, tool, missing)
+    text = refused(capsys, "merge", missing)
     assert text.startswith("RecordError: expected a folder with ledger files (*.jsonl); found ")
     assert f"{missing}: no folder. Name the" in text
-    assert f"{empty}: no such file. Name the" in refused(capsys, tool, empty)
+    assert f"{empty}: no such file. Name the" in refused(capsys, "merge", empty)
     assert not missing.exists()
     with pytest.raises(RecordError):
-        main(["ledger", tool, str(missing), "--debug"])
+        main(["ledger", "merge", str(missing), "--debug"])
 
 
 def test_all_missing_ledgers_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -478,7 +347,7 @@ def test_the_command_is_light_and_its_help_says_that_jobs_may_run(tmp_path: Path
         "import sys; from lever_pipe.__main__ import main; status = main(sys.argv[1:])\n"
         "assert not {'torch', 'numpy', 'pandas'} & sys.modules.keys()\nsys.exit(status)\n"
     )
-    done = subprocess.run([sys.executable, "-c", probe, "ledger", "verify", str(tmp_path)], check=False)
+    done = subprocess.run([sys.executable, "-c", probe, "ledger", "merge", str(tmp_path)], check=False)
     assert done.returncode == 0
     command = [sys.executable, "-m", "lever_pipe", "ledger", "merge", "--help"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -502,24 +371,6 @@ def test_damaged_lines_are_left_out_on_demand(tmp_path: Path, capsys: pytest.Cap
         f"left out: {path}:2: expected a ledger row with the digest of its content; found another"
     )
     assert rows_of(tmp_path) == {KEY: RED, THIRD: BLUE}
-
-
-def test_a_ledger_without_digests_is_sealed_by_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "a.jsonl", unsealed(KEY, RED), '{"key": "torn')
-    write(tmp_path / "b.jsonl", line(OTHER, BLUE))
-    assert "found no digest" in refused(capsys, "merge", tmp_path)
-    told(capsys, "merge", tmp_path, "--seal")
-    assert rows_of(tmp_path) == {KEY: RED, OTHER: BLUE}
-    told(capsys, "verify", tmp_path)
-
-
-def test_sealing_trusts_no_line_among_others_with_digests_and_no_ill_value(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mixed = write(tmp_path / "mixed" / "a.jsonl", line(KEY, RED), unsealed(OTHER, BLUE))
-    assert f"the first: {mixed}:2: " in refused(capsys, "merge", mixed.parent, "--seal")
-    ill = write(tmp_path / "ill" / "a.jsonl", unsealed(KEY, {"scores": {"1": [0.5]}}))
-    assert f"the first: {ill}:1: key {KEY}: " in refused(capsys, "merge", ill.parent, "--seal")
 
 
 def test_a_merge_takes_the_descriptions_of_engines_along(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledger_lines import line, sealed, unsealed
+from ledger_lines import line, sealed
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.lvlms.asking.ledger import (
@@ -215,13 +215,6 @@ def test_no_changed_byte_is_used(tmp_path_factory: pytest.TempPathFactory, data:
     else:  # only the end of the file's last line may go: that is a torn line
         assert (place, survivor.torn) == (len(content) - 1, 1)
         assert len(survivor) == 1 and survivor.get(KEY) == truth[KEY]
-
-
-def test_rows_without_digest_are_refused_with_the_command_that_seals_them(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(unsealed(KEY, {"text": "red"}))
-    with pytest.raises(RecordError, match=r"a\.jsonl:1: .*found no digest") as refusal:
-        Ledger(tmp_path)
-    assert refusal.value.do.endswith(f"takes one command: python -m lever_pipe ledger merge {tmp_path} --seal")
 
 
 @given(stored=st.dictionaries(st.integers(0, 9).map("{:064x}".format), rows, max_size=5))
