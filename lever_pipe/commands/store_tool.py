@@ -84,14 +84,12 @@ def _run_verify(store: Store, options: argparse.Namespace) -> int:
 
 def _run_gc(store: Store, options: argparse.Namespace) -> int:
     mended = [str(fault) for fault in store.verify(mend=True)]
-    former = store.drop_former()
     trimmed = store.trim()
     if options.json:
-        damage = {"faults": mended, "max_bytes": store.max_bytes, "former_bytes": former}
+        damage = {"faults": mended, "max_bytes": store.max_bytes}
         sys.stdout.write(as_json({"folder": store.folder, **trimmed._asdict(), **damage}))
         return 0
     sys.stdout.writelines(f"{fault}\n" for fault in mended)
-    sys.stdout.write(f"removed {former:,} bytes of an earlier version\n" if former else "")
     sys.stdout.write(
         f"removed {counted(trimmed.entries, 'finished job')} of {trimmed.bytes:,} bytes and "
         f"{counted(trimmed.temporary, 'leftover')}\n"

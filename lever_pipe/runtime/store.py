@@ -42,9 +42,7 @@ from lever_pipe.runtime import copying
 log = logging.getLogger(__name__)
 
 GB = 1_000_000_000  # bytes
-FORMAT, FORMER_FORMAT = "2", "1"
-FORMER_FOLDERS = ("blobs", "entries")
-"""Where the former format kept its work. It stays until somebody says `store gc`: other checkouts may still use it."""
+FORMAT = "2"
 WORK = "work.json"
 LEDGER = "ledger"
 """A folder beside the store's own that keeps LVLM answers; nothing here touches it."""
@@ -278,22 +276,6 @@ class Store:
             log.warning("%d bytes stay where %d are allowed: some work cannot be removed here", left, self.max_bytes)
         return Trimmed(gone, freed, self._sweep(), n_left, left)
 
-    def drop_former(self) -> int:
-        """Remove what an earlier version of this package kept here, which this one does not read; return its bytes.
-
-        Raises:
-            StoreError: the folder holds a store of another format.
-        """
-        self._require_format(for_removal=True)
-        if self._format() != FORMER_FORMAT:  # else folders of these names are another program's
-            return 0
-        former = [self.folder / name for name in FORMER_FOLDERS if (self.folder / name).is_dir()]
-        size = sum(map(copying.bytes_of, former))
-        for folder in former:
-            atomic.remove(folder)
-        storage.write_text(self.folder / "VERSION", f"{FORMAT}\n")
-        return size
-
     def stats(self) -> Stats:
         """Return how much there is.
 
@@ -496,7 +478,7 @@ class Store:
             return fault.strerror or str(fault)
 
     def _require_format(self, *, for_removal: bool = False) -> None:
-        """Refuse a store that another version of this package has written; the former format counts as empty.
+        """Refuse a store that another version of this package has written.
 
         Args:
             for_removal: refuse a folder without a format too, if it holds anything: it may be another program's. Else
@@ -506,7 +488,7 @@ class Store:
             StoreError: another format, or none.
         """
         found = self._format()
-        if found in (FORMAT, FORMER_FORMAT) or (found is None and not (for_removal and _folders(self.folder / "work"))):
+        if found == FORMAT or (found is None and not (for_removal and _folders(self.folder / "work"))):
             return
         raise StoreError(
             f"{self.folder / 'VERSION'}: expected a store of finished work of format {FORMAT}",

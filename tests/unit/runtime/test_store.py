@@ -650,26 +650,9 @@ def test_an_endless_statement_is_not_read(store: Store, tmp_path: Path, monkeypa
         store._read(places(store)[0])
 
 
-def test_a_store_of_the_former_format_is_empty_and_goes_when_somebody_says_so(store: Store, tmp_path: Path) -> None:
-    (store.folder / "blobs" / "ab").mkdir(parents=True)
-    (store.folder / "entries").mkdir()
-    (store.folder / "blobs" / "ab" / ("ab" * 32)).write_bytes(b"former")
-    (store.folder / "ledger").mkdir()
-    (store.folder / "VERSION").write_text("1\n")
-    before = tree(store.folder)
-    assert restored(store, tmp_path / "b") is None
-    assert (store.stats().entries, store.verify(mend=True), store.trim().bytes) == (0, [], 0)
-    assert tree(store.folder) == before
-    kept(store, tmp_path / "a")
-    assert store.trim().entries_left == 1
-    assert before.items() <= tree(store.folder).items(), "other checkouts may still use it"
-    assert store.drop_former() == len(b"former")
-    assert (store.folder / "VERSION").read_text() == "2\n"
-    assert {path.name for path in store.folder.iterdir()} == {"VERSION", "ledger", "staging", "work"}
-    assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
-
-
-@pytest.mark.parametrize(("text", "found"), [("3\n", "'3'"), ("", "an empty file"), ("\0\0", r"'\x00\x00'")])
+@pytest.mark.parametrize(
+    ("text", "found"), [("1\n", "'1'"), ("3\n", "'3'"), ("", "an empty file"), ("\0\0", r"'\x00\x00'")]
+)
 def test_another_format_is_refused_and_named(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, found: str
 ) -> None:
@@ -695,14 +678,6 @@ def test_a_folder_without_a_format_is_not_cleaned(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="no such file"):
             call()
     assert (place / "data").exists()
-
-
-def test_folders_that_are_named_as_those_of_the_former_format_stay(store: Store, tmp_path: Path) -> None:
-    (store.folder / "blobs").mkdir(parents=True)
-    kept(store, tmp_path / "a")
-    store.trim()
-    assert store.drop_former() == 0
-    assert (store.folder / "blobs").exists()
 
 
 def test_what_is_not_named_as_finished_work_is_somebodys_own(tmp_path: Path) -> None:
