@@ -31,8 +31,6 @@ bundle,0,1,val,greedy,reward,0.219148425
 VALUES = {
     "preset~world/rce/seed~0": {1: {"loss": 11.7775341}, 2: {"loss": 1e-300}},
     "preset~world/on_policy/base~2/beta~0.15/seed~0": {1: {"loss": -0.1}},
-    "emulation/none/base~2/beta~0.12": {1: {"loss": 2.5}},
-    "emulation/none/base~2": {1: {"loss": 3.5}},
     "arm~start/seed~0": {0: {"test/greedy/reward": 0.5625}},
     "arm~bundle/seed~0": {
         1: {"train/reward": 123456789.0, "val/sampled/reward": 0.219148425, "val/greedy/reward": 0.219148425}
