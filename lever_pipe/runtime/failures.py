@@ -1,13 +1,12 @@
-"""What one run of Snakemake finished, what failed in it and why, and what remains.
+"""What one run of Snakemake finished, and what failed in it, with the last lines of its logs.
 
 Snakemake tells its log handlers what happens to each job, however quiet it is towards the terminal. `Invocation` is
-such a handler: it keeps the last state of every job, and at the end reads the logs of those that failed, because the
-line that says why stands in the log of the stage, or in SLURM's own, and not in the message.
+such a handler: it keeps the last state of every job, and reads the logs of those that failed, because the line that
+says why stands in the log of the stage, or in SLURM's own, and not in the message.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import logging
 import re
@@ -17,60 +16,43 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from lever_pipe.base import os_faults
-from lever_pipe.base.errors import LeverPipeError
-from lever_pipe.base.storage import write_text
 from lever_pipe.runtime import grid_plan
 from lever_pipe.runtime.rerun.why_names import counted
 
-log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
-
 LOGGER = "snakemake.logging"
-TABLE = "failed_jobs.csv"
-TARGET = "all"
-"""The rule that names what is wanted and makes nothing."""
 WIDTH = 120
-SHOWN = 20
+SHOWN, LINES = 20, 3
+"""Failed jobs that are shown, each with so many lines of its log."""
 TAIL_BYTES = 65_536
 SLACK_SECONDS = 60
 """By how much the clocks of the nodes may differ when a log is taken to be of this attempt."""
 
-STATES = {
-    "TIMEOUT": "TIMEOUT after {runtime} min: raise its runtime in the profile",
-    "OUT_OF_MEMORY": "OUT_OF_MEMORY with {mem_mb} MB: raise its mem_mb in the profile",
-    "CANCELLED": "CANCELLED with scancel or by the cluster: run again",
-    "DEADLINE": "DEADLINE passed before it ended: run again without one",
-    "NODE_FAIL": "NODE_FAIL, its node failed: run again",
-    "BOOT_FAIL": "BOOT_FAIL, its node did not start: run again",
-    "LAUNCH_FAILED": "LAUNCH_FAILED, its node could not start it: run again",
-    "PREEMPTED": "PREEMPTED by a job that goes before it: run again, or ask for another partition",
+STATES = ("TIMEOUT", "OUT_OF_MEMORY", "CANCELLED", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "PREEMPTED")
+"""End states in SLURM that say more than any log."""
+STARVED = {
+    "TIMEOUT": "raise its runtime in the profile",
+    "OUT_OF_MEMORY": "raise its mem_mb in the profile",
+    "SIGKILL": "mostly for want of memory: raise its mem_mb in the profile",
 }
-"""End states in SLURM that say more than any log, and what they mean for the user."""
-STARVED = ("TIMEOUT ", "OUT_OF_MEMORY ", "killed by SIGKILL")
-"""How reasons begin that a larger request mends."""
+"""Ends that a larger request mends, and how."""
 UNKEPT = " not kept: "
 """By what store and ledger say in a job's log that they have no room."""
 
 _STATE = re.compile(r"(?:status is: '|ended as )([A-Z_]+)")
-_REFUSED = re.compile(r"sbatch failed\. The error message was '(.*?)'\.?\s*(?:sbatch call:|$)", re.S)
-_FAULT = re.compile(r"^(?:\[rank\d+\]: ?)?((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*)?)$", re.M)
-_LAUNCHERS = ("CalledProcessError", "ChildFailedError")
-"""Faults by which a launcher says that one of its processes failed; that one's own stands further up."""
+_REFUSED = "sbatch failed."
 _OF_JOB = re.compile(r"^Job (\d+) ", re.M)
-_MISSING = re.compile(r"output files are missing\. Missing files after (\d+) seconds.*?:\n(.*)", re.S)
 _SIGNALLED = re.compile(r"died with <Signals\.(\w+): \d+>")
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):(?:\n.*){1,6}?\n\s*exitcode\s*: -(\d+)")
 """How torch's launcher says by which signal the first of its processes ended."""
 _STATUS = re.compile(r"returned non-zero exit status (\d+)")
 _DUE_TO = re.compile(r"CANCELLED AT \S+ DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)")
 _DUE = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
-_SLURM_ERROR = re.compile(r"^(?:srun|slurmstepd\S*): error: (?!\S+ task \S+ )(.*)$", re.M)
 _NO_MEMORY = re.compile(r"^slurmstepd.*(?:oom.?kill|memory limit)", re.M | re.I)
 _ADVICE = re.compile(
     r"\s*(?:Detailed failure reason unavailable|For further error details see the cluster/cloud).*", re.S
@@ -79,13 +61,14 @@ _INTERRUPTED = ("Terminating processes on user request", "Will exit after finish
 
 
 class FailedJob(NamedTuple):
-    """A row of the table: a job whose last attempt failed."""
+    """A job whose last attempt failed: by which state or signal, if that is known, and its last lines."""
 
     rule: str
     wildcards: str
     job: int
     attempts: int
-    reason: str
+    ended: str
+    lines: tuple[str, ...]
     log: str
     slurm_job: str
     slurm_log: str
@@ -102,7 +85,6 @@ class _Job:
     rule: str
     wildcards: str = ""
     key: _Key = ("", frozenset())
-    resources: Mapping[str, Any] = field(default_factory=dict)
     own_logs: Sequence[str] = ()
     state: _State = "running"
     attempts: int = 0
@@ -114,27 +96,16 @@ class _Job:
 
 
 class Invocation(logging.Handler):
-    """What happened to the jobs of this run so far.
+    """What happened to the jobs of this run so far."""
 
-    Args:
-        folder: where `write_table` puts the table for machines.
-
-    Attributes:
-        spared: rule -> how many of its jobs were not run, because they are made already.
-    """
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.table = folder / TABLE
-        self.planned: Counter[str] = Counter()
-        self.spared: Counter[str] = Counter()
         self.was_interrupted = False
         self._jobs: dict[int, _Job] = {}
         self._starved: Counter[_Key] = Counter()
         self._tells_ends = False
         self._faults: dict[int | None, str] = {}  # thread -> what Snakemake said there last about a fault
         self._events: dict[Any, Callable[[logging.LogRecord], None]] = {
-            LogEvent.RUN_INFO: self._on_plan,
             LogEvent.JOB_INFO: self._on_start,
             LogEvent.JOB_FINISHED: self._on_finish,
             LogEvent.ERROR: self._on_fault,
@@ -160,7 +131,7 @@ class Invocation(logging.Handler):
     @property
     def finished(self) -> int:
         """Return how many jobs finished."""
-        return sum(self._finished().values())
+        return sum(map(self._is_finished, self._jobs.values()))
 
     @property
     def failed(self) -> list[FailedJob]:
@@ -172,13 +143,6 @@ class Invocation(logging.Handler):
         """Return, by rule, how many jobs finished at a further attempt."""
         return Counter(job.rule for job in self._jobs.values() if job.attempts > 1 and self._is_finished(job))
 
-    @property
-    def remaining(self) -> Counter[str]:
-        """Return, by rule, how many planned jobs neither finished, nor failed, nor were made already."""
-        left = self.planned - self._finished() - Counter(row.rule for row in self.failed) - self.spared
-        left.pop(TARGET, None)
-        return left
-
     def starved(self, rule: str, wildcards: Mapping[str, str]) -> int:
         """Return how many attempts of a job ended for want of memory or time; 0 for a job that never began.
 
@@ -188,26 +152,8 @@ class Invocation(logging.Handler):
         """
         return self._starved[_key(rule, wildcards)]
 
-    def write_table(self) -> Path | None:
-        """Write the failed jobs to the folder's `failed_jobs.csv`; remove it and return None when there are none."""
-        rows = self.failed
-        if not rows:
-            self.table.unlink(missing_ok=True)
-            return None
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(FailedJob._fields)
-        writer.writerows(rows)
-        try:
-            write_text(self.table, text.getvalue())
-        except (LeverPipeError, OSError) as fault:  # a full disk; the summary says the rest
-            told = os_faults.named(fault) if isinstance(fault, OSError) else fault
-            log.warning(f"{self.table}: not written: {told or fault}")
-            return None
-        return self.table
-
     def summary_of_failures(self) -> str:
-        """Return the lines that end a failed run: the failed jobs, what remains, and how to go on."""
+        """Return the lines that end a failed run: the failed jobs, and how to go on."""
         rows = self.failed
         if not rows:
             cause = "the run was interrupted" if self.was_interrupted else "the lines above say why Snakemake ended"
@@ -215,7 +161,7 @@ class Invocation(logging.Handler):
         else:
             parts = [f"{counted(len(rows), 'job')} failed:\n", *_lines(rows[:SHOWN])]
             if len(rows) > SHOWN:
-                parts.append(f"... and {len(rows) - SHOWN} more, all of them in {self.table}")
+                parts.append(f"... and {len(rows) - SHOWN} more; Snakemake's log names all of them")
         parts += ["", *self._rest()]
         return "\n".join(parts) + "\n"
 
@@ -236,25 +182,13 @@ class Invocation(logging.Handler):
         )
 
     def _rest(self) -> list[str]:
-        lines = [line for line in (self.summary_of_retries(), self.summary_of_unkept()) if line]
-        lines.append(f"{counted(self.finished, 'job')} finished.")
-        remaining = self.remaining
-        if remaining:
-            cause = ", as the run was interrupted" if self.was_interrupted else ""
-            lines.append(f"{counted(remaining.total(), 'job')} not run{cause}: {_by_rule(remaining)}")
-        lines = [line for text in lines for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
+        lines = [self.summary_of_retries(), self.summary_of_unkept(), f"{counted(self.finished, 'job')} finished."]
+        lines = [line for text in lines if text for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
         return [*lines, f"What finished stays. To go on: {_command()}"]
-
-    def _finished(self) -> Counter[str]:
-        return Counter(job.rule for job in self._jobs.values() if self._is_finished(job))
 
     def _is_finished(self, job: _Job) -> bool:
         """Tell whether a job is done; under `--quiet progress` Snakemake tells of failures only."""
         return job.state == "finished" or (job.state == "running" and not self._tells_ends and not self.was_interrupted)
-
-    def _on_plan(self, record: logging.LogRecord) -> None:
-        stats: Mapping[str, int] = getattr(record, "stats", None) or {}
-        self.planned = Counter({rule: n for rule, n in stats.items() if rule != "total"})
 
     def _on_start(self, record: logging.LogRecord) -> None:
         said = vars(record)
@@ -263,7 +197,6 @@ class Invocation(logging.Handler):
         told = {name: value for name, value in wildcards.items() if value != grid_plan.DOCUMENTS.get(name)}
         job.wildcards = ", ".join(f"{name}={value}" for name, value in told.items())
         job.key = _key(job.rule, wildcards)
-        job.resources = dict((said.get("resources") or {}).items())
         job.own_logs = [str(path) for path in said.get("log") or ()]
         job.state, job.started, job.attempts = "running", record.created, job.attempts + 1
         job.message = job.fault = job.slurm_job = ""
@@ -305,7 +238,7 @@ class Invocation(logging.Handler):
         job.slurm_job = str((said.get("aux") or {}).get("external_jobid") or job.slurm_job)
         further = [str(path) for path in said.get("log") or () if path and path not in job.own_logs]
         job.slurm_logs = further or job.slurm_logs
-        if _reason(job).startswith(STARVED):
+        if _ended(job) in STARVED:
             self._starved[job.key] += 1
 
     def _job(self, said: Mapping[str, Any]) -> _Job:
@@ -315,35 +248,33 @@ class Invocation(logging.Handler):
 def _row(number: int, job: _Job) -> FailedJob:
     log = str(next(iter(job.own_logs), ""))
     slurm_log = str(next(iter(job.slurm_logs), "")).removeprefix(f"{Path.cwd()}/")
-    return FailedJob(
-        job.rule, job.wildcards, number, job.attempts, " ".join(_reason(job).split()), log, job.slurm_job, slurm_log
-    )
+    ended, lines = _ended(job), tuple(_last_lines(job))
+    return FailedJob(job.rule, job.wildcards, number, job.attempts, ended, lines, log, job.slurm_job, slurm_log)
 
 
 def _key(rule: str, wildcards: Mapping[str, str]) -> _Key:
     return rule, frozenset((name, str(value)) for name, value in wildcards.items())
 
 
-def _reason(job: _Job) -> str:
-    """Return why a job's last attempt failed: what is known best, first."""
-    refused = _REFUSED.search(job.message)
-    if refused:
-        return "sbatch refused it: " + "; ".join(refused[1].replace("sbatch: error: ", "").splitlines())
-    of_slurm, own = ("".join(_tail(path, job.started) for path in paths) for paths in (job.slurm_logs, job.own_logs))
+def _logs_of(job: _Job) -> tuple[str, str]:
+    """Return the ends of the stage's log and of SLURM's own."""
+    own, of_slurm = ("".join(_tail(path, job.started) for path in paths) for paths in (job.own_logs, job.slurm_logs))
+    return own, of_slurm
+
+
+def _ended(job: _Job) -> str:
+    """Return the state or signal by which a job's last attempt ended; empty where its log says more."""
+    if _REFUSED in job.message:
+        return ""
+    own, of_slurm = _logs_of(job)
     ended, due_to = _STATE.search(job.message), _DUE_TO.search(of_slurm)  # its own log knows more than its state
     state = _DUE[due_to[1]] if due_to else ended[1] if ended else ""
-    state = "OUT_OF_MEMORY" if state not in STATES and _NO_MEMORY.search(of_slurm) else state
     if state in STATES:
-        return STATES[state].format(**{name: job.resources.get(name, "?") for name in ("runtime", "mem_mb")})
-    return (
-        _killed(job.fault or of_slurm, own)
-        or _fault_in(own)
-        or _outside_the_stage(job, own, of_slurm)
-        or f"no reason given{_status(job.fault or of_slurm)}; see its log"
-    )
+        return state
+    return "OUT_OF_MEMORY" if _NO_MEMORY.search(of_slurm) else _signal(job.fault or of_slurm, own)
 
 
-def _killed(text: str, own: str) -> str:
+def _signal(text: str, own: str) -> str:
     """Return by which signal a command ended, or the first of its processes.
 
     Args:
@@ -352,38 +283,16 @@ def _killed(text: str, own: str) -> str:
     """
     named, status, cause = _SIGNALLED.search(text), _STATUS.search(text), _ROOT_CAUSE.search(own)
     numbers = (int(status[1]) - 128 if status else 0, int(cause[1]) if cause else 0)
-    name = named[1] if named else next((s.name for number in numbers for s in signal.Signals if s == number), "")
-    return f"killed by {name}" + (", mostly for want of memory" if name == "SIGKILL" else "") if name else ""
+    return named[1] if named else next((s.name for number in numbers for s in signal.Signals if s == number), "")
 
 
-def _fault_in(text: str) -> str:
-    """Return the last line of a log that names a fault, with the line behind it where the first announces one."""
-    found = [match for match in _FAULT.finditer(text) if match[1].split(":")[0].rpartition(".")[2] not in _LAUNCHERS]
-    if not found:
-        return ""
-    line = found[-1][1]
-    behind = text[found[-1].end() :].strip().partition("\n")[0]
-    return f"{line} {behind}" if line.endswith((":", ";")) else line
-
-
-def _outside_the_stage(job: _Job, own: str, of_slurm: str) -> str:
-    """Return what Snakemake or SLURM says, or the last words of the stage."""
-    told = _SLURM_ERROR.search(of_slurm)
-    if told:
-        return f"SLURM: {told[1]}"
-    missing = _MISSING.search(job.fault)
-    if missing:
-        names = ", ".join(line.partition(" (missing")[0] for line in missing[2].splitlines())
-        return f"it ended well, but {names} did not appear within {missing[1]} s: raise latency-wait, or mend the rule"
-    if job.fault and not _STATUS.search(job.fault):
-        return job.fault
-    last = own.strip().rpartition("\n")[2]
-    return f"{last}{_status(job.fault)}" if last else job.message
-
-
-def _status(text: str) -> str:
-    status = _STATUS.search(text)
-    return f" (exit status {status[1]})" if status else ""
+def _last_lines(job: _Job) -> list[str]:
+    """Return the last lines of the stage's log, or of SLURM's, or what Snakemake says where these are not to blame."""
+    own, of_slurm = _logs_of(job)
+    is_of_command = not job.fault or _STATUS.search(job.fault) or _SIGNALLED.search(job.fault)
+    logged = (own.strip() or of_slurm.strip()) if is_of_command and _REFUSED not in job.message else ""
+    lines = (logged or job.fault or job.message).splitlines()
+    return [line.strip() for line in lines if line.strip()][-LINES:]
 
 
 def _tail(path: str, started: float) -> str:
@@ -399,7 +308,7 @@ def _tail(path: str, started: float) -> str:
 
 
 def _lines(rows: Sequence[FailedJob]) -> list[str]:
-    """Return the rows as an aligned table; reasons are cut to the width, paths stay whole to be copied."""
+    """Return the rows as an aligned table; lines of logs are cut to the width, paths stay whole to be copied."""
     heads = ("job", "rule", "wildcards", "attempts")
     cells = [(str(row.job), row.rule, row.wildcards, str(row.attempts)) for row in rows]
     number, rule, wildcards = (max(map(len, column)) for column in list(zip(heads, *cells, strict=True))[:3])
@@ -412,7 +321,10 @@ def _lines(rows: Sequence[FailedJob]) -> list[str]:
 
     lines = [line(heads)]
     for row, cell in zip(rows, cells, strict=True):
-        lines += [line(cell), indent + textwrap.shorten(row.reason, WIDTH - len(indent), placeholder=" ...")]
+        remedy = f": {STARVED[row.ended]}" if row.ended in STARVED else ""
+        told = (f"{row.ended}{remedy}", *row.lines) if row.ended else row.lines
+        lines.append(line(cell))
+        lines += [indent + textwrap.shorten(text, WIDTH - len(indent), placeholder=" ...") for text in told]
         if row.log:
             lines.append(f"{indent}log: {row.log}" + ("" if Path(row.log).exists() else " (not written)"))
         if row.slurm_job:

@@ -19,7 +19,7 @@ from .test_contents_decide import ran
 pytestmark = pytest.mark.workflow
 
 RESULTS = Path("results/smoke")
-NOTES = {"log.txt", "benchmark.jsonl", "failed_jobs.csv"}
+NOTES = {"log.txt", "benchmark.jsonl"}
 """What tells of jobs, and is no result."""
 PLACEHOLDERS = {"preset~P": "preset~*", "arm~A/seed~S": "arm~*/seed~*", "NAME": "*", "...": "**"}
 DELETED = {

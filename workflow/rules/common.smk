@@ -24,8 +24,8 @@ plan.put_this_interpreter_first()
 try:
     EXPERIMENT = invocation.experiment_of(workflow, config)
     numerics.choose(EXPERIMENT.numerics)  # jobs inherit it
-    JOBS = failures.Invocation(Path(EXPERIMENT.results))
-    SPARING = sparing.Sparing(invocation.store_of(EXPERIMENT), by_rule=JOBS.spared)
+    JOBS = failures.Invocation()
+    SPARING = sparing.Sparing(invocation.store_of(EXPERIMENT))
     room = sizing.rooms(
         EXPERIMENT,
         gpu_request=snakemake_adapter.gpu_request(workflow),
@@ -385,16 +385,10 @@ def regard_what_is_made():
     duplicates.leave_if_made(workflow, EXPERIMENT)
 
 
-def end_invocation():
-    """Leave the table of failed jobs, if any, and keep the store within its bound."""
-    JOBS.write_table()
-    invocation.end(EXPERIMENT)
-
-
 def closing_summary():
     """Return the lines that end a successful run: the answers, and where the rest is."""
     minutes = (time.monotonic() - STARTED) / 60
-    end_invocation()
+    invocation.end(EXPERIMENT)
     told_of = (SPARING.summary(), JOBS.summary_of_retries(), JOBS.summary_of_unkept())
     notes = "".join(f"\n{line}" for line in told_of if line)
     said = Path(f"{APPENDIX}/answers.txt")
@@ -408,8 +402,8 @@ def closing_summary():
 
 
 def failure_summary():
-    """Return the lines that end a failed run: what failed and why, what remains, and how to go on."""
-    end_invocation()
+    """Return the lines that end a failed run: what failed, with its last lines, and how to go on."""
+    invocation.end(EXPERIMENT)
     return f"\n{JOBS.summary_of_failures()}{SPARING.summary()}\n"
 
 

@@ -40,17 +40,15 @@ class Sparing:
 
     Args:
         store: what earlier runs made; None: only what lies in its place counts.
-        by_rule: is told how many jobs of each rule were spared.
 
     Attributes:
         spared: how many jobs were spared, by why.
     """
 
-    def __init__(self, store: Store | None, *, by_rule: Counter[str]) -> None:
+    def __init__(self, store: Store | None) -> None:
         self.spared: Counter[str] = Counter()
         self._looks = 0
         self._store = store
-        self._by_rule = by_rule
         self._digests = contents.remembered()
         self._versions = provenance.installed_versions() | {"numerics": numerics.path()}
 
@@ -69,7 +67,6 @@ class Sparing:
             return False
         if why:
             self.spared[why] += 1
-            self._by_rule[job.rule.name] += 1
         return bool(why)
 
     def _keep_bound(self) -> None:
