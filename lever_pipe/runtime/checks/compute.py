@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -27,7 +25,7 @@ OF_JOBS = ("package", "versions", "folder", "sees_files")
 
 
 def probe(token: Path) -> str:
-    """Return, as one line of JSON, what this machine would run a job with, and whether it sees `token` and its lock."""
+    """Return, as one line of JSON, what this machine would run a job with, and whether it sees `token`."""
     return json.dumps(
         {
             "host": socket.gethostname(),
@@ -35,7 +33,6 @@ def probe(token: Path) -> str:
             "versions": installed_versions(),
             "folder": str(Path.cwd()),
             "sees_files": token.exists(),
-            "sees_locks": _is_locked(token),
             "gpus": _gpus(),
         },
         sort_keys=True,
@@ -50,8 +47,6 @@ def check(jobs: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Outcome]:
     )
     snapshot.FOLDER.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=snapshot.FOLDER, prefix="doctor-") as token:
-        with suppress(OSError):  # a file system without locks: no machine sees one
-            fcntl.flock(token, fcntl.LOCK_EX)
         here = json.loads(probe(Path(token.name)))
         for request in asked:
             yield _compare(request, _command(request, prefix, token.name), here)
@@ -77,13 +72,6 @@ def _compare(request: JobRequest, command: list[str], here: dict[str, Any]) -> O
             "; ".join(f"{name} {here[name]}" for name in different),
             found="; ".join(f"{name} {there.get(name)}" for name in different) + f" on {there['host']}",
             do="Use one environment and one folder that all nodes share.",
-        )
-    if there.get("sees_locks") is False:
-        return warning(
-            check,
-            "a file system on which machines see each other's locks",
-            found=f"none on {there['host']}",
-            do="Mount it so (Lustre: -o flock): else SLURM alone tells two jobs of one artefact apart.",
         )
     if request.gres and there["gpus"] == 0:
         do = "Install a torch that fits the node's driver, or name another partition."
@@ -111,15 +99,6 @@ def _answer(output: str) -> dict[str, Any] | None:
         if isinstance(value, dict) and "package" in value:
             return value
     return None
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        with path.open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as fault:
-        return isinstance(fault, BlockingIOError)
-    return False
 
 
 def _gpus() -> int | None:

@@ -29,13 +29,10 @@ SNAKEMAKE = Path(".snakemake")
 LVLM, AGENT = "lvlm.model", "intention.model.folder"
 ROOM_OF_A_RUN = 1_000_000_000
 """Bytes: the default run takes 0.4 GB."""
-ROOM_PER_MODEL_BYTE = 2
-"""Checkpoints, embeddings and answers grow with the models; a rule of thumb that is only a warning."""
 NO_GPU = "none: nvidia-smi lists no GPU, and CUDA_VISIBLE_DEVICES is empty or unset"
 NO_ROOM = 100_000_000
 MAKE_ROOM = "Make room, or lay `results` or `store.folder` elsewhere."
 KEEPS_ON = "The run goes on and keeps nothing there. Make room, or lay `store.folder` elsewhere."
-INODES = 20_000
 
 DATA_RULES = {
     *("generate_world", "prepare_examples", "embed_examples"),
@@ -87,10 +84,9 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
         folder: the working directory.
     """
     needed = [model for model in models(experiment) if _any(rules, set(model.loaded.rules))]
-    weights = sum(model_folders.bytes_of(folder / name) for name in {model.loaded.folder for model in needed})
     written = (folder / path for path in (experiment.results, SNAKEMAKE))
     ledger = folder / plan.ledger_folder(experiment)
-    yield from disks(*written, kept=ledger, needed=ROOM_OF_A_RUN + ROOM_PER_MODEL_BYTE * weights)
+    yield from disks(*written, kept=ledger)
     for model in needed:
         yield model_folder(model, folder)
         if model.loaded.key == LVLM:
@@ -142,8 +138,8 @@ def of_known_size(experiment: Experiment, jobs: Sequence[Job], folder: Path) -> 
     return [job for job in jobs if (folder / sizing.model_of(experiment, str(job["rule"]))).is_dir()]
 
 
-def disks(*folders: Path, needed: int, kept: Path | None = None) -> Iterator[Outcome]:
-    """Yield whether each file system takes files: the first needs `needed` bytes, all need inodes and permission.
+def disks(*folders: Path, kept: Path | None = None) -> Iterator[Outcome]:
+    """Yield whether each file system takes files: the first needs room for a run, all need permission.
 
     Where that of `kept` has no room, a run goes on and keeps nothing there.
     """
@@ -153,7 +149,7 @@ def disks(*folders: Path, needed: int, kept: Path | None = None) -> Iterator[Out
         if (device := (there.stat().st_dev, os.access(there, os.W_OK))) in seen:
             continue
         seen.add(device)
-        yield _disk(folder, there, needed=needed if folder in folders[:1] else NO_ROOM, keeps_only=keeps_only)
+        yield _disk(folder, there, needed=ROOM_OF_A_RUN if folder in folders[:1] else NO_ROOM, keeps_only=keeps_only)
 
 
 def _disk(folder: Path, there: Path, *, needed: int, keeps_only: bool) -> Outcome:
@@ -169,15 +165,12 @@ def _disk(folder: Path, there: Path, *, needed: int, keeps_only: bool) -> Outcom
                 found=refusal.strerror or str(refusal),
                 do="Mend its permission or quota, or name another folder (`results`, `store.folder`).",
             )
-    free, state = shutil.disk_usage(there).free, os.statvfs(there)
+    free = shutil.disk_usage(there).free
     complaint = fault if free < NO_ROOM and not keeps_only else warning
     if free < needed:
         return complaint(
             check, f"about {_bytes(needed)} free", found=_bytes(free), do=KEEPS_ON if keeps_only else MAKE_ROOM
         )
-    if state.f_files and state.f_favail < INODES:  # some file systems count none
-        do = "Remove files, or lay `results` or `store.folder` elsewhere."
-        return warning(check, f"{INODES} free inodes", found=str(state.f_favail), do=do)
     return ok(check, f"{_bytes(free)} free")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import errno
-import fcntl
 import json
 import logging
 import shutil
@@ -573,7 +572,7 @@ def test_raw_tasks_of_the_second_study_are_named(folder: Path) -> None:
 def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_free(free: int) -> list[Outcome]:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-        return list(local_checks.disks(tmp_path / "results", tmp_path / ".snakemake", needed=10**9))
+        return list(local_checks.disks(tmp_path / "results", tmp_path / ".snakemake"))
 
     assert [finding.level for finding in with_free(10**9)] == [Level.OK]  # one file system is told once
     assert [finding.level for finding in with_free(10**9 - 1)] == [Level.WARNING]
@@ -586,36 +585,16 @@ def test_a_full_disk_of_the_store_stops_no_run(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     monkeypatch.setattr("tempfile.TemporaryFile", full)
-    (found,) = local_checks.disks(needed=10**9, kept=tmp_path / "store" / "ledger")
+    (found,) = local_checks.disks(kept=tmp_path / "store" / "ledger")
     assert found.level is Level.WARNING
     assert "The run goes on and keeps nothing there." in found.line
-    (found,) = local_checks.disks(tmp_path, needed=10**9, kept=tmp_path)
+    (found,) = local_checks.disks(tmp_path, kept=tmp_path)
     assert found.level is Level.FAULT  # results lie there, too
 
 
-def test_few_inodes_are_a_warning_unless_none_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for n_files, n_free, level in ((10**6, 10, Level.WARNING), (0, 0, Level.OK), (10**6, 10**5, Level.OK)):
-        state = SimpleNamespace(f_files=n_files, f_favail=n_free)
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**12))
-        monkeypatch.setattr("os.statvfs", lambda _, state=state: state)
-        assert [finding.level for finding in local_checks.disks(tmp_path, needed=0)] == [level]
-
-
 def test_a_place_that_takes_no_file_is_a_fault() -> None:
-    (found,) = local_checks.disks(Path("/proc/results"), needed=0)
+    (found,) = local_checks.disks(Path("/proc/results"))
     assert found.level is Level.FAULT
-
-
-def test_room_grows_with_the_models(experiment: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * 10**9))
-    monkeypatch.setattr(model_folders, "bytes_of", lambda _: 25 * 10**7)
-    (found, *_) = local_checks.check(experiment, rules=None, folder=folder)  # 1 GB, and twice two models
-    assert found.level is Level.OK
-    monkeypatch.setattr(model_folders, "bytes_of", lambda _: 25 * 10**7 + 1)
-    (found, *_) = local_checks.check(experiment, rules=None, folder=folder)
-    assert found.level is Level.WARNING
-    (found,) = local_checks.check(experiment, rules={"build_report"}, folder=folder)
-    assert found.level is Level.OK
 
 
 def test_without_slurm_no_command_of_it_runs(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
@@ -835,7 +814,7 @@ def answer_of(here: dict[str, Any], **other: Any) -> str:
 def test_a_node_that_answers_alike_passes(fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(compute, "_gpus", lambda: 0)
-    here = json.loads(compute.probe(tmp_path)) | {"sees_locks": True}
+    here = json.loads(compute.probe(tmp_path))
     jobs = [JOB, {**JOB, "rule": "b", "mem_mb": 9}, {**JOB, "slurm_partition": "gpu", "gpu": 2, "slurm_account": "x"}]
 
     fake.answers("srun", answer_of(here, gpus=1))
@@ -847,8 +826,6 @@ def test_a_node_that_answers_alike_passes(fake: FakeSlurm, tmp_path: Path, monke
     assert {finding.level for finding in compute.check(jobs, "p")} == {Level.FAULT}
     fake.answers("srun", answer_of(here, sees_files=False))
     assert {finding.level for finding in compute.check(jobs, "p")} == {Level.FAULT}
-    fake.answers("srun", answer_of(here, sees_locks=False))
-    assert {finding.level for finding in compute.check(jobs, "p")} == {Level.WARNING}
     fake.answers("srun", answer_of(here, gpus=0))
     assert [finding.level for finding in compute.check(jobs, "p")] == [Level.OK, Level.WARNING]
     fake.fails("srun", "srun: error: Unable to allocate resources: Requested nodes are busy\n")
@@ -862,15 +839,6 @@ def test_a_node_that_answers_alike_passes(fake: FakeSlurm, tmp_path: Path, monke
 def test_a_probe_sees_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compute, "_gpus", lambda: None)
     assert json.loads(compute.probe(tmp_path / "absent"))["sees_files"] is False
-
-
-def test_a_probe_sees_a_lock_that_another_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute, "_gpus", lambda: None)
-    token = tmp_path / "token"
-    with token.open("w") as handle:
-        assert not json.loads(compute.probe(token))["sees_locks"]
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        assert json.loads(compute.probe(token))["sees_locks"]
 
 
 def test_outcomes_speak_in_three_parts() -> None:
