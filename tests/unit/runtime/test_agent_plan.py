@@ -123,7 +123,7 @@ ARM = {"arm": "gpt"}
 
 def test_a_served_agent_is_collected_and_makes_nothing_else_again() -> None:
     assert changed(served=[SERVED]) == {"collect_agents"}
-    found = experiment(served=[SERVED] | {"served": {"gpt": {"retries": 9}}})
+    found = experiment(served=[SERVED], execution={"served": {"gpt": {"retries": 9}}})
     spec = plan.spec_of(found, "evaluate_served", ARM)
     assert spec == plan.spec_of(experiment(served=[SERVED]), "evaluate_served", ARM)
 
