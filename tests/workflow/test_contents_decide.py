@@ -17,6 +17,7 @@ from .conftest import Project, copy_project
 from .counts import (
     ARMS,
     BASELINES,
+    EMULATED_GRPO,
     GRPO_AND_BELOW,
     GRPO_EPOCHS,
     LONG_ONLY,
@@ -150,7 +151,7 @@ class TestContent:
 class TestCutOff:
     def test_a_rerun_that_yields_the_same_bytes_stops_there(self, smoke: Project) -> None:
         planned = smoke.planned("--forcerun", "train_rce_epoch")
-        assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + 4
+        assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
         assert run(smoke, "--forcerun", "train_rce_epoch") == {"train_rce_epoch": RCE_EPOCHS + 2}
         assert smoke.planned() == {}
 
