@@ -18,9 +18,8 @@ from typing import Any, NamedTuple, NoReturn, get_type_hints
 
 from lever_pipe.base import contents, os_faults, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, SnapshotError
-from lever_pipe.base.members import available
 from lever_pipe.base.parsing import parse_model
-from lever_pipe.base.provenance import code_of
+from lever_pipe.base.provenance import code_of, stages
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.experiment import run_card
@@ -254,17 +253,16 @@ def _require_planned(options: argparse.Namespace, config: Any, code: str) -> sna
 
 def stage_function(name: str) -> Any:
     """Return the function of a stage."""
-    return getattr(import_module(f"lever_pipe.stages.{name}"), name)
+    return getattr(import_module(stages()[name]), name)
 
 
 def _require_stage(name: str) -> None:
     """Refuse a name that is no stage's; tools have been looked for before."""
-    stages = available("stages")
-    if name not in stages:
+    if name not in stages():
         raise ConfigError(
             f"expected a tool ({', '.join(TOOLS)}) or a stage",
             found=f"'{name}'",
-            do=did_you_mean(name, [*TOOLS, *stages], "List them all: python -m lever_pipe --help"),
+            do=did_you_mean(name, [*TOOLS, *stages()], "List them all: python -m lever_pipe --help"),
         )
 
 
@@ -309,7 +307,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"tools, each with its own --help:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("stage", help=f"one of {', '.join(available('stages'))}")
+    parser.add_argument("stage", help=f"one of {', '.join(sorted(stages()))}")
     parser.add_argument("files", nargs="*", metavar="name=path", help="the stage's named inputs and outputs")
     parser.add_argument("--spec", required=True, help="the stage's identity as JSON")
     parser.add_argument("--device", default="cpu", help="where tensors live; execution, not identity")

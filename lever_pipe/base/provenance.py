@@ -1,9 +1,9 @@
 """What an artefact's identity consists of: canonical config, code of its stage, digests of its models.
 
 Of a module that only declares, a stage's code holds the declarations that it uses and what these name, not the rest:
-a class that is added there for one stage reruns no other. A module only declares if its top level is imports, classes,
-constants that are bound once, and fewer functions than classes, with no statement that runs otherwise and no name by
-which code finds names (`FINDS_NAMES`). All other modules count whole: a missed dependency is worse than a rerun.
+what is added there for one stage reruns no other. A module only declares if its top level is imports, classes,
+functions and constants that are bound once, with no statement that runs otherwise and no name by which code finds
+names (`FINDS_NAMES`). All other modules count whole: a missed dependency is worse than a rerun.
 
 What the text of a module says, its imports and the digest of its syntax tree, is remembered by the text's digest:
 Snakemake starts anew for each run and for each job of a cluster, and parsing the package takes longer than its plan.
@@ -32,6 +32,8 @@ MODULE_DIGITS = 8
 """Hexadecimal digits that tell a module's code from its earlier one to a reader; the fingerprint covers it whole."""
 PLACE = re.compile(rf"'{PACKAGE.name}\.(?:\w+\.)*(\w+\.)'")
 """The beginning of a module's dotted name, to which the configuration adds the member."""
+STAGE = re.compile(r"^def ([a-z]\w*)\(\s*\*,", re.MULTILINE)
+"""A stage takes all by name; no other public function of `stages` takes nothing by position."""
 FINDS_NAMES = {"globals", "locals", "vars", "eval", "exec", "__import__", "import_module", "modules"}
 """A module with one of these names may use what it does not name."""
 FILLING = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "remove", "discard", "clear"}
@@ -49,13 +51,18 @@ RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pydantic",
 
 COMPUTING = {"torch": (), "transformers": ("torch", "tokenizers"), "tokenizers": ()}
 """Libraries whose version moves what a stage computes -> those that they compute with."""
-FOR_CALLERS = "base.seeding"
-"""Imports torch for callers that compute with it themselves; all others import it, too."""
 
 
 def canonical_json(value: Any) -> str:
     """Return JSON that is equal for equal values: sorted keys, no blanks, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@cache
+def stages(root: Path = PACKAGE) -> dict[str, str]:
+    """Return every stage with the module that defines it, without importing any."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted((root / "stages").glob("*.py"))}
+    return {stage: f"{root.name}.stages.{name}" for name, text in texts.items() for stage in STAGE.findall(text)}
 
 
 def closure_of(module: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) -> list[str]:
@@ -109,10 +116,8 @@ def engine_code(member: str, *others: str, root: Path = PACKAGE) -> str:
 def libraries_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) -> tuple[str, ...]:
     """Return which libraries a stage computes with (`COMPUTING`): those that it or anything that it uses imports."""
     imported = set[str]()
-    for name, declared in _used(f"{root.name}.stages.{stage}", [f"{root.name}.{m}" for m in members], root).items():
+    for name, declared in _used(stage, members, root).items():
         module = _module(name, root) or _parsed("")
-        if name.endswith(FOR_CALLERS):
-            continue
         bindings = module.bindings if declared is None else [b for one in declared for b in _bindings_of(module, one)]
         imported |= {target.partition(".")[0] for _, _, target, _ in bindings}
     return tuple(sorted({each for name in imported & COMPUTING.keys() for each in (name, *COMPUTING[name])}))
@@ -127,16 +132,16 @@ class _Code(NamedTuple):
 
 @cache
 def _code_of(stage: str, members: tuple[str, ...], root: Path) -> _Code:
-    return _fingerprint(_used(f"{root.name}.stages.{stage}", [f"{root.name}.{m}" for m in members], root), root)
+    return _fingerprint(_used(stage, members, root), root)
 
 
 Used = dict[str, set[str] | None]
 """Module -> which of its declarations; None for all of it."""
 
 
-def _used(module: str, members: list[str], root: Path) -> Used:
-    """Return what modules use of the package, each by the names that it imports and uses itself."""
-    todo = [(name, "", False) for name in (module, *members)]
+def _used(stage: str, members: tuple[str, ...], root: Path) -> Used:
+    """Return what a stage and its members use of the package, each by the names that it imports and uses itself."""
+    todo = [(stages(root)[stage], stage, False), *((f"{root.name}.{name}", "", False) for name in members)]
     found: Used = {}
     asked = set[tuple[str, str, bool]]()
     while todo:
@@ -402,16 +407,14 @@ def _parsed(text: str) -> Module:
 def _declared(tree: ast.Module, bindings: tuple[Binding, ...]) -> dict[str, Declaration] | None:
     """Return what a stripped module declares; None unless it only declares."""
     own: dict[str, ast.stmt] = {}
-    local = {name.partition(".")[0] for scope, name, *_ in bindings if not scope}
+    local = {name for scope, name, *_ in bindings if not scope}
     for statement in tree.body:
         name = _declares(statement)
         if name is None or name in own or name in local:
             return None
         own[name] = statement
-    classes = sum(isinstance(one, ast.ClassDef) for one in own.values())
-    functions = sum(isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) for one in own.values())
     finds = any(getattr(node, "id", getattr(node, "attr", "")) in FINDS_NAMES for node in ast.walk(tree))
-    if functions >= classes or finds or "__getattr__" in own or any(name == "*" for *_, name in bindings):
+    if finds or "__getattr__" in own or any(name == "*" for *_, name in bindings):
         return None
     known, filled = own.keys() | local, _filled(tree)
     found = {}
@@ -472,7 +475,8 @@ def _filled(tree: ast.AST) -> set[str]:
 def _bindings(node: ast.AST, scope: str) -> Iterator[Binding]:
     """Yield what the imports inside a node bind, but for those that only type checkers read."""
     if isinstance(node, ast.Import):
-        yield from ((scope, alias.asname or alias.name, alias.name, "") for alias in node.names)
+        first = {alias: alias.name.partition(".")[0] for alias in node.names}
+        yield from ((scope, alias.asname or first[alias], alias.name, "") for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:
         yield from ((scope, alias.asname or alias.name, node.module, alias.name) for alias in node.names)
     inner = f"{scope}.{node.name}" if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else scope

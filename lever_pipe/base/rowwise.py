@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear as product
 
-from lever_pipe.base import seeding
+from lever_pipe.base.seeding import torch_generator
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def keeps_rows(shape: torch.Size, dtype: torch.dtype, biased: bool, threads: int
     """
     assert threads == torch.get_num_threads()
     with torch.no_grad():
-        draw = seeding.torch_generator(0, "rowwise self-test")
+        draw = torch_generator(0, "rowwise self-test")
         weight = torch.randn(shape, generator=draw).to(dtype)
         rows = torch.randn(PROBED_ROWS, shape[1], generator=draw).to(dtype)
         bias = torch.randn(shape[0], generator=draw).to(dtype) if biased else None

@@ -23,8 +23,7 @@ from packaging.utils import canonicalize_name
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.parsing import require_member
-from lever_pipe.base.provenance import closure_of, code_of
+from lever_pipe.base.provenance import code_of, modules_of, stages
 from lever_pipe.experiment.studies import Experiment
 
 SCHEMA = Path("workflow/schemas/config.schema.json")
@@ -67,8 +66,8 @@ def main(words: Sequence[str]) -> int:
     schema.add_argument("--check", action="store_true", help="compare instead, and show the difference")
     conda = tools.add_parser("environments", help=f"write {FOLDER} from {LOCK}")
     conda.add_argument("--check", action="store_true", help="compare instead of writing")
-    closure = tools.add_parser("closure", help="list the modules whose code a stage's identity holds")
-    closure.add_argument("stage")
+    closure = tools.add_parser("closure", help="list the declarations and modules whose code a stage's identity holds")
+    closure.add_argument("stage", choices=sorted(stages()), metavar="stage")
     export = tools.add_parser("export_rl_data", help="write RL data in the original rl_data_k64_v3.json format")
     export.add_argument("rl_data", type=Path)
     export.add_argument("original", type=Path)
@@ -80,8 +79,7 @@ def main(words: Sequence[str]) -> int:
             told = {"expected": f"the versions of {LOCK}", "do": "python -m lever_pipe environments"}
             _write(FOLDER / name, text, options, **told)
     elif options.tool == "closure":
-        require_member("stages", options.stage)
-        names = closure_of(f"lever_pipe.stages.{options.stage}")
+        names = sorted(modules_of(options.stage))
         sys.stdout.write("\n".join([*names, f"fingerprint {code_of(options.stage)}"]) + "\n")
     else:
         from lever_pipe.lever.rl_data_io import export_original

@@ -34,10 +34,7 @@ FUTURE_STOPS = "a job that reads it will stop the run. Give it the present time:
 LOCKS = Path(".snakemake/locks")
 RUNNING = Path(".snakemake/lever_pipe/running")
 """Locked by the run that is at work in a working directory; says on which machine and boot the last one was."""
-LATE = dict.fromkeys(
-    tuple(f"stages.{name}" for name in ("train_agent", "evaluate_agent", "evaluate_start", "warm_start_agent")),
-    OF_AGENTS,
-)
+LATE = dict.fromkeys(("train_agent", "evaluate_agent", "evaluate_start", "warm_start_agent"), OF_AGENTS)
 """What stages import when they run, so that nothing else has to wait for it: worth seconds a job."""
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -186,9 +183,10 @@ def fork_jobs(jobs: list[Any]) -> None:
 
 def modules_of(jobs: list[Any]) -> list[str]:
     """Return the stages of jobs, the members that their configurations name, and what they import late."""
-    names = {name for stage, _, members in _codes_of(jobs) for name in (f"stages.{stage}", *members)}
-    late = {module for name in names for module in LATE.get(name, ())}
-    return [*sorted(f"{provenance.PACKAGE.name}.{name}" for name in names), *sorted(late)]
+    planned = list(_codes_of(jobs))
+    names = {provenance.stages()[stage] for stage, _, _ in planned}
+    names |= {f"{provenance.PACKAGE.name}.{name}" for _, _, members in planned for name in members}
+    return [*sorted(names), *sorted({module for stage, _, _ in planned for module in LATE.get(stage, ())})]
 
 
 def end(experiment: Experiment) -> None:

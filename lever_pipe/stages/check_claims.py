@@ -8,7 +8,8 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache, partial
 
-from lever_pipe.base import seeding, storage
+from lever_pipe.base import storage
+from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.stage_configs import CheckClaimsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_catalogue
@@ -83,7 +84,7 @@ def _runs(evidence: Evidence, document: str, noise_sd: float, config: CheckClaim
 @lru_cache(maxsize=16)
 def _flat_noise(seed: int, n: int, sd: float) -> FlatNoise:
     """Return curves that claims of both documents are held against."""
-    return flat_noise(n, sd, seeding.generator(seed, "claims", "flat_noise"))
+    return flat_noise(n, sd, generator(seed, "claims", "flat_noise"))
 
 
 def _csv_text(judged: Sequence[JudgedClaim], voice: Voice) -> str:

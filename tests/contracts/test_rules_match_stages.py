@@ -1,4 +1,4 @@
-"""One rule = one stage = one module = one name, with the same file names."""
+"""One rule = one stage = one function = one name, with the same file names."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from snakemake.iocontainers import Namedlist
 
 from lever_pipe.__main__ import stage_function
-from lever_pipe.base.members import available
+from lever_pipe.base.provenance import stages
 from lever_pipe.experiment.stage_configs import IDENTITIES, Runtime
 from lever_pipe.experiment.stage_files import Role, declared
 
 from .workflow_model import rules
 
-STAGES = available("stages")
+STAGES = sorted(stages())
 
 
 def test_every_stage_has_a_rule_and_every_rule_a_stage() -> None:

@@ -323,7 +323,7 @@ def test_an_unknown_member_is_suggested() -> None:
     assert member.startswith("lvlm.member: must be a module of lever_pipe/lvlms, got 'zzz', which is none of ")
     with pytest.raises(UnknownMemberError, match=r"'zzz', which is none of .* Name one of them, or add the module\."):
         require_member("lvlms", "zzz")
-    require_member("stages", "score_answers")
+    require_member("lvlms", "hf")
 
 
 def test_keys_of_an_optional_section_are_suggested() -> None:

@@ -36,7 +36,7 @@ FILES = {
         "from fake.loss import sign\n"
         "if TYPE_CHECKING:\n"
         "    from fake.hints import Hint\n"
-        "def train(x: int) -> int:\n"
+        "def train(*, x: int) -> int:\n"
         '    """Return x."""\n'
         "    from fake import late\n"
         "    return sign(late.late(x))\n"
@@ -59,6 +59,7 @@ TRAIN = FILES["stages/train.py"].partition("Hint\n")[2]
 def _forget_fingerprints() -> None:
     provenance._code_of.cache_clear()
     provenance._module.cache_clear()
+    provenance.stages.cache_clear()
 
 
 def package(folder: Path, **changed: str) -> Path:
@@ -166,7 +167,7 @@ def test_the_folder_of_members_may_move_but_not_become_another(tmp_path: Path) -
 def test_two_functions_that_swap_what_they_import_change_the_fingerprint(tmp_path: Path) -> None:
     deep, late = "from fake.deep import one", "from fake.late import late as one"
     one, two = (
-        f"def a():\n    {first}\n    return one\ndef b():\n    {second}\n    return one\n"
+        f"def a():\n    {first}\n    return one\ndef train(*, x):\n    {second}\n    return one(a())\n"
         for first, second in ((deep, late), (late, deep))
     )
     assert fingerprint(tmp_path / "a", stages__train=one) != fingerprint(tmp_path / "b", stages__train=two)
@@ -335,7 +336,7 @@ DECLARING = (
     "    def check(self):\n"
     "        return late(1)\n"
 )
-USING = "from fake.settings import Train\ndef train(x: Train):\n    return x\n"
+USING = "from fake.settings import Train\ndef train(*, x: Train):\n    return x\n"
 
 
 def declaring(folder: Path, old: str = "", new: str = "", *, settings: str = DECLARING, stage: str = USING) -> str:
@@ -381,10 +382,9 @@ def test_what_a_stage_uses_of_declarations_is_part_of_its_code(tmp_path: Path, o
         ("a loop", DECLARING + "for name in (1, 2):\n    pass\n", USING),
         ("a name bound twice", DECLARING + "LIMIT = 4\n", USING),
         ("names by name", DECLARING.replace("return one(self.size)", "return globals()['one']"), USING),
-        ("as many functions as classes", DECLARING + "def a(): ...\ndef b(): ...\n", USING),
         ("everything is imported", DECLARING, "from fake.settings import *\n" + USING),
-        ("the module is imported", DECLARING, "from fake import settings\n" + USING),
-        ("a registry that others fill", DECLARING, "from fake.settings import KNOWN\n" + USING),
+        ("the module is imported", DECLARING, "from fake import settings\ndef train(*, x: settings.Train): ...\n"),
+        ("a registry that others fill", DECLARING, "from fake.settings import KNOWN\ndef train(*, x=KNOWN): ...\n"),
     ],
     ids=lambda value: value if " " in value and "\n" not in value else "",
 )
@@ -394,12 +394,37 @@ def test_where_a_use_cannot_be_told_a_module_counts_whole(tmp_path: Path, how: s
     assert declaring(tmp_path / "b", *other, settings=settings, stage=stage) != first, how
 
 
+SHARED = (
+    "from fake.deep import one\nfrom fake.late import late\n"
+    "def train(*, x):\n    return both(x)\n"
+    "def both(x):\n    return one(x)\n"
+    "def judge(*, x):\n    return both(late(x))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ("both(late(x))", "both(x)", {"judge"}),
+        ("return one(x)", "return one(-x)", {"train", "judge"}),
+        ("    return both(x)", "    return both(x + 1)", {"train"}),
+        ("def judge", "def score(*, x):\n    return x\ndef judge", set()),
+        ("import late\n", "import other as late\n", {"judge"}),
+    ],
+    ids=["the other", "what both call", "itself", "a stage more", "an import of the other"],
+)
+def test_stages_of_one_module_have_each_its_own_code(tmp_path: Path, old: str, new: str, changes: set[str]) -> None:
+    roots = [package(tmp_path / n, stages__train=text) for n, text in (("a", SHARED), ("b", SHARED.replace(old, new)))]
+    assert provenance.stages(roots[0]) == {"train": "fake.stages.train", "judge": "fake.stages.train"}
+    assert {s for s in ("train", "judge") if code_of(s, root=roots[0]) != code_of(s, root=roots[1])} == changes
+
+
 def test_the_code_of_declarations_is_told_by_name(tmp_path: Path) -> None:
     found = provenance.modules_of("train", root=package(tmp_path, stages__train=USING, settings=DECLARING))
     names = {name.removeprefix("settings.") for name in found if name.startswith("settings")}
     assert names == {"Train", "Base", "LIMIT", "Kind", "known", "KNOWN"}
-    assert "deep" in found
-    assert "late" not in found
+    assert "deep.one" in found
+    assert "late.late" not in found
 
 
 CONFIGS = ("config", "agent_config", "data_config", "evaluation_config", "grid_config", "lvlm_config", "rl_data_config")
@@ -469,16 +494,3 @@ def test_a_stage_computes_with_the_libraries_that_its_code_imports(
 ) -> None:
     provenance.libraries_of.cache_clear()
     assert provenance.libraries_of("train", root=package(tmp_path, **changed)) == libraries
-
-
-def test_who_draws_from_torchs_own_streams_computes_with_torch() -> None:
-    """`libraries_of` passes over the module that has them, which nearly every stage imports."""
-    drawing = set[str]()
-    for stage in IDENTITIES:
-        places = {place for name in provenance.modules_of(stage) for place in (name, name.rpartition(".")[0])}
-        paths = [provenance.PACKAGE / f"{name.replace('.', '/')}.py" for name in places - {provenance.FOR_CALLERS}]
-        if {"torch_generator", "ambient_stream"} & {word for path in paths for word in words_in(path)}:
-            drawing.add(stage)
-            assert "torch" in provenance.libraries_of(stage), stage
-    assert {"train_rce_epoch", "initialise_selector"} <= drawing
-    assert not {"generate_world", "sample_pools", "score_answers", "build_report"} & drawing

@@ -57,7 +57,7 @@ def differences(**found: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
 def test_modules_are_those_of_the_closure_without_the_package_name(root: Path) -> None:
     found = provenance.modules_of("train", root=root)
     assert sorted(found) == ["loss", "stages.train"]
-    closure = provenance.closure_of("fake.stages.train", root=root)
+    closure = provenance.closure_of(provenance.stages(root)["train"], root=root)
     assert len(found) == len(closure)
     assert all(len(digest) == provenance.MODULE_DIGITS for digest in found.values())
 

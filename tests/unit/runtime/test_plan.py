@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from snakemake.utils import update_config
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.members import available
 from lever_pipe.base.policy_names import PolicyName, beta_text
+from lever_pipe.base.provenance import stages as all_stages
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.experiment.config import ArmSettings
 from lever_pipe.experiment.configuration import read_file
@@ -99,7 +99,7 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     absent = taken | emulated | unplanned | {"select_own", "emulate_first_items", "evaluate_served"}
     of_split = {"generate_world": ("train", "val")} | dict.fromkeys(OF_SPLIT, ("train", "eval"))
     names += [(stage, {"split": split}) for stage, splits in of_split.items() for split in splits]
-    names += [(stage, {}) for stage in available("stages") if stage not in absent | of_split.keys()]
+    names += [(stage, {}) for stage in all_stages() if stage not in absent | of_split.keys()]
     return names
 
 
@@ -279,7 +279,7 @@ def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_a_change_reaches_the_stages_that_read_it_and_no_other(changed: dict[str, Any], stages: set[str]) -> None:
-    assert changed_stages(small(), small(**changed)) == stages & set(available("stages"))
+    assert changed_stages(small(), small(**changed)) == stages & set(all_stages())
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
             "evaluate_agent": ("intention.simulators.rule", "intention.codecs.word"),
             "evaluate_start": ("intention.simulators.rule", "intention.codecs.word"),
         }.items()
-        if stage in available("stages")
+        if stage in all_stages()
     }
 
 
