@@ -21,8 +21,8 @@ from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions
 from lever_pipe.lvlms.qwen2_5_vl import load
 from lever_pipe.runtime import plan
-from lever_pipe.stages.generate_world import generate_world
-from lever_pipe.stages.prepare_examples import prepare_examples
+from lever_pipe.stages.examples import prepare_examples
+from lever_pipe.stages.world import generate_world
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -32,7 +32,8 @@ def test_only_the_stages_of_the_emulation_import_it() -> None:
         for path in PACKAGE.rglob("*.py")
         if any(name.startswith("lever_pipe.lever.emulation") for name in imported(path))
     }
-    assert {"stages/emulate_selections.py"} <= users <= {f"stages/{stage}.py" for stage in EMULATED}
+    assert users == {"stages/emulation.py"}
+    assert {stage for stage, module in stages().items() if module == "lever_pipe.stages.emulation"} == EMULATED
 
 
 @pytest.mark.parametrize("stage", sorted(set(stages()) - EMULATED))

@@ -34,9 +34,9 @@ from lever_pipe.lever.training.groups import load_groups
 from lever_pipe.lever.trajectories import make_group, score_trajectory
 from lever_pipe.runtime import plan
 from lever_pipe.runtime.snapshot import package_digest
-from lever_pipe.stages.prepare_examples import prepare_examples
-from lever_pipe.stages.reward_groups import reward_groups
-from lever_pipe.stages.sample_pools import sample_pools
+from lever_pipe.stages.examples import prepare_examples
+from lever_pipe.stages.pools import sample_pools
+from lever_pipe.stages.rewards import reward_groups
 from tests.unit.stages import synthetic_page as small
 
 ROOT = Path(__file__).parents[2]

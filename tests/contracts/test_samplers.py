@@ -17,7 +17,7 @@ from lever_pipe.experiment.data_config import Pools
 from lever_pipe.experiment.stage_configs import SamplePoolsConfig
 from lever_pipe.lever.samplers import mixture
 from lever_pipe.lever.samplers.protocol import Sampler, SamplingView
-from lever_pipe.stages.sample_pools import build_pools
+from lever_pipe.stages.pools import build_pools
 
 N, WIDTH, SIZE = 60, 8, 16
 MEMBERS = available("lever/samplers")

@@ -25,7 +25,7 @@ from lever_pipe.intention.agent.policy import build_tiny, save_policy
 from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.records import DoneRow, StepRow
 from lever_pipe.intention.sources import synthetic
-from lever_pipe.stages.train_agent import train_agent
+from lever_pipe.stages.agent_training import train_agent
 
 PRODUCTION = TinyQwen3(hidden=1024, layers=28, heads=16, kv_heads=8, head_dim=128, mlp=3072, positions=1024)
 TOY = TinyQwen3(hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, mlp=48, positions=1024)

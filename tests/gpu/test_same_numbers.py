@@ -12,11 +12,9 @@ from lever_pipe.base import storage
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.runtime import plan
-from lever_pipe.stages.check_world import check_world
-from lever_pipe.stages.initialise_selector import initialise_selector
-from lever_pipe.stages.reward_groups import reward_groups
-from lever_pipe.stages.train_grpo_epoch import train_grpo_epoch
-from lever_pipe.stages.train_rce_epoch import train_rce_epoch
+from lever_pipe.stages.rewards import reward_groups
+from lever_pipe.stages.selector_training import initialise_selector, train_grpo_epoch, train_rce_epoch
+from lever_pipe.stages.world import check_world
 from tests.unit.builders import prepared, training_files, world_files
 
 torch = pytest.importorskip("torch")

@@ -39,7 +39,7 @@ from lever_pipe.lvlms.asking.ledger import Ledger
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
 from lever_pipe.runtime import plan
-from lever_pipe.stages.import_rl_data import import_rl_data
+from lever_pipe.stages.rl_data import import_rl_data
 
 ROOT = Path(__file__).parents[2]
 SHIPPED: dict[str, Any] = yaml.safe_load((ROOT / "config.yaml").read_text())
@@ -175,7 +175,7 @@ def _clip(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], A
     root = folder / "world" / "train_images"
 
     def read(copy: Path) -> Any:
-        from lever_pipe.stages.embed_examples import embed_examples
+        from lever_pipe.stages.examples import embed_examples
 
         config = plan.stage_config(EXPERIMENT, "embed_examples", {})
         embed_examples(

@@ -34,7 +34,7 @@ from lever_pipe.commands.convert_tool import load_restricted
 from lever_pipe.experiment.configuration import read_file as read_configuration
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention.verl.logs import read_file as read_log
-from lever_pipe.stages.select_own import read_selections
+from lever_pipe.stages.selections import read_selections
 
 logging.getLogger("transformers").setLevel(logging.CRITICAL)
 pytestmark = pytest.mark.filterwarnings("ignore")  # what libraries say of broken files

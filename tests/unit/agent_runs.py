@@ -26,7 +26,7 @@ from lever_pipe.experiment.agent_stage_configs import (
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownAgents, ShownStudy
 from lever_pipe.experiment.stage_configs import ClaimArm
 from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
-from lever_pipe.stages.collect_agents import collect_agents
+from lever_pipe.stages.agent_results import collect_agents
 
 IMPORTANCES = (1.0, 0.7, 0.7, 0.4)
 COSINE = Schedule(kind="cosine", warmup_steps=5)
@@ -375,7 +375,7 @@ def claim_arms(study: Study) -> tuple[ClaimArm, ...]:
 
 def compare(folder: Path, study: Study = Study(), **changes: object) -> dict[str, Path]:
     """Run `collect_agents` and `compare_arms`; return the paths of what both write."""
-    from lever_pipe.stages.compare_arms import compare_arms
+    from lever_pipe.stages.agent_results import compare_arms
 
     inputs = collect(folder, study)
     outputs = {name: folder / "tables" / f"{name}.csv" for name in ("endpoints", "comparisons", "statistics")}

@@ -17,8 +17,8 @@ from lever_pipe.base.records import Example, ExampleId, Pool, RlGroup, Trajector
 from lever_pipe.experiment.data_config import ExampleSettings, WorldData
 from lever_pipe.experiment.stage_configs import GenerateWorldConfig, PrepareExamplesConfig
 from lever_pipe.lever.trajectories import make_group
-from lever_pipe.stages.generate_world import generate_world
-from lever_pipe.stages.prepare_examples import prepare_examples
+from lever_pipe.stages.examples import prepare_examples
+from lever_pipe.stages.world import generate_world
 
 WIDTH = 12  # D of the embeddings below
 POOL = 8  # K of the pools below

@@ -32,11 +32,13 @@ from lever_pipe.lever.training.loop import Updates, validation_loss
 from lever_pipe.lever.training.policies import Policies, trained_share
 from lever_pipe.lever.training.rce import rce_epoch
 from lever_pipe.runtime.plan import stage_config
-from lever_pipe.stages.initialise_selector import initialise_selector
-from lever_pipe.stages.reward_groups import reward_groups
-from lever_pipe.stages.train_continued_epoch import train_continued_epoch
-from lever_pipe.stages.train_grpo_epoch import train_grpo_epoch
-from lever_pipe.stages.train_rce_epoch import train_rce_epoch
+from lever_pipe.stages.rewards import reward_groups
+from lever_pipe.stages.selector_training import (
+    initialise_selector,
+    train_continued_epoch,
+    train_grpo_epoch,
+    train_rce_epoch,
+)
 
 SELECTOR = Selector(width=16)  # dropout 0.5 and attention dropout 0.1, as published
 RCE = Rce(batch_queries=3, learning_rate=1e-2)

@@ -20,7 +20,7 @@ from lever_pipe.report import sources
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector.emulation import EmulatedStudy
-from lever_pipe.stages.score_emulation import (
+from lever_pipe.stages.emulation import (
     EMULATED_AGREEMENT_COLUMNS,
     EMULATED_PROMPTS_COLUMNS,
     EMULATED_SCORES_COLUMNS,

@@ -23,7 +23,7 @@ from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lever.training import epoch as any_epoch
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import Asked, Judged
-from lever_pipe.stages import train_on_policy_epoch
+from lever_pipe.stages import selector_training
 
 FOLDER = Path(__file__).parents[1] / "golden" / "curves"
 REWRITE = "LEVER_PIPE_REWRITE_GOLDEN"
@@ -70,15 +70,15 @@ def on_policy(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
 
     def epoch(number: int) -> Any:
         start, out = chain.outputs(f"drawn{number - 1}" if number > 1 else "rce1"), chain.outputs(f"drawn{number}")
-        return train_on_policy_epoch.train_on_policy_epoch(
+        return selector_training.train_on_policy_epoch(
             **chain.files, **out, start=start["selector"], start_optimiser=start["optimiser"],
             reference=chain.outputs("rce1")["selector"], train_examples=examples, train_images=folder, lvlm=LVLM,
             steps=folder / "steps.jsonl", counters=folder / "counters.json",
             config=chain.on_policy_config(number), runtime=Runtime(code=CODE),
         )  # fmt: skip
 
-    patch.setattr(train_on_policy_epoch, "load_lvlm", lambda *_: SimpleNamespace(counters={}))
-    patch.setattr(train_on_policy_epoch, "LvlmJudge", RuleJudge)
+    patch.setattr(selector_training, "load_lvlm", lambda *_: SimpleNamespace(counters={}))
+    patch.setattr(selector_training, "LvlmJudge", RuleJudge)
     return recorded(epoch, patch)
 
 

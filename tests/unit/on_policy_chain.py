@@ -26,8 +26,7 @@ from lever_pipe.experiment.stage_configs import (
 )
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.runtime import plan
-from lever_pipe.stages.train_distil_epoch import train_distil_epoch
-from lever_pipe.stages.train_on_policy_epoch import train_on_policy_epoch
+from lever_pipe.stages.selector_training import train_distil_epoch, train_on_policy_epoch
 
 ROOT = Path(__file__).parents[2]
 LVLM = ROOT / "resources" / "world" / "lvlm"

@@ -11,7 +11,7 @@ from lever_pipe.base.records import Beam, EpochMetrics, QueryBeams
 from lever_pipe.experiment.config import Sft
 from lever_pipe.experiment.stage_configs import TrainSftEpochConfig
 from lever_pipe.lever.training.groups import Groups, groups_of_beams, save_groups
-from lever_pipe.stages.train_sft_epoch import train_sft_epoch
+from lever_pipe.stages.selector_training import train_sft_epoch
 
 SFT = Sft(batch_queries=4, learning_rate=1e-2, horizon_epochs=3, warmup_share=0.2)
 N_QUERIES, N_TRAIN = 40, 60

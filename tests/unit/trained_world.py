@@ -45,8 +45,8 @@ from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.environment import load_simulator
 from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.intention.sources import synthetic
-from lever_pipe.stages.evaluate_agent import evaluate_agent
-from lever_pipe.stages.train_agent import train_agent
+from lever_pipe.stages.agent_evaluation import evaluate_agent
+from lever_pipe.stages.agent_training import train_agent
 
 TINY = TinyQwen3(hidden=32, layers=1, heads=2, kv_heads=1, head_dim=16, mlp=64)
 MODEL = AgentModel(folder="", codec="word", dtype="float32", max_context=160, max_new_tokens=12, tiny=TINY)

@@ -105,7 +105,7 @@ def test_without_keep_going_what_finished_is_told(tmp_path: Path) -> None:
 
 def test_the_workflow_ends_with_the_table(project: Project) -> None:
     """A stage that raises fails at each attempt."""
-    stage = project.folder / "lever_pipe/stages/prepare_examples.py"
+    stage = project.folder / "lever_pipe/stages/examples.py"
     text = stage.read_text()
     begins = "\n    found = "
     assert text.count(begins) == 1

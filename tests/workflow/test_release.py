@@ -28,9 +28,9 @@ from lever_pipe.experiment.data_config import EncoderSettings
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig, ScoreAnswersConfig, SelectDemonstrationsConfig
 from lever_pipe.lever import released
 from lever_pipe.report.evidence import EvidenceRow, write_evidence
-from lever_pipe.stages.initialise_selector import initialise_selector
-from lever_pipe.stages.score_answers import score_answers
-from lever_pipe.stages.select_demonstrations import select_demonstrations
+from lever_pipe.stages.answers import score_answers
+from lever_pipe.stages.selections import select_demonstrations
+from lever_pipe.stages.selector_training import initialise_selector
 
 from .conftest import Project
 

@@ -160,7 +160,7 @@ def test_help_says_what_each_tool_does(capsys: pytest.CaptureFixture[str]) -> No
 def test_tools_list_the_code_of_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["closure", "score_answers"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "lever_pipe.stages.score_answers" in lines
+    assert "lever_pipe.stages.answers" in lines
     assert lines[-1].startswith("fingerprint ")
     assert "did you mean 'score_answers'?" in fault(capsys, "closure", "score_answer")
 

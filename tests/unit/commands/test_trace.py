@@ -14,6 +14,7 @@ import pytest
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, RecordError, UnknownMemberError
+from lever_pipe.base.provenance import stages
 from lever_pipe.commands import trace, trace_tool, trace_values
 from lever_pipe.commands.trace_values import asked_for
 from lever_pipe.report.catalogue import Voice
@@ -479,7 +480,7 @@ class TestNames:
 
 def files_of(stage: str) -> set[str]:
     """Return the names of a stage's files, without importing what it computes with."""
-    module = ast.parse((Path(trace.__file__).parents[1] / "stages" / f"{stage}.py").read_text())
+    module = ast.parse((Path(trace.__file__).parents[2] / f"{stages()[stage].replace('.', '/')}.py").read_text())
     function = next(node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == stage)
     return {argument.arg for argument in function.args.kwonlyargs} - {"config", "runtime"}
 

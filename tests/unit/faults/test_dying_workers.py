@@ -25,7 +25,7 @@ from lever_pipe.base.records import Proposal
 from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import GenerateRlDataConfig, Runtime
 from lever_pipe.lvlms.asking.ledger import ROWS_PER_CHUNK
-from lever_pipe.stages.generate_rl_data import generate_rl_data
+from lever_pipe.stages.rl_data import generate_rl_data
 
 pytestmark = pytest.mark.faults
 N_QUERIES, N_SELECTIONS = 40, 20

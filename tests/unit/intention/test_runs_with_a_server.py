@@ -15,7 +15,7 @@ from lever_pipe.base.errors import TrainingError
 from lever_pipe.experiment.agent_config import AgentExecution, Connection
 from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.stages.train_agent import train_agent
+from lever_pipe.stages.agent_training import train_agent
 
 # Read as a reply and as a judgement alike.
 ANSWER = json.dumps(

@@ -32,7 +32,7 @@ from lever_pipe.intention.codecs.hf import TOOL_NAME, opening
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.records import DialogueRow, EpisodeRow, EvaluationRow, Task
 from lever_pipe.intention.simulators._prompted import UnreadableError
-from lever_pipe.stages.evaluate_served import evaluate_served
+from lever_pipe.stages.agent_evaluation import evaluate_served
 
 Script = list[Sequence[str]]
 """Of each turn the questions that it asks; none closes the episode, `BROKEN` cannot be read."""

@@ -44,8 +44,7 @@ from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.records import EpisodeRow, StepRow
 from lever_pipe.intention.sources import synthetic
 from lever_pipe.runtime import agent_plan, plan
-from lever_pipe.stages.train_agent import train_agent
-from lever_pipe.stages.warm_start_agent import warm_start_agent
+from lever_pipe.stages.agent_training import train_agent, warm_start_agent
 
 ROOT = Path(__file__).parents[3]
 TASKS = synthetic.read(SyntheticTasks(n_train=4, n_val=2, n_test=2))

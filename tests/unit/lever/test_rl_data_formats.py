@@ -18,7 +18,7 @@ from lever_pipe.experiment.rl_data_config import RlData
 from lever_pipe.experiment.stage_configs import ImportRlDataConfig
 from lever_pipe.lever.rl_data_formats import PoolRule, import_groups, levels_of
 from lever_pipe.lever.rl_data_io import ImportReport, require_train_examples
-from lever_pipe.stages.import_rl_data import import_rl_data
+from lever_pipe.stages.rl_data import import_rl_data
 
 N, K = 14, 8
 TRAIN = [example(i, answers=("yes",) * 2 + ("no",) * 8, answer="no") for i in range(N)]

@@ -12,7 +12,7 @@ from lever_pipe.runtime.rerun import explain
 FILES = {
     "__init__.py": "",
     "stages/__init__.py": "",
-    "stages/train.py": "from fake.loss import sign\ndef train(x):\n    return sign(x)\n",
+    "stages/train.py": "from fake.loss import sign\ndef train(*, x):\n    return sign(x)\n",
     "loss.py": "def sign(x):\n    return +x\n",
     "extra.py": "VALUE = 1\n",
     "samplers/__init__.py": "",
@@ -54,11 +54,9 @@ def differences(**found: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     return dict.fromkeys(("changed", "added", "removed", "python"), ()) | found
 
 
-def test_modules_are_those_of_the_closure_without_the_package_name(root: Path) -> None:
+def test_declarations_are_named_without_the_package_name(root: Path) -> None:
     found = provenance.modules_of("train", root=root)
-    assert sorted(found) == ["loss", "stages.train"]
-    closure = provenance.closure_of(provenance.stages(root)["train"], root=root)
-    assert len(found) == len(closure)
+    assert sorted(found) == ["loss.sign", "stages.train.train"]
     assert all(len(digest) == provenance.MODULE_DIGITS for digest in found.values())
 
 
@@ -74,13 +72,13 @@ def test_the_same_code_differs_in_nothing(root: Path) -> None:
 def test_a_changed_sign_is_named_and_a_comment_is_not(root: Path) -> None:
     edit(root, "stages/train.py", "# why\n" + FILES["stages/train.py"])
     edit(root, "loss.py", FILES["loss.py"].replace("+x", "-x"))
-    assert differing(root) == differences(changed=("loss",))
+    assert differing(root) == differences(changed=("loss.sign",))
 
 
 def test_a_module_that_is_imported_now_or_not_any_more_is_named(root: Path) -> None:
-    edit(root, "stages/train.py", "from fake.extra import VALUE\ndef train(x):\n    return x * VALUE\n")
+    edit(root, "stages/train.py", "from fake.extra import VALUE\ndef train(*, x):\n    return x * VALUE\n")
     found = differing(root)
-    assert found == differences(changed=("stages.train",), added=("extra",), removed=("loss",))
+    assert found == differences(changed=("stages.train.train",), added=("extra.VALUE",), removed=("loss.sign",))
 
 
 def test_another_python_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -409,7 +409,7 @@ def test_without_another_job_a_stage_runs_again(artefact: Path) -> None:
 def test_sigterm_gives_the_lock_back(
     artefact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from lever_pipe.stages import initialise_selector as stage
+    from lever_pipe.stages import selector_training as stage
 
     closed: list[bool] = []
 

@@ -203,7 +203,7 @@ print(json.dumps([spec, str(path)]))
         assert "expected a file" in self.call(project)
 
     def test_edited_code_of_this_stage_is_refused(self, project: Path) -> None:
-        self.edit(project, "stages/merge_rl_data.py", "\nUNUSED = 1\n")
+        self.edit(project, "stages/rl_data.py", "\nif True:\n    RUNS = 1\n")
         said = self.call(project)
         assert "SnapshotError: merge_rl_data: expected code" in said
         assert snapshot.PLAN_AGAIN in said

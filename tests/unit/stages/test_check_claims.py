@@ -22,7 +22,7 @@ from lever_pipe.report.claims.tables import tables
 from lever_pipe.report.claims.verdicts import VERDICTS
 from lever_pipe.report.evidence import Evidence, read_evidence, write_evidence
 from lever_pipe.report.table import Table
-from lever_pipe.stages.check_claims import COLUMNS, check_claims
+from lever_pipe.stages.evidence import COLUMNS, check_claims
 
 SMALL = Study(arms=(ARMS[0], ARMS[4]), steps=30)
 

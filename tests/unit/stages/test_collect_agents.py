@@ -17,7 +17,7 @@ from lever_pipe.experiment.agent_stage_configs import CollectAgentsConfig
 from lever_pipe.intention.records import EpisodeRow, EvaluationRow
 from lever_pipe.report.inference import agent_runs as columns
 from lever_pipe.report.inference.agent_runs import read_agent_runs
-from lever_pipe.stages.collect_agents import collect_agents
+from lever_pipe.stages.agent_results import collect_agents
 
 SMALL = Study(arms=ARMS[:2], steps=10)
 

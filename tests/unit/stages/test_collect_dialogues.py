@@ -13,7 +13,7 @@ from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.experiment.agent_stage_configs import AgentRun, CollectDialoguesConfig
 from lever_pipe.intention.dialogues import AgentSample
 from lever_pipe.intention.records import DialogueCall, DialogueRow, DialogueTurn, HiddenDetail
-from lever_pipe.stages.collect_dialogues import collect_dialogues
+from lever_pipe.stages.agent_results import collect_dialogues
 
 ARMS = (
     AgentArm(name="plain", seeds=(0, 1)),

@@ -12,7 +12,7 @@ from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.runtime import plan
-from lever_pipe.stages.convert_verl import convert_verl
+from lever_pipe.stages.verl import convert_verl
 
 RECORDED = Path(__file__).parents[1] / "intention" / "verl" / "console.log"
 

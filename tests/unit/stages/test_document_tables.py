@@ -23,7 +23,7 @@ from lever_pipe.report.material import Material
 from lever_pipe.report.pivot import read_specs
 from lever_pipe.report.selector.documents import tables as document_tables
 from lever_pipe.report.table import as_csv
-from lever_pipe.stages.collect_evidence import collect_evidence
+from lever_pipe.stages.evidence import collect_evidence
 
 RESOURCES = Path(__file__).parents[3] / "resources"
 VOICES = {

@@ -17,8 +17,8 @@ from lever_pipe.lever.emulation import head_names
 from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.embeddings import architecture_of, read_table
 from lever_pipe.lever.training.state import save_selector
-from lever_pipe.stages.emulate_selections import emulate_selections
-from lever_pipe.stages.select_demonstrations import select_demonstrations
+from lever_pipe.stages.emulation import emulate_selections
+from lever_pipe.stages.selections import select_demonstrations
 
 N_TRAIN, N_EVAL, RUNS = 40, 60, 3
 SMALL = Selector(width=8)

@@ -7,7 +7,7 @@ from chains import Chain
 from lever_pipe.base import storage
 from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment.stage_configs import EmulateUntouchedConfig
-from lever_pipe.stages.emulate_untouched import emulate_untouched
+from lever_pipe.stages.emulation import emulate_untouched
 
 
 def untouched(chain: Chain) -> dict[tuple[str, int], dict[str, float]]:

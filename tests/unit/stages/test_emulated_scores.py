@@ -12,7 +12,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import AnswerRow, EpochMetrics, ExampleId, PolicyRef, Selection
 from lever_pipe.experiment.faults import EmulatedPolicy
 from lever_pipe.experiment.stage_configs import ScoreEmulationConfig
-from lever_pipe.stages.score_emulation import score_emulation
+from lever_pipe.stages.emulation import score_emulation
 
 N, SHOTS = 4, (1, 2, 3)
 # two policies of an arm that repeat demonstrations, and one of another arm that does not; rows for queries 0 .. 3

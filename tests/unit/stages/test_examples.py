@@ -20,8 +20,8 @@ from lever_pipe.lever.baselines import holds_exact_demonstration
 from lever_pipe.lvlms.protocol import ImageSource
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 from lever_pipe.runtime import plan
-from lever_pipe.stages.embed_examples import embed_examples
-from lever_pipe.stages.measure_pools import measure_pools
+from lever_pipe.stages.examples import embed_examples
+from lever_pipe.stages.pools import measure_pools
 
 ROOT = Path(__file__).parents[3]
 EXPERIMENT = parse_experiment(shipped())

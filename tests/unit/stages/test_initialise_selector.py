@@ -18,8 +18,7 @@ from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
 from lever_pipe.experiment.studies import parse_experiment
-from lever_pipe.stages.initialise_selector import initialise_selector
-from lever_pipe.stages.train_rce_epoch import train_rce_epoch
+from lever_pipe.stages.selector_training import initialise_selector, train_rce_epoch
 
 
 @pytest.fixture(scope="module")

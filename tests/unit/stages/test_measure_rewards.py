@@ -13,7 +13,7 @@ from lever_pipe.base.records import RewardTies, RlGroup
 from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.stage_configs import MeasureRewardsConfig
 from lever_pipe.lever.trajectories import make_group
-from lever_pipe.stages.measure_rewards import measure_rewards
+from lever_pipe.stages.rewards import measure_rewards
 
 LIMITS = {"z_clamp": 3.0, "advantage_std_floor": 0.1, "advantage_clamp": 5.0}
 ACCURACY = Reward(mode="soft_only")

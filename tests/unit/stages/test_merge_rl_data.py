@@ -11,8 +11,7 @@ from lever_pipe.base.records import RlGroup, Trajectory
 from lever_pipe.experiment.rl_data_config import Balance
 from lever_pipe.experiment.stage_configs import ImportRlDataConfig, MergeRlDataConfig
 from lever_pipe.lever.rl_data_io import write_original
-from lever_pipe.stages.import_rl_data import import_rl_data
-from lever_pipe.stages.merge_rl_data import merge_rl_data
+from lever_pipe.stages.rl_data import import_rl_data, merge_rl_data
 
 POOLS = random_pools(6, 30)
 

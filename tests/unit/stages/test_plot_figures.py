@@ -13,7 +13,7 @@ from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.evidence import Evidence, EvidenceRow, write_evidence
 from lever_pipe.report.figures.drawn import FIGURES, draw_all
 from lever_pipe.report.material import Material
-from lever_pipe.stages.plot_figures import plot_figures
+from lever_pipe.stages.evidence import plot_figures
 
 MESSAGES = Path("resources/messages")
 RCE, OFFLINE = "preset~main/rce/epoch~{}", "preset~main/grpo/base~1/beta~{}/epoch~{}"

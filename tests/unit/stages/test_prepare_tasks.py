@@ -12,7 +12,7 @@ from lever_pipe.base.errors import DataError, UnknownMemberError
 from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig
 from lever_pipe.intention.records import Task
-from lever_pipe.stages.prepare_tasks import prepare_tasks
+from lever_pipe.stages.agent_training import prepare_tasks
 
 NAMES = ("train_tasks", "val_tasks", "test_tasks")
 

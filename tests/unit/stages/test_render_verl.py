@@ -8,7 +8,7 @@ from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import plan
-from lever_pipe.stages.render_verl import render_verl
+from lever_pipe.stages.verl import render_verl
 
 FILES = (
     "README.txt",

@@ -12,7 +12,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import AnswerRow, Cell, Example, ExampleId, PolicyRef, QuestionScore, Selection
 from lever_pipe.experiment.stage_configs import ScoreAnswersConfig
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
-from lever_pipe.stages.score_answers import score_answers
+from lever_pipe.stages.answers import score_answers
 
 SAMPLES, SHOTS, N = (10, 20, 30), (1, 2), 30
 

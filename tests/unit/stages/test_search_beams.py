@@ -25,7 +25,7 @@ from lever_pipe.lever.trajectories import trajectories_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmRequest
-from lever_pipe.stages.search_beams import anchors_of, search_beams
+from lever_pipe.stages.rl_data import anchors_of, search_beams
 
 pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
 

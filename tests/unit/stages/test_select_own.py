@@ -12,7 +12,7 @@ from lever_pipe.base import members, storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Pool, Selection
 from lever_pipe.experiment.stage_configs import SelectOwnConfig
-from lever_pipe.stages.select_own import read_selections, select_own
+from lever_pipe.stages.selections import read_selections, select_own
 
 TRAIN = [example(i, question_id=100 + i) for i in range(6)]
 QUERIES = [example(i, question_id=900 + i) for i in range(2)]

@@ -21,10 +21,9 @@ from lever_pipe.lever.selector.features import fuse
 from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.embeddings import architecture_of, read_table
 from lever_pipe.lever.training.state import save_selector
-from lever_pipe.stages.answer_prompts import distinct_prompts
-from lever_pipe.stages.emulate_first_items import emulate_first_items
-from lever_pipe.stages.select_baseline import select_baseline
-from lever_pipe.stages.select_demonstrations import select_demonstrations
+from lever_pipe.stages.answers import distinct_prompts
+from lever_pipe.stages.emulation import emulate_first_items
+from lever_pipe.stages.selections import select_baseline, select_demonstrations
 
 N_TRAIN, N_EVAL = 40, 300  # more queries than one part of the stage holds
 SMALL = Selector(width=8)

@@ -14,7 +14,7 @@ from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent.policy import load_policy
 from lever_pipe.intention.codecs import word
-from lever_pipe.stages.train_agent import train_agent
+from lever_pipe.stages.agent_training import train_agent
 
 
 def test_a_run_leaves_rows_two_policies_and_a_card(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from lever_pipe.lever.networks.train_ids import (
 from lever_pipe.lever.training.embeddings import EmbeddingTable, read_table
 from lever_pipe.lever.training.epoch import read_training_inputs
 from lever_pipe.lever.training.sft import targets_of
-from lever_pipe.stages.select_demonstrations import select_demonstrations
+from lever_pipe.stages.selections import select_demonstrations
 
 SELECTOR = Selector(network="train_ids", width=WIDTH, layers=1, heads=2, dropout=0.0)
 SFT = Sft(batch_queries=8, passes=40, horizon_epochs=2, learning_rate=2e-2, warmup_share=0.0, weight_decay=0.0)

@@ -26,7 +26,7 @@ from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import validation_loss
 from lever_pipe.lever.training.sft import sft_step, targets_of
 from lever_pipe.losses.sequence import step_logits
-from lever_pipe.stages.train_rce_epoch import train_rce_epoch
+from lever_pipe.stages.selector_training import train_rce_epoch
 
 
 @pytest.fixture

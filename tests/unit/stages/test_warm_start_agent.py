@@ -14,7 +14,7 @@ from lever_pipe.experiment.agent_stage_configs import PolicyConfig, WarmStartAge
 from lever_pipe.intention.agent.policy import load_policy, policy_folder
 from lever_pipe.intention.codecs import word
 from lever_pipe.intention.records import StepRow
-from lever_pipe.stages.warm_start_agent import warm_start_agent
+from lever_pipe.stages.agent_training import warm_start_agent
 
 TINY = TinyQwen3(hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=24)
 FILES = {

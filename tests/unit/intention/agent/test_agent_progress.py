@@ -35,7 +35,7 @@ from lever_pipe.intention.agent.resume import (
     load_progress,
     save_progress,
 )
-from lever_pipe.stages import train_agent as stage
+from lever_pipe.stages import agent_training as stage
 
 # The best policy is that of step 2 or 4; the last checkpoint before either interruption holds an earlier one.
 CONFIG = training(steps=5, arm={"kl": 0.05}, evaluation={"every": 2})

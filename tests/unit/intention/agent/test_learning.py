@@ -12,9 +12,7 @@ from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig, TrainA
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.intention.records import EvaluationRow, StepRow
 from lever_pipe.runtime import plan
-from lever_pipe.stages.prepare_tasks import prepare_tasks
-from lever_pipe.stages.train_agent import train_agent
-from lever_pipe.stages.warm_start_agent import warm_start_agent
+from lever_pipe.stages.agent_training import prepare_tasks, train_agent, warm_start_agent
 
 ROOT = Path(__file__).parents[4]
 STEPS = 10

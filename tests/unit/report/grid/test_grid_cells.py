@@ -31,8 +31,8 @@ from lever_pipe.report.grid.cells import (
     Place,
     compare_cells,
 )
-from lever_pipe.stages.build_grid import build_grid
-from lever_pipe.stages.compare_cells import compare_cells as stage
+from lever_pipe.stages.grid import build_grid
+from lever_pipe.stages.grid import compare_cells as stage
 
 N = 200
 ROOT = Path(__file__).parents[4]

@@ -1,4 +1,4 @@
-"""Rule `measure_rewards`: how each reward spreads, and how many groups of the RL data it leaves without a gradient."""
+"""One reward a trajectory, and how each reward spreads."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 from lever_pipe.base import storage
 from lever_pipe.base.records import RewardTies, RlGroup
 from lever_pipe.experiment.config import Reward
-from lever_pipe.experiment.stage_configs import MeasureRewardsConfig
+from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, RewardGroupsConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.reward_bins import BinRow, bins
 from lever_pipe.lever.rewards import reward_function
-from lever_pipe.lever.training.groups import Groups, keep_best, pad_groups
+from lever_pipe.lever.training.groups import Groups, keep_best, pad_groups, save_groups
 from lever_pipe.losses.rce import reward_ranges
 from lever_pipe.losses.reduction import group_has_spread
 from lever_pipe.report.long_format import write_csv
@@ -21,6 +21,17 @@ from lever_pipe.report.long_format import write_csv
 ALL = "all"
 CLEARLY = 0.1
 """Difference of rewards beyond which two selections are told apart by more than a nuance."""
+
+
+def reward_groups(*, rl_data: Input, groups: Output, config: RewardGroupsConfig) -> int:
+    """Write the padded groups and return how many queries there are; epochs need not parse the rows again.
+
+    Raises:
+        RecordError: malformed RL data, an empty group, or selections or pools of unequal length.
+    """
+    padded = pad_groups(storage.read_rows(rl_data, RlGroup), reward_function(config.reward))
+    save_groups(groups, padded)
+    return len(padded)
 
 
 def measure_rewards(

@@ -1,4 +1,4 @@
-"""Rule `select_own`: the ordered demonstrations that a user's own selector gives every query."""
+"""The ordered demonstrations that a policy gives every query: a trained one, an untrained one, a user's own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,100 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.members import member
 from lever_pipe.base.records import Example, ExampleId, Pool, Selection
-from lever_pipe.experiment.stage_configs import SelectOwnConfig
+from lever_pipe.base.seeding import generator
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.config import TRAIN_IDS
+from lever_pipe.experiment.stage_configs import (
+    Runtime,
+    SelectBaselineConfig,
+    SelectDemonstrationsConfig,
+    SelectOwnConfig,
+)
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever import baselines
 from lever_pipe.lever.policies.protocol import Choice, PolicyMember
+from lever_pipe.lever.training.choice import choose
+from lever_pipe.lever.training.embeddings import architecture_of, read_table
+from lever_pipe.lever.training.state import load_selector
 
 HEAD = ["policy", "question_id", "demonstrations"]
 DIGITS = 40
 """The most of an id; Python reads no number of thousands of digits."""
+
+
+def select_demonstrations(
+    *,
+    selector: Input,
+    eval_pools: Input,
+    train_embeddings: Input,
+    eval_embeddings: Input,
+    selections: Output,
+    config: SelectDemonstrationsConfig,
+    runtime: Runtime = Runtime(),
+) -> int:
+    """Write the greedy selections of all evaluation queries and return how many there are.
+
+    Raises:
+        CheckpointError: the selector has another architecture.
+        ConfigError: a language model over train ids has another width than the embeddings.
+    """
+    device = execution.prepare(runtime)
+    ids = member("lever/networks", TRAIN_IDS) if config.selector.network == TRAIN_IDS else None
+    inputs = config.selector.inputs if ids is None else ids.INPUTS
+    train, queries = (read_table(path, device, inputs=inputs) for path in (train_embeddings, eval_embeddings))
+    pools = storage.read_rows(eval_pools, Pool)
+    if ids is not None:
+        model = ids.load_train_ids(selector, ids.ids_architecture(config.selector, train)).to(device)
+        of_pool = config.selector.candidates == "pool"
+        rows = ids.choose_ids(model, train, queries, pools, config.shots, of_pool=of_pool)
+    else:
+        module = load_selector(selector, architecture_of(config.selector, train)).to(device)
+        rows = choose(module, train, queries, pools, config.shots)
+    storage.write_rows(selections, rows)
+    return len(rows)
+
+
+def select_baseline(
+    *,
+    train_examples: Input,
+    eval_examples: Input,
+    eval_pools: Input,
+    train_embeddings: Input,
+    eval_embeddings: Input,
+    selections: Output,
+    config: SelectBaselineConfig,
+) -> int:
+    """Write the selections of all evaluation queries and return how many there are; zero-shot selects nothing.
+
+    `random_all` draws out of all train examples that show another image, every other baseline out of the pool.
+
+    Raises:
+        UnknownMemberError: no such baseline.
+    """
+    train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
+    vectors = [storage.read_embeddings(path) for path in (train_embeddings, eval_embeddings)]
+    rows = []
+    for pool in storage.read_rows(eval_pools, Pool):
+        query, candidates = queries[pool.query_id], [train[i] for i in pool.candidates]
+        offered: Sequence[ExampleId] = pool.candidates
+        similarities = baselines.pool_similarities(pool, *vectors)
+        if config.baseline == "zero_shot":
+            ranked = []
+        elif config.baseline == "oracle":
+            ranked = baselines.rank_by_annotations(query, candidates, similarities).tolist()
+        elif config.baseline.startswith("random-"):
+            stream = generator(config.seed, config.baseline, pool.query_id)
+            ranked = baselines.rank_by_chance(len(candidates), stream).tolist()
+        elif config.baseline.startswith("random_all-"):
+            stream = generator(config.seed, config.baseline, pool.query_id)
+            offered = [one.example_id for one in train if one.image_digest != query.image_digest]
+            ranked = baselines.rank_by_chance(len(offered), stream).tolist()
+        else:
+            ranked = baselines.rank_by_similarity(config.baseline, similarities).tolist()
+        chosen = tuple(offered[position] for position in ranked[: config.shots])
+        rows.append(Selection(query_id=pool.query_id, demonstrations=chosen))
+    storage.write_rows(selections, rows)
+    return len(rows)
 
 
 def select_own(

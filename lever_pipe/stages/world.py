@@ -1,4 +1,4 @@
-"""Rule `check_world`: does the embedded LVLM read its demonstrations, images included?"""
+"""The embedded world: its files, and whether the embedded LVLM reads its demonstrations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,28 @@ from typing import Any
 from lever_pipe.base import storage
 from lever_pipe.base.errors import WorldError
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import CheckWorldConfig, Runtime
+from lever_pipe.experiment.stage_configs import CheckWorldConfig, GenerateWorldConfig, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Output
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
+from lever_pipe.world.data.files import write_raw_files
 from lever_pipe.world.models.probes import build_probes, check_bounds, summarise
+
+
+def generate_world(
+    *,
+    questions: Output,
+    annotations: Output,
+    images: Output,
+    image_listing: Output,
+    config: GenerateWorldConfig,
+) -> None:
+    """Write one split of the world that the config names, and the digest of every image; same config, same bytes."""
+    write_raw_files(config.world, config.split, questions=questions, annotations=annotations, images=images)
+    lines = (f"{storage.digest(path)}  {images.name}/{path.name}\n" for path in sorted(images.iterdir()))
+    storage.write_text(image_listing, "".join(lines))
 
 
 def check_world(

@@ -1,4 +1,4 @@
-"""Rule `answer_prompts`: the LVLM's answers to every distinct prompt of a batch of policies."""
+"""The LVLM's answers to the prompts of a batch of policies, and their scores."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import os
 from pathlib import Path
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import AnswerRow, ExampleId, Selection
+from lever_pipe.base.records import AnswerRow, Cell, ExampleId, Selection
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import AnswerPromptsConfig, Runtime
-from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
+from lever_pipe.experiment.stage_configs import AnswerPromptsConfig, Runtime, ScoreAnswersConfig
+from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, Outputs
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
+from lever_pipe.metrics.cells import build_cells, score_questions
 
 
 def answer_prompts(
@@ -70,3 +71,32 @@ def distinct_prompts(
         for k in shots
     }
     return sorted(prompts)
+
+
+def score_answers(
+    *,
+    selections: Input,
+    answers: Input,
+    eval_examples: Input,
+    per_question: Output,
+    summary: Output,
+    cells: Outputs,
+    config: ScoreAnswersConfig,
+) -> list[Cell]:
+    """Write and return the cells, in the order samples x shots of the config.
+
+    Raises:
+        RecordError: a query has no selection, a prompt no answer, or a cell wants more queries than there are.
+    """
+    queries = storage.read_examples(eval_examples)
+    chosen = storage.read_selections(selections)
+    said = {(row.query_id, row.demonstrations): row.answer for row in storage.read_rows(answers, AnswerRow)}
+    files = (str(selections), str(answers))
+    scores, keys = score_questions(queries, chosen, said, config.shots, files=files)
+    subsets = {"n_random_subsets": config.n_random_subsets, "seed": config.seed}
+    built = build_cells(config.policy, scores, keys, samples=config.samples, **subsets)
+    storage.write_rows(per_question, scores)
+    storage.write_rows(summary, built)
+    for path, cell in zip(cells, built, strict=True):
+        storage.write_row(path, cell)
+    return built

@@ -1,4 +1,4 @@
-"""Rule `check_claims`: every testable sentence of the documents with a verdict from their numbers and one from ours."""
+"""Every number's row, the verdict on each claim, and the figures."""
 
 from __future__ import annotations
 
@@ -7,24 +7,86 @@ import io
 import json
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from itertools import chain
+from pathlib import Path
 
 from lever_pipe.base import storage
+from lever_pipe.base.atomic import write_folder
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.stage_configs import CheckClaimsConfig
+from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ReportedRun
+from lever_pipe.experiment.stage_configs import CheckClaimsConfig, InputsAlone
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.claims.book import OF_AGENTS, read_claims
 from lever_pipe.report.claims.evaluate import JudgedClaim, OurAgents, Side, as_json, judge_claims
 from lever_pipe.report.claims.lever_sides import OurLever, PublishedLever
 from lever_pipe.report.claims.reward_runs import RewardRuns, seeds_by_arm
 from lever_pipe.report.claims.tables import place, sentence
-from lever_pipe.report.evidence import MEAN, Evidence, read_evidence
+from lever_pipe.report.evidence import MEAN, Evidence, read_evidence, write_evidence
+from lever_pipe.report.figures.drawn import FIGURES, draw_all
 from lever_pipe.report.inference.families import arms_of
 from lever_pipe.report.lineage import read_lineage, read_published_lineage
+from lever_pipe.report.material import Material
 from lever_pipe.report.reference import FILES
 from lever_pipe.statistics.curve_tests import FlatNoise, flat_noise
 
 COLUMNS = ("id", "document", "section", "claim", "published_verdict", "published_numbers", "our_verdict", "our_numbers")
+
+
+def collect_evidence(
+    *,
+    reference: Input,
+    reference_intention: Input,
+    intervals: Inputs,
+    comparisons: Inputs,
+    scores: Inputs,
+    training: Inputs,
+    agreement: Inputs,
+    parameters: Inputs,
+    breakdown: Inputs,
+    costs: Inputs,
+    flips: Inputs,
+    selections: Inputs,
+    rewards: Inputs,
+    rl_data: Inputs,
+    pools: Inputs,
+    examples: Inputs,
+    world: Inputs,
+    counters: Inputs,
+    emulated: Inputs,
+    endpoints: Inputs,
+    arm_comparisons: Inputs,
+    statistics: Inputs,
+    curves: Inputs,
+    runs: Inputs,
+    tasks: Inputs,
+    evidence: Output,
+    config: InputsAlone,  # noqa: ARG001 - every stage has one
+) -> None:
+    """Write `evidence`; files of a study that did not run are absent.
+
+    `emulated` are scores, prompts, agreement and training of the emulated faults.
+
+    Raises:
+        RecordError: a file is malformed, or a quantity stands twice.
+    """
+    kinds = (
+        *((sources.intervals, intervals), (sources.comparisons, comparisons), (sources.scores, scores)),
+        *((sources.training, training), (sources.agreement, agreement), (sources.parameters, parameters)),
+        *((sources.breakdown, breakdown), (sources.costs, costs), (sources.flips, flips)),
+        *((sources.selections, selections), (sources.rewards, rewards), (sources.endpoints, endpoints)),
+        *((sources.arm_comparisons, arm_comparisons), (sources.curve_statistics, statistics)),
+        *((sources.curves, curves), (sources.runs, runs)),
+    )
+    facts = (("rl_data", rl_data), ("pools", pools), ("examples", examples), ("world", world))
+    found = [read(path) for read, paths in kinds for path in paths]
+    found += [sources.facts(subject, path) for subject, paths in facts for path in paths]
+    found += [sources.work(counters)]
+    found += [sources.facts("tasks", path, study=sources.INTENTION) for path in tasks]
+    found += [sources.emulated(*emulated)] if emulated else []
+    found += [sources.published(reference), sources.published_agents(reference_intention)]
+    write_evidence(evidence, Evidence(chain.from_iterable(found)))
 
 
 def check_claims(
@@ -95,3 +157,33 @@ def _csv_text(judged: Sequence[JudgedClaim], voice: Voice) -> str:
         sides = [cell for side in (of.published, of.ours) for cell in (side.verdict, voice.text(side.numbers))]
         writer.writerow([of.claim.id, of.claim.document, voice.text(place(of)), voice.text(sentence(of)), *sides])
     return buffer.getvalue()
+
+
+def plot_figures(
+    *,
+    evidence: Input,
+    english: Inputs,
+    chinese: Inputs,
+    figures: Output,
+    config: PlotFiguresConfig,
+) -> None:
+    """Write `en/NAME.svg`, `en/NAME.png` and `zh/NAME.svg` into `figures`; a figure without data is left out.
+
+    `sections.json` says, in order, in which section of the report each stands.
+
+    Chinese figures are SVG alone: their characters come from the reader's fonts.
+
+    Raises:
+        RecordError: a malformed file, or a message that is missing.
+    """
+    material = Material(Evidence(read_evidence(evidence)), ReportedRun.model_validate(dict(config)))
+    voices = [Voice("en", read_catalogue(english)), Voice("zh", read_catalogue(chinese))]
+
+    def draw(folder: Path) -> None:
+        for voice in voices:
+            of_language = folder / voice.language
+            of_language.mkdir()
+            names = draw_all(material, voice, of_language, with_png=voice.language == "en")
+        storage.write_json(folder / "sections.json", [[name, FIGURES[name].section] for name in names])
+
+    write_folder(figures, draw)

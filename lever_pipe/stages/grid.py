@@ -1,4 +1,4 @@
-"""Rule `build_grid`: the page on which a researcher sees every cell of the grid."""
+"""All cells of the grid held against each other, and their page."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from markupsafe import Markup
 
 from lever_pipe.base import storage
 from lever_pipe.base.atomic import write_file
-from lever_pipe.experiment.stage_configs import BuildGridConfig
-from lever_pipe.experiment.stage_files import Input, Output
+from lever_pipe.experiment.stage_configs import BuildGridConfig, CompareCellsConfig
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.grid import page as told
+from lever_pipe.report.grid.cells import CellRow
+from lever_pipe.report.grid.cells import compare_cells as compare
 from lever_pipe.report.grid.map import draw_map
 from lever_pipe.report.grid.published import placed
+from lever_pipe.report.inference.estimates import ComparisonRow
+from lever_pipe.report.long_format import write_csv
 from lever_pipe.report.page import drawings
 
 AXES = {
@@ -25,6 +29,21 @@ AXES = {
     "lvlm": ("LVLM", "LVLMs"),
     "policy": ("policy", "policies"),
 }
+
+
+def compare_cells(*, per_question: Inputs, leaderboard: Output, comparisons: Output, config: CompareCellsConfig) -> int:
+    """Write both long-format files and return the number of cells.
+
+    `per_question` belong to `config.evaluated`, in their order.
+
+    Raises:
+        RecordError: a malformed file, or policies of a data set that were not scored on the same questions.
+    """
+    rows, compared = compare(per_question, config)
+    write_csv(leaderboard, CellRow._fields, rows)
+    lines = [(data, *row) for data, of in compared.items() for row in of]
+    write_csv(comparisons, ("data", *ComparisonRow._fields), lines)
+    return len({(row.data, row.sampler, row.lvlm, row.policy) for row in rows})
 
 
 def build_grid(

@@ -1,17 +1,30 @@
-"""Rule `convert_verl`: the original trainer's log of one run as a run directory."""
+"""A run of the engine verl: its launch files, and its logs as a run of ours."""
 
 from __future__ import annotations
 
 import logging
 
 from lever_pipe.base import storage
-from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
+from lever_pipe.base.atomic import write_texts
+from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig, RenderVerlConfig
 from lever_pipe.experiment.stage_files import Inputs, Output
 from lever_pipe.intention.records import DoneRow
 from lever_pipe.intention.verl.conversion import convert
+from lever_pipe.intention.verl.launch import launch_files
 from lever_pipe.intention.verl.logs import read_log
 
 logger = logging.getLogger("convert_verl")
+
+
+def render_verl(*, launch: Output, config: RenderVerlConfig) -> tuple[str, ...]:
+    """Write the launch files and return their names; nothing is launched.
+
+    Raises:
+        ConfigError: the original cannot express the configuration; all such values at once.
+    """
+    files = launch_files(config)
+    write_texts(launch, files)
+    return tuple(sorted(files))
 
 
 def convert_verl(

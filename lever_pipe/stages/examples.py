@@ -1,4 +1,4 @@
-"""Rule `embed_examples`: unit vectors of every image and question of a split."""
+"""Questions, annotations and images of a split as examples with unit vectors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,50 @@ from lever_pipe.base.errors import CheckpointError, ImageError
 from lever_pipe.base.members import member
 from lever_pipe.base.records import Example
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import EmbedExamplesConfig, Runtime
-from lever_pipe.experiment.stage_files import External, Input, Output
+from lever_pipe.experiment.stage_configs import EmbedExamplesConfig, PrepareExamplesConfig, Runtime
+from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
+from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions
+from lever_pipe.lever.datasets.protocol import VqaFilePaths
 from lever_pipe.lever.encoders.protocol import EncoderMember
+
+
+def prepare_examples(
+    *,
+    questions: Input,
+    annotations: Input,
+    images: External,
+    image_listing: Inputs,  # noqa: ARG001 - other images, another run
+    train_examples: Inputs,
+    examples: Output,
+    summary: Output,
+    config: PrepareExamplesConfig,
+) -> int:
+    """Write a split in question-id order and return its size.
+
+    `image_listing` names digests of images where the source has such a file: other images, another run.
+    `train_examples` are what evaluation questions are held against, none for the train split, which depends on no
+    evaluation. `summary` counts what was kept and skipped, and the evaluation questions that are train questions too
+    where they may be.
+
+    Raises:
+        DataError: incomplete or contradictory files; all faults at once with counts. Splits that overlap, unless that
+            is allowed.
+        ImageError: an unreadable image, unless such images are skipped.
+    """
+    raw = VqaFilePaths(questions=questions, annotations=annotations, images=images)
+    found = read_train(raw, config) if config.split == "train" else read_queries(raw, config)
+    counts = {
+        f"{config.split}_questions": len(found.examples),
+        f"{config.split}_skipped_questions": found.n_skipped_questions,
+        f"{config.split}_skipped_images": len(found.skipped_images),
+    }
+    for path in train_examples:
+        shared = shared_questions(storage.read_examples(path), found.examples, config, asked=questions, shown=path)
+        if config.on_split_overlap == "count":
+            counts["eval_questions_in_train"] = len(shared)
+    storage.write_rows(examples, found.examples)
+    storage.write_json(summary, counts)
+    return len(found.examples)
 
 
 def embed_examples(

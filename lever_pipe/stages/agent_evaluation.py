@@ -1,0 +1,114 @@
+"""An agent on held-out tasks: of a finished run, the one that every run starts from, one behind a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lever_pipe.base import storage
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, EvaluateServedConfig, EvaluateStartConfig
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.intention.agent.arithmetic import Arithmetic
+from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out, relabelled
+from lever_pipe.intention.agent.player import execution_of, load_player
+from lever_pipe.intention.agent.policy import policy_folder
+from lever_pipe.intention.agent.served import load_served
+from lever_pipe.intention.records import DoneRow, Task
+
+
+def evaluate_agent(
+    *,
+    test_tasks: Input,
+    last: Input,
+    best: Input,
+    done: Input,
+    evaluations: Output,
+    episodes: Output,
+    dialogues: Output,
+    config: EvaluateAgentConfig,
+    runtime: Runtime = Runtime(),
+) -> list[PolicyEvaluation]:
+    """Evaluate both policies, greedy and sampled, and return the last one's evaluation first.
+
+    `dialogues` holds the transcripts of the greedy episodes, a `DialogueRow` each.
+
+    Where the last policy is the best one too, it is played once and stands in both rows.
+
+    Raises:
+        CheckpointError: a policy folder cannot be read.
+        TrainingError: too many of the simulator's requests failed.
+    """
+    settings = execution_of(runtime)
+    dtype = config.policy.model.dtype
+    arithmetic = Arithmetic(execution.prepare(runtime), dtype)
+    tasks = storage.read_rows(test_tasks, Task)
+    finished = storage.read_row(done, DoneRow)
+
+    def play(folder: Path, when: When) -> PolicyEvaluation:
+        player = load_player(folder, config, settings, arithmetic, temperature=config.temperature, dtype=dtype)
+        return evaluate_held_out(player, tasks, when, config.evaluation)
+
+    found = [play(last, When(finished.executed_steps, "test", "last"))]
+    when = When(finished.best_step, "test", "best")
+    is_same = finished.best_step == finished.executed_steps
+    found.append(relabelled(found[0], when) if is_same else play(best, when))
+    storage.write_rows(evaluations, [row for evaluation in found for row in evaluation.rows])
+    storage.write_rows(episodes, [row for evaluation in found for row in evaluation.episodes])
+    storage.write_rows(dialogues, [row for evaluation in found for row in evaluation.dialogues])
+    return found
+
+
+def evaluate_start(
+    *,
+    test_tasks: Input,
+    start: Inputs,
+    evaluations: Output,
+    episodes: Output,
+    config: EvaluateStartConfig,
+    runtime: Runtime = Runtime(),
+) -> PolicyEvaluation:
+    """Evaluate the start policy, greedy and sampled, as the last checkpoint of a run of no steps.
+
+    Raises:
+        CheckpointError: `start` is no policy folder.
+        TrainingError: too many of the simulator's requests failed.
+    """
+    settings = execution_of(runtime)
+    dtype = config.policy.model.dtype
+    arithmetic = Arithmetic(execution.prepare(runtime), dtype)
+    player = load_player(
+        policy_folder(start), config, settings, arithmetic, temperature=config.temperature, dtype=dtype
+    )
+    tasks = storage.read_rows(test_tasks, Task)
+    found = evaluate_held_out(player, tasks, When(0, "test", "last"), config.evaluation)
+    storage.write_rows(evaluations, found.rows)
+    storage.write_rows(episodes, found.episodes)
+    return found
+
+
+def evaluate_served(
+    *,
+    test_tasks: Input,
+    evaluations: Output,
+    episodes: Output,
+    dialogues: Output,
+    config: EvaluateServedConfig,
+    runtime: Runtime = Runtime(),
+) -> PolicyEvaluation:
+    """Evaluate a served agent in its decodings, as the last checkpoint of a run of no steps.
+
+    `dialogues` holds the transcripts of the greedy episodes, a `DialogueRow` each.
+
+    Raises:
+        SimulatorError: the user or the agent cannot be asked as configured.
+        TrainingError: too many of the user's or of the agent's requests failed.
+    """
+    execution.prepare(runtime)
+    player = load_served(config, execution_of(runtime))
+    tasks = storage.read_rows(test_tasks, Task)
+    found = evaluate_held_out(player, tasks, When(0, "test", "last"), config.evaluation, config.agent.modes)
+    storage.write_rows(evaluations, found.rows)
+    storage.write_rows(episodes, found.episodes)
+    storage.write_rows(dialogues, found.dialogues)
+    return found

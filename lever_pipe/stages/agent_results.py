@@ -1,0 +1,163 @@
+"""What all runs of the agent say together."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
+from lever_pipe.experiment.agent_config import START_ARM
+from lever_pipe.experiment.agent_stage_configs import (
+    AgentRun,
+    CollectAgentsConfig,
+    CollectDialoguesConfig,
+    CompareArmsConfig,
+)
+from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.intention.dialogues import dialogues, samples_of
+from lever_pipe.intention.records import DialogueRow
+from lever_pipe.report.evidence import PRIMARY, SECONDARY
+from lever_pipe.report.inference.agent_lines import (
+    RunFiles,
+    curve_lines,
+    episode_lines,
+    evaluation_lines,
+    read_run,
+    read_untrained,
+    run_line,
+)
+from lever_pipe.report.inference.agent_runs import CURVES_COLUMNS, EPISODES_COLUMNS, RUNS_COLUMNS, read_agent_runs
+from lever_pipe.report.inference.arm_comparisons import ArmComparisonRow, comparison_rows
+from lever_pipe.report.inference.curve_rows import StatisticRow, statistic_rows
+from lever_pipe.report.inference.endpoints import Context, EndpointRow, endpoint_rows
+from lever_pipe.report.inference.estimates import Draws
+from lever_pipe.report.inference.families import SWEEP
+from lever_pipe.report.inference.task_values import read_episodes
+from lever_pipe.report.long_format import write_csv
+
+
+def collect_agents(
+    *,
+    metrics: Inputs,
+    evaluations: Inputs,
+    episodes: Inputs,
+    done: Inputs,
+    cards: Inputs,
+    test_evaluations: Inputs,
+    test_episodes: Inputs,
+    start_evaluations: Inputs,
+    start_episodes: Inputs,
+    served_evaluations: Inputs,
+    served_episodes: Inputs,
+    curves: Output,
+    episodes_table: Output,
+    runs: Output,
+    config: CollectAgentsConfig,
+) -> None:
+    """Write one line a number to `curves`, one an evaluated episode to `episodes_table` and one a run to `runs`.
+
+    The files of every kind belong to `config.runs`, in their order; those of held-out tasks may be absent altogether.
+    The start policy has its own lines, under the arm's name `start`; its files may be absent, too. So have served
+    agents, under their names.
+
+    Raises:
+        RecordError: a malformed row, a run that did not get as far as it says, or a number of files that is not that of
+            the runs.
+    """
+    tests = {"test_evaluations": test_evaluations, "test_episodes": test_episodes}
+    needed = {"metrics": metrics, "evaluations": evaluations, "episodes": episodes, "done": done, "cards": cards}
+    for name, paths in {**needed, **{name: paths for name, paths in tests.items() if paths}}.items():
+        _require_one_a_run(name, paths, config.runs)
+    found: list[RunFiles] = []
+    for index, run in enumerate(config.runs):
+        found.append(
+            read_run(
+                run,
+                metrics=metrics[index],
+                evaluations=(evaluations[index], *test_evaluations[index : index + 1]),
+                episodes=(episodes[index], *test_episodes[index : index + 1]),
+                done=done[index],
+                card=cards[index],
+            )
+        )
+    start = [read_untrained(START_ARM, *paths) for paths in zip(start_evaluations, start_episodes, strict=True)]
+    files = zip(config.served, served_evaluations, served_episodes, strict=True)
+    untrained = [*start, *(read_untrained(*of) for of in files)]
+    lines = chain(*map(evaluation_lines, untrained), *map(curve_lines, found))
+    write_csv(curves, CURVES_COLUMNS, lines)
+    write_csv(episodes_table, EPISODES_COLUMNS, chain(*map(episode_lines, [*untrained, *found])))
+    write_csv(runs, RUNS_COLUMNS, map(run_line, found))
+
+
+def _require_one_a_run(name: str, paths: tuple[Path, ...], runs: tuple[AgentRun, ...]) -> None:
+    if len(paths) != len(runs):
+        raise RecordError(
+            f"{name}: expected a file of each of {len(runs)} runs", found=f"{len(paths)}", do="Name one file a run."
+        )
+
+
+def collect_dialogues(
+    *, transcripts: Inputs, samples: Output, side_by_side: Output, config: CollectDialoguesConfig
+) -> None:
+    """Write an `AgentSample` for each greedy episode of the primary endpoint's checkpoint, and the JSON of `dialogues`.
+
+    `transcripts` belong to `config.runs`, in their order; there are none where another engine evaluates.
+
+    Raises:
+        RecordError: a malformed row, or a number of files that is not that of the runs.
+    """
+    if transcripts and len(transcripts) != len(config.runs):
+        raise RecordError(
+            f"transcripts: expected a file of each of {len(config.runs)} runs",
+            found=str(len(transcripts)),
+            do="Name one file a run.",
+        )
+    runs = {
+        (run.arm, run.seed): [r for r in storage.read_rows(path, DialogueRow) if r.checkpoint == config.checkpoint]
+        for run, path in zip(config.runs[: len(transcripts)], transcripts, strict=True)
+    }
+    storage.write_rows(samples, samples_of(runs))
+    storage.write_json(side_by_side, dialogues(runs, config.arms, config.reference_arm))
+
+
+def compare_arms(
+    *,
+    curves: Input,
+    episodes_table: Input,
+    runs: Input,
+    endpoints: Output,
+    comparisons: Output,
+    statistics: Output,
+    config: CompareArmsConfig,
+) -> None:
+    """Write one line an endpoint of an arm and seed, one a comparison, and one a statistic of a curve.
+
+    Behind the comparisons with the reference arm stand those of each sweep at the primary endpoints: its cells against
+    its own arm, families `sweep~NAME/ENDPOINT`.
+
+    Raises:
+        RecordError: a malformed file, or runs that were not evaluated on the same tasks.
+    """
+    of_runs, every = read_agent_runs(curves, runs), read_episodes(episodes_table)
+    served = [arm for arm in every.rows["arm"].unique() if arm not in (START_ARM, *of_runs.arms)]
+    context = Context(
+        runs=of_runs,
+        episodes=every.without(served),
+        served={arm: every.without([other for other in served if other != arm]) for arm in served},
+        arms=(*config.arms, *config.swept),
+        reference_arm=config.reference_arm,
+        document_arm=config.document_arm,
+        evaluation=config.evaluation,
+        draws=Draws(config.evaluation.seed, config.n_resamples, over="tasks"),
+    )
+    write_csv(endpoints, EndpointRow._fields, endpoint_rows(context))
+    cells = {arm.name for arm in config.swept}
+    rows = comparison_rows(context._replace(runs=context.runs.of(set(context.runs.arms) - cells)))
+    for sweep in config.sweeps:
+        own = context.runs.of([cell.arm for cell in sweep.cells])
+        found = comparison_rows(context._replace(runs=own, reference_arm=sweep.arm, served={}))
+        told = [(row, f"{SWEEP}{sweep.name}/{row.family}") for row in found if row.role == PRIMARY]
+        rows += [row._replace(family=family, role=SECONDARY) for row, family in told]
+    write_csv(comparisons, ArmComparisonRow._fields, rows)
+    write_csv(statistics, StatisticRow._fields, statistic_rows(context))

@@ -1,0 +1,240 @@
+"""Published faults switched on beside the study: what policies choose, score and log with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lever_pipe.base import storage
+from lever_pipe.base.policy_names import EMULATION, PolicyName
+from lever_pipe.base.records import AnswerRow, EpochMetrics, Example, ExampleId, PolicyRef, Pool
+from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.faults import CONTROL, DROPOUT, EmulatedPolicy
+from lever_pipe.experiment.stage_configs import (
+    EmulateFirstItemsConfig,
+    EmulateSelectionsConfig,
+    EmulateUntouchedConfig,
+    Runtime,
+    ScoreEmulationConfig,
+)
+from lever_pipe.experiment.stage_files import Input, Inputs, Output, Outputs
+from lever_pipe.lever.emulation import (
+    Chosen,
+    decode_with_repeats,
+    drop_head,
+    epoch_without_updates,
+    first_items,
+    identical_prompts,
+    prompts_a_query,
+    repeated_share,
+)
+from lever_pipe.lever.selector.decoding import greedy
+from lever_pipe.lever.training import state
+from lever_pipe.lever.training.choice import choose
+from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of, read_table
+from lever_pipe.lever.training.epoch import TrainingInputs, read_training_inputs
+from lever_pipe.lever.training.grpo import kept_in_epoch
+from lever_pipe.lever.training.state import load_selector
+from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
+from lever_pipe.report.long_format import write_csv
+
+EPOCHS = (1, 2)
+"""The first epoch keeps fewer selections of a group than every later one."""
+Line = tuple[object, ...]
+EMULATED_SCORES_COLUMNS = (
+    *("arm", "kl_beta", "epoch", "samples", "shots"),
+    *("accuracy", "n_questions", "n_distinct_prompts"),
+)
+EMULATED_PROMPTS_COLUMNS = ("arm", "shots", "repeated_share", "prompts_a_query_mean", "prompts_a_query_max")
+EMULATED_AGREEMENT_COLUMNS = ("arm", "kl_beta", "epoch", "other_kl_beta", "other_epoch", "shots", "identical")
+EMULATED_TRAINING_COLUMNS = ("arm", "base_rce_epoch", "epoch", "metric", "value")
+Selected = Mapping[EmulatedPolicy, Mapping[ExampleId, Demonstrations]]
+
+
+def emulate_first_items(
+    *,
+    selector: Input,
+    eval_pools: Input,
+    train_embeddings: Input,
+    eval_embeddings: Input,
+    selections: Output,
+    config: EmulateFirstItemsConfig,
+    runtime: Runtime = Runtime(),
+) -> int:
+    """Write the greedy selections out of the first train items and return how many there are.
+
+    Raises:
+        CheckpointError: the selector has another architecture.
+    """
+    device, inputs = execution.prepare(runtime), config.selector.inputs
+    train, queries = (read_table(path, device, inputs=inputs) for path in (train_embeddings, eval_embeddings))
+    module = load_selector(selector, architecture_of(config.selector, train)).to(device)
+    pools = first_items(storage.read_rows(eval_pools, Pool), config.items)
+    rows = choose(module, train, queries, pools, config.shots, decode=decode_with_repeats)
+    storage.write_rows(selections, rows)
+    return len(rows)
+
+
+def emulate_selections(
+    *,
+    selectors: Inputs,
+    eval_pools: Input,
+    train_embeddings: Input,
+    eval_embeddings: Input,
+    selections: Outputs,
+    config: EmulateSelectionsConfig,
+    runtime: Runtime = Runtime(),
+) -> int:
+    """Write the selections of each selector and return how many policies there are.
+
+    Raises:
+        CheckpointError: a selector has another architecture.
+    """
+    device = execution.prepare(runtime)
+    train, queries = (
+        read_table(path, device, inputs=config.selector.inputs) for path in (train_embeddings, eval_embeddings)
+    )
+    architecture = architecture_of(config.selector, train)
+    pools, decode = storage.read_rows(eval_pools, Pool), greedy
+    if config.pool_items is not None:
+        pools, decode = first_items(pools, config.pool_items), decode_with_repeats
+    for source, target in zip(selectors, selections, strict=True):
+        module = load_selector(source, architecture)
+        if config.head_seed is not None:
+            module = drop_head(module, config.head_seed)
+        storage.write_rows(target, choose(module.to(device), train, queries, pools, config.shots, decode=decode))
+    return len(selections)
+
+
+def emulate_untouched(
+    *,
+    groups: Input,
+    embeddings: Input,
+    reference: Input,
+    untouched: Output,
+    config: EmulateUntouchedConfig,
+    runtime: Runtime = Runtime(),
+) -> list[EpochMetrics]:
+    """Write and return the metrics of an epoch without updates for each arm and count of kept selections.
+
+    Raises:
+        CheckpointError: `reference` has another architecture.
+        RecordError: malformed groups.
+    """
+    device = execution.prepare(runtime)
+    data = read_training_inputs(groups, embeddings, device, config.train_share, config.selector.inputs)
+    rows = list(_rows(data, reference, config, device))
+    storage.write_rows(untouched, rows)
+    return rows
+
+
+def _rows(
+    data: TrainingInputs, reference: Path, config: EmulateUntouchedConfig, device: torch.device
+) -> Iterator[EpochMetrics]:
+    architecture = architecture_of(config.selector, data.table)
+    module, anchor = (state.load_selector(reference, architecture).to(device) for _ in range(2))
+    frozen = FrozenSelector(anchor, data.table)
+    for arm in (CONTROL, DROPOUT):
+        for epoch in EPOCHS:
+            run = PolicyName(
+                kind=EMULATION, member=arm, base=config.base_rce_epoch, seed=config.seed, is_untouched=True
+            )
+            ref = PolicyRef.of(run.at(epoch), preset=config.preset)
+            with ambient_stream(config.seed, ref.name):
+                values = epoch_without_updates(
+                    module,
+                    frozen,
+                    data.table,
+                    kept_in_epoch(data.train, config.grpo, epoch),
+                    has_dropout=arm == DROPOUT,
+                    clip_epsilon=config.grpo.clip_epsilon,
+                    generator=torch_generator(config.seed, "grpo", epoch),
+                )
+            yield EpochMetrics(policy=ref, values=values)
+
+
+def score_emulation(
+    *,
+    selections: Inputs,
+    answers: Inputs,
+    eval_examples: Input,
+    untouched: Input,
+    scores: Output,
+    prompts: Output,
+    agreement: Output,
+    training: Output,
+    config: ScoreEmulationConfig,
+) -> int:
+    """Write the four files and return how many policies were scored.
+
+    Raises:
+        RecordError: a query has no selection, a prompt no answer, or a cell wants more queries than there are.
+    """
+    selected: Selected = {
+        policy: storage.read_selections(path) for policy, path in zip(config.policies, selections, strict=True)
+    }
+    score_lines = list(_score_lines(selected, storage.read_examples(eval_examples), answers, config))
+    for path, columns, lines in (
+        (scores, EMULATED_SCORES_COLUMNS, score_lines),
+        (prompts, EMULATED_PROMPTS_COLUMNS, _prompt_lines(selected, config.shots)),
+        (agreement, EMULATED_AGREEMENT_COLUMNS, _agreement_lines(selected, config.shots)),
+        (training, EMULATED_TRAINING_COLUMNS, _training_lines(storage.read_rows(untouched, EpochMetrics))),
+    ):
+        write_csv(path, columns, lines)
+    return len(selected)
+
+
+def _score_lines(
+    selected: Selected, queries: Sequence[Example], answers: Sequence[Path], config: ScoreEmulationConfig
+) -> Iterable[Line]:
+    for (policy, chosen), path in zip(selected.items(), answers, strict=True):
+        said = {(row.query_id, row.demonstrations): row.answer for row in storage.read_rows(path, AnswerRow)}
+        scores, keys = score_questions(queries, chosen, said, config.shots, files=(policy.name, str(path)))
+        ref = PolicyRef.of(policy.name)
+        for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
+            (prefix,) = cell.subsets
+            counts = (prefix.n_questions, prefix.n_distinct_prompts)
+            yield (*_identity(policy), cell.samples, cell.shots, prefix.accuracy, *counts)
+
+
+def _identity(policy: EmulatedPolicy) -> Line:
+    return policy.arm, f"{policy.kl_beta:g}", policy.epoch
+
+
+def _arms(selected: Selected) -> Iterable[tuple[str, dict[EmulatedPolicy, Chosen]]]:
+    for arm, policies in groupby(selected, key=lambda policy: policy.arm):
+        chosen = {policy: sorted(selected[policy].items()) for policy in policies}
+        yield arm, {policy: np.array([of for _, of in rows], dtype=np.int64) for policy, rows in chosen.items()}
+
+
+def _prompt_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
+    """Yield one line for each shot count of an arm, and one for all of them together, whose shots are absent."""
+    for arm, policies in _arms(selected):
+        chosen = list(policies.values())
+        by_shots = [prompts_a_query(chosen, k) for k in shots]
+        for k, distinct in zip(shots, by_shots, strict=True):
+            repeated = float(np.mean([repeated_share(one, k) for one in chosen]))
+            yield arm, k, repeated, float(distinct.mean()), int(distinct.max())
+        together = np.sum(by_shots, axis=0)
+        yield arm, None, None, float(together.mean()), int(together.max())
+
+
+def _agreement_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
+    for arm, policies in _arms(selected):
+        for k in shots:
+            for one, other, identical in identical_prompts(policies, k):
+                yield arm, *_identity(one)[1:], *_identity(other)[1:], k, identical
+
+
+def _training_lines(rows: Iterable[EpochMetrics]) -> Iterable[Line]:
+    """Yield every metric of the epochs without updates."""
+    for row in rows:
+        policy = row.policy
+        arm = PolicyName.parse(policy.name).member or CONTROL
+        for name in sorted(row.values):
+            yield arm, policy.base_rce_epoch, policy.epoch, name, row.values[name]

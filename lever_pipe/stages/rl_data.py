@@ -1,0 +1,238 @@
+"""RL data: selections of each RL query with the answers that the LVLM gives by them, and beams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import DataError, RecordError
+from lever_pipe.base.records import ExampleId, Pool, Proposal, RlGroup, Trajectory
+from lever_pipe.base.seeding import generator
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.rl_data_config import Beams
+from lever_pipe.experiment.stage_configs import (
+    GenerateRlDataConfig,
+    ImportRlDataConfig,
+    MergeRlDataConfig,
+    ProposeTrajectoriesConfig,
+    Runtime,
+    SearchBeamsConfig,
+)
+from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
+from lever_pipe.lever import beams as of_beams
+from lever_pipe.lever.proposers import diversity_fill, propose
+from lever_pipe.lever.rl_data_formats import PoolRule, import_groups
+from lever_pipe.lever.rl_data_io import LEAST, keep_balanced, require_train_examples, summarise
+from lever_pipe.lever.selector.features import fuse
+from lever_pipe.lever.training.groups import groups_of_beams, save_groups
+from lever_pipe.lever.trajectories import make_group, trajectories_of
+from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.prompts import Prompter, Wording
+
+
+def propose_trajectories(
+    *, train_pools: Input, embeddings: Input, proposals: Output, config: ProposeTrajectoriesConfig
+) -> int:
+    """Write the proposals of all RL queries and return how many there are."""
+    arrays = storage.read_embeddings(embeddings)
+    vectors = fuse(arrays["image"], arrays["question"])
+    rows: list[Proposal] = []
+    for pool in storage.read_rows(train_pools, Pool):
+        rows += propose(
+            query_id=pool.query_id,
+            candidates=pool.candidates,
+            similarities=vectors[list(pool.candidates)] @ vectors[pool.query_id],
+            options=config,
+            generator=generator(config.seed, "proposals", pool.query_id),
+        )
+    storage.write_rows(proposals, rows)
+    return len(rows)
+
+
+def generate_rl_data(
+    *,
+    proposals: Input,
+    train_pools: Input,
+    train_examples: Input,
+    train_images: External,
+    lvlm: External,
+    trajectories: Output,
+    counters: Output,
+    config: GenerateRlDataConfig,
+    runtime: Runtime = Runtime(),
+) -> int:
+    """Write the scored trajectories of the shard's queries and return how many there are.
+
+    Raises:
+        CheckpointError: the model folder is missing or incomplete.
+        ImageError: an image cannot be read.
+    """
+    execution.prepare(runtime)
+    train = storage.read_examples(train_examples)
+    pools = storage.read_rows(train_pools, Pool)[config.shard :: config.n_shards]
+    mine = {pool.query_id for pool in pools}
+    wanted = [p for p in storage.read_rows(proposals, Proposal) if p.query_id in mine]
+    model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
+    prompter = Prompter(Wording(config.lvlm.prompt), train)
+    rows = trajectories_of(wanted, train, model, prompter)
+    if config.diversity_budget:
+        rows += trajectories_of(_fill(rows, pools, config), train, model, prompter)
+    if not model.leads:
+        return len(rows)
+    storage.write_rows(trajectories, rows)
+    storage.write_json(counters, model.counters)
+    return len(rows)
+
+
+def _fill(rows: Sequence[Trajectory], pools: Sequence[Pool], config: GenerateRlDataConfig) -> list[Proposal]:
+    """Return extra uniform draws for the queries whose trajectories all have one accuracy."""
+    by_query: dict[ExampleId, list[Trajectory]] = {}
+    for row in rows:
+        by_query.setdefault(row.query_id, []).append(row)
+    extra: list[Proposal] = []
+    for pool in pools:
+        group = by_query.get(pool.query_id, [])
+        if len({row.vqa_acc_score for row in group}) == 1:
+            extra += diversity_fill(
+                query_id=pool.query_id,
+                candidates=pool.candidates,
+                present=[row.pointer for row in group],
+                shots=config.shots,
+                budget=config.diversity_budget,
+                generator=generator(config.seed, "fill", pool.query_id),
+            )
+    return extra
+
+
+def merge_rl_data(
+    *,
+    trajectories: Inputs,
+    train_pools: Input,
+    train_examples: Input,
+    rl_data: Output,
+    summary: Output,
+    config: MergeRlDataConfig,
+) -> int:
+    """Write one line a query that is kept, in query-id order, and return how many there are.
+
+    Raises:
+        RecordError: a malformed row, a query without trajectories or without a pool, a selection that its query's
+            pool does not hold, or too few queries that are balanced.
+    """
+    train = storage.read_examples(train_examples)
+    by_query: dict[ExampleId, list[Trajectory]] = {}
+    for path in trajectories:
+        for row in storage.read_rows(path, Trajectory):
+            by_query.setdefault(row.query_id, []).append(row)
+    pools = storage.read_rows(train_pools, Pool)
+    _require_same_queries({pool.query_id for pool in pools}, by_query.keys())
+    made = [make_group(train[p.query_id], p, by_query[p.query_id]) for p in pools]
+    groups, counts = keep_balanced(made, config.balance, source="RL data")
+    storage.write_rows(rl_data, groups)
+    storage.write_json(summary, counts | summarise(groups))
+    return len(groups)
+
+
+def _require_same_queries(pooled: Set[ExampleId], scored: Set[ExampleId]) -> None:
+    if pooled != scored:
+        raise RecordError(
+            "RL data: expected trajectories for exactly the queries that have a pool",
+            found=f"no trajectory for {sorted(pooled - scored)[:5]}, no pool for {sorted(scored - pooled)[:5]}",
+            do="Rebuild the shards from these pools.",
+        )
+
+
+def import_rl_data(
+    *,
+    original: Input,
+    train_examples: Input,
+    rl_data: Output,
+    summary: Output,
+    proposals: Output,
+    train_pools: Output,
+    config: ImportRlDataConfig,
+) -> int:
+    """Write one line a query that is kept, in the file's order, and return how many there are.
+
+    `summary` also counts what the import dropped and filled in. `proposals` and `train_pools` hold the selections
+    without their scores, which the LVLM may answer with anew.
+
+    Raises:
+        RecordError: a malformed file, pools of another size, too few queries, or queries and positions that are not
+            those of these train examples.
+    """
+    train = storage.read_examples(train_examples)
+    rule = PoolRule(config.pool_size, config.pool_seed, config.exclude_same_image)
+    groups, report = import_groups(original, config.import_format, train, rule)
+    if len(groups) < LEAST:
+        raise RecordError(
+            f"{original}: expected at least {LEAST} queries with a row that has not failed: some train, some validate",
+            found=f"{len(groups)}, and {len(report.empty_queries)} whose rows have all failed",
+            do="Name another file as rl_data.import_from, or leave it empty to generate RL data.",
+        )
+    require_train_examples(groups, train, source=str(original))
+    kept, counts = keep_balanced(groups, config.balance, source=str(original))
+    storage.write_rows(rl_data, kept)
+    storage.write_json(summary, report.as_dict(groups) | counts | summarise(kept))
+    storage.write_rows(proposals, _proposals(kept))
+    ordered = sorted(kept, key=lambda group: group.query.query_id)
+    pools = [Pool(query_id=group.query.query_id, candidates=group.candidate_pool_ids) for group in ordered]
+    storage.write_rows(train_pools, pools)
+    return len(kept)
+
+
+def _proposals(groups: Sequence[RlGroup]) -> Iterator[Proposal]:
+    for group in groups:
+        for trajectory in group.pointer_candidates:
+            yield Proposal(**trajectory.model_dump(include=set(Proposal.model_fields)))
+
+
+def search_beams(
+    *,
+    train_pools: Input,
+    train_examples: Input,
+    train_images: External,
+    lvlm: External,
+    beams: Output,
+    groups: Output,
+    counters: Output,
+    config: SearchBeamsConfig,
+    runtime: Runtime = Runtime(),
+) -> int:
+    """Write the beams of all anchors, as rows and as the tensors that training reads; return how many anchors.
+
+    Selections of `groups` stand in the order in which a prompt shows them; their rewards are total probabilities.
+
+    Raises:
+        CheckpointError: the model folder is missing or incomplete.
+        DataError: fewer queries have a pool than anchors are wanted.
+        ImageError: an image cannot be read.
+    """
+    execution.prepare(runtime)
+    train = storage.read_examples(train_examples)
+    pools = anchors_of(storage.read_rows(train_pools, Pool), config)
+    model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
+    score = of_beams.scorer(train, model, Prompter(Wording(config.lvlm.prompt), train), config)
+    found = of_beams.search_beams(pools, score, config)
+    if not model.leads:
+        return len(found)
+    storage.write_rows(beams, found)
+    save_groups(groups, groups_of_beams(found, pools, lambda chosen: of_beams.shown(chosen, config)))
+    storage.write_json(counters, model.counters)
+    return len(found)
+
+
+def anchors_of(pools: Sequence[Pool], settings: Beams) -> list[Pool]:
+    """Return the pools of the queries that are searched for, in the order of `pools`.
+
+    Raises:
+        DataError: there are not enough.
+    """
+    if settings.anchors > len(pools):
+        raise DataError(
+            f"beams.anchors: expected at most the {len(pools)} RL queries that have a pool",
+            found=str(settings.anchors),
+            do="Lower beams.anchors, or raise rl_data.n_queries.",
+        )
+    drawn = generator(settings.seed, "beam anchors").permutation(len(pools))[: settings.anchors]
+    return [pools[place] for place in sorted(drawn.tolist())]

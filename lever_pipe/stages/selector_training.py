@@ -1,0 +1,322 @@
+"""The selector from its first weights through one epoch after another, an objective each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lever_pipe.base import storage
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.members import member
+from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.base.progress import Progress
+from lever_pipe.base.records import EpochMetrics, PolicyRef, StepMetrics
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.config import TRAIN_IDS, Selector
+from lever_pipe.experiment.stage_configs import (
+    InitialiseSelectorConfig,
+    Runtime,
+    TrainContinuedEpochConfig,
+    TrainDistilEpochConfig,
+    TrainGrpoEpochConfig,
+    TrainOnPolicyEpochConfig,
+    TrainRceEpochConfig,
+    TrainSftEpochConfig,
+)
+from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
+from lever_pipe.lever.selector.network import build_selector, initialise
+from lever_pipe.lever.training import state
+from lever_pipe.lever.training.distil import distil_epoch, oracle_targets
+from lever_pipe.lever.training.embeddings import architecture_of, read_table
+from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch, TrainingInputs
+from lever_pipe.lever.training.grpo import grpo_epoch, kept_in_epoch
+from lever_pipe.lever.training.judge import LvlmJudge
+from lever_pipe.lever.training.on_policy import on_policy_epoch
+from lever_pipe.lever.training.policies import Policies, trained_share
+from lever_pipe.lever.training.rce import rce_epoch
+from lever_pipe.lever.training.sft import sft_epoch, sft_step, targets_of
+from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.prompts import Prompter, Wording
+
+TRAINING_ALONE = ("dropout", "attention_dropout", "penalty")
+"""Settings that a trained selector does not compute with."""
+
+
+def initialise_selector(
+    *,
+    embeddings: Input,
+    start: Inputs,
+    selector: Output,
+    optimiser: Output,
+    metrics: Output,
+    config: InitialiseSelectorConfig,
+    runtime: Runtime = Runtime(),
+) -> EpochMetrics:
+    """Write the selector of `config.seed` before any training, with an optimiser state of zeros.
+
+    Its tensors are random, or those of the one checkpoint that `start` may name.
+
+    Raises:
+        CheckpointError: `start` is of another selector, by its tensors or by the record beside it.
+        ConfigError: a language model over train ids has another width than the embeddings.
+    """
+    device = execution.prepare(runtime)
+    module = _fresh(embeddings, config.selector, torch_generator(config.seed, "selector"), device)
+    for path in start:
+        _require_same_selector(path, config)
+        module = state.load_into(module, path)
+    state.save_selector(selector, module, stage="init", epoch=0)
+    unused = AdamW(module, learning_rate=0.0, weight_decay=0.0)
+    state.save_optimiser(optimiser, unused, stage="init", epoch=0, kl_beta=0.0)
+    ref = PolicyRef.of(PolicyName(kind="init", preset=config.preset, seed=config.seed)).model_copy(update={"epoch": 0})
+    row = EpochMetrics(policy=ref, values={"parameters": float(sum(p.numel() for p in module.parameters()))})
+    storage.write_row(metrics, row)
+    return row
+
+
+def _fresh(embeddings: Path, selector: Selector, stream: torch.Generator, device: torch.device) -> nn.Module:
+    if selector.network == TRAIN_IDS:
+        ids = member("lever/networks", TRAIN_IDS)
+        table = read_table(embeddings, device, inputs=ids.INPUTS)
+        fresh: nn.Module = ids.initialise_train_ids(ids.build_train_ids(ids.ids_architecture(selector, table)), stream)
+        return fresh
+    table = read_table(embeddings, device, inputs=selector.inputs)
+    return initialise(build_selector(architecture_of(selector, table)), stream)
+
+
+def _require_same_selector(path: Path, config: InitialiseSelectorConfig) -> None:
+    """Refuse a checkpoint whose record tells of another selector: no tensor tells of attention heads."""
+    own = config.selector.model_dump(mode="json", exclude=set(TRAINING_ALONE))
+    for record in filter(Path.is_file, (path.with_name(f"{name}.json") for name in ("run", "import"))):
+        told = storage.read_json(record)
+        told = told.get("config", told) if isinstance(told, dict) else None
+        theirs = told.get("selector") if isinstance(told, dict) else None
+        pairs = [(name, theirs[name], own[name]) for name in own if name in theirs] if isinstance(theirs, dict) else []
+        if other := [f"{name} {value!r}, here {wanted!r}" for name, value, wanted in pairs if value != wanted]:
+            raise CheckpointError(
+                f"{path}: expected the selector of presets.{config.preset}, whose start_from names it",
+                found=f"{'; '.join(other)} ({record.name} beside it)",
+                do=f"Write presets.{config.preset}.selector as it says, or name another checkpoint.",
+            )
+
+
+def train_sft_epoch(
+    *,
+    groups: Input,
+    embeddings: Input,
+    start: Input,
+    start_optimiser: Input,
+    selector: Output,
+    optimiser: Output,
+    metrics: Output,
+    config: TrainSftEpochConfig,
+    runtime: Runtime = Runtime(),
+) -> EpochMetrics:
+    """Advance the selector by one epoch on the beams of `groups` and return its mean terms.
+
+    Raises:
+        CheckpointError: `start` has another architecture.
+        ConfigError: a language model over train ids has another width than the embeddings.
+        RecordError: malformed groups.
+        TrainingError: a loss or a gradient is not finite.
+    """
+    files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
+    ids = member("lever/networks", TRAIN_IDS) if config.selector.network == TRAIN_IDS else None
+    kind, step = (SelectorEpoch, sft_step) if ids is None else (ids.TrainIdsEpoch, ids.ids_step)
+    epoch: SelectorEpoch = kind(files, config, config.sft, "sft", execution.prepare(runtime))
+    table, *parts = epoch.data
+    train, validation = (targets_of(part, config.sft) for part in parts)
+    epoch.data = TrainingInputs(table, train, validation)
+    with epoch.streams() as order:
+        sft_epoch(epoch.updates, table, train, config.sft, config.epoch, order, step=step)
+    return epoch.finish(config.policy("sft"), temperature=config.sft.temperature)
+
+
+def train_rce_epoch(
+    *,
+    groups: Input,
+    embeddings: Input,
+    start: Input,
+    start_optimiser: Input,
+    selector: Output,
+    optimiser: Output,
+    metrics: Output,
+    config: TrainRceEpochConfig,
+    runtime: Runtime = Runtime(),
+) -> EpochMetrics:
+    """Advance the selector by one RCE epoch and return its mean terms.
+
+    Raises:
+        CheckpointError: `start` has another architecture.
+        RecordError: malformed groups.
+        TrainingError: a loss or a gradient is not finite.
+    """
+    files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
+    epoch = SelectorEpoch(files, config, config.rce, "rce", execution.prepare(runtime))
+    table, train, _ = epoch.data
+    with epoch.streams() as order:
+        rce_epoch(epoch.updates, table, train, config.rce, config.epoch, order)
+    return epoch.finish(config.policy("rce"))
+
+
+def train_continued_epoch(
+    *,
+    groups: Input,
+    embeddings: Input,
+    start: Input,
+    start_optimiser: Input,
+    selector: Output,
+    optimiser: Output,
+    metrics: Output,
+    config: TrainContinuedEpochConfig,
+    runtime: Runtime = Runtime(),
+) -> EpochMetrics:
+    """Advance the selector by one pass of RCE over the train queries and return its mean terms.
+
+    What GRPO adds to its base shows against this: the same data and number of updates, without GRPO's objective.
+
+    Raises:
+        CheckpointError: `start` has another architecture.
+        RecordError: malformed groups.
+        TrainingError: a loss or a gradient is not finite.
+    """
+    files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
+    device, freezes = execution.prepare(runtime), config.continued.freeze_projections
+    epoch = SelectorEpoch(files, config, config.continued, "continued", device, freezes=freezes)
+    table, train, _ = epoch.data
+    with epoch.streams() as order:
+        rce_epoch(epoch.updates, table, train, config.continued, config.epoch, order)
+    return epoch.finish(config.policy("continued", base=config.base_rce_epoch))
+
+
+def train_grpo_epoch(
+    *,
+    groups: Input,
+    embeddings: Input,
+    start: Input,
+    start_optimiser: Input,
+    reference: Input,
+    selector: Output,
+    optimiser: Output,
+    metrics: Output,
+    config: TrainGrpoEpochConfig,
+    runtime: Runtime = Runtime(),
+) -> EpochMetrics:
+    """Advance the selector by one GRPO epoch and return its mean terms.
+
+    Raises:
+        CheckpointError: `start` or `reference` has another architecture.
+        RecordError: malformed groups.
+        TrainingError: a loss or a gradient is not finite.
+    """
+    files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
+    device, freezes = execution.prepare(runtime), config.grpo.freeze_projections
+    epoch = SelectorEpoch(files, config, config.grpo, "grpo", device, freezes=freezes)
+    kl_beta = grpo_epoch(
+        epoch.updates,
+        Policies(epoch.module, epoch.anchor(reference)),
+        epoch.data.table,
+        kept_in_epoch(epoch.data.train, config.grpo, config.epoch),
+        kl_beta=config.kl_beta if epoch.kl_beta is None else epoch.kl_beta,
+        settings=config.grpo,
+        generator=torch_generator(config.seed, "grpo", config.epoch),
+    )
+    policy = config.policy("grpo", base=config.base_rce_epoch, beta=config.kl_beta)
+    more = {"kl_beta": kl_beta, "trained_share": trained_share(epoch.module)}
+    return epoch.finish(policy, kl_beta=kl_beta, more=more)
+
+
+def train_on_policy_epoch(
+    *,
+    groups: Input,
+    embeddings: Input,
+    train_examples: Input,
+    train_images: External,
+    lvlm: External,
+    start: Input,
+    start_optimiser: Input,
+    reference: Input,
+    selector: Output,
+    optimiser: Output,
+    metrics: Output,
+    steps: Output,
+    counters: Output,
+    config: TrainOnPolicyEpochConfig,
+    runtime: Runtime = Runtime(),
+) -> EpochMetrics:
+    """Advance the selector by one pass over the train queries and return its mean terms.
+
+    Of `groups` the queries, their pools and the split are read, and for the validation loss the stored selections.
+    One process: what is asked follows from the weights, which several processes would have to keep equal.
+
+    Raises:
+        CheckpointError: `start` or `reference` has another architecture, or the LVLM's folder is incomplete.
+        ImageError: an image cannot be read.
+        RecordError: malformed groups.
+        TrainingError: a loss or a gradient is not finite.
+    """
+    files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
+    device, freezes = execution.prepare(runtime), config.on_policy.freeze_projections
+    epoch = SelectorEpoch(files, config, config.on_policy, config.objective, device, freezes=freezes)
+    policies = Policies(epoch.module, epoch.anchor(reference))
+    train = storage.read_examples(train_examples)
+    model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
+    judge = LvlmJudge(train, model, Prompter(Wording(config.lvlm.prompt), train), config.on_policy.reward)
+    settings = config.on_policy
+    policy = config.policy(config.objective, base=config.base_rce_epoch, beta=config.kl_beta)
+    steps_taken = on_policy_epoch(
+        epoch.updates,
+        policies,
+        epoch.data.table,
+        epoch.data.train,
+        judge,
+        settings,
+        epoch=config.epoch,
+        kl_beta=config.kl_beta,
+        clips=config.objective == "on_policy",
+        generator=torch_generator(config.seed, "on policy", config.epoch),
+    )
+    spent: list[StepMetrics] = []
+    with Progress(-(-len(epoch.data.train) // settings.batch_queries), "batches of draws") as progress:
+        for one in steps_taken:
+            spent.append(StepMetrics(policy=policy, **one._asdict()))
+            progress.advance()
+    more = {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
+    more |= {"lvlm_prompts": float(judge.prompts)}
+    row = epoch.finish(policy, kl_beta=config.kl_beta, more=more)
+    storage.write_rows(steps, spent)
+    storage.write_json(counters, model.counters)
+    return row
+
+
+def train_distil_epoch(
+    *,
+    groups: Input,
+    embeddings: Input,
+    train_examples: Input,
+    start: Input,
+    start_optimiser: Input,
+    selector: Output,
+    optimiser: Output,
+    metrics: Output,
+    config: TrainDistilEpochConfig,
+    runtime: Runtime = Runtime(),
+) -> EpochMetrics:
+    """Advance the selector by one epoch of oracle distillation and return its mean terms.
+
+    Raises:
+        CheckpointError: `start` has another architecture.
+        RecordError: malformed groups.
+        TrainingError: a loss or a gradient is not finite.
+    """
+    files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
+    epoch = SelectorEpoch(files, config, config.distil, "distil", execution.prepare(runtime))
+    table, train, _ = epoch.data
+    targets_BK = oracle_targets(storage.read_examples(train_examples), train)
+    with epoch.streams() as order:
+        distil_epoch(epoch.updates, table, train, targets_BK, config.distil, order)
+    return epoch.finish(config.policy("distil", base=config.base_rce_epoch))
