@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.shapes import require_shapes
-from lever_pipe.losses.reduction import group_has_spread, group_means, group_standard_deviations, masked
+from lever_pipe.losses.reduction import (
+    group_has_spread,
+    group_means,
+    group_standard_deviations,
+    group_z_scores,
+    masked,
+)
 
 _SMALLEST_STD = 1e-12
 """Below it the published code hands the raw rewards on instead of z-scores."""
@@ -28,7 +34,7 @@ class Kept(NamedTuple):
     """[B, k] bool, false where a group has fewer than k valid selections."""
 
 
-def group_z_scores(rewards_BG: Tensor, valid_BG: Tensor, *, clamp: float) -> Tensor:
+def published_z_scores(rewards_BG: Tensor, valid_BG: Tensor, *, clamp: float) -> Tensor:
     """Return the standardised rewards of each query, [B, G]; 0 at padding.
 
     z = clamp((R - mean) / std, -clamp, clamp),  std unbiased over all valid selections;
@@ -45,12 +51,9 @@ def group_z_scores(rewards_BG: Tensor, valid_BG: Tensor, *, clamp: float) -> Ten
     Source: Lever-Plus published code
     """
     require_shapes(("rewards_BG", "B G", rewards_BG), ("valid_BG", "B G", valid_BG))
-    means_B1 = group_means(rewards_BG, valid_BG)[:, None]
-    stds_B1 = group_standard_deviations(rewards_BG, valid_BG)[:, None]
-    spread_B1 = stds_B1 > _SMALLEST_STD
-    safe_stds_B1 = masked(stds_B1, spread_B1, 1.0)
-    z_BG = ((rewards_BG - means_B1) / safe_stds_B1).clamp(-clamp, clamp)
-    return masked(torch.where(spread_B1, z_BG, rewards_BG), valid_BG)
+    spread_B1 = group_standard_deviations(rewards_BG, valid_BG)[:, None] > _SMALLEST_STD
+    z_BG = group_z_scores(rewards_BG, valid_BG).clamp(-clamp, clamp)
+    return torch.where(spread_B1, z_BG, masked(rewards_BG, valid_BG))
 
 
 def top_k_by_reward(z_BG: Tensor, valid_BG: Tensor, k: int) -> Kept:
@@ -99,10 +102,7 @@ def group_advantages(z_kept: Tensor, valid: Tensor, *, std_floor: float, clamp: 
     Source: Shao 2024 (GRPO)
     """
     require_shapes(("z_kept", "B G", z_kept), ("valid", "B G", valid))
-    centred_BG = z_kept - group_means(z_kept, valid)[:, None]
-    stds_B1 = group_standard_deviations(z_kept, valid)[:, None]
-    scaled_BG = (centred_BG / stds_B1.clamp(min=std_floor)).clamp(-clamp, clamp)
-    return masked(scaled_BG, valid & group_has_spread(z_kept, valid)[:, None])
+    return group_z_scores(z_kept, valid, floor=std_floor).clamp(-clamp, clamp)
 
 
 def centred_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:

@@ -2,8 +2,7 @@
 
 P  tasks of a step          N  episodes of a task (a group)          B  episodes          T  token positions
 
-A trajectory score orders the episodes of a group, a turn credit spreads an episode's advantage over its turns. The
-group's mean and deviation are those of every group loss (`losses/reduction.py`).
+A trajectory score orders the episodes of a group, a turn credit spreads an episode's advantage over its turns.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.shapes import ShapeError, require_shapes
-from lever_pipe.losses.reduction import group_has_spread, group_means, group_standard_deviations, masked
+from lever_pipe.losses.reduction import group_has_spread, group_z_scores, masked
 
 TrajectoryScore = Literal["sum", "mean", "r2g"]
 TurnCredit = Literal["equalized", "r2g", "em"]
@@ -89,7 +88,7 @@ def _rewards_to_go(rewards: Sequence[float], gamma: float) -> list[float]:
 def groups_without_spread(scores_PN: Tensor) -> Tensor:
     """Return whether the scores of a task's episodes are all equal, bool [P]: no policy gradient comes from it.
 
-    Compared exactly. False for groups of one, which are not compared with anything (`group_z_scores`).
+    Compared exactly. False for groups of one, which are not compared with anything (`episode_z_scores`).
 
     Args:
         scores_PN: [P, N] trajectory scores.
@@ -106,7 +105,7 @@ def groups_without_spread(scores_PN: Tensor) -> Tensor:
     return ~group_has_spread(scores_PN, valid_PN)
 
 
-def group_z_scores(scores_PN: Tensor) -> Tensor:
+def episode_z_scores(scores_PN: Tensor) -> Tensor:
     """Return the standardised scores of each task's episodes, float64 [P, N].
 
     Z = (S - mean) / (sd + 1e-6),  sd with divisor N - 1;  Z = S / (1 + 1e-6) for groups of one, as published
@@ -126,10 +125,7 @@ def group_z_scores(scores_PN: Tensor) -> Tensor:
     scores_PN = scores_PN.to(torch.float64)
     if scores_PN.shape[1] == 1:
         return scores_PN / (1 + SMALLEST_DEVIATION)
-    centred_PN = scores_PN - group_means(scores_PN, valid_PN)[:, None]
-    deviations_P1 = group_standard_deviations(scores_PN, valid_PN)[:, None]
-    spread_P1 = group_has_spread(scores_PN, valid_PN)[:, None]
-    return masked(centred_PN / (deviations_P1 + SMALLEST_DEVIATION), spread_P1.expand_as(valid_PN))
+    return group_z_scores(scores_PN, valid_PN, added=SMALLEST_DEVIATION)
 
 
 def _all_valid(scores_PN: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Distances between two policies: single-sample estimators, the penalty, and the exact sum.
 
 An estimator estimates KL(q || p) when its samples come from q. Here the log ratio is
-log(policy / reference), so `k1`, `k2` and `k3` estimate KL(reference || policy) on selections
+log(policy / reference), so `k1` and `k3` estimate KL(reference || policy) on selections
 drawn from the reference. Stored selections mix generators and are filtered by reward: over them
 the mean of k3 is a penalty that keeps the policy near the reference, and no divergence.
 """
@@ -24,17 +24,6 @@ def k1(log_ratio: Tensor) -> Tensor:
     Source: Schulman 2020
     """
     return -log_ratio
-
-
-def k2(log_ratio: Tensor) -> Tensor:
-    """Return (log r)^2 / 2 of each element: biased for KL(q || p), low variance, at least 0.
-
-    Args:
-        log_ratio: log p - log q, any shape, nats.
-
-    Source: Schulman 2020
-    """
-    return log_ratio**2 / 2
 
 
 def k3(log_ratio: Tensor) -> Tensor:

@@ -74,3 +74,24 @@ def group_standard_deviations(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
     degrees_B = (valid_BG.sum(dim=1) - 1).clamp(min=1).to(values_BG.dtype)
     deviations_B = (squares_BG.sum(dim=1) / degrees_B).sqrt()
     return masked(deviations_B, group_has_spread(values_BG, valid_BG))
+
+
+def group_z_scores(values_BG: Tensor, valid_BG: Tensor, *, floor: float = 0.0, added: float = 0.0) -> Tensor:
+    """Return the standardised valid values of each query, [B, G]; 0 at padding.
+
+    Z = (V - mean) / (max(std, floor) + added),  std unbiased
+
+    Exactly 0 throughout a group whose values are all equal, and for a group of one.
+
+    Args:
+        values_BG: [B, G].
+        valid_BG: [B, G] bool.
+        floor: least standard deviation, so that nearly equal values stay small.
+        added: to the standard deviation.
+
+    Source: Shao 2024 (GRPO)
+    """
+    centred_BG = values_BG - group_means(values_BG, valid_BG)[:, None]
+    stds_B1 = group_standard_deviations(values_BG, valid_BG)[:, None]
+    z_BG = centred_BG / (stds_B1.clamp(min=floor) + added)
+    return masked(z_BG, valid_BG & group_has_spread(values_BG, valid_BG)[:, None])

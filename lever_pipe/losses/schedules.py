@@ -1,8 +1,17 @@
-"""Temperatures and learning rates as functions of progress in [0, 1]; plain floats."""
+"""What changes as a training goes on: temperatures, learning rates, the weights of loss terms, and whether it goes on.
+
+Plain floats in and out.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Literal, assert_never
+
+ScheduleKind = Literal["constant", "linear", "cosine", "rising"]
+LARGEST_ERROR = 0.2
+"""Of a measure, as a share of its target, that a controller heeds."""
 
 
 def linear(start: float, end: float, progress: float) -> float:
@@ -43,22 +52,135 @@ def cosine(start: float, end: float, progress: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def warmup(progress_steps: int, warmup_steps: int) -> float:
-    """Return the warm-up factor min(1, progress_steps / warmup_steps), in [0, 1].
+def scheduled_rate(
+    update: int, total: int, *, peak: float, kind: ScheduleKind, warmup_steps: int, minimum: float
+) -> float:
+    """Return the learning rate, or the weight of a term, of one update; where m = 1 it is exactly the peak.
+
+    i < W:     peak (m + (1 - m) i / W)
+    constant:  peak
+    linear:    peak (m + (1 - m) (1 - p)),  p = (i - W) / (total - W)
+    cosine:    peak (m + (1 - m) (1 + cos(pi p)) / 2)
+    rising:    peak (m + (1 - m) p)
+
+    So the first update of a warm-up moves nothing where m = 0, update W has the peak, and what follows a warm-up ends
+    at i = total, one step after the last update.
 
     Args:
-        progress_steps: steps counted so far, at least 0. Count the step about to be made (1 for
-            the first) to give the first step a learning rate above 0.
-        warmup_steps: length of the ramp; 0 for none (factor 1).
+        update: i, the updates completed before this one (0 for the first). The published trainer counts training
+            steps: the mini-batches of a step share one rate.
+        total: planned updates.
+        peak: highest rate.
+        kind: what follows the warm-up, which `rising` has none of.
+        warmup_steps: W; 0 for none.
+        minimum: m, as a share of the peak, in [0, 1].
 
     Raises:
-        ValueError: a negative number of steps.
+        ValueError: `update` is outside [0, total], `warmup_steps` negative or `minimum` no share.
 
-    Source: Goyal 2017 (warm-up)
+    Source: verl
     """
-    if progress_steps < 0 or warmup_steps < 0:
-        raise ValueError(f"steps must be at least 0, got {progress_steps} of {warmup_steps}")
-    return 1.0 if progress_steps >= warmup_steps else progress_steps / warmup_steps
+    if not 0 <= update <= total:
+        raise ValueError(f"update must be in [0, total={total}], got {update}")
+    if warmup_steps < 0:
+        raise ValueError(f"warmup_steps must be at least 0, got {warmup_steps}")
+    if not 0 <= minimum <= 1:
+        raise ValueError(f"minimum must be a share in [0, 1], got {minimum}")
+    lowest = minimum * peak
+    ramp = linear(lowest, peak, 1.0 if update >= warmup_steps else update / warmup_steps)
+    progress = max(0, update - warmup_steps) / max(1, total - warmup_steps)
+    if update < warmup_steps or kind == "constant":
+        rate = ramp
+    elif kind == "linear":
+        rate = linear(peak, lowest, progress)
+    elif kind == "cosine":
+        rate = cosine(peak, lowest, progress)
+    elif kind == "rising":
+        rate = linear(lowest, peak, progress)
+    else:
+        assert_never(kind)
+    return min(peak, max(lowest, rate))
+
+
+def adapted_weight(
+    weight: float, measured: float, *, target: float, episodes: int, horizon: int, is_bonus: bool
+) -> float:
+    """Return the weight of a loss term for the next step, which is to hold what the term measures near a target.
+
+    w (1 + s e n / N),  e = clip(measured / target - 1, -0.2, 0.2),  s = 1 of a penalty, -1 of a bonus
+
+    A penalty that finds more than its target weighs more, a bonus less.
+
+    Args:
+        weight: w, at least 0.
+        measured: by the step that took w.
+        target: above 0, in the same unit.
+        episodes: n of a step.
+        horizon: N >= n, the episodes in which the weight moves by about a fifth at most.
+        is_bonus: whether the term lowers the loss.
+
+    Raises:
+        ValueError: `target` is not above 0, or `horizon` less than `episodes`.
+
+    Source: Ziegler 2019 (adaptive KL)
+    Source: verl
+    """
+    if not target > 0 or horizon < episodes:
+        raise ValueError(f"need target > 0 and horizon >= episodes, got {target}, {horizon} and {episodes}")
+    error = min(LARGEST_ERROR, max(-LARGEST_ERROR, measured / target - 1))
+    return weight * (1 + (-error if is_bonus else error) * episodes / horizon)
+
+
+def adapt_kl_beta(
+    kl_beta: float,
+    penalty: float,
+    *,
+    low: float,
+    high: float,
+    factor: float,
+    minimum: float,
+    maximum: float,
+) -> float:
+    """Return the penalty weight for the next step, from the penalty of this one.
+
+    beta * factor if penalty > high; beta / factor if penalty < low; else unchanged; then limited
+    to [minimum, maximum].
+
+    Args:
+        kl_beta: weight of this step.
+        penalty: penalty of this step before weighting, nats.
+        low: below it the weight falls.
+        high: above it the weight rises.
+        factor: by how much, greater than 1.
+        minimum: lower limit of the weight.
+        maximum: upper limit of the weight.
+
+    Source: Lever-Plus published code
+    """
+    if penalty > high:
+        kl_beta = kl_beta * factor
+    elif penalty < low:
+        kl_beta = kl_beta / factor
+    return min(max(kl_beta, minimum), maximum)
+
+
+def has_settled(values: Sequence[float], *, patience: int, least_change: float) -> bool:
+    """Return whether the last `patience` values have gone by without a rise.
+
+    A rise is a value more than `least_change` above the one before that rose; the first value counts as one.
+
+    Args:
+        values: of a curve that should rise, in order.
+        patience: at least 1.
+        least_change: at least 0; smaller changes do not count, and do not add up unseen: each is held against the
+            last rise.
+
+    Source: this project
+    """
+    risen, waited = -math.inf, 0
+    for value in values:
+        risen, waited = (value, 0) if value - risen > least_change else (risen, waited + 1)
+    return waited >= patience
 
 
 def _require_share(progress: float) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
 from lever_pipe.intention.agent.rollout import Episode
 from lever_pipe.losses.credit import (
-    group_z_scores,
+    episode_z_scores,
     token_advantages,
     trajectory_score,
     turn_credits,
@@ -83,7 +83,7 @@ def _advantages(groups: Sequence[Group], scores: Sequence[Tensor], grpo: AgentGr
     turns = [torch.tensor([turn for turn in episode.turn if turn >= 0]) for episode in episodes]
     turn_BT = torch.nn.utils.rnn.pad_sequence(turns, batch_first=True, padding_value=-1).long()
     credits_B = [turn_credits(episode.rewards, grpo.turn_credit, grpo.gamma) for episode in episodes]
-    z_B = torch.cat([group_z_scores(scores_N[None])[0] for scores_N in scores])
+    z_B = torch.cat([episode_z_scores(scores_N[None])[0] for scores_N in scores])
     advantages_BT = token_advantages(z_B, credits_B, turn_BT).float()
     return [row[: len(turn)] for row, turn in zip(advantages_BT, turns, strict=True)]
 

@@ -39,7 +39,7 @@ from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, Epi
 from lever_pipe.intention.agent.scoring import score_all
 from lever_pipe.intention.agent.update import update
 from lever_pipe.intention.records import StepRow, Task
-from lever_pipe.losses.learning_rates import adapted_weight, has_settled, scheduled_rate
+from lever_pipe.losses.schedules import adapted_weight, has_settled, scheduled_rate
 
 
 @dataclass(frozen=True)

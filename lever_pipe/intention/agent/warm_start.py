@@ -29,7 +29,7 @@ from lever_pipe.intention.environment import IntentionEnv
 from lever_pipe.intention.lexicon import RELEVANT, inquiry
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import UserSimulator
-from lever_pipe.losses.learning_rates import scheduled_rate
+from lever_pipe.losses.schedules import scheduled_rate
 
 
 class Demonstration(NamedTuple):

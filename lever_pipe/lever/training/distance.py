@@ -13,8 +13,7 @@ from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.choice import BATCH
 from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.losses.kl import kl_policy_to_reference
-from lever_pipe.losses.sequence import step_logits
-from lever_pipe.losses.stopping import ended_selections
+from lever_pipe.losses.sequence import ended_selections, step_logits
 
 
 @torch.inference_mode()

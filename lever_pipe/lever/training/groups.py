@@ -14,7 +14,7 @@ from torch import Tensor
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, Pool, QueryBeams, RlGroup, Trajectory
-from lever_pipe.losses.advantages import group_advantages, group_z_scores, top_k_by_reward
+from lever_pipe.losses.advantages import group_advantages, published_z_scores, top_k_by_reward
 
 BATCH = 256
 """Queries at one time where nothing is trained; what is said of one does not depend on it."""
@@ -172,7 +172,7 @@ def keep_best(
     groups: Groups, k: int, *, z_clamp: float, advantage_std_floor: float, advantage_clamp: float
 ) -> tuple[Groups, Tensor]:
     """Return the k best-rewarded selections of every query and their advantages `[B, k]`."""
-    z = group_z_scores(groups.rewards, groups.valid, clamp=z_clamp)
+    z = published_z_scores(groups.rewards, groups.valid, clamp=z_clamp)
     kept, valid = top_k_by_reward(z, groups.valid, k)
     shots = groups.selections.shape[-1]
     selections = groups.selections.gather(1, kept[..., None].expand(-1, -1, shots))

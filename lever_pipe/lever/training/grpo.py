@@ -11,9 +11,10 @@ from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import BATCH, Groups, batches, keep_best
 from lever_pipe.lever.training.loop import Step, Updates, policy_entropy
 from lever_pipe.lever.training.policies import Policies, logged
-from lever_pipe.losses.grpo import adapt_kl_beta, grpo_terms
+from lever_pipe.losses.grpo import grpo_terms
 from lever_pipe.losses.kl import divergence_of_logs
 from lever_pipe.losses.reduction import mean_of_group_means
+from lever_pipe.losses.schedules import adapt_kl_beta
 from lever_pipe.losses.sequence import outcome_log_probs, picked_log_probs
 
 

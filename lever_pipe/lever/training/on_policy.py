@@ -28,8 +28,7 @@ from lever_pipe.losses.kl import kl_policy_to_reference, selection_divergence
 from lever_pipe.losses.on_policy import on_policy_terms
 from lever_pipe.losses.reduction import group_has_spread, masked
 from lever_pipe.losses.schedules import cosine
-from lever_pipe.losses.sequence import step_log_probs, step_logits
-from lever_pipe.losses.stopping import ended_selections, net_rewards
+from lever_pipe.losses.sequence import ended_selections, net_rewards, step_log_probs, step_logits
 
 Asked = tuple[ExampleId, tuple[ExampleId, ...]]
 """A query and the demonstrations that it is answered with, in order."""

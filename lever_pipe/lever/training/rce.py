@@ -9,7 +9,7 @@ from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups, batches
 from lever_pipe.lever.training.loop import Step, Updates, imitation
-from lever_pipe.losses.advantages import group_z_scores
+from lever_pipe.losses.advantages import published_z_scores
 from lever_pipe.losses.rce import rce_terms, reward_ranges
 from lever_pipe.losses.schedules import cosine, linear
 from lever_pipe.losses.sequence import selection_log_probs
@@ -43,7 +43,7 @@ def rce_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, temp
     scores = table.scores(module, batch)
     log_probs = selection_log_probs(scores, batch.selections, batch.valid)
     rewards = (
-        batch.rewards if settings.raw_reward else group_z_scores(batch.rewards, batch.valid, clamp=settings.z_clamp)
+        batch.rewards if settings.raw_reward else published_z_scores(batch.rewards, batch.valid, clamp=settings.z_clamp)
     )
     weights = reward_ranges(batch.rewards, batch.valid) if settings.weight_by_spread else None
     terms = rce_terms(

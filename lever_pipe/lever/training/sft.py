@@ -12,8 +12,8 @@ from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups, batches
 from lever_pipe.lever.training.loop import Network, Step, Updates, imitation
-from lever_pipe.losses.learning_rates import scheduled_rate
 from lever_pipe.losses.rce import rce_terms
+from lever_pipe.losses.schedules import scheduled_rate
 from lever_pipe.losses.sequence import selection_log_probs
 
 

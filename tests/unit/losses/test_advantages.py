@@ -15,13 +15,14 @@ from torch import Tensor
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import advantages as module
+from lever_pipe.losses import reduction
 from lever_pipe.losses.advantages import batch_advantages, centred_advantages, leave_one_out_advantages, top_k_by_reward
 
 # The published constants; a test that is about one of them names another.
-group_z_scores = partial(module.group_z_scores, clamp=3.0)
+published_z_scores = partial(module.published_z_scores, clamp=3.0)
 group_advantages = partial(module.group_advantages, std_floor=0.1, clamp=5.0)
 advantages = SimpleNamespace(
-    group_z_scores=group_z_scores, group_advantages=group_advantages, top_k_by_reward=top_k_by_reward
+    published_z_scores=published_z_scores, group_advantages=group_advantages, top_k_by_reward=top_k_by_reward
 )
 
 BASELINES = (centred_advantages, leave_one_out_advantages, batch_advantages)
@@ -34,7 +35,7 @@ def all_valid(values: Tensor) -> Tensor:
 def check_z_scores_by_hand() -> None:
     # R = 0, 0, 2, 2: mean 1, unbiased variance 4/3, so z = -+ sqrt(3)/2 (biased: -+ 1).
     rewards = torch.tensor([[0.0, 0.0, 2.0, 2.0]])
-    z = advantages.group_z_scores(rewards, all_valid(rewards))
+    z = advantages.published_z_scores(rewards, all_valid(rewards))
     half_root = math.sqrt(3) / 2
     assert z[0].tolist() == pytest.approx([-half_root, -half_root, half_root, half_root], abs=1e-6)
 
@@ -49,7 +50,7 @@ def check_advantages_by_hand() -> None:
 def check_padding_takes_no_part() -> None:
     values = torch.tensor([[0.0, 0.0, 2.0, 2.0, 50.0, -50.0]])
     valid = torch.tensor([[True, True, True, True, False, False]])
-    for name in ("group_z_scores", "group_advantages"):
+    for name in ("published_z_scores", "group_advantages"):
         function = getattr(advantages, name)
         padded = function(values, valid)
         alone = function(values[:, :4], valid[:, :4])
@@ -60,7 +61,7 @@ def check_padding_takes_no_part() -> None:
 def check_ties_give_no_signal() -> None:
     # The mean of twelve equal floats is off by a rounding; a z-score of it would be of size one.
     rewards = torch.full((1, 12), 1.6)
-    assert advantages.group_z_scores(rewards, all_valid(rewards)).equal(rewards)
+    assert advantages.published_z_scores(rewards, all_valid(rewards)).equal(rewards)
     assert advantages.group_advantages(rewards, all_valid(rewards)).abs().max().item() == 0.0
     thirds = torch.full((1, 3), 0.1)
     assert advantages.group_advantages(thirds, all_valid(thirds)).abs().max().item() == 0.0
@@ -100,12 +101,12 @@ def always_spread(values: Tensor, valid: Tensor) -> Tensor:
         ("group_standard_deviations", biased),
         ("group_means", everything_valid),
         ("group_has_spread", always_spread),
-        ("group_z_scores", lambda *args: -group_z_scores(*args)),
+        ("published_z_scores", lambda *args: -published_z_scores(*args)),
         ("group_advantages", lambda *args: -group_advantages(*args)),
     ],
 )
 def test_the_checks_reject_broken_advantages(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advantages if hasattr(advantages, name) else module, name, broken)
+    monkeypatch.setattr(advantages if hasattr(advantages, name) else reduction, name, broken)
     with pytest.raises(AssertionError):
         for check in CHECKS:
             check()
@@ -126,7 +127,7 @@ def test_agrees_with_the_slow_pipeline() -> None:
     levels = torch.tensor([0.0, 1.6, 2.0], dtype=torch.float64)
     rewards = levels[torch.randint(3, (20, 9), generator=torch_generator(0, "levels"))]
     valid = all_valid(rewards)
-    z = group_z_scores(rewards, valid)
+    z = published_z_scores(rewards, valid)
     kept = top_k_by_reward(z, valid, 5)
     fast = group_advantages(z.gather(1, kept.indices), kept.valid)
     for b in range(20):
@@ -138,8 +139,8 @@ def test_agrees_with_the_slow_pipeline() -> None:
 def test_shifting_and_scaling_the_rewards_changes_no_z_score() -> None:
     rewards = torch.randn(4, 6, generator=torch_generator(0, "shift"), dtype=torch.float64)
     valid = all_valid(rewards)
-    moved = group_z_scores(3 * rewards + 7, valid)
-    assert torch.allclose(moved, group_z_scores(rewards, valid), atol=1e-12, rtol=0)  # float64
+    moved = published_z_scores(3 * rewards + 7, valid)
+    assert torch.allclose(moved, published_z_scores(rewards, valid), atol=1e-12, rtol=0)  # float64
 
 
 def test_permuting_a_group_permutes_its_advantages() -> None:
@@ -161,13 +162,13 @@ def test_z_scores_are_clamped_and_groups_of_one_keep_their_reward() -> None:
     # 19 zeros and a one: mean .05, unbiased std sqrt(.05), z of the one = .95/.2236 = 4.2 -> 3
     rewards = torch.zeros(1, 20)
     rewards[0, 0] = 1.0
-    assert group_z_scores(rewards, all_valid(rewards))[0, 0].item() == 3.0
-    assert group_z_scores(rewards, all_valid(rewards), clamp=9.0)[0, 0].item() == pytest.approx(
+    assert published_z_scores(rewards, all_valid(rewards))[0, 0].item() == 3.0
+    assert published_z_scores(rewards, all_valid(rewards), clamp=9.0)[0, 0].item() == pytest.approx(
         0.95 / math.sqrt(0.05),
         abs=1e-5,  # float32
     )
     one = torch.tensor([[7.0]])
-    assert group_z_scores(one, all_valid(one)).tolist() == [[7.0]]
+    assert published_z_scores(one, all_valid(one)).tolist() == [[7.0]]
     assert group_advantages(one, all_valid(one)).tolist() == [[0.0]]
 
 
@@ -197,7 +198,7 @@ def test_top_k_keeps_the_stored_order_of_ties_and_puts_padding_last() -> None:
         top_k_by_reward(z, valid, 0)
 
 
-@pytest.mark.parametrize("function", [group_z_scores, group_advantages, *BASELINES])
+@pytest.mark.parametrize("function", [published_z_scores, group_advantages, *BASELINES])
 def test_an_empty_group_gives_zeros_and_wrong_shapes_an_error(function: object) -> None:
     empty = torch.tensor([[math.nan, math.inf]])
     assert function(empty, torch.zeros(1, 2).bool()).tolist() == [[0.0, 0.0]]  # type: ignore[operator]

@@ -16,7 +16,7 @@ from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import credit
 
 real = {
-    name: getattr(credit, name) for name in ("trajectory_score", "turn_credits", "group_z_scores", "token_advantages")
+    name: getattr(credit, name) for name in ("trajectory_score", "turn_credits", "episode_z_scores", "token_advantages")
 }
 GAMMA = 0.8
 TIE = 1e-6
@@ -52,15 +52,15 @@ def check_credits_by_hand() -> None:
 def check_z_by_hand() -> None:
     # Deviations with divisor n - 1: of (0, 2) sqrt 2, of (1, 2, 3) 1.
     wanted = 1 / (math.sqrt(2) + TIE)
-    assert credit.group_z_scores(tensor([0, 2])).tolist() == [pytest.approx([-wanted, wanted], abs=1e-15)]
-    assert credit.group_z_scores(tensor([1, 2, 3])).tolist() == [pytest.approx([-1 / (1 + TIE), 0, 1 / (1 + TIE)])]
+    assert credit.episode_z_scores(tensor([0, 2])).tolist() == [pytest.approx([-wanted, wanted], abs=1e-15)]
+    assert credit.episode_z_scores(tensor([1, 2, 3])).tolist() == [pytest.approx([-1 / (1 + TIE), 0, 1 / (1 + TIE)])]
 
 
 def check_equal_scores_give_exact_zeros() -> None:
     # The mean of seven floats of .7 is another float: a z-score of it would be a rounding error, not 0.
     scores = tensor([0.7] * 7, [0.7] * 6 + [0.8])
     assert (scores[0] - scores[0].mean()).abs().max() > 0
-    z_PN = credit.group_z_scores(scores)
+    z_PN = credit.episode_z_scores(scores)
     assert z_PN[0].tolist() == [0.0] * 7
     assert z_PN[1].abs().min() > 0
 
@@ -169,10 +169,10 @@ def backwards(rewards: Sequence[float], kind: Any, gamma: float) -> list[float]:
         ("turn_credits", lambda r, k, g: real["turn_credits"](r, k, 1.0)),
         ("turn_credits", lambda r, k, g: [float(x) for x in r]),
         ("turn_credits", lambda r, k, g: [c - 0.5 * (k == "em") for c in real["turn_credits"](r, k, g)]),
-        ("group_z_scores", sample_deviation_of_all),
-        ("group_z_scores", unguarded_z),
-        ("group_z_scores", lambda scores: -real["group_z_scores"](scores)),
-        ("group_z_scores", lambda scores: real["group_z_scores"](scores.flatten()[None]).view_as(scores)),
+        ("episode_z_scores", sample_deviation_of_all),
+        ("episode_z_scores", unguarded_z),
+        ("episode_z_scores", lambda scores: -real["episode_z_scores"](scores)),
+        ("episode_z_scores", lambda scores: real["episode_z_scores"](scores.flatten()[None]).view_as(scores)),
         ("token_advantages", without_normalisation),
         ("token_advantages", over_all_agent_tokens),
         ("token_advantages", with_tool_tokens),
@@ -232,7 +232,7 @@ def test_an_episode_without_turns_scores_nothing() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 30).map(lambda n: n / 10), min_size=4, max_size=4), min_size=1, max_size=5))
 def test_z_against_the_standard_library(groups: list[list[float]]) -> None:
-    z_PN = credit.group_z_scores(tensor(*groups)).tolist()
+    z_PN = credit.episode_z_scores(tensor(*groups)).tolist()
     spread = [not flat for flat in credit.groups_without_spread(tensor(*groups)).tolist()]
     assert spread == [len(set(group)) > 1 for group in groups]
     for row, group in zip(z_PN, groups, strict=True):
@@ -243,19 +243,19 @@ def test_z_against_the_standard_library(groups: list[list[float]]) -> None:
 
 @given(st.floats(-1e6, 1e6), st.integers(2, 9))
 def test_any_group_of_equal_scores_is_exactly_flat(score: float, n: int) -> None:
-    assert credit.group_z_scores(tensor([score] * n)).tolist() == [[0.0] * n]
+    assert credit.episode_z_scores(tensor([score] * n)).tolist() == [[0.0] * n]
     assert credit.groups_without_spread(tensor([score] * n)).tolist() == [True]
 
 
 def test_a_group_of_one_is_compared_with_zero_as_published() -> None:
-    assert credit.group_z_scores(tensor([1.5], [0.0])).tolist() == [[pytest.approx(1.5 / (1 + TIE))], [0.0]]
+    assert credit.episode_z_scores(tensor([1.5], [0.0])).tolist() == [[pytest.approx(1.5 / (1 + TIE))], [0.0]]
     assert credit.groups_without_spread(tensor([1.5], [0.0])).tolist() == [False, False]
 
 
 def test_z_is_float64_whatever_it_is_given() -> None:
     scores = torch.tensor([[0.1, 0.2, 0.4]], dtype=torch.float32)
-    assert credit.group_z_scores(scores).dtype == torch.float64
-    assert torch.equal(credit.group_z_scores(scores), credit.group_z_scores(scores.double()))
+    assert credit.episode_z_scores(scores).dtype == torch.float64
+    assert torch.equal(credit.episode_z_scores(scores), credit.episode_z_scores(scores.double()))
 
 
 @given(st.integers(0, 1000))
@@ -282,7 +282,7 @@ def test_ragged_turns_and_the_precision_of_z() -> None:
 def test_impossible_input_is_an_error() -> None:
     z_B = torch.ones(1)
     with pytest.raises(ValueError, match="must be finite"):
-        credit.group_z_scores(tensor([0.0, math.nan]))
+        credit.episode_z_scores(tensor([0.0, math.nan]))
     with pytest.raises(ShapeError, match=r"scores_PN must be \[P N\]"):
         credit.groups_without_spread(torch.zeros(3))
     with pytest.raises(ShapeError, match="one list an episode, B=1, got 2"):

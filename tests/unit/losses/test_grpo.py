@@ -15,16 +15,15 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import advantages as advantage_losses
 from lever_pipe.losses import grpo, surrogate
-from lever_pipe.losses import grpo as grpo_losses
 from lever_pipe.losses.kl import reference_penalty
-from lever_pipe.losses.surrogate import PolicyTerms, clipped_surrogate
+from lever_pipe.losses.surrogate import PolicyTerms, SurrogateTerms, clipped_surrogate, score_function_surrogate
 
 real_grpo_terms = grpo.grpo_terms
 
+EPSILON = 0.2
 # The published constants.
-group_z_scores = partial(advantage_losses.group_z_scores, clamp=3.0)
+published_z_scores = partial(advantage_losses.published_z_scores, clamp=3.0)
 group_advantages = partial(advantage_losses.group_advantages, std_floor=0.1, clamp=5.0)
-adapt_kl_beta = partial(grpo_losses.adapt_kl_beta, low=0.01, high=0.1, factor=1.5, minimum=0.001, maximum=10.0)
 
 
 def tensor(*rows: list[float]) -> Tensor:
@@ -36,7 +35,6 @@ def terms_of(
     reference: Tensor,
     advantages: Tensor,
     valid: Tensor | None = None,
-    behaviour: Tensor | None = None,
     kl_beta: float = 0.15,
 ) -> PolicyTerms:
     return grpo.grpo_terms(
@@ -44,10 +42,13 @@ def terms_of(
         reference_log_probs=reference,
         advantages=advantages,
         valid=torch.ones_like(advantages, dtype=torch.bool) if valid is None else valid,
-        clip_epsilon=0.2,
+        clip_epsilon=EPSILON,
         kl_beta=kl_beta,
-        behaviour_log_probs=behaviour,
     )
+
+
+def surrogate_of(ratios: Tensor, advantages: Tensor) -> SurrogateTerms:
+    return surrogate.clipped_surrogate(ratios.log(), advantages, torch.ones_like(ratios, dtype=torch.bool), EPSILON)
 
 
 def random_batch(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -108,7 +109,7 @@ def check_gradient_at_identity_is_minus_the_advantage() -> None:
 def check_tied_group_has_no_policy_gradient_and_is_counted() -> None:
     rewards = tensor([1.6, 1.6, 1.6], [0.0, 1.6, 2.0], [0.0, 0.0, 0.0])
     valid = torch.ones(3, 3, dtype=torch.bool)
-    advantages = group_advantages(group_z_scores(rewards, valid), valid)
+    advantages = group_advantages(published_z_scores(rewards, valid), valid)
     policy = torch.full((3, 3), -4.0, dtype=torch.float64, requires_grad=True)
     terms = terms_of(policy, policy.detach() + 0.1, advantages, valid)
     terms.policy.backward()
@@ -141,14 +142,23 @@ def check_slow_oracle() -> None:
     assert terms.total.item() == pytest.approx(policy + 0.15 * penalty, abs=1e-12)
 
 
-def check_behaviour_takes_the_ratio_and_reference_the_penalty() -> None:
-    # policy = behaviour: ratio 1, nothing clipped; reference half as likely: k3(2) = 1 - ln 2.
-    log_probs = tensor([-1.0, -2.0])
-    terms = terms_of(log_probs, log_probs - math.log(2), tensor([1.0, -1.0]), behaviour=log_probs.clone())
-    assert terms.mean_ratio.item() == 1.0
-    assert terms.clip_fraction.item() == 0.0
-    assert terms.policy.item() == 0.0
-    assert terms.penalty.item() == pytest.approx(1 - math.log(2), abs=1e-12)
+def check_four_corners_by_hand() -> None:
+    # rho = 1.5, 1.5, .5, .5 and A = 1, -1, 1, -1: min(rho A, clip A) = 1.2, -1.5, .5, -.8;
+    # the mean is -.6 / 4, negated .15. Clipped: the first and the last.
+    terms = surrogate_of(tensor([1.5, 1.5, 0.5, 0.5]), tensor([1.0, -1.0, 1.0, -1.0]))
+    assert terms.loss.item() == pytest.approx(0.15, abs=1e-12)
+    assert terms.clip_fraction.item() == 0.5
+
+
+def check_gradient_is_cut_where_the_clip_is_counted() -> None:
+    ratios = tensor([1.5, 1.5, 0.5, 0.5, 1.1])
+    log_ratio = ratios.log().requires_grad_()
+    advantages = tensor([1.0, -1.0, 1.0, -1.0, 1.0])
+    terms = surrogate.clipped_surrogate(log_ratio, advantages, torch.ones_like(ratios, dtype=torch.bool), EPSILON)
+    terms.loss.backward()
+    assert log_ratio.grad is not None
+    assert (log_ratio.grad == 0).tolist() == [[True, False, False, True, False]]
+    assert terms.clip_fraction.item() == pytest.approx(2 / 5, abs=1e-12)
 
 
 CHECKS = (
@@ -158,7 +168,8 @@ CHECKS = (
     check_gradient_at_identity_is_minus_the_advantage,
     check_tied_group_has_no_policy_gradient_and_is_counted,
     check_slow_oracle,
-    check_behaviour_takes_the_ratio_and_reference_the_penalty,
+    check_four_corners_by_hand,
+    check_gradient_is_cut_where_the_clip_is_counted,
 )
 
 
@@ -176,16 +187,6 @@ def penalty_subtracted(**kwargs: object) -> PolicyTerms:
     return real_grpo_terms(**{**kwargs, "kl_beta": -float(kwargs["kl_beta"])})  # type: ignore[arg-type]
 
 
-def behaviour_ignored(**kwargs: object) -> PolicyTerms:
-    return real_grpo_terms(**{**kwargs, "behaviour_log_probs": None})  # type: ignore[arg-type]
-
-
-def penalty_against_behaviour(**kwargs: object) -> PolicyTerms:
-    behaviour = kwargs["behaviour_log_probs"]
-    reference = kwargs["reference_log_probs"] if behaviour is None else behaviour
-    return real_grpo_terms(**{**kwargs, "reference_log_probs": reference})  # type: ignore[arg-type]
-
-
 def unmasked(**kwargs: object) -> PolicyTerms:
     valid = torch.ones_like(kwargs["valid"])  # type: ignore[call-overload]
     return real_grpo_terms(**{**kwargs, "valid": valid})  # type: ignore[arg-type]
@@ -196,12 +197,12 @@ def unmasked(**kwargs: object) -> PolicyTerms:
     [
         ("grpo_terms", unweighted_penalty),
         ("grpo_terms", penalty_subtracted),
-        ("grpo_terms", behaviour_ignored),
-        ("grpo_terms", penalty_against_behaviour),
         ("grpo_terms", unmasked),
         ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(-r, a, v, e)),
         ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r, -a, v, e)),
         ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r, a, v, 1e9)),
+        ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r.exp().clamp(1 - e, 1 + e).log(), a, v, e)),
+        ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(*(x.reshape(1, -1) for x in (r, a, v)), e)),
         ("reference_penalty", lambda p, r, v: reference_penalty(r, p, v)),
         ("reference_penalty", lambda p, r, v: (p - r)[v].mean()),
         ("mean_over_queries", lambda values, valid: values.sum()),
@@ -209,7 +210,8 @@ def unmasked(**kwargs: object) -> PolicyTerms:
     ],
 )
 def test_the_checks_reject_a_broken_loss(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpo if hasattr(grpo, name) else surrogate, name, broken)
+    for module in (grpo, surrogate):
+        monkeypatch.setattr(module, name, broken, raising=False)
     with pytest.raises(AssertionError):
         for check in CHECKS:
             check()
@@ -226,7 +228,7 @@ def test_shifting_the_rewards_changes_nothing() -> None:
     log_probs, reference, _, valid = random_batch("shift")
     rewards = torch.randn(4, 6, generator=torch_generator(0, "rewards"), dtype=torch.float64)
     plain, shifted = (
-        terms_of(log_probs, reference, group_advantages(group_z_scores(r, valid), valid), valid)
+        terms_of(log_probs, reference, group_advantages(published_z_scores(r, valid), valid), valid)
         for r in (rewards, rewards + 3)
     )
     assert shifted.total.item() == pytest.approx(plain.total.item(), abs=1e-12)
@@ -242,21 +244,15 @@ def test_permuting_the_selections_of_a_group_changes_nothing() -> None:
         assert getattr(moved, field.name).item() == pytest.approx(value, abs=1e-12)
 
 
-def test_same_inputs_give_the_same_bits() -> None:
-    first, second = terms_of(*random_batch("bits")), terms_of(*random_batch("bits"))
-    for field in fields(first):
-        assert torch.equal(getattr(first, field.name), getattr(second, field.name))
-
-
 def test_only_the_loss_terms_carry_gradients_and_only_into_the_policy() -> None:
     log_probs, reference, advantages, valid = random_batch("graph")
-    inputs = [x.clone().requires_grad_() for x in (log_probs, reference, advantages, log_probs)]
-    terms = terms_of(inputs[0], inputs[1], inputs[2], valid, behaviour=inputs[3])
+    inputs = [x.clone().requires_grad_() for x in (log_probs, reference, advantages)]
+    terms = terms_of(*inputs, valid)
     with_gradient = {f.name for f in fields(terms) if getattr(terms, f.name).requires_grad}
     assert with_gradient == {"policy", "penalty", "total"}
     terms.total.backward()
     assert inputs[0].grad is not None
-    assert [x.grad for x in inputs[1:]] == [None, None, None]
+    assert [x.grad for x in inputs[1:]] == [None, None]
 
 
 def test_a_query_without_selections_is_left_out() -> None:
@@ -271,28 +267,51 @@ def test_a_query_without_selections_is_left_out() -> None:
 
 def test_shapes_are_checked() -> None:
     log_probs, reference, advantages, valid = random_batch("shape")
-    with pytest.raises(ShapeError, match=r"behaviour_log_probs must be \[B G\]"):
-        terms_of(log_probs, reference, advantages, valid, behaviour=torch.zeros(4))
+    with pytest.raises(ShapeError, match=r"reference_log_probs must be \[B G\]"):
+        terms_of(log_probs, reference[0], advantages, valid)
+    with pytest.raises(ShapeError, match="advantages"):
+        clipped_surrogate(torch.zeros(2, 3), torch.zeros(2), torch.ones(2, 3).bool(), EPSILON)
 
 
-@pytest.mark.parametrize(
-    ("kl_beta", "penalty", "expected"),
-    [
-        (0.2, 0.11, 0.3),  # above the window: x 1.5
-        (0.3, 0.005, 0.2),  # below: / 1.5
-        (0.2, 0.1, 0.2),  # on the edges and inside: unchanged
-        (0.2, 0.01, 0.2),
-        (9.0, 5.0, 10.0),  # limits
-        (0.0012, 0.0, 0.001),
-    ],
-)
-def test_adaptive_weight(kl_beta: float, penalty: float, expected: float) -> None:
-    assert adapt_kl_beta(kl_beta, penalty) == pytest.approx(expected, abs=1e-12)
+def test_padding_of_the_surrogate_may_hold_anything_and_advantages_get_no_gradient() -> None:
+    log_ratio = torch.tensor([[0.0, math.inf]], requires_grad=True)
+    advantages = torch.tensor([[2.0, math.nan]], requires_grad=True)
+    terms = clipped_surrogate(log_ratio, advantages, torch.tensor([[True, False]]), EPSILON)
+    terms.loss.backward()
+    assert terms.loss.item() == -2.0
+    assert log_ratio.grad is not None
+    assert log_ratio.grad.tolist() == [[-2.0, 0.0]]
+    assert advantages.grad is None
+    assert not terms.clip_fraction.requires_grad
 
 
-def test_adaptive_weight_saturates_within_an_epoch_of_640_steps() -> None:
-    # ln(10 / 0.1) / ln 1.5 = 11.4: twelve steps above the window reach the upper limit.
-    beta = 0.1
-    for _ in range(12):
-        beta = adapt_kl_beta(beta, penalty=0.2)
-    assert beta == 10.0
+def test_the_plain_surrogate_by_hand() -> None:
+    # Query 1: A ln P = 2 (-1) and -1 (-3): mean 1/2. Query 2: 4 (-2) alone. loss = -(1/2 - 8) / 2.
+    log_probs = tensor([-1.0, -3.0], [-2.0, math.inf]).requires_grad_()
+    valid = torch.tensor([[True, True], [True, False]])
+    loss = score_function_surrogate(log_probs, tensor([2.0, -1.0], [4.0, math.nan]), valid)
+    loss.backward()
+    assert loss.item() == pytest.approx(3.75, abs=1e-12)
+    assert log_probs.grad is not None
+    # - A / (valid of the query) / (queries)
+    assert log_probs.grad.tolist() == [[-0.5, 0.25], [-2.0, 0.0]]
+
+
+def test_the_plain_surrogate_has_the_gradient_of_the_clipped_one_where_policy_and_behaviour_agree() -> None:
+    random = torch_generator(0, "plain")
+    log_probs, advantages = torch.randn(2, 5, 4, generator=random, dtype=torch.float64)
+    valid = torch.rand(5, 4, generator=random) < 0.7
+    leaf = log_probs.clone().requires_grad_()
+    (clipped,) = torch.autograd.grad(clipped_surrogate(leaf - log_probs, advantages, valid, EPSILON).loss, leaf)
+    (plain,) = torch.autograd.grad(score_function_surrogate(leaf, advantages, valid), leaf)
+    assert plain.abs().max().item() > 0.01
+    assert torch.allclose(clipped, plain, atol=1e-15, rtol=0)  # at the tie, two halves of the gradient are added
+
+
+def test_the_plain_surrogate_checks_shapes_and_keeps_advantages_constant() -> None:
+    log_probs, advantages = tensor([-1.0, -2.0]).requires_grad_(), tensor([1.0, 2.0]).requires_grad_()
+    score_function_surrogate(log_probs, advantages, torch.ones(1, 2).bool()).backward()
+    assert log_probs.grad is not None
+    assert advantages.grad is None
+    with pytest.raises(ShapeError, match="advantages"):
+        score_function_surrogate(torch.zeros(1, 3), torch.zeros(3), torch.ones(1, 3).bool())

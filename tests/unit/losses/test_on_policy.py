@@ -436,45 +436,6 @@ def test_the_mean_of_other_queries_is_an_unbiased_baseline(size: int) -> None:
         assert torch.allclose(weights @ each, exact[q], atol=1e-12, rtol=0)
 
 
-def simulated_gradients(rewards: Tensor, advantages: Advantages, size: int, n_groups: int) -> Tensor:
-    """Ascent directions of `n_groups` groups a query, drawn by Gumbel noise and not by enumeration, [n, 2, 3]."""
-    random = torch_generator(0, "simulation")
-    uniform = torch.rand(n_groups, 2, size, 3, generator=random, dtype=torch.float64)
-    noisy = SCORES[None, :, None, :] - (-uniform.log()).log()
-    picks = noisy.argsort(dim=-1, descending=True)[..., :2]
-    groups = (picks[..., None, :] == PAIRS).all(dim=-1).to(torch.int64).argmax(dim=-1)
-    scores = SCORES.expand(n_groups, -1, -1).reshape(-1, 3)
-    table = rewards.expand(n_groups, -1, -1).reshape(-1, 6)
-    each = group_gradients(scores, groups.reshape(-1, size), table, advantages, 0.2)
-    return each.reshape(n_groups, 2, 3)
-
-
-@pytest.mark.parametrize(
-    ("advantages", "factor"),
-    [(leave_one_out_advantages, 1.0), (centred_advantages, 3 / 4)],
-    ids=["leave-one-out", "centred"],
-)
-def test_simulated_groups_have_the_expected_gradient_in_the_mean(advantages: Advantages, factor: float) -> None:
-    n_groups = 8000
-    each = simulated_gradients(GRADED, advantages, 4, n_groups)
-    errors = each.std(dim=0) / math.sqrt(n_groups)
-    exact = exact_gradient(GRADED)
-    # Six components: a correct estimator leaves 5 standard errors once in 290,000 streams, and this stream is fixed.
-    assert ((each.mean(dim=0) - factor * exact).abs() < 5 * errors).all()
-    # The bound is narrow enough to tell the two factors apart.
-    assert ((each.mean(dim=0) - (1.75 - factor) * exact).abs() > 5 * errors).any()
-
-
-def test_leave_one_out_has_less_noise_than_no_baseline() -> None:
-    def no_baseline(rewards: Tensor, valid: Tensor) -> Tensor:
-        return rewards + 1
-
-    noise = [
-        simulated_gradients(GRADED, f, 4, 2000).var(dim=0).sum().item() for f in (leave_one_out_advantages, no_baseline)
-    ]
-    assert noise[0] < 0.5 * noise[1]
-
-
 def test_descent_reaches_the_best_selection_and_a_strong_penalty_stays_at_the_reference() -> None:
     groups = PAIRS[None].expand(2, -1, -1)
 

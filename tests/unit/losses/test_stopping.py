@@ -14,8 +14,13 @@ from torch import Tensor
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses.on_policy import on_policy_terms
-from lever_pipe.losses.sequence import MASKED_SCORE, step_log_probs
-from lever_pipe.losses.stopping import EndedSelections, ended_selections, net_rewards
+from lever_pipe.losses.sequence import (
+    MASKED_SCORE,
+    EndedSelections,
+    ended_selections,
+    net_rewards,
+    step_log_probs,
+)
 
 STOP, K, S = 3, 3, 3
 """Three candidates and the end."""

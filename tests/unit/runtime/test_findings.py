@@ -16,7 +16,7 @@ from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.experiment.config import OnPolicy
 from lever_pipe.experiment.stage_configs import TrainContinuedEpochConfig
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.losses.learning_rates import scheduled_rate
+from lever_pipe.losses.schedules import scheduled_rate
 from lever_pipe.runtime import agent_plan, plan
 
 PAGE = Path(__file__).parents[3] / "docs/runs.md"
