@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from benchmarks.subjects import Subject
-from lever_pipe.lvlms._requests import Segment, TokenPrompt
-from lever_pipe.lvlms.asking.answering import LedgerLvlm, SingleProcess
-from lever_pipe.lvlms.asking.ledger import Ledger
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.lvlms.asking.answering import LedgerLvlm, Team
 from lever_pipe.lvlms.asking.prompts import Prompt
-from lever_pipe.lvlms.protocol import LvlmOptions, LvlmReply, LvlmRequest
+from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
 
 IMAGE_TOKEN = "<|image_pad|>"
 
@@ -84,7 +83,7 @@ class Plain:
     def __init__(self, subject: Subject) -> None:
         self._parts = subject.parts
         self._images = subject.images
-        self._n_new = subject.options.max_new_tokens
+        self._n_new = subject.settings.decode.max_new_tokens
         self._merge = subject.parts.model.config.vision_config.spatial_merge_size**2
         self._outcomes: list[Outcome] = []
         self._work = Work()
@@ -166,23 +165,14 @@ class ByEngine:
 
     Args:
         subject: whose model answers.
-        options: of the engine.
         shares: whether prompts keep their segments; a prompt of a single segment shares its beginning with none.
     """
 
-    def __init__(self, subject: Subject, options: LvlmOptions, *, shares: bool) -> None:
+    def __init__(self, subject: Subject, *, shares: bool) -> None:
         self._shares = shares
-        self._tokenizer = subject.parts.tokenizer
-        self._ledger = Ledger(None)
+        self._asked: Sequence[LvlmRequest] = ()
         self._replies: list[LvlmReply] = []
-        self._prompts: list[Prompt] = []
-        self._member = LedgerLvlm(
-            subject.parts,
-            options=options,
-            images=subject.images,
-            ledger=self._ledger,
-            team=SingleProcess("cpu"),
-        )
+        self._member = LedgerLvlm(subject.parts, subject.settings, subject.images, Runtime(), Team("cpu"))
 
     @property
     def work(self) -> Work:
@@ -193,26 +183,18 @@ class ByEngine:
 
     def run(self, requests: Sequence[LvlmRequest]) -> None:
         """Answer all requests in one call."""
-        asked = requests if self._shares else [replace(r, prompt=_in_one_segment(r.prompt)) for r in requests]
-        self._prompts = [request.prompt for request in asked]
-        self._replies = self._member.run(asked)
+        alone = [replace(request, prompt=_in_one_segment(request.prompt)) for request in requests]
+        self._asked = requests if self._shares else alone
+        self._replies = self._member.run(self._asked)
 
     def outcomes(self) -> list[Outcome]:
         """Return one outcome a request; the tokens are those of its ledger row."""
         found = []
-        for prompt, reply in zip(self._prompts, self._replies, strict=True):
-            row = self._row(prompt)
+        for request, reply in zip(self._member.tokenize(self._asked), self._replies, strict=True):
+            row = self._member.ledger.get(self._member.key(request.prompt))
+            assert row is not None
             found.append(Outcome(tuple(row["tokens"]), tuple(row["token_log_probs"]), reply.answer_log_probs))
         return found
-
-    def _row(self, prompt: Prompt) -> dict[str, Any]:
-        segments = self._member.family.render(prompt).segments
-        encoded = self._tokenizer([s.text for s in segments], add_special_tokens=False).input_ids
-        pairs = zip(encoded, segments, strict=True)
-        key = self._member.key(TokenPrompt(tuple(Segment(tuple(ids), segment.images) for ids, segment in pairs)))
-        row = self._ledger.get(key)
-        assert row is not None
-        return row
 
 
 def _in_one_segment(prompt: Prompt) -> Prompt:
@@ -227,7 +209,7 @@ PLAIN = Mode(
 ENGINE = Mode(
     "engine",
     "the default: packed rows without padding, common beginnings of prompts computed once",
-    lambda subject: ByEngine(subject, subject.options, shares=True),
+    lambda subject: ByEngine(subject, shares=True),
 )
 MODES = (
     PLAIN,
@@ -236,6 +218,6 @@ MODES = (
         "engine, no common beginnings",
         "the same, but each prompt is computed alone; equal ones are still answered once, images encoded once, and "
         "given answers scored in the prompt's own forward",
-        lambda subject: ByEngine(subject, subject.options, shares=False),
+        lambda subject: ByEngine(subject, shares=False),
     ),
 )

@@ -121,10 +121,11 @@ def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
 def full_size(okvqa: Path | None) -> None:
     """Tell what two prompts of two demonstrations take at the published size in bfloat16, one by `generate` too."""
     from lever_pipe.base.records import Example, ExampleId
-    from lever_pipe.experiment.lvlm_config import PromptSettings
+    from lever_pipe.experiment.lvlm_config import AnswerSettings, PromptSettings
+    from lever_pipe.experiment.stage_configs import Runtime
     from lever_pipe.lvlms.asking.answering import open_lvlm
     from lever_pipe.lvlms.asking.prompts import Wording
-    from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
+    from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest
 
     folder = PLACE / "qwen2_5_vl_3b"
     run = Rehearsal("qwen2_5_vl", "bfloat16", 4, 2)
@@ -150,8 +151,8 @@ def full_size(okvqa: Path | None) -> None:
     wording = Wording(PromptSettings(system="Answer with one or two words."))
     requests = [LvlmRequest(wording.prompt(examples[4 + i], examples[2 * i : 2 * i + 2])) for i in range(2)]
     begin = time.perf_counter()
-    options = LvlmOptions(dtype="bfloat16", num_beams=3, repetition_penalty=1.05)
-    lvlm = open_lvlm("qwen2_5_vl", model, options=options, images=ImageSource(paths), threads=os.cpu_count() or 1)
+    settings, runtime = AnswerSettings(member="qwen2_5_vl"), Runtime(threads=os.cpu_count() or 1)
+    lvlm = open_lvlm(settings, model, ImageSource(paths), runtime)
     loaded = time.perf_counter()
     _say(f"Qwen2.5-VL-3B's shape, bfloat16, random weights: loaded in {loaded - begin:.0f} s")
     ours, counts = lvlm.run(requests), lvlm.counters
@@ -160,8 +161,8 @@ def full_size(okvqa: Path | None) -> None:
         f"2 prompts of {counts['tokens_prefilled']:,.0f} tokens and {counts['images_encoded']:.0f} images, "
         f"{counts['flop'] / 1e12:.1f} TFLOP: {answered - loaded:.0f} s"
     )
-    stock = lvlm.stock_answers(requests[:1])
-    told = "equal" if stock[0] == ours[0].text else "another answer"
+    stock = open_lvlm(settings.model_copy(update={"member": "hf"}), model, ImageSource(paths), runtime)
+    told = "equal" if stock.run(requests[:1])[0].text == ours[0].text else "another answer"
     _say(f"one of them by generate: {time.perf_counter() - answered:.0f} s, {told}")
     _say(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")
 

@@ -13,13 +13,12 @@ import yaml
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.base.seeding import ambient_stream, generator
 from lever_pipe.base.storage import read_examples
-from lever_pipe.experiment.lvlm_config import PromptSettings
+from lever_pipe.experiment.lvlm_config import AnswerSettings, Decode, PromptSettings
 from lever_pipe.experiment.stage_configs import CheckWorldConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.lvlms._family import Family
 from lever_pipe.lvlms.asking.prompts import Wording
-from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions
-from lever_pipe.lvlms.qwen2_5_vl import load
+from lever_pipe.lvlms.protocol import ImageSource
+from lever_pipe.lvlms.qwen2_5_vl import Qwen, load
 from lever_pipe.runtime import plan
 from lever_pipe.stages.examples import prepare_examples
 from lever_pipe.stages.world import generate_world
@@ -64,7 +63,7 @@ class Subject:
         name: one word.
         title: what the document calls it.
         parts: model, tokenizer and image processor.
-        options: of the engine.
+        settings: of the engine and of its search.
         wording: of the prompts.
         pool: possible demonstrations.
         queries: what is asked.
@@ -74,8 +73,8 @@ class Subject:
 
     name: str
     title: str
-    parts: Family
-    options: LvlmOptions
+    parts: Qwen
+    settings: AnswerSettings
     wording: Wording
     pool: Sequence[Example]
     queries: Sequence[Example]
@@ -101,7 +100,13 @@ def random_subject(folder: Path) -> Subject:
         name="random",
         title="Random weights",
         parts=load(folder, dtype="float32", device="cpu"),
-        options=LvlmOptions(max_new_tokens=5, wave_tokens=2048),
+        settings=AnswerSettings(
+            member="qwen2_5_vl",
+            dtype="float32",
+            wave_tokens=2048,
+            kv_tokens=65_536,
+            decode=Decode(num_beams=1, repetition_penalty=1.0),
+        ),
         wording=Wording(
             PromptSettings(layout="turns", system=SYSTEM, demonstration="{question}\n{answer}", query="{question}")
         ),
@@ -127,9 +132,7 @@ def world_subject(folder: Path) -> Subject:
         name="world",
         title="The embedded world's model",
         parts=load(ROOT / experiment.lvlm.model, dtype=lvlm.dtype, device="cpu"),
-        options=LvlmOptions(
-            dtype=lvlm.dtype, wave_tokens=lvlm.wave_tokens, kv_tokens=lvlm.kv_tokens, **lvlm.decode.model_dump()
-        ),
+        settings=lvlm,
         wording=Wording(lvlm.prompt),
         pool=pool,
         queries=asked,

@@ -299,7 +299,7 @@ class AnswerPromptsConfig(Section):
     shots: Counts
 
 
-@identity_of("check_world", LVLM)
+@identity_of("check_world", LVLM, "lvlms.hf")
 class CheckWorldConfig(Section):
     lvlm: OfLvlm
     seed: Seed = 0

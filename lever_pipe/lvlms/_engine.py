@@ -3,88 +3,86 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from lever_pipe.lvlms import _planner, _positions
+from lever_pipe.lvlms import _planner
 from lever_pipe.lvlms._decoding import DecodeOptions
-from lever_pipe.lvlms._layers import LanguageModel
-from lever_pipe.lvlms._memory import SlotMemory
-from lever_pipe.lvlms._packed import PackedExecutor
 from lever_pipe.lvlms._planner import Beginning, Budget, TrieNode
-from lever_pipe.lvlms._positions import SegmentLayout
-from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests, share_of
+from lever_pipe.lvlms._requests import Layout, Results, Segment, TokenRequest, segment_layout
 from lever_pipe.lvlms._vision import VisionStore
+from lever_pipe.lvlms._waves import Waves
 
 
-class Engine:
-    """Runs requests through a language model and leaves it as it was.
+class PackedEngine:
+    """Runs requests through a Qwen2.5-VL and leaves it as it was (`protocol.Engine`).
 
     A caller may ask in small runs that follow from each other's answers. Their prompts begin with the same
     demonstrations, so beginnings up to the first image stay from run to run; deeper ones hardly recur.
 
     Args:
-        language: in evaluation mode.
+        model: in evaluation mode.
         vision: its image features.
-        executor: computes the waves of the plan.
-        budget: bounds of the plan.
-        counters: receives `prompt_tokens` and `trie_tokens_distinct`.
-        backend: what the executor's attention is, for the keys under which answers are kept.
+        options: how answers are searched.
+        wave_tokens: tokens of one forward.
+        kv_tokens: tokens whose keys and values are kept at one time.
+        counters: receives the language model's work, `prompt_tokens` and `trie_tokens_distinct`.
     """
+
+    backend = "packed, slots"
 
     def __init__(
         self,
-        language: LanguageModel,
+        model: Any,
         vision: VisionStore,
         *,
-        executor: PackedExecutor,
-        budget: Budget,
+        options: DecodeOptions,
+        wave_tokens: int,
+        kv_tokens: int,
         counters: Counter[str],
-        backend: str = "",
     ) -> None:
-        self.backend = backend
+        self._budget = Budget(
+            wave=wave_tokens,
+            stored=kv_tokens,
+            context=model.config.text_config.max_position_embeddings,
+            new_tokens=options.max_new_tokens,
+            beams=options.num_beams,
+        )
         self._vision = vision
-        self._executor = executor
-        self._budget = budget
+        self._waves = Waves(model, vision, budget=self._budget, options=options, counters=counters)
+        self._pool = self._waves.pool
         self._counters = counters
-        self._language = language
-        self._layouts: dict[Segment, SegmentLayout] = {}
+        self._image_token = model.config.image_token_id
+        self._layouts: dict[Segment, Layout] = {}
         self._resident: dict[Beginning, TrieNode] = {}  # the least recently used first, none before what continues it
 
-    def run(
-        self, requests: Sequence[TokenRequest], on_result: Callable[[TokenRequest, Result], None] | None = None
-    ) -> list[Result]:
-        """Return a result a request, in order; equal prompts are computed once.
+    def run(self, requests: Sequence[TokenRequest]) -> Results:
+        """Yield each request with its result as soon as it is done; the results do not depend on the order.
 
         Args:
-            requests: in any order; the results do not depend on it.
-            on_result: called with every distinct prompt as soon as it is done, all asked answers in one request.
+            requests: with distinct prompts.
 
         Raises:
             ConfigError: a prompt exceeds the budget of stored tokens.
             PromptTooLongError: a prompt with its answer is longer than the model's context.
         """
-        ordered = _planner.trie_order(merge_requests(requests))
+        ordered = _planner.trie_order(requests)
         self._make_room(self._measure(ordered))
-        done: dict[TokenPrompt, tuple[TokenRequest, Result]] = {}
         try:
-            for request, result in self._run(ordered):
-                done[request.prompt] = request, result
-                if on_result is not None:
-                    on_result(request, result)
+            yield from self._run(ordered)
         except BaseException:
             self._forget()
             raise
-        return [share_of(request, *done[request.prompt]) for request in requests]
 
-    def _run(self, ordered: Sequence[TokenRequest]) -> Iterator[tuple[TokenRequest, Result]]:
+    def _run(self, ordered: Sequence[TokenRequest]) -> Results:
         budget = replace(self._budget, stored=self._budget.stored - self._taken())
         released: list[TrieNode] = []
         for chunk in _planner.plan_chunks(ordered, self._layout, budget, self._resident):
-            self._executor.release(released)
+            self._pool.release(released)
             self._vision.prepare(chunk.images())
             for wave in chunk.waves:
-                yield from self._executor.run(wave)
+                yield from self._waves.run(wave)
             released = chunk.released
         self._keep(ordered, released)
 
@@ -99,12 +97,12 @@ class Engine:
                     node.resident = True
                     self._resident.pop(node.beginning, None)
                     self._resident[node.beginning] = node
-        self._executor.release([node for node in released if not node.resident])
+        self._pool.release([node for node in released if not node.resident])
         taken = self._taken()
         while 2 * taken > self._budget.stored:
             node = self._resident.pop(next(iter(self._resident)))
             taken -= node.size
-            self._executor.release([node])
+            self._pool.release([node])
 
     def _taken(self) -> int:
         return sum(node.size for node in self._resident.values())
@@ -116,17 +114,13 @@ class Engine:
 
     def _forget(self) -> None:
         self._resident.clear()
-        self._executor.clear()
+        self._pool.release(list(self._pool.paths))
 
-    def _layout(self, segment: Segment) -> SegmentLayout:
-        found = self._layouts.get(segment)
-        if found is None:
-            found = self._layouts[segment] = _positions.segment_layout(
-                segment.ids,
-                [self._vision.block(digest) for digest in segment.images],
-                image_token=self._language.image_token,
-            )
-        return found
+    def _layout(self, segment: Segment) -> Layout:
+        if segment not in self._layouts:
+            images = [self._vision.layout(digest) for digest in segment.images]
+            self._layouts[segment] = segment_layout(segment.ids, images, image_token=self._image_token)
+        return self._layouts[segment]
 
     def _measure(self, ordered: Sequence[TokenRequest]) -> int:
         """Count prompt tokens, refuse what is too long before anything is computed; return the most that one stores."""
@@ -141,34 +135,3 @@ class Engine:
             self._counters["prompt_tokens"] += length
         self._counters["trie_tokens_distinct"] += _planner.distinct_tokens(ordered, size)
         return longest
-
-
-def build_engine(
-    language: LanguageModel,
-    vision: VisionStore,
-    *,
-    options: DecodeOptions,
-    wave_tokens: int,
-    kv_tokens: int,
-    counters: Counter[str],
-) -> Engine:
-    """Return an engine over a model.
-
-    Args:
-        language: in evaluation mode.
-        vision: its image features.
-        options: how answers are searched.
-        wave_tokens: tokens of one forward.
-        kv_tokens: tokens whose keys and values are kept at one time.
-        counters: receives the language model's work.
-    """
-    budget = Budget(
-        wave=wave_tokens,
-        stored=kv_tokens,
-        context=language.config.max_position_embeddings,
-        new_tokens=options.max_new_tokens,
-        beams=options.num_beams,
-    )
-    memory = SlotMemory(language, stored=budget.stored, spare=budget.spare)
-    packed = PackedExecutor(language, vision, memory=memory, options=options, counters=counters)
-    return Engine(language, vision, executor=packed, budget=budget, counters=counters, backend="packed, slots")

@@ -1,4 +1,4 @@
-"""The language model of an LVLM as the executor runs it, and one pass through its layers, attention left to the caller.
+"""One pass through the layers of a language model, attention left to the caller, and the work of it.
 
 The linear layers see every token alike; which tokens see each other is known to the attention only. So one pass takes
 the tokens of many prompts as one packed row [n, ...].
@@ -6,87 +6,20 @@ the tokens of many prompts as one packed row [n, ...].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from lever_pipe.lvlms._positions import AXES
+from lever_pipe.lvlms._planner import TrieNode
+from lever_pipe.lvlms._requests import AXES
 
-
-@dataclass(frozen=True)
-class LanguageModel:
-    """A decoder of layers `norm, attention, norm, mlp`.
-
-    Attributes:
-        decoder: embeds tokens; holds the layers, the last norm and the rotary embedding.
-        head: from hidden states to logits.
-        image_token: the placeholder whose embedding an image's features take the place of.
-    """
-
-    decoder: Any
-    head: Any
-    image_token: int
-
-    @property
-    def config(self) -> Any:
-        """Return the decoder's configuration."""
-        return self.decoder.config
-
-    @property
-    def device(self) -> torch.device:
-        """Return where it computes."""
-        return torch.device(self.decoder.device)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Return what its weights are."""
-        return torch.as_tensor(self.head.weight).dtype
-
-    @property
-    def head_width(self) -> int:
-        """Return the width D of a head."""
-        return int(self.decoder.layers[0].self_attn.head_dim)
-
-    @property
-    def vocabulary(self) -> int:
-        """Return how many tokens it knows."""
-        return int(self.head.weight.shape[0])
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return logits [..., V] in single precision."""
-        return torch.as_tensor(self.head(hidden)).float()
-
-    def embed(self, ids: Tensor, features: Sequence[Tensor] = ()) -> Tensor:
-        """Return the inputs [..., H] of a pass.
-
-        Args:
-            ids: [...].
-            features: of the images in their order, [tokens, H] each.
-        """
-        embeddings: Tensor = self.decoder.embed_tokens(ids)
-        if not features:
-            return embeddings
-        embeddings[ids == self.image_token] = torch.cat(list(features))
-        return embeddings
-
-
-class PassAttention(Protocol):
-    """Attention over stored keys and values, laid out for one pass."""
-
-    def store(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Keep the keys and values [..., kv heads, D] of the pass's tokens."""
-        ...
-
-    def attend(self, layer: int, queries: Tensor, *, wanted: bool) -> Tensor:
-        """Return what the queries [..., heads, D] read, of all tokens of the pass or of the wanted ones."""
-        ...
+if TYPE_CHECKING:
+    from lever_pipe.lvlms._memory import PassAttention
 
 
 def run_layers(
-    language: LanguageModel, hidden: Tensor, positions: Tensor, attention: PassAttention, wanted: Tensor | None
+    decoder: Any, hidden: Tensor, positions: Tensor, attention: PassAttention, wanted: Tensor | None
 ) -> Tensor | None:
     """Return the normalised hidden states of the wanted tokens.
 
@@ -94,13 +27,12 @@ def run_layers(
     them for the wanted tokens only: nobody reads the others.
 
     Args:
-        language: whose layers.
-        hidden: inputs of the pass's tokens [..., H].
-        positions: rotary positions [AXES, ...].
+        decoder: layers `norm, attention, norm, mlp`, the last norm and the rotary embedding.
+        hidden: inputs of the pass's tokens [n, H].
+        positions: rotary positions [AXES, n].
         attention: stores keys and values, and reads them.
         wanted: which of the tokens [m]; None if nobody reads an output.
     """
-    decoder = language.decoder
     angles = decoder.rotary_emb(hidden, positions.reshape(AXES, 1, -1))
     cos, sin = (part.view(*hidden.shape[:-1], 1, -1) for part in angles)
     # A rotation takes the other half of a head with the sign of its first half turned: so it is in the sine, once.
@@ -141,3 +73,42 @@ def _heads(attention: Any, projected: Tensor) -> Tensor:
 def _rotate(heads: Tensor, rotary: tuple[Tensor, ...]) -> Tensor:
     cos, sin = rotary
     return (heads * cos).add_(heads.roll(heads.shape[-1] // 2, -1).mul_(sin))
+
+
+class TextFlop:
+    """Multiply-adds times two of the language model on real tokens.
+
+    The last layer computes keys and values of every token, and the rest for those whose output somebody reads.
+    """
+
+    def __init__(self, model: Any) -> None:
+        layers = model.model.language_model.layers
+        attention = layers[-1].self_attn
+        self._layer = 2 * sum(p.numel() for p in layers[-1].parameters())
+        self._store = 2 * sum(p.numel() for part in (attention.k_proj, attention.v_proj) for p in part.parameters())
+        self._pair = 4 * model.config.text_config.num_attention_heads * attention.head_dim
+        self._before = len(layers) - 1
+        self._logits = 2 * model.lm_head.weight.numel()
+
+    def of_node(self, node: TrieNode) -> int:
+        """Return the work of a node's prompt tokens and of the answers given behind it."""
+        tokens = node.size + node.n_branches
+        branch_pairs = sum(chain_pairs(count, node.length) for count in node.branches)
+        all_layers = self._before * (
+            tokens * self._layer + (chain_pairs(node.size, node.past) + branch_pairs) * self._pair
+        )
+        if node.request is None:
+            return int(all_layers + tokens * self._store)
+        read = 1 + node.n_branches
+        last = (tokens - read) * self._store + read * self._layer + (node.length + branch_pairs) * self._pair
+        return int(all_layers + last + read * self._logits)
+
+    def of_step(self, width: int, context: int) -> int:
+        """Return the work of `width` tokens fed side by side behind `context` others."""
+        layers = (self._before + 1) * (self._layer + (context + 1) * self._pair)
+        return int(width * (layers + self._logits))
+
+
+def chain_pairs(tokens: int, past: int) -> int:
+    """Return how many query-key pairs a causal chain behind `past` others has."""
+    return tokens * past + tokens * (tokens + 1) // 2

@@ -13,215 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from lever_pipe.lvlms._layers import LanguageModel
 from lever_pipe.lvlms._planner import TrieNode
+from lever_pipe.lvlms._requests import Array
 
-
-class SlotMemory:
-    """Keys and values by slot, on any device.
-
-    Args:
-        language: whose keys and values.
-        stored: tokens to have room for.
-        spare: generated tokens a prompt that are stored.
-    """
-
-    def __init__(self, language: LanguageModel, *, stored: int, spare: int) -> None:
-        config = language.config
-        self.pool = SlotPool(language, stored)
-        self.spare = spare
-        self.shared = config.num_attention_heads // config.num_key_value_heads
-        self.paths: dict[TrieNode, Slots] = {}  # of kept nodes: the slots of all tokens up to their end
-
-    def place(self, wave: Sequence[TrieNode]) -> SlotWave:
-        """Return places for a wave whose parents are there."""
-        return SlotWave(self, wave)
-
-    def release(self, nodes: Iterable[TrieNode]) -> None:
-        """Forget kept nodes."""
-        for node in nodes:
-            self.pool.give(self.paths.pop(node)[node.past :])
-
-    def kept(self) -> list[TrieNode]:
-        """Return the kept nodes."""
-        return list(self.paths)
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Neighbours in the packed row that attend alike.
-
-    Attributes:
-        begin: first token.
-        rows: nodes.
-        width: tokens a node.
-        context: slots that each node sees [rows, n], the masked ones included.
-        mask: [..., heads that share keys x width, n]; None if every token sees all.
-    """
-
-    begin: int
-    rows: int
-    width: int
-    context: Slots
-    mask: Tensor | None
-
-    @property
-    def end(self) -> int:
-        return self.begin + self.rows * self.width
-
-
-class _Reading:
-    """What a pass reads in a layer: keys and values of all groups are fetched in one go, then attended group by group.
-
-    Args:
-        groups: in the order of their tokens.
-        device: of the pool.
-    """
-
-    def __init__(self, groups: Iterable[_Group], device: torch.device) -> None:
-        self.groups = tuple(groups)
-        self.sizes = [group.context.size for group in self.groups]
-        contexts = [group.context.ravel() for group in self.groups]
-        self.slots = torch.from_numpy(np.concatenate(contexts) if contexts else np.empty(0, dtype=np.int64)).to(device)
-
-    def attend(self, pool: SlotPool, layer: int, queries: Tensor) -> Tensor:
-        """Return what the queries [n, heads, D] of all groups read."""
-        stored = [torch.split(part, self.sizes) for part in pool.read(layer, self.slots)]
-        read = []
-        for group, *parts in zip(self.groups, *stored, strict=True):
-            keys, values = (part.view(group.rows, -1, *part.shape[1:]).transpose(1, 2) for part in parts)
-            own = queries[group.begin : group.end].view(group.rows, group.width, *queries.shape[1:])
-            read.append(_attend(own, keys, values, group.mask).flatten(0, 1))
-        return torch.cat(read) if len(read) > 1 else read[0]
-
-
-@dataclass(frozen=True)
-class _SlotAttention:
-    """Attention of one pass (`_layers.PassAttention`)."""
-
-    pool: SlotPool
-    slots: Tensor
-    all: _Reading
-    wanted: _Reading
-
-    def store(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        self.pool.store(layer, self.slots, keys, values)
-
-    def attend(self, layer: int, queries: Tensor, *, wanted: bool) -> Tensor:
-        return (self.wanted if wanted else self.all).attend(self.pool, layer, queries)
-
-
-def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Return [rows, width, heads, D]; query heads that share keys become further queries, so no key is repeated."""
-    rows, width, heads, size = queries.shape
-    shared = heads // keys.shape[1]
-    folded = queries.view(rows, width, -1, shared, size).permute(0, 2, 3, 1, 4).flatten(2, 3)
-    read = scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
-    return read.view(rows, -1, shared, width, size).permute(0, 3, 1, 2, 4).flatten(2, 3)
-
-
-class SlotWave:
-    """A wave with its slots; its packed row holds, node by node, prompt tokens, then answer tokens.
-
-    `attention` is that of the wave's own pass; wanted are the last prompt token and all answer tokens of requests.
-    """
-
-    def __init__(self, memory: SlotMemory, wave: Sequence[TrieNode]) -> None:
-        self._memory = memory
-        self._device = memory.pool.keys.device
-        self._new = memory.pool.take(sum(node.size + node.n_branches for node in wave))
-        generating = [node for node in wave if node.generates]
-        self._spare = memory.pool.take(len(generating) * memory.spare).reshape(len(generating), memory.spare)
-        self._prompts: list[Slots] = []  # of generating nodes
-        self._temporary: list[Slots] = [self._spare.ravel()]
-        groups, wanted = (_Reading(groups, self._device) for groups in self._groups(wave))
-        self.attention = _SlotAttention(memory.pool, self._tensor(self._new), groups, wanted)
-
-    def step(self, alive: Sequence[int], step: int, visible: Tensor) -> _SlotAttention:
-        """Return the attention of a decoding pass.
-
-        Args:
-            alive: indices among the wave's generating nodes, rising.
-            step: counted from 0.
-            visible: which generated columns each of a row's new tokens sees, bool [alive, n, columns + n].
-        """
-        width, columns = visible.shape[1:]
-        spare = self._spare[list(alive)]
-        groups = _Reading(self._step_groups(alive, spare[:, :columns], visible), self._device)
-        return _SlotAttention(self._memory.pool, self._tensor(spare[:, step * width : columns].ravel()), groups, groups)
-
-    def leave(self) -> None:
-        """Give back all but the slots of kept nodes' prompt tokens."""
-        for slots in self._temporary:
-            self._memory.pool.give(slots)
-
-    def _groups(self, wave: Sequence[TrieNode]) -> tuple[list[_Group], list[_Group]]:
-        """Return the groups of all tokens and of the wanted ones."""
-        groups, wanted = [], []
-        begin = begin_wanted = 0
-        for _, members in groupby(wave, key=lambda node: (node.shape, node.request is None)):
-            nodes = list(members)
-            node = nodes[0]
-            width = node.size + node.n_branches
-            context = self._contexts(nodes, self._new[begin : begin + len(nodes) * width].reshape(len(nodes), width))
-            mask = prompt_mask(node.size, node.past, node.branches, self._memory.shared).to(self._device)
-            group = _Group(begin, len(nodes), width, context, mask.flatten(0, 1))
-            groups.append(group)
-            begin = group.end
-            if node.request is not None:
-                read = 1 + node.n_branches
-                own = mask[:, -read:].flatten(0, 1) if read > 1 else None
-                wanted.append(_Group(begin_wanted, len(nodes), read, context, own))
-                begin_wanted = wanted[-1].end
-        return groups, wanted
-
-    def _contexts(self, nodes: Sequence[TrieNode], new: Slots) -> Slots:
-        """Return the slots that nodes of one shape see, and note what becomes of their own ones."""
-        node = nodes[0]
-        contexts = np.empty((len(nodes), node.past + new.shape[1]), dtype=np.int64)
-        contexts[:, node.past :] = new
-        for row, node in zip(contexts, nodes, strict=True):
-            if node.parent is not None:
-                row[: node.past] = self._memory.paths[node.parent]
-            if node.generates:
-                self._prompts.append(row[: node.length])
-            if node.kept:
-                self._memory.paths[node] = row[: node.length].copy()
-            self._temporary.append(row[node.length if node.kept else node.past :])
-        return contexts
-
-    def _step_groups(self, alive: Sequence[int], spare: Slots, visible: Tensor) -> Iterator[_Group]:
-        width = visible.shape[1]
-        begin = at = 0
-        for length, members in groupby(alive, key=lambda index: self._prompts[index].size):
-            prompts = np.stack([self._prompts[index] for index in members])
-            rows = len(prompts)
-            context = np.concatenate([prompts, spare[at : at + rows]], axis=1)
-            mask = None
-            if width > 1:
-                all_prompt = torch.ones(rows, 1, width, length, dtype=torch.bool, device=self._device)
-                own = torch.cat([all_prompt, visible[at : at + rows, None]], dim=-1)
-                mask = own.repeat(1, 1, self._memory.shared, 1)
-            yield _Group(begin, rows, width, context, mask)
-            begin, at = begin + rows * width, at + rows
-
-    def _tensor(self, array: Slots) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
-
-
-@lru_cache(maxsize=256)
-def prompt_mask(size: int, past: int, branches: tuple[int, ...], shared: int = 1) -> Tensor:
-    """Return which tokens a node's tokens see, bool [shared, size + answer tokens, past + size + answer tokens].
-
-    A prompt token sees what is before it; an answer token sees the prompt and its own answer's tokens before it.
-    """
-    branch = np.repeat(np.arange(len(branches) + 1), [size, *branches])
-    seen = np.tril((branch[:, None] == branch) | (branch == 0))
-    mask = torch.from_numpy(np.concatenate([np.ones((len(branch), past), dtype=bool), seen], axis=1))
-    return mask.repeat(shared, 1, 1)  # once for each of the query heads that share keys
-
-
-Slots = np.ndarray[Any, np.dtype[np.int64]]
 FIRST_SLOTS = 4096
 
 
@@ -231,24 +25,30 @@ class SlotPool:
     It begins small and doubles up to its limit: a small plan pays for no memory that it does not touch.
 
     Args:
-        language: whose keys and values.
+        model: whose keys and values.
         limit: the most slots.
 
     Attributes:
         keys: [layers, slots, kv heads, width].
         values: the same.
+        shared: query heads for each head of keys.
+        paths: of kept nodes: the slots of all tokens up to their end.
         peak: the most slots ever in use at one time.
     """
 
-    def __init__(self, language: LanguageModel, limit: int) -> None:
-        config = language.config
-        shape = (config.num_hidden_layers, 0, config.num_key_value_heads, language.head_width)
-        self.keys = torch.empty(shape, dtype=language.dtype, device=language.device)
+    def __init__(self, model: Any, limit: int) -> None:
+        config = model.config.text_config
+        width = model.model.language_model.layers[0].self_attn.head_dim
+        shape = (config.num_hidden_layers, 0, config.num_key_value_heads, width)
+        weight = model.lm_head.weight
+        self.keys = torch.empty(shape, dtype=weight.dtype, device=weight.device)
         self.values = torch.empty_like(self.keys)
+        self.shared = config.num_attention_heads // config.num_key_value_heads
+        self.paths: dict[TrieNode, Array] = {}
         self.limit = limit
         self.peak = 0
         # A stack: the slots that were given back last are still in the processor's cache.
-        self._free: Slots = np.empty(0, dtype=np.int64)
+        self._free: Array = np.empty(0, dtype=np.int64)
         self._n_free = 0
         self._grow(min(limit, FIRST_SLOTS))
 
@@ -262,7 +62,7 @@ class SlotPool:
         """Slots in use."""
         return self.size - self._n_free
 
-    def take(self, count: int) -> Slots:
+    def take(self, count: int) -> Array:
         """Return free slots; the planner's budget is what keeps them from running out.
 
         Raises:
@@ -276,10 +76,15 @@ class SlotPool:
         self.peak = max(self.peak, self.used)
         return self._free[self._n_free : self._n_free + count][::-1].copy()
 
-    def give(self, slots: Slots) -> None:
+    def give(self, slots: Array) -> None:
         """Take slots back."""
         self._free[self._n_free : self._n_free + slots.size] = slots[::-1]
         self._n_free += slots.size
+
+    def release(self, nodes: Iterable[TrieNode]) -> None:
+        """Forget kept nodes."""
+        for node in nodes:
+            self.give(self.paths.pop(node)[node.past :])
 
     def _grow(self, size: int) -> None:
         more = size - self.size
@@ -303,3 +108,187 @@ class SlotPool:
 
 def _longer(stored: Tensor, more: int) -> Tensor:
     return torch.cat([stored, stored.new_empty(stored.shape[0], more, *stored.shape[2:])], dim=1)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Neighbours in the packed row that attend alike.
+
+    Attributes:
+        begin: first token.
+        rows: nodes.
+        width: tokens a node.
+        context: slots that each node sees [rows, n], the masked ones included.
+        mask: [..., heads that share keys x width, n]; None if every token sees all.
+    """
+
+    begin: int
+    rows: int
+    width: int
+    context: Array
+    mask: Tensor | None
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.rows * self.width
+
+
+class _Reading:
+    """What a pass reads in a layer: keys and values of all groups are fetched in one go, then attended group by group.
+
+    Args:
+        groups: in the order of their tokens.
+        device: of the pool.
+    """
+
+    def __init__(self, groups: Iterable[_Group], device: torch.device) -> None:
+        self.groups = tuple(groups)
+        self.sizes = [group.context.size for group in self.groups]
+        contexts = [group.context.ravel() for group in self.groups]
+        self.slots = torch.from_numpy(np.concatenate(contexts) if contexts else np.empty(0, dtype=np.int64)).to(device)
+
+
+@dataclass(frozen=True)
+class PassAttention:
+    """Attention of one pass over the slots of a pool.
+
+    Attributes:
+        pool: keys and values.
+        slots: where those of the pass's tokens go [n].
+        all: what all tokens of the pass read.
+        wanted: what those read whose output somebody reads.
+    """
+
+    pool: SlotPool
+    slots: Tensor
+    all: _Reading
+    wanted: _Reading
+
+    def store(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Keep the keys and values [n, kv heads, D] of the pass's tokens."""
+        self.pool.store(layer, self.slots, keys, values)
+
+    def attend(self, layer: int, queries: Tensor, *, wanted: bool) -> Tensor:
+        """Return what the queries [n, heads, D] read, of all tokens of the pass or of the wanted ones."""
+        reading = self.wanted if wanted else self.all
+        stored = [torch.split(part, reading.sizes) for part in self.pool.read(layer, reading.slots)]
+        read = []
+        for group, *parts in zip(reading.groups, *stored, strict=True):
+            keys, values = (part.view(group.rows, -1, *part.shape[1:]).transpose(1, 2) for part in parts)
+            own = queries[group.begin : group.end].view(group.rows, group.width, *queries.shape[1:])
+            read.append(_attend(own, keys, values, group.mask).flatten(0, 1))
+        return torch.cat(read) if len(read) > 1 else read[0]
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return [rows, width, heads, D]; query heads that share keys become further queries, so no key is repeated."""
+    rows, width, heads, size = queries.shape
+    shared = heads // keys.shape[1]
+    folded = queries.view(rows, width, -1, shared, size).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    read = scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
+    return read.view(rows, -1, shared, width, size).permute(0, 3, 1, 2, 4).flatten(2, 3)
+
+
+class WaveSlots:
+    """The slots of a wave whose parents have theirs; its packed row holds, node by node, prompt, then answer tokens.
+
+    `attention` is that of the wave's own pass; wanted are the last prompt token and all answer tokens of requests.
+
+    Args:
+        pool: where they are taken from.
+        wave: nodes.
+        spare: slots for the generated tokens of a node.
+    """
+
+    def __init__(self, pool: SlotPool, wave: Sequence[TrieNode], spare: int) -> None:
+        self._pool = pool
+        self._device = pool.keys.device
+        self._new = pool.take(sum(node.size + node.n_branches for node in wave))
+        generating = sum(node.generates for node in wave)
+        self._spare = pool.take(generating * spare).reshape(generating, spare)
+        self._prompts: list[Array] = []  # of generating nodes
+        self._temporary: list[Array] = [self._spare.ravel()]
+        groups, wanted = (_Reading(groups, self._device) for groups in self._groups(wave))
+        self.attention = PassAttention(pool, self._tensor(self._new), groups, wanted)
+
+    def step(self, alive: Sequence[int], step: int, visible: Tensor) -> PassAttention:
+        """Return the attention of a decoding pass.
+
+        Args:
+            alive: indices among the wave's generating nodes, rising.
+            step: counted from 0.
+            visible: which generated columns each of a row's new tokens sees, bool [alive, n, columns + n].
+        """
+        width, columns = visible.shape[1:]
+        spare = self._spare[list(alive)]
+        groups = _Reading(self._step_groups(alive, spare[:, :columns], visible), self._device)
+        return PassAttention(self._pool, self._tensor(spare[:, step * width : columns].ravel()), groups, groups)
+
+    def leave(self) -> None:
+        """Give back all but the slots of kept nodes' prompt tokens."""
+        for slots in self._temporary:
+            self._pool.give(slots)
+
+    def _groups(self, wave: Sequence[TrieNode]) -> tuple[list[_Group], list[_Group]]:
+        """Return the groups of all tokens and of the wanted ones."""
+        groups, wanted = [], []
+        begin = begin_wanted = 0
+        for _, members in groupby(wave, key=lambda node: (node.shape, node.request is None)):
+            nodes = list(members)
+            node = nodes[0]
+            width = node.size + node.n_branches
+            context = self._contexts(nodes, self._new[begin : begin + len(nodes) * width].reshape(len(nodes), width))
+            mask = prompt_mask(node.size, node.past, node.branches, self._pool.shared).to(self._device)
+            groups.append(_Group(begin, len(nodes), width, context, mask.flatten(0, 1)))
+            begin = groups[-1].end
+            if node.request is not None:
+                read = 1 + node.n_branches
+                own = mask[:, -read:].flatten(0, 1) if read > 1 else None
+                wanted.append(_Group(begin_wanted, len(nodes), read, context, own))
+                begin_wanted = wanted[-1].end
+        return groups, wanted
+
+    def _contexts(self, nodes: Sequence[TrieNode], new: Array) -> Array:
+        """Return the slots that nodes of one shape see, and note what becomes of their own ones."""
+        node = nodes[0]
+        contexts = np.empty((len(nodes), node.past + new.shape[1]), dtype=np.int64)
+        contexts[:, node.past :] = new
+        for row, node in zip(contexts, nodes, strict=True):
+            if node.parent is not None:
+                row[: node.past] = self._pool.paths[node.parent]
+            if node.generates:
+                self._prompts.append(row[: node.length])
+            if node.kept:
+                self._pool.paths[node] = row[: node.length].copy()
+            self._temporary.append(row[node.length if node.kept else node.past :])
+        return contexts
+
+    def _step_groups(self, alive: Sequence[int], spare: Array, visible: Tensor) -> Iterator[_Group]:
+        width = visible.shape[1]
+        begin = at = 0
+        for length, members in groupby(alive, key=lambda index: self._prompts[index].size):
+            prompts = np.stack([self._prompts[index] for index in members])
+            rows = len(prompts)
+            context = np.concatenate([prompts, spare[at : at + rows]], axis=1)
+            mask = None
+            if width > 1:
+                all_prompt = torch.ones(rows, 1, width, length, dtype=torch.bool, device=self._device)
+                own = torch.cat([all_prompt, visible[at : at + rows, None]], dim=-1)
+                mask = own.repeat(1, 1, self._pool.shared, 1)
+            yield _Group(begin, rows, width, context, mask)
+            begin, at = begin + rows * width, at + rows
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+
+@lru_cache(maxsize=256)
+def prompt_mask(size: int, past: int, branches: tuple[int, ...], shared: int = 1) -> Tensor:
+    """Return which tokens a node's tokens see, bool [shared, size + answer tokens, past + size + answer tokens].
+
+    A prompt token sees what is before it; an answer token sees the prompt and its own answer's tokens before it.
+    """
+    branch = np.repeat(np.arange(len(branches) + 1), [size, *branches])
+    seen = np.tril((branch[:, None] == branch) | (branch == 0))
+    mask = torch.from_numpy(np.concatenate([np.ones((len(branch), past), dtype=bool), seen], axis=1))
+    return mask.repeat(shared, 1, 1)  # once for each of the query heads that share keys

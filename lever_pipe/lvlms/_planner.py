@@ -14,8 +14,7 @@ from itertools import pairwise, takewhile
 from types import MappingProxyType
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.lvlms._positions import SegmentLayout
-from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest
+from lever_pipe.lvlms._requests import Layout, PromptTooLongError, Segment, TokenPrompt, TokenRequest
 
 
 @dataclass(frozen=True)
@@ -40,15 +39,6 @@ class Budget:
     def spare(self) -> int:
         """Generated tokens that a prompt stores: the last one of an answer is never fed back."""
         return (self.new_tokens - 1) * self.beams
-
-
-class PromptTooLongError(ValueError):
-    """A prompt with its answer exceeds the model's context; the caller knows its text and says so."""
-
-    def __init__(self, prompt: TokenPrompt, tokens: int) -> None:
-        super().__init__(f"{tokens} tokens")
-        self.prompt = prompt
-        self.tokens = tokens
 
 
 Beginning = tuple[Segment, ...]
@@ -81,7 +71,7 @@ class TrieNode:
     def __init__(
         self,
         segment: Segment,
-        layout: SegmentLayout,
+        layout: Layout,
         *,
         parent: TrieNode | None,
         request: TokenRequest | None,
@@ -164,30 +154,6 @@ def distinct_tokens(ordered: Sequence[TokenRequest], size_of: Callable[[Segment]
     return sum(size_of(segment) for request, n in pairs for segment in request.prompt.segments[n:])
 
 
-def cut_shards(requests: Iterable[TokenRequest], n_shards: int) -> list[list[TokenRequest]]:
-    """Return `n_shards` runs of the tree's prompts, near in size, some perhaps empty; together they are all prompts.
-
-    A cut falls where the beginning up to the first segment with an image changes, so no first demonstration's work is
-    done by two shards.
-    """
-    groups: list[list[TokenRequest]] = []
-    before: Beginning | None = None
-    for request in trie_order(requests):
-        beginning = first_shown(request.prompt)
-        if beginning != before:
-            groups.append([])
-        groups[-1].append(request)
-        before = beginning
-    total, done = sum(map(len, groups)), 0
-    shards: list[list[TokenRequest]] = [[] for _ in range(n_shards)]
-    for group in groups:
-        # The shard in which the middle of the group falls.
-        middle = 2 * done + len(group)
-        shards[min(n_shards - 1, middle * n_shards // (2 * total))].extend(group)
-        done += len(group)
-    return shards
-
-
 def require_fit(request: TokenRequest, length: int, budget: Budget) -> int:
     """Return the tokens that a request stores at one time, and refuse one that no plan can hold.
 
@@ -217,7 +183,7 @@ def require_fit(request: TokenRequest, length: int, budget: Budget) -> int:
 
 def plan_chunks(
     ordered: Sequence[TokenRequest],
-    layout_of: Callable[[Segment], SegmentLayout],
+    layout_of: Callable[[Segment], Layout],
     budget: Budget,
     resident: Mapping[Beginning, TrieNode] = MappingProxyType({}),
 ) -> Iterator[Chunk]:
@@ -255,7 +221,7 @@ def _grow(
     path: Sequence[TrieNode],
     request: TokenRequest,
     continued: int,
-    layout_of: Callable[[Segment], SegmentLayout],
+    layout_of: Callable[[Segment], Layout],
     resident: Mapping[Beginning, TrieNode],
 ) -> list[TrieNode]:
     """Return the nodes that a prompt adds to the path of the prompt before it."""

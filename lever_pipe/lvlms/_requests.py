@@ -1,13 +1,25 @@
-"""What is asked of a model and what it says, in token ids and image digests."""
+"""What is asked of a model and what it says, in token ids and image digests; and the places of the tokens.
+
+A rotary position depends only on what comes before: text advances by one a token, an image as its grid says. So a
+segment's positions are known up to its start, and nothing has to be remembered between calls of the model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 Answer = tuple[int, ...]
 Scores = tuple[float, ...]
+Array = np.ndarray[Any, np.dtype[np.int64]]
+AXES = 3
+"""Rotary positions of a token: temporal, row, column."""
+Grid = tuple[int, ...]
+"""What of an image's size its tokens depend on: frames, rows and columns of patches."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +79,23 @@ class Result:
         scores: for each given answer the log-probability of each of its tokens.
     """
 
-    tokens: Answer
-    token_log_probs: Scores
-    beam_score: float | None
-    scores: tuple[Scores, ...]
+    tokens: Answer = ()
+    token_log_probs: Scores = ()
+    beam_score: float | None = None
+    scores: tuple[Scores, ...] = ()
+
+
+Results = Generator[tuple[TokenRequest, Result], None, None]
+"""Requests with their results, each as soon as it is done."""
+
+
+class PromptTooLongError(ValueError):
+    """A prompt with its answer exceeds the model's context; the caller knows its text and says so."""
+
+    def __init__(self, prompt: TokenPrompt, tokens: int) -> None:
+        super().__init__(f"{tokens} tokens")
+        self.prompt = prompt
+        self.tokens = tokens
 
 
 def merge_requests(requests: Iterable[TokenRequest]) -> list[TokenRequest]:
@@ -83,10 +108,50 @@ def merge_requests(requests: Iterable[TokenRequest]) -> list[TokenRequest]:
     return [TokenRequest(prompt, tuple(sorted(answers[prompt])), generate[prompt]) for prompt in answers]
 
 
-def share_of(request: TokenRequest, merged: TokenRequest, result: Result) -> Result:
-    """Return what one of several requests for the same prompt asked for, of the result of all of them together."""
-    scores = dict(zip(merged.answers, result.scores, strict=True))
-    asked = tuple(scores[answer] for answer in request.answers)
-    if not request.generate:
-        return Result((), (), None, asked)
-    return Result(result.tokens, result.token_log_probs, result.beam_score, asked)
+@dataclass(frozen=True)
+class Layout:
+    """A segment with its images expanded, or one image alone.
+
+    Attributes:
+        ids: token ids, an image's placeholder repeated for each of its tokens [n].
+        positions: relative to the start, on each axis [AXES, n].
+        advance: how far the next segment's start lies behind this one's.
+    """
+
+    ids: Array
+    positions: Array
+    advance: int
+
+
+def segment_layout(ids: Sequence[int], images: Sequence[Layout], *, image_token: int) -> Layout:
+    """Return the expanded layout of one segment.
+
+    Args:
+        ids: token ids with one `image_token` an image.
+        images: layout of each image in order.
+        image_token: the placeholder's id.
+    """
+    tokens: list[Array] = []
+    positions: list[Array] = []
+    start, at, remaining = 0, 0, iter(images)
+    for end in [i for i, token in enumerate(ids) if token == image_token] + [len(ids)]:
+        tokens.append(np.asarray(ids[at:end], dtype=np.int64))
+        positions.append(np.broadcast_to(start + np.arange(end - at), (AXES, end - at)))
+        start, at = start + end - at, end + 1
+        if end < len(ids):
+            image = next(remaining)
+            tokens.append(image.ids)
+            positions.append(start + image.positions)
+            start += image.advance
+    return Layout(np.concatenate(tokens), np.concatenate(positions, axis=1), start)
+
+
+def image_layout(grid: Grid, merge: int, image_token: int) -> Layout:
+    """Return an image whose tokens stand at their place in the merged grid: (start, start + row, start + column).
+
+    What follows stands behind the longer side (source: Qwen2-VL).
+    """
+    frames, rows, columns = grid[0], grid[1] // merge, grid[2] // merge
+    positions = np.indices((frames, rows, columns)).reshape(AXES, -1)
+    ids = np.full(positions.shape[1], image_token, dtype=np.int64)
+    return Layout(ids, positions, max(rows, columns))

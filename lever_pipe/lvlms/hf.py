@@ -1,7 +1,7 @@
 """Any vision-language model of the model library, through its own processor, chat template and `generate`.
 
 Slow and general: every prompt carries its pixels, no beginning is shared, a given answer is a forward of its own rows.
-It is the way in for a family without a member of its own, and what the fast one is held against.
+It is the way to any family but Qwen2.5-VL, and what the packed engine is held against.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ from lever_pipe.base.model_folders import (
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.storage import digest
 from lever_pipe.lvlms._decoding import DecodeOptions
-from lever_pipe.lvlms._family import generation_arguments, until_end
-from lever_pipe.lvlms._planner import PromptTooLongError
-from lever_pipe.lvlms._requests import Answer, Result, TokenPrompt, TokenRequest, merge_requests, share_of
-from lever_pipe.lvlms._vision import settings_of
-from lever_pipe.lvlms.asking.prompts import ChatTemplate, Prompt, TextPrompt, TextSegment, Turn
-from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions
+from lever_pipe.lvlms._requests import Answer, PromptTooLongError, Result, Results, TokenPrompt, TokenRequest
+from lever_pipe.lvlms.asking.prompts import Prompt, TextPrompt, TextSegment, Turn
+from lever_pipe.lvlms.protocol import ImageSource, settings_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from lever_pipe.experiment.lvlm_config import AnswerSettings
 
 REQUIRED = ("config.json", "tokenizer.json", "preprocessor_config.json")
 PROMPTS_PER_BATCH = 8
@@ -58,20 +57,20 @@ class Stock:
     """A loaded model in evaluation mode (`protocol.LvlmFamily`).
 
     Attributes:
-        member: the module that loaded it.
         folder: where it was loaded from.
         model: as the model library has it.
         processor: texts and images to what the model takes.
-        template: what the folder's chat template writes around an answer.
         begin: what the tokenizer writes before a text that its template does not.
+        before_answer: what the folder's chat template writes between the beginning of a turn and an answer.
+        end: what it writes behind an answer.
     """
 
-    member: str
     folder: Path
     model: Any
     processor: Any
-    template: ChatTemplate
     begin: str
+    before_answer: str
+    end: str
 
     @property
     def tokenizer(self) -> Any:
@@ -81,12 +80,12 @@ class Stock:
     @cached_property  # asked for with every given answer
     def eos(self) -> int:
         """The token that ends a turn."""
-        return int(self.tokenizer(self.template.end, add_special_tokens=False).input_ids[0])
+        return int(self.tokenizer(self.end, add_special_tokens=False).input_ids[0])
 
     @cached_property  # asked for with every segment
     def image_token(self) -> int:
         """The placeholder that stands for an image."""
-        return int(self.tokenizer(self.template.image, add_special_tokens=False).input_ids[0])
+        return int(self.tokenizer(str(self.processor.image_token), add_special_tokens=False).input_ids[0])
 
     @property
     def context(self) -> int:
@@ -118,17 +117,17 @@ class Stock:
         return TextPrompt((TextSegment(whole, prompt.images),))
 
     def engine(
-        self, images: ImageSource, *, options: LvlmOptions, decode: DecodeOptions, counters: Counter[str]
+        self,
+        images: ImageSource,
+        *,
+        settings: AnswerSettings,
+        decode: DecodeOptions,
+        vision_bytes: int,
+        counters: Counter[str],
     ) -> StockEngine:
-        """Return an engine over this model whose work is counted."""
-        del options  # waves and stored keys are the fast members' affair
+        """Return an engine over this model; waves and stored features are the packed engine's affair."""
+        del settings, vision_bytes
         return StockEngine(self, images, decode=decode, counters=counters)
-
-    def stock_tokens(
-        self, prompts: Sequence[TokenPrompt], *, open_image: Callable[[str], Image], options: DecodeOptions
-    ) -> list[tuple[int, ...]]:
-        """Return the tokens of each prompt by `generate`, one prompt at a time, the end of the turn included."""
-        return [self.generate([prompt], open_image, options)[0][0] for prompt in prompts]
 
     @torch.inference_mode()
     def generate(
@@ -136,11 +135,11 @@ class Stock:
     ) -> list[tuple[Answer, float | None]]:
         """Return the tokens of each prompt and the score of its beam, by one call of `generate`."""
         inputs = self.inputs(prompts, open_image, room=options.max_new_tokens)
-        search = generation_arguments(options, self.tokenizer.pad_token_id)
-        found = self.model.generate(**inputs, **search, return_dict_in_generate=True, output_scores=True)
-        new = found.sequences[:, inputs["input_ids"].shape[1] :].tolist()
-        beams = found.sequences_scores.tolist() if options.num_beams > 1 else [None] * len(new)
-        return [(until_end(tokens, options.eos), score) for tokens, score in zip(new, beams, strict=True)]
+        search = _generation_arguments(options, self.tokenizer.pad_token_id)
+        output = self.model.generate(**inputs, **search, return_dict_in_generate=True, output_scores=True)
+        new = output.sequences[:, inputs["input_ids"].shape[1] :].tolist()
+        beams = output.sequences_scores.tolist() if options.num_beams > 1 else [None] * len(new)
+        return [(_until_end(tokens, options.eos), score) for tokens, score in zip(new, beams, strict=True)]
 
     @torch.inference_mode()
     def scores(
@@ -194,8 +193,30 @@ class Stock:
         return text
 
 
+def _generation_arguments(options: DecodeOptions, pad: int) -> dict[str, Any]:
+    """Return the arguments of `generate` for a search: every one that the folder's own defaults would set."""
+    # A length penalty without beams is refused with a warning.
+    beams = {"length_penalty": options.length_penalty} if options.num_beams > 1 else {}
+    return {
+        **beams,
+        "do_sample": False,
+        "num_beams": options.num_beams,
+        "max_new_tokens": options.max_new_tokens,
+        "repetition_penalty": options.repetition_penalty,
+        "suppress_tokens": list(options.never) or None,
+        "eos_token_id": list(options.eos),
+        "pad_token_id": pad,
+    }
+
+
+def _until_end(tokens: Sequence[int], eos: Sequence[int]) -> tuple[int, ...]:
+    """Return generated tokens up to and with the one that ends the answer."""
+    length = next((i + 1 for i, token in enumerate(tokens) if token in eos), len(tokens))
+    return tuple(tokens[:length])
+
+
 class StockEngine:
-    """Answers requests with the model library alone; equal prompts are computed once (`_engine.Engine`).
+    """Answers requests with the model library alone (`protocol.Engine`).
 
     Args:
         family: the loaded model.
@@ -212,27 +233,17 @@ class StockEngine:
         self._decode = decode
         self._counters = counters
 
-    def run(
-        self, requests: Sequence[TokenRequest], on_result: Callable[[TokenRequest, Result], None] | None = None
-    ) -> list[Result]:
-        """Return a result a request, in order.
-
-        Args:
-            requests: in any order; the results do not depend on it.
-            on_result: called with every distinct prompt as soon as it is done, all asked answers in one request.
+    def run(self, requests: Sequence[TokenRequest]) -> Results:
+        """Yield each request with its result, batch by batch.
 
         Raises:
             DataError: a text comes back changed from its tokens.
         """
-        done: dict[TokenPrompt, tuple[TokenRequest, Result]] = {}
-        ordered = sorted(merge_requests(requests), key=lambda r: [(s.ids, s.images) for s in r.prompt.segments])
-        with self._counted(), self._fitting():
-            for start in range(0, len(ordered), PROMPTS_PER_BATCH):
-                for request, result in self._batch(ordered[start : start + PROMPTS_PER_BATCH]):
-                    done[request.prompt] = request, result
-                    if on_result is not None:
-                        on_result(request, result)
-        return [share_of(request, *done[request.prompt]) for request in requests]
+        ordered = sorted(requests, key=lambda r: [(s.ids, s.images) for s in r.prompt.segments])
+        for start in range(0, len(ordered), PROMPTS_PER_BATCH):
+            with self._counted(), self._fitting():
+                answered = list(self._batch(ordered[start : start + PROMPTS_PER_BATCH]))
+            yield from answered
 
     def _batch(self, requests: Sequence[TokenRequest]) -> Iterator[tuple[TokenRequest, Result]]:
         asked = [request.prompt for request in requests if request.generate]
@@ -298,13 +309,13 @@ def load(folder: Path, *, dtype: str, device: str) -> Stock:
     tokenizer = processor.tokenizer
     if tokenizer.pad_token_id is None:
         raise CheckpointError(f"{folder}: expected a tokenizer with a pad_token", found="none", do=MAKE)
-    template = _template(folder, processor)
+    before_answer, end = _around_answer(folder, processor)
     part = "set of weights for its own config.json"
     model = load_strictly(AutoModelForImageTextToText, folder, part, dtype=getattr(torch, dtype)).to(device)
     model.eval().requires_grad_(False)
     # The folder's own sampling defaults must not leak into anybody's `generate`.
     model.generation_config = GenerationConfig(pad_token_id=tokenizer.pad_token_id)
-    return Stock(__name__, folder, rowwise(model), processor, template, _begin(tokenizer))
+    return Stock(folder, rowwise(model), processor, _begin(tokenizer), before_answer, end)
 
 
 def render(folder: Path, tokenizer: Any, prompt: Prompt) -> str:
@@ -343,8 +354,8 @@ def _applied(folder: Path, tokenizer: Any, messages: Sequence[dict[str, Any]], *
         return written(tokenizer, messages, add_generation_prompt=asks)
 
 
-def _template(folder: Path, processor: Any) -> ChatTemplate:
-    """Return what the folder's template writes around an answer, found by trying.
+def _around_answer(folder: Path, processor: Any) -> tuple[str, str]:
+    """Return what the folder's template writes before and behind an answer, found by trying.
 
     Raises:
         CheckpointError: it does not begin an answer as it asks for one, or shows no image.
@@ -363,7 +374,7 @@ def _template(folder: Path, processor: Any) -> ChatTemplate:
     if faults:
         where = f"{folder}: expected a chat template that shows images and ends answers"
         raise CheckpointError(where, found="; ".join(faults), do="Mend its chat template, or name another model.")
-    return ChatTemplate(begin="", end=end, image=image, before_text=before)
+    return before, end
 
 
 def _begin(tokenizer: Any) -> str:

@@ -1,6 +1,7 @@
 """What a member of `lvlms` must offer.
 
-A member is a module of this package without a leading underscore: a family of models. It has one function,
+A member is a module of this package without a leading underscore: a family of models, or a way to any. It has one
+function,
 
     load(folder, *, dtype, device) -> LvlmFamily
 
@@ -12,24 +13,24 @@ of a job are the same for all families (`asking.answering`).
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lever_pipe.base import images
 from lever_pipe.base.errors import ImageError
 from lever_pipe.base.storage import read_bytes
-from lever_pipe.experiment.lvlm_config import VISION_BYTES
-from lever_pipe.lvlms.asking.prompts import ChatTemplate, Prompt, TextPrompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from lever_pipe.experiment.lvlm_config import AnswerSettings
     from lever_pipe.lvlms._decoding import DecodeOptions
-    from lever_pipe.lvlms._engine import Engine
-    from lever_pipe.lvlms._requests import TokenPrompt
+    from lever_pipe.lvlms._requests import Results, TokenRequest
+    from lever_pipe.lvlms.asking.prompts import Prompt, TextPrompt
 
 COUNTERS = (
     "images_shown",  # images in all prompts asked
@@ -47,22 +48,6 @@ COUNTERS = (
     "flop",  # work on real tokens and images, padding excluded
     "seconds",  # wall time inside `run`
 )
-
-
-@dataclass(frozen=True)
-class LvlmOptions:
-    """What an answer depends on besides weights and prompt, and the size of a batch."""
-
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    num_beams: int = 1  # 1 is greedy
-    max_new_tokens: int = 5
-    length_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    ends: tuple[str, ...] = ()  # tokens that end an answer beside the end of a turn; those of the folder if empty
-    wave_tokens: int = 8192  # tokens of one forward
-    kv_tokens: int = 65_536  # tokens whose keys and values are kept at one time
-    vision_bytes: int = VISION_BYTES  # image features kept; the least recently used ones go first
-    threads: int = 1  # that decode images ahead of a GPU
 
 
 @dataclass(frozen=True)
@@ -93,18 +78,12 @@ class LvlmReply:
         return tuple(map(sum, self.token_log_probs))
 
 
-@runtime_checkable
 class LvlmFamily(Protocol):
-    """A loaded model of one architecture: its layers, its images, its tokens."""
+    """A loaded model: its tokens, how it writes a prompt, and what computes with it."""
 
     @property
-    def member(self) -> str:
-        """The module that loaded it."""
-        ...
-
-    @property
-    def model(self) -> Any:
-        """A torch module in evaluation mode."""
+    def folder(self) -> Path:
+        """Where it was loaded from."""
         ...
 
     @property
@@ -113,17 +92,8 @@ class LvlmFamily(Protocol):
         ...
 
     @property
-    def folder(self) -> Path:
-        """Where it was loaded from."""
-        ...
-
-    @property
-    def template(self) -> ChatTemplate:
-        """How it writes turns."""
-        ...
-
-    def render(self, prompt: Prompt) -> TextPrompt:
-        """Return a prompt as it writes it."""
+    def before_answer(self) -> str:
+        """What it writes between the beginning of a turn and an answer."""
         ...
 
     @property
@@ -145,44 +115,60 @@ class LvlmFamily(Protocol):
         """Return what of its folder an answer depends on; `weights` names the model."""
         ...
 
+    def render(self, prompt: Prompt) -> TextPrompt:
+        """Return a prompt as it writes it; special tokens begin or end the segments, so each is tokenized apart."""
+        ...
+
     def engine(
-        self, images: ImageSource, *, options: LvlmOptions, decode: DecodeOptions, counters: Counter[str]
+        self,
+        images: ImageSource,
+        *,
+        settings: AnswerSettings,
+        decode: DecodeOptions,
+        vision_bytes: int,
+        counters: Counter[str],
     ) -> Engine:
-        """Return an engine over this model whose work is counted."""
-        ...
-
-    def stock_tokens(
-        self, prompts: Sequence[TokenPrompt], *, open_image: Callable[[str], Image], options: DecodeOptions
-    ) -> list[tuple[int, ...]]:
-        """Return the tokens of each prompt by the model library's own, slow path, the end of the turn included."""
+        """Return what answers; its work is counted by the names in `COUNTERS`."""
         ...
 
 
-@runtime_checkable
+class Engine(Protocol):
+    """What computes with a loaded model.
+
+    Attributes:
+        backend: how, for the keys under which answers are kept.
+    """
+
+    backend: str
+
+    def run(self, requests: Sequence[TokenRequest]) -> Results:
+        """Yield each request with its result as soon as it is done, in any order.
+
+        Args:
+            requests: with distinct prompts.
+
+        Raises:
+            PromptTooLongError: a prompt with its answer is longer than the model's context.
+        """
+        ...
+
+
 class Lvlm(Protocol):
     """A loaded model; replies come in the order of the requests and do not depend on it."""
 
     @property
-    def leads(self) -> bool:
-        """Whether this process writes the results: the first of those that share a job."""
-        ...
-
-    @property
     def counters(self) -> dict[str, float]:
-        """Work done since loading by all processes of the job, by the names in `COUNTERS`.
-
-        On a GPU also `limit_seconds`, what the counted work would take at the rate of a large matrix product there,
-        and `seconds_per_limit`.
-        """
+        """Work done since loading by all processes of the job, by the names in `COUNTERS`."""
         ...
 
     def run(self, requests: Sequence[LvlmRequest]) -> list[LvlmReply]:
         """Return one reply a request."""
         ...
 
-    def stock_answers(self, requests: Sequence[LvlmRequest]) -> list[str]:
-        """Return generated texts by the model library's own, slow path, as a cross-check."""
-        ...
+
+def settings_of(processor: Any) -> str:
+    """Return an image processor's settings as canonical text; the class names the resizing backend."""
+    return json.dumps({"class": type(processor).__name__, **processor.to_dict()}, sort_keys=True, default=str)
 
 
 class ImageSource:
@@ -226,15 +212,11 @@ class ImageSource:
         except OSError as fault:
             found = fault.strerror or str(fault)
             raise ImageError(f"{path}: expected a readable image", found=found, do="Restore the file.") from None
-        _require_digest(path, content, digest)
+        # Answers to other bytes would be kept under the wrong name.
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise ImageError(
+                f"{path}: expected the image that the examples were prepared with",
+                found="other bytes",
+                do="Restore the image, or rerun the rule prepare_examples: snakemake --forcerun prepare_examples",
+            )
         return path, content
-
-
-def _require_digest(path: Path, content: bytes, digest: str) -> None:
-    """Refuse other bytes: their answers would be kept under the wrong name."""
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise ImageError(
-            f"{path}: expected the image that the examples were prepared with",
-            found="other bytes",
-            do="Restore the image, or rerun the rule prepare_examples: snakemake --forcerun prepare_examples",
-        )

@@ -1,56 +1,262 @@
-"""Qwen2.5-VL: its template, its vision tower of windows, and its folder read strictly."""
+"""Qwen2.5-VL by the packed engine: its folder read strictly, and prompts as its published template writes them."""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformers import Qwen2_5_VLForConditionalGeneration
+import torch
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, Qwen2_5_VLForConditionalGeneration
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.utils import logging as transformers_logging
 
-from lever_pipe.lvlms._family import Family
-from lever_pipe.lvlms._layers import LanguageModel
-from lever_pipe.lvlms._loading import load_model, read_config
-from lever_pipe.lvlms._patches import END, IMAGE, Patches, faults_of_axes, read_patch_processor, read_patch_tokenizer
-from lever_pipe.lvlms._tower import VisionFlop, VisionTower
-from lever_pipe.lvlms.asking.prompts import ChatTemplate
+from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.model_folders import (
+    MAKE,
+    faults_of_vocabulary,
+    load_strictly,
+    model_type,
+    readable,
+    require_keys,
+    require_pixel_settings,
+    require_size,
+    require_whole,
+)
+from lever_pipe.base.rowwise import rowwise
+from lever_pipe.base.storage import digest
+from lever_pipe.lvlms._decoding import DecodeOptions
+from lever_pipe.lvlms._engine import PackedEngine
+from lever_pipe.lvlms._vision import VisionStore
+from lever_pipe.lvlms.asking.prompts import Block, ImagePart, Prompt, Role, TextPrompt, TextSegment, Turn
+from lever_pipe.lvlms.protocol import ImageSource, settings_of
+
+if TYPE_CHECKING:
+    from lever_pipe.experiment.lvlm_config import AnswerSettings
 
 REQUIRED = ("config.json", "tokenizer.json", "preprocessor_config.json")
-TEMPLATE = ChatTemplate(
-    begin="<|im_start|>{role}\n",
-    end=f"{END}\n",
-    image=IMAGE,
-    system="You are a helpful assistant.",
-)
-"""ChatML, as the published model's own chat template writes it."""
+BEGIN = "<|im_start|>{role}\n"
+END = "<|im_end|>"
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+SYSTEM = "You are a helpful assistant."
+"""What the published template begins with where no system turn is given."""
+LENGTHS = ("dynamic", "longrope")
+"""Rotary positions whose frequencies follow the longest prompt of a pass."""
+SHARE_OF_FREE_MEMORY = 0.25
+"""Of a GPU's memory behind the weights, what image features may take: keys and values need the rest."""
 
 
-def load(folder: Path, *, dtype: str, device: str) -> Family:
+@dataclass(frozen=True)
+class Qwen:
+    """A loaded model in evaluation mode (`protocol.LvlmFamily`)."""
+
+    folder: Path
+    model: Any
+    tokenizer: Any
+    image_processor: Any
+    before_answer = ""
+
+    @cached_property  # asked for with every given answer
+    def eos(self) -> int:
+        """The token that ends a turn."""
+        return int(self.tokenizer(END, add_special_tokens=False).input_ids[0])
+
+    @property
+    def image_token(self) -> int:
+        """The placeholder that stands for an image."""
+        return int(self.model.config.image_token_id)
+
+    @property
+    def context(self) -> int:
+        """The most tokens of a prompt with its answer."""
+        return int(self.model.config.text_config.max_position_embeddings)
+
+    def identity(self) -> dict[str, str]:
+        """Return what of the folder an answer depends on."""
+        paths = sorted([*self.folder.glob("*.safetensors"), self.folder / "config.json"])
+        listing = "\n".join(f"{path.name} {digest(path)}" for path in paths)
+        return {
+            "weights": hashlib.sha256(listing.encode()).hexdigest(),
+            "tokenizer": digest(self.folder / "tokenizer.json"),
+            "image_processor": settings_of(self.image_processor),
+        }
+
+    def render(self, prompt: Prompt) -> TextPrompt:
+        """Return a prompt as ChatML, a segment a block."""
+        return render(prompt)
+
+    def engine(
+        self,
+        images: ImageSource,
+        *,
+        settings: AnswerSettings,
+        decode: DecodeOptions,
+        vision_bytes: int,
+        counters: Counter[str],
+    ) -> PackedEngine:
+        """Return the packed engine over this model."""
+        return PackedEngine(
+            self.model,
+            self.vision(images, capacity=vision_bytes, counters=counters),
+            options=decode,
+            wave_tokens=settings.wave_tokens,
+            kv_tokens=settings.kv_tokens,
+            counters=counters,
+        )
+
+    def vision(self, images: ImageSource, *, capacity: int, counters: Counter[str]) -> VisionStore:
+        """Return a store of image features of this model."""
+        if self.model.device.type == "cuda":
+            capacity = min(capacity, int(SHARE_OF_FREE_MEMORY * torch.cuda.mem_get_info(self.model.device)[0]))
+        return VisionStore(self.model, self.image_processor, images, capacity=capacity, counters=counters)
+
+
+def render(prompt: Prompt) -> TextPrompt:
+    """Return a prompt as the published model's own chat template writes it, a segment a block."""
+    blocks = prompt.blocks
+    if prompt.default_system and blocks[0][0].role != "system":
+        blocks = ((Turn("system", (SYSTEM,)),), *blocks)
+    before: list[Role | None] = [None, *(block[-1].role for block in blocks)]
+    after: list[Role | None] = [*(block[0].role for block in blocks[1:]), None]
+    return TextPrompt(tuple(map(_segment, before, blocks, after)))
+
+
+@lru_cache(maxsize=65_536)
+def _segment(before: Role | None, block: Block, after: Role | None) -> TextSegment:
+    """Return a block between the roles before and after it; blocks recur."""
+    shown = tuple(part.digest for turn in block for part in turn.parts if isinstance(part, ImagePart))
+    return TextSegment("".join(_written(before, block, after)), shown)
+
+
+def _written(before: Role | None, block: Block, after: Role | None) -> Iterator[str]:
+    following = [*(turn.role for turn in block[1:]), after]
+    for turn, next_role in zip(block, following, strict=True):
+        if turn.role != before:
+            yield BEGIN.format(role=turn.role)
+        for part in turn.parts:
+            yield IMAGE if isinstance(part, ImagePart) else part
+        if turn.role != next_role:
+            yield f"{END}\n"
+        before = turn.role
+    if after is None:
+        yield BEGIN.format(role="assistant")
+
+
+def load(folder: Path, *, dtype: str, device: str) -> Qwen:
     """Return model, tokenizer and image processor of a folder as `save_pretrained` writes it.
 
     Raises:
         CheckpointError: missing files, another architecture, tensors that differ from it or were never trained, or a
             tokenizer or image processor of another model.
     """
-    config = read_config(folder, "qwen2_5_vl", title="a Qwen2.5-VL", files=REQUIRED, faults=_faults)
-    tokenizer = read_patch_tokenizer(folder, config)
-    processor = read_patch_processor(folder, config.vision_config)
-    model = load_model(Qwen2_5_VLForConditionalGeneration, folder, tokenizer, dtype=dtype, device=device)
-    return family_of(folder, model, tokenizer, processor)
+    require_whole(folder, "a Qwen2.5-VL model folder", files=REQUIRED)
+    transformers_logging.disable_progress_bar()
+    config = _read_config(folder)
+    tokenizer = _read_tokenizer(folder, config)
+    processor = _read_processor(folder, config.vision_config)
+    part = "set of weights for its own config.json"
+    kind = Qwen2_5_VLForConditionalGeneration
+    model = load_strictly(kind, folder, part, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    model.to(device).eval().requires_grad_(False)
+    # The folder's own sampling defaults must not leak into anybody's `generate`.
+    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    return Qwen(folder, rowwise(model), tokenizer, processor)
 
 
-def family_of(folder: Path, model: Any, tokenizer: Any, processor: Any) -> Family:
-    """Return what is loaded, or made in memory, as the engine runs it."""
-    visual, image_token = model.model.visual, model.config.image_token_id
-    language = LanguageModel(model.model.language_model, model.lm_head, image_token=image_token)
-    encoder = Patches(model, processor, VisionTower(visual), VisionFlop(visual))
-    return Family(__name__, folder, model, tokenizer, processor, TEMPLATE, language, encoder)
+def _read_config(folder: Path) -> Any:
+    if (kind := model_type(folder)) != "qwen2_5_vl":
+        raise CheckpointError(
+            f"{folder}/config.json: expected model_type qwen2_5_vl",
+            found=repr(kind),
+            do="Set lvlm.member to auto, or to the member of lvlms that fits this folder; hf takes any family.",
+        )
+    with readable(folder, "config.json"):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        require_size(folder, config)
+        _refuse(f"{folder}/config.json: expected heads, positions and windows that fit each other", _faults(config))
+    return config
+
+
+def _refuse(expected: str, faults: Iterator[str]) -> None:
+    if found := "; ".join(faults):
+        raise CheckpointError(expected, found=found, do=MAKE)
 
 
 def _faults(config: Any) -> Iterator[str]:
+    """Yield what of a configuration fits nothing, though no tensor contradicts it."""
     text, vision = config.text_config, config.vision_config
-    yield from faults_of_axes(text, vision)
+    rotary = text.rope_parameters or {}
+    heads, shared = text.num_attention_heads, text.num_key_value_heads
+    if text.hidden_size % heads or heads % shared:
+        yield f"{heads} heads, {shared} of keys, on {text.hidden_size}"
+    elif 2 * sum(rotary.get("mrope_section") or ()) != text.hidden_size // heads:
+        yield f"mrope_section {rotary.get('mrope_section')} on heads of {text.hidden_size // heads}"
+    if not rotary.get("rope_theta", 1) > 0:
+        yield f"rope_theta {rotary['rope_theta']}"
+    if (kind := rotary.get("rope_type")) in LENGTHS:
+        yield f"rope_type {kind}, by which a prompt's answer depends on the length of others"
+    if set(getattr(text, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
+        yield "sliding-window layers: set use_sliding_window to false, as the published models do"
+    if vision.hidden_size % vision.num_heads or vision.hidden_size // vision.num_heads % 4:
+        yield f"{vision.num_heads} vision heads on {vision.hidden_size}"
     if vision.window_size < 1 or vision.window_size % (vision.patch_size * vision.spatial_merge_size):
         yield f"windows of {vision.window_size} pixels for merged patches of {vision.patch_size}"
     if not all(0 <= index < vision.depth for index in vision.fullatt_block_indexes):
         yield f"fullatt_block_indexes {vision.fullatt_block_indexes} of {vision.depth} blocks"
+
+
+def _read_tokenizer(folder: Path, config: Any) -> Any:
+    """Return the tokenizer of a folder; another model's would read its ids as other words."""
+    wanted = {
+        "<|vision_start|>": config.vision_start_token_id,
+        "<|image_pad|>": config.image_token_id,
+        "<|vision_end|>": config.vision_end_token_id,
+        "<|im_start|>": None,
+        END: None,
+    }
+    with readable(folder, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        where = f"{folder}: expected the tokenizer of the model that config.json describes, turns ending in {END}"
+        _refuse(where, _faults_of_tokenizer(tokenizer, wanted, config.text_config.vocab_size))
+    return tokenizer
+
+
+def _faults_of_tokenizer(tokenizer: Any, wanted: dict[str, int | None], vocabulary: int) -> Iterator[str]:
+    for text, number in wanted.items():
+        ids = tokenizer(text, add_special_tokens=False).input_ids
+        if len(ids) != 1 or number not in (None, ids[0]):
+            yield f"{text} is {ids} for {'a token' if number is None else number}"
+    if tokenizer.eos_token != END:
+        yield f"eos_token {tokenizer.eos_token!r}"
+    if tokenizer.pad_token_id is None:
+        yield "no pad_token"
+    yield from faults_of_vocabulary(tokenizer.get_vocab(), vocabulary)
+
+
+def _read_processor(folder: Path, vision: Any) -> Any:
+    """Return the image processor of a folder; the automatic class needs torchvision and resizes slightly otherwise."""
+    with readable(folder, "image processor"):
+        path = folder / "preprocessor_config.json"
+        require_keys(path, "image_mean", "image_std", "patch_size", "merge_size")
+        processor = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
+        require_pixel_settings(folder, processor)
+        where = f"{path}: expected the image processor of the model in config.json"
+        _refuse(where, _faults_of_processor(processor, vision))
+    return processor
+
+
+def _faults_of_processor(processor: Any, vision: Any) -> Iterator[str]:
+    for name, wanted in (
+        ("patch_size", vision.patch_size),
+        ("merge_size", vision.spatial_merge_size),
+        ("temporal_patch_size", vision.temporal_patch_size),
+    ):
+        if getattr(processor, name) != wanted:
+            yield f"{name} {getattr(processor, name)} for {wanted}"
+    sides = [processor.size.get(name) for name in ("shortest_edge", "longest_edge")]
+    if not all(isinstance(side, int) and side > 0 for side in sides) or sides[0] > sides[1]:
+        yield f"size {dict(processor.size)}"

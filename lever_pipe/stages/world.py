@@ -48,11 +48,15 @@ def check_world(
     """Write and return the mechanism probes, the bounds they miss, and the agreement with the stock classes.
 
     Raises:
-        WorldError: a bound is missed, or an answer differs from the stock classes' `generate`.
+        WorldError: a bound is missed, or an answer differs from that of the stock classes (member `hf`).
     """
     execution.prepare(runtime)
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
-    model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
+    splits = [(train, train_images), (queries, eval_images)]
+    model = load_lvlm(config.lvlm, lvlm, splits, runtime)
+    # Without a ledger: what was answered before would be no check.
+    by_library = runtime.model_copy(update={"ledger": ""})
+    stock = load_lvlm(config.lvlm.model_copy(update={"member": "hf"}), lvlm, splits, by_library)
     probes = build_probes(queries, train, seed=config.seed)
     wording = Wording(config.lvlm.prompt)
     requests = {
@@ -61,7 +65,7 @@ def check_world(
     answers = {name: [cut_answer(reply.text) for reply in model.run(asked)] for name, asked in requests.items()}
     summary = summarise(probes, answers)
     missed = check_bounds(summary)
-    agreement = _stock_agreement(model, requests, config.n_stock_prompts)
+    agreement = _agreement(model, stock, requests, config.n_stock_prompts)
     n_queries = max(score.n_queries for score in summary.values())
     result = {
         "probes": {name: asdict(score) for name, score in summary.items()},
@@ -80,10 +84,11 @@ def check_world(
     return result
 
 
-def _stock_agreement(model: Lvlm, requests: Mapping[str, Sequence[LvlmRequest]], n_prompts: int) -> dict[str, int]:
-    """Return how many prompts, taken evenly from all probes, the stock `generate` answers equally."""
+def _agreement(
+    model: Lvlm, stock: Lvlm, requests: Mapping[str, Sequence[LvlmRequest]], n_prompts: int
+) -> dict[str, int]:
+    """Return how many prompts, taken evenly from all probes, both answer equally."""
     each = max(1, n_prompts // len(requests))
     tried = [request for asked in requests.values() for request in asked[:each]]
-    ours = [reply.text.strip() for reply in model.run(tried)]
-    stock = [text.strip() for text in model.stock_answers(tried)]
-    return {"prompts": len(tried), "equal": sum(a == b for a, b in zip(ours, stock, strict=True))}
+    ours, theirs = ([reply.text.strip() for reply in one.run(tried)] for one in (model, stock))
+    return {"prompts": len(tried), "equal": sum(a == b for a, b in zip(ours, theirs, strict=True))}

@@ -37,7 +37,7 @@ from lever_pipe.lever.trajectories import make_group, score_trajectory
 from lever_pipe.lvlms.asking.answering import open_lvlm
 from lever_pipe.lvlms.asking.ledger import Ledger
 from lever_pipe.lvlms.asking.prompts import Wording
-from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
+from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest
 from lever_pipe.runtime import plan
 from lever_pipe.stages.rl_data import import_rl_data
 
@@ -158,10 +158,11 @@ def _lvlm(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], A
     root = folder / "world" / "train_images"
     source = ImageSource({example.image_digest: root / example.image for example in train[:3]})
     config = plan.stage_config(EXPERIMENT, "generate_rl_data", {"shard": "0"}).lvlm  # type: ignore[attr-defined]
-    options = LvlmOptions(max_new_tokens=2, wave_tokens=1024, kv_tokens=4096)
+    brief = config.decode.model_copy(update={"max_new_tokens": 2, "num_beams": 1, "repetition_penalty": 1.0})
+    settings = config.model_copy(update={"dtype": "float32", "wave_tokens": 1024, "kv_tokens": 4096, "decode": brief})
 
     def read(copy: Path) -> Any:
-        model = open_lvlm(config.member, copy, options=options, images=source)
+        model = open_lvlm(settings, copy, source)
         prompt = Wording(config.prompt).prompt(train[0], train[1:3])
         return model.run([LvlmRequest(prompt, (train[0].answer,))])
 

@@ -278,7 +278,7 @@ def test_the_metric_rescores_rl_data_and_everything_below(smoke: Project) -> Non
 
 
 def test_the_prompt_answers_everything_again(smoke: Project) -> None:
-    with smoke.edited("lever_pipe/lvlms/qwen2_5_vl.py", 'begin="<|im_start|>{role}', 'begin="<|im_start|>the {role}'):
+    with smoke.edited("lever_pipe/lvlms/qwen2_5_vl.py", 'BEGIN = "<|im_start|>', 'BEGIN = "<|im_start|>the '):
         planned = smoke.planned()
     assert planned["generate_rl_data"] == 2
     assert planned["answer_prompts"] == 3

@@ -1,15 +1,14 @@
-"""A question with its demonstrations as turns of texts and images, and how a family of LVLMs writes them.
+"""A question with its demonstrations as turns of texts and images.
 
-A prompt is neutral: it names no token of any model. A family's template makes of it a text in segments, each of which
-begins or ends at a special token, over which a tokenizer never merges; so segments may be tokenized one by one and
-shared between prompts.
+A prompt is neutral: it names no token of any model. A family makes of it a text in segments, each of which begins or
+ends at a special token, over which a tokenizer never merges; so segments may be tokenized one by one and shared between
+prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
 from typing import Any, Literal
 
@@ -97,66 +96,6 @@ class TextPrompt:
     def text(self) -> str:
         """The prompt as one string, an image as one placeholder."""
         return "".join(segment.text for segment in self.segments)
-
-
-@dataclass(frozen=True)
-class ChatTemplate:
-    """How a family of LVLMs writes turns and images.
-
-    Attributes:
-        begin: of a turn, with `{role}`.
-        end: of a turn; it begins with the special token that ends an answer.
-        image: what stands for an image; it begins with a special token.
-        before_text: what stands between the beginning of a turn and an answer.
-        system: what a prompt without a system turn begins with; empty where the template adds none.
-    """
-
-    begin: str
-    end: str
-    image: str
-    before_text: str = ""
-    system: str = ""
-
-    def render(self, prompt: Prompt) -> TextPrompt:
-        """Return a prompt as text, a segment a block."""
-        blocks = prompt.blocks
-        if self.system and prompt.default_system and blocks[0][0].role != "system":
-            blocks = ((Turn("system", (self.system,)),), *blocks)
-        before: list[Role | None] = [None, *(block[-1].role for block in blocks)]
-        after: list[Role | None] = [*(block[0].role for block in blocks[1:]), None]
-        write = _writer(self)
-        return TextPrompt(tuple(map(write, before, blocks, after)))
-
-    def answer(self, text: str) -> str:
-        """Return an answer as it continues a prompt."""
-        return self.before_text + text
-
-
-@lru_cache(maxsize=8)
-def _writer(template: ChatTemplate) -> Any:
-    """Return the function that writes a block between the roles before and after it; blocks recur."""
-
-    @lru_cache(maxsize=65_536)
-    def write(before: Role | None, block: Block, after: Role | None) -> TextSegment:
-        text = "".join(_written(template, before, block, after))
-        shown = tuple(part.digest for turn in block for part in turn.parts if isinstance(part, ImagePart))
-        return TextSegment(text, shown)
-
-    return write
-
-
-def _written(template: ChatTemplate, before: Role | None, block: Block, after: Role | None) -> Iterator[str]:
-    following = [*(turn.role for turn in block[1:]), after]
-    for turn, next_role in zip(block, following, strict=True):
-        if turn.role != before:
-            yield template.begin.format(role=turn.role)
-        for part in turn.parts:
-            yield template.image if isinstance(part, ImagePart) else part
-        if turn.role != next_role:
-            yield template.end
-        before = turn.role
-    if after is None:
-        yield template.begin.format(role="assistant")
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from engine_bench import ANSWERS, ATOL, prompts_of, settings
 from families import FAST, FOLDERS
-from test_every_family import ANSWERS, ATOL, prompts
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import CheckpointError, DataError
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
-from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
+from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest
 
 ASKED = (("single_turn", {}), ("turns", {"num_beams": 3, "repetition_penalty": 1.3}))
 
@@ -27,8 +27,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def opened(member: str, folder: Path, paths: dict[str, Path], **options: object) -> LedgerLvlm:
-    asked = LvlmOptions(**{"max_new_tokens": 5, "wave_tokens": 900, "kv_tokens": 20_000, **options})  # type: ignore[arg-type]
-    return open_lvlm(member, folder, options=asked, images=ImageSource(paths))
+    return open_lvlm(settings(member, **options), folder, ImageSource(paths))
 
 
 @pytest.mark.parametrize("made", sorted(FAST), indirect=True)
@@ -37,7 +36,7 @@ def test_it_answers_as_the_fast_member_and_asks_more_of_the_model(
     made: tuple[str, Path], paths: dict[str, Path], layout: str, options: dict[str, object]
 ) -> None:
     member, folder = made
-    asked = [LvlmRequest(prompt, ANSWERS) for prompt in prompts(paths, layout, "answer with one word")]
+    asked = [LvlmRequest(prompt, ANSWERS) for prompt in prompts_of(paths, layout, "answer with one word")]
     fast, stock = opened(member, folder, paths, **options), opened("hf", folder, paths, **options)
     ours, theirs = fast.run(asked), stock.run(asked)
     assert [reply.text for reply in ours] == [reply.text for reply in theirs]
@@ -51,7 +50,7 @@ def test_it_answers_as_the_fast_member_and_asks_more_of_the_model(
 
 def test_a_model_never_says_an_image(made: tuple[str, Path], paths: dict[str, Path]) -> None:
     """Whoever likes the placeholder best says what is next best, under each member and either search."""
-    asked = [LvlmRequest(prompt, ANSWERS[:1]) for prompt in prompts(paths, "turns", "answer with one word")]
+    asked = [LvlmRequest(prompt, ANSWERS[:1]) for prompt in prompts_of(paths, "turns", "answer with one word")]
 
     def said(member: str, **options: object) -> tuple[list[str], list[str]]:
         plain, forced = (opened(member, made[1], paths, **options) for _ in range(2))
@@ -67,22 +66,13 @@ def test_a_model_never_says_an_image(made: tuple[str, Path], paths: dict[str, Pa
     assert len({tuple(said(member, num_beams=3)[1]) for member in members}) == 1
 
 
-def test_equal_prompts_are_asked_once(made: tuple[str, Path], paths: dict[str, Path]) -> None:
-    member = opened("hf", made[1], paths)
-    request = LvlmRequest(prompts(paths, "turns", "answer")[1])
-    first = member.run([request, request])
-    forwards = member.counters["forwards"]
-    assert first[0] == first[1] == member.run([request])[0]
-    assert member.counters["forwards"] == forwards > 0
-
-
 def test_a_prompt_beyond_the_context_is_refused(tmp_path: Path, paths: dict[str, Path]) -> None:
     FOLDERS["internvl"](tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     config["text_config"]["max_position_embeddings"] = 20
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(DataError, match="expected at most 20 tokens with its answer"):
-        opened("hf", tmp_path, paths).run([LvlmRequest(prompts(paths, "turns", "answer")[4])])
+        opened("hf", tmp_path, paths).run([LvlmRequest(prompts_of(paths)[4])])
 
 
 def test_a_template_with_a_system_text_of_its_own_cannot_write_a_prompt_without(
@@ -91,8 +81,8 @@ def test_a_template_with_a_system_text_of_its_own_cannot_write_a_prompt_without(
     FOLDERS["qwen2_5_vl"](tmp_path)
     member = opened("hf", tmp_path, paths)
     with pytest.raises(CheckpointError, match=r"adds no system text; found one that does\. Set lvlm\.prompt\.system"):
-        member.run([LvlmRequest(prompts(paths, "turns", "")[0])])
-    written = member.family.render(prompts(paths, "turns", None)[0]).text
+        member.run([LvlmRequest(prompts_of(paths, "turns", "")[0])])
+    written = member.family.render(prompts_of(paths, "turns", None)[0]).text
     assert "You are a helpful assistant." in written
 
 
@@ -100,7 +90,7 @@ def test_a_prompt_is_the_same_on_any_day(tmp_path: Path, paths: dict[str, Path])
     FOLDERS["qwen2_5_vl"](tmp_path)
     template = tmp_path / "chat_template.jinja"
     template.write_text("{{ strftime_now('%d %b %Y, %H:%M:%S.%f') }}" + template.read_text())
-    written = opened("hf", tmp_path, paths).family.render(prompts(paths, "turns", "answer")[0]).text
+    written = opened("hf", tmp_path, paths).family.render(prompts_of(paths)[0]).text
     assert written.startswith("26 Jul 2024, 00:00:00.000000<")
 
 
@@ -135,4 +125,4 @@ def test_a_processor_of_other_tiles_is_refused_by_name(tmp_path: Path, paths: di
     FOLDERS["idefics3"](tmp_path)
     (tmp_path / "processor_config.json").write_text(json.dumps({"image_seq_len": 9}))
     with pytest.raises(CheckpointError, match=r"expected a processor whose images the model takes.*processor_config"):
-        opened("hf", tmp_path, paths).run([LvlmRequest(prompts(paths, "turns", "answer")[0])])
+        opened("hf", tmp_path, paths).run([LvlmRequest(prompts_of(paths)[0])])

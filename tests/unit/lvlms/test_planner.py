@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.lvlms import _planner
-from lever_pipe.lvlms._planner import Budget, Chunk, PromptTooLongError, TrieNode
-from lever_pipe.lvlms._positions import SegmentLayout
-from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest, merge_requests
+from lever_pipe.lvlms._planner import Budget, Chunk, TrieNode
+from lever_pipe.lvlms._requests import (
+    Layout,
+    PromptTooLongError,
+    Segment,
+    TokenPrompt,
+    TokenRequest,
+    merge_requests,
+)
 
 NAMES = st.lists(st.integers(1, 5), min_size=1, max_size=5)
 ANSWERS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), max_size=3).map(tuple)
@@ -27,9 +33,9 @@ def segment(name: int) -> Segment:
     return Segment((name,) * name)  # segment n has n tokens
 
 
-def layout(of: Segment) -> SegmentLayout:
+def layout(of: Segment) -> Layout:
     ids = np.array(of.ids)
-    return SegmentLayout(ids, np.broadcast_to(np.arange(len(ids)), (3, len(ids))), len(ids))
+    return Layout(ids, np.broadcast_to(np.arange(len(ids)), (3, len(ids))), len(ids))
 
 
 def request(names: Iterable[int], answers: tuple[tuple[int, ...], ...] = (), generate: bool = True) -> TokenRequest:
@@ -154,36 +160,6 @@ def test_what_no_plan_can_hold_is_refused() -> None:
         _planner.require_fit(request([5], ((1, 1),)), 98, long)
     with pytest.raises(PromptTooLongError, match="102 tokens"):
         _planner.require_fit(request([5], ((1,) * 5,), False), 97, long)
-
-
-def shown(names: Iterable[int], system: bool) -> TokenRequest:
-    """A request whose segments have images, behind a system turn or not."""
-    turns = tuple(Segment((name,), (f"image{name}",)) for name in names)
-    return TokenRequest(TokenPrompt(((segment(9),) if system else ()) + turns))
-
-
-@given(st.lists(NAMES, max_size=25), st.booleans(), st.integers(1, 6), st.randoms(use_true_random=False))
-def test_shards_lose_nothing_and_share_no_first_demonstration(names, system: bool, n_shards: int, rng) -> None:
-    merged = merge_requests([shown(of, system) for of in names])
-    shards = _planner.cut_shards(merged, n_shards)
-    assert len(shards) == n_shards
-    assert sorted(repr(r) for shard in shards for r in shard) == sorted(map(repr, merged))
-    owners: dict[str, set[int]] = {}
-    for index, shard in enumerate(shards):
-        for r in shard:
-            owners.setdefault(r.prompt.images[0], set()).add(index)
-    assert all(len(found) == 1 for found in owners.values())
-    assert _planner.cut_shards(rng.sample(merged, len(merged)), n_shards) == shards
-
-
-def test_shards_of_text_lose_nothing() -> None:
-    merged = merge_requests([request([1, a, b]) for a in (2, 3) for b in (1, 2, 3)])
-    assert sorted(map(len, _planner.cut_shards(merged, 3))) == [2, 2, 2]
-
-
-def test_shards_are_even_where_first_demonstrations_are_many() -> None:
-    many = [shown((10 + i, 100 + q), True) for i in range(50) for q in range(4)]
-    assert sorted(map(len, _planner.cut_shards(many, 4))) == [48, 48, 52, 52]  # 50 groups of 4, uncut
 
 
 def test_twenty_thousand_requests_are_planned_in_little_memory() -> None:

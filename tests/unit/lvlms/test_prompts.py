@@ -9,7 +9,7 @@ import pytest
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.lvlm_config import PromptSettings
 from lever_pipe.lvlms.asking.prompts import Block, Prompt, Prompter, TextPrompt, Wording
-from lever_pipe.lvlms.qwen2_5_vl import TEMPLATE
+from lever_pipe.lvlms.qwen2_5_vl import render
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "prompts"
@@ -84,7 +84,7 @@ def neutral(layout: str, shots: int, **changes: Any) -> Prompt:
 
 
 def prompt(layout: str, shots: int, **changes: Any) -> TextPrompt:
-    return TEMPLATE.render(neutral(layout, shots, **changes))
+    return render(neutral(layout, shots, **changes))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

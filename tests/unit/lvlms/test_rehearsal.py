@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from engine_bench import prompts_of, settings
 from PIL import Image
-from test_every_family import prompts
 
 from benchmarks import rehearsal
 from lever_pipe.base.model_folders import model_type
 from lever_pipe.lvlms.asking.answering import open_lvlm
-from lever_pipe.lvlms.protocol import ImageSource, LvlmOptions, LvlmRequest
+from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest
 
 PARTS = ("tokenizer-qwen2_5", "chat-templates")
 RealParts = Callable[[str], Path]
@@ -31,9 +31,9 @@ def test_a_family_with_its_real_tokenizer_and_template_answers_as_the_library_do
         real_parts(part)
     rehearsal.write_model(family, tmp_path)
     assert model_type(tmp_path) == family
-    options = LvlmOptions(num_beams=2, max_new_tokens=3, repetition_penalty=1.05)
-    fast, stock = (open_lvlm(name, tmp_path, options=options, images=ImageSource(paths)) for name in (family, "hf"))
-    asked = [LvlmRequest(prompt, ("red",)) for prompt in prompts(paths, "single_turn", "Answer in a word.")[1:2]]
+    search = {"num_beams": 2, "max_new_tokens": 3, "repetition_penalty": 1.05}
+    fast, stock = (open_lvlm(settings(name, **search), tmp_path, ImageSource(paths)) for name in (family, "hf"))
+    asked = [LvlmRequest(prompt, ("red",)) for prompt in prompts_of(paths, "single_turn", "Answer in a word.")[1:2]]
     ours, theirs = fast.run(asked), stock.run(asked)
     assert [reply.text for reply in ours] == [reply.text for reply in theirs]
     for one, other in zip(ours, theirs, strict=True):

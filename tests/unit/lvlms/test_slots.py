@@ -11,12 +11,17 @@ from hypothesis import strategies as st
 from lever_pipe.lvlms import _memory
 from lever_pipe.lvlms._memory import SlotPool
 
-CONFIG = SimpleNamespace(num_hidden_layers=2, num_key_value_heads=2)
-LANGUAGE = SimpleNamespace(config=CONFIG, head_width=2, dtype=torch.float32, device=torch.device("cpu"))
+TEXT = SimpleNamespace(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+DECODER = SimpleNamespace(layers=[SimpleNamespace(self_attn=SimpleNamespace(head_dim=2))])
+MODEL = SimpleNamespace(
+    config=SimpleNamespace(text_config=TEXT),
+    model=SimpleNamespace(language_model=DECODER),
+    lm_head=SimpleNamespace(weight=torch.zeros(3, 8)),
+)
 
 
 def pool(limit: int) -> SlotPool:
-    return SlotPool(LANGUAGE, limit)  # type: ignore[arg-type]
+    return SlotPool(MODEL, limit)
 
 
 @given(st.lists(st.integers(1, 7), max_size=40), st.randoms(use_true_random=False))

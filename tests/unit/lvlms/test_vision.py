@@ -5,14 +5,13 @@ from collections import Counter
 import pytest
 import torch
 
-from lever_pipe.lvlms import _patches, _tower, _vision
-from lever_pipe.lvlms._tower import VisionTower
-from lever_pipe.lvlms._vision import settings_of
-from lever_pipe.lvlms.protocol import ImageSource
+from lever_pipe.lvlms import _vision
+from lever_pipe.lvlms._vision import VisionTower
+from lever_pipe.lvlms.protocol import ImageSource, settings_of
 
 
 def stock_features(bench, digest: str) -> torch.Tensor:
-    pixels = bench.parts.image_processor(images=[bench.open(digest)], return_tensors="pt")
+    pixels = bench.parts.image_processor(images=[ImageSource(bench.paths).open(digest)], return_tensors="pt")
     with torch.inference_mode():
         found = bench.parts.model.model.get_image_features(pixels["pixel_values"], pixels["image_grid_thw"])
     return found.pooler_output[0]
@@ -33,7 +32,7 @@ def test_windows_of_one_length_share_a_call(bench, monkeypatch: pytest.MonkeyPat
     calls = []
     plain = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(
-        _tower, "scaled_dot_product_attention", lambda q, *a, **k: calls.append(q.shape) or plain(q, *a, **k)
+        _vision, "scaled_dot_product_attention", lambda q, *a, **k: calls.append(q.shape) or plain(q, *a, **k)
     )
     model = bench.parts.model
     tower = VisionTower(model.model.visual)
@@ -91,7 +90,7 @@ def test_least_recently_used_goes_first(bench) -> None:
 def test_the_batch_size_of_the_tower_does_not_matter(bench, monkeypatch: pytest.MonkeyPatch, patches: int) -> None:
     digests = list(bench.paths)
     wanted = bench.vision()[0].features(digests)
-    monkeypatch.setattr(_patches, "PATCHES_PER_BATCH", {"cpu": patches})
+    monkeypatch.setattr(_vision, "PATCHES_PER_BATCH", {"cpu": patches})
     found = bench.vision()[0].features(digests)
     for one, other in zip(found, wanted, strict=True):
         # 1e-5: as above, sums in another order.
@@ -128,39 +127,6 @@ def test_work_is_counted_by_patches(bench) -> None:
 def test_grids_by_size_are_those_of_the_processor(bench) -> None:
     store, counters = bench.vision()
     for digest in bench.paths:
-        pixels = bench.parts.image_processor(images=[bench.open(digest)], return_tensors="pt")
+        pixels = bench.parts.image_processor(images=[ImageSource(bench.paths).open(digest)], return_tensors="pt")
         assert list(store.grid(digest)) == pixels["image_grid_thw"][0].tolist()
     assert counters["images_encoded"] == 0
-
-
-def test_threads_ahead_of_the_tower_move_no_bit(bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_vision, "IMAGES_PER_CALL", 2)
-    digests = list(bench.paths)
-    plain, _ = bench.vision()
-    threaded, counters = bench.vision()
-    threaded._threads = 3
-    pairs = zip(plain.features(digests), threaded.features(digests), strict=True)
-    assert all(torch.equal(one, other) for one, other in pairs)
-    assert counters["images_encoded"] == len(digests)
-
-
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_what_is_made_ahead_comes_in_order_and_not_too_early(threads: int) -> None:
-    begun: list[int] = []
-
-    def make(item: int) -> int:
-        begun.append(item)
-        return item * item
-
-    for place, value in enumerate(_vision.ahead(make, range(40), threads)):
-        assert value == place * place
-        assert len(begun) <= place + 1 + 2 * threads
-    assert sorted(begun) == list(range(40))
-
-
-def test_a_fault_in_a_thread_reaches_the_caller() -> None:
-    def make(item: int) -> int:
-        return 1 // (item - 3)
-
-    with pytest.raises(ZeroDivisionError):
-        list(_vision.ahead(make, range(40), 2))

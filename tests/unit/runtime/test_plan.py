@@ -353,7 +353,7 @@ def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
             "generate_rl_data": ("lvlms.qwen2_5_vl",),
             "search_beams": ("lvlms.qwen2_5_vl",),
             "answer_prompts": ("lvlms.qwen2_5_vl",),
-            "check_world": ("lvlms.qwen2_5_vl",),
+            "check_world": ("lvlms.qwen2_5_vl", "lvlms.hf"),
             "prepare_tasks": ("intention.sources.synthetic",),
             "warm_start_agent": ("intention.codecs.word",),
             "train_on_policy_epoch": ("lvlms.qwen2_5_vl", *SELECTOR),

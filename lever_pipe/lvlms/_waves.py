@@ -1,0 +1,281 @@
+"""A wave of the plan: one row of all its new tokens, without any padding, and what is read out of it.
+
+Only the slots behind the attention (`_memory`) know which tokens belong to which prompt and which stored keys and
+values they continue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lever_pipe.lvlms._decoding import Decoded, DecodeOptions, decode
+from lever_pipe.lvlms._layers import TextFlop, run_layers
+from lever_pipe.lvlms._memory import PassAttention, SlotPool, WaveSlots
+from lever_pipe.lvlms._planner import Budget, TrieNode
+from lever_pipe.lvlms._requests import AXES, Answer, Array, Result, Scores, TokenRequest
+from lever_pipe.lvlms._vision import VisionStore
+
+VALUES_PER_BLOCK = 2**27  # log-probabilities at one time: half a gigabyte
+
+
+class Waves:
+    """Computes nodes whose parents it has computed before, and keeps what later ones need.
+
+    Args:
+        model: a Qwen2.5-VL in evaluation mode.
+        vision: its image features.
+        budget: how many tokens are kept.
+        options: how answers are searched.
+        counters: receives `forwards`, `tokens_prefilled` and the language model's share of `flop`.
+    """
+
+    def __init__(
+        self, model: Any, vision: VisionStore, *, budget: Budget, options: DecodeOptions, counters: Counter[str]
+    ) -> None:
+        self.pool = SlotPool(model, budget.stored)
+        self._spare = budget.spare
+        self._model = model
+        self._decoder = model.model.language_model
+        self._vision = vision
+        self._options = options
+        self._counters = counters
+        self._flop = TextFlop(model)
+
+    @torch.inference_mode()
+    def run(self, wave: Sequence[TrieNode]) -> list[tuple[TokenRequest, Result]]:
+        """Return the results of the requests that end in the wave's nodes."""
+        slots = WaveSlots(self.pool, wave, self._spare)
+        try:
+            return self._run(wave, slots)
+        finally:
+            slots.leave()
+
+    def _run(self, wave: Sequence[TrieNode], slots: WaveSlots) -> list[tuple[TokenRequest, Result]]:
+        requests = [node.request for node in wave if node.request is not None]
+        hidden = run_layers(
+            self._decoder,
+            self._embed(wave),
+            self._tensor(_rotary_positions(wave)),
+            slots.attention,
+            self._tensor(_wanted(wave)) if requests else None,
+        )
+        self._counters["forwards"] += 1
+        self._counters["tokens_prefilled"] += sum(node.size for node in wave)
+        self._counters["flop"] += sum(self._flop.of_node(node) for node in wave)
+        if hidden is None:
+            return []
+        read = read_out(self._model, hidden, requests, self._options)
+        answers = iter(self._generated(read, slots, [node for node in wave if node.generates]))
+        results = []
+        for request, scores in zip(requests, read.scores, strict=True):
+            said = next(answers) if request.generate else Decoded((), (), None)
+            results.append((request, Result(said.tokens, said.log_probs, said.beam_score, scores)))
+        return results
+
+    def _generated(self, read: ReadOut, slots: WaveSlots, nodes: Sequence[TrieNode]) -> list[Decoded]:
+        """Return an answer for each node that generates, decoding those that no given answer tells."""
+        unknown = [place for place, answer in enumerate(read.known) if answer is None]
+        if not unknown:
+            return [answer for answer in read.known if answer is not None]
+        decoded = iter(decode(_Rows(self, slots, nodes, unknown), read.first[unknown], self._options))
+        return [next(decoded) if answer is None else answer for answer in read.known]
+
+    def _embed(self, wave: Sequence[TrieNode]) -> Tensor:
+        ids = self._tensor(np.concatenate([part for node in wave for part in _node_ids(node)]))
+        embeddings: Tensor = self._decoder.embed_tokens(ids)
+        if digests := [digest for node in wave for digest in node.images]:
+            embeddings[ids == self._model.config.image_token_id] = torch.cat(self._vision.features(digests))
+        return embeddings
+
+    def feed(self, ids: Tensor, ends: Tensor, step: int, attention: PassAttention) -> Tensor:
+        """Return the logits [B, n, V] behind one token `ids` [B, n] more, n alternatives a row."""
+        rows, width = ids.shape
+        flat = ids.flatten()
+        hidden = run_layers(
+            self._decoder,
+            self._decoder.embed_tokens(flat),
+            (ends + step)[None, :, None].expand(AXES, rows, width).flatten(1),
+            attention,
+            torch.arange(flat.numel(), device=flat.device),
+        )
+        return _logits(self._model, hidden).view(rows, width, -1)
+
+    def count_step(self, lengths: Sequence[int], width: int, step: int) -> None:
+        """Count a decoding pass of `width` tokens a row behind prompts of these lengths."""
+        self._counters["forwards"] += 1
+        self._counters["flop"] += sum(self._flop.of_step(width, length + step) for length in lengths)
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self._model.device)
+
+
+@dataclass
+class _Rows:
+    """Those of a wave's generating nodes that are decoded (`_decoding.Continuation`); `alive` are their indices."""
+
+    waves: Waves
+    slots: WaveSlots
+    nodes: Sequence[TrieNode]
+    alive: list[int]
+    ends: Tensor | None = field(default=None, init=False)  # of the prompts that are alive
+
+    def shown(self, vocabulary: int) -> Tensor:
+        """Return which tokens stand in each row's prompt, bool [B, V]."""
+        found = torch.zeros(len(self.alive), vocabulary, dtype=torch.bool)
+        for row, index in zip(found, self.alive, strict=True):
+            for part in self.nodes[index].path():
+                row[torch.from_numpy(part.layout.ids)] = True
+        return found.to(self.waves.pool.keys.device)
+
+    def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
+        """Return the logits behind one token more."""
+        nodes = [self.nodes[index] for index in self.alive]
+        if self.ends is None:
+            self.ends = torch.tensor([node.end for node in nodes], device=ids.device)
+        self.waves.count_step([node.length for node in nodes], ids.shape[1], step)
+        return self.waves.feed(ids, self.ends, step, self.slots.step(self.alive, step, visible))
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these rows."""
+        self.alive = [self.alive[row] for row in rows.tolist()]
+        self.ends = None
+
+
+def _logits(model: Any, hidden: Tensor | None) -> Tensor:
+    """Return logits [..., V] in single precision."""
+    return torch.as_tensor(model.lm_head(hidden)).float()
+
+
+def _node_ids(node: TrieNode) -> list[Array]:
+    answers = node.request.answers if node.request else ()
+    branches = [token for answer in answers for token in answer[:-1]]
+    return [node.layout.ids, np.asarray(branches, dtype=np.int64)] if branches else [node.layout.ids]
+
+
+def _rotary_positions(wave: Sequence[TrieNode]) -> Array:
+    """Return the rotary positions of a packed row [AXES, tokens]."""
+    relative = [part for node in wave for part in (node.layout.positions, _branch_positions(node.branches))]
+    starts = [start for node in wave for start in (node.start, node.end)]
+    moved: Array = np.concatenate(relative, axis=1)
+    moved += np.repeat(starts, [part.shape[1] for part in relative])
+    return moved
+
+
+@lru_cache(maxsize=4096)
+def _branch_positions(branches: tuple[int, ...]) -> Array:
+    """Return the positions of answer tokens behind a prompt, relative to its end [AXES, answer tokens]."""
+    counted = [np.arange(count) for count in (0, *branches)]
+    return np.broadcast_to(np.concatenate(counted), (AXES, sum(branches)))
+
+
+def _wanted(wave: Sequence[TrieNode]) -> Array:
+    """Return where, in the packed row, the last prompt tokens and the answer tokens of requests stand."""
+    found, begin = [], 0
+    for node in wave:
+        end = begin + node.size + node.n_branches
+        if node.request is not None:
+            found.append(np.arange(begin + node.size - 1, end))
+        begin = end
+    return np.concatenate(found)
+
+
+@dataclass(frozen=True)
+class ReadOut:
+    """What the states of a wave say of its requests.
+
+    Attributes:
+        scores: for each request its answers' token log-probabilities.
+        first: for each request that generates the logits of its first token [requests, V].
+        known: for each of these the answer itself, where given answers go along with it up to its end; else None.
+    """
+
+    scores: list[tuple[Scores, ...]]
+    first: Tensor
+    known: list[Decoded | None]
+
+
+def read_out(model: Any, hidden: Tensor, requests: Sequence[TokenRequest], options: DecodeOptions) -> ReadOut:
+    """Return the token log-probabilities of the given answers, and how generated answers begin.
+
+    A large vocabulary makes a line dear, so the lines are made in blocks and only what is asked of them is kept.
+
+    Args:
+        model: reads the states.
+        hidden: states [n, H]: request by request one behind the prompt, then one behind each fed answer token. An
+            answer's first token is predicted behind the prompt, the others behind the token before them.
+        requests: in the order of the states.
+        options: how answers are searched.
+    """
+    lines, tokens, begins = _places(requests)
+    block = max(1, VALUES_PER_BLOCK // model.lm_head.weight.shape[0])
+    at, said, firsts = (torch.tensor(part, dtype=torch.long, device=hidden.device) for part in (lines, tokens, begins))
+    values = torch.empty(len(at), device=hidden.device)
+    plain = options.num_beams == 1 and options.repetition_penalty == 1
+    first, best, likeliest = [], list[int](), list[float]()
+    for start in range(0, len(hidden), block):
+        logits = _logits(model, hidden[start : start + block])
+        log_probs = logits.log_softmax(-1)
+        inside = (at >= start) & (at < start + block)
+        values[inside] = log_probs[at[inside] - start, said[inside]]
+        first.append(logits[firsts[(firsts >= start) & (firsts < start + block)] - start])
+        if plain:
+            top = logits.argmax(-1)
+            best += top.tolist()
+            likeliest += log_probs.gather(-1, top[:, None])[:, 0].tolist()
+    found = iter(values.tolist())
+    scores = [tuple(tuple(next(found) for _ in answer) for answer in request.answers) for request in requests]
+    generating = [request for request in requests if request.generate]
+    pairs = zip(generating, begins, strict=True)
+    known = [_followed(request, line, best, likeliest, options) if plain else None for request, line in pairs]
+    return ReadOut(scores, torch.cat(first), known)
+
+
+def _followed(
+    request: TokenRequest, first: int, best: Sequence[int], likeliest: Sequence[float], options: DecodeOptions
+) -> Decoded | None:
+    """Return the greedy answer of a request if each of its tokens but the last was fed as part of a given answer.
+
+    Args:
+        request: generates.
+        first: its first line; those behind its answers' fed tokens follow.
+        best: the likeliest token of each line.
+        likeliest: its log-probability.
+        options: how answers end.
+    """
+    lines: dict[Answer, int] = {(): first}
+    behind = first + 1
+    for answer in request.answers:
+        lines |= {answer[:count]: behind + count - 1 for count in range(1, len(answer))}
+        behind += len(answer) - 1
+    tokens: Answer = ()
+    log_probs: Scores = ()
+    while tokens in lines:
+        line = lines[tokens]
+        tokens, log_probs = (*tokens, best[line]), (*log_probs, likeliest[line])
+        if best[line] in options.eos or len(tokens) == options.max_new_tokens:
+            return Decoded(tokens, log_probs, None)
+    return None
+
+
+def _places(requests: Sequence[TokenRequest]) -> tuple[list[int], list[int], list[int]]:
+    """Return which line predicts which token of a given answer, and with which lines generated answers begin."""
+    lines, tokens, begins = list[int](), list[int](), list[int]()
+    first = 0
+    for request in requests:
+        if request.generate:
+            begins.append(first)
+        branch = first + 1
+        for answer in request.answers:
+            lines += [first, *range(branch, branch + len(answer) - 1)]
+            tokens += answer
+            branch += len(answer) - 1
+        first = branch
+    return lines, tokens, begins
