@@ -40,7 +40,7 @@ TOOLS = {
     "doctor": Tool("runtime.checks.doctor", "look whether a run can work here, before it starts"),
     "plan": Tool("commands.plan_tool", "say what a run would do, why, and for how long"),
     "why": Tool("commands.why_tool", "say why something runs, or what it was made from"),
-    "trace": Tool("commands.trace_tool", "lead from a number or figure back to data, code and configuration"),
+    "trace": Tool("commands.trace", "lead from a number or figure back to data, code and configuration"),
     "compare": Tool("commands.compare_tool", "say in which settings and results two runs differ"),
     "export": Tool("commands.export_tool", "write the curves of finished work for a tracker of experiments"),
     "store": Tool("commands.store_tool", "count, check or trim the store of finished work"),

@@ -1,59 +1,107 @@
-"""From a number of the report back to the checkpoints, data, configuration and code that made it."""
+"""`python -m lever_pipe trace WHAT`: from a number of the report back to the checkpoint, data, config and code.
+
+WHAT is a figure's path, a table's file, `TABLE:ROW:COLUMN` with a table's id in the report, `FILE.csv:ROW:COLUMN`, a
+key of the evidence, or `e12`, line 12 of `results/report/evidence.csv`, which the pages name at each number. A row is
+its number, counted from 1, a cell of it, or several cells as `KL_BETA=0.15|Source=ours`. A cell leads to the rows of
+the evidence that it prints, to those that they are worked out from, to the lines of the files that these were measured
+in, and to the runs behind these lines alone. Each artefact is shown once: its settings, code fingerprint, commit,
+versions, device, seconds, and whether its files still are what was made. The way ends at raw data and model folders,
+with their digests, and at the row of `resources/reference` of a published number.
+
+`--json` prints the same: `steps`, each with `inputs.NAME.made_by` as a place in that list.
+"""
 
 from __future__ import annotations
 
+import argparse
+import csv
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from graphlib import TopologicalSorter
+from io import TextIOWrapper
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from lever_pipe.base import contents, storage
 from lever_pipe.base.contents import Digests
-from lever_pipe.base.errors import CheckpointError, RecordError, UnknownMemberError
+from lever_pipe.base.errors import CheckpointError, ConfigError, RecordError, UnknownMemberError
+from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import RunCard
-from lever_pipe.commands import trace_values
-from lever_pipe.commands.trace_values import FAMILY_WIDE, Asked, Row, keeps, policies_of
-from lever_pipe.report.evidence import EvidenceRow, adjusted_in
-from lever_pipe.runtime.rerun.artefacts import CARD, Artefact, Maker, Makers, absolute, makers_of
-from lever_pipe.runtime.rerun.why_names import flat, label
+from lever_pipe.base.sections import did_you_mean
+from lever_pipe.commands.telling import as_json
+from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
+from lever_pipe.report.sources import trained
+from lever_pipe.runtime.rerun.artefacts import CARD, Artefact, Maker, absolute, cards_below, makers_of, read_artefact
+from lever_pipe.runtime.rerun.why_names import STUDIES, flat, label
 
+REPORT, EVIDENCE, INDEX = "report", "evidence.csv", "index.json"
 AS_MADE, AS_READ = "as made", "as read"
-MISSING, DAMAGED, REPLACED, OTHER = "missing", "damaged", "replaced", "other content"
-MODEL = "model_identity"
-EVIDENCE = "evidence"
-"""Name of the file of evidence where it is made and read."""
-SOURCE = re.compile(r".+:\d+(\+\d+)*")
-NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
-    "collect_results": {
-        "scores": ("cells",),
-        "arms": ("cells",),
-        "training": ("metrics",),
-        "arms_training": ("metrics",),
-        "steps_csv": ("steps",),
-        "rl_data": ("rl_summary",),
-        "ties_csv": ("ties",),
-        "costs": ("metrics", "groups"),
-    },
-    "compare_policies": dict.fromkeys(("intervals", "comparisons", "breakdown"), ("per_question", "eval_examples")),
-    "measure_agreement": {
-        "agreement": ("selections", "eval_examples"),
-        "prompts": ("selections", "eval_examples"),
-        "parameters": ("selectors", "eval_pools", "train_embeddings", "eval_embeddings"),
-        "tensors": ("selectors",),
-    },
-    "collect_samples": {"flips": ("per_question",)},
-    "build_report": {
-        "report": ("evidence", "reference_lineage", "lineage", "claims", "english", "chinese", "declared")
-    },
+MISSING, DAMAGED, OTHER = "missing", "damaged", "other content"
+LINE = re.compile(r"e(?P<line>\d{1,9})(?::(?P<part>\w+))?")
+"""A row of the evidence by its line, and a column of it."""
+SOURCE = re.compile(r"(?P<path>.+):(?P<lines>\d+(\+\d+)*)")
+OF_FAMILY = "p_holm"
+"""Column whose value depends on every comparison of its family."""
+COLLECTED = {
+    "scores": ("cells",),
+    "arms": ("cells",),
+    "training": ("metrics",),
+    "arms_training": ("metrics",),
+    "steps_csv": ("steps",),
+    "rl_data": ("rl_summary",),
+    "ties_csv": ("ties",),
+    "costs": ("metrics", "groups"),
 }
-"""Stage -> output -> the inputs that its content depends on; of what is not listed, all. Of `collect_evidence` and
-`build_report`, each row and cell tells its own."""
+"""Output of `collect_results` -> the inputs that its content depends on; of other stages' outputs, all."""
+RUNS = ("preset~", "baseline/", "arm~")
+"""How the names of policies and agents begin that have files of their own."""
+MODEL = "model_identity"
+FORMAT = 2
+SHOWN, DIGITS = 6, 12
+
+
+class Quantity(NamedTuple):
+    """A row of the evidence, which of its columns is meant, and the rows that this is worked out from."""
+
+    line: int
+    row: EvidenceRow
+    part: str = "value"
+    of: tuple[Quantity, ...] = ()
+
+    @property
+    def measured(self) -> Iterator[EvidenceRow]:
+        """Yield the rows at the ends: none of them is made of others."""
+        yield from (row for each in self.of for row in each.measured) if self.of else (self.row,)
+
+
+class Target(NamedTuple):
+    """What is traced: a file, or a cell of it with the rows of the evidence that it prints; `row` counts from 1."""
+
+    what: str
+    results: Path
+    file: Path
+    table: str = ""
+    row: int = 0
+    column: str = ""
+    value: str = ""
+    cells: Mapping[str, str] = {}
+    quantities: tuple[Quantity, ...] = ()
+
+
+class Source(NamedTuple):
+    """Lines of a file that hold a measured value, the cells of the first, and the policies it is of; none: all."""
+
+    path: Path
+    lines: tuple[int, ...]
+    cells: Mapping[str, str]
+    names: frozenset[str]
 
 
 @dataclass(slots=True)
-class TracedJob:
+class Step:
     """An artefact on the way from a value to its raw data.
 
     Attributes:
@@ -64,16 +112,11 @@ class TracedJob:
     """
 
     artefact: Artefact
+    made: RunCard
     outputs: list[str] = field(default_factory=list)
     inputs: dict[str, Path] = field(default_factory=dict)
     makers: dict[str, int] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def made(self) -> RunCard:
-        """Return the run card."""
-        assert self.artefact.made is not None  # steps are made of those that can be read
-        return self.artefact.made
 
     @property
     def name(self) -> str:
@@ -83,22 +126,7 @@ class TracedJob:
     @property
     def models(self) -> dict[str, str]:
         """Return the digests of the model folders that the configuration names, by its key."""
-        return {k: str(v) for k, v in flat(self.made.config).items() if k.endswith(MODEL)}
-
-
-class FoundRow(NamedTuple):
-    """Lines of a file that hold a measured value; none: all of the file.
-
-    Attributes:
-        lines: as the evidence counts them, the head being line 1.
-        cells: of the first of these lines.
-        names: the policies that it is about; none: all.
-    """
-
-    path: Path
-    lines: tuple[int, ...]
-    cells: Mapping[str, str]
-    names: frozenset[str]
+        return {key: str(value) for key, value in flat(self.made.config).items() if key.endswith(MODEL)}
 
 
 class Traced(NamedTuple):
@@ -109,180 +137,441 @@ class Traced(NamedTuple):
         notes: what could not be narrowed, and why.
     """
 
-    asked: Asked
-    sources: tuple[FoundRow, ...]
+    target: Target
+    sources: tuple[Source, ...]
     notes: tuple[str, ...]
-    steps: tuple[TracedJob, ...]
-
-    @property
-    def names(self) -> list[str]:
-        """Return the policies that it is about; none: all."""
-        return sorted({name for source in self.sources for name in source.names})
+    steps: tuple[Step, ...]
 
 
-def trace(asked: Asked, artefacts: Sequence[Artefact], digests: Digests) -> Traced:
-    """Return the way back from what is asked for.
-
-    Args:
-        asked: a figure, file or cell.
-        artefacts: all below the results, judged.
-        digests: contents of files.
+def main(words: Sequence[str]) -> int:
+    """Print the way back and return 0.
 
     Raises:
-        UnknownMemberError: no run card says who made the file.
-        RecordError: the evidence names a file that was not read for it.
+        UnknownMemberError: no such file, table, row or column, or no run card says who made it.
+        ConfigError: a row without a column, or a word that several rows match.
+        RecordError: a file of the report that is damaged.
     """
-    makers = makers_of(artefacts)
-    maker = maker_of(asked.file, makers)
+    parser = argparse.ArgumentParser(
+        prog="python -m lever_pipe trace", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", help="figure, table file, TABLE:ROW:COLUMN, FILE.csv:ROW:COLUMN, key of a row, or e12")
+    parser.add_argument("--results", type=Path, default="results", help="the results folder, for a table's id")
+    parser.add_argument("--json", action="store_true", help="print the same as data")
+    options = parser.parse_args(words[1:])
+    traced = traced_back(options.what, options.results)
+    sys.stdout.write(as_json(as_object(traced)) if options.json else text(traced))
+    return 0
+
+
+def traced_back(what: str, results: Path) -> Traced:
+    """Return the way back from a word of the command line; raises as `main`."""
+    target, digests = target_of(what, results), contents.remembered()
+    way = _Way(map(read_artefact, cards_below(target.results)))
+    maker = way.maker_of(target.file)
     if maker is None:
         raise UnknownMemberError(
-            f"trace: expected a run card that states {asked.file}",
-            found=f"{len(artefacts)} cards below {asked.results}, none of which does",
-            do="Run the workflow: cards of earlier versions do not say what they made.",
+            f"trace: expected a run card that states {target.file}",
+            found=f"no such card below {target.results}",
+            do="Run the workflow.",
         )
-    way, sources = _Way(makers), tuple[FoundRow, ...]()
-    measured = [each.row for of in asked.references for each in of.measured]
-    untold = [row.key for row in measured if not row.source]
-    notes = [f"{key} names nothing that it is made of: all of the evidence is listed." for key in untold]
-    if asked.references:
-        sources = tuple(way.follow_evidence(maker, [row for row in measured if row.source]))
-        if notes:
-            way.follow(maker, frozenset())
-    elif asked.column and not asked.table:
-        sources = (_found(asked.file, (asked.row + 1,), asked.column == FAMILY_WIDE),)
-        way.follow(maker, sources[0].names)
-        notes += [] if sources[0].names else ["The row names no policy: all that its file was made from is listed."]
+    sources, notes, names = tuple[Source, ...](), tuple[str, ...](), frozenset[str]()
+    rows = [row for quantity in target.quantities for row in quantity.measured]
+    if target.quantities:
+        sources = tuple(way.follow_evidence(maker, [row for row in rows if row.source]))
+        notes = tuple(f"{row.key} names nothing that it is made of: all is listed." for row in rows if not row.source)
+    elif target.column and not target.table:
+        about = [target.cells]
+        if target.column == OF_FAMILY:
+            about = [cells for cells in _lines(target.file) if _family(cells) == _family(target.cells)]
+        names = frozenset[str]().union(*map(names_of, about))
+        sources = (Source(target.file, (target.row + 1,), target.cells, names),)
+        notes = () if names else ("The line names no policy: all is listed.",)
     else:
-        way.follow(maker, frozenset())
-        what = "The cell prints no row of the evidence" if asked.column else "A whole file"
-        notes.append(f"{what}: all that it was made from is listed.")
-    return Traced(asked, sources, tuple(notes), way.steps(digests))
+        notes = (f"{'A cell without evidence' if target.column else 'A whole file'}: all is listed.",)
+    if notes or not target.quantities:
+        way.follow(maker, names)
+    return Traced(target, sources, notes, way.steps(digests))
 
 
-def maker_of(path: Path, makers: Makers) -> Maker | None:
-    """Return who made a file, or the folder that it lies in."""
-    whole = Path(absolute(path))  # without `..`, which would lead out of a folder that somebody made
-    return next((makers[str(each)] for each in (whole, *whole.parents) if str(each) in makers), None)
+class EvidenceFile:
+    """A file of evidence, its rows by line and the lines by key."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = dict(enumerate(read_evidence(path), start=2))
+        self.lines = {row.key: line for line, row in self.rows.items()}
+
+    def find(self, name: str) -> Quantity:
+        """Return the row of `e12`, `e12:p_holm` or a key."""
+        match = LINE.fullmatch(name)
+        line = int(match["line"]) if match else self.lines.get(name, 0)
+        part = (match and match["part"]) or "value"
+        if line not in self.rows or part not in EvidenceRow._fields:
+            do = did_you_mean(name, () if match else self.lines, f"Its lines are e2 to e{len(self.rows) + 1}.")
+            raise UnknownMemberError(f"trace: expected a row of {self.path}", found=f"'{name}'", do=do)
+        return self.quantity(line, part)
+
+    def quantity(self, line: int, part: str = "value") -> Quantity:
+        """Return a row with all that its column is worked out from: an adjusted p comes from its whole family."""
+        row = self.rows[line]
+        if part == OF_FAMILY:
+            family = (row.study, adjusted_in(row.family))
+            alike = [(i, of) for i, of in self.rows.items() if (of.study, adjusted_in(of.family)) == family]
+            return Quantity(line, row, part, tuple(Quantity(i, of, "p") for i, of in alike if of.p == of.p))
+        operands = [self.lines.get(key, line) for key in row.operands]
+        if any(operand >= line for operand in operands):
+            what = f"{self.path}:{line}: expected the rows that it is made of above it"
+            raise RecordError(what, found=row.source, do="Run the workflow again.")
+        return Quantity(line, row, part, tuple(map(self.quantity, operands)))
 
 
-def _found(path: Path, lines: tuple[int, ...], is_family_wide: bool) -> FoundRow:
-    """Return lines of a long-format file with whom they are about."""
-    rows = trace_values.read_csv(path)
-    cells = rows[lines[0] - 2]
-    about = [row for row in rows if _family(row) == _family(cells)] if is_family_wide else [cells]
-    return FoundRow(path, lines, cells, frozenset(name for row in about for name in trace_values.names_of(row)))
+def target_of(what: str, results: Path) -> Target:
+    """Return what a word of the command line means."""
+    if _exists(what):
+        return Target(what, _results_of(Path(what), results), Path(what))
+    if LINE.fullmatch(what) or what.partition(":")[0] in (*STUDIES, DERIVED):
+        path = results / REPORT / EVIDENCE
+        evidence = EvidenceFile(path if path.is_file() else results / EVIDENCE)
+        quantity = evidence.find(what)
+        cells = {name: str(value) for name, value in quantity.row._asdict().items() if value == value and value}
+        value = cells.get(quantity.part, "")
+        return Target(what, results, evidence.path, "", quantity.line - 1, quantity.part, value, cells, (quantity,))
+    name, is_file, place = what.partition(".csv:")
+    if is_file:
+        path = Path(f"{name}.csv")
+        results = _results_of(path, results)
+    else:
+        name, _, place = what.partition(":")
+        path = results / REPORT / "tables" / f"{name}.csv"
+    tables = sorted((results / REPORT / "tables").glob("*.csv"))
+    if not (_exists(str(path)) if is_file else path in tables):
+        do = "Name a file below the results, or a table by its id; --results says where."
+        do = did_you_mean(name, [table.stem for table in tables], do)
+        raise UnknownMemberError(f"trace: expected a file, or a table of {results}", found=f"'{what}'", do=do)
+    target = Target(what, results, path, table=path.stem if path in tables else "")
+    return _cell(target, place) if place else target
 
 
-def _family(row: Mapping[str, str]) -> str:
-    return adjusted_in(row.get("family") or row.get("role") or "")
+def _cell(target: Target, place: str) -> Target:
+    head, lines = _grid(target.file)
+    row, _, column = place.partition(":")
+    if not row or not column:
+        do = f"Columns: {', '.join(head)}."
+        raise ConfigError("trace: expected TABLE:ROW:COLUMN", found=f"'{target.what}'", do=do)
+    y, x = _row_place(head, lines, row), _column_place(head, column)
+    cells = dict(zip(head, lines[y], strict=True))
+    target = target._replace(row=y + 1, column=head[x], value=lines[y][x], cells=cells)
+    if target.file.name == EVIDENCE:
+        return target._replace(quantities=(EvidenceFile(target.file).find(f"e{y + 2}:{head[x]}"),))
+    if not target.table:
+        return target
+    index = target.results / REPORT / INDEX
+    try:
+        table = storage.read_json(index)["tables"][target.table]
+        names = [str(name) for name in table["cells"][y][_table_column(head, table["columns"], x)]]
+    except (KeyError, IndexError, TypeError):
+        found = f"none in row {y + 1}, column {head[x]} of {target.table}"
+        raise RecordError(f"{index}: expected the cells of each table", found=found, do="Run build_report.") from None
+    evidence = EvidenceFile(target.results / REPORT / EVIDENCE) if names else None
+    return target._replace(quantities=tuple(map(evidence.find, names)) if evidence else ())
+
+
+def _table_column(head: Sequence[str], columns: Sequence[str], place: int) -> int:
+    """Return which of a table's columns holds a column of its CSV file: an interval has two more there."""
+    start = 0
+    for i, name in enumerate(columns):
+        start += 3 if list(head[start + 1 : start + 3]) == [f"{name} low", f"{name} high"] else 1
+        if place < start:
+            return i
+    raise IndexError(place)
+
+
+def _row_place(head: Sequence[str], lines: Sequence[Sequence[str]], row: str) -> int:
+    if row.isdecimal() and 1 <= int(row) <= len(lines):
+        return int(row) - 1
+    wanted = [cell.partition("=") for cell in row.split("|")]
+    places = []
+    for place, line in enumerate(lines):
+        cells = dict(zip(head, line, strict=True))
+        if all(cells[n] == value if n in cells else f"{n}{is_}{value}" in line for n, is_, value in wanted):
+            places.append(place)
+    if len(places) != 1:
+        shown = "; ".join(f"{place + 1}: {' | '.join(lines[place][:4])}" for place in places[:SHOWN])
+        do = f"Name one by number: {shown}." if places else f"Name a row from 1 to {len(lines)}, or a cell of it."
+        error = ConfigError if places else UnknownMemberError
+        raise error("trace: expected one row", found=f"{len(places)} with '{row}'", do=do)
+    return places[0]
+
+
+def _column_place(head: Sequence[str], column: str) -> int:
+    if column in head:
+        return head.index(column)
+    if column.isdecimal() and 1 <= int(column) <= len(head):
+        return int(column) - 1
+    do = did_you_mean(column, head, f"One of: {', '.join(head)}.")
+    raise UnknownMemberError("trace: expected a column", found=f"'{column}'", do=do)
+
+
+def _grid(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the lines of a CSV file, all of one length."""
+    try:
+        with TextIOWrapper(storage.open_regular(path), "utf-8", newline="") as handle:
+            head, *lines = [line for line in csv.reader(handle) if line] or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as fault:
+        raise RecordError(f"{path}: expected CSV", found=str(fault), do="Run the rule that makes it.") from None
+    return head, [[*line[: len(head)], *[""] * (len(head) - len(line))] for line in lines]
+
+
+def _lines(path: Path) -> list[dict[str, str]]:
+    head, lines = _grid(path)
+    return [dict(zip(head, line, strict=True)) for line in lines]
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # too long for a path, or no text of one
+        return False
+
+
+def _results_of(path: Path, default: Path) -> Path:
+    """Return the results folder that a path lies in: what its study's folder lies in."""
+    return next((above.parent for above in path.parents if above.name in STUDIES), default)
+
+
+def policies_of(row: EvidenceRow) -> frozenset[str]:
+    """Return the policies or agents that a row of the evidence is about; none if it is about anything else, too."""
+    names = [name for name in (row.subject, row.against) if name]
+    return frozenset(names if all(name.startswith(RUNS) for name in names) else ())
+
+
+def names_of(cells: Mapping[str, str]) -> frozenset[str]:
+    """Return the policies or agents that a line of a long-format file is about."""
+    names = {cells[column] for column in ("group", "left", "right", "base") if cells.get(column)}
+    if cells.get("policy"):
+        names.add(f"baseline/{cells['policy']}" if cells.get("stage") == "baseline" else cells["policy"])
+    elif cells.get("preset") and cells.get("epoch"):
+        names.add(trained(cells))
+    if cells.get("arm"):
+        seed = f"/seed~{cells['seed']}" if cells.get("seed") else ""
+        names |= {f"arm~{cells[column]}{seed}" for column in ("arm", "reference", "against") if cells.get(column)}
+    return frozenset(names)
+
+
+def _family(cells: Mapping[str, str]) -> str:
+    return adjusted_in(cells.get("family") or cells.get("role") or "")
+
+
+def keeps(path: str, names: frozenset[str]) -> bool:
+    """Return whether a file of a list belongs to these policies; what belongs to no policy is kept."""
+    run = PolicyName.in_path(path)
+    if run and "answers/" not in path:
+        group = group_of(str(run))
+        return not names.isdisjoint((str(run), group, re.sub("/beta~[^/]+", "/beta~all", group)))
+    _, is_answer, rest = path.partition("answers/")
+    batch = Path(rest).parent.as_posix()
+    return not is_answer or any(
+        batch == PolicyName.parse(name).batch if "seed~" in name else batch.startswith(name.partition("/")[0])
+        for name in names
+    )
 
 
 class _Way:
     """Collects the artefacts behind a value: which outputs of each, and which inputs these depend on."""
 
-    def __init__(self, makers: Makers) -> None:
-        self._makers = makers
-        self._jobs: dict[str, TracedJob] = {}
+    def __init__(self, artefacts: Iterable[Artefact]) -> None:
+        self._makers = makers_of(artefacts)
+        self._steps: dict[str, Step] = {}
         self._followed: set[tuple[str, str, frozenset[str]]] = set()
 
-    def follow_evidence(self, maker: Maker, measured: Sequence[EvidenceRow]) -> Iterator[FoundRow]:
-        """Add the evidence behind what holds these rows, and all behind each; yield where they were measured.
+    def maker_of(self, path: Path) -> Maker | None:
+        """Return who made a file, or the folder that it lies in."""
+        whole = Path(absolute(path))  # without `..`, which would lead out of a folder that a rule made
+        return next((self._makers[str(each)] for each in (whole, *whole.parents) if str(each) in self._makers), None)
 
-        Raises:
-            RecordError: a row is of a file that was not read for the evidence.
-        """
-        if EVIDENCE not in maker.made.outputs:
-            before = maker_of(self._add(maker, [EVIDENCE])[0], self._makers)
+    def follow_evidence(self, maker: Maker, measured: Iterable[EvidenceRow]) -> Iterator[Source]:
+        """Add the evidence behind what prints these rows, and all behind each; yield where they were measured."""
+        if "evidence" not in maker.made.outputs:
+            before = self.maker_of(self._add(maker, ["evidence"])[0])
             if before is None:
                 return
             maker = before
-        rows: dict[Path, list[Row]] = {}
+        files: dict[Path, list[dict[str, str]]] = {}
         for source, names in dict.fromkeys((row.source, policies_of(row)) for row in measured):
-            name, _, numbers = source.rpartition(":") if SOURCE.fullmatch(source) else (source, "", "")
-            lines = tuple(map(int, numbers.split("+"))) if numbers else ()
-            for path in self._add(maker, _inputs_at(maker, name)):
-                if lines and path not in rows:
-                    rows[path] = trace_values.read_csv(path) if path.is_file() else []
-                cells = rows[path][lines[0] - 2] if lines and lines[0] - 2 < len(rows[path]) else {}
-                yield FoundRow(path, lines, cells, names)
+            match = SOURCE.fullmatch(source)
+            lines = tuple(map(int, match["lines"].split("+"))) if match else ()
+            for path in self._add(maker, _inputs_at(maker, match["path"] if match else source)):
+                if path not in files:
+                    files[path] = _lines(path) if lines and path.is_file() else []
+                cells = next(iter(files[path][lines[0] - 2 :]), {}) if lines else {}
+                yield Source(path, lines, cells, names)
                 self._follow_file(path, names)
 
     def follow(self, maker: Maker, names: frozenset[str]) -> None:
         """Add an output of an artefact and all behind it; of lists these policies' files, all if none is named."""
-        made, key = maker.made, (str(maker.artefact.card), maker.output, names)
+        key = (str(maker.artefact.card), maker.output, names)
         if key in self._followed:
             return
         self._followed.add(key)
-        counting = NEEDS.get(made.stage, {}).get(maker.output, ())
-        inputs: list[str] = []
-        for name, path in maker.artefact.paths.items():
-            base, is_member, _ = name.partition("[")
-            is_other = name not in made.inputs or (counting and base not in counting)
-            if not is_other and (not (is_member and names) or keeps(str(path), names)):
-                inputs.append(name)
-        for path in self._add(maker, inputs):
+        read = {name: path for name, path in maker.artefact.paths.items() if name in maker.made.inputs}
+        if maker.output in COLLECTED and maker.made.stage == "collect_results":
+            read = {name: path for name, path in read.items() if name.partition("[")[0] in COLLECTED[maker.output]}
+        kept = [name for name, path in read.items() if "[" not in name or not names or keeps(str(path), names)]
+        for path in self._add(maker, kept):
             self._follow_file(path, names)
 
     def _follow_file(self, path: Path, names: frozenset[str]) -> None:
-        maker = maker_of(path, self._makers)
-        if maker is not None:
+        if maker := self.maker_of(path):
             self.follow(maker, names)
 
-    def _add(self, maker: Maker, names: Iterable[str]) -> list[Path]:
+    def _add(self, maker: Maker, names: Sequence[str]) -> list[Path]:
         """Add an output of an artefact and these of its inputs; return the paths of the latter."""
-        job = self._jobs.setdefault(str(maker.artefact.card), TracedJob(maker.artefact))
-        if maker.output not in (CARD, *job.outputs):
-            job.outputs = sorted([*job.outputs, maker.output])
+        step = self._steps.setdefault(str(maker.artefact.card), Step(maker.artefact, maker.made))
+        if maker.output not in (CARD, *step.outputs):
+            step.outputs = sorted([*step.outputs, maker.output])
         added = {name: maker.artefact.paths[name] for name in names}
-        job.inputs.update(added)
+        step.inputs |= added
         return list(added.values())
 
-    def steps(self, digests: Digests) -> tuple[TracedJob, ...]:
+    def steps(self, digests: Digests) -> tuple[Step, ...]:
         """Return what was collected, each before all that it was made from."""
-        behind = {card: self._behind(job) for card, job in self._jobs.items()}
+        behind: dict[str, dict[str, str]] = {}
+        for card, step in self._steps.items():
+            makers = {name: self.maker_of(path) for name, path in step.inputs.items()}
+            behind[card] = {name: str(maker.artefact.card) for name, maker in makers.items() if maker is not None}
         order = list(TopologicalSorter({card: of.values() for card, of in behind.items()}).static_order())[::-1]
-        for card, job in self._jobs.items():
-            job.makers = {name: order.index(maker) for name, maker in behind[card].items()}
-            job.states = {name: _output_state(job.artefact, name) for name in job.outputs}
-            job.states |= {
-                name: _input_state(path, job.made.inputs[name], digests) for name, path in job.inputs.items()
-            }
-        return tuple(self._jobs[card] for card in order)
-
-    def _behind(self, job: TracedJob) -> dict[str, str]:
-        """Return the run cards of what made a step's inputs, by the name of the input."""
-        found = {name: maker_of(path, self._makers) for name, path in job.inputs.items()}
-        return {name: str(maker.artefact.card) for name, maker in found.items() if maker is not None}
+        for card, step in self._steps.items():
+            step.makers = {name: order.index(maker) for name, maker in behind[card].items()}
+            made, paths = step.made, step.artefact.paths
+            step.states = {n: _state(paths[n], made.outputs[n], digests, AS_MADE) for n in step.outputs}
+            step.states |= {n: _state(path, made.inputs[n], digests, AS_READ) for n, path in step.inputs.items()}
+        return tuple(self._steps[card] for card in order)
 
 
-def _input_state(path: Path, digest: str, digests: Digests) -> str:
+def _inputs_at(maker: Maker, path: str) -> list[str]:
+    """Return which inputs lay at a path, which may hold `*`, when they were read."""
+    wanted, then = absolute(path), {name: absolute(maker.made.paths[name]) for name in maker.made.inputs}
+    names = [name for name, place in then.items() if place == wanted or fnmatch(place, wanted)]
+    if not names:
+        what = f"{maker.artefact.card}: expected the input {path}, which the evidence names"
+        raise RecordError(what, found="none", do="Run the workflow again.")
+    return names
+
+
+def _state(path: Path, digest: str, digests: Digests, same: str) -> str:
     try:
-        return AS_READ if digests.of(path) == digest else OTHER
+        return same if digests.of(path) == digest else OTHER
     except FileNotFoundError:
         return MISSING
     except (CheckpointError, OSError):
         return DAMAGED
 
 
-def _inputs_at(maker: Maker, path: str) -> list[str]:
-    """Return which inputs lay at a path, which may hold `*`, when they were read.
-
-    Raises:
-        RecordError: none did.
-    """
-    wanted, then = absolute(path), maker.made.paths
-    found = [
-        name for name in maker.made.inputs if absolute(then[name]) == wanted or fnmatch(absolute(then[name]), wanted)
-    ]
-    if not found:
-        what = f"{maker.artefact.card}: expected the input {path}, which the evidence names"
-        raise RecordError(what, found="none", do="Run the workflow again.")
-    return found
+def as_object(traced: Traced) -> dict[str, Any]:
+    """Return a way back for JSON; a file's `state` says whether it has the content of its digest still."""
+    target = {name: value for name, value in traced.target._asdict().items() if name not in ("results", "quantities")}
+    return {
+        "format": FORMAT,
+        **target,
+        "evidence": [_quantity_object(quantity) for quantity in traced.target.quantities],
+        "policies": sorted({name for source in traced.sources for name in source.names}),
+        "sources": traced.sources,
+        "notes": traced.notes,
+        "steps": [_step_object(step) for step in traced.steps],
+    }
 
 
-def _output_state(artefact: Artefact, name: str) -> str:
-    if name in artefact.damaged:
-        return DAMAGED
-    if name in artefact.replaced:
-        return REPLACED
-    return AS_MADE if artefact.paths[name].exists() else MISSING
+def _quantity_object(quantity: Quantity) -> dict[str, Any]:
+    return {"key": quantity.row.key, **quantity._asdict(), "of": [_quantity_object(each) for each in quantity.of]}
+
+
+def _step_object(step: Step) -> dict[str, Any]:
+    kept = ("stage", "config", "code", "commit", "dirty", "versions", "device", "threads", "seconds")
+    digests = step.made.inputs | step.made.outputs
+    files = {
+        name: {"path": step.artefact.paths[name], "digest": digests[name], "state": state}
+        for name, state in step.states.items()
+    }
+    return {
+        "name": step.name,
+        "card": step.artefact.card,
+        **{key: getattr(step.made, key) for key in kept},
+        "models": step.models,
+        "outputs": {name: files[name] for name in step.outputs},
+        "inputs": {name: files[name] | {"made_by": step.makers.get(name)} for name in step.inputs},
+    }
+
+
+def text(traced: Traced) -> str:
+    """Return the value with its sources, then each artefact by number, and what each was made from."""
+    made_by = [_made_by(step) for step in traced.steps]
+    common = max(dict.fromkeys(made_by), key=made_by.count)
+    lines = [*_head(traced), f"All of it: {common}", ""]
+    for number, step in enumerate(traced.steps, start=1):
+        name = step.name if step.made.stage in step.name else f"{step.name} ({step.made.stage})"
+        own = "" if _made_by(step) == common else f", {_made_by(step)}"
+        outputs = [f"{step.artefact.paths[of].name} {step.made.outputs[of][:DIGITS]}" for of in step.outputs]
+        states = [f"{of} ({step.states[name]})" for of, name in zip(outputs, step.outputs, strict=True)]
+        models = [f"model folder {key} {value}" for key, value in step.models.items()]
+        told = [_settings(step.made.config), f"code {step.made.code}, {step.made.seconds:g} s{own}", *states, *models]
+        lines += [f"[{number}] {name}", *(f"    {line}" for line in [*told, *_inputs(step)] if line)]
+    return "\n".join(lines) + "\n"
+
+
+def _head(traced: Traced) -> Iterator[str]:
+    target = traced.target
+    if target.column:
+        yield f"{target.value or '(empty)'}: row {target.row}, column {target.column} of {target.table or target.file}"
+        yield f"  row: {_few([f'{name} {cell}' for name, cell in target.cells.items() if cell], ' | ')}"
+    else:
+        yield str(target.file)
+    yield from (line for quantity in target.quantities for line in _quantity_lines(quantity, "  "))
+    for source in traced.sources[:SHOWN]:
+        cells = ", ".join(f"{name} {value}" for name, value in source.cells.items() if value)
+        yield f"  in {source.path}" + (f", line {_few(list(map(str, source.lines)))}: {cells}" if source.lines else "")
+    if len(traced.sources) > SHOWN:
+        yield f"  ... and {len(traced.sources) - SHOWN} more"
+    yield from (f"  {note}" for note in traced.notes)
+
+
+def _quantity_lines(quantity: Quantity, indent: str) -> Iterator[str]:
+    """Yield a row of the evidence with its value and interval, then those that it is made of."""
+    row, value = quantity.row, getattr(quantity.row, quantity.part)
+    shown = row.printed or (f"{value:.6g}" if isinstance(value, float) else str(value))
+    ends = f" [{row.low:.6g}, {row.high:.6g}]" if quantity.part == "value" and row.has_interval else ""
+    part = "" if quantity.part == "value" else f"{quantity.part} "
+    yield f"{indent}e{quantity.line} {row.key}: {part}{shown}{ends}{f' ({row.how})' if row.how else ''}"
+    for each in quantity.of[:SHOWN]:
+        yield from _quantity_lines(each, f"{indent}  ")
+    if len(quantity.of) > SHOWN:
+        yield f"{indent}  ... and {len(quantity.of) - SHOWN} more"
+
+
+def _inputs(step: Step) -> Iterator[str]:
+    """Yield each input, members of a list together: the numbers of the steps that made them, or the raw files."""
+    of_input: dict[str, list[str]] = {}
+    for name, path in step.inputs.items():
+        state = "" if step.states[name] == AS_READ else f" ({step.states[name]})"
+        raw = f"{path} {step.made.inputs[name][:DIGITS]}"
+        place = f"[{step.makers[name] + 1}]" if name in step.makers else raw
+        of_input.setdefault(name.partition("[")[0], []).append(place + state)
+    yield from (f"{name}: {_few(list(dict.fromkeys(places)))}" for name, places in of_input.items())
+
+
+def _settings(config: Mapping[str, Any]) -> str:
+    """Return the settings that are single values, the outer ones first."""
+    single = [leaf for leaf in flat(config).items() if isinstance(leaf[1], str | int | float)]
+    single.sort(key=lambda leaf: leaf[0].count("."))
+    return _few([f"{key} {value}" for key, value in single if not key.endswith(MODEL)])
+
+
+def _made_by(step: Step) -> str:
+    made = step.made
+    dirty = " with uncommitted changes" if made.dirty else ""
+    versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
+    return f"commit {made.commit[:DIGITS]}{dirty}, {versions}, on {made.device}"
+
+
+def _few(texts: Sequence[str], between: str = ", ") -> str:
+    more = [f"and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else []
+    return between.join([*texts[:SHOWN], *more])

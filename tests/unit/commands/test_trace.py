@@ -14,9 +14,7 @@ import pytest
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, RecordError, UnknownMemberError
-from lever_pipe.base.provenance import stages
-from lever_pipe.commands import trace, trace_tool, trace_values
-from lever_pipe.commands.trace_values import asked_for
+from lever_pipe.commands import trace
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Cell, EvidenceLedger, Name, average, gap, holm, level, minus, say
 from lever_pipe.report.contents import Contents
@@ -185,367 +183,284 @@ def write_rows(path: str, rows: Sequence[EvidenceRow]) -> None:
     write_evidence(Path(path), rows)
 
 
-def names(traced: trace.Traced) -> set[str]:
-    return {step.name for step in traced.steps}
-
-
 def trained(traced: trace.Traced) -> set[str]:
     """Return the policies whose training a way leads through."""
     cards = (step.artefact.card for step in traced.steps if step.made.stage.startswith("train"))
     return {card.parent.relative_to(STUDY).as_posix() for card in cards}
 
 
+def stages(traced: trace.Traced) -> list[str]:
+    return [step.made.stage for step in traced.steps]
+
+
 def back(what: str) -> trace.Traced:
-    return trace_tool.traced_back(what, RESULTS)
+    return trace.traced_back(what, RESULTS)
 
 
-class TestTheWay:
-    def test_a_cell_leads_to_the_runs_of_its_row_alone(self) -> None:
-        traced = back("overview:2:Shot 1")
-        assert (traced.asked.value, traced.asked.table) == ("51.00", "overview")
-        assert [(ref.line, ref.row.value) for ref in traced.asked.references] == [(3, 51.0)]
-        assert [(str(of.path), of.lines, of.cells["accuracy"]) for of in traced.sources] == [
-            (f"{TABLES}/intervals.csv", (3,), "51.0")
-        ]
-        assert trained(traced) == {policy for seed in SEEDS for policy in (rce(seed), grpo("0", seed))}
-        assert [step.made.stage for step in traced.steps][:3] == [
-            "build_report",
-            "collect_evidence",
-            "compare_policies",
-        ]
-        assert {step.made.stage for step in traced.steps[3:]} == {
-            *("score_answers", "answer_prompts", "select_demonstrations"),
-            *("train_grpo_epoch", "train_rce_epoch", "prepare_examples"),
-        }, "no collect_results: the value stands in intervals.csv"
-        assert [set(step.inputs) for step in traced.steps[:2]] == [{"evidence"}, {"intervals[0]"}]
-
-    def test_another_row_or_run_is_on_no_way_but_its_own(self) -> None:
-        states = {f"overview:{row}:Shot 1": changed_on(f"overview:{row}:Shot 1") for row in (1, 2, 3, 5)}
-        assert not any(states.values())
-        tree.write(f"{STUDY}/{grpo('0.15', 1)}/selector.safetensors", {"w": [0, 0]}, now=True)
-        changed = {what for what in states if changed_on(what)}
-        assert changed == {"overview:3:Shot 1"}
-
-    @pytest.mark.parametrize("what", ["e3", "overview:2:2", "KEY", "results/report/evidence.csv:2:value"])
-    def test_line_key_and_cell_are_one(self, what: str) -> None:
-        traced, cell = back(measured()[1].key if what == "KEY" else what), back("overview:2:Shot 1")
-        assert (traced.asked.references, traced.sources, traced.steps) == (
-            *(cell.asked.references, cell.sources, cell.steps),
-        )
-
-    def test_a_derived_number_leads_to_its_operands(self) -> None:
-        (gain,) = back("overview:2:Gain").asked.references
-        assert (gain.row.how, [each.line for each in gain.of]) == ("left minus right", [3, 2])
-        (nested,) = back("overview:mean:Gain").asked.references
-        assert [each.line for each in nested.measured] == [2, 5, 6], (
-            "a derived number's operands are those of its parts"
-        )
-        assert trained(back("overview:mean:Gain")) == set(POLICIES)
-        assert trained(back("overview:2:Gain")) == {policy for policy in POLICIES if "0.15" not in policy}
-
-    def test_an_adjusted_p_leads_to_its_family_and_a_difference_to_its_pair(self) -> None:
-        traced = back("overview:2:Holm p")
-        assert [each.line for each in traced.asked.references[0].of] == [5, 6]
-        assert trained(traced) == set(POLICIES)
-        assert trained(back("overview:3:Gain")) == {policy for policy in POLICIES if "beta~0/" not in policy}
-        of_file = back(f"{TABLES}/comparisons.csv:1:p_holm")
-        assert trained(of_file) == set(POLICIES)
-        assert trained(back(f"{TABLES}/comparisons.csv:1:p")) < set(POLICIES)
-
-    def test_a_mean_leads_to_all_its_lines(self) -> None:
-        (source,) = back("overview:mean:Shot 1").sources
-        assert (source.path.name, source.lines) == ("scores.csv", (2, 3))
-
-    def test_makers_come_behind_what_they_made_and_are_told_by_place(self) -> None:
-        steps = back("overview:2:Shot 1").steps
-        for place, step in enumerate(steps):
-            assert all(place < maker for maker in step.makers.values())
-            for name, maker in step.makers.items():
-                behind = steps[maker].artefact
-                assert step.inputs[name] in behind.paths.values()
-        assert len({step.artefact.card for step in steps}) == len(steps), "each once"
-
-    def test_the_way_ends_at_raw_data_and_model_folders(self) -> None:
-        steps = back("overview:2:Shot 1").steps
-        raw = {(str(p), step.made.inputs[n]) for step in steps for n, p in step.inputs.items() if n not in step.makers}
-        assert raw == {("raw/train.json", contents.digest(Path("raw/train.json")))}
-        assert {value for step in steps for value in step.models.values()} == {"94408fe1831b2711"}
-
-    def test_a_published_number_leads_to_its_row_alone(self) -> None:
-        traced = back("overview:KL:Shot 1")
-        assert [(str(of.path), of.cells["source_file"]) for of in traced.sources] == [(REFERENCE, "file A")]
-        assert names(traced) == {"build_report", "collect_evidence"}
-        assert set(traced.steps[1].inputs) == {"reference"}
-
-    def test_a_cell_of_words_leads_everywhere(self) -> None:
-        traced = back("overview:1:Verdict")
-        assert traced.asked.value == "decided"
-        assert any("no row of the evidence" in note for note in traced.notes)
-        assert trained(traced) == set(POLICIES)
-
-    def test_a_row_of_a_long_file_leads_to_its_run(self) -> None:
-        traced = back(f"{TABLES}/scores.csv:3:accuracy")
-        assert traced.names == [grpo("0", 0)]
-        scored = [step.name for step in traced.steps if step.made.stage == "score_answers"]
-        assert scored == ["score_answers of GRPO beta 0 epoch 1 of seed 0 (world, base 1)"]
-        assert not any("metrics" in name for name in traced.steps[0].inputs), "scores.csv holds no metric"
-
-    def test_a_whole_file_and_a_figure_lead_to_all_that_they_need(self) -> None:
-        for what in ("results/figures/curve.svg", "results/report/tables/overview.csv"):
-            traced = back(what)
-            assert traced.notes
-            assert sum(step.made.stage == "score_answers" for step in traced.steps) == len(POLICIES)
-        assert [step.made.stage for step in traced.steps][:2] == ["build_report", "plot_figures"]
-
-    def test_files_say_whether_they_are_what_was_made(self) -> None:
-        tree.write(f"{STUDY}/{rce(0)}/selector.safetensors", {"w": [0, 0]}, now=True)
-        tree.write("raw/train.json", "[]", now=True)
-        Path(f"{STUDY}/examples/eval.jsonl").unlink()
-        states: dict[str, str] = {}
-        for step in back("overview:1:Shot 1").steps:
-            states |= {str(step.artefact.paths[name]): state for name, state in step.states.items()}
-        assert states[f"{STUDY}/{rce(0)}/selector.safetensors"] in (trace.REPLACED, trace.OTHER)
-        assert states["raw/train.json"] == trace.OTHER
-        assert states[f"{STUDY}/{rce(1)}/selector.safetensors"] in (trace.AS_MADE, trace.AS_READ)
-        assert f"{STUDY}/examples/eval.jsonl" in {k for k, v in states.items() if v == trace.MISSING}
-
-    def test_what_nobody_made_is_refused(self) -> None:
-        tree.write("results/lever/tables/stray.csv", "a,b\n1,2\n")
-        with pytest.raises(UnknownMemberError, match=r"stray\.csv"):
-            back("results/lever/tables/stray.csv:1:b")
-
-    def test_moved_results_are_traced_where_they_are(self) -> None:
-        Path("results").rename("moved")
-        traced = trace_tool.traced_back("overview:2:Shot 1", Path("moved"))
-        assert all(str(step.artefact.card).startswith("moved") for step in traced.steps)
-        assert str(traced.sources[0].path) == "moved/lever/tables/intervals.csv"
-        assert {step.made.stage for step in traced.steps} >= {"train_rce_epoch", "prepare_examples"}
+def test_a_cell_leads_to_the_runs_of_its_row_alone() -> None:
+    traced = back("overview:2:Shot 1")
+    assert (traced.target.value, traced.target.table) == ("51.00", "overview")
+    assert [(of.line, of.row.value) for of in traced.target.quantities] == [(3, 51.0)]
+    assert [(str(of.path), of.lines, of.cells["accuracy"]) for of in traced.sources] == [
+        (f"{TABLES}/intervals.csv", (3,), "51.0")
+    ]
+    assert stages(traced)[:3] == ["build_report", "collect_evidence", "compare_policies"]
+    assert set(stages(traced)[3:]) == {
+        *("score_answers", "answer_prompts", "select_demonstrations"),
+        *("train_grpo_epoch", "train_rce_epoch", "prepare_examples"),
+    }, "no collect_results: the value stands in intervals.csv"
+    assert [set(step.inputs) for step in traced.steps[:2]] == [{"evidence"}, {"intervals[0]"}]
+    raw = {(str(path), step.made.inputs[name]) for step in traced.steps for name, path in step.inputs.items()
+           if name not in step.makers}  # fmt: skip
+    assert raw == {("raw/train.json", contents.digest(Path("raw/train.json")))}
+    assert {value for step in traced.steps for value in step.models.values()} == {"94408fe1831b2711"}
 
 
-def changed_on(what: str) -> set[str]:
-    """Return the files of a way that are not what was made or read."""
-    states = {(step.name, name): state for step in back(what).steps for name, state in step.states.items()}
-    return {name for _, name in states if states[_, name] not in (trace.AS_MADE, trace.AS_READ)}
+@pytest.mark.parametrize(
+    ("what", "lines", "policies"),
+    [
+        ("overview:2:Shot 1", [3], {policy for seed in SEEDS for policy in (rce(seed), grpo("0", seed))}),
+        ("overview:2:Shot 1 low", [3], {policy for seed in SEEDS for policy in (rce(seed), grpo("0", seed))}),
+        ("overview:2:Gain", [3, 2], {policy for policy in POLICIES if "0.15" not in policy}),
+        ("overview:mean:Gain", [2, 5, 6], set(POLICIES)),
+        ("overview:3:Gain", [6], {policy for policy in POLICIES if "beta~0/" not in policy}),
+        ("overview:2:Holm p", [5, 6], set(POLICIES)),
+        ("overview:KL:Shot 1", [7], set()),
+        ("overview:1:Verdict", [], set(POLICIES)),
+        (f"{TABLES}/comparisons.csv:1:p_holm", [], set(POLICIES)),
+        (f"{TABLES}/comparisons.csv:1:p", [], {policy for policy in POLICIES if "0.15" not in policy}),
+        (f"{TABLES}/scores.csv:3:accuracy", [], {grpo("0", 0), rce(0)}),
+    ],
+)
+def test_a_number_leads_to_the_rows_and_runs_that_it_is_made_of(
+    what: str, lines: list[int], policies: set[str]
+) -> None:
+    traced = back(what)
+    at = {row.key: line for line, row in enumerate(measured(), start=2)}
+    assert [at[row.key] for of in traced.target.quantities for row in of.measured] == lines
+    assert trained(traced) == policies
 
 
-class TestAsked:
-    def test_rows_have_many_names(self) -> None:
-        for row in ("2", GROUPS[1], f"Policy={GROUPS[1]}", f"{GROUPS[1]}|51.00"):
-            assert asked_for(f"overview:{row}:shot 1", RESULTS).row == 2
-
-    def test_the_ends_of_an_interval_are_of_its_cell(self) -> None:
-        ends = asked_for("overview:2:Shot 1 low", RESULTS)
-        assert (ends.value, [each.line for each in ends.references]) == ("1.0", [3])
-
-    def test_without_a_report_a_key_is_found_in_what_it_would_be_built_from(self) -> None:
-        shutil.rmtree("results/report")
-        traced = back("e3")
-        assert traced.asked.file == Path("results/evidence.csv")
-        assert [step.made.stage for step in traced.steps][:2] == ["collect_evidence", "compare_policies"]
-
-    def test_a_row_that_is_several_is_refused_with_their_numbers(self) -> None:
-        with pytest.raises(ConfigError, match=r"found 2 with 'best'.*1: best.*; 2: best"):
-            asked_for(f"{TABLES}/comparisons.csv:best:p", RESULTS)
-
-    @pytest.mark.parametrize(
-        ("what", "message"),
-        [
-            ("overveiw:1:Shot 1", "overview"),
-            ("overview:9:Shot 1", "expected a row"),
-            ("overview:0:Shot 1", "expected a row"),
-            ("overview:1:Shot 7", "Shot 1"),
-            ("overview:1:0", "expected a column"),
-            ("nothing.csv:1:a", "expected a file"),
-            ("../../etc/passwd", "expected a file, or a table"),
-            ("../tables/overview", "expected a file, or a table"),
-            ("e1", "e2 to e10"),
-            ("e99:value", "e2 to e10"),
-            ("e2:values", "expected a row"),
-            ("lever:preset~world/rce/epoch~2:accuracy", "Did you mean 'lever:preset~world/rce/epoch~1"),
-        ],
-    )
-    def test_what_is_not_there_is_refused(self, what: str, message: str) -> None:
-        with pytest.raises(UnknownMemberError, match=message):
-            asked_for(what, RESULTS)
-
-    def test_a_file_beside_what_was_made_is_nobodys(self) -> None:
-        tree.write("notes.txt", "mine")
-        with pytest.raises(UnknownMemberError, match="expected a run card that states"):
-            back("results/report/../../notes.txt")
-
-    @pytest.mark.parametrize("what", ["x" * 5000, "\0:1:a", ":::", ".csv:1:a", "overview:1:", "overview::Shot 1", ""])
-    def test_no_word_is_a_riddle(self, what: str) -> None:
-        with pytest.raises(LeverPipeError):
-            back(what)
-
-    @pytest.mark.parametrize(
-        "content",
-        [
-            *(
-                "",
-                "[{]",
-                "{}",
-                "[7, null]",
-                '{"tables": {"overview": 7}}',
-                '{"tables": {"overview": {"cells": [[1]]}}}',
-            ),
-            '{"tables": {"overview": {"columns": ["Policy", "Shot 1"], "cells": [[[], ["e77"]]]}}}',
-            '{"tables": {"overview": {"columns": ["Policy", "Shot 1"], "cells": [[[], 7]]}}}',
-        ],
-    )
-    def test_a_broken_index_is_refused(self, content: str) -> None:
-        tree.write("results/report/index.json", content)
-        with pytest.raises(LeverPipeError):
-            back("overview:1:Shot 1")
-
-    def test_evidence_that_names_no_file_of_its_own_or_itself_is_refused(self) -> None:
-        rows = measured()
-        write_rows("results/report/evidence.csv", [rows[0], rows[1]._replace(source=f"{TABLES}/other.csv:3")])
-        with pytest.raises(RecordError, match=r"expected the input .*other\.csv"):
-            back("overview:2:Shot 1")
-        own = EvidenceRow("report", "table/x", "y", 1.0)
-        for source in (own.key, "lever:nobody:nothing"):
-            write_rows("results/report/evidence.csv", [own._replace(source=source)])
-            with pytest.raises(RecordError, match="expected rows that it is made of"):
-                back("e2")
-
-    def test_a_row_that_names_nothing_leads_everywhere(self) -> None:
-        write_rows("results/report/evidence.csv", [EvidenceRow("report", "table/x", "y", 1.0)])
-        traced = back("e2")
-        assert traced.notes == ("report:table/x:y names nothing that it is made of: all of the evidence is listed.",)
-        assert trained(traced) == set(POLICIES)
-
-    def test_a_csv_file_with_short_and_long_rows_is_read(self) -> None:
-        tree.write(f"{TABLES}/scores.csv", "policy,accuracy\na\nb,1,2,3\n", now=True)
-        assert back(f"{TABLES}/scores.csv:2:accuracy").asked.value == "1"
-        assert back(f"{TABLES}/scores.csv:1:accuracy").asked.value == ""
-        Path(f"{TABLES}/scores.csv").write_bytes(b"policy,\xff\n1,2\n")
-        with pytest.raises(LeverPipeError, match="expected CSV"):
-            back(f"{TABLES}/scores.csv:1:1")
-
-    def test_a_row_needs_a_column(self) -> None:
-        with pytest.raises(ConfigError, match="Columns: Policy, Shot 1"):
-            asked_for("overview:1", RESULTS)
+def test_another_row_or_run_is_on_no_way_but_its_own() -> None:
+    cells = [f"overview:{row}:Shot 1" for row in (1, 2, 3, 5)]
+    assert not any(map(changed_on, cells))
+    tree.write(f"{STUDY}/{grpo('0.15', 1)}/selector.safetensors", {"w": [0, 0]}, now=True)
+    assert [what for what in cells if changed_on(what)] == ["overview:3:Shot 1"]
 
 
-class TestNames:
-    @pytest.mark.parametrize(
-        ("row", "expected"),
-        [
-            ({"policy": "oracle", "stage": "baseline"}, {"baseline/oracle"}),
-            ({"left": "a", "right": "b"}, {"a", "b"}),
-            (
-                {"preset": "world", "stage": "rce", "mode": "", "seed": "0", "epoch": "2", "kl_beta": ""},
-                {"preset~world/rce/seed~0/epoch~2"},
-            ),
-            (
-                {
-                    "preset": "w",
-                    "stage": "grpo",
-                    "mode": "on_policy",
-                    "base_rce_epoch": "5",
-                    "kl_beta": "0",
-                    "seed": "1",
-                    "epoch": "3",
-                },
-                {"preset~w/on_policy/base~5/beta~0/seed~1/epoch~3"},
-            ),
-            ({"arm": "bundle", "seed": "2"}, {"arm~bundle/seed~2"}),
-            ({"arm": "bundle", "reference": "baseline"}, {"arm~bundle", "arm~baseline"}),
-            ({"metric": "x"}, set()),
-        ],
-    )
-    def test_a_row_tells_whom_it_is_about(self, row: dict[str, str], expected: set[str]) -> None:
-        assert trace_values.names_of(row) == expected
-
-    def test_a_list_keeps_files_of_the_policies_and_of_nobody(self) -> None:
-        kept = frozenset(("preset~world/rce/epoch~1", "baseline/oracle", "preset~world/grpo/base~1/beta~all/epoch~1"))
-        paths = {
-            "r/lever/preset~world/rce/seed~3/epoch~1/metrics.json": True,
-            "r/lever/preset~world/rce/seed~3/epoch~2/metrics.json": False,
-            f"r/lever/{grpo('0.15', 1)}/metrics.json": True,
-            "r/lever/answers/preset~world/seed~0/counters.json": True,
-            "r/lever/answers/preset~other/seed~0/counters.json": False,
-            "r/lever/answers/baseline/counters.json": True,
-            "r/lever/rl_data/shard~1/trajectories.jsonl": True,
-        }
-        assert {path: trace_values.keeps(path, kept) for path in paths} == paths
-
-    def test_evidence_of_anything_else_narrows_nothing(self) -> None:
-        row = measured()[0]
-        assert trace_values.policies_of(row) == {GROUPS[0]}
-        assert trace_values.policies_of(row._replace(against="published/rce")) == frozenset()
-        assert trace_values.policies_of(row._replace(subject="rl_data")) == frozenset()
+@pytest.mark.parametrize("what", ["e3", "overview:2:2", "KEY", "results/report/evidence.csv:2:value"])
+def test_line_key_and_cell_are_one(what: str) -> None:
+    traced, cell = back(measured()[1].key if what == "KEY" else what), back("overview:2:Shot 1")
+    assert (traced.target.quantities, *traced[1:]) == (cell.target.quantities, *cell[1:])
 
 
-def files_of(stage: str) -> set[str]:
-    """Return the names of a stage's files, without importing what it computes with."""
-    module = ast.parse((Path(trace.__file__).parents[2] / f"{stages()[stage].replace('.', '/')}.py").read_text())
-    function = next(node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == stage)
-    return {argument.arg for argument in function.args.kwonlyargs} - {"config", "runtime"}
+@pytest.mark.parametrize("row", ["2", GROUPS[1], f"Policy={GROUPS[1]}", f"{GROUPS[1]}|51.00"])
+def test_a_row_has_many_names(row: str) -> None:
+    assert trace.target_of(f"overview:{row}:Shot 1", RESULTS).row == 2
 
 
-def test_what_outputs_need_are_files_of_their_stages() -> None:
-    for stage, outputs in trace.NEEDS.items():
-        for output, inputs in outputs.items():
-            assert set(inputs) < files_of(stage), (stage, output)
-            assert output in files_of(stage), (stage, output)
+def test_measured_values_stand_in_their_files() -> None:
+    (source,) = back("overview:mean:Shot 1").sources
+    assert (source.path.name, source.lines) == ("scores.csv", (2, 3)), "a mean of two lines"
+    published = back("overview:KL:Shot 1")
+    assert [(str(of.path), of.cells["source_file"]) for of in published.sources] == [(REFERENCE, "file A")]
+    assert stages(published) == ["build_report", "collect_evidence"]
+    assert set(published.steps[1].inputs) == {"reference"}
 
 
-class TestTold:
-    def test_runs_that_differ_in_their_seed_are_one_entry(self) -> None:
-        said = trace_tool.text(back("overview:2:Shot 1"))
-        assert said.count("train_grpo_epoch") == 1
-        assert "GRPO beta 0 epoch 1 (world, base 1), seeds 0, 1 (train_grpo_epoch)" in said
-        assert "learning_rate 0.5" in said
-        assert "empty" not in said
-        assert "raw/train.json" in said
-        assert "All of it: commit c0ffeec0ffee, python 3.11.7, on cpu" in said
+def test_makers_come_behind_what_they_made_and_are_told_by_place() -> None:
+    steps = back("overview:2:Shot 1").steps
+    for place, step in enumerate(steps):
+        assert all(place < maker for maker in step.makers.values())
+        for name, maker in step.makers.items():
+            assert step.inputs[name] in steps[maker].artefact.paths.values()
+    assert len({step.artefact.card for step in steps}) == len(steps), "each once"
 
-    def test_runs_that_differ_otherwise_are_entries_of_their_own(self) -> None:
-        card = Path(f"{STUDY}/{grpo('0', 1)}/run.json")
-        values = json.loads(card.read_text())
-        storage.write_json(card, values | {"code": "f" * 16})
-        said = trace_tool.text(back("overview:2:Shot 1"))
-        assert said.count("(train_grpo_epoch)") == 2
-        assert "code ffffffffffffffff" in said
 
-    def test_each_entry_is_told_once_and_then_by_its_number(self) -> None:
-        said = trace_tool.text(back("overview:2:Shot 1"))
-        numbers = [line.split("]")[0].strip() for line in said.splitlines() if line.strip().startswith("[")]
-        assert numbers == [f"[{i}" for i in range(1, len(numbers) + 1)]
-        assert said.count("] prepare_examples") == 1
-        assert "see [" in said
+@pytest.mark.parametrize("what", ["results/figures/curve.svg", "results/report/tables/overview.csv"])
+def test_a_whole_file_leads_to_all_that_it_needs(what: str) -> None:
+    traced = back(what)
+    assert traced.notes
+    assert stages(traced).count("score_answers") == len(POLICIES)
 
-    def test_as_data_its_shape_is_stable(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert trace_tool.main(["trace", "overview:2:Shot 1", "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert set(found) == {
-            *(
-                "format",
-                "what",
-                "file",
-                "table",
-                "row",
-                "column",
-                "value",
-                "cells",
-                "evidence",
-                "policies",
-                "sources",
-                "notes",
-                "steps",
-            )
-        }
-        assert found["format"] == 2
-        assert [each["line"] for each in found["evidence"]] == [3]
-        step = found["steps"][2]
-        assert set(step) == {
-            *("name", "card", "stage", "config", "code", "commit", "dirty", "versions", "device", "threads", "seconds"),
-            *("models", "inputs", "outputs"),
-        }
-        assert set(step["inputs"]["per_question[2]"]) == {"path", "digest", "state", "made_by"}
 
-    def test_text_goes_to_the_reader(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert trace_tool.main(["trace", "overview:2:Shot 1"]) == 0
-        assert capsys.readouterr().out.startswith("51.00: row 2, column Shot 1 of overview\n")
+def test_files_say_whether_they_are_what_was_made() -> None:
+    tree.write(f"{STUDY}/{rce(0)}/selector.safetensors", {"w": [0, 0]}, now=True)
+    tree.write("raw/train.json", "[]", now=True)
+    Path(f"{STUDY}/examples/eval.jsonl").unlink()
+    states: dict[str, set[str]] = {}
+    for step in back("overview:1:Shot 1").steps:
+        for name, state in step.states.items():
+            states.setdefault(str(step.artefact.paths[name]), set()).add(state)
+    assert states[f"{STUDY}/{rce(0)}/selector.safetensors"] == {trace.OTHER}
+    assert states["raw/train.json"] == {trace.OTHER}
+    assert states[f"{STUDY}/{rce(1)}/selector.safetensors"] == {trace.AS_MADE, trace.AS_READ}
+    assert states[f"{STUDY}/examples/eval.jsonl"] == {trace.MISSING}
+
+
+def test_moved_results_are_traced_where_they_are() -> None:
+    Path("results").rename("moved")
+    traced = trace.traced_back("overview:2:Shot 1", Path("moved"))
+    assert all(str(step.artefact.card).startswith("moved") for step in traced.steps)
+    assert str(traced.sources[0].path) == "moved/lever/tables/intervals.csv"
+    assert {"train_rce_epoch", "prepare_examples"} <= set(stages(traced))
+
+
+def test_without_a_report_a_key_is_found_in_what_it_would_be_built_from() -> None:
+    shutil.rmtree("results/report")
+    traced = back("e3")
+    assert traced.target.file == Path("results/evidence.csv")
+    assert stages(traced)[:2] == ["collect_evidence", "compare_policies"]
+
+
+def changed_on(what: str) -> bool:
+    states = {state for step in back(what).steps for state in step.states.values()}
+    return not states <= {trace.AS_MADE, trace.AS_READ}
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "message"),
+    [
+        ("overveiw:1:Shot 1", UnknownMemberError, "overview"),
+        ("overview:9:Shot 1", UnknownMemberError, "expected one row"),
+        ("overview:0:Shot 1", UnknownMemberError, "expected one row"),
+        ("overview:1:Shot 7", UnknownMemberError, "Shot 1"),
+        ("overview:1:0", UnknownMemberError, "expected a column"),
+        ("nothing.csv:1:a", UnknownMemberError, "expected a file"),
+        ("../../etc/passwd", UnknownMemberError, "expected a file, or a table"),
+        ("../tables/overview", UnknownMemberError, "expected a file, or a table"),
+        ("e1", UnknownMemberError, "e2 to e10"),
+        ("e99:value", UnknownMemberError, "e2 to e10"),
+        ("e2:values", UnknownMemberError, "expected a row"),
+        (
+            "lever:preset~world/rce/epoch~2:accuracy",
+            UnknownMemberError,
+            "Did you mean 'lever:preset~world/rce/epoch~1",
+        ),
+        (f"{TABLES}/comparisons.csv:best:p", ConfigError, "found 2 with 'best'.*1: best.*; 2: best"),
+        ("overview:1", ConfigError, "Columns: Policy, Shot 1"),
+        ("results/lever/tables/stray.csv:1:b", UnknownMemberError, "expected a run card that states"),
+        ("results/report/../../notes.txt", UnknownMemberError, "expected a run card that states"),
+        *(
+            (word, LeverPipeError, "trace: ")
+            for word in ("x" * 5000, "\0:1:a", ":::", ".csv:1:a", "overview::Shot 1", "")
+        ),
+    ],
+)
+def test_what_is_not_there_is_refused(what: str, error: type[LeverPipeError], message: str) -> None:
+    tree.write("results/lever/tables/stray.csv", "a,b\n1,2\n")
+    tree.write("notes.txt", "mine")
+    with pytest.raises(error, match=message):
+        back(what)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[{]", "{}", "[7, null]", '{"tables": {"overview": 7}}', '{"tables": {"overview": {"cells": [[1]]}}}'),
+        '{"tables": {"overview": {"columns": ["Policy", "Shot 1"], "cells": [[[], ["e77"]]]}}}',
+        '{"tables": {"overview": {"columns": ["Policy", "Shot 1"], "cells": [[[], 7]]}}}',
+    ],
+)
+def test_a_broken_index_is_refused(content: str) -> None:
+    tree.write("results/report/index.json", content)
+    with pytest.raises(LeverPipeError):
+        back("overview:1:Shot 1")
+
+
+def test_evidence_that_names_nothing_leads_everywhere_and_of_no_file_or_itself_nowhere() -> None:
+    own = EvidenceRow("report", "table/x", "y", 1.0)
+    write_rows("results/report/evidence.csv", [own])
+    assert trained(back("e2")) == set(POLICIES)
+    for source in (own.key, "lever:nobody:nothing"):
+        write_rows("results/report/evidence.csv", [own._replace(source=source)])
+        with pytest.raises(RecordError, match="expected the rows that it is made of"):
+            back("e2")
+    write_rows("results/report/evidence.csv", [measured()[1]._replace(source=f"{TABLES}/other.csv:3")])
+    with pytest.raises(RecordError, match=r"expected the input .*other\.csv"):
+        back("e2")
+
+
+def test_a_csv_file_with_short_and_long_rows_is_read() -> None:
+    tree.write(f"{TABLES}/scores.csv", "policy,accuracy\na\nb,1,2,3\n", now=True)
+    assert back(f"{TABLES}/scores.csv:2:accuracy").target.value == "1"
+    assert back(f"{TABLES}/scores.csv:1:accuracy").target.value == ""
+    Path(f"{TABLES}/scores.csv").write_bytes(b"policy,\xff\n1,2\n")
+    with pytest.raises(LeverPipeError, match="expected CSV"):
+        back(f"{TABLES}/scores.csv:1:1")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("policy=oracle stage=baseline", {"baseline/oracle"}),
+        ("left=a right=b", {"a", "b"}),
+        ("preset=world stage=rce mode= seed=0 epoch=2 kl_beta= base_rce_epoch=", {"preset~world/rce/seed~0/epoch~2"}),
+        (
+            "preset=w stage=grpo mode=on_policy base_rce_epoch=5 kl_beta=0 seed=1 epoch=3",
+            {"preset~w/on_policy/base~5/beta~0/seed~1/epoch~3"},
+        ),
+        ("arm=bundle seed=2", {"arm~bundle/seed~2"}),
+        ("arm=bundle reference=baseline", {"arm~bundle", "arm~baseline"}),
+        ("metric=x", set()),
+    ],
+)
+def test_a_line_tells_whom_it_is_about(line: str, expected: set[str]) -> None:
+    assert trace.names_of(dict(cell.split("=") for cell in line.split())) == expected
+
+
+def test_a_list_keeps_files_of_the_policies_and_of_nobody() -> None:
+    kept = frozenset(("preset~world/rce/epoch~1", "baseline/oracle", "preset~world/grpo/base~1/beta~all/epoch~1"))
+    paths = {
+        "r/lever/preset~world/rce/seed~3/epoch~1/metrics.json": True,
+        "r/lever/preset~world/rce/seed~3/epoch~2/metrics.json": False,
+        f"r/lever/{grpo('0.15', 1)}/metrics.json": True,
+        "r/lever/answers/preset~world/seed~0/counters.json": True,
+        "r/lever/answers/preset~other/seed~0/counters.json": False,
+        "r/lever/answers/baseline/counters.json": True,
+        "r/lever/rl_data/shard~1/trajectories.jsonl": True,
+    }
+    assert {path: trace.keeps(path, kept) for path in paths} == paths
+
+
+def test_evidence_of_anything_else_narrows_nothing() -> None:
+    row = measured()[0]
+    assert trace.policies_of(row) == {GROUPS[0]}
+    assert trace.policies_of(row._replace(against="published/rce")) == frozenset()
+    assert trace.policies_of(row._replace(subject="rl_data")) == frozenset()
+
+
+def test_what_collected_files_depend_on_are_files_of_the_stage() -> None:
+    module = ast.parse((Path(trace.__file__).parents[1] / "stages/collect_results.py").read_text())
+    function = next(node for node in module.body if isinstance(node, ast.FunctionDef))
+    files = {argument.arg for argument in function.args.kwonlyargs}
+    assert files >= {*trace.COLLECTED, *(name for inputs in trace.COLLECTED.values() for name in inputs)}
+
+
+def test_the_text_tells_each_artefact_once(capsys: pytest.CaptureFixture[str]) -> None:
+    card = Path(f"{STUDY}/{grpo('0', 1)}/run.json")
+    storage.write_json(card, json.loads(card.read_text()) | {"commit": "f" * 40})
+    assert trace.main(["trace", "overview:2:Shot 1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "51.00: row 2, column Shot 1 of overview"
+    assert "All of it: commit c0ffeec0ffee, python 3.11.7, on cpu" in lines
+    numbered = [line for line in lines if line.startswith("[")]
+    assert [line.split()[0] for line in numbered] == [f"[{i}]" for i in range(1, len(numbered) + 1)]
+    assert sum("GRPO beta 0 epoch 1 of seed" in line and "(train_grpo_epoch)" in line for line in numbered) == 2
+    assert "    learning_rate 0.5, seed 0" in lines
+    assert f"    code {tree.CODE}, 1.5 s, commit ffffffffffff, python 3.11.7, on cpu" in lines
+    assert any("train_questions: raw/train.json" in line for line in lines)
+
+
+def test_as_data_its_shape_is_stable(capsys: pytest.CaptureFixture[str]) -> None:
+    assert trace.main(["trace", "overview:2:Shot 1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    names = "format what file table row column value cells evidence policies sources notes steps"
+    assert list(found) == names.split()
+    assert found["format"] == 2
+    assert [each["line"] for each in found["evidence"]] == [3]
+    assert set(found["sources"][0]) == {"path", "lines", "cells", "names"}
+    step = found["steps"][2]
+    names = "name card stage config code commit dirty versions device threads seconds models inputs outputs"
+    assert set(step) == set(names.split())
+    assert set(step["inputs"]["per_question[2]"]) == {"path", "digest", "state", "made_by"}
