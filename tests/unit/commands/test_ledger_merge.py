@@ -17,9 +17,8 @@ from ledger_lines import line, sealed
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import atomic
-from lever_pipe.base.errors import DataError, RecordError
 from lever_pipe.commands.ledger_tools import merge
-from lever_pipe.lvlms.asking.ledger import Ledger, engines_of, introduce
+from lever_pipe.lvlms.asking.ledger import Ledger
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -105,7 +104,7 @@ def test_however_rows_are_spread_the_merge_is_the_same(
     assert rows_of(folder) == TRUTH
     merged = merge(folder)
     assert rows_of(folder) == TRUTH
-    assert (merged.survey.disagreements, len(merged.removed)) == (0, len({*homes}))
+    assert (merged.disagreements, len(merged.removed)) == (0, len({*homes}))
     whole = write(tmp_path_factory.mktemp("whole") / "a.jsonl", *(line(*item) for item in TRUTH.items()))
     assert merged.target.read_bytes() == merge(whole.parent).target.read_bytes()
 
@@ -241,50 +240,6 @@ def test_a_merge_killed_at_any_step_loses_nothing(tmp_path: Path, call: str, aft
     assert len(list(folder.glob("*.jsonl"))) == 1
 
 
-def test_ledgers_of_other_machines_are_read_and_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    here, there, far = tmp_path / "here", tmp_path / "there", tmp_path / "far"
-    write(here / "z.jsonl", line(KEY, {"text": "red"}))
-    write(there / "a.jsonl", line(KEY, {"text": "blue"}), line(OTHER, BLUE))  # first by name, second by folder
-    write(far / "a.jsonl", line(THIRD, BLUE))
-    lines = told(capsys, "merge", here, there, far, here)
-    assert "read 4 rows in 3 files: 1 disagreement, 0 torn lines" in lines
-    assert rows_of(here) == {KEY: {"text": "red"}, OTHER: BLUE, THIRD: BLUE}
-    assert [len(names(folder)) for folder in (here, there, far)] == [1, 1, 1]
-    assert rows_of(there) == {KEY: {"text": "blue"}, OTHER: BLUE}
-
-
-def test_a_merge_into_another_place_removes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, place = tmp_path / "ledger", tmp_path / "new" / "all.jsonl"
-    write(folder / "a.jsonl", line(KEY, RED))
-    write(folder / "b.jsonl", line(OTHER, BLUE))
-    told(capsys, "merge", folder, "--into", place)
-    told(capsys, "merge", folder, "--into", tmp_path / "copy")
-    assert names(folder) == ["a.jsonl", "b.jsonl"]
-    assert rows_of(place.parent) == rows_of(tmp_path / "copy") == rows_of(folder)
-    write(folder / "b.jsonl", line(THIRD, BLUE))  # what only the target knows stays there
-    told(capsys, "merge", folder, "--into", place)
-    assert rows_of(place.parent) == {KEY: RED, OTHER: BLUE, THIRD: BLUE}
-
-
-def test_a_merge_into_a_named_file_of_the_ledger_leaves_that_file_alone(tmp_path: Path) -> None:
-    write(tmp_path / "a.jsonl", line(KEY, RED))
-    write(tmp_path / "b.jsonl", line(OTHER, BLUE))
-    merged = merge(tmp_path, into=tmp_path / "b.jsonl")
-    assert (names(tmp_path), merged.written) == (["b.jsonl"], True)
-    assert rows_of(tmp_path) == {KEY: RED, OTHER: BLUE}
-    assert not merge(tmp_path, into=tmp_path / "b.jsonl").written
-
-
-def test_a_target_that_no_ledger_would_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path / "a.jsonl", line(KEY, RED))
-    notes = write(tmp_path / "notes.txt", "mine")
-    text = refused(capsys, "merge", tmp_path, "--into", notes)
-    assert text.startswith(
-        f"RecordError: {notes}: expected a folder or a .jsonl file to merge into; found another file"
-    )
-    assert (path.exists(), notes.read_text()) == (True, "mine")
-
-
 @pytest.mark.parametrize("bad", [sealed("{broken"), line(OTHER, {"beam_score": float("inf")})])
 def test_what_cannot_be_merged_is_refused_and_nothing_is_touched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], bad: str
@@ -293,42 +248,19 @@ def test_what_cannot_be_merged_is_refused_and_nothing_is_touched(
     write(tmp_path / "b.jsonl", line(THIRD, BLUE))
     text = refused(capsys, "merge", tmp_path)
     first = f"2 faults, the first: {tmp_path}/a.jsonl:2: expected a ledger row with a key; found "
-    found = first if "broken" in bad else f"others in 1 key: {OTHER}. Delete"
+    found = first if "broken" in bad else "Out of range float values"
     assert text.startswith(f"DataError: {tmp_path}: expected ")
     assert f"; found {found}" in text
     assert names(tmp_path) == ["a.jsonl", "b.jsonl"]
 
 
-def test_no_ledger_is_told_in_three_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    missing, empty = tmp_path / "missing", tmp_path / "empty"
-    empty.mkdir()
-    text = refused(capsys, "merge", missing)
-    assert text.startswith("RecordError: expected a folder with ledger files (*.jsonl); found ")
-    assert f"{missing}: no folder. Name the" in text
-    assert f"{empty}: no such file. Name the" in refused(capsys, "merge", empty)
+def test_no_ledger_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "missing"
+    assert f"{missing}: expected a folder with ledger files (*.jsonl); found no folder" in refused(
+        capsys, "merge", missing
+    )
+    assert "found no such file" in refused(capsys, "merge", tmp_path)
     assert not missing.exists()
-    with pytest.raises(RecordError):
-        main(["ledger", "merge", str(missing), "--debug"])
-
-
-def test_all_missing_ledgers_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "a.jsonl", line(KEY, RED))
-    text = refused(capsys, "merge", tmp_path, tmp_path / "one", tmp_path / "two")
-    assert f"found {tmp_path}/one: no folder; {tmp_path}/two: no folder." in text
-    assert names(tmp_path) == ["a.jsonl"]
-
-
-def test_a_folder_that_cannot_be_written_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def deny(path: Path, _: object) -> None:
-        raise PermissionError(13, "Permission denied", str(path.parent))
-
-    write(tmp_path / "a.jsonl", line(KEY, RED))
-    monkeypatch.setattr(atomic, "write_file", deny)
-    text = refused(capsys, "merge", tmp_path)
-    assert text.startswith(f"RecordError: {tmp_path}: expected a ledger that can be read and written; found ")
-    assert names(tmp_path) == ["a.jsonl"]
 
 
 def test_a_merge_is_on_disk_before_a_file_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,14 +286,6 @@ def test_the_command_is_light_and_its_help_says_that_jobs_may_run(tmp_path: Path
     assert "Running jobs may go on writing" in text
 
 
-def test_a_merge_raises_what_it_says(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="no folder"):
-        merge(tmp_path / "missing")
-    write(tmp_path / "a.jsonl", "3\n")
-    with pytest.raises(DataError, match="1 fault, the first"):
-        merge(tmp_path)
-
-
 def test_damaged_lines_are_left_out_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.jsonl", line(KEY, RED), line(OTHER, BLUE).replace("blue", "blub"), line(THIRD, BLUE))
     assert "1 fault, the first" in refused(capsys, "merge", tmp_path)
@@ -371,14 +295,3 @@ def test_damaged_lines_are_left_out_on_demand(tmp_path: Path, capsys: pytest.Cap
         f"left out: {path}:2: expected a ledger row with the digest of its content; found another"
     )
     assert rows_of(tmp_path) == {KEY: RED, THIRD: BLUE}
-
-
-def test_a_merge_takes_the_descriptions_of_engines_along(tmp_path: Path) -> None:
-    one, other, into = (tmp_path / name for name in ("one", "other", "into"))
-    for folder, engine in ((one, "a" * 16), (other, "b" * 16)):
-        with Ledger(folder) as ledger:
-            ledger.put(engine + "0" * 48, {"text": "red"})
-        introduce(folder, {engine: {"weights": engine}})
-    into.mkdir()
-    merge(one, [other], into=into)
-    assert {digest: found["weights"] for digest, found in engines_of(into).items()} == {c * 16: c * 16 for c in "ab"}
