@@ -25,7 +25,7 @@ from lever_pipe.base.policy_names import AGENT, PolicyName, group_of
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Pool
 from lever_pipe.base.sections import did_you_mean
-from lever_pipe.commands.trace import AS_MADE, AS_READ, EVIDENCE, MISSING, REPORT, Step, traced_back
+from lever_pipe.commands.trace import AS_MADE, AS_READ, EVIDENCE, MISSING, REPORT, TracedJob, traced_back
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention import released as agents
 from lever_pipe.intention.records import DoneRow
@@ -111,7 +111,7 @@ def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow
     return found
 
 
-def _steps_behind(score: EvidenceRow, results: Path) -> tuple[Step, ...]:
+def _steps_behind(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
     """Return all that a score was made by, from files that still are what it was made from."""
     steps = traced_back(score.key, results).steps
     sound = (AS_MADE, AS_READ, MISSING)  # raw data may have gone; what is copied is read
@@ -122,7 +122,7 @@ def _steps_behind(score: EvidenceRow, results: Path) -> tuple[Step, ...]:
     return steps
 
 
-def _write_selector(folder: Path, own: Told, steps: Sequence[Step], encoder: Path) -> Told:
+def _write_selector(folder: Path, own: Told, steps: Sequence[TracedJob], encoder: Path) -> Told:
     """Write all but the card of a policy that selects, and return what the card tells."""
     chosen, asked = _step(steps, "select_demonstrations"), _step(steps, "answer_prompts").made.config["lvlm"]
     sampled, seen = (steps[chosen.makers[made]] for made in ("eval_pools", "train_embeddings"))
@@ -159,7 +159,7 @@ def _write_selector(folder: Path, own: Told, steps: Sequence[Step], encoder: Pat
     }
 
 
-def _write_agent(folder: Path, own: Told, steps: Sequence[Step], checkpoint: str) -> Told:
+def _write_agent(folder: Path, own: Told, steps: Sequence[TracedJob], checkpoint: str) -> Told:
     """Write all but the card of an agent, and return what the card tells."""
     played, source = _step(steps, "evaluate_agent"), _step(steps, "prepare_tasks").made.config["source"]
     done, config = storage.read_row(played.inputs["done"], DoneRow), played.made.config
@@ -176,11 +176,11 @@ def _write_agent(folder: Path, own: Told, steps: Sequence[Step], checkpoint: str
     }
 
 
-def _step(steps: Sequence[Step], stage: str) -> Step:
+def _step(steps: Sequence[TracedJob], stage: str) -> TracedJob:
     return next(step for step in steps if step.made.stage == stage)
 
 
-def _made(step: Step) -> dict[str, str]:
+def _made(step: TracedJob) -> dict[str, str]:
     return {name: step.made.outputs[name] for name in step.outputs}
 
 

@@ -63,13 +63,13 @@ FORMAT = 2
 SHOWN, DIGITS = 6, 12
 
 
-class Quantity(NamedTuple):
+class TracedRow(NamedTuple):
     """A row of the evidence, which of its columns is meant, and the rows that this is worked out from."""
 
     line: int
     row: EvidenceRow
     part: str = "value"
-    of: tuple[Quantity, ...] = ()
+    of: tuple[TracedRow, ...] = ()
 
     @property
     def measured(self) -> Iterator[EvidenceRow]:
@@ -77,7 +77,7 @@ class Quantity(NamedTuple):
         yield from (row for each in self.of for row in each.measured) if self.of else (self.row,)
 
 
-class Target(NamedTuple):
+class TraceTarget(NamedTuple):
     """What is traced: a file, or a cell of it with the rows of the evidence that it prints; `row` counts from 1."""
 
     what: str
@@ -88,7 +88,7 @@ class Target(NamedTuple):
     column: str = ""
     value: str = ""
     cells: Mapping[str, str] = {}
-    quantities: tuple[Quantity, ...] = ()
+    quantities: tuple[TracedRow, ...] = ()
 
 
 class Source(NamedTuple):
@@ -101,7 +101,7 @@ class Source(NamedTuple):
 
 
 @dataclass(slots=True)
-class Step:
+class TracedJob:
     """An artefact on the way from a value to its raw data.
 
     Attributes:
@@ -137,10 +137,10 @@ class Traced(NamedTuple):
         notes: what could not be narrowed, and why.
     """
 
-    target: Target
+    target: TraceTarget
     sources: tuple[Source, ...]
     notes: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[TracedJob, ...]
 
 
 def main(words: Sequence[str]) -> int:
@@ -201,7 +201,7 @@ class EvidenceFile:
         self.rows = dict(enumerate(read_evidence(path), start=2))
         self.lines = {row.key: line for line, row in self.rows.items()}
 
-    def find(self, name: str) -> Quantity:
+    def find(self, name: str) -> TracedRow:
         """Return the row of `e12`, `e12:p_holm` or a key."""
         match = LINE.fullmatch(name)
         line = int(match["line"]) if match else self.lines.get(name, 0)
@@ -211,31 +211,33 @@ class EvidenceFile:
             raise UnknownMemberError(f"trace: expected a row of {self.path}", found=f"'{name}'", do=do)
         return self.quantity(line, part)
 
-    def quantity(self, line: int, part: str = "value") -> Quantity:
+    def quantity(self, line: int, part: str = "value") -> TracedRow:
         """Return a row with all that its column is worked out from: an adjusted p comes from its whole family."""
         row = self.rows[line]
         if part == OF_FAMILY:
             family = (row.study, adjusted_in(row.family))
             alike = [(i, of) for i, of in self.rows.items() if (of.study, adjusted_in(of.family)) == family]
-            return Quantity(line, row, part, tuple(Quantity(i, of, "p") for i, of in alike if of.p == of.p))
+            return TracedRow(line, row, part, tuple(TracedRow(i, of, "p") for i, of in alike if of.p == of.p))
         operands = [self.lines.get(key, line) for key in row.operands]
         if any(operand >= line for operand in operands):
             what = f"{self.path}:{line}: expected the rows that it is made of above it"
             raise RecordError(what, found=row.source, do="Run the workflow again.")
-        return Quantity(line, row, part, tuple(map(self.quantity, operands)))
+        return TracedRow(line, row, part, tuple(map(self.quantity, operands)))
 
 
-def target_of(what: str, results: Path) -> Target:
+def target_of(what: str, results: Path) -> TraceTarget:
     """Return what a word of the command line means."""
     if _exists(what):
-        return Target(what, _results_of(Path(what), results), Path(what))
+        return TraceTarget(what, _results_of(Path(what), results), Path(what))
     if LINE.fullmatch(what) or what.partition(":")[0] in (*STUDIES, DERIVED):
         path = results / REPORT / EVIDENCE
         evidence = EvidenceFile(path if path.is_file() else results / EVIDENCE)
         quantity = evidence.find(what)
         cells = {name: str(value) for name, value in quantity.row._asdict().items() if value == value and value}
         value = cells.get(quantity.part, "")
-        return Target(what, results, evidence.path, "", quantity.line - 1, quantity.part, value, cells, (quantity,))
+        return TraceTarget(
+            what, results, evidence.path, "", quantity.line - 1, quantity.part, value, cells, (quantity,)
+        )
     name, is_file, place = what.partition(".csv:")
     if is_file:
         path = Path(f"{name}.csv")
@@ -248,11 +250,11 @@ def target_of(what: str, results: Path) -> Target:
         do = "Name a file below the results, or a table by its id; --results says where."
         do = did_you_mean(name, [table.stem for table in tables], do)
         raise UnknownMemberError(f"trace: expected a file, or a table of {results}", found=f"'{what}'", do=do)
-    target = Target(what, results, path, table=path.stem if path in tables else "")
+    target = TraceTarget(what, results, path, table=path.stem if path in tables else "")
     return _cell(target, place) if place else target
 
 
-def _cell(target: Target, place: str) -> Target:
+def _cell(target: TraceTarget, place: str) -> TraceTarget:
     head, lines = _grid(target.file)
     row, _, column = place.partition(":")
     if not row or not column:
@@ -381,7 +383,7 @@ class _Way:
 
     def __init__(self, artefacts: Iterable[Artefact]) -> None:
         self._makers = makers_of(artefacts)
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, TracedJob] = {}
         self._followed: set[tuple[str, str, frozenset[str]]] = set()
 
     def maker_of(self, path: Path) -> Maker | None:
@@ -426,14 +428,14 @@ class _Way:
 
     def _add(self, maker: Maker, names: Sequence[str]) -> list[Path]:
         """Add an output of an artefact and these of its inputs; return the paths of the latter."""
-        step = self._steps.setdefault(str(maker.artefact.card), Step(maker.artefact, maker.made))
+        step = self._steps.setdefault(str(maker.artefact.card), TracedJob(maker.artefact, maker.made))
         if maker.output not in (CARD, *step.outputs):
             step.outputs = sorted([*step.outputs, maker.output])
         added = {name: maker.artefact.paths[name] for name in names}
         step.inputs |= added
         return list(added.values())
 
-    def steps(self, digests: Digests) -> tuple[Step, ...]:
+    def steps(self, digests: Digests) -> tuple[TracedJob, ...]:
         """Return what was collected, each before all that it was made from."""
         behind: dict[str, dict[str, str]] = {}
         for card, step in self._steps.items():
@@ -481,11 +483,11 @@ def as_object(traced: Traced) -> dict[str, Any]:
     }
 
 
-def _quantity_object(quantity: Quantity) -> dict[str, Any]:
+def _quantity_object(quantity: TracedRow) -> dict[str, Any]:
     return {"key": quantity.row.key, **quantity._asdict(), "of": [_quantity_object(each) for each in quantity.of]}
 
 
-def _step_object(step: Step) -> dict[str, Any]:
+def _step_object(step: TracedJob) -> dict[str, Any]:
     kept = ("stage", "config", "code", "commit", "dirty", "versions", "device", "threads", "seconds")
     digests = step.made.inputs | step.made.outputs
     files = {
@@ -534,7 +536,7 @@ def _head(traced: Traced) -> Iterator[str]:
     yield from (f"  {note}" for note in traced.notes)
 
 
-def _quantity_lines(quantity: Quantity, indent: str) -> Iterator[str]:
+def _quantity_lines(quantity: TracedRow, indent: str) -> Iterator[str]:
     """Yield a row of the evidence with its value and interval, then those that it is made of."""
     row, value = quantity.row, getattr(quantity.row, quantity.part)
     shown = row.printed or (f"{value:.6g}" if isinstance(value, float) else str(value))
@@ -547,7 +549,7 @@ def _quantity_lines(quantity: Quantity, indent: str) -> Iterator[str]:
         yield f"{indent}  ... and {len(quantity.of) - SHOWN} more"
 
 
-def _inputs(step: Step) -> Iterator[str]:
+def _inputs(step: TracedJob) -> Iterator[str]:
     """Yield each input, members of a list together: the numbers of the steps that made them, or the raw files."""
     of_input: dict[str, list[str]] = {}
     for name, path in step.inputs.items():
@@ -565,7 +567,7 @@ def _settings(config: Mapping[str, Any]) -> str:
     return _few([f"{key} {value}" for key, value in single if not key.endswith(MODEL)])
 
 
-def _made_by(step: Step) -> str:
+def _made_by(step: TracedJob) -> str:
     made = step.made
     dirty = " with uncommitted changes" if made.dirty else ""
     versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
