@@ -432,7 +432,8 @@ def test_evidence_of_anything_else_narrows_nothing() -> None:
 
 def test_what_collected_files_depend_on_are_files_of_the_stage() -> None:
     module = ast.parse((Path(trace.__file__).parents[1] / "stages/collect_results.py").read_text())
-    function = next(node for node in module.body if isinstance(node, ast.FunctionDef))
+    function = next(node for node in ast.walk(module) if getattr(node, "name", "") == "collect_results")
+    assert isinstance(function, ast.FunctionDef)
     files = {argument.arg for argument in function.args.kwonlyargs}
     assert files >= {*trace.COLLECTED, *(name for inputs in trace.COLLECTED.values() for name in inputs)}
 
