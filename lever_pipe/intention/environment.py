@@ -6,21 +6,24 @@ environment is one episode at a time; it draws no random number and reads no clo
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
-from lever_pipe.base.parsing import load_member
+from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.parsing import load_member, parse_model
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator
-from lever_pipe.intention.codecs.protocol import ToolCall
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.intention.codecs import ToolCall
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators.protocol import Exchange, SimulatorModule, UserSimulator
+from lever_pipe.intention.simulators import Exchange, SimulatorModule, UserSimulator
 
 T = TypeVar("T")
 R = TypeVar("R")
-_FINISH = "[finish]"
-_MARKS = ("[action]", "[answer]")
+_PLAIN = ("action", "answer")
+"""Choices of the tool that a question does not show; it shows others, as published."""
 _DIGITS = 9
 """Rewards are rounded to as many, so that a multiple of 0.1 is the float that prints so."""
 
@@ -31,12 +34,25 @@ class StepResult(NamedTuple):
     feedback: str
     reward: float
     done: bool
-    covered: tuple[int, ...]
+    covered: tuple[int, ...] = ()
     """Indices into `task.missing_details` that were uncovered."""
-    failed: bool
+    failed: bool = False
     """The user or the judge gave up; the episode ends, its reward is 0 and means nothing."""
-    timed_out: bool
+    timed_out: bool = False
     """The call took longer than a turn may; the episode ends with reward 0."""
+
+
+def execution_of(runtime: Runtime) -> AgentExecution:
+    """Return how the stages of this study run.
+
+    Raises:
+        ConfigError: the text is no JSON of such settings.
+    """
+    try:
+        values = json.loads(runtime.agent or "{}")
+    except json.JSONDecodeError as fault:
+        raise ConfigError("--agent: expected JSON", found=str(fault), do="Quote it for the shell.") from None
+    return parse_model(AgentExecution, values, source="--agent")
 
 
 def load_simulator(config: Simulator, execution: AgentExecution) -> UserSimulator:
@@ -88,21 +104,16 @@ class IntentionEnv:
         self.task = task
         self.simulator = simulator
         self.simulator_config = simulator_config
+        self.ceiling = ceiling(task, config)
         self.remaining = tuple(range(len(task.missing_details)))
         """Indices of the details that are still hidden."""
         self.done = False
         """Whether the episode has ended."""
         self._config = config
-        # A user that does not say otherwise may take its time, so that the limit of a turn must hold.
-        self._clock = clock if getattr(simulator, "is_remote", True) else (lambda: 0.0)
-        self._covered: list[int] = []
+        self._clock = clock if simulator.is_remote else (lambda: 0.0)
         self._history: list[Exchange] = []
+        self._covered: list[int] = []
         self._steps = 0
-
-    @property
-    def ceiling(self) -> float:
-        """Return the reward of one detail a question."""
-        return ceiling(self.task, self._config)
 
     @property
     def coverage(self) -> float:
@@ -112,27 +123,12 @@ class IntentionEnv:
     def step(self, choice: str, content: str) -> StepResult:
         """Put one call of the tool to the user.
 
-        `finish` ends the episode with reward 0; every other choice, known or not, is a question.
-
         Args:
-            choice: `action`, `answer`, `search` or `finish`; empty where `content` is the whole text.
+            choice: `action`, `answer` or `search`.
             content: the question.
-
-        Raises:
-            RuntimeError: the episode has ended.
         """
-        if self.done:
-            raise RuntimeError(f"the episode of task {self.task.id!r} has ended")
         self._steps += 1
-        text = f"[{choice}] {content}".strip() if choice else content.strip()
-        if text.lower().startswith(_FINISH):
-            self.done = True
-            found, total = len(self._covered), len(self.task.missing_details)
-            return StepResult(f"The session ends with {found} of {total} details.", 0.0, True, (), False, False)
-        return self._ask(text)
-
-    def _ask(self, text: str) -> StepResult:
-        question = without_mark(text)
+        question = content.strip() if choice in _PLAIN else f"[{choice}] {content}".strip()
         started = self._clock()
         reply = self.simulator.reply(self.task, question, self._history, self._covered)
         if any(trouble := self._trouble(started, ok=reply.ok)):
@@ -147,7 +143,7 @@ class IntentionEnv:
         self.remaining = tuple(i for i in self.remaining if i not in covered)
         self._history.append(Exchange(question, reply.text))
         self.done = not self.remaining or self._steps >= self._config.max_turns
-        return StepResult(reply.text, reward, self.done, covered, False, False)
+        return StepResult(reply.text, reward, self.done, covered)
 
     def _hits(self, positions: Iterable[int]) -> list[int]:
         """Return the indices of the details that the judge names, repeated ones only where they count."""
@@ -164,14 +160,6 @@ class IntentionEnv:
     def _abandon(self, feedback: str, failed: bool, timed_out: bool) -> StepResult:
         self.done = True
         return StepResult(feedback, 0.0, True, (), failed, timed_out)
-
-
-def without_mark(text: str) -> str:
-    """Return a question without its leading `[action]` or `[answer]`; `[search]` stays, as published."""
-    for mark in _MARKS:
-        if text.startswith(mark):
-            return text[len(mark) :].strip()
-    return text
 
 
 def step_all(turns: Sequence[tuple[IntentionEnv, Sequence[ToolCall]]]) -> list[StepResult]:

@@ -15,9 +15,8 @@ from lever_pipe.base import storage
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import AgentExecution
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig
-from lever_pipe.intention.agent.arithmetic import Arithmetic
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out
-from lever_pipe.intention.agent.player import load_player
+from lever_pipe.intention.agent.rollout import load_player
 from lever_pipe.intention.records import Task
 
 SETTINGS, TASKS = "agent.json", "tasks.jsonl"
@@ -53,8 +52,9 @@ class Agent:
         self.settings = storage.read_row(folder / SETTINGS, ReleasedAgent)
         self.tasks = storage.read_rows(folder / TASKS, Task)
         config, dtype = self.settings.evaluation, self.settings.evaluation.policy.model.dtype
-        arithmetic = Arithmetic(torch.device(device), dtype)
-        self._player = load_player(folder, config, execution, arithmetic, temperature=config.temperature, dtype=dtype)
+        self._player = load_player(
+            folder, config, execution, torch.device(device), temperature=config.temperature, dtype=dtype
+        )
 
     def play(self, tasks: Sequence[Task]) -> PolicyEvaluation:
         """Return greedy episodes with their transcripts, and sampled ones, as the evaluation has them.

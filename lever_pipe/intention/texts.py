@@ -12,16 +12,7 @@ from lever_pipe.base.errors import RecordError
 
 
 def read_texts(folder: Path, pattern: str, digest: str) -> dict[str, str]:
-    """Return the texts of a folder by file name.
-
-    Args:
-        folder: where they lie.
-        pattern: of their file names, as `*.txt`.
-        digest: of the names and texts that the code knows.
-
-    Raises:
-        RecordError: one was edited.
-    """
+    """Return the texts of a folder by file name; refuse others than those of this digest."""
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob(pattern))}
     found = hashlib.sha256("\0".join(part for item in texts.items() for part in item).encode()).hexdigest()[:16]
     if found != digest:

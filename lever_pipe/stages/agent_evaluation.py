@@ -9,11 +9,11 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, EvaluateServedConfig, EvaluateStartConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.intention.agent.arithmetic import Arithmetic
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out, relabelled
-from lever_pipe.intention.agent.player import execution_of, load_player
 from lever_pipe.intention.agent.policy import policy_folder
+from lever_pipe.intention.agent.rollout import load_player
 from lever_pipe.intention.agent.served import load_served
+from lever_pipe.intention.environment import execution_of
 from lever_pipe.intention.records import DoneRow, Task
 
 
@@ -39,14 +39,13 @@ def evaluate_agent(
         CheckpointError: a policy folder cannot be read.
         TrainingError: too many of the simulator's requests failed.
     """
-    settings = execution_of(runtime)
+    settings, device = execution_of(runtime), execution.prepare(runtime)
     dtype = config.policy.model.dtype
-    arithmetic = Arithmetic(execution.prepare(runtime), dtype)
     tasks = storage.read_rows(test_tasks, Task)
     finished = storage.read_row(done, DoneRow)
 
     def play(folder: Path, when: When) -> PolicyEvaluation:
-        player = load_player(folder, config, settings, arithmetic, temperature=config.temperature, dtype=dtype)
+        player = load_player(folder, config, settings, device, temperature=config.temperature, dtype=dtype)
         return evaluate_held_out(player, tasks, when, config.evaluation)
 
     found = [play(last, When(finished.executed_steps, "test", "last"))]
@@ -74,12 +73,9 @@ def evaluate_start(
         CheckpointError: `start` is no policy folder.
         TrainingError: too many of the simulator's requests failed.
     """
-    settings = execution_of(runtime)
-    dtype = config.policy.model.dtype
-    arithmetic = Arithmetic(execution.prepare(runtime), dtype)
-    player = load_player(
-        policy_folder(start), config, settings, arithmetic, temperature=config.temperature, dtype=dtype
-    )
+    settings, device = execution_of(runtime), execution.prepare(runtime)
+    folder, dtype = policy_folder(start), config.policy.model.dtype
+    player = load_player(folder, config, settings, device, temperature=config.temperature, dtype=dtype)
     tasks = storage.read_rows(test_tasks, Task)
     found = evaluate_held_out(player, tasks, When(0, "test", "last"), config.evaluation)
     storage.write_rows(evaluations, found.rows)

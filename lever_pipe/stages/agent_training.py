@@ -17,18 +17,17 @@ from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simu
 from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig, TrainAgentConfig, WarmStartAgentConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output, Outputs, State
-from lever_pipe.intention.agent.arithmetic import Arithmetic
-from lever_pipe.intention.agent.player import execution_of, load_model, load_player
 from lever_pipe.intention.agent.policy import build_tiny, load_policy, policy_folder, save_policy_files
 from lever_pipe.intention.agent.resume import identity_of
+from lever_pipe.intention.agent.rollout import load_player
 from lever_pipe.intention.agent.trainer import TrainingRun, save_policies, train
 from lever_pipe.intention.agent.warm_start import Demonstrator, draw_batches, imitate
-from lever_pipe.intention.codecs.protocol import ChatCodec
+from lever_pipe.intention.codecs import ChatCodec
 from lever_pipe.intention.codecs.word import WordCodec
-from lever_pipe.intention.environment import ceiling
+from lever_pipe.intention.environment import ceiling, execution_of
 from lever_pipe.intention.records import DoneRow, StepRow, Task
 from lever_pipe.intention.simulators import rule
-from lever_pipe.intention.sources.protocol import RawFiles, TaskSource
+from lever_pipe.intention.sources import RawFiles, TaskSource
 
 
 def prepare_tasks(
@@ -124,14 +123,14 @@ def warm_start_agent(
         DataError: tasks of another world.
         TrainingError: a loss or a gradient is not finite.
     """
-    arithmetic = Arithmetic(execution.prepare(runtime), config.policy.model.dtype)
+    device = execution.prepare(runtime)
     model, chat = _of_folder(policy_folder(start), config) if start else _tiny(config)
-    model.to(arithmetic.device)
+    model.to(device)
     user = rule.load(Simulator(kind="rule"), AgentExecution())
     max_context = config.policy.model.max_context
     demonstrator = Demonstrator(chat, user, config.environment, config.warm_start, max_context=max_context)
     batches = draw_batches(demonstrator, storage.read_rows(train_tasks, Task), config.warm_start)
-    steps = imitate(model, batches, config.warm_start, pad_id=chat.pad_id, computing=arithmetic.context)
+    steps = imitate(model, batches, config.warm_start, pad_id=chat.pad_id, precision=config.policy.model.dtype)
     rows = [StepRow(step=number, values=values) for number, values in enumerate(steps, start=1)]
     save_policy_files((weights, settings, *codec), model, chat)
     storage.write_rows(metrics, rows)
@@ -176,16 +175,15 @@ def train_agent(
         TrainingError: a loss or gradient is not finite, or the simulator fails too often.
     """
     settings = execution_of(runtime)
-    arithmetic = Arithmetic(execution.prepare(runtime), config.policy.model.dtype)
-    folder = policy_folder(start)
-    reference = load_model(folder, arithmetic.device, "float32").requires_grad_(requires_grad=False)
-    player = load_player(folder, config, settings, arithmetic, temperature=config.grpo.temperature, dtype="float32")
+    device, folder = execution.prepare(runtime), policy_folder(start)
+    reference = load_policy(folder, "float32", device).requires_grad_(requires_grad=False)
+    player = load_player(folder, config, settings, device, temperature=config.grpo.temperature, dtype="float32")
     run = TrainingRun(
         config, player, reference, storage.read_rows(train_tasks, Task), storage.read_rows(val_tasks, Task)
     )
     identity = identity_of(
         config,
-        {"train_tasks": train_tasks, "val_tasks": val_tasks, "start": start},
+        {"train_tasks": (train_tasks,), "val_tasks": (val_tasks,), "start": start},
         runtime.code or code_of("train_agent"),
     )
     progress = train(run, state=state, checkpoint_every=settings.checkpoint_every, identity=identity)
@@ -197,8 +195,8 @@ def train_agent(
         planned_steps=config.grpo.steps,
         executed_steps=progress.step,
         reason="finished" if progress.step == config.grpo.steps else "stopped early",
-        best_step=progress.best.step if progress.best else 0,
-        n_parameters=sum(parameter.numel() for parameter in run.policy.parameters()),
+        best_step=progress.best.step,
+        n_parameters=sum(parameter.numel() for parameter in player.policy.parameters()),
     )
     storage.write_rows(metrics, progress.metrics)
     storage.write_rows(evaluations, progress.evaluations)

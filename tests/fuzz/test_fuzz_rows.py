@@ -120,11 +120,11 @@ def test_json_is_read_as_it_stands_or_refused(tmp_path_factory: pytest.TempPathF
 @given(content=harmed({"eos_token_id": [151645, 151643]}))
 def test_end_tokens_are_whole_numbers(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = path_of(tmp_path_factory, content)
-    taken, found = law_of("generation settings", lambda: hf._end_ids(path), names=str(path))
+    taken, found = law_of("generation settings", lambda: storage.read_row(path, hf.GenerationSettings), names=str(path))
     if taken:
         truth = only_reading(content).get("eos_token_id")
-        assert found == (truth if isinstance(truth, list) else [] if truth is None else [truth])
-        assert all(type(each) is int for each in found)
+        assert found.eos_token_id == (tuple(truth) if isinstance(truth, list) else truth)
+        assert not isinstance(truth, bool)
 
 
 @inputs

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.experiment.agent_config import Connection
+from lever_pipe.intention import chat as chats
+from lever_pipe.intention.chat import LARGEST_BODY, Access, Chat, UnreadableError
 from lever_pipe.intention.codecs import hf
-from lever_pipe.intention.simulators import _prompted, openai
-from lever_pipe.intention.simulators.openai import LARGEST_BODY, Access
+from lever_pipe.intention.simulators.openai import read_judgement, read_reply, text_of
 
 WORDS = json.dumps({"response": "red \u00e9", "covered_detail_indices": [0, "2"], "is_task_related": True})
 BODY = {
@@ -28,12 +29,12 @@ ACCESS = Access(URL, {"Authorization": "KEY"})
 @inputs
 @given(body=harmed(BODY), status=st.sampled_from([200] * 6 + [100, 204, 301, 400, 401, 404, 429, 500, 503, 999]))
 def test_an_answer_is_the_servers_words_or_none(body: bytes, status: int) -> None:
-    chat = openai.EndpointChat(ACCESS, Connection(retries=1), sleep=lambda seconds: None)
+    chat = Chat(ACCESS, Connection(retries=1), sleep=lambda seconds: None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(openai, "post_json", lambda *_: (status, body))
-        taken, words = law_of("endpoint reply", lambda: chat.answer({}, str), names=URL)
+        patch.setattr(chats, "post_json", lambda *_: (status, body))
+        taken, words = law_of("endpoint reply", lambda: chat.answer({}, text_of), names=URL)
     if not taken:
-        assert status in openai._REMEDIES
+        assert status in chats._REMEDIES
     elif words is not None:
         assert status == 200
         assert words == only_reading(body)["choices"][0]["message"]["content"]
@@ -49,11 +50,11 @@ def test_an_answer_is_the_servers_words_or_none(body: bytes, status: int) -> Non
 )
 def test_a_judgement_is_what_the_judge_says(text: bytes, around: tuple[str, str]) -> None:
     said = around[0] + text.decode("utf-8", "replace") + around[1]
-    for name, read in (("judgement", _prompted.read_judgement), ("reply", _prompted.read_reply)):
+    for name, read in (("judgement", read_judgement), ("reply", read_reply)):
         with in_time():
             try:
                 found: Any = read(said)
-            except _prompted.UnreadableError as fault:
+            except UnreadableError as fault:
                 TRIED[name][0] += 1
                 assert len(str(fault)) < 1000
                 continue
@@ -82,12 +83,12 @@ def test_a_call_is_what_the_agent_says(text: bytes) -> None:
 
 
 def test_a_larger_answer_is_none() -> None:
-    with pytest.raises(_prompted.UnreadableError, match="more than"):
-        openai._content_of(b" " * (LARGEST_BODY + 1))
+    with pytest.raises(UnreadableError, match="more than"):
+        chats.completion_of(b" " * (LARGEST_BODY + 1))
 
 
 def test_a_remedy_never_shows_the_key() -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SimulatorError) as refusal:
-        patch.setattr(openai, "post_json", lambda *_: (401, b"KEY"))
-        openai.EndpointChat(ACCESS, Connection(retries=0)).answer({}, str)
+        patch.setattr(chats, "post_json", lambda *_: (401, b"KEY"))
+        Chat(ACCESS, Connection(retries=0)).answer({}, text_of)
     assert "KEY" not in str(refusal.value)

@@ -19,15 +19,13 @@ from lever_pipe.experiment.agent_config import (
     TinyQwen3,
     WarmStart,
 )
-from lever_pipe.intention.agent.arithmetic import Arithmetic
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.rollout import Player
 from lever_pipe.intention.agent.warm_start import Demonstration, Demonstrator
-from lever_pipe.intention.codecs.protocol import ChatCodec
+from lever_pipe.intention.codecs import ChatCodec
 from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators import rule
-from lever_pipe.intention.simulators.protocol import Exchange, UserReply
+from lever_pipe.intention.simulators import Exchange, UserReply, rule
 from lever_pipe.intention.sources import synthetic
 
 CODEC = WordCodec.of_world()
@@ -71,8 +69,9 @@ def player_of(
         policy=policy,
         codec=codec,
         simulator=user or rule_user(),
-        arithmetic=Arithmetic(torch.device("cpu"), "float32"),
-        model=AgentModel(folder="", codec="word", **{"max_new_tokens": 12, "max_context": 256, **model}),
+        model=AgentModel(
+            folder="", codec="word", dtype="float32", **{"max_new_tokens": 12, "max_context": 256, **model}
+        ),
         environment=environment,
         simulator_config=RULE,
         temperature=temperature,

@@ -9,7 +9,7 @@ from lever_pipe.experiment.agent_config import Environment, Simulator
 from lever_pipe.intention.environment import IntentionEnv
 from lever_pipe.intention.lexicon import SLOTS
 from lever_pipe.intention.records import MissingDetail, Task
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, SimulatorCounts, UserReply
+from lever_pipe.intention.simulators import Exchange, Judgement, RequestCounts, UserReply
 
 
 def task_of(*importances: int, name: str = "t", **values: Any) -> Task:
@@ -23,16 +23,17 @@ def task_of(*importances: int, name: str = "t", **values: Any) -> Task:
 
 
 def judged(*indices: int, related: bool = True) -> Judgement:
-    return Judgement(indices, related=related, ok=True, raw="")
+    return Judgement(indices, related=related)
 
 
 class ScriptedUser:
     """Judges as told, in order; keeps what it was asked."""
 
     concurrency = 1
+    is_remote = True
 
     def __init__(self, *judgements: Judgement, replies: Sequence[UserReply] = ()) -> None:
-        self.counts = SimulatorCounts()
+        self.counts = RequestCounts()
         self.asked: list[tuple[str, tuple[Exchange, ...], tuple[int, ...]]] = []
         self._judgements = list(judgements)
         self._replies = list(replies)

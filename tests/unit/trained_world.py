@@ -33,12 +33,10 @@ from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, Polic
 from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent import trainer
-from lever_pipe.intention.agent.arithmetic import Arithmetic
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation
 from lever_pipe.intention.agent.measures import Clock
-from lever_pipe.intention.agent.player import load_player
 from lever_pipe.intention.agent.policy import build_tiny, save_policy
-from lever_pipe.intention.agent.rollout import Player
+from lever_pipe.intention.agent.rollout import Player, load_player
 from lever_pipe.intention.agent.trainer import TrainingRun
 from lever_pipe.intention.agent.warm_start import Demonstrator, draw_batches, imitate
 from lever_pipe.intention.codecs.word import WordCodec
@@ -130,8 +128,7 @@ def train_here(run: Path, config: TrainAgentConfig, **execution: Any) -> DoneRow
 
 def player_of(folder: Path) -> Player:
     """Return the player of a policy folder."""
-    arithmetic = Arithmetic(torch.device("cpu"), "float32")
-    return load_player(folder, training(), AgentExecution(), arithmetic, temperature=1.0, dtype="float32")
+    return load_player(folder, training(), AgentExecution(), torch.device("cpu"), temperature=1.0, dtype="float32")
 
 
 def evaluation_of(config: TrainAgentConfig) -> EvaluateAgentConfig:
@@ -170,10 +167,10 @@ def interrupted(run: Path, config: TrainAgentConfig, step: int, monkeypatch: pyt
     """Run the stage with a checkpoint after each step, and stop it at the beginning of one."""
     whole = trainer.train_step
 
-    def train_step(run: TrainingRun, optimiser: AdamW, number: int, clock: Clock) -> dict[str, float]:
+    def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, number: int, clock: Clock) -> dict[str, float]:
         if number == step:
             raise KilledError
-        return whole(run, optimiser, number, clock)
+        return whole(run, arm, optimiser, number, clock)
 
     with monkeypatch.context() as patch, pytest.raises(KilledError):
         patch.setattr(trainer, "train_step", train_step)

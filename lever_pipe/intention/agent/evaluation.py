@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from lever_pipe.base.errors import TrainingError
@@ -18,7 +16,6 @@ from lever_pipe.experiment.agent_config import AgentEvaluation, EvaluationMode
 from lever_pipe.intention.agent.measures import END_REASONS
 from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Player
 from lever_pipe.intention.records import (
-    UNSOUND,
     Checkpoint,
     DialogueCall,
     DialogueRow,
@@ -43,7 +40,13 @@ _SHOWN = 5
 
 MOST_CHARACTERS = 2_000
 """Of one text; the rest of a longer one is cut off and its length told."""
-MEANS = ("reward", "normalised_reward", "coverage", "turns", "agent_tokens")
+MEANS: dict[str, Callable[[Episode], float]] = {
+    "reward": lambda episode: math.fsum(episode.rewards),
+    "normalised_reward": lambda episode: math.fsum(episode.rewards) / episode.ceiling,
+    "coverage": lambda episode: episode.coverage,
+    "turns": lambda episode: len(episode.rewards),
+    "agent_tokens": lambda episode: episode.n_agent_tokens,
+}
 MODES: tuple[EvaluationMode, ...] = ("greedy", "sampled")
 
 
@@ -68,16 +71,6 @@ class PolicyEvaluation(NamedTuple):
         return next(row.values[metric] for row in self.rows if row.mode == mode)
 
 
-@dataclass(frozen=True)
-class _Played:
-    """One episode, as it is told."""
-
-    index: int
-    coverage: float
-    row: EpisodeRow
-    dialogue: DialogueRow | None
-
-
 def evaluate(
     player: AnyPlayer,
     tasks: Sequence[Task],
@@ -97,10 +90,28 @@ def evaluate(
     Raises:
         TrainingError: too many of the simulator's requests failed, or all episodes did.
     """
-    times = {mode: times for mode, times in zip(MODES, (1, n_samples), strict=True) if mode in modes}
-    found = [_play(player, tasks, when, mode, n, seed, progress) for mode, n in times.items()]
-    rows, episodes, dialogues = zip(*found, strict=True)
-    return PolicyEvaluation(list(rows), list(chain(*episodes)), list(chain(*dialogues)))
+    found = PolicyEvaluation([], [], [])
+    for mode, n in zip(MODES, (1, n_samples), strict=True):
+        if mode not in modes:
+            continue
+        requests = [
+            EpisodeRequest(task, index, sample, (seed, "evaluation", when.split, index, sample))
+            for index, task in enumerate(tasks)
+            for sample in range(n)
+        ]
+        where = f"{mode} evaluation of split {when.split} at step {when.step}"
+        episodes, counts, _ = player.play(requests, greedy=mode == "greedy", progress=progress)
+        work = counts.values()
+        player.require_few_failures(work, during=where)
+        values = _values(episodes, where)
+        values |= {name: work[name] for name in player.counted if name != "simulator_requests"}
+        row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n, values=values)
+        rows = [_row(episode, when, mode) for episode in episodes]
+        found.rows.append(row)
+        found.episodes.extend(rows)
+        if when.split == "test" and mode == "greedy":
+            found.dialogues.extend(map(dialogue_of, episodes, rows, [player] * len(rows)))
+    return found
 
 
 def evaluate_held_out(
@@ -131,33 +142,8 @@ def relabelled(evaluation: PolicyEvaluation, when: When) -> PolicyEvaluation:
     )
 
 
-def _play(
-    player: AnyPlayer,
-    tasks: Sequence[Task],
-    when: When,
-    mode: Mode,
-    n_samples: int,
-    seed: int,
-    progress: Progress | None,
-) -> tuple[EvaluationRow, list[EpisodeRow], list[DialogueRow]]:
-    requests = [
-        EpisodeRequest(task, index, sample, (seed, "evaluation", when.split, index, sample))
-        for index, task in enumerate(tasks)
-        for sample in range(n_samples)
-    ]
-    episodes, counts, _ = player.play(requests, greedy=mode == "greedy", progress=progress)
-    work = counts.values()
-    totals = {name: work[name] for name in player.counted}
-    player.require_few_failures(totals, during=f"{mode} evaluation of split {when.split} at step {when.step}")
-    played = [_played(episode, when, mode, player) for episode in episodes]
-    values = _values(played, f"{mode} evaluation of split {when.split} at step {when.step}")
-    values |= {name: total for name, total in totals.items() if name != "simulator_requests"}
-    row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n_samples, values=values)
-    return row, [each.row for each in played], [each.dialogue for each in played if each.dialogue]
-
-
-def _played(episode: Episode, when: When, mode: Mode, player: AnyPlayer) -> _Played:
-    row = EpisodeRow(
+def _row(episode: Episode, when: When, mode: Mode) -> EpisodeRow:
+    return EpisodeRow(
         **when._asdict(),
         mode=mode,
         task_id=episode.task.id,
@@ -167,69 +153,41 @@ def _played(episode: Episode, when: When, mode: Mode, player: AnyPlayer) -> _Pla
         end=episode.end,
         n_agent_tokens=episode.n_agent_tokens,
     )
-    is_read = when.split == "test" and mode == "greedy"
-    dialogue = dialogue_of(episode, row, player) if is_read else None
-    return _Played(index=episode.index, coverage=episode.coverage, row=row, dialogue=dialogue)
 
 
-def _values(played: Sequence[_Played], where: str) -> dict[str, float]:
+def _values(episodes: Sequence[Episode], where: str) -> dict[str, float]:
     """Return means over tasks, each with the mean of its sound episodes; of ends the shares in all episodes.
 
     Raises:
         TrainingError: no episode is sound.
     """
-    tasks: dict[int, list[dict[str, float]]] = {}
-    for each in played:
-        tasks.setdefault(each.index, [])
-        if each.row.end not in UNSOUND:
-            tasks[each.index].append(_values_of(each))
+    tasks: dict[str, list[Episode]] = {episode.task.id: [] for episode in episodes}
+    for episode in episodes:
+        if episode.is_sound:
+            tasks[episode.task.id].append(episode)
     known = [of for of in tasks.values() if of]
-    if len(known) < len(tasks):
-        _tell_lost([each.row.task_id for each in played if not tasks[each.index]], len(tasks), where)
-    means = {name: [math.fsum(value[name] for value in of) / len(of) for of in known] for name in MEANS}
-    rewards = [value["reward"] for of in known for value in of]
-    return {
-        **{name: math.fsum(of) / len(of) for name, of in means.items()},
-        **{f"end_{reason}": sum(each.row.end == reason for each in played) / len(played) for reason in END_REASONS},
-        "reward_se": _standard_error(means["reward"]),
-        "reward_min": min(rewards),
-        "reward_max": max(rewards),
-        "tasks_lost": float(len(tasks) - len(known)),
-    }
-
-
-def _tell_lost(names: Sequence[str], n_tasks: int, where: str) -> None:
-    """Warn of tasks without a sound episode, and refuse to go on if there are no others.
-
-    Raises:
-        TrainingError: as above.
-    """
-    lost = list(dict.fromkeys(names))
-    if len(lost) == n_tasks:
+    lost = [name for name, of in tasks.items() if not of]
+    if not known:
         raise TrainingError(
             f"{where}: expected an episode that the simulated user neither failed nor left out of time",
-            found=f"none of {len(names)} on {n_tasks} tasks",
+            found=f"none of {len(episodes)} on {len(tasks)} tasks",
             do=LET_THE_USER_ANSWER,
         )
-    listed = ", ".join(lost[:_SHOWN]) + ", ..." * (len(lost) > _SHOWN)
-    log.warning("%s: %d of %d tasks have no sound episode and are left out: %s", where, len(lost), n_tasks, listed)
-
-
-def _values_of(played: _Played) -> dict[str, float]:
-    row = played.row
-    reward = math.fsum(row.rewards)
+    if lost:
+        listed = ", ".join(lost[:_SHOWN]) + ", ..." * (len(lost) > _SHOWN)
+        said = "%s: %d of %d tasks have no sound episode and are left out: %s"
+        log.warning(said, where, len(lost), len(tasks), listed)
+    means = {name: [math.fsum(map(value, of)) / len(of) for of in known] for name, value in MEANS.items()}
+    rewards = [math.fsum(episode.rewards) for of in known for episode in of]
     return {
-        "reward": reward,
-        "normalised_reward": reward / row.ceiling,
-        "coverage": played.coverage,
-        "turns": len(row.rewards),
-        "agent_tokens": row.n_agent_tokens,
+        **{name: math.fsum(of) / len(of) for name, of in means.items()},
+        **{f"end_{reason}": sum(each.end == reason for each in episodes) / len(episodes) for reason in END_REASONS},
+        # A single task has no error.
+        "reward_se": mean_and_sd(means["reward"])[1] / math.sqrt(len(known)) if len(known) > 1 else 0.0,
+        "reward_min": min(rewards),
+        "reward_max": max(rewards),
+        "tasks_lost": float(len(lost)),
     }
-
-
-def _standard_error(means: Sequence[float]) -> float:
-    """Return the standard error of the mean over tasks; 0 for a single one, which has none."""
-    return mean_and_sd(means)[1] / math.sqrt(len(means)) if len(means) > 1 else 0.0
 
 
 def dialogue_of(episode: Episode, row: EpisodeRow, player: AnyPlayer) -> DialogueRow:

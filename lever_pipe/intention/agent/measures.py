@@ -1,4 +1,4 @@
-"""What a training step and an evaluation measure, each number from sums."""
+"""What a training step measures, each number from sums, and how long it takes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from lever_pipe.intention.agent.lessons import Credit, Lesson
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
 from lever_pipe.intention.agent.scoring import Scored
+from lever_pipe.intention.agent.update import Credit, Lesson
 from lever_pipe.intention.records import EndReason
 from lever_pipe.losses.credit import groups_without_spread
 from lever_pipe.losses.tokens import distances_to_reference
@@ -32,11 +32,9 @@ PER_EPISODE: dict[str, Callable[[Episode], float]] = {
     "sequence_length": lambda episode: len(episode.tokens),
     "prompt_length": lambda episode: episode.n_prompt,
     "response_length": lambda episode: len(episode.tokens) - episode.n_prompt,
-    "agent_tokens": lambda episode: sum(episode.is_agent),
+    "agent_tokens": lambda episode: episode.n_agent_tokens,
 }
-"""What one episode adds to each of these; a step has their means over sound episodes."""
-ENDS = tuple(f"end_{reason}" for reason in END_REASONS)
-"""Shares of all episodes."""
+"""What a step has the mean over sound episodes of."""
 PER_AGENT_TOKEN = ("kl", "kl_k1", "entropy")
 
 
@@ -44,7 +42,7 @@ class Clock:
     """Wall seconds of named phases; a phase that is entered again goes on."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self.seconds = dict.fromkeys(PHASES, 0.0)
 
     @contextmanager
@@ -55,18 +53,77 @@ class Clock:
         self.seconds[phase] += self._now() - start
 
     def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
 
-def episode_sums(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Return the sums of `PER_EPISODE` and `ENDS` over episodes, their tokens, and how many there are."""
-    sound = [episode for episode in episodes if episode.is_sound]
-    sums = {name: sum(map(of, sound), 0.0) for name, of in PER_EPISODE.items()}
-    ends = {name: float(sum(f"end_{episode.end}" == name for episode in episodes)) for name in ENDS}
-    tokens = sum(len(episode.tokens) for episode in episodes)
-    return {**sums, **ends, "tokens": tokens, "sound": len(sound), "episodes": len(episodes)}
+def step_values(
+    episodes: Sequence[Episode],
+    counts: RolloutCounts,
+    credit: Credit,
+    before: Sequence[Scored],
+    lessons: Sequence[Lesson],
+    settings: Any,
+) -> dict[str, float]:
+    """Return what a step measures before its first update.
+
+    Args:
+        episodes: of the step; means are over the sound ones, shares of ends over all.
+        counts: of its rollout.
+        credit: of its groups, of which one at least is compared.
+        before: log-probabilities and entropies of every response token, an episode each.
+        lessons: of all episodes, none of them silenced.
+        settings: the model's configuration.
+    """
+    sound = [place for place, episode in enumerate(episodes) if episode.is_sound]
+    tokens = token_sums([before[place] for place in sound], [lessons[place] for place in sound])
+    n_agent = max(1, sum(episodes[place].n_agent_tokens for place in sound))
+    n_response = max(1, sum(len(episodes[place].tokens) - episodes[place].n_prompt for place in sound))
+    n_tokens = float(sum(len(episode.tokens) for episode in episodes))
+    rewards = [sum(episodes[place].rewards) for place in sound]
+    return {
+        **{name: sum((of(episodes[place]) for place in sound), 0.0) / len(sound) for name, of in PER_EPISODE.items()},
+        **{f"end_{end}": sum(each.end == end for each in episodes) / len(episodes) for end in END_REASONS},
+        **score_means(credit.scores),
+        **{name: tokens[name] / n_agent for name in PER_AGENT_TOKEN},
+        "entropy_all": tokens["entropy_all"] / n_response,
+        "episodes": len(episodes),
+        "tokens_total": n_tokens,
+        "tokens_per_rank": n_tokens,
+        **counts.values(),
+        "flop_update": update_flop(settings, [len(episode.tokens) for episode in episodes]),
+        "reward_min": min(rewards),
+        "reward_max": max(rewards),
+        "rollout_log_prob_gap": log_prob_gap(episodes, lessons),
+    }
+
+
+def score_means(scores: Sequence[Tensor]) -> dict[str, float]:
+    """Return means over compared groups: of scores and of their deviations within a group (divisor n - 1)."""
+    n = len(scores)
+    return {
+        "score": math.fsum(float(scores_N.sum()) for scores_N in scores) / sum(map(len, scores)),
+        "score_sd": math.fsum(float(scores_N.std()) for scores_N in scores) / n,
+        "groups_without_spread": sum(float(groups_without_spread(scores_N[None])) for scores_N in scores) / n,
+    }
+
+
+def token_sums(before: Sequence[Scored], lessons: Sequence[Lesson]) -> dict[str, float]:
+    """Return sums over tokens: distances to the reference and entropies of the agent's, entropies of all responses."""
+    policy, reference = _joined([each.behaviour for each in lessons]), _joined([each.reference for each in lessons])
+    distances = distances_to_reference(policy, reference, torch.ones_like(policy, dtype=torch.bool), 1)
+    entropy = entropy_all = 0.0
+    for scored, lesson in zip(before, lessons, strict=True):
+        entropies = torch.as_tensor(scored.entropies).double()
+        of_agent = lesson.places - (len(lesson.tokens) - len(entropies))
+        entropy += float(entropies[of_agent.to(entropies.device)].sum())
+        entropy_all += float(entropies.sum())
+    return {"kl": float(distances.k3), "kl_k1": float(distances.k1), "entropy": entropy, "entropy_all": entropy_all}
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat([part.double() for part in parts])[None]
 
 
 def log_prob_gap(episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> float:
@@ -75,45 +132,11 @@ def log_prob_gap(episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> floa
     Both are of the same policy: what differs is rounding, by the cache and by the company of other dialogues.
     """
     gaps = [
-        (lesson.behaviour.cpu() - torch.tensor(episode.log_probs)).abs().max()
+        float((lesson.behaviour.cpu() - torch.tensor(episode.log_probs)).abs().max())
         for episode, lesson in zip(episodes, lessons, strict=True)
         if len(lesson.places)
     ]
-    return max((float(gap) for gap in gaps), default=0.0)
-
-
-def credit_sums(credit: Credit) -> dict[str, float]:
-    """Return sums over the compared groups: of scores and their deviations within a group (divisor n - 1)."""
-    return {
-        "score": math.fsum(float(scores_N.sum()) for scores_N in credit.scores),
-        "score_sd": math.fsum(float(scores_N.std()) for scores_N in credit.scores),
-        "groups_without_spread": sum(float(groups_without_spread(scores_N[None])) for scores_N in credit.scores),
-        "groups": float(len(credit.scores)),
-        "compared": float(sum(map(len, credit.scores))),
-    }
-
-
-def token_sums(before: Sequence[Scored], lessons: Sequence[Lesson]) -> dict[str, float]:
-    """Return sums over the tokens of sound episodes before the step's first update.
-
-    Args:
-        before: log-probabilities and entropies of every response token, an episode each.
-        lessons: the same episodes.
-    """
-    if not lessons:
-        return dict.fromkeys((*PER_AGENT_TOKEN, "entropy_all"), 0.0)
-    policy, reference = _joined([each.behaviour for each in lessons]), _joined([each.reference for each in lessons])
-    distances = distances_to_reference(policy, reference, torch.ones_like(policy, dtype=torch.bool), 1)
-    entropy = entropy_all = 0.0
-    for scored, lesson in zip(before, lessons, strict=True):
-        if scored.entropies is None:
-            raise ValueError("entropies must be given")
-        of_agent = lesson.places - (len(lesson.tokens) - len(scored.entropies))
-        entropies = scored.entropies.double()
-        entropy += float(entropies[of_agent.to(entropies.device)].sum())
-        entropy_all += float(entropies.sum())
-    sums = {"kl": float(distances.k3), "kl_k1": float(distances.k1), "entropy": entropy}
-    return {**sums, "entropy_all": entropy_all}
+    return max(gaps, default=0.0)
 
 
 def update_flop(settings: Any, sequence_lengths: Sequence[int]) -> float:
@@ -137,37 +160,17 @@ def update_flop(settings: Any, sequence_lengths: Sequence[int]) -> float:
     return float(training_flop(dense, sequence_lengths, head_dim, heads, layers))
 
 
-def step_means(sums: Mapping[str, float]) -> dict[str, float]:
-    """Return a step's means from its sums."""
-    n_agent = max(1.0, sums["agent_tokens"])
-    return {
-        **{name: sums[name] / sums["sound"] for name in PER_EPISODE},
-        **{name: sums[name] / sums["episodes"] for name in ENDS},
-        "score": sums["score"] / sums["compared"],
-        **{name: sums[name] / sums["groups"] for name in ("score_sd", "groups_without_spread")},
-        **{name: sums[name] / n_agent for name in PER_AGENT_TOKEN},
-        "entropy_all": sums["entropy_all"] / max(1.0, sums["response_length"]),
-        "episodes": sums["episodes"],
-        "tokens_total": sums["tokens"],
-        "tokens_per_rank": sums["tokens"],
-        **{name: sums[name] for name in RolloutCounts().values()},
-        "flop_update": sums["flop_update"],
-    }
-
-
 def memory_peak(device: torch.device) -> dict[str, float]:
     """Return the most memory that tensors on a GPU have taken since the process began, in 10^9 bytes; none on a CPU."""
-    if device.type != "cuda":
-        return {}
-    return {"memory_peak_gb": torch.cuda.max_memory_allocated(device) / 1e9}
+    return {"memory_peak_gb": torch.cuda.max_memory_allocated(device) / 1e9} if device.type == "cuda" else {}
 
 
-def rates(values: Mapping[str, float], device_name: str) -> dict[str, float]:
+def rates(values: Mapping[str, float], device: torch.device) -> dict[str, float]:
     """Return a step's tokens a second, and its share of the hardware's peak where that is known.
 
     Args:
         values: of the step, its seconds included.
-        device_name: as the driver gives it; empty for a CPU.
+        device: where it ran.
     """
     seconds = values["seconds_step"]
     found = {
@@ -175,12 +178,8 @@ def rates(values: Mapping[str, float], device_name: str) -> dict[str, float]:
         "tokens_per_second_per_device": values["tokens_total"] / seconds,
         "agent_tokens_per_second": values["agent_tokens"] * values["episodes"] / seconds,
     }
-    peak = peak_flop(device_name)
+    peak = peak_flop(torch.cuda.get_device_name(device) if device.type == "cuda" else "")
     if peak is not None:
         for name, phase in (("mfu_update", "update"), ("mfu_step", "step")):
             found[name] = mfu(values["flop_update"], values[f"seconds_{phase}"], peak)
     return found
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return torch.cat([part.double() for part in parts])[None]

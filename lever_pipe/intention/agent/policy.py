@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +18,12 @@ from lever_pipe.base.model_folders import load_strictly, readable, require_size,
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.experiment.agent_config import TinyQwen3
-from lever_pipe.intention.codecs.protocol import ChatCodec
+from lever_pipe.intention.codecs import ChatCodec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+Precision = Literal["float32", "bfloat16"]
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"
 ATTENTION = "sdpa"
 INITIAL_DEVIATION = 0.03
@@ -31,6 +32,11 @@ to read what a request already states; with 0.05 it learns so soon that greedy d
 
 CHECKPOINT_ABOVE = 1_000_000_000
 """Parameters beyond which activations are computed again in the backward pass instead of kept."""
+
+
+def autocast(device: torch.device, precision: Precision) -> torch.autocast:
+    """Return the context of forward passes: with bfloat16, weights and optimiser stay in float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def build_tiny(config: TinyQwen3, vocabulary_size: int, seed: int) -> PreTrainedModel:
@@ -58,8 +64,13 @@ def build_tiny(config: TinyQwen3, vocabulary_size: int, seed: int) -> PreTrained
         return rowwise(Qwen3ForCausalLM(settings).eval())
 
 
-def load_policy(folder: Path, dtype: str) -> PreTrainedModel:
-    """Return the causal language model of a folder, in evaluation mode on the CPU.
+def load_policy(folder: Path, dtype: Precision, device: torch.device = torch.device("cpu")) -> PreTrainedModel:
+    """Return the causal language model of a folder, in evaluation mode.
+
+    Args:
+        folder: of the policy.
+        dtype: of the stored weights: float32 for those that are trained, whatever they compute in.
+        device: where it computes.
 
     Raises:
         CheckpointError: missing or unreadable files, tensors that differ from its configuration, or
@@ -81,7 +92,7 @@ def load_policy(folder: Path, dtype: str) -> PreTrainedModel:
             found="other layers",
             do="Set use_sliding_window to false in config.json where the model allows it, or use another model.",
         )
-    policy: PreTrainedModel = rowwise(model.eval())
+    policy: PreTrainedModel = rowwise(model.eval()).to(device)
     return policy
 
 
@@ -100,13 +111,7 @@ def save_policy(
 
 
 def save_policy_files(files: Iterable[Path], model: PreTrainedModel, codec: ChatCodec) -> None:
-    """Write single files of a policy folder that holds other files too; each appears whole or not at all.
-
-    Args:
-        files: of one folder, by the names that `save_policy` gives them.
-        model: as there.
-        codec: as there.
-    """
+    """Write files that `save_policy` names into a folder that holds others too; each appears whole or not at all."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         _fill(folder, model, codec, None)

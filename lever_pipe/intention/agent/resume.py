@@ -8,8 +8,8 @@ kept: every draw of a step comes from streams that are named after the step.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -58,7 +58,7 @@ class RunProgress:
     metrics: list[StepRow] = field(default_factory=list)
     evaluations: list[EvaluationRow] = field(default_factory=list)
     episodes: list[EpisodeRow] = field(default_factory=list)
-    best: Best | None = None
+    best: Best = field(default_factory=lambda: Best(0, -math.inf, {}))
 
 
 class CheckpointRow(Row):
@@ -70,10 +70,9 @@ class CheckpointRow(Row):
     best_reward: float
 
 
-def identity_of(config: BaseModel, inputs: Mapping[str, Path | tuple[Path, ...]], code: str) -> str:
+def identity_of(config: BaseModel, inputs: Mapping[str, tuple[Path, ...]], code: str) -> str:
     """Return the digest of all that a run's numbers follow from; a checkpoint serves no other run."""
-    paths = {name: (value,) if isinstance(value, Path) else value for name, value in inputs.items()}
-    files = {name: [contents.digest(path) for path in value] for name, value in paths.items()}
+    files = {name: [contents.digest(path) for path in paths] for name, paths in inputs.items()}
     parts = {"config": config.model_dump(mode="json"), "files": files, "code": code}
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
@@ -95,20 +94,13 @@ def save_progress(folder: Path, progress: RunProgress, policy: Any, optimiser: A
 
     Main memory holds, beside the best policy, a copy of either the weights or the moments, never of both.
     """
-    best = progress.best
-    if best is None:
-        return
-    former = _checkpoints(folder)
+    best, former = progress.best, _checkpoints(folder)
     place = CheckpointRow(identity=identity, step=progress.step, best_step=best.step, best_reward=best.value)
 
     def fill(path: Path) -> None:
-        _write_tensors(path / POLICY, copies(weights_of(policy)), progress.step)
-        _write_tensors(path / OPTIMISER, copies(optimiser.state()), progress.step)
-        source = path / POLICY if best.step == progress.step else _same_best(former, place)
-        if source is None:
-            _write_tensors(path / BEST, best.weights, best.step)
-        else:
-            _link(source, path / BEST)
+        _write_tensors(path / POLICY, copies(weights_of(policy)))
+        _write_tensors(path / OPTIMISER, copies(optimiser.state()))
+        _write_tensors(path / BEST, best.weights)
         storage.write_rows(path / METRICS, progress.metrics)
         storage.write_rows(path / EVALUATIONS, progress.evaluations)
         storage.write_rows(path / EPISODES, progress.episodes)
@@ -130,16 +122,19 @@ def load_progress(folder: Path, policy: Any, optimiser: AdamW, *, identity: str)
         CheckpointError: the checkpoint is damaged.
         RecordError: its rows are.
     """
-    _clear(folder)
+    for path in folder.glob(".*"):
+        shutil.rmtree(path, ignore_errors=True)
     for path in reversed(_checkpoints(folder)):
         place = storage.read_row(path / PLACE, CheckpointRow)
         if place.identity != identity:
             log.warning("%s belongs to another configuration, data or code: training starts anew", path)
             continue
         for file, tensors in ((POLICY, weights_of(policy)), (OPTIMISER, optimiser.state())):
-            found, _ = load_tensors(path / file)
-            require_same_tensors(path / file, found, tensors)
-            _fill(tensors, found)
+            stored, _ = load_tensors(path / file)
+            require_same_tensors(path / file, stored, tensors)
+            with torch.no_grad():
+                for name, tensor in tensors.items():
+                    tensor.copy_(stored[name])
         log.info("going on behind step %d (%s)", place.step, path)
         return RunProgress(
             step=place.step,
@@ -151,12 +146,6 @@ def load_progress(folder: Path, policy: Any, optimiser: AdamW, *, identity: str)
     return None
 
 
-@torch.no_grad()
-def _fill(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    for name, tensor in tensors.items():
-        tensor.copy_(values[name])
-
-
 def _checkpoints(folder: Path) -> list[Path]:
     """Return the whole checkpoints, earliest first; one without its place is the rest of a removed one."""
     steps = {path: _CHECKPOINT.fullmatch(path.parent.name) for path in folder.glob(f"*/{PLACE}")}
@@ -164,31 +153,8 @@ def _checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def _clear(folder: Path) -> None:
-    """Remove what a process that was killed has left of checkpoints."""
-    for path in folder.glob(".*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor], step: int) -> None:
+def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write tensors of the CPU straight to the disk, without their bytes in memory a second time."""
-    named = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(named, path, metadata={"about": json.dumps({"step": step})})
+    save_file(tensors, path)
     with path.open("rb") as handle:
         os.fsync(handle.fileno())
-
-
-def _same_best(former: list[Path], place: CheckpointRow) -> Path | None:
-    """Return the file in which a former checkpoint of this run holds the same best policy."""
-    for path in reversed(former):
-        found = storage.read_row(path / PLACE, CheckpointRow)
-        if (found.identity, found.best_step) == (place.identity, place.best_step) and (path / BEST).is_file():
-            return path / BEST
-    return None
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(source, target)

@@ -9,19 +9,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, cast
 
-from lever_pipe.base.errors import DataError, TrainingError
+import torch
+
+from lever_pipe.base.errors import CheckpointError, DataError, TrainingError
+from lever_pipe.base.parsing import load_member
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.agent_config import AgentModel, Environment, Simulator
-from lever_pipe.intention.agent.arithmetic import Arithmetic
-from lever_pipe.intention.agent.generation import Decoding, GenerationCounts, Sampled, Speaker, speak, uniforms
+from lever_pipe.experiment.agent_config import AgentExecution, AgentModel, Environment, Simulator
+from lever_pipe.experiment.agent_stage_configs import EvaluateStartConfig, TrainAgentConfig
+from lever_pipe.intention.agent.generation import Decoding, GenerationCounts, Speaker, speak, uniforms
 from lever_pipe.intention.agent.memory import remember
-from lever_pipe.intention.codecs.protocol import AgentTurn, ChatCodec, ToolCall
-from lever_pipe.intention.environment import IntentionEnv, StepResult, step_all
+from lever_pipe.intention.agent.policy import Precision, autocast, load_policy
+from lever_pipe.intention.codecs import ChatCodec, ToolCall
+from lever_pipe.intention.environment import IntentionEnv, StepResult, load_simulator, step_all
 from lever_pipe.intention.records import UNSOUND, EndReason, Task
-from lever_pipe.intention.simulators.protocol import UserSimulator
+from lever_pipe.intention.simulators import UserSimulator
 
 NO_TURN = -1
 LET_THE_USER_ANSWER = (
@@ -50,13 +55,11 @@ class Episode:
     task: Task
     index: int
     sample: int
-    tokens: list[int]
-    is_agent: list[bool]
-    """Which tokens the agent has sampled."""
-    turn: list[int]
-    """Of each sampled token, from 0, as `rewards` counts them; -1 elsewhere."""
-    n_prompt: int
     ceiling: float
+    n_prompt: int = 0
+    tokens: list[int] = field(default_factory=list)
+    turn: list[int] = field(default_factory=list)
+    """Of each token that the agent has sampled, from 0, as `rewards` counts them; -1 elsewhere."""
     rewards: list[float] = field(default_factory=list)
     """[T], a closing or unreadable turn included with 0."""
     results: list[StepResult | None] = field(default_factory=list)
@@ -65,6 +68,11 @@ class Episode:
     """Of each sampled token under the policy that sampled it, at the sampling temperature (greedy: at 1)."""
     coverage: float = 0.0
     end: EndReason = "turns"
+
+    @property
+    def is_agent(self) -> list[bool]:
+        """Return which tokens the agent has sampled."""
+        return [turn != NO_TURN for turn in self.turn]
 
     @property
     def is_sound(self) -> bool:
@@ -149,10 +157,13 @@ class Player(Host):
     policy: Any
     """A causal language model in evaluation mode."""
     codec: ChatCodec
-    arithmetic: Arithmetic
     model: AgentModel
     batch: int
     """Dialogues that run together; moves rounding errors only."""
+
+    def computing(self) -> torch.autocast:
+        """Return the context of forward passes."""
+        return autocast(self.policy.device, self.model.dtype)
 
     def play(
         self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
@@ -168,22 +179,58 @@ class Player(Host):
             DataError: a prompt that leaves no room for the agent.
             SimulatorError: the user cannot be asked as configured.
         """
-        with self.arithmetic.context():
-            dialogues = [_opened(self, request) for request in requests]
-            _require_room(dialogues, self.model.max_context)
-            counts, seconds = RolloutCounts(), 0.0
-            before = self.simulator.counts.values()
+        dialogues = [_opened(self, request) for request in requests]
+        _require_room(dialogues, self.model.max_context)
+        counts, seconds = RolloutCounts(), 0.0
+        before = self.simulator.counts.values()
+        with self.computing():
             for start in range(0, len(dialogues), self.batch):
                 chosen = dialogues[start : start + self.batch]
                 seconds += _hold(self, chosen, counts, greedy=greedy, progress=progress)
-            for name, count in self.simulator.counts.values().items():
-                setattr(counts, f"simulator_{name}", count - before[name])
-            return Rollouts([dialogue.episode for dialogue in dialogues], counts, seconds)
+        for name, count in self.simulator.counts.values().items():
+            setattr(counts, f"simulator_{name}", count - before[name])
+        return Rollouts([dialogue.episode for dialogue in dialogues], counts, seconds)
 
     def heard(self, episode: Episode, place: int) -> tuple[str, Sequence[ToolCall]]:
         """Return what the agent said in a turn beside its calls, and these."""
         tokens = [token for token, turn in zip(episode.tokens, episode.turn, strict=True) if turn == place]
         return self.codec.aside(tokens), self.codec.parse(tokens).calls
+
+
+def load_player(
+    folder: Path,
+    config: TrainAgentConfig | EvaluateStartConfig,
+    execution: AgentExecution,
+    device: torch.device,
+    *,
+    temperature: float,
+    dtype: Precision,
+) -> Player:
+    """Return the player of a policy folder, whose weights are stored in `dtype`.
+
+    Raises:
+        CheckpointError: no readable model or dialogue format, or a model for shorter episodes.
+        SimulatorError: the user cannot be asked as configured.
+        UnknownMemberError: no codec or simulator of the configured name.
+    """
+    model, policy = config.policy.model, load_policy(folder, dtype, device)
+    n_positions = getattr(policy.config, "max_position_embeddings", None)
+    if n_positions is not None and model.max_context > n_positions:
+        raise CheckpointError(
+            f"{folder}: expected a model for episodes of intention.model.max_context={model.max_context} tokens",
+            found=f"max_position_embeddings={n_positions} in its config.json",
+            do=f"Lower max_context to {n_positions} or less, or take a model with a longer context.",
+        )
+    return Player(
+        policy=policy,
+        codec=cast("ChatCodec", load_member("intention/codecs", model.codec).load(folder)),
+        simulator=load_simulator(config.simulator, execution),
+        model=model,
+        environment=config.environment,
+        simulator_config=config.simulator,
+        temperature=temperature,
+        batch=config.evaluation.batch,
+    )
 
 
 @dataclass
@@ -193,25 +240,13 @@ class _Dialogue:
     episode: Episode
     env: IntentionEnv
     uniforms: Iterator[float]
-    unread: list[int]
+    unread: list[int] = field(default_factory=list)
     """What the model has to read before the agent's next turn."""
-    said: list[int] = field(default_factory=list)
-    """The agent's last turn."""
     is_running: bool = True
-
-    def listen(self, sampled: Sampled) -> None:
-        """Take down what the agent has said."""
-        episode = self.episode
-        episode.tokens += sampled.tokens
-        episode.is_agent += [True] * len(sampled.tokens)
-        episode.turn += [len(episode.rewards)] * len(sampled.tokens)
-        episode.log_probs += sampled.log_probs
-        self.said, self.unread = sampled.tokens, sampled.tokens[-1:]
 
     def tell(self, tokens: list[int]) -> None:
         """Give the agent something to read."""
         self.episode.tokens += tokens
-        self.episode.is_agent += [False] * len(tokens)
         self.episode.turn += [NO_TURN] * len(tokens)
         self.unread += tokens
 
@@ -225,17 +260,8 @@ class _Dialogue:
 def _opened(player: Player, request: EpisodeRequest) -> _Dialogue:
     env = IntentionEnv(request.task, player.simulator, player.environment, player.simulator_config)
     prompt = player.codec.prompt(request.task)
-    episode = Episode(
-        task=request.task,
-        index=request.index,
-        sample=request.sample,
-        tokens=[],
-        is_agent=[],
-        turn=[],
-        n_prompt=len(prompt),
-        ceiling=env.ceiling,
-    )
-    dialogue = _Dialogue(episode, env, uniforms(generator(*request.stream)), unread=[])
+    episode = Episode(request.task, request.index, request.sample, env.ceiling, len(prompt))
+    dialogue = _Dialogue(episode, env, uniforms(generator(*request.stream)))
     dialogue.tell(prompt)
     return dialogue
 
@@ -260,16 +286,23 @@ def _hold(
     progress: Progress | None,
 ) -> float:
     """Hold dialogues to their ends, turn by turn, and return the seconds that the user took."""
+    model, n_turns = player.model, player.environment.max_turns
     rows = remember(player.policy, len(dialogues), player.codec.pad_id)
     decoding = Decoding(player.codec.end_ids, player.temperature, greedy)
     running, seconds = list(dialogues), 0.0
-    for turn in range(player.environment.max_turns):
-        is_last = turn == player.environment.max_turns - 1
-        said = speak(rows, [_speaker(dialogue, player.model) for dialogue in running], decoding, counts)
+    for turn in range(n_turns):
+        speakers = [
+            Speaker(each.unread, min(model.max_new_tokens, model.max_context - len(each.episode.tokens)), each.uniforms)
+            for each in running
+        ]
+        said = speak(rows, speakers, decoding, counts)
         for dialogue, sampled in zip(running, said, strict=True):
-            dialogue.listen(sampled)
+            dialogue.episode.tokens += sampled.tokens
+            dialogue.episode.turn += [turn] * len(sampled.tokens)
+            dialogue.episode.log_probs += sampled.log_probs
+            dialogue.unread = sampled.tokens[-1:]
         started = time.perf_counter()
-        _answer(running, player, counts, is_last=is_last)
+        _answer(running, [sampled.tokens for sampled in said], player, counts, is_last=turn == n_turns - 1)
         seconds += time.perf_counter() - started
         kept = [row for row, dialogue in enumerate(running) if dialogue.is_running]
         if progress is not None:
@@ -281,22 +314,20 @@ def _hold(
     return seconds
 
 
-def _speaker(dialogue: _Dialogue, model: AgentModel) -> Speaker:
-    limit = min(model.max_new_tokens, model.max_context - len(dialogue.episode.tokens))
-    return Speaker(dialogue.unread, limit, dialogue.uniforms)
-
-
-def _answer(running: Sequence[_Dialogue], player: Player, counts: RolloutCounts, *, is_last: bool) -> None:
+def _answer(
+    running: Sequence[_Dialogue], said: Sequence[list[int]], player: Player, counts: RolloutCounts, *, is_last: bool
+) -> None:
     """Execute what was said this turn, and tell those who may go on what came of it."""
     asking, rules, max_context = [], player.environment, player.model.max_context
-    for dialogue in running:
-        turn = player.codec.parse(dialogue.said)
+    for dialogue, tokens in zip(running, said, strict=True):
+        turn = player.codec.parse(tokens)
         if turn.kind == "call" and (not is_last or rules.execute_last_turn):
             asking.append((dialogue, turn.calls))
-        else:
-            dialogue.episode.rewards.append(0.0)
-            dialogue.episode.results.append(None)
-            dialogue.finish(_end_unheard(turn, dialogue.episode, max_context))
+            continue
+        dialogue.episode.rewards.append(0.0)
+        dialogue.episode.results.append(None)
+        is_full = turn.kind == "length" and len(dialogue.episode.tokens) >= max_context
+        dialogue.finish("turns" if turn.kind == "call" else "context" if is_full else turn.kind)
     results = step_all([(dialogue.env, calls) for dialogue, calls in asking])
     for (dialogue, calls), result in zip(asking, results, strict=True):
         counts.multi_call_turns += len(calls) > 1
@@ -312,17 +343,6 @@ def _answer(running: Sequence[_Dialogue], player: Player, counts: RolloutCounts,
             dialogue.tell(feedback)
         else:
             dialogue.finish("context")
-
-
-def _end_unheard(turn: AgentTurn, episode: Episode, max_context: int) -> EndReason:
-    """Return why a turn that is not executed ends its episode."""
-    match turn.kind:
-        case "call":
-            return "turns"
-        case "length":
-            return "context" if len(episode.tokens) >= max_context else "length"
-        case _:
-            return turn.kind
 
 
 def end_heard(result: StepResult, env: IntentionEnv, *, is_last: bool) -> EndReason | None:

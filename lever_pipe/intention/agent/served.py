@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
-from lever_pipe.base.storage import is_unicode
 from lever_pipe.experiment.agent_config import AgentExecution, ServedAgent
 from lever_pipe.experiment.agent_stage_configs import EvaluateServedConfig
 from lever_pipe.intention.agent.rollout import (
@@ -29,12 +28,11 @@ from lever_pipe.intention.agent.rollout import (
     Rollouts,
     end_heard,
 )
+from lever_pipe.intention.chat import Chat, UnreadableError, find_access
+from lever_pipe.intention.codecs import AgentTurn, ToolCall
 from lever_pipe.intention.codecs.hf import TOOL, aside_of, json_in, opening, told, turn_in, turn_of
-from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.environment import IntentionEnv, at_once, load_simulator, step_all
 from lever_pipe.intention.records import EndReason
-from lever_pipe.intention.simulators._prompted import Chat, UnreadableError
-from lever_pipe.intention.simulators.openai import chat_at, completion_of
 
 ABOVE = "(answered with the last call)"
 """What earlier calls of a turn are answered with: each needs an answer of its own."""
@@ -100,7 +98,7 @@ class ServedPlayer(Host):
             SimulatorError: the user or the agent cannot be asked as configured.
         """
         before, episodes, workers = self._asked(), [], self.chat.concurrency
-        if getattr(self.simulator, "is_remote", True):
+        if self.simulator.is_remote:
             workers = min(workers, self.simulator.concurrency)
         for episode in at_once(workers, lambda request: self._hold(request, greedy=greedy), requests):
             episodes.append(episode)
@@ -124,7 +122,7 @@ class ServedPlayer(Host):
         """As `Player`."""
         turn, message, *_ = episode.replies[place]
         has_calls, is_read = "tool_calls" in message, turn.kind == "call"
-        unread = json.dumps(message["tool_calls"]) if has_calls and not is_read else ""
+        unread = json.dumps(message["tool_calls"], sort_keys=True) if has_calls and not is_read else ""
         return aside_of(message["content"], is_read=is_read and not has_calls) + unread, turn.calls
 
     def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
@@ -148,7 +146,7 @@ class ServedPlayer(Host):
     def _hold(self, request: EpisodeRequest, *, greedy: bool) -> ServedEpisode:
         rules, agent = self.environment, self.agent
         env = IntentionEnv(request.task, self.simulator, rules, self.simulator_config)
-        episode = ServedEpisode(request.task, request.index, request.sample, [], [], [], 0, env.ceiling)
+        episode = ServedEpisode(request.task, request.index, request.sample, env.ceiling)
         fixed = agent.model_dump(include={"model", "max_tokens", "tool_choice"}) | {"tools": [TOOL]}
         draw = {"temperature": self.temperature, "seed": int(generator(*request.stream).integers(LARGEST_SEED))}
         asked = fixed | ({"temperature": 0.0} if greedy else draw)
@@ -189,28 +187,12 @@ def load_served(config: EvaluateServedConfig, execution: AgentExecution) -> Serv
         simulator_config=config.simulator,
         temperature=config.temperature,
         agent=config.agent,
-        chat=chat_at(connection, words_of),
+        chat=Chat(find_access(connection), connection),
     )
 
 
-def words_of(body: bytes) -> str:
-    """Return what counts of a chat completion, as JSON: the first choice's message, why it ended, the tokens.
-
-    Raises:
-        UnreadableError: no chat completion, or half characters in it.
-    """
-    completion = completion_of(body)
-    choice, usage = completion["choices"][0], completion.get("usage")
-    message = {name: choice["message"].get(name) for name in ("content", "reasoning_content", "tool_calls")}
-    kept = {"message": message, "finish_reason": choice.get("finish_reason"), "usage": usage or {}}
-    words = json.dumps(kept, sort_keys=True, ensure_ascii=False)
-    if not is_unicode(words):
-        raise UnreadableError("an answer with half a character")
-    return words
-
-
-def reply_in(words: str) -> Reply:
-    """Return the turn that `words_of` an answer hold.
+def reply_in(completion: dict[str, Any]) -> Reply:
+    """Return the turn of a chat completion.
 
     A server that knows no tools leaves calls in the text, as Qwen writes them: they are read there. What was thought
     goes back before the text, as published.
@@ -218,11 +200,11 @@ def reply_in(words: str) -> Reply:
     Raises:
         UnreadableError: no message of texts and calls.
     """
+    choice, usage = completion["choices"][0], completion.get("usage") or {}
     try:
-        found = json.loads(words)
-        message, usage = found["message"], found["usage"]
-        thought, text = message["reasoning_content"] or "", message["content"] or ""
-        calls = list(message["tool_calls"] or ())
+        message = choice["message"]
+        thought, text = message.get("reasoning_content") or "", message.get("content") or ""
+        calls = list(message.get("tool_calls") or ())
         functions = [{**call["function"]} for call in calls]
         tokens = [max(0, int(usage.get(name) or 0)) for name in USED]
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -232,7 +214,7 @@ def reply_in(words: str) -> Reply:
     for function in functions:
         written = function.get("arguments")
         function["arguments"] = json_in(written) if isinstance(written, str) else written
-    is_cut = found.get("finish_reason") == "length"
+    is_cut = choice.get("finish_reason") == "length"
     turn = AgentTurn((), "length") if is_cut else turn_of(functions) if calls else turn_in(text)
     said = f"<think>{thought}</think>{text}" if thought else text
     return Reply(turn, {"role": "assistant", "content": said, **({"tool_calls": calls} if calls else {})}, *tokens)

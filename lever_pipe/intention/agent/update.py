@@ -1,22 +1,102 @@
-"""One optimiser update: a mini-batch of lessons in micro-batches, one gradient, one step."""
+"""From played episodes to an optimiser update: credit for each token, then one gradient and one step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
-from lever_pipe.intention.agent.arithmetic import Arithmetic
-from lever_pipe.intention.agent.lessons import Lesson
+from lever_pipe.intention.agent.policy import Precision, autocast
+from lever_pipe.intention.agent.rollout import Episode
 from lever_pipe.intention.agent.scoring import cut, score
-from lever_pipe.losses.tokens import AgentTerms, agent_terms
+from lever_pipe.losses.credit import episode_z_scores, token_advantages, trajectory_score, turn_credits
+from lever_pipe.losses.tokens import agent_terms
 
 SHARES = ("pg_loss", "kl_loss", "loss", "clip_fraction", "dual_clip_fraction")
+Group = Sequence[Episode]
+"""All episodes of one task."""
+
+
+class Credit(NamedTuple):
+    """What the sound episodes of several groups say about their tokens."""
+
+    scores: list[Tensor]
+    """[n] trajectory scores of the n episodes of each group that is compared, float64."""
+    advantages: list[Tensor | None]
+    """[tokens] float32 for each episode, group by group; None for one that is compared with nothing."""
+
+
+def assign_credit(groups: Sequence[Group], arm: AgentArm, grpo: AgentGrpo) -> Credit:
+    """Return scores and token advantages; the sound episodes of a group are compared, if there are two at least."""
+    compared = [sound for group in groups if len(sound := [each for each in group if each.is_sound]) > 1]
+    kind = arm.trajectory_score or grpo.trajectory_score
+    scores = [
+        torch.tensor([trajectory_score(each.rewards, kind, grpo.gamma) for each in group], dtype=torch.float64)
+        for group in compared
+    ]
+    episodes = [each for group in compared for each in group]
+    advantages = dict(zip(map(id, episodes), _advantages(episodes, scores, grpo), strict=True))
+    return Credit(scores, [advantages.get(id(each)) for group in groups for each in group])
+
+
+def _advantages(episodes: Sequence[Episode], scores: Sequence[Tensor], grpo: AgentGrpo) -> list[Tensor]:
+    """Return the advantages of the tokens of each episode; `scores` are of its groups."""
+    if not episodes:
+        return []
+    turns = [torch.tensor([turn for turn in each.turn if turn >= 0]) for each in episodes]
+    turn_BT = nn.utils.rnn.pad_sequence(turns, batch_first=True, padding_value=-1).long()
+    credits_B = [turn_credits(each.rewards, grpo.turn_credit, grpo.gamma) for each in episodes]
+    z_B = torch.cat([episode_z_scores(scores_N[None])[0] for scores_N in scores])
+    advantages_BT = token_advantages(z_B, credits_B, turn_BT).float()
+    return [row[: len(turn)] for row, turn in zip(advantages_BT, turns, strict=True)]
+
+
+class Places(NamedTuple):
+    """Where an episode's tokens stand."""
+
+    tokens: Tensor
+    """[L] int64."""
+    response: Tensor
+    """Positions behind the prompt."""
+    is_agent: Tensor
+    """bool, of those positions: whether the agent has sampled the token."""
+
+    @property
+    def agent(self) -> Tensor:
+        """Return the positions of the agent's tokens."""
+        return self.response[self.is_agent]
+
+
+def places_of(episode: Episode) -> Places:
+    """Return the places of an episode's response and of the agent's tokens in it."""
+    response = torch.arange(episode.n_prompt, len(episode.tokens))
+    return Places(torch.tensor(episode.tokens), response, torch.tensor(episode.is_agent[episode.n_prompt :]).bool())
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One episode of L tokens, n of them the agent's."""
+
+    tokens: Tensor
+    """[L] int64, on the CPU as `places`."""
+    places: Tensor
+    """[n] positions of the agent's tokens."""
+    advantages: Tensor
+    """[n] float32."""
+    behaviour: Tensor
+    """[n] log-probabilities before the step's first update, at the training temperature."""
+    reference: Tensor
+    """[n] the same under the frozen start policy."""
+
+    def silenced(self) -> Lesson:
+        """Return a lesson without the agent's tokens: it is read with the others, and moves nothing."""
+        none = slice(0, 0)
+        return Lesson(self.tokens, self.places[none], self.advantages[none], self.behaviour[none], self.reference[none])
 
 
 def update(
@@ -27,7 +107,7 @@ def update(
     arm: AgentArm,
     grpo: AgentGrpo,
     pad_id: int,
-    arithmetic: Arithmetic,
+    precision: Precision,
     learning_rate: float,
 ) -> dict[str, float]:
     """Take one step on a mini-batch and return what it measured.
@@ -44,63 +124,47 @@ def update(
     n_tokens = max(1, sum(len(lesson.places) for lesson in lessons))
     for parameter in policy.parameters():
         parameter.grad = None
-    sums = dict.fromkeys(SHARES, 0.0)
-    ratio_max = 0.0
-    with _recomputing(policy):
-        for indices in cut([len(lesson.tokens) for lesson in lessons], grpo.micro_batch):
-            with arithmetic.context():
-                terms = _terms(policy, [lessons[i] for i in indices], arm, grpo, pad_id, n_tokens)
-            terms.total.backward()  # type: ignore[no-untyped-call]
-            shares = terms.policy, terms.penalty, terms.total, terms.clipped / n_tokens, terms.dual_clipped / n_tokens
-            for name, share in zip(SHARES, shares, strict=True):
-                sums[name] += float(share.detach())
-            ratio_max = max(ratio_max, float(terms.ratio_max))
+    values = dict.fromkeys((*SHARES, "ratio_max"), 0.0)
+    policy.train(policy.is_activation_checkpointing)  # only in this mode it computes activations again
+    for indices in cut([len(lesson.tokens) for lesson in lessons], grpo.micro_batch):
+        batch = [lessons[i] for i in indices]
+        with autocast(policy.device, precision):
+            scored = score(
+                policy,
+                [lesson.tokens for lesson in batch],
+                [lesson.places for lesson in batch],
+                pad_id=pad_id,
+                temperature=grpo.temperature,
+                entropies=arm.entropy > 0,
+            )
+            terms = agent_terms(
+                log_probs_BT=scored.log_probs[None],
+                behaviour_log_probs_BT=_row([lesson.behaviour for lesson in batch], policy.device),
+                reference_log_probs_BT=_row([lesson.reference for lesson in batch], policy.device),
+                entropies_BT=None if scored.entropies is None else scored.entropies[None],
+                advantages_BT=_row([lesson.advantages for lesson in batch], policy.device),
+                mask_BT=torch.ones_like(scored.log_probs[None], dtype=torch.bool),
+                n_tokens=n_tokens,
+                clip_low=grpo.clip_low,
+                clip_high=grpo.clip_high,
+                dual_clip=grpo.dual_clip,
+                kl=arm.kl,
+                entropy=arm.entropy,
+            )
+        terms.total.backward()  # type: ignore[no-untyped-call]
+        shares = terms.policy, terms.penalty, terms.total, terms.clipped / n_tokens, terms.dual_clipped / n_tokens
+        for name, share in zip(SHARES, shares, strict=True):
+            values[name] += float(share.detach())
+        values["ratio_max"] = max(values["ratio_max"], float(terms.ratio_max))
+    policy.eval()
     norm = float(nn.utils.clip_grad_norm_(policy.parameters(), grpo.max_gradient_norm))
-    clipped = float(norm > grpo.max_gradient_norm)
-    values = {**sums, "ratio_max": ratio_max, "grad_norm": norm, "grad_clipped": clipped}
+    values |= {"grad_norm": norm, "grad_clipped": float(norm > grpo.max_gradient_norm)}
     require_finite(values, do="Lower grpo.learning_rate or the arm's own; the run goes on from its last checkpoint.")
     optimiser.learning_rate = learning_rate
     optimiser.step()
     return values
 
 
-def _terms(
-    policy: Any, lessons: Sequence[Lesson], arm: AgentArm, grpo: AgentGrpo, pad_id: int, n_tokens: int
-) -> AgentTerms:
-    scored = score(
-        policy,
-        [lesson.tokens for lesson in lessons],
-        [lesson.places for lesson in lessons],
-        pad_id=pad_id,
-        temperature=grpo.temperature,
-        entropies=arm.entropy > 0,
-    )
-    return agent_terms(
-        log_probs_BT=scored.log_probs[None],
-        behaviour_log_probs_BT=_row([lesson.behaviour for lesson in lessons], policy.device),
-        reference_log_probs_BT=_row([lesson.reference for lesson in lessons], policy.device),
-        entropies_BT=None if scored.entropies is None else scored.entropies[None],
-        advantages_BT=_row([lesson.advantages for lesson in lessons], policy.device),
-        mask_BT=torch.ones_like(scored.log_probs[None], dtype=torch.bool),
-        n_tokens=n_tokens,
-        clip_low=grpo.clip_low,
-        clip_high=grpo.clip_high,
-        dual_clip=grpo.dual_clip,
-        kl=arm.kl,
-        entropy=arm.entropy,
-    )
-
-
 def _row(parts: Sequence[Tensor], device: torch.device) -> Tensor:
     """Return the values of several episodes as one row [1, n]."""
     return torch.cat(list(parts))[None].to(device)
-
-
-@contextmanager
-def _recomputing(policy: Any) -> Iterator[None]:
-    """Put a policy that recomputes its activations into training mode, the only one in which it does."""
-    policy.train(policy.is_activation_checkpointing)
-    try:
-        yield
-    finally:
-        policy.eval()

@@ -7,8 +7,7 @@ stops early. So the policy that imitates it calls the tool at all, and leaves ro
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,13 +21,13 @@ from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import Environment, Simulator, WarmStart
-from lever_pipe.intention.agent.policy import prepare_for_updates
+from lever_pipe.intention.agent.policy import Precision, autocast, prepare_for_updates
 from lever_pipe.intention.agent.scoring import cut, score
-from lever_pipe.intention.codecs.protocol import ChatCodec, ToolCall
+from lever_pipe.intention.codecs import ChatCodec, ToolCall
 from lever_pipe.intention.environment import IntentionEnv
 from lever_pipe.intention.lexicon import RELEVANT, inquiry
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators.protocol import UserSimulator
+from lever_pipe.intention.simulators import UserSimulator
 from lever_pipe.losses.schedules import scheduled_rate
 
 
@@ -114,8 +113,6 @@ LONGEST_PER_ROW = 2
 """Width of a packed row in longest dialogues: wide enough to fill up, too narrow for attention to weigh."""
 
 Batch = Sequence[Demonstration]
-Computing = Callable[[], AbstractContextManager[None]]
-"""Makes the context of a forward pass (`Arithmetic.context`)."""
 
 
 def draw_batches(demonstrator: Demonstrator, tasks: Sequence[Task], config: WarmStart) -> Iterator[Batch]:
@@ -126,7 +123,7 @@ def draw_batches(demonstrator: Demonstrator, tasks: Sequence[Task], config: Warm
 
 
 def imitate(
-    model: Any, batches: Iterator[Batch], config: WarmStart, *, pad_id: int, computing: Computing = nullcontext
+    model: Any, batches: Iterator[Batch], config: WarmStart, *, pad_id: int, precision: Precision = "float32"
 ) -> Iterator[dict[str, float]]:
     """Train a model to say what the demonstrators say; yield loss, learning rate and gradient norm of each step.
 
@@ -138,7 +135,7 @@ def imitate(
         batches: `config.steps` of them.
         config: optimiser settings.
         pad_id: token that fills short dialogues.
-        computing: of micro-batches.
+        precision: of micro-batches.
 
     Raises:
         TrainingError: a loss or a gradient is not finite.
@@ -165,7 +162,7 @@ def imitate(
             if size is None:
                 loss = _backward(imitation_loss(model, batch, pad_id=pad_id))
             else:
-                loss = sum(map(_backward, in_parts(model, batch, pad_id, size, computing)))
+                loss = sum(map(_backward, in_parts(model, batch, pad_id, size, precision)))
             norm = float(nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM))
             values = {"loss": loss, "learning_rate": optimiser.learning_rate, "grad_norm": norm}
             where = f"the warm start, step {step + 1}: "
@@ -184,7 +181,7 @@ def _backward(loss: Tensor) -> float:
     return float(loss.detach())
 
 
-def in_parts(model: Any, batch: Batch, pad_id: int, size: int, computing: Computing = nullcontext) -> Iterator[Tensor]:
+def in_parts(model: Any, batch: Batch, pad_id: int, size: int, precision: Precision = "float32") -> Iterator[Tensor]:
     """Yield parts [] of the batch's `imitation_loss`, of at most `size` dialogues of similar length each.
 
     Only the logits of agent tokens are made: those of a large vocabulary would take more memory than all layers.
@@ -193,7 +190,7 @@ def in_parts(model: Any, batch: Batch, pad_id: int, size: int, computing: Comput
     for indices in cut([len(each.tokens) for each in batch], size):
         tokens = [torch.tensor(batch[i].tokens) for i in indices]
         places = [torch.tensor(batch[i].is_agent).nonzero().flatten() for i in indices]
-        with computing():
+        with autocast(model.device, precision):
             scored = score(model, tokens, places, pad_id=pad_id, temperature=1.0, entropies=False, shared=True)
         yield -scored.log_probs.sum() / n_targets
 

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import readable, require_bounded, written
-from lever_pipe.base.storage import is_unicode, read_bytes, shortened, strict_json
-from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
+from lever_pipe.base.storage import is_unicode, read_row
+from lever_pipe.intention.codecs import AgentTurn, ToolCall
 from lever_pipe.intention.records import MissingDetail, Task
 
 TOOL_NAME = "interact_with_env"
@@ -84,6 +86,15 @@ _TASK = Task(id="stand-in", category="Travel", task="Plan a trip for me.", missi
 _ANSWER = "In the spring."
 _QUESTION = ToolCall("action", 'When do you "travel"?')
 _USE = "Use an instruction-tuned model whose chat template shows and calls tools as Qwen3's does."
+
+
+class GenerationSettings(BaseModel):
+    """What is read of a model's generation settings."""
+
+    model_config = ConfigDict(strict=True)
+
+    eos_token_id: NonNegativeInt | tuple[NonNegativeInt, ...] | None = None
+    """Tokens that end a turn: a model may have several."""
 
 
 class HfCodec:
@@ -201,6 +212,7 @@ def load(folder: Path) -> HfCodec:
 
     Raises:
         CheckpointError: no readable tokenizer, or a chat template that does not do.
+        RecordError: generation settings that cannot be read.
     """
     from transformers import AutoTokenizer
 
@@ -210,35 +222,15 @@ def load(folder: Path) -> HfCodec:
         )
     with readable(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    return HfCodec(tokenizer, str(folder), _end_ids(folder / _GENERATION))
+    settings = folder / _GENERATION
+    ends = read_row(settings, GenerationSettings).eos_token_id if settings.is_file() else None
+    return HfCodec(tokenizer, str(folder), (ends,) if isinstance(ends, int) else ends or ())
 
 
 def _answered(message: str) -> list[dict[str, Any]]:
     """Return a dialogue whose last turn is this tool message."""
     turns = [{"role": "assistant", "content": _STAND_IN}, {"role": "tool", "name": TOOL_NAME, "content": message}]
     return [*opening(_TASK), *turns]
-
-
-def _end_ids(path: Path) -> list[int]:
-    """Return the end tokens of a model's generation settings, where it has any: a model may end turns with several."""
-    if not path.is_file():
-        return []
-    try:
-        value = strict_json(read_bytes(path)).get("eos_token_id")
-    except (OSError, ValueError, AttributeError) as fault:
-        raise _no_end_ids(path, shortened(str(fault))) from None
-    found = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(type(each) is int and each >= 0 for each in found):
-        raise _no_end_ids(path, f"eos_token_id {shortened(repr(value))}")
-    return found
-
-
-def _no_end_ids(path: Path, found: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path}: expected a JSON object whose eos_token_id is a token or a list of them",
-        found=found,
-        do="Download the folder whole.",
-    )
 
 
 def turn_in(text: str) -> AgentTurn:

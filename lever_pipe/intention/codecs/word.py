@@ -8,13 +8,13 @@ its role is not `tool`, which in that world is something to ask for.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, DataError
 from lever_pipe.intention import lexicon
-from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
+from lever_pipe.intention.codecs import AgentTurn, ToolCall
 from lever_pipe.intention.records import Task
 
 FILE = "words.json"
@@ -29,6 +29,7 @@ GRAMMAR = (*SPECIAL, *ROLES, *PUNCTUATION, *FUNCTION_WORDS, *REWARDS)
 """The words that a dialogue of any world needs."""
 CHOICES = ("action",)
 _WORD = re.compile(r"\d+\.\d+|\w+|[^\w\s]")
+_CALL = re.compile(f"{CALL_START}(.*?){CALL_END}")
 
 
 class WordCodec:
@@ -48,11 +49,7 @@ class WordCodec:
         return cls((*GRAMMAR, *lexicon.CATEGORIES, *lexicon.SLOTS, *lexicon.VALUES))
 
     def prompt(self, task: Task) -> list[int]:
-        """Return the request as the user's turn, and the generation prefix.
-
-        Raises:
-            DataError: a word outside the vocabulary.
-        """
+        """Return the request as the user's turn, and the generation prefix."""
         request = self._text(task.task, f"task {task.id!r}")
         return [*self._special(TURN_START, "user"), *request, *self._special(TURN_END), *self._reply_prefix]
 
@@ -60,27 +57,23 @@ class WordCodec:
         """Return the calls of one turn; unbalanced call markers and unknown choices are malformed."""
         if not tokens or tokens[-1] not in self.end_ids:
             return AgentTurn((), "length")
-        words = [self.words[token] for token in tokens[:-1]]
-        if CALL_START not in words and CALL_END not in words:
-            return AgentTurn((), "closed")
-        try:
-            return AgentTurn(tuple(_calls(words)), "call")
-        except ValueError:
+        text = " ".join(self.words[token] for token in tokens[:-1])
+        calls = [inside.split() for inside in _CALL.findall(text)]
+        rest = _CALL.sub("", text).split()
+        is_read = not {CALL_START, CALL_END} & {*rest, *(word for call in calls for word in call)}
+        if not is_read or any(not call or call[0] not in CHOICES for call in calls):
             return AgentTurn((), "malformed")
+        return AgentTurn(tuple(ToolCall(call[0], " ".join(call[1:])) for call in calls), "call" if calls else "closed")
 
     def aside(self, tokens: Sequence[int]) -> str:
         """Return the words beside the calls of a turn, all words of a malformed one, without its end token."""
         text = " ".join(self.words[token] for token in tokens if token not in self.end_ids)
-        is_read = self.parse(tokens).kind == "call"
-        return re.sub(f"{CALL_START}.*?{CALL_END}", "", text).strip() if is_read else text
+        return _CALL.sub("", text).strip() if self.parse(tokens).kind == "call" else text
 
     def feedback(self, text: str, reward: float | None) -> list[int]:
         """Return the environment's turn and the generation prefix.
 
         The reward is shown as the nearest tenth within 0.0-1.0, as the vocabulary has no other numbers.
-
-        Raises:
-            DataError: a word outside the vocabulary.
         """
         words = self._text(text, "the simulator's feedback")
         shown = [] if reward is None else self._special("reward", f"{min(1.0, max(0.0, reward)):.1f}")
@@ -88,11 +81,7 @@ class WordCodec:
         return [*header, *words, *shown, *self._special(TURN_END), *self._reply_prefix]
 
     def call(self, call: ToolCall) -> list[int]:
-        """Return the turn that makes this call, its end token included.
-
-        Raises:
-            DataError: a word outside the vocabulary.
-        """
+        """Return the turn that makes this call, its end token included."""
         question = self._text(call.content, "a question")
         return [*self._special(CALL_START, call.choice), *question, *self._special(CALL_END, TURN_END)]
 
@@ -108,7 +97,11 @@ class WordCodec:
         return [self._ids[word] for word in words]
 
     def _text(self, text: str, where: str) -> list[int]:
-        """Return ids of plain words; markers in a text are no tokens, so that no text can pose as a turn."""
+        """Return ids of plain words; markers in a text are no tokens, so that no text can pose as a turn.
+
+        Raises:
+            DataError: a word outside the vocabulary.
+        """
         words = _WORD.findall(text)
         unknown = sorted({word for word in words if word not in self._ids})
         if unknown:
@@ -139,26 +132,3 @@ def load(folder: Path) -> WordCodec:
     raise CheckpointError(
         f"{folder / FILE}: expected a list of distinct words with every marker", found=fault, do="Rebuild the policy."
     )
-
-
-def _calls(words: Iterable[str]) -> Iterator[ToolCall]:
-    """Yield the calls between markers.
-
-    Raises:
-        ValueError: a marker without its partner, or a call without a known choice.
-    """
-    inside: list[str] | None = None
-    for word in words:
-        if word == CALL_START:
-            if inside is not None:
-                raise ValueError("a call within a call")
-            inside = []
-        elif word == CALL_END:
-            if not inside or inside[0] not in CHOICES:
-                raise ValueError("a call without a choice")
-            yield ToolCall(inside[0], " ".join(inside[1:]))
-            inside = None
-        elif inside is not None:
-            inside.append(word)
-    if inside is not None:
-        raise ValueError("a call without an end")

@@ -1,46 +1,29 @@
-"""A user that a model behind an OpenAI-compatible server plays: local (vLLM, SGLang) or hosted.
-
-A request is one POST of JSON within a deadline, over the standard library: `http.client` reads no proxy from the
-environment and follows no redirect, so that a key goes to the configured server and nowhere else.
-"""
+"""A user and a judge that a model behind an OpenAI-compatible server plays."""
 
 from __future__ import annotations
 
-import http.client
 import json
-import os
-import socket
-import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from threading import Event, Timer
-from typing import Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from string import Template
+from typing import Any
 
-from lever_pipe.base.errors import SimulatorError
-from lever_pipe.base.storage import strict_json
-from lever_pipe.experiment.agent_config import AgentExecution, Connection, Simulator, address_fault
-from lever_pipe.intention.simulators._prompted import ChatRequest, PromptedUser, UnreadableError
-from lever_pipe.intention.simulators.protocol import SimulatorCounts
+from lever_pipe.base.storage import is_unicode
+from lever_pipe.experiment.agent_config import AgentExecution, Endpoint, Simulator
+from lever_pipe.intention.chat import Chat, ChatRequest, UnreadableError, find_access
+from lever_pipe.intention.records import Task
+from lever_pipe.intention.simulators import Exchange, Judgement, UserReply
+from lever_pipe.intention.texts import read_texts
 
-T = TypeVar("T")
-Words = Callable[[bytes], str]
-"""What of an answer's body counts; raises UnreadableError where that is not in it."""
-
-LONGEST_WAIT_S = 60.0
-_OK = 200
-_REMEDIES = {
-    401: "Export a valid key in the variable that api_key_variable names, of its connection in intention.execution.",
-    403: "Use a key that may ask this model.",
-    404: "Check the address and the configured model's name.",
-    405: "Check the address: it must lead to an OpenAI-compatible server.",
-    **dict.fromkeys(
-        (301, 302, 303, 307, 308), "Set the address that the server redirects to; no redirect is followed."
-    ),
-}
-"""Statuses that no further attempt mends, each with what to do."""
-_PASSING = (408, 409, 425, 429)
-"""Statuses below 500 that may pass."""
+PROMPTS, DIGEST = Path(__file__).with_name("prompts"), "cbab1539f4aba4db"
+STOCK_REPLY = "I am not sure yet. What else would you like to know?"
+"""Stands where no reply could be had."""
+_WEIGHTS = {1: "LOW", 2: "MEDIUM", 3: "HIGH"}
+_N_SHOWN = 3
+"""Exchanges of the conversation that a prompt holds, as published."""
+_MOST_DIGITS = 6
+"""Of an index; Python refuses to read numbers of thousands of digits."""
 
 
 def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
@@ -49,197 +32,132 @@ def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
     Raises:
         SimulatorError: no address, or one that is none.
     """
-    return PromptedUser(chat_at(execution.connection), config.endpoint, leak_details=config.leak_details)
+    chat = Chat(find_access(execution.connection), execution.connection)
+    return PromptedUser(chat, config.endpoint, leak_details=config.leak_details)
 
 
-def chat_at(connection: Connection, words: Words | None = None) -> EndpointChat:
-    """Return the chat behind a connection; `words` says what of an answer counts, else its text.
+class PromptedUser:
+    """The simulated user over a chat."""
+
+    is_remote = True
+
+    def __init__(self, chat: Chat, endpoint: Endpoint, *, leak_details: bool) -> None:
+        self.counts = chat.counts
+        self.concurrency = chat.concurrency
+        self._chat = chat
+        self._endpoint = endpoint
+        self._leak_details = leak_details
+
+    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
+        """Return what the model says as the user; it is not told what was covered."""
+        del covered
+        prompt = reply_prompt(task, question, history, leak_details=self._leak_details)
+        text = self._chat.answer(self._request(prompt), lambda completion: read_reply(text_of(completion)))
+        return UserReply(STOCK_REPLY, ok=False) if text is None else UserReply(text, ok=True)
+
+    def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
+        """Return what the model says as the judge."""
+        prompt = judge_prompt(task, question, history, remaining, leak_details=self._leak_details)
+        judgement = self._chat.answer(self._request(prompt), lambda completion: read_judgement(text_of(completion)))
+        return Judgement((), related=False, ok=False) if judgement is None else judgement
+
+    def _request(self, prompt: str) -> ChatRequest:
+        return {**self._endpoint.model_dump(), "messages": [{"role": "user", "content": prompt}]}
+
+
+def reply_prompt(task: Task, question: str, history: Sequence[Exchange], *, leak_details: bool) -> str:
+    """Return what the model is told that plays the user; hidden details stand in it only if they shall leak."""
+    return _template("reply").substitute(
+        request=_request(task, leak_details=leak_details),
+        category=task.category,
+        history=_conversation(history, "You"),
+        question=question,
+    )
+
+
+def judge_prompt(
+    task: Task, question: str, history: Sequence[Exchange], remaining: Sequence[int], *, leak_details: bool
+) -> str:
+    """Return what the model is told that judges; it numbers the remaining details from 0."""
+    details = [task.missing_details[index] for index in remaining]
+    lines = [
+        f"{number}. [{_WEIGHTS[d.importance]}] {d.description}" + (f" (such as: {d.inquiry})" if d.inquiry else "")
+        for number, d in enumerate(details)
+    ]
+    return _template("judge").substitute(
+        request=_request(task, leak_details=leak_details),
+        category=task.category,
+        details="\n".join(lines),
+        history=_conversation(history, "Person"),
+        question=question,
+    )
+
+
+def _request(task: Task, *, leak_details: bool) -> str:
+    return task.model_dump_json() if leak_details else task.task
+
+
+def _conversation(history: Sequence[Exchange], user: str) -> str:
+    lines = [f"Helper: {exchange.question}\n{user}: {exchange.reply}" for exchange in history[-_N_SHOWN:]]
+    return "\n".join(lines) or "(this is the first question)"
+
+
+@cache
+def _template(name: str) -> Template:
+    return Template(read_texts(PROMPTS, "*.txt", DIGEST)[f"{name}.txt"])
+
+
+def text_of(completion: dict[str, Any]) -> str:
+    """Return the first choice's words.
 
     Raises:
-        SimulatorError: no address, or one that is none.
+        UnreadableError: it has none.
     """
-    return EndpointChat(find_access(connection), connection, words)
-
-
-class EndpointChat:
-    """Completes chats by asking a server, again where that fails."""
-
-    def __init__(
-        self,
-        access: Access,
-        connection: Connection,
-        words: Words | None = None,
-        *,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
-        self.counts = SimulatorCounts()
-        self.concurrency = connection.concurrency
-        self._access = access
-        self._connection = connection
-        self._words_of = words or _content_of
-        self._sleep = sleep
-
-    def answer(self, request: ChatRequest, read: Callable[[str], T]) -> T | None:
-        """Return what `read` makes of the model's words, or None after the last failed attempt.
-
-        Raises:
-            SimulatorError: the server refuses in a way that no further attempt mends.
-        """
-        self.counts.add(requests=1)
-        for attempt in range(self._connection.retries + 1):
-            if attempt:
-                self.counts.add(retries=1)
-                self._sleep(min(LONGEST_WAIT_S, self._connection.backoff_seconds * 2 ** (attempt - 1)))
-            try:
-                return read(self._words(request))
-            except UnreadableError as fault:
-                self.counts.add(malformed=1)
-                self.counts.note(str(fault))
-            except (OSError, http.client.HTTPException) as fault:
-                self.counts.note(_describe(fault))
-            except _RejectedError as fault:
-                self.counts.note(str(fault))
-                break
-        self.counts.add(failures=1)
-        return None
-
-    def _words(self, request: ChatRequest) -> str:
-        status, body = post_json(self._access, request, self._connection.timeout_seconds)
-        if status in _REMEDIES:
-            raise SimulatorError(
-                f"{self._access.url}: expected a server that completes chats",
-                found=f"HTTP {status}",
-                do=_REMEDIES[status],
-            )
-        if status != _OK:
-            passes = status >= http.client.INTERNAL_SERVER_ERROR or status in _PASSING
-            raise (ConnectionError if passes else _RejectedError)(f"HTTP {status}")
-        return self._words_of(body)
-
-
-class _RejectedError(Exception):
-    """The server will not answer this request, whatever it does with others."""
-
-
-def completion_of(body: bytes) -> dict[str, Any]:
-    """Return a chat completion, which has a first choice with a message.
-
-    Raises:
-        UnreadableError: it is another thing.
-    """
-    if len(body) > LARGEST_BODY:
-        raise UnreadableError(f"an answer of more than {LARGEST_BODY} bytes")
-    try:
-        completion: dict[str, Any] = strict_json(body)
-        is_one = isinstance(completion["choices"][0]["message"], dict)
-    except ValueError:
-        raise UnreadableError("an answer that is not JSON") from None
-    except (LookupError, TypeError):
-        is_one = False
-    if not is_one:
-        raise UnreadableError("an answer without choices[0].message")
-    return completion
-
-
-def _content_of(body: bytes) -> str:
-    """Return the first choice's words of a chat completion."""
-    content = completion_of(body)["choices"][0]["message"].get("content")
+    content = completion["choices"][0]["message"].get("content")
     if not isinstance(content, str):
         raise UnreadableError("an answer whose content is not text")
     return content
 
 
-def _describe(fault: Exception) -> str:
-    return "no answer in time" if isinstance(fault, TimeoutError) else f"{type(fault).__name__}: {fault}"
-
-
-_CONTROL = 32
-
-
-class Access(NamedTuple):
-    """A server and what lets us in; its text never shows the key."""
-
-    url: str
-    headers: Mapping[str, str]
-
-    def __repr__(self) -> str:
-        return f"Access({self.url!r})"
-
-
-def find_access(connection: Connection, environ: Mapping[str, str] = os.environ) -> Access:
-    """Return the server's place and the headers that hold the key; a server of one's own needs none.
+def read_reply(text: str) -> str:
+    """Return the reply in a model's answer: the field of its JSON object, or the whole answer where it has none.
 
     Raises:
-        SimulatorError: no address, one that is none, or a key that no header can hold.
+        UnreadableError: nothing is said, or an object breaks off or lacks the field.
     """
-    name = connection.base_url_variable
-    url = connection.base_url or environ.get(name, "")
-    if not url:
-        raise SimulatorError(
-            "the address of an OpenAI-compatible server",
-            found=f"neither its connection's base_url nor the environment variable {name}",
-            do="Set one of them (intention.execution), such as http://127.0.0.1:8000/v1.",
-        )
-    if fault := address_fault(url):
-        raise SimulatorError(f"${name}: expected a server's address", found=f"one that {fault}", do="Export another.")
-    return Access(url, _headers(connection.api_key_variable, environ))
+    reply = _object_in(text).get("response") if "{" in text else text
+    if not isinstance(reply, str) or not reply.strip() or not is_unicode(reply):
+        raise UnreadableError("a reply without words")
+    return reply.strip()
 
 
-def _headers(name: str, environ: Mapping[str, str]) -> dict[str, str]:
-    key = environ.get(name, "").strip()
-    if not key:
-        return {}
-    if not key.isascii() or any(ord(letter) <= _CONTROL for letter in key):
-        raise SimulatorError(
-            f"an API key in the environment variable {name}",
-            found="a value with blanks, control or non-ASCII characters (not shown)",
-            do="Export the key alone.",
-        )
-    return {"Authorization": f"Bearer {key}"}
+def read_judgement(text: str) -> Judgement:
+    """Return the judgement in a model's answer, by the published rules.
 
-
-LARGEST_BODY = 4_000_000
-"""Bytes of an answer; a longer one is no chat completion."""
-
-
-def post_json(access: Access, value: Any, seconds: float) -> tuple[int, bytes]:
-    """Send one request and return status and body of its answer, at most one byte more than `LARGEST_BODY`.
-
-    Args:
-        access: the server.
-        value: what is sent as JSON.
-        seconds: from before the connection to the answer's last byte, however slowly that trickles in.
+    The object reaches from the first `{` to the last `}`. What is no list counts as an empty one; of a list, whole
+    numbers and strings of digits count; a question that is not related covers nothing.
 
     Raises:
-        OSError: no connection, or none that lasts; TimeoutError after the deadline.
-        http.client.HTTPException: the answer is not HTTP.
+        UnreadableError: there is no such object.
     """
-    deadline = time.monotonic() + seconds
-    parts = urlsplit(access.url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port or kind.default_port, timeout=seconds)
-    connection.connect()
-    is_over, raw = Event(), connection.sock
+    found = _object_in(text)
+    listed = found.get("covered_detail_indices", [])
+    related = bool(found.get("is_task_related", True))
+    indices = tuple(int(item) for item in listed if _is_number(item)) if isinstance(listed, list) else ()
+    return Judgement(indices if related else (), related=related)
 
-    def end() -> None:
-        is_over.set()
-        with suppress(OSError):
-            socket.socket.shutdown(raw, socket.SHUT_RDWR)  # of TLS too: whoever reads meets the end of the stream
 
-    timer = Timer(max(0.0, deadline - time.monotonic()), end)
-    timer.start()
+def _is_number(item: object) -> bool:
+    written = str(item) if isinstance(item, int | str) and not isinstance(item, bool) else ""
+    return written.isascii() and written.isdigit() and len(written) <= _MOST_DIGITS
+
+
+def _object_in(text: str) -> dict[str, object]:
+    start, end = text.find("{"), text.rfind("}")
     try:
-        payload = json.dumps(value, ensure_ascii=True).encode()
-        path = parts.path.rstrip("/") + "/chat/completions"
-        connection.request("POST", path, payload, {"Content-Type": "application/json", **access.headers})
-        with connection.getresponse() as response:
-            answer = response.status, response.read(LARGEST_BODY + 1)
-    except (OSError, http.client.HTTPException):
-        if not is_over.is_set():
-            raise
-    finally:
-        timer.cancel()
-        raw.close()
-    if is_over.is_set():
-        raise TimeoutError("the time of the request is over")
-    return answer
+        found = json.loads(text[start : end + 1]) if 0 <= start < end else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise UnreadableError("an answer without a JSON object")
+    return found

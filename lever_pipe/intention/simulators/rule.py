@@ -16,7 +16,7 @@ from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.intention.lexicon import IRRELEVANT, NO_SLOT, REPEATED, SLOTS, VALUES, disclosure
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, SimulatorCounts, UserReply
+from lever_pipe.intention.simulators import Exchange, Judgement, RequestCounts, UserReply
 
 _SLOTS = frozenset(SLOTS)
 
@@ -34,7 +34,7 @@ class RuleUser:
     is_remote = False
 
     def __init__(self, *, judge_miss: float = 0.0, reply_noise: float = 0.0) -> None:
-        self.counts = SimulatorCounts()
+        self.counts = RequestCounts()
         self._judge_miss = judge_miss
         self._reply_noise = reply_noise
 
@@ -43,9 +43,9 @@ class RuleUser:
         self.counts.add(requests=1)
         named, hidden = _named(question), _slots_of(task)
         known = {hidden[index] for index in covered}
-        asked_for = [i for i, slot in enumerate(hidden) if slot in named - known]
-        if asked_for:
-            return UserReply(" , ".join(self._disclose(task, i, question, history) for i in asked_for), ok=True)
+        wanted = [i for i, slot in enumerate(hidden) if slot in named - known]
+        if wanted:
+            return UserReply(" , ".join(self._disclose(task, i, question, history) for i in wanted), ok=True)
         if not named:
             return UserReply(NO_SLOT, ok=True)
         return UserReply(REPEATED if named <= known else IRRELEVANT, ok=True)
@@ -58,7 +58,7 @@ class RuleUser:
         if self._judge_miss > 0:
             streams = {p: _stream("judge miss", task, hidden[remaining[p]], question, history) for p in hits}
             hits = [p for p in hits if streams[p].random() >= self._judge_miss]
-        return Judgement(tuple(hits), related=bool(named), ok=True, raw="")
+        return Judgement(tuple(hits), related=bool(named))
 
     def _disclose(self, task: Task, index: int, question: str, history: Sequence[Exchange]) -> str:
         detail = task.missing_details[index]

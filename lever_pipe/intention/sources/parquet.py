@@ -13,8 +13,8 @@ from typing import Any
 from lever_pipe.base.sections import shown
 from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.sources._records import TaskFaults, put_together, read_tasks
-from lever_pipe.intention.sources.protocol import RawFiles, Splits
+from lever_pipe.intention.sources import RawFiles, Splits
+from lever_pipe.intention.sources.json import put_together, read_tasks
 
 _DATA_SOURCE = "interact_intention"
 _QUERY = "SELECT data_source, reward_model FROM read_parquet(?, file_row_number = true) ORDER BY file_row_number"
@@ -29,49 +29,45 @@ def read(synthetic: SyntheticTasks | None, files: RawFiles) -> Splits:
         DataError: files that break the format or contradict each other; all faults at once.
     """
     del synthetic
-    faults = TaskFaults()
+    faults: list[str] = []
     details = read_tasks(files.details, faults)
     train, val, test = (_split(paths, files, details, faults) for paths in (files.train, files.val, files.test))
     return put_together(files, train, val, test, faults)
 
 
-def _split(
-    paths: tuple[Path, ...], files: RawFiles, details: Mapping[str, Task], faults: TaskFaults
-) -> dict[str, Task]:
+def _split(paths: tuple[Path, ...], files: RawFiles, details: Mapping[str, Task], faults: list[str]) -> dict[str, Task]:
     tasks: dict[str, Task] = {}
     for path in paths:
         named = _named_in(path, files, details, faults)
-        for name in tasks.keys() & named.keys():
-            faults.add(f"{path}: task {shown(name)}: id", "must differ from every earlier one")
+        twice = tasks.keys() & named.keys()
+        faults += [f"{path}: task {shown(name)}: id: must differ from every earlier one" for name in twice]
         tasks |= named
     return tasks
 
 
-def _named_in(path: Path, files: RawFiles, details: Mapping[str, Task], faults: TaskFaults) -> dict[str, Task]:
+def _named_in(path: Path, files: RawFiles, details: Mapping[str, Task], faults: list[str]) -> dict[str, Task]:
     if path.suffix != ".parquet":
-        if path in files.details:
-            return read_tasks([path], TaskFaults())  # its faults are known
-        return read_tasks([path], faults)
+        return read_tasks([path], [] if path in files.details else faults)  # faults of details are known
     tasks: dict[str, Task] = {}
     for row, name in _ids_in(path, faults):
         place = f"{path}: row {row}: reward_model.id"
         if not isinstance(name, str) or not name:
-            faults.add(place, "must be the id of a task", name)
+            faults.append(f"{place}: must be the id of a task, got {shown(name)}")
         elif name in tasks:
-            faults.add(place, "must differ from every earlier one", name)
+            faults.append(f"{place}: must differ from every earlier one, got {shown(name)}")
         elif name not in details:
             listed = ", ".join(map(str, files.details)) or "(no file named)"
-            faults.add(place, f"must be a task with details in {listed}", name)
+            faults.append(f"{place}: must be a task with details in {listed}, got {shown(name)}")
         else:
             tasks[name] = details[name]
     return tasks
 
 
-def _ids_in(path: Path, faults: TaskFaults) -> list[tuple[int, Any]]:
+def _ids_in(path: Path, faults: list[str]) -> list[tuple[int, Any]]:
     import duckdb
 
     if not path.is_file():
-        faults.add(str(path), "must be a parquet file; there is none")
+        faults.append(f"{path}: must be a parquet file; there is none")
         return []
     # Neither settings nor extensions from outside: reading one local file needs none of them.
     settings: dict[str, Any] = {"threads": 1, "autoinstall_known_extensions": False, "autoload_known_extensions": False}
@@ -80,9 +76,9 @@ def _ids_in(path: Path, faults: TaskFaults) -> list[tuple[int, Any]]:
             rows = connection.execute(_QUERY, [glob.escape(str(path))]).fetchall()
     except duckdb.Error as fault:
         reason = str(fault).splitlines()[0]
-        faults.add(str(path), f"must be parquet with the columns data_source and reward_model: {reason}")
+        faults.append(f"{path}: must be parquet with the columns data_source and reward_model: {reason}")
         return []
     chosen = [(row, model) for row, (source, model) in enumerate(rows) if source == _DATA_SOURCE]
     if not chosen:
-        faults.add(str(path), f"must hold rows with data_source '{_DATA_SOURCE}'; none of {len(rows)} has it")
+        faults.append(f"{path}: must hold rows with data_source '{_DATA_SOURCE}'; none of {len(rows)} has it")
     return [(row, model.get("id") if isinstance(model, dict) else model) for row, model in chosen]

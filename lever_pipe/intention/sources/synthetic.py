@@ -17,8 +17,7 @@ from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.intention.lexicon import CATEGORIES, IMPORTANCES, RELEVANT, VALUES, inquiry
 from lever_pipe.intention.records import MissingDetail, Task
-from lever_pipe.intention.sources._records import TaskFaults, put_together
-from lever_pipe.intention.sources.protocol import RawFiles, Splits
+from lever_pipe.intention.sources import RawFiles, Splits
 
 N_HIDDEN = (2, 3, 4, 5)
 N_HIDDEN_CHANCES = (0.075, 0.375, 0.35, 0.2)
@@ -38,24 +37,23 @@ def read(synthetic: SyntheticTasks | None, files: RawFiles = RawFiles()) -> Spli
 
     Raises:
         DataError: more tasks are asked for than there are requests.
-        ValueError: no settings are given.
     """
-    if synthetic is None:
-        raise ValueError("source synthetic needs the settings of its generator")
-    sizes = {"test": synthetic.n_test, "val": synthetic.n_val, "train": synthetic.n_train}
+    del files
+    settings = synthetic or SyntheticTasks()
     taken: set[str] = set()
-    made = {split: _tasks(synthetic.seed, split, n, taken) for split, n in sizes.items()}
-    return put_together(files, made["train"], made["val"], made["test"], TaskFaults())
+    test = _tasks(settings.seed, "test", settings.n_test, taken)
+    val = _tasks(settings.seed, "val", settings.n_val, taken)
+    return Splits(_tasks(settings.seed, "train", settings.n_train, taken), val, test)
 
 
-def _tasks(seed: int, split: str, n: int, taken: set[str]) -> dict[str, Task]:
-    """Return tasks by id whose requests are not taken, and take them."""
-    tasks = {}
+def _tasks(seed: int, split: str, n: int, taken: set[str]) -> tuple[Task, ...]:
+    """Return tasks whose requests are not taken, and take them."""
+    tasks = []
     for i in range(n):
         name = f"{split}-{i:05d}"
-        tasks[name] = _task(name, generator(seed, "intention tasks", split, i), taken)
-        taken.add(tasks[name].task)
-    return tasks
+        tasks.append(_task(name, generator(seed, "intention tasks", split, i), taken))
+        taken.add(tasks[-1].task)
+    return tuple(tasks)
 
 
 def _task(name: str, rng: np.random.Generator, taken: set[str]) -> Task:

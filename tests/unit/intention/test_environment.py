@@ -9,11 +9,11 @@ from intention_cases import ScriptedUser, env_of, judged, task_of
 
 from lever_pipe.base.errors import UnknownMemberError
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, ImportanceReward, Simulator
-from lever_pipe.intention.codecs.protocol import ToolCall
+from lever_pipe.intention.codecs import ToolCall
 from lever_pipe.intention.environment import IntentionEnv, ceiling, load_simulator, step_all, turn_reward
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply
+from lever_pipe.intention.simulators import Exchange, Judgement, UserReply
 
-FAILED = Judgement((), related=False, ok=False, raw="")
+FAILED = Judgement((), related=False, ok=False)
 
 # Base 1.0, 0.7 or 0.4 of the most important detail, less 0.2 for each further one, never below 0.
 TABLE = [
@@ -75,47 +75,18 @@ def test_several_details_at_once_all_leave_and_one_is_paid() -> None:
     assert (result.reward, result.covered, result.done) == (0.5, (0, 1), True)  # not 1.4
 
 
-@pytest.mark.parametrize("text", ["[finish]", "[FINISH] bye", "  [Finish]"])
-def test_finish_ends_with_nothing(text: str) -> None:
-    user = ScriptedUser(judged(0), judged(0))
-    env = env_of(task_of(3, 2), user)
-    env.step("action", "a")
-    result = env.step("", text)
-    assert (result.reward, result.done, result.covered) == (0.0, True, ())
-    assert "1 of 2" in result.feedback
-    assert len(user.asked) == 1
-
-
-def test_the_tool_cannot_finish_but_a_finish_choice_can() -> None:
-    user = ScriptedUser()
-    assert not env_of(task_of(3), user).step("action", "[finish]").done
-    assert user.asked[0][0] == "[finish]"
-    assert env_of(task_of(3), user).step("finish", "").done
-
-
 @pytest.mark.parametrize(
     ("choice", "content", "question"),
     [
         ("action", "when?", "when?"),
         ("answer", "when?", "when?"),
         ("search", "when?", "[search] when?"),
-        ("", "[action] when?", "when?"),
-        ("", "[ACTION] when?", "[ACTION] when?"),
-        ("", "when?", "when?"),
-        ("dance", "when?", "[dance] when?"),
     ],
 )
 def test_marks_are_removed_as_published(choice: str, content: str, question: str) -> None:
     user = ScriptedUser()
     env_of(task_of(3), user).step(choice, content)
     assert user.asked[0][0] == question
-
-
-def test_a_finished_episode_takes_no_step() -> None:
-    env = env_of(task_of(3), ScriptedUser(judged(0)))
-    env.step("action", "a")
-    with pytest.raises(RuntimeError, match="has ended"):
-        env.step("action", "b")
 
 
 def test_the_turn_limit_ends_the_episode() -> None:

@@ -10,10 +10,9 @@ from intention_cases import task_of
 from tiny_tokenizer import MARKERS, SPECIAL, TEMPLATE, WITHOUT_TOOLS, save_tokenizer, tiny_tokenizer
 
 from lever_pipe.base import model_folders
-from lever_pipe.base.errors import CheckpointError
-from lever_pipe.intention.codecs import hf
+from lever_pipe.base.errors import CheckpointError, RecordError
+from lever_pipe.intention.codecs import AgentTurn, ToolCall, hf
 from lever_pipe.intention.codecs.hf import HfCodec
-from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 
 TOKENIZER = tiny_tokenizer()
 CODEC = HfCodec(TOKENIZER, "tiny")
@@ -223,8 +222,6 @@ def test_the_model_may_end_its_turn_with_further_tokens(tmp_path: Path, text: st
 def test_unreadable_generation_settings_are_told_in_one_line(tmp_path: Path, text: str) -> None:
     save_tokenizer(tmp_path)
     (tmp_path / "generation_config.json").write_text(text)
-    with pytest.raises(
-        CheckpointError, match=r"generation_config\.json: expected a JSON object whose eos_token_id"
-    ) as caught:
+    with pytest.raises(RecordError, match=r"generation_config\.json: expected a GenerationSettings row") as caught:
         hf.load(tmp_path)
     assert "\n" not in str(caught.value)

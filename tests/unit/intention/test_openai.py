@@ -23,11 +23,11 @@ from intention_cases import env_of, task_of
 from lever_pipe.base.errors import ConfigError, SimulatorError
 from lever_pipe.experiment.agent_config import AgentExecution, Connection, Endpoint, Simulator
 from lever_pipe.experiment.studies import parse_experiment
-from lever_pipe.intention.codecs.protocol import ToolCall
+from lever_pipe.intention.chat import LARGEST_BODY, Chat, find_access
+from lever_pipe.intention.codecs import ToolCall
 from lever_pipe.intention.environment import IntentionEnv, load_simulator, step_all
-from lever_pipe.intention.simulators._prompted import STOCK_REPLY, PromptedUser
-from lever_pipe.intention.simulators.openai import LARGEST_BODY, EndpointChat, find_access
-from lever_pipe.intention.simulators.protocol import Exchange
+from lever_pipe.intention.simulators import Exchange
+from lever_pipe.intention.simulators.openai import STOCK_REPLY, PromptedUser
 
 KEY = "sk-not-a-real-key"
 TASK = task_of(3, 2, 1)
@@ -36,7 +36,7 @@ REPLY = json.dumps({"thought": "t", "response": "A small budget."})
 
 def user_of(url: str, naps: list[float] | None = None, **values: Any) -> PromptedUser:
     connection = Connection(**({"base_url": url, "timeout_seconds": 60.0, "retries": 2, "concurrency": 4} | values))
-    chat = EndpointChat(find_access(connection, {}), connection, sleep=(naps if naps is not None else []).append)
+    chat = Chat(find_access(connection, {}), connection, sleep=(naps if naps is not None else []).append)
     return PromptedUser(chat, Endpoint(), leak_details=False)
 
 

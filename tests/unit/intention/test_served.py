@@ -27,11 +27,11 @@ from lever_pipe.experiment.agent_config import (
 from lever_pipe.experiment.agent_stage_configs import EvaluateServedConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent.rollout import EpisodeRequest, Player
-from lever_pipe.intention.agent.served import ServedPlayer, load_served, reply_in, words_of
+from lever_pipe.intention.agent.served import ServedPlayer, load_served, reply_in
+from lever_pipe.intention.chat import UnreadableError, completion_of
+from lever_pipe.intention.codecs import AgentTurn, ToolCall
 from lever_pipe.intention.codecs.hf import TOOL_NAME, opening
-from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.records import DialogueRow, EpisodeRow, EvaluationRow, Task
-from lever_pipe.intention.simulators._prompted import UnreadableError
 from lever_pipe.stages.agent_evaluation import evaluate_served
 
 Script = list[Sequence[str]]
@@ -287,15 +287,15 @@ PARSED = {"choice": "answer", "content": "q"}
 def test_a_message_is_a_turn_or_nonsense(message: dict[str, Any], kind: str | None) -> None:
     if kind is None:
         with pytest.raises(UnreadableError):
-            reply_in(words_of(body(message)))
+            reply_in(completion_of(body(message)))
         return
-    assert reply_in(words_of(body(message))).turn.kind == kind
+    assert reply_in(completion_of(body(message))).turn.kind == kind
 
 
 def test_a_turn_that_the_limit_cuts_is_one_of_length_and_thoughts_go_back() -> None:
     for message in (MESSAGE, message_of(["whole"]), message_of(BROKEN)):
-        assert reply_in(words_of(body(message, finish_reason="length"))).turn == AgentTurn((), "length")
-    thinking = reply_in(words_of(body(MESSAGE | {"reasoning_content": "Hm <tool_call>"})))
+        assert reply_in(completion_of(body(message, finish_reason="length"))).turn == AgentTurn((), "length")
+    thinking = reply_in(completion_of(body(MESSAGE | {"reasoning_content": "Hm <tool_call>"})))
     assert (thinking.turn.kind, thinking.message["content"]) == ("closed", "<think>Hm <tool_call></think>a")
-    bare = reply_in(words_of(b'{"choices": [{"message": {"content": "a"}}]}'))
+    bare = reply_in(completion_of(b'{"choices": [{"message": {"content": "a"}}]}'))
     assert (bare.prompt_tokens, bare.completion_tokens) == (0, 0)

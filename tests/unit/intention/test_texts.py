@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.intention.simulators import _prompted
+from lever_pipe.intention.simulators import openai
 from lever_pipe.intention.texts import read_texts
 from lever_pipe.intention.verl import launch
 
 
 @pytest.mark.parametrize(
     ("folder", "pattern", "digest"),
-    [(_prompted._FOLDER, "*.txt", _prompted._DIGEST), (launch.TEMPLATES, "*.j2", launch.TEMPLATES_DIGEST)],
+    [(openai.PROMPTS, "*.txt", openai.DIGEST), (launch.TEMPLATES, "*.j2", launch.TEMPLATES_DIGEST)],
     ids=["prompts", "templates"],
 )
 def test_the_code_knows_its_texts_and_no_others(folder: Path, pattern: str, digest: str, tmp_path: Path) -> None:

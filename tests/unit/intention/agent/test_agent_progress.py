@@ -18,15 +18,11 @@ from trained_world import KilledError, command, files_of, interrupted, measured,
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import atomic, contents
-from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.agent_config import Schedule, Stop
-from lever_pipe.intention.agent import resume
 from lever_pipe.intention.agent.resume import (
-    BEST,
     EPISODES,
-    OPTIMISER,
     PLACE,
     POLICY,
     Best,
@@ -223,21 +219,6 @@ def test_a_kill_between_the_policies_and_the_end(
     assert_same_files(tmp_path, undisturbed)
 
 
-def test_a_best_policy_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Step 0 is the best until the evaluation of step 2: its file passes from checkpoint to checkpoint as it is."""
-    config = training(steps=5, evaluation={"every": 4})
-    written: list[str] = []
-    whole = resume.save_file
-    monkeypatch.setattr(resume, "save_file", lambda t, path, **m: written.append(path.name) or whole(t, path, **m))
-    interrupted(tmp_path, config, 4, monkeypatch)
-    assert written == [POLICY, OPTIMISER, BEST, *[POLICY, OPTIMISER] * 2]
-    start, _ = load_tensors(files_of(tmp_path)["start"][0] / "model.safetensors")  # type: ignore[index]
-    best, about = load_tensors(tmp_path / "state" / "step-3" / BEST)
-    assert about == {"step": 0}
-    assert set(start) == set(best)
-    assert all((start[name] == best[name]).all() for name in best)
-
-
 def test_a_best_policy_that_was_found_between_two_checkpoints_is_kept(tmp_path: Path) -> None:
     """Step 0 is the best at the checkpoint of step 1, step 2 at that of step 3, from which the run goes on."""
     policy = nn.Linear(2, 1)
@@ -253,19 +234,6 @@ def test_a_best_policy_that_was_found_between_two_checkpoints_is_kept(tmp_path: 
     assert all(bool((tensor == 2).all()) for tensor in found.best.weights.values())
 
 
-def test_a_file_system_without_links_gets_a_copy(
-    tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "hardlink_to", refuse)
-        interrupted(tmp_path, CONFIG, 4, monkeypatch)
-    train_here(tmp_path, CONFIG)
-    assert_same_files(tmp_path, undisturbed)
-
-
 def test_a_damaged_checkpoint_is_told(tmp_path: Path, stopped: Path) -> None:
     shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     (tmp_path / "state" / "step-2" / POLICY).write_bytes(b"half")
@@ -275,12 +243,12 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path, stopped: Path) -> None:
 
 def test_identity_is_config_files_and_code(tmp_path: Path) -> None:
     files = files_of(tmp_path)
-    inputs = {"train_tasks": files["train_tasks"], "start": files["start"]}
+    inputs = {"train_tasks": (files["train_tasks"],), "start": files["start"]}
     base = identity_of(CONFIG, inputs, "code")
     assert base == identity_of(CONFIG, inputs, "code")
     others = [
         identity_of(training(steps=6), inputs, "code"),
-        identity_of(CONFIG, {**inputs, "train_tasks": files["val_tasks"]}, "code"),
+        identity_of(CONFIG, {**inputs, "train_tasks": (files["val_tasks"],)}, "code"),
         identity_of(CONFIG, inputs, "other"),
     ]
     assert len({base, *others}) == 4

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,62 +8,35 @@ import torch
 from trained_world import TINY
 
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo, SyntheticTasks
-from lever_pipe.intention.agent.lessons import Credit, Lesson, assign_credit, places_of
 from lever_pipe.intention.agent.measures import (
-    PER_EPISODE,
+    END_REASONS,
     Clock,
-    credit_sums,
-    episode_sums,
-    log_prob_gap,
     memory_peak,
     rates,
-    step_means,
-    token_sums,
+    step_values,
     update_flop,
 )
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
 from lever_pipe.intention.agent.scoring import Scored, cut
+from lever_pipe.intention.agent.update import Lesson, assign_credit, places_of
 from lever_pipe.intention.records import EndReason
 from lever_pipe.intention.sources import synthetic
 
 TASK = synthetic.read(SyntheticTasks(n_train=2, n_val=2, n_test=2)).val[0]
+SUM, GRPO = AgentArm(name="a", trajectory_score="sum"), AgentGrpo()
 
 
-def episode(rewards: list[float], turn: list[int], n_prompt: int = 2) -> Episode:
+def episode(rewards: list[float], turn: list[int], log_probs: list[float]) -> Episode:
     """Return an episode with a prompt of two tokens; a turn of -1 is the environment's token."""
-    turns = [-1] * n_prompt + turn
+    turns = [-1, -1, *turn]
     return Episode(
-        task=TASK,
-        index=0,
-        sample=0,
-        tokens=list(range(len(turns))),
-        is_agent=[each >= 0 for each in turns],
-        turn=turns,
-        n_prompt=n_prompt,
-        ceiling=2.0,
-        rewards=rewards,
-        coverage=0.5,
-        end="closed",
+        TASK, 0, 0, 2.0, 2, list(range(len(turns))), turns, rewards, log_probs=log_probs, coverage=0.5, end="closed"
     )
 
 
-FIRST = episode([1.0, 0.0], [0, 0, -1, 1])
-SECOND = episode([0.4], [0, -1])
-
-
-def test_values_of_an_episode() -> None:
-    assert {name: of(FIRST) for name, of in PER_EPISODE.items()} == {
-        "reward": 1.0,
-        "reward_per_turn": 0.5,
-        "normalised_reward": 0.5,
-        "coverage": 0.5,
-        "turns": 2,
-        "sequence_length": 6,
-        "prompt_length": 2,
-        "response_length": 4,
-        "agent_tokens": 3,
-    }
+FIRST = episode([1.0, 0.0], [0, 0, -1, 1], [-2.0, -1.25, 0.0])
+SECOND = episode([0.4], [0, -1], [-1.0])
 
 
 def test_places_are_those_of_the_response_and_of_the_agent() -> None:
@@ -74,12 +48,12 @@ def test_places_are_those_of_the_response_and_of_the_agent() -> None:
 def test_credit_goes_to_the_tokens_of_a_turn() -> None:
     """Scores 1.0 and 0.4: z = +-0.3 / (0.3 * sqrt 2 + 1e-6). Rewards to go of the first: 1 and 0."""
     z = 0.3 / (0.3 * 2**0.5 + 1e-6)
-    plain = assign_credit([[FIRST, SECOND]], AgentArm(name="a", trajectory_score="sum"), AgentGrpo())
+    plain = assign_credit([[FIRST, SECOND]], SUM, GRPO)
     assert [row.tolist() for row in plain.advantages] == [
         pytest.approx([z] * 3, abs=1e-6),
         pytest.approx([-z], abs=1e-6),
     ]
-    to_go = assign_credit([[FIRST, SECOND]], AgentArm(name="a", trajectory_score="sum"), AgentGrpo(turn_credit="r2g"))
+    to_go = assign_credit([[FIRST, SECOND]], SUM, AgentGrpo(turn_credit="r2g"))
     assert to_go.advantages[0].tolist() == pytest.approx([z, z, 0], abs=1e-6)
     mean = assign_credit([[FIRST, SECOND]], AgentArm(name="a"), AgentGrpo(trajectory_score="mean"))
     assert [scores.tolist() for scores in mean.scores] == [[0.5, 0.4]]
@@ -87,61 +61,68 @@ def test_credit_goes_to_the_tokens_of_a_turn() -> None:
 
 @pytest.mark.parametrize("end", ["failed", "timeout"])
 def test_an_episode_that_the_user_ended_is_compared_with_nothing(end: EndReason) -> None:
-    arm, lost = AgentArm(name="a", trajectory_score="sum"), replace(FIRST, end=end)
-    credit = assign_credit([[lost, FIRST, SECOND], [lost, FIRST, lost]], arm, AgentGrpo())
-    alone = assign_credit([[FIRST, SECOND]], arm, AgentGrpo())
+    lost, other = replace(FIRST, end=end), replace(FIRST, end=end)
+    credit = assign_credit([[lost, FIRST, SECOND], [lost, replace(FIRST), other]], SUM, GRPO)
+    alone = assign_credit([[FIRST, SECOND]], SUM, GRPO)
     assert [None if row is None else row.tolist() for row in credit.advantages] == [
         *(None, *(row.tolist() for row in alone.advantages)),
         *(None, None, None),  # one is compared with nobody
     ]
     assert [scores.tolist() for scores in credit.scores] == [[1.0, 0.4]]
-    assert assign_credit([[lost, FIRST]], arm, AgentGrpo()).advantages == [None, None]
-    sums = episode_sums([lost, FIRST, SECOND])
-    assert {**episode_sums([FIRST, SECOND]), f"end_{end}": 1.0, "tokens": 16, "episodes": 3} == sums
+    assert assign_credit([[lost, FIRST]], SUM, GRPO).advantages == [None, None]
 
 
-def test_step_means_divide_by_what_they_are_means_of() -> None:
-    user = {"requests": 7, "failures": 1, "retries": 4, "malformed": 6}
-    named = {f"simulator_{name}": count for name, count in user.items()}
-    counts = RolloutCounts(forwards=5, environment_timeouts=2, multi_call_turns=3, **named)
-    credit = Credit([torch.tensor([1.0, 0.4]), torch.tensor([0.3, 0.3])], [])
-    tokens = {"kl": 4.0, "kl_k1": 2.0, "entropy": 8.0, "entropy_all": 12.0, "flop_update": 9.0}
-    sums = {**episode_sums([FIRST, SECOND]), **credit_sums(credit), **counts.values(), **tokens}
-    values = step_means(sums)
-    assert (values["reward"], values["turns"], values["agent_tokens"]) == (0.7, 1.5, 2.0)
-    assert (values["kl"], values["kl_k1"], values["entropy"]) == (1.0, 0.5, 2.0)  # of 4 agent tokens
-    assert values["entropy_all"] == 2.0  # of 6 response tokens
-    assert values["score"] == pytest.approx(0.5, abs=1e-6)  # of 4 compared episodes
-    assert values["score_sd"] == pytest.approx(0.3 * 2**0.5 / 2, abs=1e-6)
-    assert values["groups_without_spread"] == 0.5
-    assert (values["tokens_total"], values["tokens_per_rank"]) == (10, 10)
-    assert (values["simulator_requests"], values["simulator_failures"]) == (7, 1)
-    assert (values["simulator_retries"], values["simulator_malformed"]) == (4, 6)
-    assert (values["environment_timeouts"], values["multi_call_turns"]) == (2, 3)
+def measured(episodes: list[Episode], **counts: int) -> dict[str, float]:
+    """Return the values of a step whose lessons lie 1 above and 1 below the reference, their entropies 0.5 a place."""
+    lessons, before = [], []
+    for each in episodes:
+        places = places_of(each)
+        n = len(places.agent)
+        behaviour = torch.tensor([-2.0, -1.0, -0.125][:n])
+        away = torch.tensor([1.0, -1.0, 0.0][:n])
+        lessons.append(Lesson(places.tokens, places.agent, torch.zeros(n), behaviour, behaviour + away))
+        before.append(
+            Scored(torch.zeros(len(places.response)), torch.tensor([0.5, 7.0, 0.25, 1.0])[: len(places.response)])
+        )
+    credit = assign_credit([episodes], SUM, GRPO)
+    return step_values(episodes, RolloutCounts(**counts), credit, before, lessons, build_tiny(TINY, 63, 0).config)
 
 
-def test_tokens_are_measured_before_the_update() -> None:
-    """d = reference - policy = 1 and -1: k1 = -d, k3 = e^d - 1 - d; entropies of the agent's places and of all."""
-    places = torch.tensor([2, 4])
-    lesson = Lesson(torch.arange(5), places, torch.zeros(2), torch.tensor([-2.0, -1.0]), torch.tensor([-1.0, -2.0]))
-    sums = token_sums([Scored(torch.zeros(3), torch.tensor([0.5, 7.0, 0.25]))], [lesson])
-    e = 2.718281828459045
-    assert sums["kl_k1"] == pytest.approx(0, abs=1e-12)
-    assert sums["kl"] == pytest.approx((e - 2) + (1 / e - 0), abs=1e-12)
-    assert (sums["entropy"], sums["entropy_all"]) == (0.75, 7.75)
-    with pytest.raises(ValueError, match="entropies must be given"):
-        token_sums([Scored(torch.zeros(3), None)], [lesson])
-    assert token_sums([], []) == dict.fromkeys(sums, 0.0)
+def test_values_of_a_step() -> None:
+    """d = reference - policy: k1 = -d, k3 = e^d - 1 - d, at d = 1, -1, 0 and 1."""
+    values, e = measured([FIRST, SECOND], forwards=5, environment_timeouts=2, simulator_malformed=6), math.e
+    assert {name: values[name] for name in list(values)[:9]} == {
+        "reward": 0.7,
+        "reward_per_turn": pytest.approx((0.5 + 0.4) / 2, abs=1e-12),
+        "normalised_reward": 0.35,
+        "coverage": 0.5,
+        "turns": 1.5,
+        "sequence_length": 5,
+        "prompt_length": 2,
+        "response_length": 3,
+        "agent_tokens": 2,
+    }
+    assert (values["end_closed"], sum(values[f"end_{end}"] for end in END_REASONS)) == (1, 1)
+    assert values["kl_k1"] == pytest.approx(-1 / 4, abs=1e-12)  # of 4 agent tokens
+    assert values["kl"] == pytest.approx((2 * (e - 2) + 1 / e) / 4, abs=1e-12)
+    assert values["entropy"] == (0.5 + 7 + 1 + 0.5) / 4
+    assert values["entropy_all"] == (8.75 + 7.5) / 6  # of 6 response tokens
+    assert values["score"] == pytest.approx(0.7, abs=1e-6)
+    assert values["score_sd"] == pytest.approx(0.3 * 2**0.5, abs=1e-6)
+    assert values["groups_without_spread"] == 0
+    assert (values["tokens_total"], values["tokens_per_rank"], values["episodes"]) == (10, 10, 2)
+    assert (values["forwards"], values["environment_timeouts"], values["simulator_malformed"]) == (5, 2, 6)
+    assert (values["reward_min"], values["reward_max"]) == (0.4, 1.0)
+    assert values["rollout_log_prob_gap"] == 1.0  # of the second's only token; of the first 0.25
+    equal = replace(SECOND)
+    assert measured([SECOND, equal])["groups_without_spread"] == 1
 
 
-def test_the_gap_is_the_largest_between_sampling_and_scoring() -> None:
-    spoken, silent = replace(FIRST, log_probs=[-2.0, -1.25, 0.0]), replace(SECOND, log_probs=[])
-    lessons = [
-        Lesson(torch.arange(5), torch.tensor([2, 3, 4]), torch.zeros(3), torch.tensor([-2.0, -1.0, -0.125]), None),
-        Lesson(torch.arange(2), torch.tensor([], dtype=torch.long), torch.zeros(0), torch.zeros(0), None),
-    ]
-    assert log_prob_gap([spoken, silent], lessons) == 0.25
-    assert log_prob_gap([silent], lessons[1:]) == 0.0
+@pytest.mark.parametrize("end", ["failed", "timeout"])
+def test_an_episode_that_the_user_ended_is_counted_and_not_averaged(end: EndReason) -> None:
+    sound, found = measured([FIRST, SECOND]), measured([replace(FIRST, end=end), FIRST, SECOND])
+    other = {"end_closed": 2 / 3, f"end_{end}": 1 / 3, "episodes": 3, "tokens_total": 16, "tokens_per_rank": 16}
+    assert found == {**sound, **other, "flop_update": found["flop_update"]}
 
 
 def test_memory_is_that_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,23 +137,14 @@ def test_flop_of_the_tiny_model() -> None:
     assert update_flop(build_tiny(TINY, 63, 0).config, [10, 20]) == 6 * dense * 30 + 12 * (100 + 400) * 16 * 2
 
 
-def test_rates_know_the_peak_of_known_hardware_only() -> None:
-    values = {
-        "seconds_step": 10.0,
-        "seconds_update": 2.0,
-        "tokens_total": 600.0,
-        "agent_tokens": 5.0,
-        "episodes": 20.0,
-        "flop_update": 989e12,
-    }
-    assert rates(values, "") == {
-        "tokens_per_second": 60.0,
-        "tokens_per_second_per_device": 60.0,
-        "agent_tokens_per_second": 10.0,
-    }
-    known = rates(values, "NVIDIA H100 80GB HBM3")
-    assert known["mfu_update"] == pytest.approx(0.5, abs=1e-12)
-    assert known["mfu_step"] == pytest.approx(0.1, abs=1e-12)
+def test_rates_know_the_peak_of_known_hardware_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"seconds_step": 10.0, "seconds_update": 2.0}
+    values = {**seconds, "tokens_total": 600.0, "agent_tokens": 5.0, "episodes": 20.0, "flop_update": 989e12}
+    plain = {"tokens_per_second": 60.0, "tokens_per_second_per_device": 60.0, "agent_tokens_per_second": 10.0}
+    assert rates(values, torch.device("cpu")) == plain
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 80GB HBM3")
+    known = {"mfu_update": pytest.approx(0.5, abs=1e-12), "mfu_step": pytest.approx(0.1, abs=1e-12)}
+    assert rates(values, torch.device("cuda")) == plain | known
 
 
 def test_a_clock_adds_up() -> None:

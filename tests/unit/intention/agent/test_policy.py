@@ -13,7 +13,14 @@ from tiny_tokenizer import tiny_tokenizer
 
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.experiment.agent_config import TinyQwen3
-from lever_pipe.intention.agent.policy import build_tiny, load_policy, policy_folder, save_policy, save_policy_files
+from lever_pipe.intention.agent.policy import (
+    autocast,
+    build_tiny,
+    load_policy,
+    policy_folder,
+    save_policy,
+    save_policy_files,
+)
 from lever_pipe.intention.codecs import word
 from lever_pipe.intention.codecs.hf import HfCodec
 from lever_pipe.intention.codecs.word import WordCodec
@@ -107,6 +114,14 @@ def test_single_files_of_a_folder_are_written_among_others(tmp_path: Path) -> No
 def test_precision_is_as_asked(tmp_path: Path) -> None:
     save_policy(tmp_path / "policy", tiny(), CODEC)
     assert load_policy(tmp_path / "policy", "bfloat16").dtype == torch.bfloat16
+
+
+def test_bfloat16_computes_in_half_and_keeps_whole_weights() -> None:
+    layer = torch.nn.Linear(4, 4)
+    for precision, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        with autocast(torch.device("cpu"), precision):
+            assert layer(torch.ones(1, 4)).dtype is dtype
+        assert layer.weight.dtype is torch.float32
 
 
 # --- what is refused

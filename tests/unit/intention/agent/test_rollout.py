@@ -12,7 +12,7 @@ from lever_pipe.base.progress import Progress
 from lever_pipe.experiment.agent_config import Environment
 from lever_pipe.intention.agent.rollout import Episode, EpisodeRequest, Rollouts
 from lever_pipe.intention.records import EndReason, MissingDetail, Task
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, SimulatorCounts, UserReply
+from lever_pipe.intention.simulators import Exchange, Judgement, RequestCounts, UserReply
 
 
 def task_of(*slots: str, name: str = "t", request: str = "task : travel .") -> Task:
@@ -105,7 +105,7 @@ class Failing:
     concurrency = 1
 
     def __init__(self, *, fails_at: int = 0, is_remote: bool = False) -> None:
-        self.counts = SimulatorCounts()
+        self.counts = RequestCounts()
         self.is_remote = is_remote
         self._fails_at = fails_at
 
@@ -117,7 +117,7 @@ class Failing:
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
         self.counts.add(requests=1)
-        return Judgement((0,), related=True, ok=True, raw="")
+        return Judgement((0,), related=True)
 
 
 FOREVER = [ask("people") + END] * 8

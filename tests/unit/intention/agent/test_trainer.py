@@ -17,14 +17,12 @@ from lever_pipe.base.errors import DataError, TrainingError
 from lever_pipe.experiment.agent_config import Schedule, Simulator, Stop
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.intention.agent import trainer
-from lever_pipe.intention.agent.lessons import Lesson
 from lever_pipe.intention.agent.measures import END_REASONS, PHASES
 from lever_pipe.intention.agent.rollout import Episode, Player, Rollouts
 from lever_pipe.intention.agent.trainer import tasks_of_step
-from lever_pipe.intention.agent.update import update
+from lever_pipe.intention.agent.update import Lesson, update
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators import rule
-from lever_pipe.intention.simulators.protocol import SimulatorCounts
+from lever_pipe.intention.simulators import RequestCounts, rule
 
 KEYS = {
     "pg_loss",
@@ -264,7 +262,7 @@ class FailingUser:
 
     def __init__(self, user: rule.RuleUser) -> None:
         self._user = user
-        self.counts = SimulatorCounts()
+        self.counts = RequestCounts()
 
     def reply(self, *arguments: object) -> object:
         self._count()

@@ -15,15 +15,12 @@ from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
 from lever_pipe.intention.agent import policy as policies
-from lever_pipe.intention.agent.arithmetic import Arithmetic
-from lever_pipe.intention.agent.lessons import Lesson
 from lever_pipe.intention.agent.policy import build_tiny, prepare_for_updates
 from lever_pipe.intention.agent.scoring import score
-from lever_pipe.intention.agent.update import update
+from lever_pipe.intention.agent.update import Lesson, update
 
 LENGTHS = (14, 9, 12, 11, 9, 13)
 VOCABULARY = 63
-WHOLE = Arithmetic(torch.device("cpu"), "float32")
 PULLED = AgentArm(name="pulled", kl=0.3, entropy=0.05)
 PLAIN = AgentArm(name="plain")
 GOLDEN = {
@@ -61,7 +58,7 @@ def run(made: list[Lesson], arm: AgentArm, **settings: Any) -> tuple[Any, dict[s
     prepare_for_updates(policy)
     optimiser = AdamW(policy, learning_rate=0.0, weight_decay=grpo.weight_decay)
     values = update(
-        policy, optimiser, made, arm=arm, grpo=grpo, pad_id=0, arithmetic=WHOLE, learning_rate=grpo.learning_rate
+        policy, optimiser, made, arm=arm, grpo=grpo, pad_id=0, precision="float32", learning_rate=grpo.learning_rate
     )
     return policy, values
 
@@ -196,7 +193,7 @@ def test_a_number_that_is_none_stops_before_the_step(field: str) -> None:
     policy = build_tiny(TINY, VOCABULARY, 0)
     optimiser = AdamW(policy, learning_rate=0.1, weight_decay=0.1)
     with pytest.raises(TrainingError, match=r"expected a finite loss and gradient; found .*loss nan"):
-        update(policy, optimiser, made, arm=PULLED, grpo=AgentGrpo(), pad_id=0, arithmetic=WHOLE, learning_rate=0.1)
+        update(policy, optimiser, made, arm=PULLED, grpo=AgentGrpo(), pad_id=0, precision="float32", learning_rate=0.1)
     before = build_tiny(TINY, VOCABULARY, 0).state_dict()
     assert all(torch.equal(tensor, before[name]) for name, tensor in policy.state_dict().items())
 
@@ -231,9 +228,8 @@ def test_half_precision_takes_nearly_the_same_step() -> None:
     _, whole = run(made, PULLED)
     policy = build_tiny(TINY, VOCABULARY, 0)
     optimiser = AdamW(policy, learning_rate=0.0, weight_decay=0.0)
-    half = Arithmetic(torch.device("cpu"), "bfloat16")
     grpo = settings_of()
-    values = update(policy, optimiser, made, arm=PULLED, grpo=grpo, pad_id=0, arithmetic=half, learning_rate=0.0)
+    values = update(policy, optimiser, made, arm=PULLED, grpo=grpo, pad_id=0, precision="bfloat16", learning_rate=0.0)
     assert all(g.dtype is torch.float32 for g in gradients(policy).values())
     # bfloat16 has 8 bits: a log-probability of -4 is good to 0.02.
     assert values["loss"] == pytest.approx(whole["loss"], abs=0.02)
