@@ -50,26 +50,26 @@ def dialogues(runs: Runs, arms: Sequence[AgentArm], reference: str) -> dict[str,
         reference: name of the reference arm.
     """
     strongest = max((arm for arm in arms if arm.kl > 0 and arm.name != reference), key=lambda arm: arm.kl, default=None)
-    told: dict[str, Any] = {"reference": reference, "other": strongest and strongest.name, "counts": {}, "tasks": []}
+    page: dict[str, Any] = {"reference": reference, "other": strongest and strongest.name, "counts": {}, "tasks": []}
     if not any(runs.values()):
-        return {**told, "missing": NO_TRANSCRIPTS}
+        return {**page, "missing": NO_TRANSCRIPTS}
     if strongest is None:
-        return {**told, "missing": NO_KL_ARM}
-    seeds = {name: {seed for arm, seed in runs if arm == name} for name in (reference, strongest.name)}
-    common = seeds[reference] & seeds[strongest.name]
-    if not common:
-        return {**told, "missing": NO_COMMON_SEED}
-    seed = min(common)
-    left, right = ({row.task_id: row for row in runs[name, seed]} for name in (reference, strongest.name))
+        return {**page, "missing": NO_KL_ARM}
+    names = (reference, strongest.name)
+    first, second = ({seed for arm, seed in runs if arm == name} for name in names)
+    if not first & second:
+        return {**page, "missing": NO_COMMON_SEED}
+    seed = min(first & second)
+    left, right = ({row.task_id: row for row in runs[name, seed]} for name in names)
     pairs = {task: (left[task], right[task]) for task in left if task in right}
     outcomes = _outcomes(pairs)
     return {
-        **told,
+        **page,
         "missing": "",
         "kl": strongest.kl,
         "seed": seed,
         "counts": {outcome: len(tasks) for outcome, tasks in outcomes.items()} | {"tasks": len(pairs)},
-        "tasks": [_entry(outcome, *pairs[task], told) for outcome, task in _chosen(outcomes)],
+        "tasks": [_entry(outcome, dict(zip(names, pairs[task], strict=True))) for outcome, task in _chosen(outcomes)],
     }
 
 
@@ -78,11 +78,9 @@ def _outcomes(pairs: Mapping[str, tuple[DialogueRow, DialogueRow]]) -> dict[str,
     gains = {task: _reward(right) - _reward(left) for task, (left, right) in pairs.items()}
     same = {task: left.turns == right.turns for task, (left, right) in pairs.items()}
     ordered = sorted(pairs, key=lambda task: (-round(abs(gains[task]), 9), same[task], task))
-    first: dict[tuple[str, frozenset[str]], str] = {}
-    alike = {task: (left.category, frozenset(d.text for d in left.hidden)) for task, (left, _) in pairs.items()}
-    for task in ordered:
-        first.setdefault(alike[task], task)
-    ordered.sort(key=lambda task: first[alike[task]] != task)
+    hidden = {task: (left.category, frozenset(d.text for d in left.hidden)) for task, (left, _) in pairs.items()}
+    first = {hidden[task]: task for task in reversed(ordered)}
+    ordered.sort(key=lambda task: first[hidden[task]] != task)
     return {
         "higher": [task for task in ordered if gains[task] > EQUAL],
         "lower": [task for task in ordered if gains[task] < -EQUAL],
@@ -93,21 +91,22 @@ def _outcomes(pairs: Mapping[str, tuple[DialogueRow, DialogueRow]]) -> dict[str,
 def _chosen(outcomes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
     """Return outcome and task of those that are shown, outcome by outcome."""
     longest = max(map(len, outcomes.values()), default=0)
-    first = [(o, task) for o, tasks in outcomes.items() for task in tasks[:N_EACH]]
+    first = [(outcome, task) for outcome, tasks in outcomes.items() for task in tasks[:N_EACH]]
     more = [(o, tasks[i]) for i in range(N_EACH, longest) for o, tasks in outcomes.items() if i < len(tasks)]
-    order = list(outcomes)
-    return sorted([*first, *more][:N_TASKS], key=lambda found: order.index(found[0]))
+    return sorted([*first, *more][:N_TASKS], key=lambda pair: list(outcomes).index(pair[0]))
 
 
-def _entry(outcome: str, left: DialogueRow, right: DialogueRow, told: Mapping[str, Any]) -> dict[str, Any]:
+def _entry(outcome: str, rows: Mapping[str, DialogueRow]) -> dict[str, Any]:
+    """Return one task with the dialogue of each arm."""
+    row = next(iter(rows.values()))
     return {
         "outcome": outcome,
-        "task_id": left.task_id,
-        "category": left.category,
-        "request": left.request,
-        "hidden": [detail.model_dump() for detail in left.hidden],
-        "ceiling": left.ceiling,
-        "dialogues": {told["reference"]: _dialogue(left), told["other"]: _dialogue(right)},
+        "task_id": row.task_id,
+        "category": row.category,
+        "request": row.request,
+        "hidden": [detail.model_dump() for detail in row.hidden],
+        "ceiling": row.ceiling,
+        "dialogues": {name: _dialogue(row) for name, row in rows.items()},
     }
 
 

@@ -43,11 +43,7 @@ class StepResult(NamedTuple):
 
 
 def execution_of(runtime: Runtime) -> AgentExecution:
-    """Return how the stages of this study run.
-
-    Raises:
-        ConfigError: the text is no JSON of such settings.
-    """
+    """Return how the stages of this study run."""
     try:
         values = json.loads(runtime.agent or "{}")
     except json.JSONDecodeError as fault:
@@ -56,12 +52,7 @@ def execution_of(runtime: Runtime) -> AgentExecution:
 
 
 def load_simulator(config: Simulator, execution: AgentExecution) -> UserSimulator:
-    """Return the simulated user that the configuration names.
-
-    Raises:
-        UnknownMemberError: there is none of that name.
-        SimulatorError: it cannot be reached as configured.
-    """
+    """Return the simulated user that the configuration names."""
     member: SimulatorModule = load_member("intention/simulators", config.kind)
     return member.load(config, execution)
 
@@ -170,9 +161,6 @@ def step_all(turns: Sequence[tuple[IntentionEnv, Sequence[ToolCall]]]) -> list[S
 
     Args:
         turns: distinct environments whose episodes run, each with at least one call.
-
-    Raises:
-        SimulatorError: a user cannot be asked as configured; turns that have not begun are dropped.
     """
     workers = max((env.simulator.concurrency for env, _ in turns), default=1)
     return list(at_once(workers, lambda turn: _take_turn(*turn), turns))

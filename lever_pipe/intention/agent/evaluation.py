@@ -86,9 +86,6 @@ def evaluate(
     The draws of an episode come from the stream (seed, "evaluation", split, task, sample): the same at every step and
     for every arm. Such common random numbers take noise out of differences between policies; the numbers of one
     evaluation are as good as with fresh draws. Episodes that the simulator ended are counted and left out of means.
-
-    Raises:
-        TrainingError: too many of the simulator's requests failed, or all episodes did.
     """
     found = PolicyEvaluation([], [], [])
     for mode, n in zip(MODES, (1, n_samples), strict=True):
@@ -121,11 +118,7 @@ def evaluate_held_out(
     config: AgentEvaluation,
     modes: Sequence[EvaluationMode] = MODES,
 ) -> PolicyEvaluation:
-    """Evaluate a policy on held-out tasks as `config` says, and show how far it is.
-
-    Raises:
-        TrainingError: as `evaluate`.
-    """
+    """Evaluate a policy on held-out tasks as `config` says, and show how far it is."""
     n, seed = config.test_samples, config.seed
     n_each = sum({"greedy": 1, "sampled": n}[mode] for mode in modes)
     with Progress(len(tasks) * n_each, f"evaluate the policy of step {when.step}") as bar:
@@ -156,11 +149,7 @@ def _row(episode: Episode, when: When, mode: Mode) -> EpisodeRow:
 
 
 def _values(episodes: Sequence[Episode], where: str) -> dict[str, float]:
-    """Return means over tasks, each with the mean of its sound episodes; of ends the shares in all episodes.
-
-    Raises:
-        TrainingError: no episode is sound.
-    """
+    """Return means over tasks, each with the mean of its sound episodes; of ends the shares in all episodes."""
     tasks: dict[str, list[Episode]] = {episode.task.id: [] for episode in episodes}
     for episode in episodes:
         if episode.is_sound:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,26 +15,9 @@ GROWTH = 64
 """Places that a memory grows by at least: the states held so far are copied once for all of them."""
 
 
-class Rows(Protocol):
-    """The memory of B dialogues, a row each."""
-
-    def read(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
-        """Append a text of at least one token to each of n rows and return the float32 logits [n, V] behind it.
-
-        Args:
-            rows: in ascending order; the others wait.
-            texts: token ids for each of them.
-        """
-        ...
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Drop every other row."""
-        ...
-
-
 def remember(model: Any, n_rows: int, pad_id: int) -> Rows:
-    """Return an empty memory for a causal language model."""
-    return (PlainRows if is_plain(model) else StockRows)(model, n_rows, pad_id)
+    """Return an empty memory of so many dialogues for a causal language model, a row each."""
+    return PlainRows(model, n_rows) if is_plain(model) else StockRows(model, n_rows, pad_id)
 
 
 class PlainRows:
@@ -44,15 +27,19 @@ class PlainRows:
     episodes, are read once. Not in inference mode, in which autocast casts all weights anew for each token.
     """
 
-    def __init__(self, model: Any, n_rows: int, pad_id: int) -> None:
-        del pad_id
+    def __init__(self, model: Any, n_rows: int) -> None:
         self._model = model
         self._lengths = [0] * n_rows
         self._states: _States = {}
 
     @torch.no_grad()
     def read(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
-        """As `Rows` says."""
+        """Append a text of at least one token to each of n rows and return the float32 logits [n, V] behind it.
+
+        Args:
+            rows: in ascending order; the others wait.
+            texts: token ids for each of them.
+        """
         if self._states or len(rows) < len(self._lengths):
             return self._read(rows, texts)
         first = {tuple(text): index for index, text in enumerate(dict.fromkeys(map(tuple, texts)))}
@@ -64,7 +51,7 @@ class PlainRows:
 
     @torch.no_grad()
     def keep(self, rows: Sequence[int]) -> None:
-        """As `Rows` says."""
+        """Drop every other row."""
         self._lengths = [self._lengths[row] for row in rows]
         index = torch.tensor(rows, device=self._model.device)
         for name, states in self._states.items():
@@ -74,15 +61,9 @@ class PlainRows:
         begins = [self._lengths[row] for row in rows]
         for row, text in zip(rows, texts, strict=True):
             self._lengths[row] += len(text)
-        attention = _Attention(
-            self._states,
-            rows,
-            begins,
-            [len(text) for text in texts],
-            n_rows=len(self._lengths),
-            device=self._model.device,
-        )
-        ids_1T = torch.tensor([[token for text in texts for token in text]], device=self._model.device)
+        device, sizes = self._model.device, [len(text) for text in texts]
+        attention = _Attention(self._states, rows, begins, sizes, n_rows=len(self._lengths), device=device)
+        ids_1T = torch.tensor([[token for text in texts for token in text]], device=device)
         hidden_nH = run_layers(self._model, ids_1T, attention.places_T[None], attention, attention.ends)
         logits_nV: Tensor = self._model.lm_head(hidden_nH).float()
         return logits_nV
@@ -182,7 +163,7 @@ class StockRows:
 
     @torch.inference_mode()
     def read(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
-        """As `Rows` says; the rows that wait read nothing in the same pass."""
+        """As `PlainRows` does; the rows that wait read nothing in the same pass."""
         ids_BW, taken_BW = self._block(dict(zip(rows, texts, strict=True)), max(map(len, texts)))
         positions_BW = (self._length_B1 + taken_BW.cumsum(dim=1) - 1).clamp(min=0)
         self._taken_BS = torch.cat([self._taken_BS, taken_BW], dim=1)
@@ -200,7 +181,7 @@ class StockRows:
 
     @torch.inference_mode()
     def keep(self, rows: Sequence[int]) -> None:
-        """As `Rows` says; holes that all kept rows can do without are closed."""
+        """As `PlainRows` does; holes that all kept rows can do without are closed."""
         index = torch.tensor(rows, device=self._model.device)
         taken_BS = self._taken_BS[index]
         self._length_B1 = self._length_B1[index]
@@ -224,3 +205,7 @@ def _gathered(states: Tensor, index: Tensor, place_BS: Tensor) -> Tensor:
     """Return the chosen rows and places of cached states [B, H, S, D]."""
     chosen = states[index]
     return chosen.gather(2, place_BS[:, None, :, None].expand(-1, chosen.shape[1], -1, chosen.shape[3]))
+
+
+Rows = PlainRows | StockRows
+"""What a model remembers of several dialogues."""

@@ -117,10 +117,6 @@ def load_progress(folder: Path, policy: Any, optimiser: AdamW, *, identity: str)
     """Set policy and optimiser to the latest checkpoint of this very run and return its progress; None without one.
 
     What a killed process left half written or half removed goes.
-
-    Raises:
-        CheckpointError: the checkpoint is damaged.
-        RecordError: its rows are.
     """
     for path in folder.glob(".*"):
         shutil.rmtree(path, ignore_errors=True)

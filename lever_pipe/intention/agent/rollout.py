@@ -134,9 +134,6 @@ class Host:
         Args:
             counts: `MISHAPS`; a turn out of time counts as a failed request.
             during: what was rolled out, as `step 3`.
-
-        Raises:
-            TrainingError: the share of failures and time-outs is above `simulator.failure_limit`.
         """
         n_requests, n_failures, n_retries, n_malformed, n_timeouts = (int(counts[name]) for name in MISHAPS)
         limit = self.simulator_config.failure_limit
@@ -174,10 +171,6 @@ class Player(Host):
             requests: what to roll out.
             greedy: whether to say what is likeliest instead of drawing.
             progress: advanced by one for each finished episode.
-
-        Raises:
-            DataError: a prompt that leaves no room for the agent.
-            SimulatorError: the user cannot be asked as configured.
         """
         dialogues = [_opened(self, request) for request in requests]
         _require_room(dialogues, self.model.max_context)

@@ -92,11 +92,7 @@ class ServedPlayer(Host):
     def play(
         self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
     ) -> Rollouts:
-        """As `Player`; a sampled episode is asked for with a seed of its own, of its stream.
-
-        Raises:
-            SimulatorError: the user or the agent cannot be asked as configured.
-        """
+        """As `Player`; a sampled episode is asked for with a seed of its own, of its stream."""
         before, episodes, workers = self._asked(), [], self.chat.concurrency
         if self.simulator.is_remote:
             workers = min(workers, self.simulator.concurrency)
@@ -126,11 +122,7 @@ class ServedPlayer(Host):
         return aside_of(message["content"], is_read=is_read and not has_calls) + unread, turn.calls
 
     def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
-        """Stop an evaluation whose user or whose agent gives no answer too often, by the same limit.
-
-        Raises:
-            TrainingError: the share of failed requests is above `simulator.failure_limit`.
-        """
+        """Stop an evaluation whose user or whose agent gives no answer too often, by the same limit."""
         super().require_few_failures(counts, during=during)
         n_requests, n_failures, n_retries, n_malformed = (int(counts[name]) for name in ASKED)
         limit = self.simulator_config.failure_limit
@@ -175,11 +167,7 @@ class ServedPlayer(Host):
 
 
 def load_served(config: EvaluateServedConfig, execution: AgentExecution) -> ServedPlayer:
-    """Return the player of a served agent; its server is first contacted with the first episode.
-
-    Raises:
-        SimulatorError: the user or the agent cannot be asked as configured.
-    """
+    """Return the player of a served agent; its server is first contacted with the first episode."""
     connection = execution.served.get(config.agent.name, execution.connection)
     return ServedPlayer(
         simulator=load_simulator(config.simulator, execution),
@@ -196,9 +184,6 @@ def reply_in(completion: dict[str, Any]) -> Reply:
 
     A server that knows no tools leaves calls in the text, as Qwen writes them: they are read there. What was thought
     goes back before the text, as published.
-
-    Raises:
-        UnreadableError: no message of texts and calls.
     """
     choice, usage = completion["choices"][0], completion.get("usage") or {}
     try:

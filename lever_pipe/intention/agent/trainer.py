@@ -171,9 +171,6 @@ def tasks_of_step(step: int, n_tasks: int, n_prompts: int, seed: int) -> list[in
     """Return the places of a step's tasks: the next ones of a random order that is drawn anew for each pass.
 
     A pass leaves out the tasks that do not fill a step.
-
-    Raises:
-        DataError: fewer tasks than a step takes.
     """
     if n_tasks < n_prompts:
         raise DataError(

@@ -52,11 +52,7 @@ class Demonstrator:
     max_context: int
 
     def hold(self, task: Task, rng: np.random.Generator) -> Demonstration:
-        """Return one dialogue; it ends before what no longer fits the context.
-
-        Raises:
-            DataError: a task of another world, or one whose request leaves no room for a turn.
-        """
+        """Return one dialogue; it ends before what no longer fits the context."""
         if task.category not in RELEVANT:
             raise DataError(
                 f"task {task.id!r}: expected a category of the embedded world",
@@ -136,9 +132,6 @@ def imitate(
         config: optimiser settings.
         pad_id: token that fills short dialogues.
         precision: of micro-batches.
-
-    Raises:
-        TrainingError: a loss or a gradient is not finite.
     """
     size = config.folder_micro_batch
     if size is not None:

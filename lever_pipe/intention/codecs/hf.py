@@ -104,9 +104,6 @@ class HfCodec:
         tokenizer: a Hugging Face tokenizer with a chat template.
         where: what errors name, as the model folder.
         end_ids: tokens that end a turn beside the template's and the tokenizer's.
-
-    Raises:
-        CheckpointError: a template without tools, without an end of the agent's turn, or with other tool calls.
     """
 
     def __init__(self, tokenizer: Any, where: str, end_ids: Iterable[int] = ()) -> None:

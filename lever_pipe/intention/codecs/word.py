@@ -97,11 +97,7 @@ class WordCodec:
         return [self._ids[word] for word in words]
 
     def _text(self, text: str, where: str) -> list[int]:
-        """Return ids of plain words; markers in a text are no tokens, so that no text can pose as a turn.
-
-        Raises:
-            DataError: a word outside the vocabulary.
-        """
+        """Return ids of plain words; markers in a text are no tokens, so that no text can pose as a turn."""
         words = _WORD.findall(text)
         unknown = sorted({word for word in words if word not in self._ids})
         if unknown:

@@ -108,11 +108,7 @@ def _template(name: str) -> Template:
 
 
 def text_of(completion: dict[str, Any]) -> str:
-    """Return the first choice's words.
-
-    Raises:
-        UnreadableError: it has none.
-    """
+    """Return the first choice's words."""
     content = completion["choices"][0]["message"].get("content")
     if not isinstance(content, str):
         raise UnreadableError("an answer whose content is not text")

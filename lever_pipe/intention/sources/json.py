@@ -104,11 +104,7 @@ def _list_in(path: Path, faults: list[str]) -> list[Any]:
 def put_together(
     files: RawFiles, train: Mapping[str, Task], val: Mapping[str, Task], test: Mapping[str, Task], faults: Sequence[str]
 ) -> Splits:
-    """Return the splits, the test one without what is trained or validated on, under whatever id.
-
-    Raises:
-        DataError: the faults so far, a task both trained and validated on, a split without tasks.
-    """
+    """Return the splits, the test one without what is trained or validated on, under whatever id."""
     seen = {task.task for of in (train, val) for task in of.values()}
     held_out = tuple(
         task for name, task in test.items() if name not in train and name not in val and task.task not in seen

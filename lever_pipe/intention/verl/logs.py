@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -28,10 +28,12 @@ STEP_LINE = re.compile(rf"\s*{MARK}{BAR}{MARK}step:(\d+) - (.+)", re.ASCII)
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?(?:nan|inf)", re.ASCII | re.IGNORECASE)
 NUMPY = re.compile(r"np\.\w+\((.*)\)")
 THREE_DECIMALS = re.compile(r"-?\d+\.\d{3}", re.ASCII)
-MOST_DIGITS = 9
-"""Of a step's number."""
+STEP = re.compile(r"\d{1,9}", re.ASCII)
 SHOWN = 60
 """Characters of a faulty text that a message quotes."""
+VALIDATION = re.compile(r"val(?:-core|-aux)?/")
+TRAINING = re.compile(r"(?:actor|critic|training|global_seqlen)/")
+"""Keys that only a training step logs; a resumed run validates the step that it starts from once more without them."""
 
 
 class Reading(NamedTuple):
@@ -52,31 +54,62 @@ class Logged(NamedTuple):
     readings: dict[str, Reading]
 
 
-Reader = Callable[[TextIO, Path], Iterator[Logged]]
+class RunLog(NamedTuple):
+    """What one run logged."""
+
+    steps: Mapping[int, Mapping[str, Reading]]
+    """By step, in rising order; 0 is before training."""
+    n_replaced: int
+    """Steps whose first account was replaced because the run was resumed before them."""
+
+
+def read_log(paths: Sequence[Path]) -> RunLog:
+    """Return the log of one run; several files continue each other, in this order.
+
+    Raises:
+        RecordError: a file is missing, holds no step or is damaged.
+    """
+    steps: dict[int, dict[str, Reading]] = {}
+    n_replaced = 0
+    for step, readings in (line for path in paths for line in read_file(path)):
+        stale = [other for other in steps if other > step]
+        if _is_trained(readings) and _is_trained(steps.get(step, {})):
+            stale.append(step)
+        n_replaced += len(stale)
+        for other in stale:
+            del steps[other]
+        steps.setdefault(step, {}).update(readings)
+    return RunLog(dict(sorted(steps.items())), n_replaced)
+
+
+def is_validation(key: str) -> bool:
+    """Return whether a key belongs to a validation."""
+    return VALIDATION.match(key) is not None
+
+
+def _is_trained(keys: Iterable[str]) -> bool:
+    return any(TRAINING.match(key) for key in keys)
 
 
 def read_file(path: Path) -> list[Logged]:
-    """Return a log's lines in their order.
-
-    Raises:
-        RecordError: no such file, no line of a step in it, or a damaged one.
-    """
+    """Return a log's lines in their order."""
+    do = "Put the trainer's log there."
     try:
         with TextIOWrapper(open_regular(path), "utf-8-sig", "replace", "\n") as handle:
             first = next((line for line in handle if line.strip()), "")
             handle.seek(0)
-            lines = list(_reader_of(first)(handle, path))
+            is_json = first.lstrip().startswith('{"')
+            read = _read_csv if first.strip() == CSV_HEADER else _read_json if is_json else _read_console
+            lines = list(read(handle, path))
     except (FileNotFoundError, IsADirectoryError):
-        raise RecordError(f"{path}: expected a log", found="no such file", do="Put the trainer's log there.") from None
+        raise RecordError(f"{path}: expected a log", found="no such file", do=do) from None
     if not lines:
-        raise _no_log(path, first)
+        raise RecordError(
+            f"{path}: expected a log of verl: console lines `step:5 - actor/lr:... - ...`, JSON lines, or CSV",
+            found=f"no line of a step; it begins with {_quoted(first)}" if first else "an empty file",
+            do=do,
+        )
     return lines
-
-
-def _reader_of(first: str) -> Reader:
-    if first.strip() == CSV_HEADER:
-        return _read_csv
-    return _read_json if first.lstrip().startswith('{"') else _read_console
 
 
 def _read_console(handle: TextIO, path: Path) -> Iterator[Logged]:
@@ -110,9 +143,9 @@ def _read_json(handle: TextIO, path: Path) -> Iterator[Logged]:
         step, data = (row.get("step"), row.get("data")) if isinstance(row, dict) else (None, None)
         if type(step) is not int or not isinstance(data, dict):
             raise _damaged(place, '`{"step": ..., "data": {...}}`', _quoted(line))
-        numbers = {key: value for key, value in data.items() if isinstance(value, int | float)}
-        readings = {key: Reading(_float(value), place) for key, value in numbers.items()}
-        yield Logged(_step(str(step), place), readings)
+        # Texts, because an integer may be beyond what a float holds.
+        numbers = {key: float(str(+value)) for key, value in data.items() if isinstance(value, int | float)}
+        yield Logged(_step(str(step), place), {key: Reading(value, place) for key, value in numbers.items()})
 
 
 def _read_csv(handle: TextIO, path: Path) -> Iterator[Logged]:
@@ -157,18 +190,10 @@ def _number(written: str) -> float | None:
     return float(text) if NUMBER.fullmatch(text) else None
 
 
-def _float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf")
-
-
 def _step(written: str, place: str) -> int:
-    text = written.strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
-        raise _damaged(place, f"a step's number of at most {MOST_DIGITS} digits", _quoted(written))
-    return int(text)
+    if not STEP.fullmatch(written.strip()):
+        raise _damaged(place, "a step's number of at most 9 digits", _quoted(written))
+    return int(written)
 
 
 def _quoted(text: str) -> str:
@@ -177,54 +202,4 @@ def _quoted(text: str) -> str:
 
 
 def _damaged(place: str, expected: str, found: str) -> RecordError:
-    return RecordError(f"{place}: expected {expected}", found=found, do="Mend or remove that line.")
-
-
-def _no_log(path: Path, first: str) -> RecordError:
-    return RecordError(
-        f"{path}: expected a log of verl: console lines `step:5 - actor/lr:... - ...`, JSON lines, or CSV",
-        found=f"no line of a step; it begins with {_quoted(first)}" if first else "an empty file",
-        do="Put the trainer's log there.",
-    )
-
-
-VALIDATION = re.compile(r"val(?:-core|-aux)?/")
-TRAINING = re.compile(r"(?:actor|critic|training|global_seqlen)/")
-"""Keys that only a training step logs; a resumed run validates the step that it starts from once more without them."""
-
-
-class RunLog(NamedTuple):
-    """What one run logged."""
-
-    steps: Mapping[int, Mapping[str, Reading]]
-    """By step, in rising order; 0 is before training."""
-    n_replaced: int
-    """Steps whose first account was replaced because the run was resumed before them."""
-
-
-def read_log(paths: Sequence[Path]) -> RunLog:
-    """Return the log of one run; several files continue each other, in this order.
-
-    Raises:
-        RecordError: a file is missing, holds no step or is damaged.
-    """
-    steps: dict[int, dict[str, Reading]] = {}
-    n_replaced = 0
-    for step, readings in (line for path in paths for line in read_file(path)):
-        stale = [other for other in steps if other > step]
-        if _is_trained(readings) and _is_trained(steps.get(step, {})):
-            stale.append(step)
-        n_replaced += len(stale)
-        for other in stale:
-            del steps[other]
-        steps.setdefault(step, {}).update(readings)
-    return RunLog(dict(sorted(steps.items())), n_replaced)
-
-
-def is_validation(key: str) -> bool:
-    """Return whether a key belongs to a validation."""
-    return VALIDATION.match(key) is not None
-
-
-def _is_trained(keys: Iterable[str]) -> bool:
-    return any(TRAINING.match(key) for key in keys)
+    return RecordError(f"{place}: expected {expected}", found=found, do="Fix or remove that line.")

@@ -118,11 +118,6 @@ def test_a_call_that_the_template_writes_is_read_back(content: str, choice: str)
     assert CODEC.parse(CODEC.call(call)) == AgentTurn((call,), "call")
 
 
-def test_demonstrated_turns_end_as_sampled_ones() -> None:
-    assert CODEC.call(ASKED)[-1] in CODEC.end_ids
-    assert CODEC.parse(CODEC.closing()) == AgentTurn((), "closed")
-
-
 @pytest.mark.parametrize("word", [*MARKERS, *SPECIAL])
 def test_no_text_can_pose_as_a_turn_or_a_call(word: str) -> None:
     # The control token as often as the template itself puts it.

@@ -25,8 +25,7 @@ from lever_pipe.experiment.agent_config import AgentExecution, Connection, Endpo
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention.chat import LARGEST_BODY, Chat, find_access
 from lever_pipe.intention.codecs import ToolCall
-from lever_pipe.intention.environment import IntentionEnv, load_simulator, step_all
-from lever_pipe.intention.simulators import Exchange
+from lever_pipe.intention.environment import load_simulator, step_all
 from lever_pipe.intention.simulators.openai import STOCK_REPLY, PromptedUser
 
 KEY = "sk-not-a-real-key"
@@ -64,19 +63,11 @@ BROKEN: dict[str, tuple[Act, bool]] = {  # what goes wrong, and whether an answe
     "html": (send(b"<html><body>Bad gateway</body></html>", kind="text/html"), True),
     "half a JSON": (send(chat_body("x")[:-7]), True),
     "no choices": (send(b'{"error": {"message": "overloaded"}}'), True),
-    "empty choices": (send(b'{"choices": []}'), True),
-    "choices of another kind": (send(b'{"choices": 3}'), True),
-    "a list": (send(b"[]"), True),
-    "null": (send(b"null"), True),
     "no content": (say(None), True),
     "half a character": (send(b'{"choices": [{"message": {"content": "{\\"response\\": 1} \\ud800"}}]}'), True),
-    "not UTF-8": (send(b"\xff\xfe\xfa"), True),
-    "too deep": (send(b"[" * 100_000), True),
     "huge": (send(b" " * (LARGEST_BODY + 1)), True),
     "a longer body than promised": (send(chat_body("x"), **{"Transfer-Encoding": "chunked"}), False),
-    "words without JSON": (say("I cannot judge that."), True),
     "a broken-off object": (say('{"analysis": "a", "covered_'), True),
-    "a list in words": (say("[0]"), True),
     "hang up": (hang_up, False),
     "no HTTP": (talk_nonsense, False),
 }
@@ -97,15 +88,6 @@ def test_a_broken_answer_is_asked_for_again_counted_and_never_a_zero(name: str) 
     assert user.counts.last_fault
 
 
-@pytest.mark.parametrize("name", ["500", "html", "hang up"])
-def test_one_good_answer_after_a_broken_one_is_enough(name: str) -> None:
-    act, is_malformed = BROKEN[name]
-    with serve(act, say(judgement(2))) as double:
-        user = user_of(double.url)
-        assert user.judge(TASK, "q", (), (0, 1, 2)).indices == (2,)
-    assert counts_of(user) == (1, 0, 1, int(is_malformed))
-
-
 @pytest.mark.parametrize("act", [hang, trickle(judgement(0)), trickle_headers], ids=["hang", "trickle", "headers"])
 def test_the_time_of_a_request_holds_however_it_is_spent(act: Act) -> None:
     with serve(always=act) as double:
@@ -119,14 +101,6 @@ def test_a_slow_answer_within_the_time_is_read() -> None:
     with serve(trickle(judgement(0), piece=40)) as double:
         user = user_of(double.url, timeout_seconds=60.0, retries=0)
         assert user.judge(TASK, "q", (), (0, 1, 2)).indices == (0,)
-
-
-def test_nobody_at_the_address_is_a_failure() -> None:
-    with serve() as double:
-        url = double.url
-    user = user_of(url, retries=1)
-    assert not user.reply(TASK, "q", (), ()).ok
-    assert counts_of(user) == (1, 1, 1, 0)
 
 
 def test_a_request_that_the_server_rejects_is_not_repeated() -> None:
@@ -156,14 +130,6 @@ def test_failed_requests_end_the_episode_and_are_no_zero() -> None:
         (turn,) = step_all([(env_of(TASK, user), [ToolCall("action", "q")])])
     assert (turn.failed, turn.done, turn.reward) == (True, True, 0.0)
     assert counts_of(user) == (1, 1, 2, 0)  # a user that does not answer is not judged
-
-
-def test_with_the_published_fault_a_failure_is_a_zero_that_nobody_sees() -> None:
-    with serve(always=send(b"", status=503)) as double:
-        user = user_of(double.url)
-        result = env_of(TASK, user, silent_failures=True).step("action", "q")
-    assert (result.failed, result.done, result.reward, result.feedback) == (False, False, 0.0, STOCK_REPLY)
-    assert user.counts.failures == 2  # the client still knows
 
 
 def test_many_environments_are_asked_in_parallel_and_keep_their_order() -> None:
@@ -198,12 +164,6 @@ def test_the_key_travels_in_its_header_and_stands_nowhere_else(
     assert "Authorization" not in json.dumps(double.requests)
 
 
-def test_without_a_key_no_header_is_sent() -> None:
-    with serve(say(REPLY)) as double:
-        user_of(double.url).reply(TASK, "q", (), ())
-    assert "Authorization" not in double.headers[0]
-
-
 def test_a_key_that_no_header_can_hold_is_refused_unseen() -> None:
     connection = Connection(base_url="http://127.0.0.1:1/v1")
     with pytest.raises(SimulatorError, match=r"OPENAI_API_KEY.*not shown") as caught:
@@ -217,11 +177,6 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("no_proxy", raising=False)
     with serve(say(REPLY)) as double:
         assert user_of(double.url).reply(TASK, "q", (), ()).ok
-
-
-def test_no_test_reaches_further_than_this_machine() -> None:
-    with pytest.raises(AssertionError, match=r"192\.0\.2\.1"):
-        user_of("http://192.0.2.1/v1").reply(TASK, "q", (), ())
 
 
 def test_the_address_may_come_from_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,19 +227,3 @@ def test_the_wait_between_attempts_has_a_ceiling() -> None:
     with serve(always=send(b"", status=500)) as double:
         user_of(double.url, naps, backoff_seconds=20, retries=5).judge(TASK, "q", (), (0,))
     assert naps == [20, 40, 60, 60, 60]
-
-
-def test_a_turn_over_its_time_is_counted_as_such() -> None:
-    ticks = iter([0.0, 31.0])
-    with serve(say(REPLY)) as double:
-        user = user_of(double.url)
-        env = env_of(TASK, user)
-        env = IntentionEnv(TASK, user, env._config, env.simulator_config, clock=lambda: next(ticks))
-        result = env.step("action", "q")
-    assert (result.timed_out, result.failed, result.reward, result.done) == (True, False, 0.0, True)
-
-
-def test_the_conversation_reaches_the_prompt() -> None:
-    with serve(say(REPLY)) as double:
-        user_of(double.url).reply(TASK, "q", (Exchange("When?", "Soon."),), (0,))
-    assert "Helper: When?\nYou: Soon." in double.requests[0]["messages"][0]["content"]

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from intention_cases import env_of, task_of
+from intention_cases import task_of
 
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.intention.environment import load_simulator
-from lever_pipe.intention.lexicon import IMPORTANCES, RELEVANT, SLOTS, VALUES, inquiry
+from lever_pipe.intention.lexicon import SLOTS, VALUES
 from lever_pipe.intention.records import MissingDetail
 from lever_pipe.intention.simulators import Exchange
 from lever_pipe.intention.simulators.rule import RuleUser
@@ -42,18 +42,6 @@ def test_the_user_knows_slots_by_their_word(
     assert (user.counts.requests, user.counts.failures) == (2, 0)
 
 
-def test_a_whole_episode() -> None:
-    env = env_of(TASK, RuleUser())
-    told = [env.step("action", inquiry(slot)) for slot in ("budget", "budget", "date", "duration")]
-    assert [(result.feedback, result.reward) for result in told] == [
-        ("budget is low", 1.0),
-        ("asked", 0.0),
-        ("date is low", 0.7),
-        ("duration is low", 0.4),
-    ]
-    assert told[-1].done
-
-
 def test_a_judge_that_always_misses_credits_nothing_while_the_user_still_answers() -> None:
     user = load_simulator(Simulator(kind="rule", judge_miss=1.0), AgentExecution())
     assert user.judge(TASK, "what about date", (), (0, 1, 2)).indices == ()
@@ -86,12 +74,3 @@ def test_a_task_of_another_world_is_refused() -> None:
     )
     with pytest.raises(SimulatorError, match=r"plays the embedded tasks only.*Type of diabetes.*synthetic"):
         RuleUser().reply(foreign, "what about date", (), ())
-
-
-def test_the_world_is_the_specified_one() -> None:
-    assert IMPORTANCES == (3, 2, 2, 2, 1)
-    assert len(RELEVANT) == 6
-    assert len(SLOTS) == len(set(SLOTS)) == 12
-    assert len(VALUES) == len(set(VALUES)) == 8
-    assert all(len(slots) == len(set(slots)) == 5 and set(slots) <= set(SLOTS) for slots in RELEVANT.values())
-    assert RELEVANT["coding"] == ("format", "goal", "deadline", "tool", "level")

@@ -1,20 +1,23 @@
-"""Training against a server on this machine: what it answers may be worth nothing."""
+"""Training against a server on this machine: its answers may be worth nothing, and its key stands in no file."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from endpoint_double import Act, hang, send, serve
+from endpoint_double import Act, hang, say, send, serve
 from trained_world import CODE, files_of, training
 
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.experiment.agent_config import AgentExecution, Connection
 from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.runtime import snapshot
 from lever_pipe.stages.agent_training import train_agent
 
 # Read as a reply and as a judgement alike.
@@ -61,3 +64,52 @@ def test_a_server_that_answers_nothing_ends_the_run_in_one_line(
     assert n_unreadable == (n_requests + n_retries if unreadable else 0)
     assert len(double.requests) == n_requests + n_retries
     assert not (tmp_path / "done.json").exists()
+
+
+KEY = "sk-a-key-of-no-one"
+
+
+def holding(folder: Path) -> list[Path]:
+    """Return the files below a folder in which the key stands."""
+    return [path for path in folder.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+
+
+def test_no_file_and_no_log_line_of_a_run_holds_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+    with serve(always=say(ANSWER)) as double:
+        train(tmp_path / "run", url=double.url, api_key_variable="MY_KEY")
+    assert double.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert (tmp_path / "run" / "run.json").is_file()
+    assert holding(tmp_path) == []
+    assert KEY not in caplog.text
+
+
+def test_a_server_that_says_the_key_back_gets_it_into_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+    with (
+        serve(always=send(KEY.encode(), status=500, **{"X-Key": KEY})) as double,
+        pytest.raises(TrainingError) as ended,
+    ):
+        train(tmp_path, url=double.url, api_key_variable="MY_KEY", retries=0)
+    assert KEY not in str(ended.value)
+    assert holding(tmp_path) == []
+    assert KEY not in caplog.text
+
+
+def test_a_snapshot_names_the_variable_and_not_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    monkeypatch.chdir(tmp_path)
+    experiment = parse_experiment({"intention": {"execution": {"connection": {"api_key_variable": "MY_KEY"}}}})
+    snakefile = tmp_path / "Snakefile"
+    snakefile.write_text("")
+    monkeypatch.setenv(snapshot.VARIABLE, "")
+    snapshot.freeze(experiment.model_dump(mode="json"), {}, snakefile=snakefile)
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and b"MY_KEY" in path.read_bytes()]
+    assert kept
+    assert holding(tmp_path) == []

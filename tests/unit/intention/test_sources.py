@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from lever_pipe.base.errors import DataError
-from lever_pipe.base.parsing import load_member
 from lever_pipe.experiment.agent_config import Environment, SyntheticTasks
 from lever_pipe.intention.environment import ceiling
 from lever_pipe.intention.lexicon import CATEGORIES, IMPORTANCES, RELEVANT, SLOTS, VALUES
-from lever_pipe.intention.sources import RawFiles, Splits, TaskSource, parquet, synthetic
+from lever_pipe.intention.sources import RawFiles, Splits, parquet, synthetic
 from lever_pipe.intention.sources import json as json_source
 from lever_pipe.intention.sources.json import read_tasks
 
@@ -112,11 +111,6 @@ def test_the_embedded_distribution_is_the_specified_one() -> None:
     assert all(first[value] == pytest.approx(1000, abs=4 * 30) for value in VALUES)  # 4 standard errors
 
 
-def test_the_embedded_validation_ceiling_is_near_the_real_one(made: Splits) -> None:
-    mean = statistics.fmean(ceiling(task, Environment()) for task in made.val)
-    assert mean == pytest.approx(2.67, abs=1e-9)  # of seed 0, a sum of tenths; the real one is 2.6775
-
-
 def test_the_seed_decides_and_a_larger_split_begins_with_the_smaller(made: Splits) -> None:
     assert synthetic.read(SyntheticTasks()) == made
     assert synthetic.read(SyntheticTasks(seed=1)).train != made.train
@@ -153,7 +147,6 @@ FAULTS: dict[str, tuple[Any, str]] = {
         [record("a", missing_details=[detail(importance="4")])],
         r"train\.json: task 'a' \(row 0\): missing_details\[0\]\.importance: .*, got '4'",
     ),
-    "importance 0": ([record("a", missing_details=[detail(importance=0)])], r"importance: .* got 0"),
     "importance true": ([record("a", missing_details=[detail(importance=True)])], r"importance: .* got True"),
     "importance 2.0": ([record("a", missing_details=[detail(importance=2.0)])], r"importance: .* got 2\.0"),
     "no importance": (
@@ -162,7 +155,6 @@ FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "no details": ([without(record("a"), "missing_details")], r"task 'a' .*missing_details: Field required"),
     "empty details": ([record("a", missing_details=[])], r"task 'a' .*missing_details: .*, got \[\]"),
-    "details of another kind": ([record("a", missing_details={"a": 1})], r"missing_details: .* list, got"),
     "a detail that is text": (
         [record("a", missing_details=["x"])],
         r"missing_details\[0\]: .*, got 'x'",
@@ -171,16 +163,13 @@ FAULTS: dict[str, tuple[Any, str]] = {
         [record("a", missing_details=[detail(description=" ")])],
         r"description: .* not be blank",
     ),
-    "inquiry of another kind": ([record("a", missing_details=[detail(inquiry=3)])], r"inquiry: .* got 3"),
     "options of another kind": (
         [record("a", missing_details=[detail(options="x")])],
         r"options: .*list, got 'x'",
     ),
-    "an option that is none": ([record("a", missing_details=[detail(options=["x", 1])])], r"options\[1\]: .* got 1"),
     "id twice": ([record("a"), record("b"), record("a")], r"task 'a' \(row 2\): id: must differ"),
     "id in train and val": ([record("v")], r"val\.json: task 'v': must not stand in .*train\.json too"),
     "no id": ([without(record("a"), "id")], r"train\.json: row 0: id: Field required"),
-    "numeric id": ([record(7)], r"row 0: id: .*, got 7"),
     "no request": ([without(record("a"), "task")], r"task 'a' \(row 0\): task: Field required"),
     "half a character": ([record("a", category="\ud800")], r"train\.json: must be JSON: .*surrogates"),
     "not a list": ({"a": 1}, r"train\.json: must be a list of task objects, got \{'a': 1\}"),
@@ -345,9 +334,3 @@ def test_the_original_files_hold_what_the_specification_says() -> None:
     assert (min(ceilings[0]), max(ceilings[0])) == (0.7, 6.3)
     weights = [Counter(d.importance for task in split for d in task.missing_details) for split in splits[:2]]
     assert weights == [Counter({1: 208, 2: 915, 3: 225}), Counter({1: 14, 2: 105, 3: 28})]
-
-
-def test_the_sources_are_members() -> None:
-    for name in ("json", "parquet", "synthetic"):
-        source: TaskSource = load_member("intention/sources", name)
-        assert callable(source.read)

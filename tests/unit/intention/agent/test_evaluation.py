@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from agent_doubles import FailingFor
-from trained_world import MODEL, N_VAL, player_of, world
+from trained_world import N_VAL, player_of, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
@@ -156,8 +156,3 @@ def test_failures_and_time_outs_of_the_user_are_counted_against_the_limit(player
         )
         with pytest.raises(TrainingError, match=found):
             judge(20, failures, timeouts)
-
-
-def test_a_player_without_requests_plays_nothing(player: Player) -> None:
-    assert player.play([]).episodes == []
-    assert player.model == MODEL

@@ -96,15 +96,6 @@ def test_equal_prompts_are_read_once_and_rows_that_wait_not_at_all() -> None:
     assert counts == [3 + 12, *(sum(map(len, texts)) for _, texts in PASSES)]
 
 
-def test_a_row_does_not_depend_on_who_reads_beside_it() -> None:
-    model = qwen3()
-    both, alone = remember(model, 2, 0), remember(model, 1, 0)
-    both.read([0, 1], [[5, 6, 7], [9] * 12])
-    alone.read([0], [[5, 6, 7]])
-    both.read([1], [[8, 8]])
-    assert torch.allclose(both.read([0], [[8]]), alone.read([0], [[8]]), rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("make", [qwen3, llama])
 def test_only_whole_models_of_known_layers_are_run_layer_by_layer(make: Any) -> None:
     class Parts(type(make())):  # type: ignore[misc]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_tokenizer import tiny_tokenizer
 
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.experiment.agent_config import TinyQwen3
@@ -22,7 +21,6 @@ from lever_pipe.intention.agent.policy import (
     save_policy_files,
 )
 from lever_pipe.intention.codecs import word
-from lever_pipe.intention.codecs.hf import HfCodec
 from lever_pipe.intention.codecs.word import WordCodec
 
 CODEC = WordCodec.of_world()
@@ -94,13 +92,6 @@ def test_a_policy_takes_the_place_of_a_former_one(tmp_path: Path) -> None:
     save_policy(tmp_path / "policy", tiny(), CODEC)
     assert not (tmp_path / "policy" / "leftover").exists()
     assert [p.name for p in tmp_path.iterdir()] == ["policy"]
-
-
-def test_a_codec_of_tokenizer_files_is_saved_beside_the_model(tmp_path: Path) -> None:
-    codec = HfCodec(tiny_tokenizer(), "tiny")
-    save_policy(tmp_path / "policy", build_tiny(TINY, codec.vocabulary_size, 0), codec)
-    assert (tmp_path / "policy" / "tokenizer.json").is_file()
-    assert not (tmp_path / "policy" / "words.json").exists()
 
 
 def test_single_files_of_a_folder_are_written_among_others(tmp_path: Path) -> None:

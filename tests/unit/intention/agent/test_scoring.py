@@ -51,17 +51,6 @@ def test_scores_are_those_of_each_sequence_alone(policy: Any, sequences: list[Te
 
 
 @torch.no_grad()
-def test_the_output_layer_sees_the_chosen_places_alone(policy: Any, sequences: list[Tensor]) -> None:
-    shapes = []
-    layer = policy.get_output_embeddings()
-    handle = layer.register_forward_hook(lambda _, inputs, output: shapes.append(tuple(output.shape)))
-    score(policy, sequences, PLACES, pad_id=0, temperature=1.0, entropies=False)
-    assert policy(input_ids=sequences[0][None]).logits.shape == (1, 9, 63)  # afterwards it sees all again
-    handle.remove()
-    assert shapes == [(1, 6, 63), (1, 9, 63)]
-
-
-@torch.no_grad()
 def test_what_fills_the_ends_changes_nothing(policy: Any, sequences: list[Tensor]) -> None:
     found = [score(policy, sequences, PLACES, pad_id=pad, temperature=1.0, entropies=False) for pad in (0, 7)]
     assert torch.equal(found[0].log_probs, found[1].log_probs)
@@ -91,19 +80,3 @@ def test_what_texts_begin_with_alike_is_read_once_and_moves_no_score_nor_gradien
     found, expected = (torch.autograd.grad((of * weights).sum(), list(model.parameters())) for of in (together, alone))
     for one, two in zip(found, expected, strict=True):
         assert torch.allclose(one, two, rtol=0, atol=1e-4)
-
-
-def test_only_states_before_chosen_places_get_a_gradient(policy: Any, sequences: list[Tensor]) -> None:
-    """The loss never reaches the logits of other tokens: they are not even computed."""
-    seen: list[Tensor] = []
-
-    def keep(_: Any, __: Any, output: Any) -> None:
-        output.last_hidden_state.retain_grad()
-        seen.append(output.last_hidden_state)
-
-    handle = policy.base_model.register_forward_hook(keep)
-    score(policy, sequences, PLACES, pad_id=0, temperature=1.0, entropies=False).log_probs.sum().backward()
-    handle.remove()
-    assert seen[0].grad is not None
-    touched = {(row, column + 1) for row, column in seen[0].grad.abs().sum(dim=-1).nonzero().tolist()}
-    assert touched == {(row, int(place)) for row, places in enumerate(PLACES) for place in places}

@@ -128,17 +128,6 @@ def test_the_cut_into_micro_batches_moves_nothing() -> None:
             torch.testing.assert_close(gradient, gradients(found[0][0])[name], atol=1e-6, rtol=0, msg=name)
 
 
-def test_a_mean_is_over_tokens_not_over_episodes() -> None:
-    made = lessons()
-    _, whole = run(made, PLAIN)
-    parts = [run([lesson], PLAIN)[1] for lesson in made]
-    counts = [len(lesson.places) for lesson in made]
-    assert len(set(counts)) > 1
-    weighted = sum(part["pg_loss"] * n for part, n in zip(parts, counts, strict=True)) / sum(counts)
-    assert whole["pg_loss"] == pytest.approx(weighted, abs=1e-6)
-    assert abs(whole["pg_loss"] - sum(part["pg_loss"] for part in parts) / len(parts)) > 1e-3
-
-
 @pytest.mark.parametrize("size", [1, 4])
 def test_silenced_lessons_take_part_and_move_nothing(size: int) -> None:
     made = lessons()
@@ -157,15 +146,6 @@ def test_golden_numbers() -> None:
     """Of a random policy with fixed lessons; they move only with the arithmetic of the loss."""
     _, values = run(lessons(), PULLED)
     assert values == pytest.approx(GOLDEN, abs=5e-6)  # printed digits, and another machine's float32
-
-
-def test_equal_scores_teach_nothing() -> None:
-    made = [replace(lesson, advantages=torch.zeros_like(lesson.advantages)) for lesson in lessons()]
-    policy, values = run(made, PLAIN, learning_rate=0.1)
-    assert (values["pg_loss"], values["grad_norm"], values["clip_fraction"]) == (0, 0, 0)
-    assert values["kl_loss"] > 0  # measured, without weight
-    before = build_tiny(TINY, VOCABULARY, 0).state_dict()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.state_dict().items())
 
 
 def test_a_penalty_without_weight_is_measured_and_moves_nothing() -> None:

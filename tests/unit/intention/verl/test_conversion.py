@@ -76,18 +76,6 @@ def test_the_recorded_run_by_hand() -> None:
     assert (done.engine, done.version, done.n_parameters) == ("verl", "UserRL cf55a30 (verl 0.4.0.dev)", 0)
 
 
-def test_what_cannot_be_taken_over_is_said() -> None:
-    notes = convert(read_log([RECORDED]), convert_config()).notes
-    assert notes[0] == "log ended: 5 of 6 planned steps"
-    assert notes[1] == "steps logged again, as by a resumed run: 1; the later account counts"
-    (unknown,) = [note for note in notes if "no counterpart" in note]
-    assert unknown.startswith("18 keys (2 of validations) have no counterpart")
-    assert "actor/ppo_kl" in unknown
-    assert "val-aux/interact_intention/score/mean@1" in unknown
-    assert "actor/pg_loss" not in unknown
-    assert len(notes) == 3
-
-
 def test_definitions_that_differ_do_not_take_our_names(tmp_path: Path) -> None:
     values = one_step(tmp_path, actor__entropy=0.2, actor__kl_loss=0.1, global_seqlen__mean=1000.0)
     assert "entropy" not in values  # agent tokens
@@ -116,21 +104,12 @@ def test_each_value_comes_from_its_own_key(tmp_path: Path, key: str) -> None:
     assert set(values) - {NAMES[key]} <= {"tokens_total", "tokens_per_second"}
 
 
-def test_names_are_keys_of_our_own_runs_and_do_not_collide() -> None:
-    assert len(set(NAMES.values())) == len(NAMES)
-
-
 @pytest.mark.parametrize("key", ["actor/pg_loss", "perf/total_num_tokens", REWARD])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e300])
 def test_a_number_that_is_none_is_named(tmp_path: Path, key: str, value: float) -> None:
     values = {"global_seqlen/mean": 100.0, REWARD: 1.8} | {key: value}
     with pytest.raises(RecordError, match=rf"console.log:2: expected {key} to be a number below 1e\+15"):
         converted(tmp_path, console([(1, {REWARD: 1.8}), (2, values)], rounded=False))
-
-
-def test_a_number_that_is_none_matters_only_where_it_is_used(tmp_path: Path) -> None:
-    text = console([(1, {"critic/vf_explained_var": float("nan"), "actor/pg_loss": 0.1, REWARD: 1.8})])
-    assert converted(tmp_path, text).metrics[0].values == {"pg_loss": 0.1}
 
 
 def test_a_log_without_validation_is_refused(tmp_path: Path) -> None:
@@ -144,27 +123,10 @@ def test_a_mixed_validation_is_refused(tmp_path: Path) -> None:
         converted(tmp_path, console([(1, both)]))
 
 
-def test_validation_of_several_episodes_a_task_is_not_the_greedy_reward(tmp_path: Path) -> None:
-    other = {"val-core/interact_intention/reward/mean@4": 1.9, REWARD: 1.8}
-    (row,) = converted(tmp_path, console([(1, other)])).evaluations
-    assert row.values == {"reward": 1.8}
-
-
-def test_a_validation_without_step_0_is_allowed(tmp_path: Path) -> None:
-    found = converted(tmp_path, console([(2, {"actor/pg_loss": 0.1, REWARD: 1.8})]))
-    assert [row.step for row in found.evaluations] == [2]
-    assert "1 of 2 steps have no training values in the log" in found.notes
-
-
 def test_more_steps_than_planned_are_another_run(tmp_path: Path) -> None:
     text = console([(6, {REWARD: 1.8}), (7, {REWARD: 1.8})])
     with pytest.raises(RecordError, match=r"console.log:2: expected at most 6 steps; found step 7"):
         converted(tmp_path, text)
-
-
-def test_as_many_steps_as_planned_are_a_finished_run(tmp_path: Path) -> None:
-    assert converted(tmp_path, console([(6, {REWARD: 1.8})])).done.reason == "finished"
-    assert converted(tmp_path, console([(5, {REWARD: 1.8})])).done.reason == "log ended"
 
 
 def test_the_best_step_is_the_first_of_equal_ones(tmp_path: Path) -> None:

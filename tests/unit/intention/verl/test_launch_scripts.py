@@ -100,10 +100,6 @@ def test_the_number_of_gpus_and_steps_reaches_the_scheduler() -> None:
     assert "#SBATCH --time=40:00:00\n" in job  # 465 x 300 s = 38.75 h, rounded up, and one more
 
 
-def test_the_export_script_parses() -> None:
-    compile(launch_files(render_config())["export_scalars.py"], "export_scalars.py", "exec")
-
-
 def test_the_trainer_gets_every_override_as_it_stands(place: Path) -> None:
     done = run(place, "launch.sh")
     assert done.returncode == 0, done.stderr
@@ -193,12 +189,6 @@ def test_two_jobs_are_submitted_the_trainer_after_the_user(place: Path) -> None:
     )
 
 
-def test_a_server_that_runs_already_is_enough(place: Path) -> None:
-    assert run(place, "submit.sh").returncode == 0
-    (trainer,) = (place / "seen.sbatch").read_text().splitlines()
-    assert "dependency" not in trainer
-
-
 def test_the_user_announces_itself_and_ends_with_the_trainer(place: Path) -> None:
     """The server's job and the trainer's, as SLURM would start them: each a copy of its file, elsewhere."""
     changed = {"OPENAI_BASE_URL": "", "SIMULATOR_MODEL": "models/a user", "LAUNCH_FOLDER": str(place / "a launch")}
@@ -223,13 +213,6 @@ def test_the_user_announces_itself_and_ends_with_the_trainer(place: Path) -> Non
     assert address.startswith("http://")
     assert address.endswith(":8123/v1")
     assert not (place / "logs/verl/bundle/seed-1/simulator.url").exists()
-
-
-def test_a_server_that_dies_fails_its_job(place: Path) -> None:
-    write(place / "bin/curl", "#!/usr/bin/env bash\nexit 7\n")
-    done = run(place, "simulator.sbatch", SIMULATOR_MODEL="m", SERVER_SECONDS="0")
-    assert done.returncode == 1
-    assert "expected a server" in done.stderr
 
 
 def test_a_folder_reaches_its_script_quoted() -> None:

@@ -74,14 +74,6 @@ def test_a_dialogue_cannot_pass_for_a_step(tmp_path: Path, mark: str) -> None:
     assert [line.step for line in read(tmp_path, forged + console(STEPS) + forged)] == [1, 2]
 
 
-def test_a_place_is_the_line_that_an_editor_shows(tmp_path: Path) -> None:
-    text = "noise\rmore noise\nTraining Progress: 1%| [1s]\r" + console(STEPS)
-    assert [line.readings["actor/pg_loss"].place for line in read(tmp_path, text)] == [
-        f"{tmp_path}/console.log:2",
-        f"{tmp_path}/console.log:3",
-    ]
-
-
 @pytest.mark.parametrize("written", ["0.5", "5e-1", ".5", "+0.50", "np.float64(0.5)", "np.float32(0.5)"])
 def test_numbers_are_read_as_versions_print_them(tmp_path: Path, written: str) -> None:
     (line,) = read(tmp_path, f"step:1 - actor/pg_loss:{written}\n")
@@ -215,36 +207,6 @@ def test_a_resumed_run_keeps_the_later_account() -> None:
     assert log.steps[3][REWARD].value == 1.820
     assert log.steps[3]["actor/pg_loss"].value == 0.150
     assert log.steps[3]["timing_s/testing"].value == 58
-
-
-def test_steps_beyond_the_resumption_are_not_of_this_run(tmp_path: Path) -> None:
-    first = [(step, {"actor/pg_loss": float(step)}) for step in range(1, 8)]
-    log = run(tmp_path, console(first) + console([(4, {REWARD: 1.5})]) + console([(5, {"actor/pg_loss": 50.0})]))
-    assert numbers(log) == {
-        1: {"actor/pg_loss": 1},
-        2: {"actor/pg_loss": 2},
-        3: {"actor/pg_loss": 3},
-        4: {"actor/pg_loss": 4, REWARD: 1.5},
-        5: {"actor/pg_loss": 50},
-    }
-    assert log.n_replaced == 3
-
-
-def test_a_step_that_is_logged_again_forgets_its_former_values(tmp_path: Path) -> None:
-    lines = [(1, {"actor/pg_loss": 1.0, "actor/kl_loss": 0.5, REWARD: 1.0}), (1, {"actor/pg_loss": 2.0})]
-    assert numbers(run(tmp_path, console(lines))) == {1: {"actor/pg_loss": 2}}
-
-
-def test_files_continue_each_other(tmp_path: Path) -> None:
-    first = [(1, {"actor/pg_loss": 1.0}), (2, {"actor/pg_loss": 2.0})]
-    second = [(2, {"actor/pg_loss": 20.0}), (3, {"actor/pg_loss": 30.0})]
-    found = numbers(run(tmp_path, console(first), json_lines(second)))
-    assert [found[step]["actor/pg_loss"] for step in (1, 2, 3)] == [1, 20, 30]
-
-
-def test_exact_scalars_beside_a_console_replace_its_rounded_numbers(tmp_path: Path) -> None:
-    steps = [(0, {REWARD: 1.7125}), (1, {"actor/lr": 1e-6, "actor/pg_loss": 0.12345}), (2, {"actor/pg_loss": 0.5})]
-    assert numbers(run(tmp_path, console(steps), scalars(steps))) == {step: dict(values) for step, values in steps}
 
 
 def test_a_fault_in_the_second_file_names_it(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import copy
 import importlib.util
 import numbers
 import re
-import runpy
 import warnings
 from enum import Enum
 from functools import cache
@@ -20,7 +19,6 @@ from types import CodeType, SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from verl_examples import arm, bundle, render_config
@@ -113,15 +111,6 @@ def test_verl_composes_what_is_rendered_and_reads_each_value_as_it_is_meant(name
         assert value == ast.literal_eval(line.partition("=")[2]), line
 
 
-def test_every_other_key_is_the_forks() -> None:
-    lines = [line for line in overrides(render_config()) if key_of(line) in OF_THE_FORK]
-    assert len(lines) == len(OF_THE_FORK)
-    for line in [*lines, "data.seed=0"]:
-        with pytest.raises(hydra.errors.HydraException):
-            composed(line)
-    assert 'data_config.get("seed"' in (VERL / "trainer/main_ppo.py").read_text()  # hence its `++`
-
-
 def test_the_estimator_is_the_forks() -> None:
     assert "grpo_multiturn" not in {each.value for each in TRAINER["AdvantageEstimator"]}
     config = composed(*accepted(render_config()), TOOLS)
@@ -163,14 +152,6 @@ def test_what_is_refused_is_what_verl_refuses_or_would_round(
     except (AssertionError, ValueError):
         is_exact = False
     assert is_sound == is_exact
-
-
-def test_the_tool_is_one_of_verls_schema() -> None:
-    ours = yaml.safe_load(launch_files(render_config())["tool_config.yaml"])["tools"][0]["tool_schema"]
-    schema = runpy.run_path(str(VERL / "tools/schemas.py"))["OpenAIFunctionToolSchema"]
-    read = schema.model_validate(ours).model_dump(exclude_none=True)
-    assert read.pop("function") == {"strict": False, **ours["function"]}
-    assert read == {"type": ours["type"]}
 
 
 def test_every_metric_that_is_read_is_one_that_verl_logs() -> None:
