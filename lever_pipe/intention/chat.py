@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.base.storage import strict_json
 from lever_pipe.experiment.agent_config import Connection, address_fault
-from lever_pipe.intention.simulators import RequestCounts
+from lever_pipe.intention.simulators.protocol import RequestCounts
 
 T = TypeVar("T")
 ChatRequest = dict[str, Any]

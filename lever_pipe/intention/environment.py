@@ -16,9 +16,9 @@ from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.parsing import load_member, parse_model
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.intention.codecs import ToolCall
+from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators import Exchange, SimulatorModule, UserSimulator
+from lever_pipe.intention.simulators.protocol import Exchange, SimulatorModule, UserSimulator
 
 T = TypeVar("T")
 R = TypeVar("R")

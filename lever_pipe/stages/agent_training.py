@@ -22,12 +22,12 @@ from lever_pipe.intention.agent.resume import identity_of
 from lever_pipe.intention.agent.rollout import load_player
 from lever_pipe.intention.agent.trainer import TrainingRun, save_policies, train
 from lever_pipe.intention.agent.warm_start import Demonstrator, draw_batches, imitate
-from lever_pipe.intention.codecs import ChatCodec
+from lever_pipe.intention.codecs.protocol import ChatCodec
 from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.environment import ceiling, execution_of
 from lever_pipe.intention.records import DoneRow, StepRow, Task
 from lever_pipe.intention.simulators import rule
-from lever_pipe.intention.sources import RawFiles, TaskSource
+from lever_pipe.intention.sources.protocol import RawFiles, TaskSource
 
 
 def prepare_tasks(

@@ -14,8 +14,8 @@ from PIL import Image
 from test_fuzz_rows import TRAJECTORY
 
 from lever_pipe.base.records import Example
-from lever_pipe.intention.sources import RawFiles, parquet
 from lever_pipe.intention.sources import json as task_files
+from lever_pipe.intention.sources.protocol import RawFiles, parquet
 from lever_pipe.lever import rl_data_io
 from lever_pipe.lever.datasets import okvqa, vqav2
 from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths

@@ -26,8 +26,8 @@ from lever_pipe.base.records import Example, Pool, Proposal
 from lever_pipe.commands import ledger_tools
 from lever_pipe.experiment.stage_configs import ImportRlDataConfig, Runtime
 from lever_pipe.experiment.studies import parse_experiment
-from lever_pipe.intention.sources import RawFiles
 from lever_pipe.intention.sources import json as task_files
+from lever_pipe.intention.sources.protocol import RawFiles
 from lever_pipe.lever.asked import references_of
 from lever_pipe.lever.encoders import clip
 from lever_pipe.lever.rl_data_io import write_original

@@ -22,10 +22,10 @@ from lever_pipe.experiment.agent_config import (
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.rollout import Player
 from lever_pipe.intention.agent.warm_start import Demonstration, Demonstrator
-from lever_pipe.intention.codecs import ChatCodec
+from lever_pipe.intention.codecs.protocol import ChatCodec
 from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators import Exchange, UserReply, rule
+from lever_pipe.intention.simulators.protocol import Exchange, UserReply, rule
 from lever_pipe.intention.sources import synthetic
 
 CODEC = WordCodec.of_world()

@@ -9,7 +9,7 @@ from lever_pipe.experiment.agent_config import Environment, Simulator
 from lever_pipe.intention.environment import IntentionEnv
 from lever_pipe.intention.lexicon import SLOTS
 from lever_pipe.intention.records import MissingDetail, Task
-from lever_pipe.intention.simulators import Exchange, Judgement, RequestCounts, UserReply
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, RequestCounts, UserReply
 
 
 def task_of(*importances: int, name: str = "t", **values: Any) -> Task:

@@ -18,7 +18,7 @@ from lever_pipe.base.model_folders import load_strictly, readable, require_size,
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.experiment.agent_config import TinyQwen3
-from lever_pipe.intention.codecs import ChatCodec
+from lever_pipe.intention.codecs.protocol import ChatCodec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

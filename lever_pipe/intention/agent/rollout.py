@@ -23,10 +23,10 @@ from lever_pipe.experiment.agent_stage_configs import EvaluateStartConfig, Train
 from lever_pipe.intention.agent.generation import Decoding, GenerationCounts, Speaker, speak, uniforms
 from lever_pipe.intention.agent.memory import remember
 from lever_pipe.intention.agent.policy import Precision, autocast, load_policy
-from lever_pipe.intention.codecs import ChatCodec, ToolCall
+from lever_pipe.intention.codecs.protocol import ChatCodec, ToolCall
 from lever_pipe.intention.environment import IntentionEnv, StepResult, load_simulator, step_all
 from lever_pipe.intention.records import UNSOUND, EndReason, Task
-from lever_pipe.intention.simulators import UserSimulator
+from lever_pipe.intention.simulators.protocol import UserSimulator
 
 NO_TURN = -1
 LET_THE_USER_ANSWER = (

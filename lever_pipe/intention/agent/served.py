@@ -29,8 +29,8 @@ from lever_pipe.intention.agent.rollout import (
     end_heard,
 )
 from lever_pipe.intention.chat import Chat, UnreadableError, find_access
-from lever_pipe.intention.codecs import AgentTurn, ToolCall
 from lever_pipe.intention.codecs.hf import TOOL, aside_of, json_in, opening, told, turn_in, turn_of
+from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.environment import IntentionEnv, at_once, load_simulator, step_all
 from lever_pipe.intention.records import EndReason
 

@@ -23,11 +23,11 @@ from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import Environment, Simulator, WarmStart
 from lever_pipe.intention.agent.policy import Precision, autocast, prepare_for_updates
 from lever_pipe.intention.agent.scoring import cut, score
-from lever_pipe.intention.codecs import ChatCodec, ToolCall
+from lever_pipe.intention.codecs.protocol import ChatCodec, ToolCall
 from lever_pipe.intention.environment import IntentionEnv
 from lever_pipe.intention.lexicon import RELEVANT, inquiry
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators import UserSimulator
+from lever_pipe.intention.simulators.protocol import UserSimulator
 from lever_pipe.losses.schedules import scheduled_rate
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import readable, require_bounded, written
 from lever_pipe.base.storage import is_unicode, read_row
-from lever_pipe.intention.codecs import AgentTurn, ToolCall
+from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.records import MissingDetail, Task
 
 TOOL_NAME = "interact_with_env"

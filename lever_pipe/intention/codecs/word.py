@@ -14,7 +14,7 @@ from pathlib import Path
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, DataError
 from lever_pipe.intention import lexicon
-from lever_pipe.intention.codecs import AgentTurn, ToolCall
+from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.records import Task
 
 FILE = "words.json"

@@ -13,7 +13,7 @@ from lever_pipe.base.storage import is_unicode
 from lever_pipe.experiment.agent_config import AgentExecution, Endpoint, Simulator
 from lever_pipe.intention.chat import Chat, ChatRequest, UnreadableError, find_access
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators import Exchange, Judgement, UserReply
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply
 from lever_pipe.intention.texts import read_texts
 
 PROMPTS, DIGEST = Path(__file__).with_name("prompts"), "cbab1539f4aba4db"

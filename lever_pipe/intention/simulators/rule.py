@@ -16,7 +16,7 @@ from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.intention.lexicon import IRRELEVANT, NO_SLOT, REPEATED, SLOTS, VALUES, disclosure
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators import Exchange, Judgement, RequestCounts, UserReply
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, RequestCounts, UserReply
 
 _SLOTS = frozenset(SLOTS)
 

@@ -13,7 +13,7 @@ from lever_pipe.base.sections import cut, dotted, shown
 from lever_pipe.base.storage import read_bytes, strict_json
 from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.sources import RawFiles, Splits
+from lever_pipe.intention.sources.protocol import RawFiles, Splits
 
 _SHOWN = 20
 """Faults that a refusal lists."""

@@ -13,8 +13,8 @@ from typing import Any
 from lever_pipe.base.sections import shown
 from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.sources import RawFiles, Splits
 from lever_pipe.intention.sources.json import put_together, read_tasks
+from lever_pipe.intention.sources.protocol import RawFiles, Splits
 
 _DATA_SOURCE = "interact_intention"
 _QUERY = "SELECT data_source, reward_model FROM read_parquet(?, file_row_number = true) ORDER BY file_row_number"

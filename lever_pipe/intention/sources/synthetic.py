@@ -17,7 +17,7 @@ from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.intention.lexicon import CATEGORIES, IMPORTANCES, RELEVANT, VALUES, inquiry
 from lever_pipe.intention.records import MissingDetail, Task
-from lever_pipe.intention.sources import RawFiles, Splits
+from lever_pipe.intention.sources.protocol import RawFiles, Splits
 
 N_HIDDEN = (2, 3, 4, 5)
 N_HIDDEN_CHANCES = (0.075, 0.375, 0.35, 0.2)

@@ -9,9 +9,9 @@ from intention_cases import ScriptedUser, env_of, judged, task_of
 
 from lever_pipe.base.errors import UnknownMemberError
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, ImportanceReward, Simulator
-from lever_pipe.intention.codecs import ToolCall
+from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.environment import IntentionEnv, ceiling, load_simulator, step_all, turn_reward
-from lever_pipe.intention.simulators import Exchange, Judgement, UserReply
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply
 
 FAILED = Judgement((), related=False, ok=False)
 

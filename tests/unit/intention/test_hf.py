@@ -11,8 +11,8 @@ from tiny_tokenizer import MARKERS, SPECIAL, TEMPLATE, WITHOUT_TOOLS, save_token
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import CheckpointError, RecordError
-from lever_pipe.intention.codecs import AgentTurn, ToolCall, hf
 from lever_pipe.intention.codecs.hf import HfCodec
+from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall, hf
 
 TOKENIZER = tiny_tokenizer()
 CODEC = HfCodec(TOKENIZER, "tiny")

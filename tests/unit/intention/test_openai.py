@@ -24,7 +24,7 @@ from lever_pipe.base.errors import ConfigError, SimulatorError
 from lever_pipe.experiment.agent_config import AgentExecution, Connection, Endpoint, Simulator
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention.chat import LARGEST_BODY, Chat, find_access
-from lever_pipe.intention.codecs import ToolCall
+from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.environment import load_simulator, step_all
 from lever_pipe.intention.simulators.openai import STOCK_REPLY, PromptedUser
 

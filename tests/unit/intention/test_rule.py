@@ -8,7 +8,7 @@ from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.intention.environment import load_simulator
 from lever_pipe.intention.lexicon import SLOTS, VALUES
 from lever_pipe.intention.records import MissingDetail
-from lever_pipe.intention.simulators import Exchange
+from lever_pipe.intention.simulators.protocol import Exchange
 from lever_pipe.intention.simulators.rule import RuleUser
 
 TASK = task_of(3, 2, 1)  # hides budget, date, duration, all `low`

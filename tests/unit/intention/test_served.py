@@ -29,8 +29,8 @@ from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent.rollout import EpisodeRequest, Player
 from lever_pipe.intention.agent.served import ServedPlayer, load_served, reply_in
 from lever_pipe.intention.chat import UnreadableError, completion_of
-from lever_pipe.intention.codecs import AgentTurn, ToolCall
 from lever_pipe.intention.codecs.hf import TOOL_NAME, opening
+from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.records import DialogueRow, EpisodeRow, EvaluationRow, Task
 from lever_pipe.stages.agent_evaluation import evaluate_served
 

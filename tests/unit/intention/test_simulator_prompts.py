@@ -7,13 +7,13 @@ from intention_cases import task_of
 
 from lever_pipe.intention.chat import UnreadableError
 from lever_pipe.intention.records import MissingDetail
-from lever_pipe.intention.simulators import Exchange
 from lever_pipe.intention.simulators.openai import (
     judge_prompt,
     read_judgement,
     read_reply,
     reply_prompt,
 )
+from lever_pipe.intention.simulators.protocol import Exchange
 
 TASK = task_of(3, 2).model_copy(
     update={

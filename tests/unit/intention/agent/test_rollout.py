@@ -12,7 +12,7 @@ from lever_pipe.base.progress import Progress
 from lever_pipe.experiment.agent_config import Environment
 from lever_pipe.intention.agent.rollout import Episode, EpisodeRequest, Rollouts
 from lever_pipe.intention.records import EndReason, MissingDetail, Task
-from lever_pipe.intention.simulators import Exchange, Judgement, RequestCounts, UserReply
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, RequestCounts, UserReply
 
 
 def task_of(*slots: str, name: str = "t", request: str = "task : travel .") -> Task:

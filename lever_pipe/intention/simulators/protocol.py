@@ -1,0 +1,116 @@
+"""What a simulated user offers.
+
+To add one, add a module `lever_pipe/intention/simulators/<name>.py` with a function `load` of the signature below; its
+name is then valid in `intention.simulator.kind`. A user answers a question and judges, in a second step that does not
+depend on the answer, which hidden details the question uncovers. Both may be called from several threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import NamedTuple, Protocol
+
+from lever_pipe.experiment.agent_config import AgentExecution, Simulator
+from lever_pipe.intention.records import Task
+
+
+class Exchange(NamedTuple):
+    """A question of the agent with the user's reply."""
+
+    question: str
+    reply: str
+
+
+class UserReply(NamedTuple):
+    """What the user says."""
+
+    text: str
+    ok: bool
+    """False where no reply could be had; `text` is then a stock phrase."""
+
+
+class Judgement(NamedTuple):
+    """What a question uncovers."""
+
+    indices: tuple[int, ...]
+    """Positions among the remaining details, as the judge gave them: some may repeat or lie out of range."""
+    related: bool = True
+    """Whether the question has to do with the task."""
+    ok: bool = True
+    """False where no judgement could be had; `indices` is then empty, which says nothing about the question."""
+
+
+class RequestCounts:
+    """What a user, or an agent behind a server, was asked and how that went; safe to change from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.requests = 0
+        """Replies and judgements, or turns, asked for."""
+        self.failures = 0
+        """Requests given up after their last retry."""
+        self.retries = 0
+        """Further attempts after one that failed."""
+        self.malformed = 0
+        """Attempts that were answered with something unreadable."""
+        self.last_fault = ""
+        """What went wrong last, in words."""
+
+    def add(self, fault: str = "", **counts: int) -> None:
+        """Add to the counts, and keep the words of a fault."""
+        with self._lock:
+            for name, count in counts.items():
+                setattr(self, name, getattr(self, name) + count)
+            self.last_fault = fault or self.last_fault
+
+    def values(self) -> dict[str, int]:
+        """Return the counts by name."""
+        return {name: getattr(self, name) for name in ("requests", "failures", "retries", "malformed")}
+
+
+class UserSimulator(Protocol):
+    """A simulated user."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Return whether it takes time to answer; for one that answers at once no clock is read."""
+
+    @property
+    def concurrency(self) -> int:
+        """Return how many requests may be in flight at one time."""
+
+    @property
+    def counts(self) -> RequestCounts:
+        """Return the running counts since the simulator was loaded."""
+
+    def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
+        """Return what the user answers.
+
+        Args:
+            task: the user's request with its hidden details.
+            question: the agent's, without its `[action]` mark.
+            history: earlier exchanges, oldest first.
+            covered: indices into `task.missing_details` that earlier questions uncovered.
+        """
+
+    def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
+        """Return which remaining details the question uncovers.
+
+        Args:
+            task: as above.
+            question: as above.
+            history: as above.
+            remaining: indices into `task.missing_details` that are still hidden.
+        """
+
+
+class SimulatorModule(Protocol):
+    """A module of `lever_pipe/intention/simulators`."""
+
+    def load(self, config: Simulator, execution: AgentExecution) -> UserSimulator:
+        """Return the simulator of this kind.
+
+        Raises:
+            SimulatorError: it cannot be reached as configured.
+        """
