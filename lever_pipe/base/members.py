@@ -13,7 +13,11 @@ from pathlib import Path
 from symtable import symtable
 from types import ModuleType
 
+from pydantic import AfterValidator
+
 import lever_pipe
+from lever_pipe.base.errors import UnknownMemberError
+from lever_pipe.base.sections import cut, did_you_mean
 
 VARIABLE = "LEVER_PIPE_MEMBERS"
 PACKAGE = Path(lever_pipe.__file__).parent
@@ -41,13 +45,42 @@ def defines(kind: str, name: str, what: str) -> bool:
         return False
 
 
+def require_member(kind: str, name: str) -> None:
+    """Refuse the name of no member.
+
+    Raises:
+        UnknownMemberError: the message lists those that exist.
+    """
+    known = available(kind)
+    if name not in known:
+        raise UnknownMemberError(f"a module of lever_pipe/{kind}", found=repr(name), do=_remedy(name, known))
+
+
 def member(kind: str, name: str) -> ModuleType:
     """Return a member of an extension point, as `member("lever/samplers", "uniform")`.
 
     Raises:
-        ModuleNotFoundError: there is none, which the configuration is checked for.
+        UnknownMemberError: as `require_member`.
     """
+    require_member(kind, name)
     return load(f"{PACKAGE.name}.{kind.replace('/', '.')}.{name}")
+
+
+def member_of(kind: str, *others: str) -> AfterValidator:
+    """Return what holds a text of the configuration to the name of a member, or to one of the `others`."""
+
+    def check(name: str) -> str:
+        known = [*available(kind), *others]
+        if name not in known:
+            said = f"must be a module of lever_pipe/{kind}, got {cut(repr(name))}"
+            raise ValueError(f"{said}. {_remedy(name, known)}")
+        return name
+
+    return AfterValidator(check)
+
+
+def _remedy(name: str, known: list[str]) -> str:
+    return did_you_mean(name, known, f"Name one of {', '.join(known)}, or add the module.")
 
 
 def load(module: str) -> ModuleType:

@@ -1,10 +1,9 @@
-"""What every part of the configuration is: frozen, strict about keys, and able to say which of its rules are broken."""
+"""What every part of the configuration is: frozen, strict about keys, with rules between them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable
 from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar
@@ -21,10 +20,8 @@ T = TypeVar("T")
 SHOWN = 200  # characters of a key or value in a message
 LONGEST_NAME = 200  # bytes, of the 255 that file systems allow; temporary files have longer names than whole ones
 LONGEST_PATH = 1000  # bytes
-RULE_FAULT = "rule_fault"
-"""Type of the pydantic error that stands for a section's broken rules."""
-VALUE_FAULT = "value_fault"
-"""Type of the pydantic error that says of a field what it must be, what it is and what to do."""
+RULES_BROKEN = "rules_broken"
+"""Type of the pydantic error that holds the faults of a section's rules."""
 
 
 def rule(method: R) -> R:
@@ -86,33 +83,26 @@ def _rules_of(section: type[BaseModel]) -> list[Rule]:
     return [value for values in of_classes for value in values if getattr(value, "is_rule", False)]
 
 
-def _refusal(text: str) -> PydanticCustomError:
-    return PydanticCustomError(VALUE_FAULT, "{text}", {"text": text})
-
-
 def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
     if len(set(values)) != len(values):
-        raise _refusal(f"must not repeat a value, got {list(values)}. Drop the repeated ones.")
+        raise ValueError(f"must not repeat a value, got {list(values)}. Drop the repeated ones.")
     return values
 
 
 def _rising(values: tuple[T, ...]) -> tuple[T, ...]:
-    sound = sorted(set(values))  # type: ignore[type-var]
-    if list(values) != sound:
-        raise _refusal(f"must rise without repeats, got {list(values)}. Write {sound}.")
+    if list(values) != (sound := sorted(set(values))):  # type: ignore[type-var]
+        raise ValueError(f"must rise without repeats, got {list(values)}. Write {sound}.")
     return values
 
 
 def _path(text: str) -> str:
     """Refuse what Snakemake would read as a wildcard, a command as an option, or a log as several lines."""
-    is_short = len(text.encode()) <= LONGEST_PATH and all(
-        len(part.encode()) <= LONGEST_NAME for part in text.split("/")
-    )
-    if is_short and not text.startswith("-") and not any(letter in "{}" or ord(letter) < 32 for letter in text):
-        return text
-    bounds = f"at most {LONGEST_PATH} bytes, {LONGEST_NAME} a name"
-    kind = f"must be a path without braces, control characters or a dash before it, {bounds}"
-    raise _refusal(f"{kind}, got {shown(text)}. Rename it, or link to it.")
+    longest = max(len(part.encode()) for part in text.split("/"))
+    if longest > LONGEST_NAME or len(text.encode()) > LONGEST_PATH or re.search(r"^-|[{}\0-\x1f]", text):
+        bounds = f"at most {LONGEST_PATH} bytes, {LONGEST_NAME} a name"
+        kind = f"must be a path without braces, control characters or a dash before it, {bounds}"
+        raise ValueError(f"{kind}, got {shown(text)}. Rename it, or link to it.")
+    return text
 
 
 Distinct = Annotated[tuple[T, ...], AfterValidator(_distinct)]
@@ -133,23 +123,14 @@ class Section(BaseModel):
     )
 
     def faults(self) -> list[Fault]:
-        """Return what breaks the rules of this section and of the sections in it.
-
-        A section read for its faults lacks the fields that are faulty themselves; a rule that needs one stays silent.
-        """
-        found: list[Fault] = []
-        for path, section in _sections_in(vars(self)):
-            found += [((*path, *place), text) for place, text in section.faults()]
-        for each in _rules_of(type(self)):
-            with suppress(AttributeError):
-                found.extend(each(self))
-        return found
+        """Return what breaks the rules of this section; the sections in it keep theirs."""
+        return [fault for each in _rules_of(type(self)) for fault in each(self)]
 
     @model_validator(mode="after")
     def _keeps_its_rules(self) -> Self:
-        lines = [f"{dotted(path)}: {text}" for path, text in self.faults()]
-        if lines:
-            raise PydanticCustomError(RULE_FAULT, "{lines}", {"lines": "\n".join(lines)})
+        if faults := self.faults():
+            text = "; ".join(f"{dotted(place)}: {said}" for place, said in faults)
+            raise PydanticCustomError(RULES_BROKEN, "{text}", {"text": text, "faults": faults})
         return self
 
 
@@ -172,12 +153,3 @@ def dotted(path: Path) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text or "(whole file)"
-
-
-def _sections_in(values: dict[str, Any]) -> Iterator[tuple[Path, Section]]:
-    for name, value in values.items():
-        if isinstance(value, Section):
-            yield (name,), value
-        elif isinstance(value, tuple | dict):
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            yield from (((name, key), item) for key, item in items if isinstance(item, Section))

@@ -6,13 +6,14 @@ do not state is marked inferred or chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field
 
+from lever_pipe.base.members import member_of
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, rule, shown
 from lever_pipe.experiment.config import Sweep, swept
 
@@ -62,7 +63,7 @@ class TaskFiles(Section):
 class Tasks(Section):
     """Where the agent's tasks come from."""
 
-    source: str = "parquet"
+    source: Annotated[str, member_of("intention/sources")] = "parquet"
     """A member of `lever_pipe/intention/sources`."""
     synthetic: SyntheticTasks = SyntheticTasks()
     files: TaskFiles = TaskFiles()
@@ -127,7 +128,7 @@ class AgentExecution(Section):
 class Simulator(Section):
     """Who answers the agent's questions and judges what they uncover."""
 
-    kind: str = "openai"
+    kind: Annotated[str, member_of("intention/simulators")] = "openai"
     """A member of `lever_pipe/intention/simulators`: `rule` or `openai`."""
     endpoint: Endpoint = Endpoint()
     judge_miss: float = Field(0.0, ge=0, le=1)
@@ -196,7 +197,7 @@ class AgentModel(Section):
 
     folder: FilePath = "models/Qwen3-8B"
     """A local folder for `AutoModelForCausalLM`; empty builds the tiny Qwen3 below. `warm_start` warms up either."""
-    codec: str = "hf"
+    codec: Annotated[str, member_of("intention/codecs")] = "hf"
     """A member of `lever_pipe/intention/codecs`: how dialogues become tokens."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     max_context: int = Field(9344, ge=16)
@@ -223,10 +224,6 @@ class WarmStart(Section):
     """Chance before each turn that it stops."""
     folder_micro_batch: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
     """Warms up a model folder, too, with so many dialogues a backward pass; None takes a folder as it is."""
-
-
-def _as_values(arm: object) -> Mapping[str, Any]:
-    return arm if isinstance(arm, dict) else dict(arm) if isinstance(arm, Section) else {}
 
 
 def _is_default(value: object) -> bool:
@@ -374,13 +371,6 @@ class AgentArm(Section):
     """None takes that of `grpo`."""
     seeds: Distinct[RunSeed] = Field((0,), min_length=1)
 
-    @field_validator(*WEIGHTS, mode="before")
-    @classmethod
-    def _is_no_schedule(cls, value: object, about: ValidationInfo) -> object:
-        if isinstance(value, Mapping):
-            raise ValueError(f"must be a number; how it moves stands under {about.field_name}_schedule")  # noqa: TRY004 - pydantic hears ValueError
-        return value
-
     @rule
     def _schedules_move_something(self) -> Iterator[Fault]:
         if self.schedule.kind == "adaptive":
@@ -393,6 +383,13 @@ class AgentArm(Section):
                 yield (f"{term}_schedule", "minimum"), f"{said}. Drop it."
             if not weight and not _is_default(schedule):
                 yield (term,), f"must be above 0 with {term}_schedule, whose peak it is, got 0. Raise it, or drop that."
+
+
+def _document_arm(arms: Sequence[AgentArm], reference: str) -> str:
+    """Return the arm that stands beside the documents' KL run where none is named."""
+    others = [arm for arm in arms if arm.name != reference]
+    first = next(arm.name for arm in (*(arm for arm in others if arm.kl), *others, *arms))
+    return "bundle" if "bundle" in [arm.name for arm in arms] else first
 
 
 WARM_COSINE = Schedule(kind="cosine", warmup_steps=5)
@@ -435,7 +432,10 @@ class Intention(Section):
     """Further arms, which stand in tables of their own."""
     reference_arm: str = "baseline"
     """The arm that every other one is compared with."""
-    document_arm: str = "bundle"
+    document_arm: str = Field(
+        default_factory=lambda data: _document_arm(data["arms"], data["reference_arm"]),
+        json_schema_extra={"default": "bundle"},
+    )
     """The arm that stands beside the documents' KL run; by default `bundle`, or where no arm is called so the first one
     with KL, else the first that is not the reference."""
     served: tuple[ServedAgent, ...] = ()
@@ -500,9 +500,9 @@ class Intention(Section):
 
     @rule
     def _arms_differ(self) -> Iterator[Fault]:
-        names = self._names()
-        for index, name in names.items():
-            if name in [other for earlier, other in names.items() if earlier < index]:
+        names = [arm.name for arm in self.arms]
+        for index, name in enumerate(names):
+            if name in names[:index]:
                 yield ("arms", index, "name"), f"must differ from the names of earlier arms, got {name!r}. Rename it."
             if name == START_ARM:
                 fault = f"must not be {START_ARM!r}, the name of the start policy's rows. Rename it."
@@ -510,7 +510,7 @@ class Intention(Section):
 
     @rule
     def _served_agents_stand_beside_the_arms(self) -> Iterator[Fault]:
-        names = [START_ARM, *self._names().values()]
+        names = [START_ARM, *(arm.name for arm in self.arms)]
         for index, agent in enumerate(self.served):
             if agent.name in (*names, *(other.name for other in self.served[:index])):
                 fault = f"must differ from 'start', the arms and earlier served agents, got {agent.name!r}. Rename it."
@@ -521,27 +521,10 @@ class Intention(Section):
         if self.served and self.engine == "verl":
             yield ("served",), "must be empty with engine: verl, which evaluates no held-out tasks. Drop them."
 
-    def _names(self) -> dict[int, str]:
-        """Return the arms' names by their place; an arm that is read for its faults may lack its name."""
-        return {index: arm.name for index, arm in enumerate(self.arms) if hasattr(arm, "name")}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _document_arm_is_an_arm(cls, values: Any) -> Any:
-        """Fill in the document's arm where none is named; what is wrong with the arms is told later."""
-        arms = values.get("arms") if isinstance(values, dict) else None
-        if not isinstance(arms, list | tuple) or values.get("document_arm") is not None:
-            return values
-        kl = {str(arm["name"]): arm.get("kl") for arm in map(_as_values, arms) if "name" in arm}
-        others = [name for name in kl if name != values.get("reference_arm", "baseline")]
-        with_kl = [name for name in others if isinstance(weight := kl[name], int | float) and weight > 0]
-        chosen = "bundle" if "bundle" in kl or not kl else next(iter((*with_kl, *others, *kl)))
-        return values | {"document_arm": chosen}
-
     @rule
     def _compared_arms_exist(self) -> Iterator[Fault]:
         for key in ("reference_arm", "document_arm"):
-            names = self._names().values()
+            names = [arm.name for arm in self.arms]
             yield from one_of((key,), getattr(self, key), names, "Name one of them or add the arm.")
 
     @rule
@@ -556,13 +539,13 @@ class Intention(Section):
         grpo, do = self.grpo, "Lower it or train longer."
         last = -(-grpo.steps // self.evaluation.every) - 1
         for index, arm in enumerate(self.arms):
-            for key in [key for key in SCHEDULES if hasattr(arm, key)]:
+            for key in SCHEDULES:
                 place, schedule = ("arms", index, key), getattr(arm, key)
                 bound = "intention.grpo.steps"
                 yield from at_most((*place, "warmup_steps"), schedule.warmup_steps, bound, grpo.steps, do)
                 if schedule.horizon is not None and schedule.horizon < grpo.episodes:
                     fault = f"must be at least the {grpo.episodes} episodes of a step, got {schedule.horizon}."
                     yield (*place, "horizon"), f"{fault} Raise it."
-            if (stop := getattr(arm, "stop", None)) is not None:
+            if arm.stop is not None:
                 bound = "the evaluations after the start but the last"
-                yield from at_most(("arms", index, "stop", "patience"), stop.patience, bound, last, do)
+                yield from at_most(("arms", index, "stop", "patience"), arm.stop.patience, bound, last, do)

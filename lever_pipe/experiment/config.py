@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from lever_pipe.base.members import available
+from lever_pipe.base.members import available, member_of
 from lever_pipe.base.sections import (
     Distinct,
     Fault,
@@ -89,12 +89,12 @@ class Selector(Section):
     dropout: float = Field(0.5, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     temperature: float = Field(0.1, gt=0, le=10)
-    network: str = "cross_attention"
+    network: Annotated[str, member_of("lever/networks")] = "cross_attention"
     """A member of `lever_pipe/lever/networks`: `cross_attention` lets the query look at its pool (published v2 to v4);
     `bi_encoder` maps query and candidates apart (published v1, with head `blend`); `train_ids` is a language model over
     the ids of all train examples (published v0: width 512, 2 layers, 8 heads, dropout 0.1), as wide as the encoder,
     which supervised learning alone trains."""
-    head: str = "static"
+    head: Annotated[str, member_of("lever/heads")] = "static"
     """A member of `lever_pipe/lever/heads`. `static`: one ranking, whatever was chosen before (published v3); with all
     others each pick moves what later ones are scored against, so that they may complement it."""
     steps: int = Field(0, ge=0, le=16)

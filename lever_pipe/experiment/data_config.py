@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from lever_pipe.base.members import member_of
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, Seed, Share, at_most, filled, rule
 
 KnowledgeName = Literal["material", "place", "team", "country"]
@@ -101,7 +102,7 @@ class VqaFiles(Section):
 class ExampleSettings(Section):
     """How questions, answers and images become examples."""
 
-    reader: str = "okvqa"
+    reader: Annotated[str, member_of("lever/datasets")] = "okvqa"
     """A member of `lever_pipe/lever/datasets`."""
     train_image_name: str = "COCO_train2014_{image_id:012d}.jpg"
     eval_image_name: str = "COCO_val2014_{image_id:012d}.jpg"
@@ -131,8 +132,8 @@ class Data(ExampleSettings):
     @rule
     def _image_names_tell_images_apart(self) -> Iterator[Fault]:
         for key, example in (("train_image_name", "COCO_train2014_"), ("eval_image_name", "COCO_val2014_")):
-            template = getattr(self, key, None)
-            if template is not None and filled(template, image_id=1) in (None, filled(template, image_id=2)):
+            template = getattr(self, key)
+            if filled(template, image_id=1) in (None, filled(template, image_id=2)):
                 remedy = f"Write for example {example}{{image_id:012d}}.jpg."
                 yield (key,), f"must be a file name with the one field image_id, got {template!r}. {remedy}"
 
@@ -156,7 +157,7 @@ class Data(ExampleSettings):
 class EncoderSettings(Section):
     """The frozen image and text encoder behind the selector's inputs."""
 
-    member: str = "clip"
+    member: Annotated[str, member_of("lever/encoders")] = "clip"
     """A member of `lever_pipe/lever/encoders`."""
     model: FilePath = "models/clip-vit-base-patch32"
     batch_size: int = Field(256, ge=1)
@@ -168,7 +169,7 @@ class Pools(Section):
     encoder: EncoderSettings | None = None
     """What similarity is measured with; null for the selector's encoder. The published pools have ViT-L/14."""
 
-    sampler: str = "uniform"
+    sampler: Annotated[str, member_of("lever/samplers")] = "uniform"
     """A member of `lever_pipe/lever/samplers`; `uniform` is the published RandSampler."""
     size: int = Field(64, ge=2, le=4096)
     seed: Seed = 42

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from lever_pipe.base.members import available, defines, member_of
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, one_of, rule, some_of
 from lever_pipe.experiment.config import ArmSettings, KlBeta
 from lever_pipe.experiment.data_config import Data
@@ -105,7 +106,7 @@ class Grid(Section):
 
     data: dict[Name, GridData] = Field({})
     """Data sets by name. Each lies over the experiment's `data`: it says what differs."""
-    samplers: Distinct[str] = ()
+    samplers: Distinct[Annotated[str, member_of("lever/samplers")]] = ()
     """Members of `lever_pipe/lever/samplers`."""
     lvlms: dict[Name, LvlmSettings] = Field({})
     """Vision-language models by name, each laid over the experiment's `lvlm`."""
@@ -148,13 +149,24 @@ class Grid(Section):
         }
         for index, each in enumerate(self.exclude):
             for axis, values in axes.items():
-                for place, value in enumerate(getattr(each, axis, ())):
+                for place, value in enumerate(getattr(each, axis)):
                     own = f"the grid's {axis}"
                     yield from one_of(("exclude", index, axis, place), value, values, "Name one of them.", own)
 
     @rule
     def _transfer_is_between_data_sets(self) -> list[Fault]:
         return some_of(("transfer",), self.transfer, tuple(self.data), "grid.data", "Drop these.")
+
+    @rule
+    def _policies_can_select(self) -> Iterator[Fault]:
+        known = available("lever/policies")
+        for name in (name for name, policy in self.policies.items() if not policy.selections):
+            if name not in known:
+                do = "Name a file of selections, or put the module into a folder that LEVER_PIPE_MEMBERS names."
+                yield ("policies", name), f"must be a module lever/policies/{name}.py, got none. {do}"
+            elif not defines("lever/policies", name, "select"):
+                do = "Write one as lever_pipe/lever/policies/protocol.py has it."
+                yield ("policies", name), f"must have a function `select`, got none in its module. {do}"
 
     @rule
     def _selections_are_of_data_sets(self) -> Iterator[Fault]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from string import Formatter
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from lever_pipe.base.members import member_of
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, filled, rule
 
 AUTO = "auto"
@@ -32,8 +33,8 @@ class PromptSettings(Section):
     @rule
     def _templates_hold_their_fields(self) -> Iterator[Fault]:
         for key, fields in (("demonstration", ("question", "answer")), ("query", ("question",))):
-            template = getattr(self, key, None)
-            if template is not None and not _holds_exactly(template, fields):
+            template = getattr(self, key)
+            if not _holds_exactly(template, fields):
                 shown = " and ".join(f"{{{field}}}" for field in fields)
                 yield (key,), f"must hold {shown} and no other field, got {template!r}. Double a brace that is text."
 
@@ -61,7 +62,7 @@ class Decode(Section):
 class AnswerSettings(Section):
     """How a vision-language model answers."""
 
-    member: str = AUTO
+    member: Annotated[str, member_of("lvlms", AUTO)] = AUTO
     """A member of `lever_pipe/lvlms`; `auto` for that of the folder's `model_type`, or `hf` where none is."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     wave_tokens: int = Field(32_768, ge=64)

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.members import available, defines
 from lever_pipe.base.numerics import Mode
-from lever_pipe.base.parsing import (
-    MEMBER_REMEDY,
-    read_section,
-    require_none,
-    require_plain,
-    unknown_member,
-)
+from lever_pipe.base.parsing import parse_model, refusal, require_plain
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, cut, dotted, one_of, rule, shown
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import AgentArm, Intention
@@ -26,30 +19,10 @@ from lever_pipe.experiment.config import TRAIN_IDS, ArmSettings, Preset, Selecto
 from lever_pipe.experiment.data_config import Data, EncoderSettings, Pools
 from lever_pipe.experiment.evaluation_config import Baselines, Emulate, EvaluationSettings
 from lever_pipe.experiment.grid_config import Grid
-from lever_pipe.experiment.lvlm_config import AUTO, LvlmSettings
+from lever_pipe.experiment.lvlm_config import LvlmSettings
 from lever_pipe.experiment.rl_data_config import Beams, RlData
 from lever_pipe.experiment.sweep_cells import expanded, faults_of
 
-EACH = "*"
-"""Stands for each key of a mapping, or each place of a list."""
-MEMBERS: Mapping[tuple[str, ...], str] = {
-    ("data", "reader"): "lever/datasets",
-    ("encoder", "member"): "lever/encoders",
-    ("pools", "encoder", "member"): "lever/encoders",
-    ("pools", "sampler"): "lever/samplers",
-    ("lvlm", "member"): "lvlms",
-    ("presets", EACH, "selector", "network"): "lever/networks",
-    ("presets", EACH, "selector", "head"): "lever/heads",
-    ("grid", "data", EACH, "reader"): "lever/datasets",
-    ("grid", "samplers", EACH): "lever/samplers",
-    ("grid", "lvlms", EACH, "member"): "lvlms",
-    ("intention", "tasks", "source"): "intention/sources",
-    ("intention", "simulator", "kind"): "intention/simulators",
-    ("intention", "model", "codec"): "intention/codecs",
-}
-"""Keys that name a module, and the folder that holds it."""
-OTHER_NAMES: Mapping[str, tuple[str, ...]] = {"lvlms": (AUTO,)}
-"""What a key may say besides, by folder."""
 PROJECT = Path(__file__).resolve().parents[2]
 OWN = (
     *(".ci", ".git", ".snakemake", ".venv", "benchmarks", "config", "docs", "envs", "lever_pipe", "profiles"),
@@ -65,13 +38,6 @@ class StoreSettings(Section):
     """Kept jobs and the ledger of LVLM answers; several working directories and users may share one. `~` works."""
     max_gb: float = Field(20.0, gt=0)
     """How much the kept jobs may take; beyond it those go that were not used for the longest time."""
-
-    @rule
-    def _home_is_known(self) -> Iterator[Fault]:
-        try:
-            Path(self.folder).expanduser()
-        except RuntimeError:
-            yield ("folder",), f"must begin with a known home, got {self.folder}. Write the whole path."
 
 
 class Report(Section):
@@ -145,25 +111,16 @@ class Experiment(Section):
     @rule
     def _folders_are_their_own(self) -> Iterator[Fault]:
         """Refuse to write where the project, or something else than a folder, lies."""
-        folders = {
-            ("results",): getattr(self, "results", None),
-            ("store", "folder"): getattr(self.store, "folder", None),
-        }
-        named = {place: Path(text) for place, text in folders.items() if text is not None}
-        for place, path in named.items():
-            fault = _taken(path, may_be_home=place == ("store", "folder"))
-            if fault:
-                yield place, f"must name a folder for it alone, got {shown(folders[place])}, {fault}. Name another."
-        if len(named) == 2 and len({os.path.realpath(path) for path in named.values()}) == 1:
+        folders: dict[Place, str] = {("results",): self.results}
+        if self.store is not None:
+            folders["store", "folder"] = self.store.folder
+        if re.search("[<>]", self.results):
+            yield ("results",), f"must hold neither < nor >, which Snakemake reads, got {self.results}. Rename it."
+        for place, text in folders.items():
+            if fault := _taken(text, is_store=len(place) > 1):
+                yield place, f"must name a folder for it alone, got {shown(text)}, {fault}. Name another."
+        if len({os.path.realpath(text) for text in folders.values()}) < len(folders):
             yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
-
-    @rule
-    def _results_name_no_pathvar(self) -> Iterator[Fault]:
-        if set("<>") & set(getattr(self, "results", "")):
-            yield (
-                ("results",),
-                f"must hold neither < nor >, which Snakemake reads, got {shown(self.results)}. Rename it.",
-            )
 
     @rule
     def _start_policy_is_of_another_run(self) -> Iterator[Fault]:
@@ -228,11 +185,10 @@ class Experiment(Section):
         return unread if is_offline or not arms else (*unread, "grpo", "grpo_epochs")
 
     def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
-        """Yield the arms that name a preset with their places."""
-        yield from ((("arms", place), arm) for place, arm in enumerate(self.arms) if hasattr(arm, "preset"))
+        """Yield the arms of both studies of selectors with their places."""
+        yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))
         if "grid" in self.studies:
-            of_grid = enumerate(self.grid.arms)
-            yield from ((("grid", "arms", place), arm) for place, arm in of_grid if hasattr(arm, "preset"))
+            yield from ((("grid", "arms", index), arm) for index, arm in enumerate(self.grid.arms))
 
     @rule
     def _grid_is_whole(self) -> Iterator[Fault]:
@@ -275,7 +231,7 @@ class Experiment(Section):
 
     @rule
     def _beams_are_within_their_pools(self) -> Iterator[Fault]:
-        if not any(getattr(arm, "sft_epochs", 0) for _, arm in self._placed_arms()):
+        if not any(arm.sft_epochs for _, arm in self._placed_arms()):
             return
         for place, rl_data in self._placed_rl_data():
             bound = dotted((*place, "n_queries"))
@@ -286,7 +242,7 @@ class Experiment(Section):
     def _train_ids_learn_beams_alone(self) -> Iterator[Fault]:
         for place, arm in self._placed_arms():
             preset = self.presets.get(arm.preset)
-            if preset is None or not hasattr(arm, "sft_epochs") or preset.selector.network != TRAIN_IDS:
+            if preset is None or preset.selector.network != TRAIN_IDS:
                 continue
             bound = f"with selector.network: train_ids of preset {arm.preset!r}"
             if not arm.sft_epochs:
@@ -304,7 +260,7 @@ class Experiment(Section):
     def _rce_starts_from_an_sft_epoch_that_is_trained(self) -> Iterator[Fault]:
         for where, arm in self._placed_arms():
             preset = self.presets.get(arm.preset)
-            if preset is not None and hasattr(arm, "sft_epochs"):
+            if preset is not None:
                 place, bound = ("presets", arm.preset, "rce_from_sft_epoch"), f"{dotted(where)}.sft_epochs"
                 do = "Lower it or train more epochs."
                 yield from at_most(place, preset.rce_from_sft_epoch, bound, arm.sft_epochs, do)
@@ -327,7 +283,7 @@ class Experiment(Section):
 
     @rule
     def _drawn_shots_fit_into_pools(self) -> Iterator[Fault]:
-        drawing = {arm.preset for _, arm in self._placed_arms() if getattr(arm, "on_policy", None)}
+        drawing = {arm.preset for _, arm in self._placed_arms() if arm.on_policy}
         for name in sorted(drawing & self.presets.keys()):
             place, largest = ("presets", name, "on_policy", "shots"), max(self.presets[name].on_policy.shots)
             yield from at_most(place, largest, "pools.size", self.pools.size)
@@ -384,51 +340,56 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
     """Return the validated experiment.
 
     Raises:
-        ConfigError: any fault, unknown members included; all of them, each with dotted path, value seen, what is
-            expected and a remedy.
+        ConfigError: all faults of values, or else of rules, each with dotted path, value seen and what is expected.
     """
     require_plain(values, source=source)
-    experiment, lines = read_section(Experiment, _with_grid_laid_over(values))
-    if not lines and (experiment.sweeps or experiment.intention.sweeps):
-        experiment, lines = _with_arms_of_sweeps(experiment)
-    require_none([*lines, *_unknown_members(experiment)], source)
-    return experiment
+    experiment = parse_model(Experiment, _with_grid_laid_over(values), source=source)
+    has_sweeps = experiment.sweeps or experiment.intention.sweeps
+    return _with_arms_of_sweeps(experiment, source) if has_sweeps else experiment
 
 
-def _with_arms_of_sweeps(experiment: Experiment) -> tuple[Experiment, list[str]]:
-    """Return the experiment with an arm for each cell of its sweeps, and a line for each fault of these."""
+def _with_arms_of_sweeps(experiment: Experiment, source: str) -> Experiment:
+    """Return the experiment with an arm for each cell of its sweeps."""
     study, presets = experiment.intention, experiment.presets
     arms = {arm.preset: (arm, presets[arm.preset]) for arm in experiment.arms}
     sweeps, made, lines = expanded("sweeps", experiment.sweeps, arms)
     own = [arm.model_copy(update={"preset": name}) for name, (arm, _) in made.items()]
     update: dict[str, Any] = {"sweeps": sweeps, "arms": (*experiment.arms, *own)}
     update["presets"] = presets | {name: preset for name, (_, preset) in made.items()}
-    of_agents = {arm.name: (study.filled(arm),) for arm in study.arms}
-    sweeps, made, more = expanded("intention.sweeps", study.sweeps, of_agents, study.filled)
+    written = {arm.name: (study.filled(arm),) for arm in study.arms}
+    sweeps, made, more = expanded("intention.sweeps", study.sweeps, written, study.filled)
     agents = (*study.arms, *(arm.model_copy(update={"name": name}) for name, (arm,) in made.items()))
     update["intention"] = study.model_copy(update={"sweeps": sweeps, "arms": agents})
-    experiment = experiment.model_copy(update=update)
-    names: dict[Place, str] = {("arms", i): arm.preset for i, arm in enumerate(experiment.arms)}
-    names |= {("intention", "arms", i): arm.name for i, arm in enumerate(agents)}
-    for place, text in [] if lines or more else experiment.faults():
-        n = next((n for n in (2, 3) if place[:n] in names), 0)  # the cell's name says more than its place
-        named = (*place[: n - 1], names[place[:n]], *place[n:]) if n else place
-        more.append(f"{dotted(named)}: {text}")
-    return experiment, [*lines, *more]
+    whole = experiment.model_copy(update=update)
+    faults = [*whole.faults(), *((("intention", *place), text) for place, text in whole.intention.faults())]
+    if lines := [*lines, *more] or [_of_arm(whole, *fault) for fault in faults]:
+        raise refusal(lines, source)
+    return whole
 
 
-def _with_grid_laid_over(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _of_arm(experiment: Experiment, place: Place, text: str) -> str:
+    """Return the line of a fault, with an arm's name for its number: that says more of a sweep's cell."""
+    match place:
+        case ("arms", int(index), *rest):
+            place = ("arms", experiment.arms[index].preset, *rest)
+        case ("intention", "arms", int(index), *rest):
+            place = ("intention", "arms", experiment.intention.arms[index].name, *rest)
+    return f"{dotted(place)}: {text}"
+
+
+def _with_grid_laid_over(values: Any) -> Any:
     """Return the values with each data set and LVLM of the grid laid over the experiment's own."""
     grid = values.get("grid") if isinstance(values, Mapping) else None
     if not isinstance(grid, Mapping):
         return values
-    below = {"data": values.get("data"), "lvlms": values.get("lvlm")}
-    named = {axis: grid[axis] for axis in below if isinstance(grid.get(axis), Mapping)}
-    whole = {axis: {name: _laid_over(below[axis], of) for name, of in each.items()} for axis, each in named.items()}
-    for name, data in whole.get("data", {}).items():
-        if isinstance(data, Mapping) and isinstance(data.get("rl_data"), Mapping):
-            whole["data"][name] = {**data, "rl_data": _laid_over(values.get("rl_data"), data["rl_data"])}
-    return {**values, "grid": {**grid, **whole}}
+    whole = dict(grid)
+    for axis, key in (("data", "data"), ("lvlms", "lvlm")):
+        if isinstance(grid.get(axis), Mapping):
+            whole[axis] = {name: _laid_over(values.get(key), of) for name, of in grid[axis].items()}
+            for of in whole[axis].values():
+                if isinstance(of, dict) and isinstance(of.get("rl_data"), Mapping):
+                    of["rl_data"] = _laid_over(values.get("rl_data"), of["rl_data"])
+    return {**values, "grid": whole}
 
 
 def _laid_over(below: Any, above: Any) -> Any:
@@ -437,51 +398,17 @@ def _laid_over(below: Any, above: Any) -> Any:
     return {**below, **{key: _laid_over(below.get(key), value) for key, value in above.items()}}
 
 
-def _unknown_members(experiment: Experiment) -> list[str]:
-    lines: list[str] = []
-    for path, kind in MEMBERS.items():
-        for place, name in _values_at(experiment, path):
-            if isinstance(name, str) and name not in (*available(kind), *OTHER_NAMES.get(kind, ())):
-                seen = unknown_member(kind, name)
-                lines.append(f"{dotted(place)}: must be a module of lever_pipe/{kind}, got {seen}. {MEMBER_REMEDY}")
-    for (*_, name), of in _values_at(experiment, ("grid", "policies", EACH)):
-        if not of.selections and name not in available("lever/policies"):
-            do = "Name a file of selections, or put the module into a folder that LEVER_PIPE_MEMBERS names."
-            lines.append(f"grid.policies.{name}: must be a module lever/policies/{name}.py, got none. {do}")
-        elif not of.selections and not defines("lever/policies", str(name), "select"):
-            do = "Write one as lever_pipe/lever/policies/protocol.py has it."
-            lines.append(f"grid.policies.{name}: must have a function `select`, got none in its module. {do}")
-    return lines
-
-
-def _values_at(value: Any, path: Sequence[str]) -> Iterator[tuple[Place, Any]]:
-    """Yield what stands at a path with its place; nothing where a fault has left it out."""
-    if not path:
-        yield (), value
-        return
-    head, *rest = path
-    found: Any = [(head, getattr(value, head, None))]
-    if head == EACH:
-        found = value.items() if isinstance(value, dict) else enumerate(value or ())
-    for key, one in found:
-        yield from (((key, *place), of) for place, of in _values_at(one, rest))
-
-
-def _taken(path: Path, *, may_be_home: bool) -> str:
+def _taken(text: str, *, is_store: bool) -> str:
     """Return what stands in the place of a folder that the workflow is to fill; nothing if it may."""
-    if str(path).startswith("~") and not may_be_home:
-        return "which no shell expands here"
-    if not str(path).strip():
+    if not text.strip():
         return "which is blank"
-    path = Path(os.path.expanduser(path))  # noqa: PTH111 - a home that nobody has is told elsewhere
-    found = Path(os.path.realpath(path))  # a link to itself ends nowhere
-    try:
-        other = next((each for each in (path, *path.parents) if os.path.lexists(each) and not each.is_dir()), None)
-    except OSError as fault:
-        return f"which cannot be one ({fault.strerror})"
-    if other is not None:
-        return f"where {other} is a file"
-    if any(folder.is_relative_to(found) for folder in (PROJECT, Path.cwd())):
+    path = Path(os.path.expanduser(text) if is_store else text)  # noqa: PTH111 - leaves a home that nobody has
+    if str(path).startswith("~"):
+        return "whose home nobody has, or no shell expands here"
+    if file := next((each for each in (path, *path.parents) if os.path.lexists(each) and not each.is_dir()), None):
+        return f"where {file} is a file"
+    path = Path(os.path.realpath(path))  # a link to itself ends nowhere
+    if any(folder.is_relative_to(path) for folder in (PROJECT, Path.cwd())):
         return "which holds the project"
-    own = next((each for each in OWN if found.is_relative_to((PROJECT / each).resolve())), None)
+    own = next((each for each in OWN if path.is_relative_to((PROJECT / each).resolve())), None)
     return f"which is of the project ({own})" if own else ""

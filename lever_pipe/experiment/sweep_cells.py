@@ -66,8 +66,8 @@ def expanded(
         for written in () if sweep.cells else combined:
             settings = dict(zip(sweep.over, written, strict=True))
             read = [read_section(type(of), _laid_over(of, base, settings)) for of in base]
-            faults = [line for _, of in read for line in of]
-            sections = [] if faults else [filled(section) for section, _ in read]
+            faults = [line for of in read if isinstance(of, list) for line in of]
+            sections = [] if faults else [filled(section) for section in read]
             values = {} if faults else _values(sections, sweep.over)
             name = sweep.arm if sections == list(base) else _name(sweep.name, values, cells)
             if name in cells:

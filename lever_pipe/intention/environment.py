@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.parsing import load_member, parse_model
+from lever_pipe.base.members import member
+from lever_pipe.base.parsing import parse_model
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.codecs.protocol import ToolCall
@@ -53,8 +54,8 @@ def execution_of(runtime: Runtime) -> AgentExecution:
 
 def load_simulator(config: Simulator, execution: AgentExecution) -> UserSimulator:
     """Return the simulated user that the configuration names."""
-    member: SimulatorModule = load_member("intention/simulators", config.kind)
-    return member.load(config, execution)
+    simulators: SimulatorModule = member("intention/simulators", config.kind)
+    return simulators.load(config, execution)
 
 
 def turn_reward(importances: Sequence[int], config: Environment) -> float:

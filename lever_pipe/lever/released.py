@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import CheckpointError, ConfigError, PoolError
 from lever_pipe.base.members import member
-from lever_pipe.base.parsing import load_member
 from lever_pipe.base.records import Example, ExampleId, Pool, Row
 from lever_pipe.base.sections import Section
 from lever_pipe.base.seeding import generator
@@ -83,7 +82,7 @@ class Policy:
         )
         arrays = storage.read_embeddings(folder / EMBEDDINGS, len(self._train))
         self._vectors = arrays["image"], arrays["question"]
-        self._encoder: Encoder = load_member("lever/encoders", encoder.member).load(model, device="cpu", batch_size=1)
+        self._encoder: Encoder = member("lever/encoders", encoder.member).load(model, device="cpu", batch_size=1)
         self._ids: Any = member("lever/networks", TRAIN_IDS) if selector.network == TRAIN_IDS else None
         self._table, weights = self._seen(*self._vectors), folder / WEIGHTS
         if self._ids is None:
@@ -147,4 +146,4 @@ class Policy:
             raise PoolError(what, found=str(len(eligible)), do="Give a pool.")
         similar = (train @ own[0] for train, own in zip(self._vectors, vectors, strict=True))
         view, stream = SamplingView(np.array(eligible), *similar), generator(pools.seed, "released", question, shown)
-        return load_member("lever/samplers", pools.sampler).sample(view, pools.size, stream).tolist()  # type: ignore[no-any-return]
+        return member("lever/samplers", pools.sampler).sample(view, pools.size, stream).tolist()  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.parsing import load_member
+from lever_pipe.base.members import member
 from lever_pipe.base.provenance import code_of
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator
@@ -52,7 +52,7 @@ def prepare_tasks(
         UnknownMemberError: no such source.
     """
     files = RawFiles(train_file, val_file, test_file, details)
-    source: TaskSource = load_member("intention/sources", config.source)
+    source: TaskSource = member("intention/sources", config.source)
     splits = source.read(config.synthetic, files)
     storage.write_rows(train_tasks, splits.train)
     storage.write_rows(val_tasks, splits.val)
@@ -138,7 +138,7 @@ def warm_start_agent(
 
 
 def _of_folder(folder: Path, config: WarmStartAgentConfig) -> tuple[Any, ChatCodec]:
-    codec = load_member("intention/codecs", config.policy.model.codec).load(folder)
+    codec = member("intention/codecs", config.policy.model.codec).load(folder)
     return load_policy(folder, "float32"), cast("ChatCodec", codec)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jinja2
 
-from lever_pipe.base.parsing import require_none
+from lever_pipe.base.parsing import refusal
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import SCHEDULES, Endpoint, Environment, Schedule, Simulator
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
@@ -47,7 +47,8 @@ def launch_files(config: RenderVerlConfig) -> dict[str, str]:
         ConfigError: the original cannot express the configuration; all such values at once.
         RecordError: a template was edited without its digest.
     """
-    require_none(faults(config), f"engine verl, arm {config.arm.name}")
+    if lines := faults(config):
+        raise refusal(lines, f"engine verl, arm {config.arm.name}")
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

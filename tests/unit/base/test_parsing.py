@@ -1,18 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from builders import shipped
 
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.base.members import available
-from lever_pipe.base.parsing import parse_model, require_member
-from lever_pipe.base.sections import nearest
-from lever_pipe.experiment.config import ArmSettings, Reward, RewardModeName
-from lever_pipe.experiment.data_config import Data, Pools
-from lever_pipe.experiment.evaluation_config import EvaluationSettings
+from lever_pipe.base.members import available, require_member
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.rewards import REWARD_MODES
 
@@ -28,66 +23,54 @@ def lines(values: Any) -> list[str]:
     return told
 
 
-def faults(values: dict[str, Any]) -> str:
-    with pytest.raises(ConfigError) as fault:
-        parse_model(Experiment, values, source="config.yaml")
-    return str(fault.value)
+LVLMS = ", ".join(available("lvlms"))
 
 
 def test_all_faults_are_told_at_once() -> None:
-    text = faults(
+    assert lines(
         {
-            "data": {"n_eval": 0},
+            "data": {"n_eval": 0, "reader": "okvqas"},
             "presets": {"published": {"selector": {"dropout": 2}}},
-            "arms": [{"preset": "published", "kl_betas": [0.1, -0.2]}],
-            "evaluation": {"samples": "many"},
+            "arms": [{"preset": "published", "kl_betas": [0.1, -0.2], "seeds": [1, 1]}, {"seeds": [2, 2]}],
+            "evaluation": {"samples": [0]},
+            "lvlm": {"member": "zzz"},
         }
-    )
-    assert "found 4 faults. " in text
-    assert "\n  data.n_eval: input should be greater than or equal to 1, got 0." in text
-    assert "\n  presets.published.selector.dropout: input should be less than 1, got 2." in text
-    assert "\n  arms[0].kl_betas[1]: input should be greater than or equal to 0, got -0.2. Drop the sign." in text
-    assert "\n  evaluation.samples: " in text
-    assert "got 'many'" in text
+    ) == [
+        "data.reader: must be a module of lever_pipe/lever/datasets, got 'okvqas'. Did you mean 'okvqa'?",
+        "data.n_eval: input should be greater than or equal to 1, got 0.",
+        f"lvlm.member: must be a module of lever_pipe/lvlms, got 'zzz'. Name one of {LVLMS}, auto, or add the module.",
+        "presets.published.selector.dropout: input should be less than 1, got 2.",
+        "arms[0].seeds: must not repeat a value, got [1, 1]. Drop the repeated ones.",
+        "arms[0].kl_betas[1]: input should be greater than or equal to 0, got -0.2.",
+        "arms[1].preset: field required.",
+        "arms[1].seeds: must not repeat a value, got [2, 2]. Drop the repeated ones.",
+        "evaluation.samples[0]: input should be greater than or equal to 2, got 0.",
+    ]
 
 
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"evaluatoin": {}}, "evaluatoin: unknown key; did you mean 'evaluation'?"),
-        ({"lvlm": {"decode": {"num_beam": 3}}}, "lvlm.decode.num_beam: unknown key; did you mean 'num_beams'?"),
-        ({"arms": [{"preset": "published", "sedes": [1]}]}, "arms[0].sedes: unknown key; did you mean 'seeds'?"),
-        (
-            {"presets": {"published": {"rce": {"learnin_rate": 1.0}}}},
-            "presets.published.rce.learnin_rate: unknown key; did you mean 'learning_rate'?",
-        ),
-        ({"report": {"zzzzzz": 1}}, "report.zzzzzz: unknown key; known keys: guard, language, title."),
+        ({"evaluatoin": {}}, "evaluatoin: unknown key. Did you mean 'evaluation'?"),
+        ({"lvlm": {"decode": {"num_beam": 3}}}, "lvlm.decode.num_beam: unknown key. Did you mean 'num_beams'?"),
+        ({"arms": [{"preset": "published", "sedes": [1]}]}, "arms[0].sedes: unknown key. Did you mean 'seeds'?"),
+        ({"presets": {"a": {"grpo": {"adaptive_kl": {"lo": 1}}}}},
+         "presets.a.grpo.adaptive_kl.lo: unknown key. Did you mean 'low'?"),
+        ({"report": {"zzzzzz": 1}}, "report.zzzzzz: unknown key. Known keys: guard, language, title."),
+        ({"report": {"language": "en_"}}, "report.language: input should be 'en' or 'zh', got 'en_'. Did you mean"),
+        ({"presets": {"published": {"reward": {"mode": "hard_plus_sft"}}}},
+         f"presets.published.reward.mode: must be one of {', '.join(REWARD_MODES)}, got 'hard_plus_sft'. Did you mean"),
+        ({"arms": [{"preset": "a", "seeds": []}]}, "arms[0].seeds: tuple should have at least 1 item after validation"),
+        (3, "(whole file): input should be a valid dictionary or instance of Experiment, got 3."),
+        ({"arms": 3}, "arms: input should be a valid tuple, got 3."),
+        ({"data": {"n_eval": "1e3"}}, "data.n_eval: input should be a valid integer, unable to parse string"),
+        ({"forked_jobs": 1}, "forked_jobs: must be true or false, got 1."),
+        ({"data": {"world": {"skew": True}}}, "data.world.skew: must be a number or a text, got True."),
     ],
-)
-def test_the_nearest_key_is_suggested_at_every_depth(values: dict[str, Any], line: str) -> None:
-    text = faults(values)
-    assert "found 1 fault. " in text
-    assert f"\n  {line}" in text
-
-
-def test_a_missing_key_has_no_value_to_show() -> None:
-    assert "\n  arms[0].preset: field required. Add it." in faults({"arms": [{}]})
-
-
-def test_numbers_that_yaml_reads_as_text() -> None:
-    # YAML 1.1 wants a point and a sign: 1e-5 and 1e3 arrive as text. A number field takes the first all the same.
-    values = {"presets": {"published": {"rce": {"learning_rate": "1e-5"}}}}
-    assert parse_model(Experiment, values, source="x").presets["published"].rce.learning_rate == 1e-5
-    text = faults({"presets": {"published": {"rce": {"batch_queries": "1e3", "learning_rate": "tiny"}}}})
-    for key, seen in (("batch_queries", "1e3"), ("learning_rate", "tiny")):
-        line = next(line for line in text.splitlines() if key in line)
-        assert f"got '{seen}'" in line
-        assert "Write a number; YAML reads" in line
-
-
-def test_the_sign_is_dropped_only_where_that_helps() -> None:
-    assert faults({"data": {"world": {"seed": -1}}}).count("Drop the sign.") == 1
-    assert "Drop the sign." not in faults({"lvlm": {"decode": {"length_penalty": -7}}})  # its bound is -5
+)  # fmt: skip
+def test_a_fault_names_its_key_what_it_is_and_what_is_meant(values: Any, line: str) -> None:
+    (found,) = lines(values)
+    assert found.startswith(line)
 
 
 ARM = {"preset": "published"}
@@ -182,7 +165,10 @@ RULES: list[tuple[dict[str, Any], str]] = [
         {"presets": {"published": {"selector": {"head": "gated"}}}},
         "emulate.preset: must name a preset with selector.head: static, got 'published'.",
     ),
-    ({"store": {"folder": "~nobody at all/x"}}, "store.folder: must begin with a known home, got ~nobody at all/x."),
+    (
+        {"store": {"folder": "~nobody at all/x"}},
+        "store.folder: must name a folder for it alone, got '~nobody",
+    ),
 ]
 
 
@@ -190,9 +176,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
 def test_a_broken_rule_is_the_one_fault_and_says_what_to_do(values: dict[str, Any], line: str) -> None:
     (told,) = lines(values)
     assert told.startswith(line)
-    assert told.endswith(".")
-    assert told.count(". ") >= 1  # a remedy follows
-    with pytest.raises(ValueError, match=r"(rule|value)_fault"):  # built directly, an experiment is guarded too
+    with pytest.raises(ValueError, match=r"(rules_broken|value_error)"):  # built directly, an experiment is guarded too
         Experiment(**values)
 
 
@@ -222,67 +206,6 @@ def test_what_a_rule_allows(values: dict[str, Any]) -> None:
     parse_experiment(values)
 
 
-def test_faults_of_fields_rules_and_members_come_together() -> None:
-    told = lines(
-        {
-            "data": {"source": "world", "n_eval": 900, "n_answers": 0, "reader": "okvqas"},
-            "pools": {"size": 3},
-            "presets": {"published": {"selector": {"heads": 3, "dropout": 2}}},
-            "arms": [
-                ARM | {"seeds": [1, 1], "base_rce_epochs": [9], "kl_betas": [-0.1]},
-                {"seeds": [2, 2]},
-                {"preset": "other", "rce_epochs": 0, "base_rce_epochs": [9]},
-            ],
-            "evaluation": {"samples": [1000], "seed": -1},
-            "lvlm": {"member": "zzz"},
-        }
-    )
-    assert [line.split(":")[0] for line in told] == [
-        "data.n_answers",
-        "presets.published.selector.dropout",
-        "arms[0].seeds",
-        "arms[0].kl_betas[0]",
-        "arms[1].preset",
-        "arms[1].seeds",
-        "arms[2].rce_epochs",  # unknown, so base_rce_epochs=9 is not judged by it
-        "evaluation.seed",
-        "data.n_eval",
-        "presets.published.selector.heads",
-        "arms[0].base_rce_epochs",
-        "arms[2].preset",
-        "evaluation.samples",
-        "evaluation.shots",
-        "data.reader",
-        "lvlm.member",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("values", "paths"),
-    [
-        (3, ["(whole file)"]),
-        ({"arms": 3}, ["arms"]),
-        ({"arms": [3, {"preset": "a"}]}, ["arms[0]", "arms[1].preset"]),
-        ({"presets": [1]}, ["presets"]),
-        ({"presets": {"a": 3}, "arms": [{"preset": "a"}], "emulate": None}, ["presets.a"]),
-        ({"data": 3, "pools": None}, ["data", "pools"]),
-    ],
-)
-def test_values_of_another_shape_hide_no_fault_and_invent_none(values: Any, paths: list[str]) -> None:
-    assert [line.split(":")[0] for line in lines(values)] == paths
-
-
-def test_sections_built_directly_are_guarded() -> None:
-    for build in (
-        lambda: ArmSettings(preset="a", seeds=(1, 1)),
-        lambda: EvaluationSettings(shots=(2, 1)),
-        lambda: Experiment(data=Data(n_eval=5)),
-        lambda: Experiment(pools=Pools(size=2)),
-    ):
-        with pytest.raises(ValueError, match="got "):
-            build()
-
-
 def test_the_readme_shows_the_real_message() -> None:
     values = shipped()
     values["lvlm"] = values["lvlm"] | {"wave_token": 1}
@@ -292,51 +215,20 @@ def test_the_readme_shows_the_real_message() -> None:
     assert f"\n```\n{fault.value}\n```\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_an_empty_list_is_too_short_and_a_bad_element_is_told_once() -> None:
-    assert "arms[0].seeds: tuple should have at least 1 item" in faults({"arms": [{"preset": "a", "seeds": []}]})
-    text = faults({"evaluation": {"samples": [0]}})
-    assert "found 1 fault. " in text
-    assert "evaluation.samples[0]: input should be greater than or equal to 2, got 0." in text
-
-
-def test_a_reward_mode_is_one_of_the_functions() -> None:
-    assert set(get_args(RewardModeName)) == set(REWARD_MODES)
-    assert Reward().mode in REWARD_MODES
-    text = faults({"presets": {"published": {"reward": {"mode": "hard_plus_sft"}}}})
-    assert "presets.published.reward.mode: must be one of hard_plus_soft, hard_plus_soft_v2, " in text
-    assert "got 'hard_plus_sft'. Did you mean 'hard_plus_soft'?" in text
-
-
 def test_defaults_parse_and_are_frozen() -> None:
-    experiment = parse_model(Experiment, {}, source="x")
+    experiment = parse_experiment({})
     assert experiment == Experiment()
     with pytest.raises(ValueError, match="frozen"):
         experiment.data.n_eval = 3  # type: ignore[misc]
 
 
-def test_an_unknown_member_is_suggested() -> None:
-    reader, member = lines({"data": {"reader": "okvqas"}, "lvlm": {"member": "zzz"}})
-    assert reader == (
-        "data.reader: must be a module of lever_pipe/lever/datasets, got 'okvqas' (did you mean 'okvqa'?), "
-        "which is none of okvqa, vqav2. Name one of them, or add the module."
-    )
-    assert member.startswith("lvlm.member: must be a module of lever_pipe/lvlms, got 'zzz', which is none of ")
-    with pytest.raises(UnknownMemberError, match=r"'zzz', which is none of .* Name one of them, or add the module\."):
+def test_a_member_that_is_none_is_refused_before_it_is_imported() -> None:
+    with pytest.raises(UnknownMemberError, match=r"found 'zzz'. Name one of .*, or add the module\."):
         require_member("lvlms", "zzz")
     require_member("lvlms", "hf")
-
-
-def test_keys_of_an_optional_section_are_suggested() -> None:
-    (line,) = lines({"presets": {"published": {"grpo": {"adaptive_kl": {"lo": 1}}}}})
-    assert line == "presets.published.grpo.adaptive_kl.lo: unknown key; did you mean 'low'?"
 
 
 def test_members_are_the_public_modules_of_a_folder() -> None:
     members = available("lever/datasets")
     assert {"okvqa", "vqav2"} <= set(members)
     assert not [name for name in members if name.startswith("_") or name == "protocol"]
-
-
-def test_nothing_is_suggested_when_nothing_is_near() -> None:
-    assert nearest("sedes", ["seeds", "title"]) == "seeds"
-    assert nearest("zzz", ["seeds", "title"]) is None

@@ -73,7 +73,7 @@ def test_a_path_may_hold_an_equals_sign(tmp_path: Path) -> None:
     [
         ("{", "initialise_selector --spec: expected JSON; found "),
         ("[]", "initialise_selector --spec: expected a JSON object; found list."),
-        ('{"preset": "p", "sed": 3}', "sed: unknown key; did you mean 'seed'?"),
+        ('{"preset": "p", "sed": 3}', "sed: unknown key. Did you mean 'seed'?"),
         ("{}", "3 faults"),
     ],
 )
@@ -162,7 +162,7 @@ def test_tools_list_the_code_of_a_stage(capsys: pytest.CaptureFixture[str]) -> N
     lines = capsys.readouterr().out.splitlines()
     assert "lever_pipe.stages.answers" in lines
     assert lines[-1].startswith("fingerprint ")
-    assert "did you mean 'score_answers'?" in fault(capsys, "closure", "score_answer")
+    assert "Did you mean 'score_answers'?" in fault(capsys, "closure", "score_answer")
 
 
 def test_the_schema_tool_shows_a_difference(

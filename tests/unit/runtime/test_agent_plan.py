@@ -198,7 +198,7 @@ def test_every_member_of_the_configuration_exists() -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"arms": [*arms(), {"name": "x", "klm": 0.1}]}, "intention.arms[6].klm: unknown key; did you mean 'kl'?"),
+        ({"arms": [*arms(), {"name": "x", "klm": 0.1}]}, "intention.arms[6].klm: unknown key. Did you mean 'kl'?"),
         ({"arms": [*arms(), {"name": "bundle"}]}, "intention.arms[6].name: must differ from the names of earlier arms"),
         ({"arms": [*arms(), {"name": "start"}]}, "intention.arms[6].name: must not be 'start', the name of the start"),
         ({"evaluation": {"primary": {"modes": []}}}, "intention.evaluation.primary.modes: "),
@@ -259,7 +259,7 @@ def test_every_member_of_the_configuration_exists() -> None:
         ),
         (
             {"arms": arms(bundle={"kl": {"kind": "cosine"}})},
-            "intention.arms[4].kl: must be a number; how it moves stands under kl_schedule, got {'kind': 'cosine'}. ",
+            "intention.arms[4].kl: input should be a valid number, got {'kind': 'cosine'}.",
         ),
         (
             {"arms": arms(bundle={"schedule": {"kind": "adaptive", "target": 1, "horizon": 64}})},
@@ -276,7 +276,7 @@ def test_every_member_of_the_configuration_exists() -> None:
         ({"arms": arms(bundle={"stop": {"metric": "rewards"}})}, "'rewards'. Did you mean 'reward'?"),
         (
             {"arms": arms(bundle={"stop": {"patient": 3}})},
-            "arms[4].stop.patient: unknown key; did you mean 'patience'?",
+            "arms[4].stop.patient: unknown key. Did you mean 'patience'?",
         ),
         ({"arms": arms(bundle={"seeds": [1, 1]})}, "intention.arms[4].seeds: must not repeat a value, got [1, 1]."),
         ({"model": {"tiny": {"kv_heads": 3}}}, "intention.model.tiny.kv_heads: must divide heads=4, got 3."),

@@ -240,7 +240,7 @@ def test_the_production_grid_has_a_cell_for_each_published_accuracy_that_can_hav
         ),
         (
             {"exclude": [{"sampler": "mixture", "why": "x"}]},
-            r"grid.exclude\[0\].sampler: unknown key; did you mean 'samplers'",
+            r"grid.exclude\[0\].sampler: unknown key. Did you mean 'samplers'",
         ),
         (
             {"baselines": {"names": ["random"]}, "arms": [], "reference": "", "policies": {}},
@@ -280,14 +280,14 @@ def test_the_production_grid_has_a_cell_for_each_published_accuracy_that_can_hav
             {"data": {"world": {"rl_data": {"n_shards": 5}}}},
             "grid.data.world.rl_data.n_shards: must be that of the exp",
         ),
-        ({"data": {"world": {"rl_data": {"n_beam": 5}}}}, "grid.data.world.rl_data.n_beam: unknown key; did you mean"),
+        ({"data": {"world": {"rl_data": {"n_beam": 5}}}}, "grid.data.world.rl_data.n_beam: unknown key. Did you mean"),
         ({"transfer": ["world", "wrld"]}, "grid.transfer: must be some of grid.data"),
-        ({"lvlm": {}}, "grid.lvlm: unknown key; did you mean 'lvlms'"),
+        ({"lvlm": {}}, "grid.lvlm: unknown key. Did you mean 'lvlms'"),
     ],
 )
 def test_a_fault_names_its_key_and_the_remedy(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        experiment(**changed)
+        experiment(**{"transfer": [], "policies": {}, **changed})
 
 
 @pytest.mark.parametrize(
