@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import resource
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -35,9 +33,6 @@ CODES = ("a", "A", "b", "B", "d", "-d", "f", "H", "I", "j", "m", "-m", "M", "p",
 NOW = "".join(f"|replace('%{code}', '{TODAY.strftime(f'%{code}')}')" for code in CODES)
 NOW = f"{{% macro strftime_now(format) %}}{{{{ format{NOW} }}}}{{% endmacro %}}\n"
 """What stands in a template for the function that asks the clock; the library lets no caller pass a function."""
-TEMPLATE_SECONDS, TEMPLATE_BYTES = 5, 2**28
-"""CPU time and memory of a trial of a chat template, which takes milliseconds and kilobytes."""
-
 AnyOf = str | tuple[str, ...]
 
 
@@ -131,42 +126,6 @@ def written(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: An
     template = tokenizer.get_chat_template(tools=options.get("tools"))
     options["chat_template"] = NOW + template if "strftime_now" in template else template
     return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
-
-
-def require_bounded(where: object, tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> None:
-    """Refuse a chat template that does not come to an end, tried in a child process; other faults of it are let be.
-
-    Raises:
-        CheckpointError: it takes `TEMPLATE_SECONDS` or `TEMPLATE_BYTES`, or ends its process.
-    """
-    child = os.fork()
-    if not child:
-        status = 0
-        try:
-            statm = Path("/proc/self/statm")  # without it memory has no bound
-            used = int(statm.read_text().split()[0]) * resource.getpagesize() if statm.exists() else None
-            _bound(resource.RLIMIT_CPU, TEMPLATE_SECONDS)
-            if used is not None:
-                _bound(resource.RLIMIT_AS, used + TEMPLATE_BYTES)
-            written(tokenizer, messages, **options)
-        except MemoryError:
-            status = 1
-        except BaseException:  # noqa: BLE001 - the caller's own writing raises it again
-            pass
-        finally:
-            os._exit(status)
-    if os.waitpid(child, 0)[1]:
-        raise CheckpointError(
-            f"{where}: expected a chat template that writes a short prompt",
-            found=f"one that takes more than {TEMPLATE_SECONDS} s or {TEMPLATE_BYTES >> 20} MiB for it",
-            do="Take the chat template that was published with the model.",
-        )
-
-
-def _bound(kind: int, most: int) -> None:
-    hard = resource.getrlimit(kind)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(kind, (most, most))
 
 
 def load_strictly(kind: Any, folder: Path, part: str, **options: Any) -> Any:

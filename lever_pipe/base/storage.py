@@ -10,7 +10,6 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
@@ -81,10 +80,6 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-class _NoNumberError(ValueError):
-    pass
-
-
 def strict_json(content: bytes, *, halves: bool = False) -> Any:
     """Return the value of a JSON text that has one reading only.
 
@@ -101,8 +96,6 @@ def strict_json(content: bytes, *, halves: bool = False) -> Any:
         value = json.loads(text, object_pairs_hook=distinct_keys, parse_float=_finite, parse_constant=_no_number)
     except RecursionError:
         raise ValueError("values nested too deeply") from None
-    except _NoNumberError as fault:
-        raise ValueError(f"{_key_of_no_number(text)}{fault}") from None
     if not halves and any(half in text for half in HALVES):
         json.dumps(value, ensure_ascii=False).encode()  # refuses what has no other half
     return value
@@ -127,22 +120,7 @@ def _finite(text: str) -> float:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise _NoNumberError(f"{float(text)} is no finite number")
-
-
-def _key_of_no_number(text: str) -> str:
-    """Return the first key whose value is no finite number or lists one, or nothing."""
-    found: list[str] = []
-
-    def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        for key, value in pairs:
-            values = value if isinstance(value, list) else [value]
-            found.extend(key for each in values if isinstance(each, float) and not math.isfinite(each))
-        return {}
-
-    with suppress(ValueError, RecursionError):  # it may be no JSON besides
-        json.loads(text, object_pairs_hook=look)
-    return f"{shortened(repr(found[0]))}: " if found else ""
+    raise ValueError(f"{float(text)} is no finite number")
 
 
 def is_unicode(text: str) -> bool:
@@ -168,6 +146,22 @@ def read_json(path: Path) -> Any:
     except ValueError as fault:
         found = shortened(str(fault))
         raise RecordError(f"{path}: expected JSON", found=found, do="Restore or rebuild the file.") from None
+
+
+def read_yaml(path: Path, expected: str) -> Any:
+    """Return the value of a file, which holds what is `expected`; the compiled reader is seven times as fast.
+
+    Raises:
+        RecordError: there is none, or it is not YAML of plain values in UTF-8.
+    """
+    import yaml
+
+    try:
+        return yaml.load(read_bytes(path).decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    except FileNotFoundError:
+        raise RecordError(f"{path}: expected {expected}", found="none", do="Restore it.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as fault:
+        raise RecordError(f"{path}: expected YAML", found=" ".join(str(fault).split()), do="Restore it.") from None
 
 
 def write_rows(path: Path, rows: Iterable[BaseModel]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.plain_yaml import read_plain
+from lever_pipe.base.storage import read_yaml
 from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, Series, Verdict, say
 from lever_pipe.report.evidence import ALPHA
 
@@ -44,7 +44,7 @@ def read_catalogue(paths: Sequence[Path]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for path in paths:
-        for name, text in _flat(path, read_plain(path, "a catalogue of messages") or {}):
+        for name, text in _flat(path, read_yaml(path, "a catalogue of messages") or {}):
             if name in found:
                 raise RecordError(f"{path}: expected another id than '{name}'", found="it twice", do="Rename one.")
             found[name] = text

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.plain_yaml import read_plain
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.base.records import Row, RunCard
+from lever_pipe.base.storage import read_yaml
 
 COLUMNS = ("group", "field", "value")
 REMARK = "remark."
@@ -112,7 +112,7 @@ def read_published_runs(path: Path) -> PublishedLineage:
         RecordError: a missing or malformed file.
     """
     try:
-        return PublishedLineage.model_validate(read_plain(path, "a file"))
+        return PublishedLineage.model_validate(read_yaml(path, "a file"))
     except ValidationError as fault:
         raise RecordError(f"{path}: expected the published lineage", found=str(fault), do="Mend the file.") from None
 

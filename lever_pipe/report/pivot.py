@@ -16,8 +16,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.plain_yaml import read_plain
 from lever_pipe.base.sections import Section
+from lever_pipe.base.storage import read_yaml
 from lever_pipe.report.cells import Cell, Name, Number, average, gap, holm, level, minus, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.table import Column, Table, TableLine, beside
@@ -75,7 +75,7 @@ def read_specs(path: Path) -> list[TableSpec]:
         RecordError: a missing or malformed file.
     """
     try:
-        return [TableSpec.model_validate(value) for value in read_plain(path, "declared tables")]
+        return [TableSpec.model_validate(value) for value in read_yaml(path, "declared tables")]
     except (TypeError, ValidationError) as fault:
         raise RecordError(f"{path}: expected declared tables", found=str(fault), do="Mend the entry.") from None
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.sections import Section
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime.snakemake_adapter import configuration_of
 
@@ -20,42 +21,11 @@ ROOT = Path(__file__).parents[2]
 FILES = ["config.yaml", *sorted(f"config/{path.name}" for path in (ROOT / "config").glob("*.yaml"))]
 MUTATIONS = 160
 WORLD = "presets: {published: {rce: {learning_rate: %s}}}"
-NOISE = [
-    *(
-        b"\xff",
-        b"\xc3",
-        b"\0",
-        b"\t",
-        b"\r",
-        b"\x85",
-        b"\xef\xbb\xbf",
-        b":",
-        b"- ",
-        b"? ",
-        b"&a ",
-        b"*a",
-        b"!!int ",
-        b"'",
-    ),
-    *(
-        b'"',
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b"#",
-        b"|\n",
-        b"%YAML 9.9\n",
-        b"\n---\n",
-        b"<<: ",
-        b"0",
-        b"_",
-        b":30",
-        b"e9",
-        b"\\",
-    ),
-    *(b".nan", b"~", b"\n", b"  "),
-]
+NOISE = (
+    b"\xff", b"\xc3", b"\0", b"\t", b"\r", b"\x85", b"\xef\xbb\xbf", b":", b"- ", b"? ", b"&a ", b"*a", b"!!int ", b"'", b'"',
+    b"{", b"}", b"[", b"]", b"#", b"|\n", b"%YAML 9.9\n", b"\n---\n", b"<<: ", b"0", b"_", b":30", b"e9", b"\\", b".nan", b"~",
+    b"\n", b"  ",
+)  # fmt: skip
 
 
 def laughs(levels: int, before: str = "[", after: str = "]") -> str:
@@ -106,19 +76,19 @@ REFUSED: dict[str | bytes, str] = {
     "1: 2": "must have texts as keys",
     "null: 2": "must have texts as keys",
     "yes: 2": "must have texts as keys",
-    "Results: a": "did you mean 'results'",
-    "'results ': a": "did you mean 'results'",
-    "data: {n_evаl: 8}": "did you mean 'n_eval'",
+    "Results: a": "Did you mean 'results'",
+    "'results ': a": "Did you mean 'results'",
+    "data: {n_evаl: 8}": "Did you mean 'n_eval'",
     "data.n_eval: 8": "unknown key",
     # Numbers
     "data: {n_eval: 1:30}": "data.n_eval",
     "data: {n_eval: ８００}": "data.n_eval",
     "data: {n_eval: 800.5}": "data.n_eval",
-    "data: {n_eval: 1e3}": "YAML reads 1e5 as text",
+    "data: {n_eval: 1e3}": "data.n_eval",
     "data: {n_eval: " + "1" * 10_000 + "}": "expected YAML or JSON",
     '{"data": {"n_eval": ' + "1" * 10_000 + "}}": "expected YAML or JSON",
     "data: {n_eval: 1" + "0" * 50 + "}": "data.n_eval",
-    "data: {n_eval: -800}": "Drop the sign",
+    "data: {n_eval: -800}": "data.n_eval",
     "data: {n_eval: yes}": "must be",
     "data: {n_eval: null}": "data.n_eval",
     "data: {n_eval: [800]}": "data.n_eval",
@@ -132,7 +102,7 @@ REFUSED: dict[str | bytes, str] = {
     WORLD % "true": "must be a number",
     WORLD % "''": "learning_rate",
     WORLD % "0x1p-3": "learning_rate",
-    WORLD % "1,5": "1 fault",
+    WORLD % "1,5": "must have texts as keys",
     WORLD % "1.5.2": "learning_rate",
     WORLD % "10%": "learning_rate",
     "presets: {published: {max_gradient_norm: 1" + "0" * 400 + "}}": "max_gradient_norm",
@@ -297,16 +267,14 @@ def told(given: str | bytes | tuple[str, ...]) -> str:
     return f"TAKEN as {found.model_dump(exclude_unset=True)}"
 
 
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    return ((str(key), each) for key, each in (value.items() if isinstance(value, dict) else enumerate(value)))
+
+
 def at(experiment: Experiment, place: str) -> Any:
     value: Any = experiment
     for key in place.split("."):
-        value = (
-            value[int(key)]
-            if isinstance(value, tuple)
-            else value[key]
-            if isinstance(value, dict)
-            else getattr(value, key)
-        )
+        value = getattr(value, key, None) if isinstance(value, Section) else dict(_items(value))[key]
     return value
 
 

@@ -27,9 +27,8 @@ from lever_pipe.base import os_faults
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.contents import tensors_of
 from lever_pipe.base.errors import ConfigError, DataError, LeverPipeError
-from lever_pipe.base.plain_yaml import read_plain
 from lever_pipe.base.records import RunCard
-from lever_pipe.base.storage import digest, read_row
+from lever_pipe.base.storage import digest, read_row, read_yaml
 from lever_pipe.commands.convert_tool import load_restricted
 from lever_pipe.experiment.configuration import read_file as read_configuration
 from lever_pipe.experiment.studies import parse_experiment
@@ -467,7 +466,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "weights": load_restricted,
     "tensors": load_tensors,
     "configuration": read_configuration,
-    "messages": lambda path: read_plain(path, "messages"),
+    "messages": lambda path: read_yaml(path, "messages"),
     "run card": lambda path: read_row(path, RunCard),
     "digest": digest,
     "safetensors to digest": tensors_of,

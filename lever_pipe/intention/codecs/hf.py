@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.model_folders import readable, require_bounded, written
+from lever_pipe.base.model_folders import readable, written
 from lever_pipe.base.storage import is_unicode, read_row
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.records import MissingDetail, Task
@@ -181,7 +181,6 @@ class HfCodec:
     def _require_tools(self) -> None:
         if not self._tokenizer.chat_template:
             raise self._fault("tools", "no chat template")
-        require_bounded(self._where, self._tokenizer, _answered(_ANSWER), tools=[TOOL])
         if TOOL_NAME not in self._render(opening(_TASK)[1:], goes_on=True):
             raise self._fault("tools", "a template that leaves them out")
 

@@ -12,8 +12,8 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.plain_yaml import read_plain
 from lever_pipe.base.sections import Section, nearest
+from lever_pipe.base.storage import read_yaml
 from lever_pipe.report.claims import lever_claims, reward_claims
 from lever_pipe.report.claims.reward_runs import TRAINING
 from lever_pipe.report.claims.verdicts import Part, RuleName
@@ -122,7 +122,7 @@ def read_claims(path: Path) -> ClaimBook:
     Raises:
         RecordError: no file, no YAML, or entries that cannot be computed; all of them, each by its id.
     """
-    values = read_plain(path, "a file")
+    values = read_yaml(path, "a file")
     try:
         return ClaimBook.model_validate(values)
     except ValidationError as fault:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from intention_cases import task_of
 from tiny_tokenizer import MARKERS, SPECIAL, TEMPLATE, WITHOUT_TOOLS, save_tokenizer, tiny_tokenizer
 
-from lever_pipe.base import model_folders
 from lever_pipe.base.errors import CheckpointError, RecordError
 from lever_pipe.intention.codecs.hf import HfCodec
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall, hf
@@ -19,7 +18,6 @@ CODEC = HfCodec(TOKENIZER, "tiny")
 FUNCTION = {"name": "interact_with_env", "arguments": {"choice": "action", "content": "Which dates?"}}
 CALL = f"<tool_call>\n{json.dumps(FUNCTION)}\n</tool_call>"
 ASKED = ToolCall("action", "Which dates?")
-ENDLESS = "{% for i in range(10**5) %}{% for j in range(10**5) %}{% endfor %}{% endfor %}"
 
 
 def text_of(tokens: list[int]) -> str:
@@ -162,14 +160,9 @@ def test_a_saved_codec_writes_the_same_tokens(tmp_path: Path) -> None:
         (TEMPLATE + "{{ 1 / 0 }}", "ZeroDivisionError"),
         (TEMPLATE + "{% for i in range(10**9) %}{% endfor %}", "OverflowError"),
         (TEMPLATE + "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "RecursionError"),
-        (TEMPLATE + "{{ 'x' * 10**10 }}", "one that takes more than 1 s or 256 MiB"),
-        (TEMPLATE + ENDLESS, "one that takes more than 1 s or 256 MiB"),
     ],
 )
-def test_a_template_that_will_not_do_is_one_clear_line(
-    tmp_path: Path, template: str | None, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model_folders, "TEMPLATE_SECONDS", 1)
+def test_a_template_that_will_not_do_is_one_clear_line(tmp_path: Path, template: str | None, found: str) -> None:
     save_tokenizer(tmp_path, template)
     with pytest.raises(CheckpointError, match=found) as caught:
         hf.load(tmp_path)
