@@ -45,24 +45,15 @@ def defines(kind: str, name: str, what: str) -> bool:
         return False
 
 
-def require_member(kind: str, name: str) -> None:
-    """Refuse the name of no member.
-
-    Raises:
-        UnknownMemberError: the message lists those that exist.
-    """
-    known = available(kind)
-    if name not in known:
-        raise UnknownMemberError(f"a module of lever_pipe/{kind}", found=repr(name), do=_remedy(name, known))
-
-
 def member(kind: str, name: str) -> ModuleType:
     """Return a member of an extension point, as `member("lever/samplers", "uniform")`.
 
     Raises:
-        UnknownMemberError: as `require_member`.
+        UnknownMemberError: there is none; the message lists those that exist.
     """
-    require_member(kind, name)
+    known = available(kind)
+    if name not in known:
+        raise UnknownMemberError(f"a module of lever_pipe/{kind}", found=repr(name), do=_remedy(name, known))
     return load(f"{PACKAGE.name}.{kind.replace('/', '.')}.{name}")
 
 

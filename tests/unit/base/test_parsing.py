@@ -7,7 +7,7 @@ import pytest
 from builders import shipped
 
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.base.members import available, require_member
+from lever_pipe.base.members import available, member
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.rewards import REWARD_MODES
 
@@ -224,8 +224,7 @@ def test_defaults_parse_and_are_frozen() -> None:
 
 def test_a_member_that_is_none_is_refused_before_it_is_imported() -> None:
     with pytest.raises(UnknownMemberError, match=r"found 'zzz'. Name one of .*, or add the module\."):
-        require_member("lvlms", "zzz")
-    require_member("lvlms", "hf")
+        member("lvlms", "zzz")
 
 
 def test_members_are_the_public_modules_of_a_folder() -> None:
