@@ -157,7 +157,8 @@ def read_yaml(path: Path, expected: str) -> Any:
     import yaml
 
     try:
-        return yaml.load(read_bytes(path).decode(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+        text = read_bytes(path).decode()
+        return yaml.load(text, Loader=yaml.CSafeLoader) if yaml.__with_libyaml__ else yaml.safe_load(text)
     except FileNotFoundError:
         raise RecordError(f"{path}: expected {expected}", found="none", do="Restore it.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as fault:
