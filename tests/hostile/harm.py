@@ -64,7 +64,7 @@ class Harm(NamedTuple):
     value: int
 
 
-STRUCTURAL = ("drop", "twice", "rename", "replace", "exchange", "wrap", "text", "number", "first", "last")
+STRUCTURAL = ("drop", "twice", "rename", "replace", "exchange", "wrap", "text", "number", "once")
 BYTES = ("flip", "cut", "insert", "remove", "repeat")
 
 
@@ -108,65 +108,46 @@ def _written(tree: Any) -> str:
 
 
 def _places(tree: Any) -> Iterator[tuple[list[Any], int]]:
-    """Yield every list with the index of a value in it; a pair's value is its second item."""
-    if isinstance(tree, Pairs):
-        for pair in tree:
-            yield pair, 1
-            yield from _places(pair[1])
-    elif isinstance(tree, list):
-        for index, item in enumerate(tree):
-            yield tree, index
-            yield from _places(item)
+    """Yield every object and list with the index of an item in it."""
+    for index, item in enumerate(tree if isinstance(tree, list) else ()):
+        yield tree, index
+        yield from _places(item[1] if isinstance(tree, Pairs) else item)
+
+
+def _put(owner: list[Any], index: int, value: Any) -> None:
+    owner[index] = [owner[index][0], value] if isinstance(owner, Pairs) else value
 
 
 def _harm_tree(tree: Any, harm: Harm) -> None:
     places = list(_places(tree))
     if not places:
         return
-    holder, index = places[harm.place % len(places)]
-    value = deepcopy(NASTY[harm.value % len(NASTY)])
-    owner, at = _owner(tree, holder, index)
-    old = holder[index]
-    if harm.kind == "drop":
-        del owner[at]
-    elif harm.kind == "twice":
-        owner.insert(at + harm.value % 2, [owner[at][0], value] if isinstance(owner, Pairs) else deepcopy(owner[at]))
-    elif harm.kind == "rename" and isinstance(owner, Pairs):
-        keys = [pair[0] for pair, _ in places if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)]
-        owner[at][0] = ["", "x", owner[at][0] + " ", keys[harm.value % len(keys)]][harm.value % 4]
-    elif harm.kind == "exchange":
-        other, place = places[(harm.place + harm.value) % len(places)]
-        if not _holds(old, other) and not _holds(other[place], holder):
-            holder[index], other[place] = other[place], old
-    else:
-        holder[index] = _changed(harm.kind, old, value)
-
-
-def _changed(kind: str, old: Any, value: Any) -> Any:
-    if kind == "wrap":
-        return [old]
-    if kind == "text":
-        return json.dumps(old) if isinstance(old, int | float) else [old]
-    if kind == "number" and isinstance(old, int | float) and abs(old) < 1e9:
-        return float(old) if isinstance(old, int) else int(old)
-    if kind in ("first", "last") and isinstance(old, list) and old:
-        kept = deepcopy(old[0 if kind == "first" else -1])
-        return Pairs([kept]) if isinstance(old, Pairs) else [kept, deepcopy(kept)]
-    return value
-
-
-def _owner(tree: Any, holder: list[Any], index: int) -> tuple[list[Any], int]:
-    """Return the list whose item a place is: of a pair's value, the object that has the pair."""
-    for candidate in [tree, *(each[i] for each, i in _places(tree))]:
-        if isinstance(candidate, Pairs):
-            for at, pair in enumerate(candidate):
-                if pair is holder:
-                    return candidate, at
-    return holder, index
-
-
-def _holds(tree: Any, part: Any) -> bool:
-    return tree is part or (isinstance(tree, list) and any(_holds(item, part) for item in tree))
+    owner, index = places[harm.place % len(places)]
+    is_object, nasty = isinstance(owner, Pairs), deepcopy(NASTY[harm.value % len(NASTY)])
+    old = owner[index][1] if is_object else owner[index]
+    match harm.kind:
+        case "drop":
+            del owner[index]
+        case "twice":
+            owner.insert(index + harm.value % 2, [owner[index][0], nasty] if is_object else deepcopy(old))
+        case "rename" if is_object:
+            keys = [each[at][0] for each, at in places if isinstance(each, Pairs)]
+            key = ["", "x", owner[index][0] + " ", keys[harm.value % len(keys)]][harm.value % 4]
+            owner[index] = [key, old]
+        case "exchange":
+            other, at = places[(harm.place + harm.value) % len(places)]
+            _put(owner, index, deepcopy(other[at][1] if isinstance(other, Pairs) else other[at]))
+            _put(other, at, deepcopy(old))
+        case "wrap":
+            _put(owner, index, [old])
+        case "text" if isinstance(old, int | float):
+            _put(owner, index, json.dumps(old))
+        case "number" if isinstance(old, int | float) and abs(old) < 1e9:
+            _put(owner, index, float(old) if isinstance(old, int) else int(old))
+        case "once" if isinstance(old, list):
+            del old[1:]
+        case _:
+            _put(owner, index, nasty)
 
 
 def harm_bytes(content: bytes, harms: Sequence[Harm]) -> bytes:

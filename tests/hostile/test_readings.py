@@ -345,7 +345,10 @@ READERS: dict[str, Reader] = {
     "tasks": Reader(
         "tasks.json", harmed([task("a"), task("b")]), lambda path: task_files.read(None, splits(path)), says_tasks
     ),
-    "end tokens": Reader("end.json", harmed({"eos_token_id": [151645, 151643]}), lambda path: storage.read_row(path, hf.GenerationSettings), says_end_tokens),
+    "end tokens": Reader(
+        "end.json", harmed({"eos_token_id": [151645, 151643]}),
+        lambda path: storage.read_row(path, hf.GenerationSettings), says_end_tokens,
+    ),
     "vocabulary": Reader(
         word.FILE, harmed(sorted({*word.GRAMMAR, "colour", "size"})), lambda path: word.load(path.parent),
         lambda codec, content: list(codec.words) == only_reading(content),

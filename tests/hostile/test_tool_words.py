@@ -11,38 +11,17 @@ from lever_pipe.__main__ import main
 
 # All below the folder of the test: some tools write and remove where they are told.
 WORDS = (
-    *(
-        "nowhere",
-        "",
-        "empty",
-        "bytes.csv",
-        "list.json",
-        "run.json",
-        "folder",
-        "loop",
-        "loop/x",
-        "empty/x",
-        "pipe",
-        "a\nb",
-    ),
-    *("$(touch pwned)", "é\U0001f600", "x" * 5000, "\udcff", "table:1:Column", "t.csv:1:z", "t.csv:99:a", "t.csv:-1:a"),
-    *(
-        "t.csv:x=1|:b",
-        "::",
-        ":",
-        "bytes.csv:1:a",
-        "empty:1:a",
-        "preset~world/rce/seed~99/epoch~1",
-        "baseline/nobody",
-    ),
-)
+    "nowhere", "", "empty", "bytes.csv", "list.json", "run.json", "folder", "loop", "loop/x", "empty/x", "pipe", "a\nb",
+    "$(touch pwned)", "é\U0001f600", "x" * 5000, "\udcff", "table:1:Column", "t.csv:1:z", "t.csv:99:a", "t.csv:-1:a",
+    "t.csv:x=1|:b", "::", ":", "bytes.csv:1:a", "empty:1:a", "preset~world/rce/seed~99/epoch~1", "baseline/nobody",
+)  # fmt: skip
 CALLS: tuple[tuple[str, ...], ...] = (
     *(("trace", "@"), ("trace", "table:1:Column", "--results", "@")),
     *(("compare", "@", "folder"), ("compare", "folder", "@")),
     *(("store", "stats", "@"), ("store", "verify", "@"), ("store", "gc", "@", "--max-gb", "1")),
     ("store", "gc", "--max-gb", "@"),
     *(("store", "stats", "--configfile", "@"), ("ledger", "merge", "@"), ("ledger", "@")),
-    ("environments", "@"),
+    *(("ledger", "merge", "folder", "@", "--into", "x.jsonl"), ("environments", "@")),
     *(("plan", "--configfile", "@"), ("why", "train_rce_epoch", "--configfile", "@")),
     ("why", "train_rce_epoch", "--config", "@"),
     *(("export", "@", "folder", "out"), ("export", "wandb", "@", "out")),

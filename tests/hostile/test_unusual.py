@@ -19,9 +19,8 @@ from safetensors.torch import load_file
 
 from lever_pipe.base import images
 from lever_pipe.base.records import Example
-from lever_pipe.lever.datasets import okvqa, vqav2
+from lever_pipe.lever.datasets import okvqa
 from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
-from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
 logging.getLogger("transformers").setLevel(logging.CRITICAL)
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -129,17 +128,14 @@ class Files:
         self.annotation: dict[str, Any] = {"image_id": 7, "question_id": 5, "answers": [{"answer": "red"}] * 10}
         self.outer: dict[str, Any] = {}
 
-    def read(
-        self, reader: Any = okvqa, *, dump: Callable[[Any], bytes] = lambda v: json.dumps(v).encode(), n: int = 10
-    ):
+    def read(self, *, dump: Callable[[Any], bytes] = lambda value: json.dumps(value).encode()) -> Example:
         documents = {"questions": [self.question], "annotations": [self.annotation]}
         for name, entries in documents.items():
             put(self.folder / name, dump({**self.outer, name: entries}))
         put(self.folder / "images" / f"{self.question['image_id']}.png", self.image)
         files = VqaFilePaths(self.folder / "questions", self.folder / "annotations", self.folder / "images")
-        found: list[Example] = reader.read(files, ReadOptions("{image_id}.png", n_answers=n)).examples
-        assert len(found) == 1
-        return found[0]
+        (found,) = okvqa.read(files, ReadOptions("{image_id}.png", n_answers=10)).examples
+        return found
 
 
 def test_questions_and_answers_are_taken_as_they_are(tmp_path: Path) -> None:
@@ -187,26 +183,7 @@ def test_one_spelling_of_a_letter_meets_another(tmp_path: Path) -> None:
     forms = [unicodedata.normalize(form, "caf\u00e9") for form in ("NFC", "NFD")]
     files.annotation["answers"] = [{"answer": forms[i % 2]} for i in range(10)]
     found = files.read()
-    assert found.answer == forms[0]
-    assert vqa_accuracy(found.answer, found.answers) == 1.0
-    assert files.read().answers == (forms[0],) * 10
-
-
-@pytest.mark.parametrize(("said", "accuracy"), [("Red!", 1.0), ("the red", 1.0), ("blue", 0.0)])
-def test_one_answer_a_question_is_right_or_wrong(tmp_path: Path, said: str, accuracy: float) -> None:
-    files = Files(tmp_path)
-    files.annotation |= {"answers": [{"answer": "red"}], "multiple_choice_answer": "red"}
-    for reader in (okvqa, vqav2):
-        found = files.read(reader, n=1)
-        assert vqa_accuracy(said, found.answers) == accuracy
-
-
-def test_some_blank_answers_are_no_answer_to_show(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.annotation["answers"] = [{"answer": ""}] * 6 + [{"answer": "red"}] * 4
-    found = files.read()
-    assert found.answer == "red"
-    assert vqa_accuracy("red", found.answers) == 1.0  # four of ten
+    assert (found.answer, found.answers) == (forms[0], (forms[0],) * 10)
 
 
 def test_entries_may_stand_in_any_order_and_share_what_they_like(doors: dict[str, Door], tmp_path: Path) -> None:
