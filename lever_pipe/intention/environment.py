@@ -123,11 +123,13 @@ class IntentionEnv:
         question = content.strip() if choice in _PLAIN else f"[{choice}] {content}".strip()
         started = self._clock()
         reply = self.simulator.reply(self.task, question, self._history, self._covered)
-        if any(trouble := self._trouble(started, ok=reply.ok)):
-            return self._abandon(reply.text, *trouble)
-        judgement = self.simulator.judge(self.task, question, self._history, self.remaining)
-        if any(trouble := self._trouble(started, ok=judgement.ok)):
-            return self._abandon(reply.text, *trouble)
+        judgement, trouble = None, self._trouble(started, ok=reply.ok)
+        if not any(trouble):
+            judgement = self.simulator.judge(self.task, question, self._history, self.remaining)
+            trouble = self._trouble(started, ok=judgement.ok)
+        if judgement is None or any(trouble):
+            self.done = True
+            return StepResult(reply.text, 0.0, True, (), *trouble)
         hits = self._hits(judgement.indices if judgement.related else ())
         reward = turn_reward([self.task.missing_details[i].importance for i in hits], self._config)
         covered = tuple(dict.fromkeys(hits))
@@ -148,10 +150,6 @@ class IntentionEnv:
         """Return whether the user gave up, and whether the call takes longer than a turn may."""
         failed = not ok and not self.simulator_config.silent_failures
         return failed, self._clock() - started > self._config.step_timeout_seconds
-
-    def _abandon(self, feedback: str, failed: bool, timed_out: bool) -> StepResult:
-        self.done = True
-        return StepResult(feedback, 0.0, True, (), failed, timed_out)
 
 
 def step_all(turns: Sequence[tuple[IntentionEnv, Sequence[ToolCall]]]) -> list[StepResult]:

@@ -25,7 +25,8 @@ from lever_pipe.intention.agent.warm_start import Demonstration, Demonstrator
 from lever_pipe.intention.codecs.protocol import ChatCodec
 from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators.protocol import Exchange, UserReply, rule
+from lever_pipe.intention.simulators import rule
+from lever_pipe.intention.simulators.protocol import Exchange, UserReply
 from lever_pipe.intention.sources import synthetic
 
 CODEC = WordCodec.of_world()

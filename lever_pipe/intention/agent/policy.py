@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
-from shutil import copyfileobj
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from lever_pipe.base.atomic import write_file, write_folder
+from lever_pipe.base.atomic import folder_in, place, write_folder
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import load_strictly, readable, require_size, require_whole
 from lever_pipe.base.rowwise import rowwise
@@ -112,12 +109,11 @@ def save_policy(
 
 def save_policy_files(files: Iterable[Path], model: PreTrainedModel, codec: ChatCodec) -> None:
     """Write files that `save_policy` names into a folder that holds others too; each appears whole or not at all."""
-    with TemporaryDirectory() as name:
-        folder = Path(name)
+    paths = list(files)
+    with folder_in(paths[0].parent) as folder:
         _fill(folder, model, codec, None)
-        for path in files:
-            with (folder / path.name).open("rb") as source:
-                write_file(path, partial(copyfileobj, source))
+        for path in paths:
+            place(folder / path.name, path)
 
 
 def prepare_for_updates(policy: Any) -> None:

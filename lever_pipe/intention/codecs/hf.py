@@ -110,7 +110,10 @@ class HfCodec:
         self._tokenizer = tokenizer
         self._where = where
         self._controls = [word for word in tokenizer.get_added_vocab() if word.strip()]
-        self._require_tools()
+        if not tokenizer.chat_template:
+            raise self._fault("tools", "no chat template")
+        if TOOL_NAME not in self._render(opening(_TASK)[1:], goes_on=True):
+            raise self._fault("tools", "a template that leaves them out")
         after = self._after_agent(_ANSWER)
         if _ANSWER not in after:
             raise self._fault("tool messages", "a template that leaves them out")
@@ -177,12 +180,6 @@ class HfCodec:
         if not found:
             raise self._fault("the agent's turns", "a template that leaves them out")
         return after
-
-    def _require_tools(self) -> None:
-        if not self._tokenizer.chat_template:
-            raise self._fault("tools", "no chat template")
-        if TOOL_NAME not in self._render(opening(_TASK)[1:], goes_on=True):
-            raise self._fault("tools", "a template that leaves them out")
 
     def _render(self, messages: Sequence[dict[str, Any]], *, goes_on: bool) -> str:
         try:

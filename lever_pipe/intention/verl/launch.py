@@ -106,53 +106,29 @@ def _scheduled(config: RenderVerlConfig) -> Iterator[str]:
 
 
 def _unfit(config: RenderVerlConfig) -> Iterator[str]:
-    model, simulator, schedule, version = config.model, config.simulator, config.arm.schedule, config.version
+    model, simulator, schedule = config.model, config.simulator, config.arm.schedule
+    folder, user, minimum = model.folder, simulator.endpoint.model, f"arms.{config.arm.name}.schedule.minimum"
     is_risen = schedule.kind == "constant" and schedule.warmup_steps and schedule.minimum
-    is_odd = not model.folder.isprintable() or UNSAFE.search(model.folder)
-    user, minimum = simulator.endpoint.model, f"arms.{config.arm.name}.schedule.minimum"
-    checks: tuple[tuple[object, str, object, str, str], ...] = (
-        (
-            config.arm.trajectory_score == "sum",
-            "grpo.trajectory_score",
-            "sum",
-            "be mean or r2g with engine verl",
-            'What the original calls "Sum" is the mean over turns: choose one of them, or engine native.',
-        ),
-        (
-            is_risen,
-            minimum,
-            schedule.minimum,
-            "be 0 for a constant rate with warm-up",
-            "The original warms up from 0: write 0, or kind: cosine.",
-        ),
-        (not model.folder, "model.folder", "", "name a model folder with engine verl", "Name one."),
-        (is_odd, "model.folder", model.folder, "be printable and without quotes, \\ and $", "Rename the folder."),
-        (model.codec != "hf", "model.codec", model.codec, "be 'hf' with engine verl", "Write hf."),
-        (
-            model.dtype != "bfloat16",
-            "model.dtype",
-            model.dtype,
-            "be bfloat16, as the original's rollouts are",
-            "Write bfloat16.",
-        ),
-        (
-            model.max_context <= PROMPT_TOKENS,
-            "model.max_context",
-            model.max_context,
-            f"exceed the prompt's {PROMPT_TOKENS} tokens",
-            "Raise it.",
-        ),
-        (not version.isprintable(), "verl.version", version, "be one printable line", "Shorten it."),
-        (simulator.kind != "openai", "simulator.kind", simulator.kind, "be 'openai' with engine verl", "Write openai."),
-        (
-            not MODEL_NAME.fullmatch(user),
-            "simulator.endpoint.model",
-            user,
-            "be letters, digits and . _ : / @ + -",
-            "Serve it under such a name.",
-        ),
-    )
-    return (f"{place}: must {rule}, got {found!r}. {do}" for is_broken, place, found, rule, do in checks if is_broken)
+    is_odd = not folder.isprintable() or UNSAFE.search(folder)
+    if config.arm.trajectory_score == "sum":
+        rule = 'must be mean or r2g with engine verl, whose "Sum" is the mean over turns'
+        yield f"grpo.trajectory_score: {rule}, got 'sum'. Choose one of them, or engine native."
+    if is_risen:
+        rule = "must be 0 for a constant rate with warm-up, which the original begins at 0"
+        yield f"{minimum}: {rule}, got {schedule.minimum}. Write 0, or kind: cosine."
+    if not folder or is_odd:
+        yield f"model.folder: must name a folder, printable and without quotes, \\ and $, got {folder!r}. Name one."
+    if model.max_context <= PROMPT_TOKENS:
+        yield f"model.max_context: must exceed the prompt's {PROMPT_TOKENS} tokens, got {model.max_context}. Raise it."
+    if not config.version.isprintable():
+        yield f"verl.version: must be one printable line, got {config.version!r}. Shorten it."
+    if not MODEL_NAME.fullmatch(user):
+        rule = "must be letters, digits and . _ : / @ + -"
+        yield f"simulator.endpoint.model: {rule}, got {user!r}. Serve it under such a name."
+    only = (("model.codec", model.codec, "hf"), ("model.dtype", model.dtype, "bfloat16"))
+    for place, found, value in (*only, ("simulator.kind", simulator.kind, "openai")):
+        if found != value:
+            yield f"{place}: must be {value!r} with engine verl, got {found!r}. Write {value}."
 
 
 def _otherwise_fixed(config: RenderVerlConfig) -> Iterator[str]:

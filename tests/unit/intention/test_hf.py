@@ -10,8 +10,9 @@ from intention_cases import task_of
 from tiny_tokenizer import MARKERS, SPECIAL, TEMPLATE, WITHOUT_TOOLS, save_tokenizer, tiny_tokenizer
 
 from lever_pipe.base.errors import CheckpointError, RecordError
+from lever_pipe.intention.codecs import hf
 from lever_pipe.intention.codecs.hf import HfCodec
-from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall, hf
+from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 
 TOKENIZER = tiny_tokenizer()
 CODEC = HfCodec(TOKENIZER, "tiny")

@@ -38,8 +38,9 @@ from lever_pipe.intention.agent.layers import is_plain
 from lever_pipe.intention.agent.policy import build_tiny, load_policy, save_policy
 from lever_pipe.intention.agent.rollout import EpisodeRequest
 from lever_pipe.intention.agent.warm_start import Demonstrator, in_parts
+from lever_pipe.intention.codecs import hf
 from lever_pipe.intention.codecs.hf import HfCodec
-from lever_pipe.intention.codecs.protocol import ToolCall, hf
+from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.records import EpisodeRow, StepRow
 from lever_pipe.intention.sources import synthetic
 from lever_pipe.runtime import agent_plan, plan

@@ -14,8 +14,9 @@ from lever_pipe.experiment.agent_config import Environment, SyntheticTasks
 from lever_pipe.intention.environment import ceiling
 from lever_pipe.intention.lexicon import CATEGORIES, IMPORTANCES, RELEVANT, SLOTS, VALUES
 from lever_pipe.intention.sources import json as json_source
+from lever_pipe.intention.sources import parquet, synthetic
 from lever_pipe.intention.sources.json import read_tasks
-from lever_pipe.intention.sources.protocol import RawFiles, Splits, parquet, synthetic
+from lever_pipe.intention.sources.protocol import RawFiles, Splits
 
 ROOT = Path(__file__).parents[3]
 BESIDE = (ROOT / "data" / "intention", ROOT.parent / "shared" / "data" / "intention")

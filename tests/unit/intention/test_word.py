@@ -10,7 +10,8 @@ from intention_cases import task_of
 
 from lever_pipe.base.errors import CheckpointError, DataError, RecordError
 from lever_pipe.experiment.agent_config import SyntheticTasks
-from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall, word
+from lever_pipe.intention.codecs import word
+from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.lexicon import CATEGORIES, SLOTS, VALUES, inquiry
 from lever_pipe.intention.sources import synthetic

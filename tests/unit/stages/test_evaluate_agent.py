@@ -13,7 +13,7 @@ from lever_pipe.base.errors import CheckpointError
 from lever_pipe.experiment.agent_stage_configs import EvaluateStartConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.records import DialogueRow, DoneRow, EpisodeRow, EvaluationRow
-from lever_pipe.stages import evaluate_agent as stage
+from lever_pipe.stages import agent_evaluation as stage
 from lever_pipe.stages.agent_evaluation import evaluate_start
 
 
