@@ -38,7 +38,7 @@ _REMEDIES = {
         (301, 302, 303, 307, 308), "Set the address that the server redirects to; no redirect is followed."
     ),
 }
-"""Statuses that no further attempt mends, each with what to do."""
+"""Statuses that no further attempt helps, each with what to do."""
 _PASSING = (408, 409, 425, 429)
 """Statuses below 500 that may pass."""
 _CONTROL = 32
@@ -72,7 +72,7 @@ class Chat:
             read: raises UnreadableError on a completion that does not hold what was asked for.
 
         Raises:
-            SimulatorError: the server refuses in a way that no further attempt mends.
+            SimulatorError: the server refuses in a way that no further attempt helps.
         """
         self.counts.add(requests=1)
         for attempt in range(self._connection.retries + 1):

@@ -14,11 +14,11 @@ from lever_pipe.base.errors import RecordError
 def read_texts(folder: Path, pattern: str, digest: str) -> dict[str, str]:
     """Return the texts of a folder by file name; refuse others than those of this digest."""
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob(pattern))}
-    found = hashlib.sha256("\0".join(part for item in texts.items() for part in item).encode()).hexdigest()[:16]
-    if found != digest:
+    actual = hashlib.sha256("\0".join(part for item in texts.items() for part in item).encode()).hexdigest()[:16]
+    if actual != digest:
         raise RecordError(
             f"{folder}: expected the texts with digest {digest}",
-            found=found,
+            found=actual,
             do="Write it where the code names the other one, so that what other texts make has another identity.",
         )
     return texts

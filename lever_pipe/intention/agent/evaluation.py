@@ -39,7 +39,7 @@ _SHOWN = 5
 """Lost tasks that a warning names."""
 
 MOST_CHARACTERS = 2_000
-"""Of one text; the rest of a longer one is cut off and its length told."""
+"""Of one text; the rest of a longer one is cut off and its length said."""
 MEANS: dict[str, Callable[[Episode], float]] = {
     "reward": lambda episode: math.fsum(episode.rewards),
     "normalised_reward": lambda episode: math.fsum(episode.rewards) / episode.ceiling,
@@ -87,7 +87,7 @@ def evaluate(
     for every arm. Such common random numbers take noise out of differences between policies; the numbers of one
     evaluation are as good as with fresh draws. Episodes that the simulator ended are counted and left out of means.
     """
-    found = PolicyEvaluation([], [], [])
+    evaluation = PolicyEvaluation([], [], [])
     for mode, n in zip(MODES, (1, n_samples), strict=True):
         if mode not in modes:
             continue
@@ -104,11 +104,11 @@ def evaluate(
         values |= {name: work[name] for name in player.counted if name != "simulator_requests"}
         row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n, values=values)
         rows = [_row(episode, when, mode) for episode in episodes]
-        found.rows.append(row)
-        found.episodes.extend(rows)
+        evaluation.rows.append(row)
+        evaluation.episodes.extend(rows)
         if when.split == "test" and mode == "greedy":
-            found.dialogues.extend(map(dialogue_of, episodes, rows, [player] * len(rows)))
-    return found
+            evaluation.dialogues.extend(map(dialogue_of, episodes, rows, [player] * len(rows)))
+    return evaluation
 
 
 def evaluate_held_out(
@@ -184,7 +184,7 @@ def dialogue_of(episode: Episode, row: EpisodeRow, player: AnyPlayer) -> Dialogu
 
     Args:
         episode: as it was rolled out.
-        row: what is told of it otherwise.
+        row: its other numbers.
         player: whose agent spoke in it.
     """
     task = episode.task
@@ -198,7 +198,7 @@ def dialogue_of(episode: Episode, row: EpisodeRow, player: AnyPlayer) -> Dialogu
 
 
 def _turn(episode: Episode, place: int, player: AnyPlayer) -> DialogueTurn:
-    said, calls = player.heard(episode, place)
+    said, calls = player.said(episode, place)
     result = episode.results[place]
     return DialogueTurn(
         said=_cut(said),

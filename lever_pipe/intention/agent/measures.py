@@ -173,7 +173,7 @@ def rates(values: Mapping[str, float], device: torch.device) -> dict[str, float]
         device: where it ran.
     """
     seconds = values["seconds_step"]
-    found = {
+    values_per_second = {
         "tokens_per_second": values["tokens_total"] / seconds,
         "tokens_per_second_per_device": values["tokens_total"] / seconds,
         "agent_tokens_per_second": values["agent_tokens"] * values["episodes"] / seconds,
@@ -181,5 +181,5 @@ def rates(values: Mapping[str, float], device: torch.device) -> dict[str, float]
     peak = peak_flop(torch.cuda.get_device_name(device) if device.type == "cuda" else "")
     if peak is not None:
         for name, phase in (("mfu_update", "update"), ("mfu_step", "step")):
-            found[name] = mfu(values["flop_update"], values[f"seconds_{phase}"], peak)
-    return found
+            values_per_second[name] = mfu(values["flop_update"], values[f"seconds_{phase}"], peak)
+    return values_per_second

@@ -145,8 +145,8 @@ def load_progress(folder: Path, policy: Any, optimiser: AdamW, *, identity: str)
 def _checkpoints(folder: Path) -> list[Path]:
     """Return the whole checkpoints, earliest first; one without its place is the rest of a removed one."""
     steps = {path: _CHECKPOINT.fullmatch(path.parent.name) for path in folder.glob(f"*/{PLACE}")}
-    found = [(int(match.group(1)), path.parent) for path, match in steps.items() if match]
-    return [path for _, path in sorted(found)]
+    checkpoints = [(int(match.group(1)), path.parent) for path, match in steps.items() if match]
+    return [path for _, path in sorted(checkpoints)]
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

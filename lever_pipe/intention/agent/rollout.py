@@ -179,12 +179,12 @@ class Player(Host):
         with self.computing():
             for start in range(0, len(dialogues), self.batch):
                 chosen = dialogues[start : start + self.batch]
-                seconds += _hold(self, chosen, counts, greedy=greedy, progress=progress)
+                seconds += _roll_out(self, chosen, counts, greedy=greedy, progress=progress)
         for name, count in self.simulator.counts.values().items():
             setattr(counts, f"simulator_{name}", count - before[name])
         return Rollouts([dialogue.episode for dialogue in dialogues], counts, seconds)
 
-    def heard(self, episode: Episode, place: int) -> tuple[str, Sequence[ToolCall]]:
+    def said(self, episode: Episode, place: int) -> tuple[str, Sequence[ToolCall]]:
         """Return what the agent said in a turn beside its calls, and these."""
         tokens = [token for token, turn in zip(episode.tokens, episode.turn, strict=True) if turn == place]
         return self.codec.aside(tokens), self.codec.parse(tokens).calls
@@ -270,7 +270,7 @@ def _require_room(dialogues: Sequence[_Dialogue], max_context: int) -> None:
         )
 
 
-def _hold(
+def _roll_out(
     player: Player,
     dialogues: Sequence[_Dialogue],
     counts: RolloutCounts,
@@ -327,7 +327,7 @@ def _answer(
         counts.environment_timeouts += result.timed_out and not result.failed
         dialogue.episode.rewards.append(result.reward)
         dialogue.episode.results.append(result)
-        end = end_heard(result, dialogue.env, is_last=is_last)
+        end = end_of_turn(result, dialogue.env, is_last=is_last)
         if end is not None:
             dialogue.finish(end)
             continue
@@ -338,7 +338,7 @@ def _answer(
             dialogue.finish("context")
 
 
-def end_heard(result: StepResult, env: IntentionEnv, *, is_last: bool) -> EndReason | None:
+def end_of_turn(result: StepResult, env: IntentionEnv, *, is_last: bool) -> EndReason | None:
     """Return why an executed turn ends its episode, or None."""
     if result.failed:
         return "failed"

@@ -118,12 +118,12 @@ def score_all(
     entropies: bool,
 ) -> list[Scored]:
     """Return what a model thinks of the chosen places of each sequence, without gradients."""
-    found: dict[int, Scored] = {}
+    scored_by_index: dict[int, Scored] = {}
     for indices in cut([len(sequence) for sequence in sequences], grpo.micro_batch):
         tokens, chosen = [sequences[i] for i in indices], [places[i] for i in indices]
         scored = score(model, tokens, chosen, pad_id=pad_id, temperature=grpo.temperature, entropies=entropies)
         sizes = [len(each) for each in chosen]
         log_probs = torch.split(scored.log_probs, sizes)
         others = [None] * len(sizes) if scored.entropies is None else torch.split(scored.entropies, sizes)
-        found.update(zip(indices, map(Scored, log_probs, others), strict=True))
-    return [found[index] for index in range(len(sequences))]
+        scored_by_index.update(zip(indices, map(Scored, log_probs, others), strict=True))
+    return [scored_by_index[index] for index in range(len(sequences))]

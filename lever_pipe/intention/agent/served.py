@@ -26,10 +26,10 @@ from lever_pipe.intention.agent.rollout import (
     Host,
     RolloutCounts,
     Rollouts,
-    end_heard,
+    end_of_turn,
 )
 from lever_pipe.intention.chat import Chat, UnreadableError, find_access
-from lever_pipe.intention.codecs.hf import TOOL, aside_of, json_in, opening, told, turn_in, turn_of
+from lever_pipe.intention.codecs.hf import TOOL, aside_of, json_in, opening, tool_message, turn_in, turn_of
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.environment import IntentionEnv, at_once, load_simulator, step_all
 from lever_pipe.intention.records import EndReason
@@ -76,8 +76,8 @@ class ServedCounts(RolloutCounts):
     completion_tokens: int = 0
 
 
-ASKED = ("agent_requests", "agent_failures", "agent_retries", "agent_malformed")
-USED = ("prompt_tokens", "completion_tokens")
+REQUESTS = ("agent_requests", "agent_failures", "agent_retries", "agent_malformed")
+TOKENS = ("prompt_tokens", "completion_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,34 +87,34 @@ class ServedPlayer(Host):
     agent: ServedAgent
     chat: Chat
 
-    counted = (*MISHAPS, *ASKED, *USED)
+    counted = (*MISHAPS, *REQUESTS, *TOKENS)
 
     def play(
         self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
     ) -> Rollouts:
         """As `Player`; a sampled episode is asked for with a seed of its own, of its stream."""
-        before, episodes, workers = self._asked(), [], self.chat.concurrency
+        before, episodes, workers = self._counted(), [], self.chat.concurrency
         if self.simulator.is_remote:
             workers = min(workers, self.simulator.concurrency)
-        for episode in at_once(workers, lambda request: self._hold(request, greedy=greedy), requests):
+        for episode in at_once(workers, lambda request: self._play(request, greedy=greedy), requests):
             episodes.append(episode)
             if progress is not None:
                 progress.advance()
         replies = [reply for episode in episodes for reply in episode.replies]
         results = [result for episode in episodes for result in episode.results if result is not None]
         counts = ServedCounts(
-            **{name: count - before[name] for name, count in self._asked().items()},
+            **{name: count - before[name] for name, count in self._counted().items()},
             multi_call_turns=sum(len(reply.turn.calls) > 1 for reply in replies),
             environment_timeouts=sum(result.timed_out and not result.failed for result in results),
-            **{name: sum(getattr(reply, name) for reply in replies) for name in USED},
+            **{name: sum(getattr(reply, name) for reply in replies) for name in TOKENS},
         )
         return Rollouts([*episodes], counts, 0.0)
 
-    def _asked(self) -> dict[str, int]:
+    def _counted(self) -> dict[str, int]:
         of = {"simulator": self.simulator.counts, "agent": self.chat.counts}
         return {f"{who}_{name}": count for who, counts in of.items() for name, count in counts.values().items()}
 
-    def heard(self, episode: Any, place: int) -> tuple[str, Sequence[ToolCall]]:
+    def said(self, episode: Any, place: int) -> tuple[str, Sequence[ToolCall]]:
         """As `Player`."""
         turn, message, *_ = episode.replies[place]
         has_calls, is_read = "tool_calls" in message, turn.kind == "call"
@@ -124,7 +124,7 @@ class ServedPlayer(Host):
     def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
         """Stop an evaluation whose user or whose agent gives no answer too often, by the same limit."""
         super().require_few_failures(counts, during=during)
-        n_requests, n_failures, n_retries, n_malformed = (int(counts[name]) for name in ASKED)
+        n_requests, n_failures, n_retries, n_malformed = (int(counts[name]) for name in REQUESTS)
         limit = self.simulator_config.failure_limit
         if n_failures > limit * n_requests:
             raise TrainingError(
@@ -135,32 +135,32 @@ class ServedPlayer(Host):
                 " intention.execution. Or raise intention.simulator.failure_limit.",
             )
 
-    def _hold(self, request: EpisodeRequest, *, greedy: bool) -> ServedEpisode:
+    def _play(self, request: EpisodeRequest, *, greedy: bool) -> ServedEpisode:
         rules, agent = self.environment, self.agent
         env = IntentionEnv(request.task, self.simulator, rules, self.simulator_config)
         episode = ServedEpisode(request.task, request.index, request.sample, env.ceiling)
         fixed = agent.model_dump(include={"model", "max_tokens", "tool_choice"}) | {"tools": [TOOL]}
         draw = {"temperature": self.temperature, "seed": int(generator(*request.stream).integers(LARGEST_SEED))}
-        asked = fixed | ({"temperature": 0.0} if greedy else draw)
+        settings = fixed | ({"temperature": 0.0} if greedy else draw)
         messages: list[dict[str, Any]] = [*opening(request.task)]
         end: EndReason | None = None
         while end is None:
             is_last = len(episode.replies) == rules.max_turns - 1
-            reply = self.chat.answer({**asked, "messages": messages}, reply_in)
+            reply = self.chat.answer({**settings, "messages": messages}, reply_in)
             if reply is None:
                 end = "failed"
                 break
             turn = reply.turn
-            is_heard = turn.kind == "call" and (not is_last or rules.execute_last_turn)
-            result = step_all([(env, turn.calls)])[0] if is_heard else None
+            is_executed = turn.kind == "call" and (not is_last or rules.execute_last_turn)
+            result = step_all([(env, turn.calls)])[0] if is_executed else None
             episode.replies.append(reply)
             episode.results.append(result)
             episode.rewards.append(0.0 if result is None else result.reward)
             if result is None:
                 end = "turns" if turn.kind == "call" else turn.kind
             else:
-                end = end_heard(result, env, is_last=is_last)
-                shown = told(result.feedback, result.reward if rules.show_reward else None)
+                end = end_of_turn(result, env, is_last=is_last)
+                shown = tool_message(result.feedback, result.reward if rules.show_reward else None)
                 messages = [*messages, reply.message, *_answers(reply.message, shown)]
         episode.end, episode.coverage = end, env.coverage
         return episode
@@ -191,7 +191,7 @@ def reply_in(completion: dict[str, Any]) -> Reply:
         thought, text = message.get("reasoning_content") or "", message.get("content") or ""
         calls = list(message.get("tool_calls") or ())
         functions = [{**call["function"]} for call in calls]
-        tokens = [max(0, int(usage.get(name) or 0)) for name in USED]
+        tokens = [max(0, int(usage.get(name) or 0)) for name in TOKENS]
     except (ValueError, LookupError, TypeError, AttributeError):
         raise UnreadableError(NO_MESSAGE) from None
     if not isinstance(thought, str) or not isinstance(text, str):

@@ -92,7 +92,7 @@ def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clo
         arm: with what its terms weigh at this step.
         optimiser: of the policy.
         step: from 1.
-        clock: is told the seconds of each phase.
+        clock: takes the seconds of each phase.
     """
     grpo, player, policy = run.config.grpo, run.player, run.player.policy
     pad_id, precision = player.codec.pad_id, player.model.dtype
@@ -241,11 +241,11 @@ def _validate(run: TrainingRun, progress: RunProgress) -> None:
     """Evaluate the policy as it is now, and keep it if none before was as good."""
     config = run.config.evaluation
     when = When(progress.step, "val", "current")
-    found = evaluate(run.player, run.val, when, n_samples=config.samples, seed=config.seed)
-    progress.evaluations += found.rows
-    progress.episodes += found.episodes
+    evaluation = evaluate(run.player, run.val, when, n_samples=config.samples, seed=config.seed)
+    progress.evaluations += evaluation.rows
+    progress.episodes += evaluation.episodes
     looked_at = run.config.arm.stop or Stop()
-    value = found.value(looked_at.metric, looked_at.mode)
+    value = evaluation.value(looked_at.metric, looked_at.mode)
     if value > progress.best.value:
         progress.best = Best(progress.step, value, copies(weights_of(run.player.policy)))
 

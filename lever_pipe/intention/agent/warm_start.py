@@ -75,11 +75,11 @@ class Demonstrator:
                 break
             result = env.step(call.choice, call.content)
             reward += result.reward
-            told = self.codec.feedback(result.feedback, result.reward if self.environment.show_reward else None)
-            if env.done or len(tokens) + len(told) >= self.max_context:
+            feedback = self.codec.feedback(result.feedback, result.reward if self.environment.show_reward else None)
+            if env.done or len(tokens) + len(feedback) >= self.max_context:
                 break
-            tokens += told
-            is_agent += [False] * len(told)
+            tokens += feedback
+            is_agent += [False] * len(feedback)
         if not any(is_agent):
             raise DataError(
                 f"task {task.id!r}: expected room for a turn behind the request",

@@ -70,7 +70,7 @@ def opening(task: Task) -> list[dict[str, str]]:
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": request}]
 
 
-def told(text: str, reward: float | None) -> str:
+def tool_message(text: str, reward: float | None) -> str:
     """Return the tool message: what the environment says, and the turn's reward unless it is hidden."""
     return text if reward is None else f"{text}\nReward: {reward:g}"
 
@@ -151,7 +151,7 @@ class HfCodec:
 
     def feedback(self, text: str, reward: float | None) -> list[int]:
         """Return the tool message and the generation prefix, as the template puts them behind the agent's end token."""
-        return self._ids(self._after_agent(told(self._plain(text), reward)).removeprefix(self._turn_end))
+        return self._ids(self._after_agent(tool_message(self._plain(text), reward)).removeprefix(self._turn_end))
 
     def call(self, call: ToolCall) -> list[int]:
         """Return the turn that makes this call as the template writes it, its end token included."""
@@ -176,8 +176,8 @@ class HfCodec:
 
     def _after_agent(self, message: str) -> str:
         """Return what the template puts behind an agent's turn that this tool message follows."""
-        _, found, after = self._render(_answered(message), goes_on=True).partition(_STAND_IN)
-        if not found:
+        _, stand_in, after = self._render(_answered(message), goes_on=True).partition(_STAND_IN)
+        if not stand_in:
             raise self._fault("the agent's turns", "a template that leaves them out")
         return after
 

@@ -136,9 +136,9 @@ def read_judgement(text: str) -> Judgement:
     Raises:
         UnreadableError: there is no such object.
     """
-    found = _object_in(text)
-    listed = found.get("covered_detail_indices", [])
-    related = bool(found.get("is_task_related", True))
+    answer = _object_in(text)
+    listed = answer.get("covered_detail_indices", [])
+    related = bool(answer.get("is_task_related", True))
     indices = tuple(int(item) for item in listed if _is_number(item)) if isinstance(listed, list) else ()
     return Judgement(indices if related else (), related=related)
 
@@ -151,9 +151,9 @@ def _is_number(item: object) -> bool:
 def _object_in(text: str) -> dict[str, object]:
     start, end = text.find("{"), text.rfind("}")
     try:
-        found = json.loads(text[start : end + 1]) if 0 <= start < end else None
+        answer = json.loads(text[start : end + 1]) if 0 <= start < end else None
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        answer = None
+    if not isinstance(answer, dict):
         raise UnreadableError("an answer without a JSON object")
-    return found
+    return answer

@@ -89,15 +89,15 @@ def read_tasks(paths: Iterable[Path], faults: list[str]) -> dict[str, Task]:
 
 def _list_in(path: Path, faults: list[str]) -> list[Any]:
     try:
-        found = strict_json(read_bytes(path))
+        records = strict_json(read_bytes(path))
     except OSError as fault:
         faults.append(f"{path}: cannot be read: {fault.strerror}")
     except ValueError as fault:  # not JSON, or nothing that has one reading
         faults.append(f"{path}: must be JSON: {cut(str(fault))}")
     else:
-        if isinstance(found, list):
-            return found
-        faults.append(f"{path}: must be a list of task objects, got {shown(found)}")
+        if isinstance(records, list):
+            return records
+        faults.append(f"{path}: must be a list of task objects, got {shown(records)}")
     return []
 
 

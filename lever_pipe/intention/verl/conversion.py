@@ -84,16 +84,16 @@ def convert(log: RunLog, config: ConvertVerlConfig) -> Converted:
         for step, readings in log.steps.items()
         if step and (values := _training(readings, config.n_gpus))
     ]
-    rewards = {step: found for step, readings in log.steps.items() if (found := _reward(readings))}
+    rewards = {step: reward for step, readings in log.steps.items() if (reward := _reward(readings))}
     if not rewards:
         raise RecordError(
             f"{last}: expected validation rewards, val-core/SOURCE/reward/mean@1",
             found=f"none in {len(log.steps)} steps",
             do="Let the trainer validate (trainer.test_freq), or put a whole log there.",
         )
-    told = EvaluationRow(step=0, split="val", mode="greedy", n_tasks=config.n_tasks, n_samples=1, values={})
+    row = EvaluationRow(step=0, split="val", mode="greedy", n_tasks=config.n_tasks, n_samples=1, values={})
     evaluations = [
-        told.model_copy(update={"step": step, "values": {"reward": reading.value}}) for step, reading in rewards.items()
+        row.model_copy(update={"step": step, "values": {"reward": reading.value}}) for step, reading in rewards.items()
     ]
     notes = [*_notes(log, metrics, config), *_off_grid(rewards, config.n_tasks)]
     return Converted(metrics, evaluations, _done(executed, rewards, config), notes)

@@ -1,6 +1,6 @@
 """The folder from which one arm and seed is trained with the original trainer, as texts by file name.
 
-What that cannot express is refused where it would change what a run studies, else told in words.
+What that cannot express is refused where it would change what a run studies, else said in words.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def launch_files(config: RenderVerlConfig) -> dict[str, str]:
 
 def differences(config: RenderVerlConfig) -> list[str]:
     """Return what a run of the original does otherwise than the configuration says; nothing of it can be set there."""
-    told = [
+    lines = [
         "The seed orders the tasks, no more: SGLang draws from seeds of its own, so two runs of one seed differ.",
         "Only greedy validation, one episode a task; no sampled curve, no record of single episodes.",
         "Loss terms are means within a micro-batch, and micro-batches count alike: their size moves the loss.",
@@ -82,7 +82,7 @@ def differences(config: RenderVerlConfig) -> list[str]:
         f"Failed simulator calls stop nothing (simulator.failure_limit={config.simulator.failure_limit:g} has none).",
     ]
     named = ", ".join(f"simulator.{name}" for name in ALWAYS_ON if not getattr(config.simulator, name))
-    return [*told, *([f"It always behaves as if these were true: {named}."] if named else [])]
+    return [*lines, *([f"It always behaves as if these were true: {named}."] if named else [])]
 
 
 def faults(config: RenderVerlConfig) -> list[str]:
