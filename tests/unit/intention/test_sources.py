@@ -150,29 +150,12 @@ FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "importance true": ([record("a", missing_details=[detail(importance=True)])], r"importance: .* got True"),
     "importance 2.0": ([record("a", missing_details=[detail(importance=2.0)])], r"importance: .* got 2\.0"),
-    "no importance": (
-        [record("a", missing_details=[without(detail(), "importance")])],
-        r"importance: Field required",
-    ),
     "no details": ([without(record("a"), "missing_details")], r"task 'a' .*missing_details: Field required"),
     "empty details": ([record("a", missing_details=[])], r"task 'a' .*missing_details: .*, got \[\]"),
-    "a detail that is text": (
-        [record("a", missing_details=["x"])],
-        r"missing_details\[0\]: .*, got 'x'",
-    ),
-    "blank description": (
-        [record("a", missing_details=[detail(description=" ")])],
-        r"description: .* not be blank",
-    ),
-    "options of another kind": (
-        [record("a", missing_details=[detail(options="x")])],
-        r"options: .*list, got 'x'",
-    ),
+    "blank description": ([record("a", missing_details=[detail(description=" ")])], r"description: .* not be blank"),
     "id twice": ([record("a"), record("b"), record("a")], r"task 'a' \(row 2\): id: must differ"),
     "id in train and val": ([record("v")], r"val\.json: task 'v': must not stand in .*train\.json too"),
     "no id": ([without(record("a"), "id")], r"train\.json: row 0: id: Field required"),
-    "no request": ([without(record("a"), "task")], r"task 'a' \(row 0\): task: Field required"),
-    "half a character": ([record("a", category="\ud800")], r"train\.json: must be JSON: .*surrogates"),
     "not a list": ({"a": 1}, r"train\.json: must be a list of task objects, got \{'a': 1\}"),
     "no tasks": ([], r"train\.json: must hold at least one train task"),
     "a row that is none": ([3], r"row 0: .*, got 3"),
@@ -201,12 +184,9 @@ def test_all_faults_are_told_at_once_up_to_twenty(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"<html></html>", "must be JSON"),
         (b'[{"id": "a",', "must be JSON"),
         (b"\xff\xfe", "must be JSON"),
-        (b"", "must be JSON"),
         (b"[" * 100_000, "must be JSON: values nested too deeply"),
-        (b"[" + b"9" * 5000 + b"]", "must be JSON"),
         (None, "cannot be read: No such file"),
     ],
 )
