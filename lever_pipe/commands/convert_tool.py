@@ -11,7 +11,6 @@ import argparse
 import os
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,15 +23,11 @@ from torch import Tensor
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import CheckpointError, ConfigError
 from lever_pipe.base.model_folders import INDEX, POINTER, readable, require_loaded
-from lever_pipe.base.storage import shortened, strict_json
+from lever_pipe.base.storage import shortened
 
 STEM = "pytorch_model"
 BIN_INDEX = f"{STEM}.bin.index.json"
 ROPE_FACTORS, ROPE_SCALES = "rope_freqs.weight", re.compile(r"\.rope\.(?:scaling\.|scale_linear$)")
-MOST_NAMES = 4
-"""How often a file's values may stand under names: tied embeddings are there twice, an expanded tensor without end."""
-HEAD = "lm_head"
-"""What an output head is called, beside the embeddings that it may share."""
 SHOWN = 5
 REFUSED_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 """What `torch.load` says of an object that it does not build."""
@@ -44,10 +39,9 @@ BROKEN = "The file is broken, or holds objects that would run code; it was not r
 
 ABOUT = """
 Reads pytorch_model.bin, or the shards that pytorch_model.bin.index.json names, one at a time, and writes
-model.safetensors, or shards with their index, beside them; names, values and types of the tensors stay. Where
-config.json ties the output head to the embeddings and the two are one tensor, it is written once, as save_pretrained
-does. The .bin files stay; remove them when the folder loads. Of a .gguf file it makes a folder: weights in float32,
-which holds what a quantised block stands for exactly, settings, tokenizer and chat template.
+model.safetensors, or shards with their index, beside them; names, values and types of the tensors stay. The .bin files
+stay; remove them when the folder loads. Of a .gguf file it makes a folder: weights in float32, which holds what a
+quantised block stands for exactly, settings, tokenizer and chat template.
 """
 
 
@@ -69,15 +63,9 @@ def main(words: Sequence[str]) -> int:
 def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) -> list[Path]:
     """Write the language model of a GGUF file as a model folder, which appears whole or not at all; return its files.
 
-    Args:
-        path: read by transformers and the library `gguf`.
-        folder: to be made.
-        chat_template: a Jinja file in place of the template in the GGUF.
-
     Raises:
         CheckpointError: a folder that is there, a file that cannot be read, or one without weights for its settings.
         ConfigError: the library `gguf` is not installed.
-        OSError: the system refuses.
     """
     if find_spec("gguf") is None:
         remedy = "Install it: pip install 'lever-pipe[gguf]'."
@@ -155,46 +143,45 @@ def convert(folder: Path) -> list[Path]:
     Raises:
         CheckpointError: no `.bin` weights, safetensors that are there, a file that is broken or holds anything but
             plain tensors, or an index of other tensors.
-        OSError: the system refuses.
     """
-    if present := sorted([*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]):
-        _refuse(
-            f"{folder}: expected a folder without safetensors",
-            ", ".join(path.name for path in present[:SHOWN]),
-            "Use them, or remove them if they are broken.",
-        )
-    shards, ties = _shards(folder), _ties_embeddings(folder)
+    if present := [path.name for path in sorted(folder.glob("*.safetensors*"))]:
+        do = "Use them, or remove them if they are broken."
+        _refuse(f"{folder}: expected a folder without safetensors", ", ".join(present[:SHOWN]), do)
+    index = _index(folder)
     placed: dict[str, str] = {}  # file by tensor
     n_bytes = 0
     with atomic.folder_in(folder) as temporary, atomic.blamed_on(folder / INDEX, temporary):
         atomic.sweep(temporary)
-        for name, wanted in shards.items():
+        for name in sorted(set(index.values())) or [f"{STEM}.bin"]:
             tensors = _tensors(folder / name)
-            if wanted is not None and (differing := sorted(wanted ^ set(tensors))):
+            if index and (differing := sorted({tensor for tensor in index if index[tensor] == name} ^ set(tensors))):
                 _refuse(
                     f"{folder / name}: expected the tensors that {BIN_INDEX} names",
                     f"other ones: {', '.join(differing[:SHOWN])} ({len(differing)})",
                     "Download file and index again.",
                 )
-            kept, left_out = _unshared(tensors, ties=ties)
-            written = temporary / _safetensors_name(name)
-            save_file(kept, written, metadata={"format": "pt", **left_out})
-            _sync(written)
+            written = temporary / f"model{name.removeprefix(STEM).removesuffix('.bin')}.safetensors"
+            # Safetensors holds no memory twice: what shares it is copied for each name.
+            kept = {n: tensor.clone(memory_format=torch.contiguous_format) for n, tensor in tensors.items()}
+            save_file(kept, written, metadata={"format": "pt"})
+            with written.open("rb") as handle:
+                os.fsync(handle.fileno())
             placed |= dict.fromkeys(kept, written.name)
             n_bytes += sum(tensor.nbytes for tensor in kept.values())
-        names = list(map(_safetensors_name, shards))
-        if None not in shards.values():
-            index = {"metadata": {"total_size": n_bytes}, "weight_map": dict(sorted(placed.items()))}
-            storage.write_json(temporary / INDEX, index)
+        names = sorted(set(placed.values()))
+        if index:
+            values = {"metadata": {"total_size": n_bytes}, "weight_map": dict(sorted(placed.items()))}
+            storage.write_json(temporary / INDEX, values)
             names.append(INDEX)  # last: a folder without it has no shards
         for name in names:
             atomic.place(temporary / name, folder / name)
     return [folder / name for name in names]
 
 
-def _shards(folder: Path) -> dict[str, set[str] | None]:
-    """Return the files to read with the tensors that the index promises of each; None for a single one."""
-    if not (folder / BIN_INDEX).is_file():
+def _index(folder: Path) -> dict[str, str]:
+    """Return the file of each tensor that the index of shards names; nothing where there is a single file."""
+    path = folder / BIN_INDEX
+    if not path.is_file():
         if not (folder / f"{STEM}.bin").is_file():
             others = ", ".join(path.name for path in sorted(folder.glob("*.bin"))[:SHOWN])
             _refuse(
@@ -202,22 +189,19 @@ def _shards(folder: Path) -> dict[str, set[str] | None]:
                 others or ("neither" if folder.is_dir() else "no such folder"),
                 "Name a model folder with .bin weights; one with safetensors needs no conversion.",
             )
-        return {f"{STEM}.bin": None}
-    shards: defaultdict[str, set[str]] = defaultdict(set)
-    try:
-        entries = strict_json(storage.read_bytes(folder / BIN_INDEX))["weight_map"].items()
-        for tensor, name in entries:
-            shards[name].add(tensor)
-    except (ValueError, LookupError, TypeError, AttributeError) as fault:
-        _refuse(f"{folder / BIN_INDEX}: expected a weight_map of files", shortened(str(fault)), "Download it again.")
-    wrong = [n for n in shards if Path(n).name != n or not n.startswith(STEM) or not (folder / n).is_file()]
-    if wrong or not shards:
+        return {}
+    index = storage.read_json(path)
+    names = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+        _refuse(f"{path}: expected a weight_map of files", "none", "Download it again.")
+    wrong = [n for n in names.values() if Path(n).name != n or not n.startswith(STEM) or not (folder / n).is_file()]
+    if wrong:
         _refuse(
-            f"{folder / BIN_INDEX}: expected names of files {STEM}*.bin that lie beside it",
-            f"absent or elsewhere: {', '.join(map(repr, wrong[:SHOWN]))}" if wrong else "none",
+            f"{path}: expected names of files {STEM}*.bin that lie beside it",
+            f"absent or elsewhere: {', '.join(map(repr, wrong[:SHOWN]))}",
             "Download the folder whole.",
         )
-    return dict(sorted(shards.items()))
+    return names
 
 
 def load_restricted(path: Path) -> Any:
@@ -225,7 +209,6 @@ def load_restricted(path: Path) -> Any:
 
     Raises:
         CheckpointError: a broken file, or any other object, which is named and not built.
-        OSError: the system refuses.
     """
     try:
         with storage.open_regular(path) as handle:
@@ -250,70 +233,26 @@ def load_restricted(path: Path) -> Any:
 
 def _tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a `.bin` file, which must hold nothing else."""
-    found = load_restricted(path)
-    if wrong := list(no_tensors(found)):
+    content = load_restricted(path)
+    if wrong := list(no_tensors(content)):
         _refuse(
             f"{path}: expected tensors by their names, and nothing else",
             f"{', '.join(wrong[:SHOWN])} ({len(wrong)})",
             "Take the weights that save_pretrained writes, not those of a training run or a quantised model.",
         )
-    return {name: tensor.detach() for name, tensor in found.items()}
+    return {name: tensor.detach() for name, tensor in content.items()}
 
 
-def no_tensors(found: Any) -> Iterator[str]:
+def no_tensors(content: Any) -> Iterator[str]:
     """Yield what is no plain tensor with a name, nor has a place in safetensors."""
-    if not isinstance(found, Mapping) or not found:
-        yield f"a {type(found).__name__}" if not isinstance(found, Mapping) else "no tensor"
+    if not isinstance(content, Mapping) or not content:
+        yield f"a {type(content).__name__}" if not isinstance(content, Mapping) else "no tensor"
         return
-    n_bytes, stored = 0, {}
-    for name, value in found.items():
+    for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             yield f"{name!r}: {type(value).__name__}"
         elif value.layout != torch.strided or value.is_quantized or value.is_meta:
             yield f"{name!r}: {value.dtype} tensor of layout {value.layout} on {value.device}"
-        else:
-            n_bytes += value.nbytes
-            stored[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
-    if n_bytes > MOST_NAMES * sum(stored.values()):
-        yield f"tensors of {n_bytes} bytes out of {sum(stored.values())} that are stored"
-
-
-def _unshared(tensors: Mapping[str, Tensor], *, ties: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return tensors of which no two share memory, and what was left out: the tensor that stands for it by its name.
-
-    Safetensors holds no memory twice. A tied head is left out, as `safetensors.torch.save_model` does with a name in
-    the file's metadata; whatever else shares memory is written under each of its names, so that a strict load finds it.
-    """
-    groups: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
-    for name, tensor in tensors.items():
-        same = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-        groups[same if tensor.numel() else (name,)].append(name)
-    left_out: dict[str, str] = {}
-    for names in groups.values():
-        heads = [name for name in names if HEAD in name.split(".")]
-        if ties and (others := [name for name in names if name not in heads]):
-            left_out |= dict.fromkeys(heads, min(others))
-    kept = {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items() if n not in left_out}
-    return kept, left_out
-
-
-def _ties_embeddings(folder: Path) -> bool:
-    """Return whether `config.json` says that the output head is the embeddings."""
-    try:
-        config = strict_json(storage.read_bytes(folder / "config.json"))
-        sections = [config, config.get("text_config") or {}]
-        return any(section.get("tie_word_embeddings") is True for section in sections)
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
-def _safetensors_name(name: str) -> str:
-    return f"model{name.removeprefix(STEM).removesuffix('.bin')}.safetensors"
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as handle:
-        os.fsync(handle.fileno())
 
 
 def _refuse(expected: str, found: str, do: str) -> NoReturn:
