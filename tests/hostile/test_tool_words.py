@@ -21,7 +21,7 @@ CALLS: tuple[tuple[str, ...], ...] = (
     *(("store", "stats", "@"), ("store", "verify", "@"), ("store", "gc", "@", "--max-gb", "1")),
     ("store", "gc", "--max-gb", "@"),
     *(("store", "stats", "--configfile", "@"), ("ledger", "merge", "@"), ("ledger", "@")),
-    *(("ledger", "merge", "folder", "@", "--into", "x.jsonl"), ("environments", "@")),
+    ("environments", "@"),
     *(("plan", "--configfile", "@"), ("why", "train_rce_epoch", "--configfile", "@")),
     ("why", "train_rce_epoch", "--config", "@"),
     *(("export", "@", "folder", "out"), ("export", "wandb", "@", "out")),
