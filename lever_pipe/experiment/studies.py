@@ -136,11 +136,27 @@ class Experiment(Section):
                 bound = "must be named by 1 to 64 letters, digits and _ (a folder)"
                 yield ("presets", cut(name)), f"{bound}, got {shown(name)}. Rename it."
 
+    def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
+        """Yield the arms of both studies of selectors with their places."""
+        yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))
+        if "grid" in self.studies:
+            yield from ((("grid", "arms", index), arm) for index, arm in enumerate(self.grid.arms))
+
+    def _trained(self) -> Iterator[tuple[Place, ArmSettings, Preset]]:
+        """Yield these arms with their presets; an arm whose preset is none has a fault of its own."""
+        for place, arm in self._placed_arms():
+            if arm.preset in self.presets:
+                yield place, arm, self.presets[arm.preset]
+
     @rule
     def _arms_name_presets(self) -> Iterator[Fault]:
-        for place, arm in self._placed_arms():
-            do = "Name one of them or add the preset."
-            yield from one_of((*place, "preset"), arm.preset, sorted(self.presets), do)
+        seen = set()
+        for (*study, index), arm in self._placed_arms():
+            place = (*study, index, "preset")
+            yield from one_of(place, arm.preset, sorted(self.presets), "Name one of them or add the preset.")
+            if (*study, arm.preset) in seen:
+                yield place, f"must differ from the presets of earlier arms, got {arm.preset!r}. Merge the arms."
+            seen.add((*study, arm.preset))
 
     @rule
     def _families_are_of_arms(self) -> Iterator[Fault]:
@@ -149,15 +165,6 @@ class Experiment(Section):
             for place, preset in enumerate(presets):
                 do = "Name one of them or add an arm."
                 yield from one_of(("evaluation", "families", name, place), preset, known, do)
-
-    @rule
-    def _arms_differ(self) -> Iterator[Fault]:
-        seen = set()
-        for (*study, index), arm in self._placed_arms():
-            if (*study, arm.preset) in seen:
-                said = f"must differ from the presets of earlier arms, got {arm.preset!r}. Merge the arms."
-                yield (*study, index, "preset"), said
-            seen.add((*study, arm.preset))
 
     @rule
     def _sweeps_are_over_keys_of_arms(self) -> Iterator[Fault]:
@@ -183,12 +190,6 @@ class Experiment(Section):
         betas = [of for key in keys for of in (*(getattr(arm, key) for arm in arms), *sweep.over.get(key, ()))]
         is_offline = any(betas) and not any(key.startswith("on_policy.") for key in sweep.over)
         return unread if is_offline or not arms else (*unread, "grpo", "grpo_epochs")
-
-    def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
-        """Yield the arms of both studies of selectors with their places."""
-        yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))
-        if "grid" in self.studies:
-            yield from ((("grid", "arms", index), arm) for index, arm in enumerate(self.grid.arms))
 
     @rule
     def _grid_is_whole(self) -> Iterator[Fault]:
@@ -221,28 +222,27 @@ class Experiment(Section):
         return at_most(place, max(self.evaluation.samples), "data.n_eval", self.data.n_eval, do)
 
     @rule
-    def _shots_fit_into_pools(self) -> list[Fault]:
-        return at_most(("evaluation", "shots"), max(self.evaluation.shots), "pools.size", self.pools.size)
+    def _shots_fit_into_pools(self) -> Iterator[Fault]:
+        shots: dict[Place, int] = {("evaluation", "shots"): max(self.evaluation.shots)}
+        shots |= {(*place, "shots"): rl_data.shots for place, rl_data in self._placed_rl_data()}
+        for _, arm, preset in self._trained():
+            if arm.sft_epochs:
+                shots["beams", "shots"] = self.beams.shots
+            if arm.on_policy:
+                shots["presets", arm.preset, "on_policy", "shots"] = max(preset.on_policy.shots)
+        for place, most in shots.items():
+            yield from at_most(place, most, "pools.size", self.pools.size)
 
     @rule
-    def _proposed_shots_fit_into_pools(self) -> Iterator[Fault]:
-        for place, rl_data in self._placed_rl_data():
-            yield from at_most((*place, "shots"), rl_data.shots, "pools.size", self.pools.size)
-
-    @rule
-    def _beams_are_within_their_pools(self) -> Iterator[Fault]:
-        if not any(arm.sft_epochs for _, arm in self._placed_arms()):
-            return
-        for place, rl_data in self._placed_rl_data():
+    def _anchors_are_rl_queries(self) -> Iterator[Fault]:
+        for place, rl_data in self._placed_rl_data() if any(arm.sft_epochs for _, arm in self._placed_arms()) else ():
             bound = dotted((*place, "n_queries"))
             yield from at_most(("beams", "anchors"), self.beams.anchors, bound, rl_data.n_queries)
-        yield from at_most(("beams", "shots"), self.beams.shots, "pools.size", self.pools.size)
 
     @rule
     def _train_ids_learn_beams_alone(self) -> Iterator[Fault]:
-        for place, arm in self._placed_arms():
-            preset = self.presets.get(arm.preset)
-            if preset is None or preset.selector.network != TRAIN_IDS:
+        for place, arm, preset in self._trained():
+            if preset.selector.network != TRAIN_IDS:
                 continue
             bound = f"with selector.network: train_ids of preset {arm.preset!r}"
             if not arm.sft_epochs:
@@ -258,54 +258,39 @@ class Experiment(Section):
 
     @rule
     def _rce_starts_from_an_sft_epoch_that_is_trained(self) -> Iterator[Fault]:
-        for where, arm in self._placed_arms():
-            preset = self.presets.get(arm.preset)
-            if preset is not None:
-                place, bound = ("presets", arm.preset, "rce_from_sft_epoch"), f"{dotted(where)}.sft_epochs"
-                do = "Lower it or train more epochs."
-                yield from at_most(place, preset.rce_from_sft_epoch, bound, arm.sft_epochs, do)
+        for place, arm, preset in self._trained():
+            bound, do = f"{dotted(place)}.sft_epochs", "Lower it or train more epochs."
+            place = ("presets", arm.preset, "rce_from_sft_epoch")
+            yield from at_most(place, preset.rce_from_sft_epoch, bound, arm.sft_epochs, do)
 
     @rule
     def _step_embeddings_are_trained(self) -> Iterator[Fault]:
         """A step without an embedding could not be scored, and one that no selection reaches keeps random numbers."""
-        most, name = max(self.evaluation.shots), "evaluation.shots"
-        for preset in sorted({arm.preset for _, arm in self._placed_arms()} & self.presets.keys()):
-            steps, place = self.presets[preset].selector.steps, ("presets", preset, "selector", "steps")
-            stored = {dotted((*of, "shots")): rl_data.shots for of, rl_data in self._placed_rl_data()}
-            fewest, drawn = min(stored, key=stored.__getitem__), self.presets[preset].on_policy.shots
-            needed = max(most, *stored.values(), *drawn)
+        most = max(self.evaluation.shots)
+        stored = {dotted((*of, "shots")): rl_data.shots for of, rl_data in self._placed_rl_data()}
+        fewest = min(stored, key=stored.__getitem__)
+        for _, arm, preset in self._trained():
+            steps, place = preset.selector.steps, ("presets", arm.preset, "selector", "steps")
+            needed = max(most, *stored.values(), *preset.on_policy.shots)
             if 0 < steps < needed:
                 bound = f"must be 0 or at least {needed}, the most shots that are evaluated or trained"
                 yield place, f"{bound}, got {steps}. Raise it, or write steps: 0."
             elif steps and stored[fewest] < most:
-                bound = f"must be 0 where {fewest}={stored[fewest]} is below the largest of {name}, {most}"
+                bound = f"must be 0 where {fewest}={stored[fewest]} is below the largest of evaluation.shots, {most}"
                 yield place, f"{bound}, got {steps}. Later rows would not be trained: raise {fewest}."
 
     @rule
-    def _drawn_shots_fit_into_pools(self) -> Iterator[Fault]:
-        drawing = {arm.preset for _, arm in self._placed_arms() if arm.on_policy}
-        for name in sorted(drawing & self.presets.keys()):
-            place, largest = ("presets", name, "on_policy", "shots"), max(self.presets[name].on_policy.shots)
-            yield from at_most(place, largest, "pools.size", self.pools.size)
-
-    @rule
-    def _world_has_rl_queries(self) -> Iterator[Fault]:
+    def _worlds_are_large_enough(self) -> Iterator[Fault]:
+        """The experiment's own data set is looked at whether or not its study runs."""
         own = {place[:-1]: (place, rl_data) for place, rl_data in self._placed_rl_data()}
-        for key, data in self._generated().items():
-            place, rl_data = own.get(tuple(key.split(".")), own[()])
-            yield from at_most((*place, "n_queries"), rl_data.n_queries, f"{key}.world.n_train", data.world.n_train)
-
-    @rule
-    def _world_fills_pools(self) -> Iterator[Fault]:
-        for key, data in self._generated().items():
-            n_train, size = data.world.n_train, self.pools.size
-            if size >= n_train:
-                bound = f"must be below {key}.world.n_train={n_train}, as no query is in its own pool"
-                yield ("pools", "size"), f"{bound}, got {size}. Lower it or raise {key}.world.n_train."
-
-    def _generated(self) -> dict[str, Data]:
-        """Return the data sets that are generated; the experiment's own is checked whether or not its study runs."""
-        return {key: data for key, data in {"data": self.data, **self.data_sets}.items() if data.source == "world"}
+        for key, data in {"data": self.data, **self.data_sets}.items():
+            if data.source == "world":
+                bound, n_train = f"{key}.world.n_train", data.world.n_train
+                place, rl_data = own.get(tuple(key.split(".")), own[()])
+                yield from at_most((*place, "n_queries"), rl_data.n_queries, bound, n_train)
+                if self.pools.size >= n_train:
+                    said = f"must be below {bound}={n_train}, as no query is in its own pool, got {self.pools.size}"
+                    yield ("pools", "size"), f"{said}. Lower it or raise {bound}."
 
     @rule
     def _imported_rl_data_are_of_one_data_set(self) -> Iterator[Fault]:
@@ -323,17 +308,15 @@ class Experiment(Section):
         if emulate.preset not in self.presets:
             return
         preset = self.presets[emulate.preset]
-        if not preset.grpo.freeze_projections:
-            remedy = "Only then are the trained tensors those that the published evaluation lost"
-            yield place, f"must name a preset with grpo.freeze_projections, got {emulate.preset!r}. {remedy}."
-        if preset.selector.network != Selector().network:
-            bound = f"must name a preset with selector.network: {Selector().network}"
-            yield place, f"{bound}, got {emulate.preset!r}. Published runs had it."
-        if preset.selector.head != "static":
-            bound = "must name a preset with selector.head: static"
-            yield place, f"{bound}, got {emulate.preset!r}. Published runs had it."
-        if preset.selector.dropout == preset.selector.attention_dropout == 0:
-            yield place, f"must name a preset with dropout, got {emulate.preset!r}. Without it the KL shows nothing."
+        as_published = {
+            "grpo.freeze_projections": preset.grpo.freeze_projections,
+            f"selector.network: {Selector().network}": preset.selector.network == Selector().network,
+            "selector.head: static": preset.selector.head == "static",
+            "dropout": preset.selector.dropout + preset.selector.attention_dropout > 0,
+        }
+        for what, is_so in as_published.items():
+            if not is_so:
+                yield place, f"must name a preset with {what}, got {emulate.preset!r}. Published runs had it."
 
 
 def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") -> Experiment:

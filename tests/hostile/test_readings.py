@@ -33,7 +33,8 @@ from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.intention.codecs import hf, word
 from lever_pipe.intention.records import EpisodeRow
 from lever_pipe.intention.sources import json as task_files
-from lever_pipe.intention.sources.protocol import RawFiles, parquet
+from lever_pipe.intention.sources import parquet
+from lever_pipe.intention.sources.protocol import RawFiles
 from lever_pipe.lever import rl_data_io
 from lever_pipe.lever.datasets import okvqa, vqav2
 from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
