@@ -7,9 +7,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.sections import Distinct, Fault, Rising, Section, Seed, one_of, rule
 from lever_pipe.experiment.config import Epoch, KlBeta
 
+CONTROL, HEAD, POOL = "none", "head", "pool"
+EMULATED_ARMS = (CONTROL, HEAD, POOL)
+"""Of the emulation: the control, and a fault of the published evaluation each."""
+DROPOUT = "dropout"
+"""The fault of the logged KL, which no policy is evaluated with."""
 BASELINES = ("zero_shot", "random", "similar_image", "similar_question", "similar_both", "oracle")
 """Policies without training that every report shows."""
 
@@ -76,6 +82,19 @@ class EvaluationSettings(EvaluatedCells):
                 yield from one_of(("primary", name), value, getattr(self, name), do, f"evaluation.{name}")
 
 
+class EmulatedPolicy(Section):
+    """One policy of an arm of the emulation."""
+
+    arm: str
+    kl_beta: KlBeta
+    epoch: Epoch
+
+    @property
+    def name(self) -> str:
+        """Return the policy's path-like name."""
+        return str(PolicyName(kind=EMULATION, member=self.arm, beta=self.kl_beta, epoch=self.epoch))
+
+
 class Emulate(Section):
     """Faults of the published evaluation, each switched on alone, to show what they explain."""
 
@@ -89,3 +108,17 @@ class Emulate(Section):
     """Stream of the fresh attention and layer norm that take the place of the trained ones."""
     pool_items: int = Field(2, ge=2, le=64)
     """Train items, the first ones, that every evaluation query is offered."""
+
+    def policies(self, *arms: str) -> list[EmulatedPolicy]:
+        """Return the evaluated policies of these arms, by default of all, betas before epochs."""
+        return [
+            EmulatedPolicy(arm=arm, kl_beta=beta, epoch=epoch)
+            for arm in arms or EMULATED_ARMS
+            for beta in self.kl_betas
+            for epoch in range(1, self.grpo_epochs + 1)
+        ]
+
+    def checkpoint_of(self, policy: EmulatedPolicy) -> str:
+        """Return the run and epoch, as a path below the study, whose selector an emulated policy evaluates."""
+        run = {"preset": self.preset, "base": self.base_rce_epoch, "seed": self.seed}
+        return str(PolicyName(kind="grpo", beta=policy.kl_beta, epoch=policy.epoch, **run))  # type: ignore[arg-type]

@@ -20,8 +20,7 @@ from lever_pipe.base.records import PolicyRef, Split
 from lever_pipe.base.sections import Section, Seed
 from lever_pipe.experiment.config import Distil, Epoch, Grpo, KlBeta, OnPolicy, Rce, Reward, Selector, Sft, Sweep
 from lever_pipe.experiment.data_config import ExampleSettings, Pools, WorldData
-from lever_pipe.experiment.evaluation_config import EvaluatedCells, PrimaryCells, PrimaryFamily
-from lever_pipe.experiment.faults import EmulatedPolicy
+from lever_pipe.experiment.evaluation_config import EmulatedPolicy, EvaluatedCells, PrimaryCells, PrimaryFamily
 from lever_pipe.experiment.lvlm_config import VISION_BYTES, AnswerSettings
 from lever_pipe.experiment.rl_data_config import Balance, Beams, ImportFormat, ProposalSettings
 

@@ -22,10 +22,9 @@ from lever_pipe.base.provenance import canonical_json, code_of
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
-from lever_pipe.experiment import faults
 from lever_pipe.experiment.config import TRAIN_IDS, ArmSettings, OnPolicy, Reward
 from lever_pipe.experiment.data_config import EncoderSettings, ExampleSettings, WorldData
-from lever_pipe.experiment.evaluation_config import Emulate
+from lever_pipe.experiment.evaluation_config import HEAD, POOL, Emulate
 from lever_pipe.experiment.grid_config import Corner
 from lever_pipe.experiment.lvlm_config import AUTO
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
@@ -281,14 +280,13 @@ def emulated(experiment: Experiment, *arms: str) -> list[str]:
     """Return the emulated policies of these arms, by default of all; they are not among the evaluated ones."""
     if experiment.emulate is None:
         return []
-    wanted = arms or faults.ARMS
-    return [policy.name for policy in faults.policies(experiment.emulate) if policy.arm in wanted]
+    return [policy.name for policy in experiment.emulate.policies(*arms)]
 
 
 def emulated_checkpoints(experiment: Experiment, arm: str) -> list[str]:
     """Return the training epochs whose selectors an arm evaluates, in the order of its policies."""
     emulate = _emulate(experiment)
-    return [faults.checkpoint_of(emulate, policy) for policy in faults.policies_of_arm(emulate, arm)]
+    return [emulate.checkpoint_of(policy) for policy in emulate.policies(arm)]
 
 
 def _emulate(experiment: Experiment) -> Emulate:
@@ -550,9 +548,9 @@ PLANNED: Mapping[str, Planner] = {
         arm.preset: experiment.presets[arm.preset] for arm in experiment.written_arms
     },
     "shown_agents": lambda experiment, _: shown_agents(experiment),
-    "emulated_policies": lambda experiment, _: faults.policies(_emulate(experiment)),
-    "head_seed": _in_arm(faults.HEAD, "head_seed"),
-    "pool_items": _in_arm(faults.POOL, "pool_items"),
+    "emulated_policies": lambda experiment, _: _emulate(experiment).policies(),
+    "head_seed": _in_arm(HEAD, "head_seed"),
+    "pool_items": _in_arm(POOL, "pool_items"),
     "claims": lambda experiment, _: (
         agent_plan.claims(experiment.intention) if "intention" in experiment.studies else {}
     ),

@@ -14,7 +14,7 @@ from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.records import AnswerRow, EpochMetrics, Example, ExampleId, PolicyRef, Pool
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.faults import CONTROL, DROPOUT, EmulatedPolicy
+from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, EmulatedPolicy
 from lever_pipe.experiment.stage_configs import (
     EmulateFirstItemsConfig,
     EmulateSelectionsConfig,

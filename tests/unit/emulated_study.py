@@ -13,8 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from lever_pipe.experiment.evaluation_config import Emulate
-from lever_pipe.experiment.faults import ARMS
+from lever_pipe.experiment.evaluation_config import EMULATED_ARMS, Emulate
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report import sources
 from lever_pipe.report.evidence import Evidence, EvidenceRow
@@ -56,7 +55,7 @@ def frames(
     repeated = {"pool": 1.0} | (repeated or {})
     runs = [(beta, epoch) for beta in emulate.kl_betas for epoch in range(1, emulate.grpo_epochs + 1)]
     scores = []
-    for arm in ARMS:
+    for arm in EMULATED_ARMS:
         for beta, epoch in runs:
             for n in samples:
                 for k in shots:
@@ -67,12 +66,12 @@ def frames(
                     scores.append((arm, f"{beta:g}", epoch, n, k, accuracy, n, n))
     counts = [
         (arm, k or "", "" if not k else repeated.get(arm, 0.0) if k > 2 else 0.0, 3, prompts.get(arm, 9))
-        for arm in ARMS
+        for arm in EMULATED_ARMS
         for k in (*shots, 0)
     ]
     agreement = [
         (arm, f"{one[0]:g}", one[1], f"{other[0]:g}", other[1], k, agree(arm, one, other) or identical.get(arm, 0.95))
-        for arm in ARMS
+        for arm in EMULATED_ARMS
         for k in shots
         for i, one in enumerate(runs)
         for other in runs[i + 1 :]

@@ -52,7 +52,7 @@ if EMULATE:
         pathvars:
             beside=f"{EMULATION}/{{arm}}/",
         wildcard_constraints:
-            arm="|".join(plan.faults.ARMS),
+            arm="|".join(plan.EMULATED_ARMS),
         params:
             **call("emulate_selections"),
         message:

@@ -8,8 +8,7 @@ from functools import cached_property
 from itertools import product
 
 from lever_pipe.base.policy_names import beta_text
-from lever_pipe.experiment.evaluation_config import Emulate
-from lever_pipe.experiment.faults import ARMS, CONTROL, DROPOUT
+from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, EMULATED_ARMS, Emulate
 from lever_pipe.report.cells import Code, Name, Number, average, level, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
@@ -100,7 +99,7 @@ def arms_table(study: EmulatedStudy) -> Table:
     """Return what each arm switches on."""
     of = study.emulate
     given = {"base": of.base_rce_epoch, "seed": of.head_seed, "items": of.pool_items}
-    told = {arm: say(f"emulation.fault.{arm}", **given) for arm in (*ARMS, DROPOUT)}
+    told = {arm: say(f"emulation.fault.{arm}", **given) for arm in (*EMULATED_ARMS, DROPOUT)}
     lines = tuple(TableLine((Code(arm), fault)) for arm, fault in told.items())
     columns = (Column(say("pattern.head.arm"), "name"), Column(say("emulation.head.fault"), "words"))
     title = say("emulation.arms", preset=Code(of.preset), seed=of.seed)
@@ -114,7 +113,7 @@ def accuracies(study: EmulatedStudy) -> Table:
     def cells(arm: str, run: Run) -> list[Number | None]:
         return [level(row) for row in study.cells(arm, run, file=ACCURACY_015) or study.cells(arm, run)]
 
-    for epoch, arm in product(study.epochs, (PUBLISHED, *ARMS)):
+    for epoch, arm in product(study.epochs, (PUBLISHED, *EMULATED_ARMS)):
         for beta in study.emulate.kl_betas:
             if of := cells(arm, (beta, epoch)):
                 whose: Whose = "published" if arm == PUBLISHED else "emulated"

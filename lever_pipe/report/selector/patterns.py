@@ -12,7 +12,7 @@ from math import perm
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from lever_pipe.experiment.faults import CONTROL, DROPOUT, HEAD, POOL
+from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, HEAD, POOL
 from lever_pipe.report.catalogue import number_text
 from lever_pipe.report.cells import (
     Cell,

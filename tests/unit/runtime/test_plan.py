@@ -18,7 +18,7 @@ from lever_pipe.base.provenance import stages as all_stages
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.experiment.config import ArmSettings
 from lever_pipe.experiment.configuration import read_file
-from lever_pipe.experiment.faults import ARMS
+from lever_pipe.experiment.evaluation_config import EMULATED_ARMS as ARMS
 from lever_pipe.experiment.stage_configs import IDENTITIES, MeasureRewardsConfig, TrainOnPolicyEpochConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import agent_plan, plan

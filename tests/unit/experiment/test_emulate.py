@@ -6,23 +6,22 @@ import pytest
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.parsing import parse_model
-from lever_pipe.experiment import faults
-from lever_pipe.experiment.evaluation_config import Emulate
+from lever_pipe.experiment.evaluation_config import EMULATED_ARMS, Emulate
 from lever_pipe.experiment.studies import Experiment
 
 EMULATE = Emulate(kl_betas=(0.12, 0.145, 0.15), grpo_epochs=2)
 
 
 def test_policies_cross_arms_betas_and_epochs() -> None:
-    names = [policy.name for policy in faults.policies(EMULATE)]
+    names = [policy.name for policy in EMULATE.policies()]
     assert len(names) == len(set(names)) == 3 * 3 * 2
     assert names[:3] == [f"emulation/none/beta~{run}" for run in ("0.12/epoch~1", "0.12/epoch~2", "0.145/epoch~1")]
 
 
-@pytest.mark.parametrize("arm", faults.ARMS)
+@pytest.mark.parametrize("arm", EMULATED_ARMS)
 def test_every_arm_evaluates_the_right_run(arm: str) -> None:
     """Head and pool are faults of the evaluation, not of the run."""
-    runs = {p.name: faults.checkpoint_of(EMULATE, p) for p in faults.policies_of_arm(EMULATE, arm)}
+    runs = {p.name: EMULATE.checkpoint_of(p) for p in EMULATE.policies(arm)}
     assert runs[f"emulation/{arm}/beta~0.15/epoch~2"] == "preset~published/grpo/base~5/beta~0.15/seed~0/epoch~2"
 
 
