@@ -23,7 +23,6 @@ from typing import IO
 
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import CheckpointError, LeverPipeError
-from lever_pipe.base.storage import StoredTensor
 
 CHUNK = 1 << 22  # bytes
 RACY_NS = 2_000_000_000
@@ -68,7 +67,11 @@ def tensors_of(path: Path) -> dict[str, str]:
         FileNotFoundError: nothing of this name.
         CheckpointError: the file is not whole.
     """
-    start, tensors = _header(path)
+    try:
+        start, tensors = storage.header_of(path)
+    except ValueError as fault:
+        found = storage.shortened(str(fault))
+        raise CheckpointError(f"{path}: expected whole safetensors", found=found, do=REMEDY) from None
     with storage.open_regular(path) as handle:
         return {
             tensor.name: f"{tensor.dtype}[{','.join(map(str, tensor.shape))}] "
@@ -185,19 +188,3 @@ def _of_range(handle: IO[bytes], begin: int, end: int) -> str:
         whole.update(chunk)
         begin += len(chunk)
     return whole.hexdigest()
-
-
-def _header(path: Path) -> tuple[int, list[StoredTensor]]:
-    """Return where the tensors begin, and the entries of a header that fits its file."""
-    try:
-        begin, tensors = storage.header_of(path)
-    except ValueError as fault:
-        raise _damaged(path, f"no readable header ({storage.shortened(str(fault))})") from None
-    size, whole = path.stat().st_size, begin + (tensors[-1].end if tensors else 0)
-    if size != whole:
-        raise _damaged(path, f"{size} of {whole} bytes")
-    return begin, tensors
-
-
-def _damaged(path: Path, found: str) -> CheckpointError:
-    return CheckpointError(f"{path}: expected whole safetensors", found=found, do=REMEDY)

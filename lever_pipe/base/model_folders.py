@@ -261,23 +261,20 @@ def _json_faults(path: Path) -> Iterator[str]:
 
 
 def _safetensors_faults(path: Path) -> Iterator[str]:
-    """Compare a file's length with the one that its header states: 8 bytes, the header, the last tensor's end."""
+    """Look for weights that are stored as floating-point numbers, in a file of the size that its header states."""
     with open_regular(path) as handle:
         if handle.read(len(POINTER)) == POINTER:
             yield f"{path.name} is a git-lfs pointer"
             return
     try:
-        begin, tensors = header_of(path)
-    except ValueError:
-        yield f"{path.name} has no readable header"
+        tensors = header_of(path)[1]
+    except ValueError as fault:
+        yield f"{path.name} is not whole ({shortened(str(fault))})"
         return
     integers = [t for t in tensors if t.name.endswith("weight") and t.dtype not in FLOATS]
     if integers:
         names = ", ".join(f"{tensor.name} {tensor.dtype}" for tensor in integers[:SHOWN])
         yield f"{path.name} holds {len(integers)} weights that are no floating-point numbers ({names})"
-    size, whole = path.stat().st_size, begin + (tensors[-1].end if tensors else 0)
-    if size != whole:
-        yield f"{path.name} has {size} of {whole} bytes"
 
 
 def _settings(folder: Path) -> Any:

@@ -319,11 +319,11 @@ def header_of(path: Path) -> tuple[int, list[StoredTensor]]:
 
     Raises:
         OSError: no such file.
-        ValueError: no header, or one that states no tensors one behind another.
+        ValueError: no header, one that states no tensors one behind another, or a file of another size than it states.
     """
     with open_regular(path) as handle:
-        length = int.from_bytes(handle.read(8), "little")
-        if not 2 <= length <= min(LARGE_HEADER, path.stat().st_size - 8):
+        length, size = int.from_bytes(handle.read(8), "little"), path.stat().st_size
+        if not 2 <= length <= min(LARGE_HEADER, size - 8):
             raise ValueError(f"a header of {length} bytes")
         header: Any = strict_json(handle.read(length))
     entries = header.items() if isinstance(header, dict) else [("header", header)]
@@ -332,6 +332,8 @@ def header_of(path: Path) -> tuple[int, list[StoredTensor]]:
     ends = [0, *(tensor.end for tensor in tensors)]
     if any(tensor.begin != end for tensor, end in zip(tensors, ends[:-1], strict=True)):
         raise ValueError("tensors that overlap or leave a gap")
+    if size != (whole := 8 + length + ends[-1]):
+        raise ValueError(f"{size} of {whole} bytes")
     return 8 + length, tensors
 
 

@@ -314,7 +314,7 @@ def read_ledger(path: Path) -> Any:
     assert bool(ledger_tools.merge(copy, drop=True).damaged) is not merged
     assert all(LEDGER_ROWS[key] == row for key, row in Ledger(copy)._rows.items())
     known = Ledger(path.parent)
-    return {key: known.get(key) for key in known}
+    return {key: known.get(key) for key in list(known)}
 
 
 def splits(path: Path) -> RawFiles:

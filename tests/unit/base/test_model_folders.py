@@ -62,15 +62,21 @@ def test_a_sharded_folder_is_whole(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text('{"a": '), "config.json is no JSON"),
         (lambda folder: (folder / "tokenizer.json").write_text(POINTER), "tokenizer.json is a git-lfs pointer"),
         (lambda folder: (folder / "two.safetensors").unlink(), "no two.safetensors"),
-        (lambda folder: cut(folder / "one.safetensors"), "one.safetensors has"),
-        (lambda folder: (folder / "one.safetensors").write_bytes(safetensors(5, 7) + b"x"), "one.safetensors has"),
+        (lambda folder: cut(folder / "one.safetensors"), "one.safetensors is not whole"),
+        (
+            lambda folder: (folder / "one.safetensors").write_bytes(safetensors(5, 7) + b"x"),
+            "one.safetensors is not whole",
+        ),
         (lambda folder: (folder / "one.safetensors").write_text(POINTER), "one.safetensors is a git-lfs pointer"),
-        (lambda folder: (folder / "one.safetensors").write_bytes(b""), "one.safetensors has no readable header"),
+        (lambda folder: (folder / "one.safetensors").write_bytes(b""), "one.safetensors is not whole"),
         (
             lambda folder: (folder / "one.safetensors").write_bytes(b"\xff" * 90),
-            "one.safetensors has no readable header",
+            "one.safetensors is not whole",
         ),
-        (lambda folder: (folder / "one.safetensors").write_bytes(safetensors(5)[:20]), "has no readable header"),
+        (
+            lambda folder: (folder / "one.safetensors").write_bytes(safetensors(5)[:20]),
+            "one.safetensors is not whole",
+        ),
         (lambda folder: (folder / model_folders.INDEX).unlink(), "no model.safetensors"),
     ],
 )
@@ -84,7 +90,7 @@ def test_each_harm_is_the_one_fault(folder: Path, harm: Callable[[Path], object]
 def test_a_cut_file_tells_both_sizes(folder: Path) -> None:
     whole = len(safetensors(3))
     cut(folder / "two.safetensors")
-    assert model_folders.faults_of(folder, files=()) == [f"two.safetensors has {whole - 1} of {whole} bytes"]
+    assert model_folders.faults_of(folder, files=()) == [f"two.safetensors is not whole ({whole - 1} of {whole} bytes)"]
 
 
 def test_a_large_json_that_ends_early_is_told(folder: Path) -> None:
