@@ -9,6 +9,7 @@ from lever_pipe.runtime import agent_plan, grid_plan, plan, snakemake_adapter
 from lever_pipe.base import numerics, os_faults
 from lever_pipe.runtime import duplicates, failures, invocation, sizing
 from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.experiment.evaluation_config import EMULATED_ARMS
 from lever_pipe.experiment.lvlm_config import VISION_BYTES
 from lever_pipe.runtime.rerun import decision, sparing
 

@@ -52,7 +52,7 @@ if EMULATE:
         pathvars:
             beside=f"{EMULATION}/{{arm}}/",
         wildcard_constraints:
-            arm="|".join(plan.EMULATED_ARMS),
+            arm="|".join(EMULATED_ARMS),
         params:
             **call("emulate_selections"),
         message:
