@@ -24,7 +24,7 @@ from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import DataError, RecordError
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.commands.telling import counted
-from lever_pipe.lvlms.asking.ledger import Row, is_torn, merge_into, parse_row, read_files, sealed_line
+from lever_pipe.lvlms.asking.ledger import Row, merge_into, parse_row, read_files, sealed_line
 
 
 class Merged(NamedTuple):
@@ -92,7 +92,7 @@ def merge(folder: Path, *, drop: bool = False) -> Merged:
     for path, content in read_files(folder):
         sizes[path] = len(content)
         for number, line in enumerate(BytesIO(content), start=1):
-            if is_torn(line):
+            if not line.endswith(b"\n"):
                 torn += 1
                 continue
             try:

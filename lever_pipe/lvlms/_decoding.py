@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from lever_pipe.lvlms._requests import Result
+
+if TYPE_CHECKING:
+    from lever_pipe.lvlms._waves import Rows
 
 NEVER = -1.0e9  # transformers' score of a hypothesis that must not win; part of its rules
 
@@ -24,40 +28,10 @@ class DecodeOptions:
     never: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """A generated answer: its tokens up to and with the end of the turn, their log-probabilities, the beam's score."""
-
-    tokens: tuple[int, ...]
-    log_probs: tuple[float, ...]
-    beam_score: float | None
-
-
-class Continuation(Protocol):
-    """Prefilled rows that can be fed further tokens."""
-
-    def shown(self, vocabulary: int) -> Tensor:
-        """Return which tokens stand in each row's prompt, bool [B, V]."""
-        ...
-
-    def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
-        """Return the logits [B, n, V] after feeding `ids` [B, n] side by side at one position.
-
-        `visible` [B, n, generated columns + n] says which generated columns each of them sees.
-        """
-        ...
-
-    def select(self, rows: Tensor) -> None:
-        """Keep only these rows."""
-        ...
-
-
-def decode(rows: Continuation, first: Tensor, options: DecodeOptions) -> list[Decoded]:
+def decode(rows: Rows, first: Tensor, options: DecodeOptions) -> list[Result]:
     """Return an answer a row, given the logits of its first token [B, V]."""
-    search: Callable[[Continuation, Tensor, Tensor | None, DecodeOptions], list[Decoded]]
-    search = _greedy if options.num_beams == 1 else _beam
     seen = rows.shown(first.shape[-1]) if options.repetition_penalty != 1 else None
-    return search(rows, first, seen, options)
+    return (_greedy if options.num_beams == 1 else _beam)(rows, first, seen, options)
 
 
 def penalised(scores: Tensor, seen: Tensor | None, penalty: float) -> Tensor:
@@ -78,7 +52,7 @@ def _searched(scores: Tensor, seen: Tensor | None, options: DecodeOptions) -> Te
     return found.index_fill(-1, never, -torch.inf) if options.never else found
 
 
-def _greedy(rows: Continuation, first: Tensor, seen: Tensor | None, options: DecodeOptions) -> list[Decoded]:
+def _greedy(rows: Rows, first: Tensor, seen: Tensor | None, options: DecodeOptions) -> list[Result]:
     shape = (first.shape[0], options.max_new_tokens)
     tokens = torch.full(shape, -1, dtype=torch.long, device=first.device)
     scores = torch.zeros(shape, device=first.device)
@@ -142,7 +116,7 @@ def _empty(rows: int, beams: int, options: DecodeOptions, score: float, device: 
     )
 
 
-def _beam(rows: Continuation, first: Tensor, seen: Tensor | None, options: DecodeOptions) -> list[Decoded]:
+def _beam(rows: Rows, first: Tensor, seen: Tensor | None, options: DecodeOptions) -> list[Result]:
     """Beam search whose beams lie side by side in their row's buffer.
 
     A beam's mask holds the columns of its own ancestors, so keys and values are neither repeated nor reordered.
@@ -209,12 +183,12 @@ def _finish(finished: _Beams, candidates: _Beams, improvable: Tensor, norm: floa
     return both.take(both.scores.topk(beams).indices)
 
 
-def _cut(tokens: Tensor, log_probs: Tensor, scores: Tensor | None, options: DecodeOptions) -> list[Decoded]:
+def _cut(tokens: Tensor, log_probs: Tensor, scores: Tensor | None, options: DecodeOptions) -> list[Result]:
     """Return each row up to its first end-of-turn token; -1 marks steps that never ran."""
     beam_scores = [None] * tokens.shape[0] if scores is None else scores.tolist()
     decoded = []
     for ids, values, score in zip(tokens.tolist(), log_probs.tolist(), beam_scores, strict=True):
         ends = (i + 1 for i, token in enumerate(ids) if token in options.eos)
         length = next(ends, len(ids) - ids.count(-1))
-        decoded.append(Decoded(tuple(ids[:length]), tuple(values[:length]), score))
+        decoded.append(Result(tuple(ids[:length]), tuple(values[:length]), score))
     return decoded

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
-from types import MappingProxyType
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.lvlms._requests import Layout, PromptTooLongError, Segment, TokenPrompt, TokenRequest
@@ -185,7 +184,7 @@ def plan_chunks(
     ordered: Sequence[TokenRequest],
     layout_of: Callable[[Segment], Layout],
     budget: Budget,
-    resident: Mapping[Beginning, TrieNode] = MappingProxyType({}),
+    resident: Mapping[Beginning, TrieNode],
 ) -> Iterator[Chunk]:
     """Yield the chunks of the tree of requests in its order (`trie_order`), each of which fits (`require_fit`).
 

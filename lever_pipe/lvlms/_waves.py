@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lever_pipe.lvlms._decoding import Decoded, DecodeOptions, decode
+from lever_pipe.lvlms._decoding import DecodeOptions, decode
 from lever_pipe.lvlms._layers import TextFlop, run_layers
 from lever_pipe.lvlms._memory import PassAttention, SlotPool, WaveSlots
 from lever_pipe.lvlms._planner import Budget, TrieNode
@@ -76,16 +76,16 @@ class Waves:
         answers = iter(self._generated(read, slots, [node for node in wave if node.generates]))
         results = []
         for request, scores in zip(requests, read.scores, strict=True):
-            said = next(answers) if request.generate else Decoded((), (), None)
-            results.append((request, Result(said.tokens, said.log_probs, said.beam_score, scores)))
+            said = next(answers) if request.generate else Result()
+            results.append((request, replace(said, scores=scores)))
         return results
 
-    def _generated(self, read: ReadOut, slots: WaveSlots, nodes: Sequence[TrieNode]) -> list[Decoded]:
+    def _generated(self, read: ReadOut, slots: WaveSlots, nodes: Sequence[TrieNode]) -> list[Result]:
         """Return an answer for each node that generates, decoding those that no given answer tells."""
         unknown = [place for place, answer in enumerate(read.known) if answer is None]
         if not unknown:
             return [answer for answer in read.known if answer is not None]
-        decoded = iter(decode(_Rows(self, slots, nodes, unknown), read.first[unknown], self._options))
+        decoded = iter(decode(Rows(self, slots, nodes, unknown), read.first[unknown], self._options))
         return [next(decoded) if answer is None else answer for answer in read.known]
 
     def _embed(self, wave: Sequence[TrieNode]) -> Tensor:
@@ -118,7 +118,7 @@ class Waves:
 
 
 @dataclass
-class _Rows:
+class Rows:
     """Those of a wave's generating nodes that are decoded (`_decoding.Continuation`); `alive` are their indices."""
 
     waves: Waves
@@ -136,7 +136,10 @@ class _Rows:
         return found.to(self.waves.pool.keys.device)
 
     def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
-        """Return the logits behind one token more."""
+        """Return the logits [B, n, V] after feeding `ids` [B, n] side by side at one position.
+
+        `visible` [B, n, generated columns + n] says which generated columns each of them sees.
+        """
         nodes = [self.nodes[index] for index in self.alive]
         if self.ends is None:
             self.ends = torch.tensor([node.end for node in nodes], device=ids.device)
@@ -199,7 +202,7 @@ class ReadOut:
 
     scores: list[tuple[Scores, ...]]
     first: Tensor
-    known: list[Decoded | None]
+    known: list[Result | None]
 
 
 def read_out(model: Any, hidden: Tensor, requests: Sequence[TokenRequest], options: DecodeOptions) -> ReadOut:
@@ -240,7 +243,7 @@ def read_out(model: Any, hidden: Tensor, requests: Sequence[TokenRequest], optio
 
 def _followed(
     request: TokenRequest, first: int, best: Sequence[int], likeliest: Sequence[float], options: DecodeOptions
-) -> Decoded | None:
+) -> Result | None:
     """Return the greedy answer of a request if each of its tokens but the last was fed as part of a given answer.
 
     Args:
@@ -261,7 +264,7 @@ def _followed(
         line = lines[tokens]
         tokens, log_probs = (*tokens, best[line]), (*log_probs, likeliest[line])
         if best[line] in options.eos or len(tokens) == options.max_new_tokens:
-            return Decoded(tokens, log_probs, None)
+            return Result(tokens, log_probs)
     return None
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +34,11 @@ from lever_pipe.base.model_folders import (
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.storage import digest
 from lever_pipe.lvlms._decoding import DecodeOptions
-from lever_pipe.lvlms._requests import Answer, PromptTooLongError, Result, Results, TokenPrompt, TokenRequest
+from lever_pipe.lvlms._requests import Answer, PromptTooLongError, Result, Results, Scores, TokenPrompt, TokenRequest
 from lever_pipe.lvlms.asking.prompts import Prompt, TextPrompt, TextSegment, Turn
-from lever_pipe.lvlms.protocol import ImageSource, settings_of
+from lever_pipe.lvlms.protocol import ImageSource, LvlmFamily, settings_of
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from lever_pipe.experiment.lvlm_config import AnswerSettings
 
 REQUIRED = ("config.json", "tokenizer.json", "preprocessor_config.json")
@@ -52,49 +50,18 @@ FOR_IMAGES = {"smolvlm": "Idefics3Processor"}
 
 
 @dataclass(frozen=True)
-class Stock:
-    """A loaded model in evaluation mode (`protocol.LvlmFamily`).
+class Stock(LvlmFamily):
+    """A loaded model in evaluation mode.
 
     Attributes:
-        folder: where it was loaded from.
         model: as the model library has it.
         processor: texts and images to what the model takes.
         begin: what the tokenizer writes before a text that its template does not.
-        before_answer: what the folder's chat template writes between the beginning of a turn and an answer.
-        end: what it writes behind an answer.
     """
 
-    folder: Path
     model: Any
     processor: Any
     begin: str
-    before_answer: str
-    end: str
-
-    @property
-    def tokenizer(self) -> Any:
-        """A tokenizer of transformers."""
-        return self.processor.tokenizer
-
-    @cached_property  # asked for with every given answer
-    def eos(self) -> int:
-        """The token that ends a turn."""
-        return int(self.tokenizer(self.end, add_special_tokens=False).input_ids[0])
-
-    @cached_property  # asked for with every segment
-    def image_token(self) -> int:
-        """The placeholder that stands for an image."""
-        return int(self.tokenizer(str(self.processor.image_token), add_special_tokens=False).input_ids[0])
-
-    @property
-    def context(self) -> int:
-        """The most tokens of a prompt with its answer."""
-        return int(self.model.config.get_text_config().max_position_embeddings)
-
-    @cached_property  # asked for with every forward pass
-    def _taken(self) -> Collection[str]:
-        """What the model's forward pass takes."""
-        return inspect.signature(self.model.forward).parameters.keys()
 
     def identity(self) -> dict[str, str]:
         """Return what of the folder an answer depends on."""
@@ -109,11 +76,26 @@ class Stock:
         """Return a prompt in the words of the folder's chat template, as one segment.
 
         Raises:
-            CheckpointError: the template cannot express it.
+            CheckpointError: the template refuses it, or adds a system text where none is wanted.
         """
-        text = render(self.folder, self.tokenizer, prompt)
+        text = _applied(self.folder, self.tokenizer, prompt.messages())
+        wants_none = prompt.turns[0].role != "system" and not prompt.default_system
+        if wants_none and not self._leaves_system_out(prompt, text):
+            raise CheckpointError(
+                f"{self.folder}: expected a chat template that adds no system text",
+                found="one that does",
+                do="Set lvlm.prompt.system to null for the template's own text, or to a text.",
+            )
         whole = text if text.startswith(self.begin) else self.begin + text
         return TextPrompt((TextSegment(whole, prompt.images),))
+
+    def _leaves_system_out(self, prompt: Prompt, text: str) -> bool:
+        """Return whether a prompt without a system turn is the end of the same prompt with one."""
+        system = Prompt(((Turn("system", (SAID,)),), *prompt.blocks))
+        with_one = _applied(self.folder, self.tokenizer, system.messages())
+        pairs = zip(text, with_one, strict=False)  # one may go on where the other ends
+        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))  # perhaps the beginning of a turn
+        return with_one.endswith(text[alike:]) and SAID in with_one
 
     def engine(
         self,
@@ -127,69 +109,6 @@ class Stock:
         """Return an engine over this model; waves and stored features are the packed engine's affair."""
         del settings, vision_bytes
         return StockEngine(self, images, decode=decode, counters=counters)
-
-    @torch.inference_mode()
-    def generate(
-        self, prompts: Sequence[TokenPrompt], open_image: Callable[[str], Image], options: DecodeOptions
-    ) -> list[tuple[Answer, float | None]]:
-        """Return the tokens of each prompt and the score of its beam, by one call of `generate`."""
-        inputs = self.inputs(prompts, open_image, room=options.max_new_tokens)
-        search = _generation_arguments(options, self.tokenizer.pad_token_id)
-        output = self.model.generate(**inputs, **search, return_dict_in_generate=True, output_scores=True)
-        new = output.sequences[:, inputs["input_ids"].shape[1] :].tolist()
-        beams = output.sequences_scores.tolist() if options.num_beams > 1 else [None] * len(new)
-        return [(_until_end(tokens, options.eos), score) for tokens, score in zip(new, beams, strict=True)]
-
-    @torch.inference_mode()
-    def scores(
-        self, prompt: TokenPrompt, answers: Sequence[Answer], open_image: Callable[[str], Image]
-    ) -> list[tuple[float, ...]]:
-        """Return the log-probability of each token of each answer, by one forward with a row an answer."""
-        longest = max(map(len, answers))
-        inputs = self.inputs([prompt], open_image, room=longest)
-        length = inputs["input_ids"].shape[1]
-        shape = inputs["input_ids"].shape
-        rows = {name: tensor.repeat(len(answers), *[1] * (tensor.ndim - 1)) for name, tensor in inputs.items()}
-        for name, tensor in inputs.items():
-            if tensor.shape == shape:  # what stands beside each token: no token of an answer is of an image
-                rows[name] = torch.nn.functional.pad(rows[name], (0, longest))
-        for row, answer in enumerate(answers):
-            rows["input_ids"][row, length : length + len(answer)] = torch.tensor(answer)
-            rows["attention_mask"][row, length : length + len(answer)] = 1
-        kept = longest + 1  # a whole prompt's lines of a large vocabulary are gigabytes
-        last = {"logits_to_keep": kept} if "logits_to_keep" in self._taken else {}
-        lines = self.model(**rows, **last).logits[:, -kept:-1].float().log_softmax(-1)
-        return [tuple(line[range(len(a)), list(a)].tolist()) for line, a in zip(lines, answers, strict=True)]
-
-    def inputs(
-        self, prompts: Sequence[TokenPrompt], open_image: Callable[[str], Image], *, room: int
-    ) -> dict[str, Tensor]:
-        """Return what the model takes of prompts, padded on the left; `room` is left for an answer's tokens.
-
-        Raises:
-            DataError: a text comes back changed from its tokens, so the processor would be told another one.
-            PromptTooLongError: a prompt with its answer is longer than the model's context.
-        """
-        texts = [self._text(prompt) for prompt in prompts]
-        images = [[open_image(digest) for digest in prompt.images] for prompt in prompts]
-        shown = {"images": images} if any(images) else {}
-        told = {"padding": True, "padding_side": "left", "add_special_tokens": False}
-        found = self.processor(text=texts, **shown, text_kwargs=told, return_tensors="pt")
-        for prompt, length in zip(prompts, found["attention_mask"].sum(dim=1).tolist(), strict=True):
-            if length + room > self.context:
-                raise PromptTooLongError(prompt, length + room)
-        return {name: tensor.to(self.model.device) for name, tensor in found.items() if name in self._taken}
-
-    def _text(self, prompt: TokenPrompt) -> str:
-        ids = [token for segment in prompt.segments for token in segment.ids]
-        text = str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-        if self.tokenizer(text, add_special_tokens=False).input_ids != ids:
-            raise DataError(
-                f"prompt that ends with {text[-80:]!r}: expected a text that its tokens give back",
-                found="another one",
-                do="Use a member of lvlms that takes tokens, or a tokenizer that changes no text.",
-            )
-        return text
 
 
 def _generation_arguments(options: DecodeOptions, pad: int) -> dict[str, Any]:
@@ -228,6 +147,8 @@ class StockEngine:
 
     def __init__(self, family: Stock, images: ImageSource, *, decode: DecodeOptions, counters: Counter[str]) -> None:
         self._family = family
+        self._model = family.model
+        self._taken = inspect.signature(family.model.forward).parameters.keys()
         self._images = images
         self._decode = decode
         self._counters = counters
@@ -245,14 +166,73 @@ class StockEngine:
             yield from answered
 
     def _batch(self, requests: Sequence[TokenRequest]) -> Iterator[tuple[TokenRequest, Result]]:
-        asked = [request.prompt for request in requests if request.generate]
-        said = iter(self._family.generate(asked, self._images.open, self._decode) if asked else [])
+        prompts = [request.prompt for request in requests if request.generate]
+        generated = iter(self.generate(prompts) if prompts else [])
         for request in requests:
-            tokens, beam_score = next(said) if request.generate else ((), None)
+            tokens, beam_score = next(generated) if request.generate else ((), None)
             answers = [*request.answers, *([tokens] if tokens else [])]
-            scores = self._family.scores(request.prompt, answers, self._images.open) if answers else []
+            scores = self.scores(request.prompt, answers) if answers else []
             own = scores[len(request.answers)] if tokens else ()
             yield request, Result(tokens, own, beam_score, tuple(scores[: len(request.answers)]))
+
+    @torch.inference_mode()
+    def generate(self, prompts: Sequence[TokenPrompt]) -> list[tuple[Answer, float | None]]:
+        """Return the tokens of each prompt and the score of its beam, by one call of `generate`."""
+        options = self._decode
+        inputs = self.inputs(prompts, room=options.max_new_tokens)
+        search = _generation_arguments(options, self._family.tokenizer.pad_token_id)
+        output = self._model.generate(**inputs, **search, return_dict_in_generate=True, output_scores=True)
+        new = output.sequences[:, inputs["input_ids"].shape[1] :].tolist()
+        beams = output.sequences_scores.tolist() if options.num_beams > 1 else [None] * len(new)
+        return [(_until_end(tokens, options.eos), score) for tokens, score in zip(new, beams, strict=True)]
+
+    @torch.inference_mode()
+    def scores(self, prompt: TokenPrompt, answers: Sequence[Answer]) -> list[Scores]:
+        """Return the log-probability of each token of each answer, by one forward with a row an answer."""
+        longest = max(map(len, answers))
+        inputs = self.inputs([prompt], room=longest)
+        shape = inputs["input_ids"].shape
+        rows = {name: tensor.repeat(len(answers), *[1] * (tensor.ndim - 1)) for name, tensor in inputs.items()}
+        for name, tensor in inputs.items():
+            if tensor.shape == shape:  # what stands beside each token: no token of an answer is of an image
+                rows[name] = torch.nn.functional.pad(rows[name], (0, longest))
+        for row, answer in enumerate(answers):
+            own = slice(shape[1], shape[1] + len(answer))
+            rows["input_ids"][row, own] = torch.tensor(answer)
+            rows["attention_mask"][row, own] = 1
+        kept = longest + 1  # a whole prompt's lines of a large vocabulary are gigabytes
+        last = {"logits_to_keep": kept} if "logits_to_keep" in self._taken else {}
+        lines = self._model(**rows, **last).logits[:, -kept:-1].float().log_softmax(-1)
+        return [tuple(line[range(len(a)), list(a)].tolist()) for line, a in zip(lines, answers, strict=True)]
+
+    def inputs(self, prompts: Sequence[TokenPrompt], *, room: int) -> dict[str, Tensor]:
+        """Return what the model takes of prompts, padded on the left; `room` is left for an answer's tokens.
+
+        Raises:
+            DataError: a text comes back changed from its tokens, so the processor would be told another one.
+            PromptTooLongError: a prompt with its answer is longer than the model's context.
+        """
+        texts = [self._text(prompt) for prompt in prompts]
+        images = [[self._images.open(digest) for digest in prompt.images] for prompt in prompts]
+        shown = {"images": images} if any(images) else {}
+        padding = {"padding": True, "padding_side": "left", "add_special_tokens": False}
+        batch = self._family.processor(text=texts, **shown, text_kwargs=padding, return_tensors="pt")
+        for prompt, length in zip(prompts, batch["attention_mask"].sum(dim=1).tolist(), strict=True):
+            if length + room > self._family.context:
+                raise PromptTooLongError(prompt, length + room)
+        return {name: tensor.to(self._model.device) for name, tensor in batch.items() if name in self._taken}
+
+    def _text(self, prompt: TokenPrompt) -> str:
+        ids = [token for segment in prompt.segments for token in segment.ids]
+        tokenizer = self._family.tokenizer
+        text = str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        if tokenizer(text, add_special_tokens=False).input_ids != ids:
+            raise DataError(
+                f"prompt that ends with {text[-80:]!r}: expected a text that its tokens give back",
+                found="another one",
+                do="Use a member of lvlms that takes tokens, or a tokenizer that changes no text.",
+            )
+        return text
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
@@ -282,7 +262,7 @@ class StockEngine:
             self._counters["tokens_prefilled"] += real
             self._counters["tokens_padded"] += ids.numel() - real
 
-        hook = self._family.model.register_forward_pre_hook(count, with_kwargs=True)
+        hook = self._model.register_forward_pre_hook(count, with_kwargs=True)
         opened = self._images.opened
         try:
             yield
@@ -314,38 +294,21 @@ def load(folder: Path, *, dtype: str, device: str) -> Stock:
     model.eval().requires_grad_(False)
     # The folder's own sampling defaults must not leak into anybody's `generate`.
     model.generation_config = GenerationConfig(pad_token_id=tokenizer.pad_token_id)
-    return Stock(folder, rowwise(model), processor, _begin(tokenizer), before_answer, end)
+    return Stock(
+        folder=folder,
+        tokenizer=tokenizer,
+        eos=_first_token(tokenizer, end),
+        image_token=_first_token(tokenizer, str(processor.image_token)),
+        context=model.config.get_text_config().max_position_embeddings,
+        before_answer=before_answer,
+        model=rowwise(model),
+        processor=processor,
+        begin=_begin(tokenizer),
+    )
 
 
-def render(folder: Path, tokenizer: Any, prompt: Prompt) -> str:
-    """Return a prompt in the words of a folder's chat template.
-
-    Raises:
-        CheckpointError: the template refuses it, or adds a system text where none is wanted.
-    """
-    has_system = prompt.turns[0].role == "system"
-    text = _applied(folder, tokenizer, prompt.messages())
-    if not (has_system or prompt.default_system) and not _leaves_system_out(folder, tokenizer, prompt, text):
-        raise CheckpointError(
-            f"{folder}: expected a chat template that adds no system text",
-            found="one that does",
-            do="Set lvlm.prompt.system to null for the template's own text, or to a text.",
-        )
-    return text
-
-
-def _leaves_system_out(folder: Path, tokenizer: Any, prompt: Prompt, text: str) -> bool:
-    """Return whether a prompt without a system turn is the end of the same prompt with one."""
-    system = Prompt(((Turn("system", (SAID,)),), *prompt.blocks))
-    with_one = _applied(folder, tokenizer, system.messages())
-    start = _common(text, with_one)
-    return with_one.endswith(text[start:]) and SAID in with_one
-
-
-def _common(one: str, other: str) -> int:
-    """Return how far two texts begin alike; a beginning such as that of a turn may belong to either."""
-    pairs = zip(one, other, strict=False)  # one may go on where the other ends
-    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+def _first_token(tokenizer: Any, text: str) -> int:
+    return int(tokenizer(text, add_special_tokens=False).input_ids[0])
 
 
 def _applied(folder: Path, tokenizer: Any, messages: Sequence[dict[str, Any]], *, asks: bool = True) -> str:

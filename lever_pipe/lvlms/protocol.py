@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,47 +79,35 @@ class LvlmReply:
         return tuple(map(sum, self.token_log_probs))
 
 
-class LvlmFamily(Protocol):
-    """A loaded model: its tokens, how it writes a prompt, and what computes with it."""
+@dataclass(frozen=True)
+class LvlmFamily(ABC):
+    """A loaded model: its tokens, how it writes a prompt, and what computes with it.
 
-    @property
-    def folder(self) -> Path:
-        """Where it was loaded from."""
-        ...
+    Attributes:
+        folder: where it was loaded from.
+        tokenizer: of transformers.
+        eos: the token that ends a turn.
+        image_token: the placeholder that stands for an image.
+        context: the most tokens of a prompt with its answer.
+        before_answer: what it writes between the beginning of a turn and an answer.
+    """
 
-    @property
-    def tokenizer(self) -> Any:
-        """A tokenizer of transformers."""
-        ...
+    folder: Path
+    tokenizer: Any
+    eos: int
+    image_token: int
+    context: int
+    before_answer: str
 
-    @property
-    def before_answer(self) -> str:
-        """What it writes between the beginning of a turn and an answer."""
-        ...
-
-    @property
-    def eos(self) -> int:
-        """The token that ends a turn."""
-        ...
-
-    @property
-    def image_token(self) -> int:
-        """The placeholder that stands for an image."""
-        ...
-
-    @property
-    def context(self) -> int:
-        """The most tokens of a prompt with its answer."""
-        ...
-
+    @abstractmethod
     def identity(self) -> dict[str, str]:
         """Return what of its folder an answer depends on; `weights` names the model."""
-        ...
 
+    @abstractmethod
     def render(self, prompt: Prompt) -> TextPrompt:
         """Return a prompt as it writes it; special tokens begin or end the segments, so each is tokenized apart."""
-        ...
 
+    @abstractmethod
     def engine(
         self,
         images: ImageSource,
@@ -129,7 +118,6 @@ class LvlmFamily(Protocol):
         counters: Counter[str],
     ) -> Engine:
         """Return what answers; its work is counted by the names in `COUNTERS`."""
-        ...
 
 
 class Engine(Protocol):

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._engine import PackedEngine
 from lever_pipe.lvlms._vision import VisionStore
 from lever_pipe.lvlms.asking.prompts import Block, ImagePart, Prompt, Role, TextPrompt, TextSegment, Turn
-from lever_pipe.lvlms.protocol import ImageSource, settings_of
+from lever_pipe.lvlms.protocol import ImageSource, LvlmFamily, settings_of
 
 if TYPE_CHECKING:
     from lever_pipe.experiment.lvlm_config import AnswerSettings
@@ -51,29 +51,11 @@ SHARE_OF_FREE_MEMORY = 0.25
 
 
 @dataclass(frozen=True)
-class Qwen:
-    """A loaded model in evaluation mode (`protocol.LvlmFamily`)."""
+class Qwen(LvlmFamily):
+    """A loaded model in evaluation mode."""
 
-    folder: Path
     model: Any
-    tokenizer: Any
     image_processor: Any
-    before_answer = ""
-
-    @cached_property  # asked for with every given answer
-    def eos(self) -> int:
-        """The token that ends a turn."""
-        return int(self.tokenizer(END, add_special_tokens=False).input_ids[0])
-
-    @property
-    def image_token(self) -> int:
-        """The placeholder that stands for an image."""
-        return int(self.model.config.image_token_id)
-
-    @property
-    def context(self) -> int:
-        """The most tokens of a prompt with its answer."""
-        return int(self.model.config.text_config.max_position_embeddings)
 
     def identity(self) -> dict[str, str]:
         """Return what of the folder an answer depends on."""
@@ -164,7 +146,16 @@ def load(folder: Path, *, dtype: str, device: str) -> Qwen:
     model.to(device).eval().requires_grad_(False)
     # The folder's own sampling defaults must not leak into anybody's `generate`.
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
-    return Qwen(folder, rowwise(model), tokenizer, processor)
+    return Qwen(
+        folder=folder,
+        tokenizer=tokenizer,
+        eos=tokenizer.eos_token_id,
+        image_token=config.image_token_id,
+        context=config.text_config.max_position_embeddings,
+        before_answer="",
+        model=rowwise(model),
+        image_processor=processor,
+    )
 
 
 def _read_config(folder: Path) -> Any:

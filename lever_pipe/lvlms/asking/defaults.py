@@ -16,22 +16,13 @@ from lever_pipe.base.model_folders import readable
 from lever_pipe.base.storage import read_bytes, shortened, strict_json
 
 FILE = "generation_config.json"
-PINNED = frozenset(
-    {
-        *("num_beams", "max_new_tokens", "max_length", "length_penalty", "repetition_penalty"),
-        *("do_sample", "temperature", "top_p", "top_k", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
-        *(
-            "eos_token_id",
-            "bos_token_id",
-            "pad_token_id",
-            "decoder_start_token_id",
-            "use_cache",
-            "cache_implementation",
-        ),
-        *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
-        *("transformers_version", "_from_model_config"),
-    }
-)
+PINNED = {
+    "num_beams", "max_new_tokens", "max_length", "length_penalty", "repetition_penalty", "do_sample", "temperature",
+    "top_p", "top_k", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "eos_token_id", "bos_token_id",
+    "pad_token_id", "decoder_start_token_id", "use_cache", "cache_implementation", "output_attentions",
+    "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate", "transformers_version",
+    "_from_model_config",
+}  # fmt: skip
 """Settings that `lvlm.decode` decides, that only sampling reads, or that change no answer."""
 NEUTRAL = {"num_beam_groups": 1, "num_return_sequences": 1, "encoder_repetition_penalty": 1, "guidance_scale": 1}
 """Values by which other settings do nothing; else a false or empty one does nothing, unless it is a token."""
@@ -71,17 +62,18 @@ def _settings(folder: Path) -> Mapping[str, Any]:
 
 
 def _require_pinned(folder: Path, settings: Mapping[str, Any]) -> None:
-    other = {name: value for name, value in settings.items() if name not in PINNED and _does_something(name, value)}
+    other = [f"{name} {value!r}" for name, value in sorted(settings.items()) if _chooses(name, value)]
     if other:
         raise CheckpointError(
             f"{folder}/{FILE}: expected only settings that lvlm.decode pins",
-            found=", ".join(f"{name} {value!r}" for name, value in sorted(other.items())),
+            found=", ".join(other),
             do="Remove them from the file: they would choose answers by a rule that no table tells.",
         )
 
 
-def _does_something(name: str, value: Any) -> bool:
-    if value is None or value == NEUTRAL.get(name):
+def _chooses(name: str, value: Any) -> bool:
+    """Return whether a setting that is not pinned does something."""
+    if name in PINNED or value is None or value == NEUTRAL.get(name):
         return False
     return bool(value) or (type(value) is int and name.endswith("_token_id"))
 

@@ -30,7 +30,6 @@ from contextlib import suppress
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 from lever_pipe.base import atomic, os_faults, storage
@@ -74,20 +73,16 @@ class Ledger:
     Attributes:
         disagreements: values that two rows of one key state differently. The first one met (files by name, lines in
             order) is kept; values are never averaged.
-        torn: incomplete last lines of killed writers; their rows are lost and computed again.
-        parsed: lines parsed so far.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.disagreements = 0
-        self.torn = 0
-        self.parsed = 0
         self._rows: dict[str, Row] = {}
         self._unread: dict[str, Line] = {}  # of other keys than `_rows`
         self._pending: list[bytes] = []
         self._path: Path | None = None
-        self._has_told = False
+        self._has_warned = False
         self.reload()
         if self.disagreements:
             log.warning("%s: %d values disagree between rows of one key; the first is used", folder, self.disagreements)
@@ -105,30 +100,29 @@ class Ledger:
         """Return the merged row of `key`, or None."""
         line = self._unread.pop(key, None)
         if line is not None:
-            self._rows[key] = self._parse(line)[1]
+            self._rows[key] = parse_row(*line)[1]
         return self._rows.get(key)
 
     def rows_by_engine(self) -> Counter[str]:
         """Return how many rows each engine has answered, by the digest that begins its keys."""
         return Counter(key[:ENGINE_DIGITS] for key in self)
 
-    def put(self, key: str, row: Mapping[str, Any]) -> None:
-        """Merge a row into memory and queue it for disk; a full chunk is written at once, or later where no room is."""
-        own = {name: dict(value) if isinstance(value, Mapping) else value for name, value in row.items()}
-        if not self._merge(key, own) or self.folder is None:
-            return
-        text = json.dumps({"key": key, **row}, separators=(",", ":"), allow_nan=False)
-        self._pending.append(sealed_line(text))
-        if len(self._pending) % ROWS_PER_CHUNK == 0:
-            self.flush()
+    def put(self, key: str, row: Row) -> None:
+        """Merge a row, which then is the ledger's, into memory and queue it for disk; a full chunk is written at once.
 
-    def flush(self, *, must: bool = False) -> None:
+        Where the disk has no room it is written later.
+        """
+        text = json.dumps({"key": key, **row}, separators=(",", ":"), allow_nan=False)
+        if self._merge(key, row) and self.folder is not None:
+            self._pending.append(sealed_line(text))
+            if len(self._pending) % ROWS_PER_CHUNK == 0:
+                self.flush()
+
+    def flush(self) -> None:
         """Append all queued rows to this writer's file and force them to disk.
 
-        Where the disk has no room they stay queued, which is said once: who asked has them in memory.
-
-        Args:
-            must: no room is a fault, too; so it is of several processes, which get each other's rows from the disk.
+        Where the disk has no room they stay queued, which is said once: who asked has them in memory. Of several
+        processes it is a fault, since they get each other's rows from the disk.
 
         Raises:
             OSError: the rows cannot be written. They stay queued.
@@ -137,11 +131,11 @@ class Ledger:
             self._write()
         except OSError as fault:
             is_shared = int(os.environ.get("WORLD_SIZE", "1")) > 1
-            if must or is_shared or fault.errno not in os_faults.FULL:
+            if is_shared or fault.errno not in os_faults.FULL:
                 raise
-            if not self._has_told:
+            if not self._has_warned:
                 log.warning("%s: answers are not kept: %s", self.folder, os_faults.named(fault))
-            self._has_told = True
+            self._has_warned = True
 
     def _write(self) -> None:
         if not self._pending or self.folder is None:
@@ -152,32 +146,23 @@ class Ledger:
         kept = path is not None and _append(path, content, mode="r+b")
         while not kept:
             self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / writer_name()
+            # A name that no other writer uses, now or later: it stands for one content, whoever has read it.
+            path = self.folder / f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
             kept = _append(path, content, mode="xb")
         self._path = path
         self._pending.clear()
 
     def reload(self) -> None:
         """Read the folder again, for the rows that others wrote meanwhile; all is counted anew."""
-        self.disagreements = self.torn = 0
+        self.disagreements = 0
         for path, content in read_files(self.folder) if self.folder is not None else ():
             self._read(path, content)
-
-    def close(self) -> None:
-        """Write what is queued; the file is open only while a chunk is written."""
-        self.flush()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        with suppress(Exception):  # a half-made object, or an interpreter that shuts down
-            self.close()
+    def __exit__(self, *_: object) -> None:
+        self.flush()
 
     def _merge(self, key: str, row: Row) -> bool:
         """Return whether the row said anything that was not known."""
@@ -186,19 +171,14 @@ class Ledger:
         self.disagreements += disagreements
         return is_news
 
-    def _parse(self, line: Line) -> tuple[str, Row]:
-        self.parsed += 1
-        return parse_row(*line)
-
     def _read(self, path: Path, content: bytes) -> None:
         for number, line in enumerate(BytesIO(content), start=1):
-            if is_torn(line):
-                self.torn += 1
+            if not line.endswith(b"\n"):
                 log.info("%s:%d: torn last line of a killed writer, skipped", path, number)
                 continue
             key, found = _key_of(line), Line(line, path, number)
             if not key or (key in self and self._unread.get(key) != found):
-                self._merge(*self._parse(found))
+                self._merge(*parse_row(*found))
             else:
                 _require_whole(*found)
                 self._unread[key] = found
@@ -252,11 +232,6 @@ def introduce(folder: Path, engines: Mapping[str, Mapping[str, Any]]) -> None:
                     raise
 
 
-def is_torn(line: bytes) -> bool:
-    """Return whether a line lacks its end: its writer was killed, or writes on at this moment."""
-    return not line.endswith(b"\n")
-
-
 def sealed_line(text: str) -> bytes:
     """Return the line of a row's JSON object, its digest included."""
     content = text[:-1].encode()
@@ -302,11 +277,6 @@ def merge_into(rows: dict[str, Row], key: str, row: Row) -> tuple[bool, int]:
     return (True, 0) if known is row else _union(known, row)
 
 
-def writer_name() -> str:
-    """Return a file name that no other writer uses: host, process and a random part."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
-
-
 def _append(path: Path, content: bytes, *, mode: Literal["xb", "r+b"]) -> bool:
     """Append to this writer's own file; return False if the content may be where no reader finds it.
 
@@ -347,15 +317,11 @@ def _digest_of(content: bytes) -> bytes:
 def _require_whole(line: bytes, path: Path, number: int) -> None:
     """Refuse a line that was changed since it was written, or that states no digest."""
     if line[-SEAL_LENGTH:] != DIGEST + _digest_of(line[:-SEAL_LENGTH]) + END:
-        raise _changed(line, path, number)
-
-
-def _changed(line: bytes, path: Path, number: int) -> RecordError:
-    return RecordError(
-        f"{path}:{number}: expected a ledger row with the digest of its content",
-        found="another: the line was changed since it was written" if DIGEST in line else "no digest",
-        do=f"{DELETE_LINE} All such lines at once: python -m lever_pipe ledger merge {path.parent} --drop.",
-    )
+        raise RecordError(
+            f"{path}:{number}: expected a ledger row with the digest of its content",
+            found="another: the line was changed since it was written" if DIGEST in line else "no digest",
+            do=f"{DELETE_LINE} All such lines at once: python -m lever_pipe ledger merge {path.parent} --drop.",
+        )
 
 
 def _no_row(path: Path, number: int, found: str) -> RecordError:
@@ -388,16 +354,14 @@ def require_consent(
     counts, engines = ledger.rows_by_engine(), engines_of(ledger.folder)
     if counts[digest]:
         return
-    # Rows of a ledger without descriptions are of earlier keys, whose model nobody can tell.
+    # Without a description nobody knows whose they are: they may be this model's.
     others = {key: n for key, n in counts.items() if engines.get(key, identity).get("weights") == identity["weights"]}
-    held = sum(others.values())
-    if not held:
+    if not others:
         return
-    nearest = engines.get(max(others, key=lambda key: others[key]))
-    why = _differences(nearest, identity) if nearest else "their keys are those of an earlier version"
-    told = f"{ledger.folder}: {held} answers of this model stay unused ({why}), {n_missing} prompts are asked"
+    held, nearest = sum(others.values()), engines.get(max(others, key=lambda key: others[key]))
+    why = _differences(nearest, identity) if nearest else "nothing tells which engine gave them"
     if identity["device"] == "cpu" or held < MANY or ask_again:
-        log.warning("%s.", told)
+        log.warning("%s: %d answers of this model stay unused (%s), %d are asked", ledger.folder, held, why, n_missing)
         return
     raise ConfigError(
         f"{ledger.folder}: expected answers of this engine, or few of others, before a GPU answers",

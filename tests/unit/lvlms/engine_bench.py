@@ -64,12 +64,15 @@ class Library:
 
     def __init__(self, folder: Path, paths: Mapping[str, Path]) -> None:
         self.family = hf.load(folder, dtype="float32", device="cpu")
-        self.open = cache(ImageSource(paths).open)
+        self._images = ImageSource(paths)
         self.answer, self.scores = cache(self.answer), cache(self.scores)
+
+    def _engine(self, options: DecodeOptions = DecodeOptions((), 1)) -> hf.StockEngine:
+        return hf.StockEngine(self.family, self._images, decode=options, counters=Counter())
 
     def answer(self, prompt: TokenPrompt, options: DecodeOptions) -> tuple[tuple[int, ...], float | None]:
         """Return the tokens of a prompt, asked alone, and the score of their beam."""
-        return self.family.generate([prompt], self.open, options)[0]
+        return self._engine(options).generate([prompt])[0]
 
     def tokens(self, prompts: Sequence[TokenPrompt], options: DecodeOptions) -> list[tuple[int, ...]]:
         """Return the tokens of each prompt, asked alone."""
@@ -77,11 +80,11 @@ class Library:
 
     def scores(self, prompt: TokenPrompt, answer: tuple[int, ...]) -> list[float]:
         """Return the log-probabilities of an answer's tokens by one full forward on pixels."""
-        return list(self.family.scores(prompt, [answer], self.open)[0])
+        return list(self._engine().scores(prompt, [answer])[0])
 
     def inputs(self, prompt: TokenPrompt) -> dict[str, torch.Tensor]:
         """Return what the model's forward takes of one prompt."""
-        return self.family.inputs([prompt], self.open, room=0)
+        return self._engine().inputs([prompt], room=0)
 
 
 @dataclass

@@ -64,7 +64,7 @@ def test_answers_of_earlier_keys_count_since_nobody_knows_whose_they_are(tmp_pat
     with Ledger(tmp_path) as ledger:
         for key in keys:
             ledger.put(key, {"text": "red", "tokens": [1]})
-    with pytest.raises(ConfigError, match="earlier version"):
+    with pytest.raises(ConfigError, match="nothing tells which engine"):
         require_consent(Ledger(tmp_path), OWN, HERE, 70, ask_again=False)
 
 

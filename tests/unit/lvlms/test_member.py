@@ -143,12 +143,10 @@ def test_further_answers_of_a_known_prompt_only_score(load, requests, tmp_path: 
     prompt = requests[0].prompt
     first = load(tmp_path)
     text = first.run([LvlmRequest(prompt)])[0].text
-    first.ledger.close()
     second = load(tmp_path)
     reply = second.run([LvlmRequest(prompt, ("green", "red"))])[0]
     assert reply.text == text
     assert second.counters["forwards"] == 1  # no decoding
-    second.ledger.close()
     third = load(tmp_path)
     assert third.run([LvlmRequest(prompt, ("red", "green"))])[0].answer_log_probs == reply.answer_log_probs[::-1]
     assert third.counters["forwards"] == 0

@@ -47,7 +47,7 @@ def budget(wave: int = 40, stored: int = 200, new_tokens: int = 3, beams: int = 
 
 
 def chunks(requests: list[TokenRequest], of: Budget) -> list[Chunk]:
-    return list(_planner.plan_chunks(_planner.trie_order(merge_requests(requests)), layout, of))
+    return list(_planner.plan_chunks(_planner.trie_order(merge_requests(requests)), layout, of, {}))
 
 
 def nodes(found: Iterable[Chunk]) -> Iterator[TrieNode]:
@@ -175,7 +175,7 @@ def test_twenty_thousand_requests_are_planned_in_little_memory() -> None:
     one = layout(system)
     of = Budget(wave=500, stored=5000, context=100, new_tokens=3, beams=3)
     alive = most = ends = 0
-    for chunk in _planner.plan_chunks(_planner.trie_order(merge_requests(requests)), lambda _: one, of):
+    for chunk in _planner.plan_chunks(_planner.trie_order(merge_requests(requests)), lambda _: one, of, {}):
         fresh = list(nodes([chunk]))
         alive += len(fresh)
         most = max(most, alive)
