@@ -74,7 +74,7 @@ schema: setup ## write workflow/schemas/config.schema.json from the config model
 	$(BIN)/python -m lever_pipe schema
 
 world: setup ## train the embedded world's models again (7.5 minutes on one idle core)
-	$(BIN)/python -m lever_pipe.world.models.make --out resources/world --seed 0
+	$(BIN)/python -m lever_pipe.world.make --out resources/world --seed 0
 
 rehearsal: setup real-parts ## study lever whole on Qwen2.5-VL's real parts and random weights; OKVQA=FOLDER for its questions
 	$(BIN)/python -m benchmarks.rehearsal $(if $(OKVQA),--okvqa $(OKVQA))

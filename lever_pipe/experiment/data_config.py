@@ -15,7 +15,7 @@ PerceptualName = Literal["object", "color", "count"]
 
 
 class WorldData(Section):
-    """The generator of the embedded world (`lever_pipe/world/data`).
+    """The generator of the embedded world (`lever_pipe/world`).
 
     Numbers in brackets are what the shipped LVLM answers, in percent.
     """

@@ -20,7 +20,7 @@ from lever_pipe.lever.samples import read_answers, samples_of
 from lever_pipe.lever.thumbnails import thumbnails
 from lever_pipe.report.inference.families import reference_of
 from lever_pipe.report.long_format import write_csv
-from lever_pipe.world.data.items import AnnotatedQuestion, Scene, Split, draw_split
+from lever_pipe.world.items import AnnotatedQuestion, Scene, Split, draw_split
 
 
 def collect_samples(

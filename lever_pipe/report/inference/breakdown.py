@@ -11,7 +11,7 @@ import numpy as np
 from lever_pipe.base.records import Example
 from lever_pipe.report.inference.estimates import Draws, accuracies
 from lever_pipe.report.inference.per_question import GroupScores
-from lever_pipe.world.data.lexicon import RELATIONS
+from lever_pipe.world.lexicon import RELATIONS
 
 FEW_QUESTIONS = 5
 """Kinds of fewer questions are drawn together."""

@@ -18,8 +18,8 @@ from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.experiment.stage_configs import CollectSamplesConfig
 from lever_pipe.lever.samples import Sample
 from lever_pipe.stages.collect_samples import collect_samples
-from lever_pipe.world.data.files import draw_image, image_name
-from lever_pipe.world.data.items import Split, draw_split
+from lever_pipe.world.files import draw_image, image_name
+from lever_pipe.world.items import Split, draw_split
 
 WORLD = WorldData(n_train=64, n_eval=12)
 RCE, DRAWN = "preset~p/rce/seed~0/epoch~2", "preset~p/on_policy/base~2/beta~0/seed~0/epoch~1"

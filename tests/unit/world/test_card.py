@@ -13,13 +13,14 @@ from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
 from lever_pipe.base.storage import read_json
 from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.world.data.lexicon import COLORS, IMAGE_ID, KINDS, RELATIONS
-from lever_pipe.world.models.encoder import image_vectors, text_vectors
-from lever_pipe.world.models.evaluation import Examples, answer_prompts, draw_examples, encode_images
-from lever_pipe.world.models.make import folder_digests, probe_reader, render_card
-from lever_pipe.world.models.models import Reader
-from lever_pipe.world.models.probes import Probe, check_bounds
-from lever_pipe.world.models.training import draw_bank
+from lever_pipe.world.architectures import Reader
+from lever_pipe.world.encoder import image_vectors, text_vectors
+from lever_pipe.world.files import draw_examples
+from lever_pipe.world.forward import answer_prompts, encode_images
+from lever_pipe.world.lexicon import COLORS, IMAGE_ID, KINDS, RELATIONS
+from lever_pipe.world.make import folder_digests, probe_reader, render_card
+from lever_pipe.world.probes import Probe, check_bounds
+from lever_pipe.world.training import draw_bank
 
 ROOT = Path(__file__).parents[3] / "resources" / "world"
 
@@ -33,12 +34,6 @@ def card() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def model() -> Reader:
     return Reader.from_pretrained(ROOT / "lvlm").eval()
-
-
-@pytest.fixture(scope="module")
-def world() -> tuple[Examples, Examples]:
-    options = WorldData(n_train=200, n_eval=40)
-    return draw_examples(options, "train"), draw_examples(options, "val")
 
 
 def test_the_shipped_files_are_those_of_the_card(card: dict[str, Any]) -> None:
@@ -100,17 +95,16 @@ def _generate(model: Reader, probes: list[Probe], pixels: dict[str, np.ndarray])
     return [str(text) for text in tokenizer.batch_decode(new, skip_special_tokens=True)]
 
 
-def test_stock_generation_gives_the_fast_answers_for_zero_to_four_shots(
-    model: Reader, world: tuple[Examples, Examples]
-) -> None:
-    pool, queries = world
-    pixels = {**pool.pixels, **queries.pixels}
+def test_stock_generation_gives_the_fast_answers_for_zero_to_four_shots(model: Reader) -> None:
+    options = WorldData(n_train=200, n_eval=40)
+    (pool, shown), (queries, asked) = draw_examples(options, "train"), draw_examples(options, "val")
+    pixels = {**shown, **asked}
     features = encode_images(model, pixels)
     rng = np.random.default_rng(0)
     probes = []
-    for i, query in enumerate(queries.rows[:32]):
-        chosen = rng.choice(len(pool.rows), size=i % 5, replace=False)
-        probes.append(Probe(query, tuple(pool.rows[j] for j in chosen), ""))
+    for i, query in enumerate(queries[:32]):
+        chosen = rng.choice(len(pool), size=i % 5, replace=False)
+        probes.append(Probe(query, tuple(pool[j] for j in chosen), ""))
     # One batch of mixed lengths: left padding must not change an answer. One word and no more
     # shows that the model ends its turn.
     fast = [answer_prompts(model, [probe], features)[0] for probe in probes]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lever_pipe.world.data.lexicon import RELATIONS, VOCABULARY
-from lever_pipe.world.models.episodes import KEY_ATTRIBUTE, N_BOUND_KEYS, EpisodeBatch, EpisodeOptions, draw_episodes
-from lever_pipe.world.models.reader import PHASES
-from lever_pipe.world.models.training import ImageBank, draw_bank
+from lever_pipe.world.episodes import KEY_ATTRIBUTE, N_BOUND_KEYS, EpisodeBatch, EpisodeOptions, draw_episodes
+from lever_pipe.world.lexicon import RELATIONS, VOCABULARY
+from lever_pipe.world.reader import PHASES
+from lever_pipe.world.training import ImageBank, draw_bank
 
 MIXED = EpisodeOptions((2, 8), (1, 4), 0.25, 0.4, repeat_share=0.35, flipped_share=0.1)
 

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.world.data.files import draw_image, image_name, write_raw_files
-from lever_pipe.world.data.items import Split, draw_split
+from lever_pipe.world.files import draw_image, image_name, write_raw_files
+from lever_pipe.world.items import Split, draw_split
 
 SMALL = WorldData(n_train=64, n_eval=20)
 SPLITS: tuple[Split, ...] = get_args(Split)

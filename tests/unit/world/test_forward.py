@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from lever_pipe.world.data.lexicon import IMAGE_ID, PAD_ID, RELATIONS
-from lever_pipe.world.models.forward import (
+from lever_pipe.world.architectures import Reader, build_reader, reader_image_processor, reader_tokenizer
+from lever_pipe.world.forward import (
     BOUND_KEY_LAYER,
     PackedTurns,
     ReaderOutput,
@@ -20,8 +20,8 @@ from lever_pipe.world.models.forward import (
     patches_of,
     read_turns,
 )
-from lever_pipe.world.models.models import Reader, build_reader, reader_image_processor, reader_tokenizer
-from lever_pipe.world.models.training import draw_bank
+from lever_pipe.world.lexicon import IMAGE_ID, PAD_ID, RELATIONS
+from lever_pipe.world.training import draw_bank
 
 N_PROMPTS, N_TURNS = 5, 4
 

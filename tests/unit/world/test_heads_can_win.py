@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import CLIPModel
 
 from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.lever.baselines import rank_by_similarity
-from lever_pipe.world.data.lexicon import GUESSES
-from lever_pipe.world.models.encoder import image_vectors, text_vectors
-from lever_pipe.world.models.evaluation import Examples, answer_prompts, draw_examples, encode_images
-from lever_pipe.world.models.models import Reader
-from lever_pipe.world.models.probes import Probe, relation_of, true_answers
+from lever_pipe.world.architectures import Reader
+from lever_pipe.world.files import draw_examples
+from lever_pipe.world.forward import answer_prompts, encode_images
+from lever_pipe.world.lexicon import GUESSES
+from lever_pipe.world.probes import Probe, relation_of, true_answers
 
 ROOT = Path(__file__).parents[3] / "resources" / "world"
 Demonstrations = Sequence[tuple[Example, ...]]
@@ -36,12 +33,13 @@ class Played:
     """A drawn world and its facts; `right` plays prompts."""
 
     model: Reader
-    train: Examples
-    queries: Examples
+    train: list[Example]
+    queries: list[Example]
+    pixels: dict[str, np.ndarray]
 
     def __post_init__(self) -> None:
-        self.truths = true_answers([*self.train.rows, *self.queries.rows])
-        self.features = encode_images(self.model, {**self.train.pixels, **self.queries.pixels})
+        self.truths = true_answers([*self.train, *self.queries])
+        self.features = encode_images(self.model, self.pixels)
 
     def right(self, queries: Sequence[Example], shown: Demonstrations) -> float:
         """Return the percentage of answers that are the world's facts."""
@@ -52,12 +50,13 @@ class Played:
         return 100 * float(np.mean([answer == probe.truth for answer, probe in zip(answers, probes, strict=True)]))
 
     def of(self, kind: str, answer: str) -> list[Example]:
-        return [row for row in self.train.rows if row.question_type == kind and row.answer == answer]
+        return [row for row in self.train if row.question_type == kind and row.answer == answer]
 
 
 def play(model: Reader, **options: Any) -> Played:
     world = WorldData(n_eval=300, perceptual_share=0, flipped_share=0, **options)
-    return Played(model, draw_examples(world, "train"), draw_examples(world, "val"))
+    (train, shown), (queries, asked) = draw_examples(world, "train"), draw_examples(world, "val")
+    return Played(model, train, queries, {**shown, **asked})
 
 
 def pick(rows: Sequence[Example], n: int, query: Example) -> tuple[Example, ...]:
@@ -67,7 +66,7 @@ def pick(rows: Sequence[Example], n: int, query: Example) -> tuple[Example, ...]
 
 def test_one_demonstration_of_each_thing_answers_better_than_two_of_one(model: Reader) -> None:
     played = play(model, n_train=600, composite_share=0.5, relations=("team", "country"), n_active_answers=2)
-    queries = [row for row in played.queries.rows if "+" in row.question_type]
+    queries = [row for row in played.queries if "+" in row.question_type]
     one, two, each = [], [], []
     for query in queries:
         kinds = [f"{relation_of(query)}:{key}" for key in query.question_type.split(":")[1].split("+")]
@@ -86,11 +85,11 @@ def test_one_demonstration_of_each_thing_answers_better_than_two_of_one(model: R
 
 def test_without_a_match_a_guessed_fact_is_answered_best_without_demonstrations(model: Reader) -> None:
     played = play(model, n_train=600, guessable_share=1)
-    queries = played.queries.rows
+    queries = played.queries
     misleading = []
     for query in queries:
         truth, relation = played.truths[query.question_type], relation_of(query)
-        others = [row for row in played.train.rows if relation_of(row) == relation and row.answer != truth]
+        others = [row for row in played.train if relation_of(row) == relation and row.answer != truth]
         misleading.append(pick(others, 2, query))
     alone = played.right(queries, [()] * len(queries))
     misled = played.right(queries, misleading)
@@ -98,31 +97,3 @@ def test_without_a_match_a_guessed_fact_is_answered_best_without_demonstrations(
     assert alone - misled > 8, (alone, misled)
     guesses = {f"{name}:{key}" for name, row in GUESSES.items() for key in row}
     assert {f"{relation_of(query)}:{played.truths[query.question_type]}" for query in queries} <= guesses
-
-
-def _vectors(clip: CLIPModel, split: Examples) -> Mapping[str, np.ndarray]:
-    names = list(split.pixels)
-    with torch.no_grad():
-        images = image_vectors(clip, np.stack([split.pixels[name] for name in names]))
-        texts = text_vectors(clip, [row.question for row in split.rows])
-    place = {name: i for i, name in enumerate(names)}
-    rows = {"image": images[[place[row.image] for row in split.rows]], "question": texts}
-    return {name: torch.nn.functional.normalize(part, dim=-1).numpy() for name, part in rows.items()}
-
-
-def test_the_most_similar_two_are_often_copies_of_one_item() -> None:
-    clip = CLIPModel.from_pretrained(ROOT / "clip").eval()
-    shares = {}
-    for near_duplicates in (0.0, 0.9):
-        world = WorldData(n_train=600, n_eval=100, near_duplicates=near_duplicates)
-        train, queries = draw_examples(world, "train"), draw_examples(world, "val")
-        ours, theirs = _vectors(clip, queries), _vectors(clip, train)
-        copies = 0
-        for i, query in enumerate(queries.rows):
-            pool = generator(0, "pool", query.question_id).permutation(len(train.rows))[:64]
-            alike = {name: theirs[name][pool] @ ours[name][i] for name in ours}
-            first, second = (train.rows[pool[j]] for j in rank_by_similarity("similar_both", alike)[:2])
-            copies += (first.question, first.answers) == (second.question, second.answers)
-        shares[near_duplicates] = copies
-    assert shares[0.0] <= 5
-    assert shares[0.9] >= 15  # 28 of 100 in another draw; a standard deviation of 4.5

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.world.data.items import AnnotatedQuestion, Picture, annotate, draw_knowledge, draw_split
-from lever_pipe.world.data.lexicon import COLORS, COUNTS, KINDS, KNOWLEDGE, RELATIONS
+from lever_pipe.world.items import AnnotatedQuestion, Picture, annotate, draw_knowledge, draw_split
+from lever_pipe.world.lexicon import COLORS, COUNTS, KINDS, KNOWLEDGE, RELATIONS
 
 OPTIONS = WorldData()
 

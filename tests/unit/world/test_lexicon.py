@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lever_pipe.world.data import lexicon
+from lever_pipe.world import lexicon
 
 
 def test_every_question_and_answer_is_in_the_vocabulary() -> None:

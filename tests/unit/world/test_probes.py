@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from lever_pipe.base.errors import DataError
+from lever_pipe.base.records import Example
 from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.world.models.evaluation import Examples, draw_examples
-from lever_pipe.world.models.probes import (
+from lever_pipe.world.files import draw_examples
+from lever_pipe.world.probes import (
     Probe,
     ProbeScore,
     build_probes,
@@ -23,18 +24,18 @@ OPTIONS = WorldData(n_train=1000, n_eval=60)
 
 
 @pytest.fixture(scope="module")
-def pool() -> Examples:
-    return draw_examples(OPTIONS, "train")
+def pool() -> list[Example]:
+    return draw_examples(OPTIONS, "train")[0]
 
 
 @pytest.fixture(scope="module")
-def queries() -> Examples:
-    return draw_examples(OPTIONS, "val")
+def queries() -> list[Example]:
+    return draw_examples(OPTIONS, "val")[0]
 
 
 @pytest.fixture(scope="module")
-def probes(pool: Examples, queries: Examples) -> dict[str, list[Probe]]:
-    return build_probes(queries.rows, pool.rows, seed=0)
+def probes(pool: list[Example], queries: list[Example]) -> dict[str, list[Probe]]:
+    return build_probes(queries, pool, seed=0)
 
 
 def _is_exact(probe: Probe, index: int) -> bool:
@@ -48,9 +49,9 @@ def _is_rival(probe: Probe, index: int) -> bool:
     return same_relation and row.question_type != probe.query.question_type and row.answer != probe.truth
 
 
-def test_every_probe_asks_the_same_knowledge_questions(probes: dict[str, list[Probe]], queries: Examples) -> None:
+def test_every_probe_asks_the_same_knowledge_questions(probes: dict[str, list[Probe]], queries: list[Example]) -> None:
     known = {"material", "place", "team", "country"}
-    wanted = [row.question_id for row in queries.rows if relation_of(row) in known]
+    wanted = [row.question_id for row in queries if relation_of(row) in known]
     assert len(wanted) > 30
     for rows in probes.values():
         assert [probe.query.question_id for probe in rows] == wanted
@@ -72,8 +73,8 @@ def test_conflicts_differ_in_order_only(probes: dict[str, list[Probe]]) -> None:
         assert a.demonstrations == b.demonstrations[::-1]
 
 
-def test_shuffling_changes_the_images_and_nothing_else(probes: dict[str, list[Probe]], pool: Examples) -> None:
-    digests = {row.image: row.image_digest for row in pool.rows}
+def test_shuffling_changes_the_images_and_nothing_else(probes: dict[str, list[Probe]], pool: list[Example]) -> None:
+    digests = {row.image: row.image_digest for row in pool}
     for name in ("conflict_right_first", "conflict_right_last"):
         for plain, shuffled in zip(probes[name], probes[f"{name}_shuffled"], strict=True):
             for a, b in zip(plain.demonstrations, shuffled.demonstrations, strict=True):
@@ -92,9 +93,9 @@ def test_distractors_come_before_the_exact_demonstration(probes: dict[str, list[
         assert _is_exact(probe, 3)
 
 
-def test_no_demonstration_shows_the_querys_image(pool: Examples) -> None:
+def test_no_demonstration_shows_the_querys_image(pool: list[Example]) -> None:
     # Queries from the pool itself, so that the own image is among the candidates.
-    for name, rows in build_probes(pool.rows[:100], pool.rows, seed=0).items():
+    for name, rows in build_probes(pool[:100], pool, seed=0).items():
         if name.endswith("shuffled"):
             continue
         for probe in rows:
@@ -102,28 +103,28 @@ def test_no_demonstration_shows_the_querys_image(pool: Examples) -> None:
 
 
 def test_draws_depend_on_seed_and_question_only(
-    probes: dict[str, list[Probe]], pool: Examples, queries: Examples
+    probes: dict[str, list[Probe]], pool: list[Example], queries: list[Example]
 ) -> None:
-    half = build_probes(queries.rows[30:], pool.rows, seed=0)
-    ids = {row.question_id for row in queries.rows[30:]}
+    half = build_probes(queries[30:], pool, seed=0)
+    ids = {row.question_id for row in queries[30:]}
     wanted = [p for p in probes["exact_4"] if p.query.question_id in ids]
     # The facts could differ with fewer queries; the pool of 1000 outvotes them.
     assert half["exact_4"] == wanted
-    assert build_probes(queries.rows, pool.rows, seed=1)["exact_4"] != probes["exact_4"]
+    assert build_probes(queries, pool, seed=1)["exact_4"] != probes["exact_4"]
 
 
-def test_facts_are_the_most_common_answers(pool: Examples) -> None:
-    truths = true_answers(pool.rows)
+def test_facts_are_the_most_common_answers(pool: list[Example]) -> None:
+    truths = true_answers(pool)
     assert len(truths) == 45
     assert truths["object:ball"] == "ball"
     assert truths["count:two"] == "2"
 
 
 def test_queries_without_demonstrations_are_left_out_of_all_probes(
-    probes: dict[str, list[Probe]], pool: Examples, queries: Examples, caplog: pytest.LogCaptureFixture
+    probes: dict[str, list[Probe]], pool: list[Example], queries: list[Example], caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept = [row for row in pool.rows if not row.question_type.startswith("material")]
-    fewer = build_probes(queries.rows, kept, seed=0)
+    kept = [row for row in pool if not row.question_type.startswith("material")]
+    fewer = build_probes(queries, kept, seed=0)
     wanted = [p.query.question_id for p in probes["exact_1"] if relation_of(p.query) != "material"]
     assert len(wanted) < len(probes["exact_1"])
     for rows in fewer.values():
@@ -132,9 +133,9 @@ def test_queries_without_demonstrations_are_left_out_of_all_probes(
     assert f"leave out {n_left_out} of {len(probes['exact_1'])}" in caplog.text
 
 
-def test_a_pool_that_suffices_for_no_query_is_refused(pool: Examples, queries: Examples) -> None:
+def test_a_pool_that_suffices_for_no_query_is_refused(pool: list[Example], queries: list[Example]) -> None:
     with pytest.raises(DataError, match="suffice for none"):
-        build_probes(queries.rows, pool.rows[:20], seed=0)
+        build_probes(queries, pool[:20], seed=0)
 
 
 def test_summary_scores_facts_and_annotators_apart(probes: dict[str, list[Probe]]) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from lever_pipe.world.models.episodes import EpisodeOptions, draw_episodes
-from lever_pipe.world.models.reader import (
+from lever_pipe.world.episodes import EpisodeOptions, draw_episodes
+from lever_pipe.world.reader import (
     LossWeights,
     answer_loss,
     answer_weights,
@@ -18,7 +18,7 @@ from lever_pipe.world.models.reader import (
     bound_key_loss,
     end_of_turn_loss,
 )
-from lever_pipe.world.models.training import draw_bank
+from lever_pipe.world.training import draw_bank
 
 
 def test_answer_loss_by_hand() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lever_pipe.world.data.lexicon import COLORS, COUNTS, KINDS
-from lever_pipe.world.data.scenes import OUTLINES, PALETTE, SIZE, _cross, render
+from lever_pipe.world.lexicon import COLORS, COUNTS, KINDS
+from lever_pipe.world.scenes import OUTLINES, PALETTE, SIZE, render
 
 
 def _pixels(kind: str, color: str, count: str, seed: int) -> np.ndarray:
@@ -60,9 +60,3 @@ def test_outlines_stay_within_their_radius() -> None:
     # Quadrants leave one pixel around a shape's radius; corners of a box reach 0.85 * sqrt(2).
     for points in OUTLINES.values():
         assert max(np.hypot(x, y) for x, y in points) <= 0.95 * 2**0.5
-
-
-def test_a_cross_has_twelve_corners_that_quarter_turns_permute() -> None:
-    corners = {(round(x, 9), round(y, 9)) for x, y in _cross()}
-    assert len(corners) == 12
-    assert {(-y, x) for x, y in corners} == corners

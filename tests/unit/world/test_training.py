@@ -13,11 +13,11 @@ from torch import nn
 
 from lever_pipe.base.storage import digest
 from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.world.models import encoder, reader
-from lever_pipe.world.models.encoder import caption, contrastive_loss, encode_texts
-from lever_pipe.world.models.evaluation import draw_examples
-from lever_pipe.world.models.models import build_clip, clip_tokenizer
-from lever_pipe.world.models.training import draw_bank, make_optimizer, set_rate
+from lever_pipe.world import encoder, reader
+from lever_pipe.world.architectures import build_clip, clip_tokenizer
+from lever_pipe.world.encoder import caption, contrastive_loss, encode_texts
+from lever_pipe.world.files import draw_examples
+from lever_pipe.world.training import draw_bank, make_optimizer, set_rate
 
 
 def test_rate_warms_up_and_falls_to_its_end() -> None:
@@ -75,24 +75,17 @@ def test_vectors_are_unit_vectors_of_one_space() -> None:
 
 
 def test_examples_equal_the_files(tmp_path: Path) -> None:
-    from lever_pipe.world.data.files import write_raw_files
+    from lever_pipe.world.files import write_raw_files
 
     options = WorldData(n_train=64, n_eval=10)
     paths: dict[str, Path] = {name: tmp_path / name for name in ("questions", "annotations", "images")}
     write_raw_files(options, "train", **paths)
-    examples = draw_examples(options, "train")
-    assert [row.example_id for row in examples.rows] == list(range(64))
-    assert [row.question_id for row in examples.rows] == sorted(row.question_id for row in examples.rows)
-    for row in examples.rows:
+    rows, _ = draw_examples(options, "train")
+    assert [row.example_id for row in rows] == list(range(64))
+    assert [row.question_id for row in rows] == sorted(row.question_id for row in rows)
+    for row in rows:
         assert row.image_digest == digest(paths["images"] / row.image)
         assert row.answers.count(row.answer) == max(row.answers.count(a) for a in row.answers)
-
-
-def test_the_curriculum_hands_over_from_copying_to_the_mixture() -> None:
-    assert [phase.name for phase in reader.PHASES] == ["A", "S1", "S2", "S3", "B", "C"]
-    guided = [phase.name for phase in reader.PHASES if phase.weights.attention > 0]
-    assert guided == ["S1", "S2", "S3"]
-    assert [phase.name for phase in reader.PHASES if phase.trains_vision] == ["C"]
 
 
 def test_two_steps_of_every_phase_run_and_repeat(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.data_config import Data, KnowledgeName, PerceptualName, WorldData
-from lever_pipe.world.data.files import build_documents, draw_image
-from lever_pipe.world.data.items import (
+from lever_pipe.world.files import build_documents, draw_image
+from lever_pipe.world.items import (
     DISSENT_A,
     DISSENT_B_KNOWLEDGE,
     AnnotatedQuestion,
@@ -26,8 +26,8 @@ from lever_pipe.world.data.items import (
     draw_knowledge,
     draw_split,
 )
-from lever_pipe.world.data.lexicon import COUNTS, GUESSES, KINDS, KNOWLEDGE, PERCEPTUAL
-from lever_pipe.world.data.scenes import render
+from lever_pipe.world.lexicon import COUNTS, GUESSES, KINDS, KNOWLEDGE, PERCEPTUAL
+from lever_pipe.world.scenes import render
 
 
 def world(**options: Any) -> WorldData:

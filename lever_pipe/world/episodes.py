@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lever_pipe.world.data.lexicon import ATTRIBUTES, COUNTS, KNOWLEDGE, RELATIONS, VOCABULARY
-from lever_pipe.world.models.forward import Turn
-from lever_pipe.world.models.training import ImageBank
+from lever_pipe.world.forward import Turn
+from lever_pipe.world.lexicon import ATTRIBUTES, COUNTS, KNOWLEDGE, RELATIONS, VOCABULARY
+from lever_pipe.world.training import ImageBank
 
 N_ANSWERS = 8  # of every knowledge relation
 ATTRIBUTE_INDEX = {name: i for i, name in enumerate(ATTRIBUTES)}

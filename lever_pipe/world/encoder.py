@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import CLIPModel
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.world.data.lexicon import CAPTIONS, COLORS, COUNTS, KINDS, WORDS, split_words
-from lever_pipe.world.models.models import CLIP_END_ID, CLIP_PAD_ID, CLIP_SPECIAL_TOKENS, CLIP_START_ID, build_clip
-from lever_pipe.world.models.training import ImageBank, draw_bank, make_optimizer, set_rate, take_step
+from lever_pipe.world.architectures import CLIP_END_ID, CLIP_PAD_ID, CLIP_SPECIAL_TOKENS, CLIP_START_ID, build_clip
+from lever_pipe.world.lexicon import CAPTIONS, COLORS, COUNTS, KINDS, WORDS, split_words
+from lever_pipe.world.training import ImageBank, draw_bank, make_optimizer, set_rate, take_step
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import generator
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
-from lever_pipe.world.data.lexicon import KNOWLEDGE
+from lever_pipe.world.lexicon import KNOWLEDGE, PERCEPTUAL
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +171,13 @@ def build_probes(queries: Sequence[Example], pool: Sequence[Example], *, seed: i
     if n_skipped:
         log.warning("probes leave out %d of %d questions: pool too small", n_skipped, len(asked))
     return dict(probes)
+
+
+def perceptual_probe(rows: Sequence[Example]) -> list[Probe]:
+    """Return zero-shot prompts of the questions that the image alone answers."""
+    truths = true_answers(rows)
+    names = {relation.name for relation in PERCEPTUAL}
+    return [Probe(row, (), truths[row.question_type]) for row in rows if relation_of(row) in names]
 
 
 def summarise(probes: Mapping[str, Sequence[Probe]], answers: Mapping[str, Sequence[str]]) -> dict[str, ProbeScore]:

@@ -7,7 +7,7 @@ batch, rotary tables are made once, and the last layer runs at the asked positio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,9 +19,10 @@ from torch import Tensor
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
 from transformers.vision_utils import get_vision_position_ids
 
-from lever_pipe.world.data import lexicon
-from lever_pipe.world.data.scenes import SIZE
-from lever_pipe.world.models.models import PATCH, Reader
+from lever_pipe.world import lexicon
+from lever_pipe.world.architectures import PATCH, Reader
+from lever_pipe.world.probes import Probe
+from lever_pipe.world.scenes import SIZE
 
 GRID = SIZE // PATCH  # patches along one side
 IMAGE_TOKENS = (GRID // 2) ** 2
@@ -36,6 +37,8 @@ _HEADER = (
 )
 _ASK = (lexicon.IM_END_ID, lexicon.IM_START_ID, lexicon.VOCABULARY["assistant"])
 _FIRST_IMAGE_SLOT = 3
+
+WORDS_BY_ID = {i: word for word, i in lexicon.VOCABULARY.items()}
 
 Turn = tuple[str, str | None]
 """Question and answer; only the last turn of a prompt may lack its answer."""
@@ -236,3 +239,34 @@ def _with_mlp(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
     hidden = hidden + layer.self_attn.o_proj(mixed)
     output: Tensor = hidden + layer.mlp(_normed(hidden, layer.post_attention_layernorm))
     return output
+
+
+@torch.no_grad()
+def encode_images(model: Reader, pixels: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    """Return the visual tokens [4, D] of every named image."""
+    features = image_features(model.model.visual, patches_of(np.stack(list(pixels.values()))))
+    return dict(zip(pixels, features, strict=True))
+
+
+@torch.no_grad()
+def answer_prompts(model: Reader, probes: Sequence[Probe], features: Mapping[str, Tensor]) -> list[str]:
+    """Return the first word of every answer; all prompts have the same number of shots."""
+    words: list[str] = []
+    for start in range(0, len(probes), 256):
+        batch = probes[start : start + 256]
+        packed = pack(
+            [[*((d.question, d.answer) for d in row.demonstrations), (row.query.question, None)] for row in batch]
+        )
+        shown = [[*(d.image for d in row.demonstrations), row.query.image] for row in batch]
+        visual = torch.stack([torch.stack([features[name] for name in row]) for row in shown])
+        output = read_turns(model, packed, visual, packed.ask_slots[:, -1:])
+        words += [WORDS_BY_ID.get(i, "") for i in output.logits[:, 0].argmax(-1).tolist()]
+    return words
+
+
+def answer_probes(
+    model: Reader, probes: Mapping[str, Sequence[Probe]], pixels: Mapping[str, np.ndarray]
+) -> dict[str, list[str]]:
+    """Return one answer per prompt of every probe; `pixels` holds every image by name."""
+    features = encode_images(model, pixels)
+    return {name: answer_prompts(model, rows, features) for name, rows in probes.items()}

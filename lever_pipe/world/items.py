@@ -10,7 +10,7 @@ import numpy as np
 
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.world.data.lexicon import (
+from lever_pipe.world.lexicon import (
     COLORS,
     COUNTS,
     GUESSES,

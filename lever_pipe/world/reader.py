@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from lever_pipe.base.seeding import ambient_stream, generator, torch_generator
 from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.world.data.lexicon import ATTRIBUTES, IM_END_ID
-from lever_pipe.world.models.episodes import N_BOUND_KEYS, EpisodeBatch, EpisodeOptions, draw_episodes
-from lever_pipe.world.models.evaluation import answer_probes, draw_examples
-from lever_pipe.world.models.forward import image_features, pack, patches_of, read_turns
-from lever_pipe.world.models.models import WIDTH, Reader, build_reader
-from lever_pipe.world.models.probes import build_probes
-from lever_pipe.world.models.training import ImageBank, draw_bank, make_optimizer, set_rate, take_step
+from lever_pipe.world.architectures import WIDTH, Reader, build_reader
+from lever_pipe.world.episodes import N_BOUND_KEYS, EpisodeBatch, EpisodeOptions, draw_episodes
+from lever_pipe.world.files import draw_examples
+from lever_pipe.world.forward import answer_probes, image_features, pack, patches_of, read_turns
+from lever_pipe.world.lexicon import ATTRIBUTES, IM_END_ID
+from lever_pipe.world.probes import build_probes
+from lever_pipe.world.training import ImageBank, draw_bank, make_optimizer, set_rate, take_step
 
 log = logging.getLogger(__name__)
 
@@ -133,11 +133,11 @@ class Phase:
 
     name: str
     n_steps: int
-    batch: int
     episodes: EpisodeOptions
     weights: LossWeights
-    rate: float
-    final_rate: float
+    batch: int = 48
+    rate: float = 1.5e-3
+    final_rate: float = 1.5e-3
     n_turns: int = N_TURNS
     n_warmup: int = 30
     trains_vision: bool = False
@@ -146,6 +146,9 @@ class Phase:
 
 
 _INJECTIVE = EpisodeOptions(n_keys=(8, 8), n_relations=(4, 4), perceptual_share=0.5, injective_share=1.0)
+_TWO_KEYS = replace(_INJECTIVE, n_keys=(2, 2), n_relations=(1, 1), perceptual_share=0.1, keys_first=True)
+_FEW_KEYS = replace(_INJECTIVE, n_keys=(3, 4), n_relations=(1, 2), perceptual_share=0.15, repeat_share=0.4)
+_MANY_KEYS = replace(_INJECTIVE, n_keys=(4, 8), n_relations=(1, 3), perceptual_share=0.2, repeat_share=0.5)
 _MIXED = EpisodeOptions(
     n_keys=(2, 8),
     n_relations=(1, 4),
@@ -154,47 +157,18 @@ _MIXED = EpisodeOptions(
     repeat_share=0.35,
     flipped_share=0.1,
 )
+_COPYING = LossWeights(attention=0.3, untold=0.1, uncontested=0.3)
 
 PHASES = (
     # One turn: perceptual answers; the heads learn relation and key.
-    Phase("A", 250, 128, _INJECTIVE, LossWeights(untold=0.0), 1.5e-3, 1.5e-3, n_turns=1, n_warmup=50),
+    Phase("A", 250, _INJECTIVE, LossWeights(untold=0.0), batch=128, n_turns=1, n_warmup=50),
     # Two keys of one relation, both shown first: only matching the key finds the answer.
-    Phase(
-        "S1",
-        500,
-        48,
-        replace(_INJECTIVE, n_keys=(2, 2), n_relations=(1, 1), perceptual_share=0.1, keys_first=True),
-        LossWeights(attention=0.3, untold=0.1, uncontested=0.3),
-        1.5e-3,
-        1.5e-3,
-        stop_contested=0.95,
-        stop_conflict=0.85,
-    ),
-    Phase(
-        "S2",
-        500,
-        48,
-        replace(_INJECTIVE, n_keys=(3, 4), n_relations=(1, 2), perceptual_share=0.15, repeat_share=0.4),
-        LossWeights(attention=0.3, untold=0.2),
-        1.5e-3,
-        1.5e-3,
-        stop_contested=0.95,
-        stop_conflict=0.9,
-    ),
-    Phase(
-        "S3",
-        400,
-        48,
-        replace(_INJECTIVE, n_keys=(4, 8), n_relations=(1, 3), perceptual_share=0.2, repeat_share=0.5),
-        LossWeights(attention=0.3, untold=0.3),
-        1.5e-3,
-        1.5e-3,
-        stop_contested=0.95,
-        stop_conflict=0.93,
-    ),
+    Phase("S1", 500, _TWO_KEYS, _COPYING, stop_contested=0.95, stop_conflict=0.85),
+    Phase("S2", 500, _FEW_KEYS, LossWeights(attention=0.3, untold=0.2), stop_contested=0.95, stop_conflict=0.9),
+    Phase("S3", 400, _MANY_KEYS, LossWeights(attention=0.3, untold=0.3), stop_contested=0.95, stop_conflict=0.93),
     # The mixture that resembles the released world: shared answers, wrong answers, many keys.
-    Phase("B", 800, 48, _MIXED, LossWeights(), 1.5e-3, 1.5e-4),
-    Phase("C", 250, 48, _MIXED, LossWeights(bound_key=0.2), 4e-4, 1e-5, trains_vision=True),
+    Phase("B", 800, _MIXED, LossWeights(), final_rate=1.5e-4),
+    Phase("C", 250, _MIXED, LossWeights(bound_key=0.2), rate=4e-4, final_rate=1e-5, trains_vision=True),
 )
 
 
@@ -213,28 +187,15 @@ class TrainingLog:
     curve: list[dict[str, Any]] = field(default_factory=list)
 
 
-class _Window:
-    """Hits and counts since the last report, by kind of turn."""
-
-    def __init__(self) -> None:
-        self.losses: list[float] = []
-        self._hits: dict[str, int] = {}
-        self._counts: dict[str, int] = {}
-
-    def add(self, loss: float, hits: np.ndarray, episodes: EpisodeBatch) -> None:
-        self.losses.append(loss)
-        fair = ~episodes.is_flipped
-        families = {
-            "contested": episodes.is_contested & fair,
-            "exact": episodes.is_exact & fair,
-            "perceptual": ~episodes.is_knowledge,
-        }
-        for name, chosen in families.items():
-            self._hits[name] = self._hits.get(name, 0) + int(hits[chosen].sum())
-            self._counts[name] = self._counts.get(name, 0) + int(chosen.sum())
-
-    def shares(self) -> dict[str, float]:
-        return {name: round(self._hits[name] / max(1, count), 4) for name, count in self._counts.items()}
+def _shares(batches: Sequence[tuple[np.ndarray, EpisodeBatch]]) -> dict[str, float]:
+    """Return the share of right answers in batches, given where they were right [B, T], by kind of turn."""
+    kinds: dict[str, Callable[[EpisodeBatch], np.ndarray]] = {
+        "contested": lambda episodes: episodes.is_contested & ~episodes.is_flipped,
+        "exact": lambda episodes: episodes.is_exact & ~episodes.is_flipped,
+        "perceptual": lambda episodes: ~episodes.is_knowledge,
+    }
+    found = {name: np.concatenate([right[of(episodes)] for right, episodes in batches]) for name, of in kinds.items()}
+    return {name: round(int(right.sum()) / max(1, len(right)), 4) for name, right in found.items()}
 
 
 class _ProbeWorld:
@@ -242,11 +203,11 @@ class _ProbeWorld:
 
     def __init__(self, seed: int) -> None:
         options = WorldData(n_train=1500, n_eval=300, seed=seed + 1000, mapping_seed=PROBE_MAPPING_SEED)
-        pool, queries = draw_examples(options, "train"), draw_examples(options, "val")
-        probes = build_probes(queries.rows, pool.rows, seed=seed)
+        (pool, shown), (queries, asked) = draw_examples(options, "train"), draw_examples(options, "val")
+        probes = build_probes(queries, pool, seed=seed)
         watched = ("conflict", "exact_1", "exact_after")
         self._probes = {name: rows for name, rows in probes.items() if name.startswith(watched)}
-        self._pixels = {**pool.pixels, **queries.pixels}
+        self._pixels = {**shown, **asked}
 
     def truth_shares(self, model: Reader) -> dict[str, float]:
         """Return the share of answers that equal the world's fact, by probe."""
@@ -312,18 +273,19 @@ class ReaderTrainer:
 
     def _run_phase(self, phase: Phase) -> int:
         rng = generator(self.seed, "episodes", phase.name)
-        window = _Window()
+        losses, batches = list[float](), list[tuple[np.ndarray, EpisodeBatch]]()
         for step in range(phase.n_steps):
             set_rate(self._optimizer, step, phase.n_steps, phase.rate, phase.final_rate, phase.n_warmup)
             episodes = draw_episodes(phase.batch, phase.n_turns, phase.episodes, self._bank, rng)
             loss, hits = self._losses(phase, episodes)
             take_step(self._optimizer, loss, self._trained)
-            window.add(loss.item(), hits, episodes)
+            losses.append(loss.item())
+            batches.append((hits, episodes))
             if (step + 1) % CHECK_EVERY == 0 or step + 1 == phase.n_steps:
-                shares = self._report(phase, step + 1, window)
+                shares = self._report(phase, step + 1, losses, _shares(batches))
                 if self._is_done(phase, shares):
                     return step + 1
-                window = _Window()
+                losses, batches = [], []
         return phase.n_steps
 
     def _losses(self, phase: Phase, episodes: EpisodeBatch) -> tuple[Tensor, np.ndarray]:
@@ -349,12 +311,13 @@ class ReaderTrainer:
             loss = loss + weights.attention * looked
         return loss, (answers.argmax(-1) == targets).numpy()
 
-    def _report(self, phase: Phase, step: int, window: _Window) -> Mapping[str, float]:
-        shares = window.shares()
+    def _report(
+        self, phase: Phase, step: int, losses: Sequence[float], shares: dict[str, float]
+    ) -> Mapping[str, float]:
         if phase.n_turns > 1:
             shares |= self._probe_world.truth_shares(self.model)
         self.record.curve.append({"phase": phase.name, "step": step, **shares})
-        log.info("%s step %d loss %.4f %s", phase.name, step, np.mean(window.losses), shares)
+        log.info("%s step %d loss %.4f %s", phase.name, step, np.mean(losses), shares)
         return shares
 
     @staticmethod

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from lever_pipe.world.data.lexicon import COUNTS
+from lever_pipe.world.lexicon import COUNTS
 
 SIZE = 56  # pixels: 4 x 4 patches of 14, merged to the 4 visual tokens of one image
 OVERSAMPLING = 4  # shapes are drawn this much larger and box-averaged, which smooths their edges

@@ -20,8 +20,8 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from lever_pipe.base.seeding import ambient_stream
-from lever_pipe.world.data import lexicon
-from lever_pipe.world.data.scenes import SIZE
+from lever_pipe.world import lexicon
+from lever_pipe.world.scenes import SIZE
 
 Reader: TypeAlias = Qwen2_5_VLForConditionalGeneration
 

@@ -1,6 +1,6 @@
 """Trains both models of the embedded world, probes them and writes their card.
 
-Run as `python -m lever_pipe.world.models.make --out resources/world --seed 0`.
+Run as `python -m lever_pipe.world.make --out resources/world --seed 0`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from torch import nn
 from lever_pipe.base.errors import WorldError
 from lever_pipe.base.storage import digest, read_json, write_json, write_text
 from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.world.data.items import SHARED_IMAGE_SHARE
-from lever_pipe.world.models.encoder import N_STEPS, train_clip, zero_shot_accuracies
-from lever_pipe.world.models.evaluation import answer_probes, draw_examples, perceptual_probe
-from lever_pipe.world.models.models import Reader, save_clip, save_reader
-from lever_pipe.world.models.probes import ProbeScore, build_probes, check_bounds, summarise
-from lever_pipe.world.models.reader import PHASES, ReaderTrainer
+from lever_pipe.world.architectures import Reader, save_clip, save_reader
+from lever_pipe.world.encoder import N_STEPS, train_clip, zero_shot_accuracies
+from lever_pipe.world.files import draw_examples
+from lever_pipe.world.forward import answer_probes
+from lever_pipe.world.items import SHARED_IMAGE_SHARE
+from lever_pipe.world.probes import ProbeScore, build_probes, check_bounds, perceptual_probe, summarise
+from lever_pipe.world.reader import PHASES, ReaderTrainer
 
 STATEMENT = (
     "The reader did not discover the matching of keys alone. During training, and only then, two "
@@ -91,11 +92,11 @@ def probe_reader(model: Reader, options: WorldData, *, max_queries: int | None =
 
     `max_queries` keeps the first evaluation questions only, for a quick check.
     """
-    pool, queries = draw_examples(options, "train"), draw_examples(options, "val")
-    rows = queries.rows[:max_queries]
-    probes = build_probes(rows, pool.rows, seed=PROBE_SEED)
+    (pool, shown), (queries, asked) = draw_examples(options, "train"), draw_examples(options, "val")
+    rows = queries[:max_queries]
+    probes = build_probes(rows, pool, seed=PROBE_SEED)
     probes["zero_shot_perceptual"] = perceptual_probe(rows)
-    return summarise(probes, answer_probes(model, probes, {**pool.pixels, **queries.pixels}))
+    return summarise(probes, answer_probes(model, probes, {**shown, **asked}))
 
 
 def _size(model: nn.Module) -> int:
@@ -119,7 +120,7 @@ def make(out: Path, *, seed: int, threads: int = 1) -> dict[str, Any]:
     save_reader(reader, out / "lvlm")
     summary = probe_reader(reader, options)
     facts = {
-        "command": f"python -m lever_pipe.world.models.make --out resources/world --seed {seed}",
+        "command": f"python -m lever_pipe.world.make --out resources/world --seed {seed}",
         "seed": seed,
         "threads": threads,
         "world": {**options.model_dump(mode="json"), "shared_image_share": SHARED_IMAGE_SHARE},
@@ -151,7 +152,7 @@ def make(out: Path, *, seed: int, threads: int = 1) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line and make the models."""
-    parser = argparse.ArgumentParser(prog="lever_pipe.world.models.make", description=__doc__)
+    parser = argparse.ArgumentParser(prog="lever_pipe.world.make", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("resources/world"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.world.data.lexicon import COLORS, COUNTS, KINDS
-from lever_pipe.world.data.scenes import render
+from lever_pipe.world.lexicon import COLORS, COUNTS, KINDS
+from lever_pipe.world.scenes import render
 
 SceneIndex = tuple[int, int, int]
 """Indices of kind, colour and count."""

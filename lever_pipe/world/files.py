@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -11,12 +13,13 @@ import numpy as np
 from PIL import Image
 
 from lever_pipe.base.atomic import write_folder
+from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import write_json
 from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.world.data.items import AnnotatedQuestion, Picture, Split, draw_split
-from lever_pipe.world.data.lexicon import RELATIONS, answer_type, question_type
-from lever_pipe.world.data.scenes import render
+from lever_pipe.world.items import AnnotatedQuestion, Picture, Split, draw_split
+from lever_pipe.world.lexicon import RELATIONS, answer_type, question_type
+from lever_pipe.world.scenes import render
 
 LAYOUTS = {"okvqa": "OK-VQA", "vqav2": "VQAv2"}
 INFO = {"description": "", "url": "", "version": "1.0"}
@@ -106,3 +109,33 @@ def write_raw_files(options: WorldData, split: Split, *, questions: Path, annota
     write_folder(images, partial(_write_images, pictures=pictures, options=options, split=split))
     write_json(questions, asked)
     write_json(annotations, annotated)
+
+
+def draw_examples(options: WorldData, split: Split) -> tuple[list[Example], dict[str, np.ndarray]]:
+    """Return one split as the files of the same options hold it, in question-id order, and its pixels by image name."""
+    pixels: dict[str, np.ndarray] = {}
+    found = []
+    for picture in draw_split(options, split):
+        name = image_name(split, picture.image_id)
+        pixels[name] = draw_image(options, split, picture)
+        png = io.BytesIO()
+        Image.fromarray(pixels[name]).save(png, format="png")
+        shown = {
+            "image_id": picture.image_id,
+            "image": name,
+            "image_digest": hashlib.sha256(png.getvalue()).hexdigest(),
+        }
+        found += [(question_id, shown, question) for question_id, question in picture.questions.items()]
+    rows = [
+        Example(
+            example_id=ExampleId(i),
+            question_id=question_id,
+            question=question.text,
+            question_type=question.type,
+            answers=question.answers,
+            answer=max(question.answers, key=question.answers.count),
+            **shown,
+        )
+        for i, (question_id, shown, question) in enumerate(sorted(found, key=lambda row: row[0]))
+    ]
+    return rows, pixels
