@@ -136,7 +136,7 @@ class Plain:
         images = [self._images.open(digest) for digest in prompt.images]
         pixels = dict(self._parts.image_processor(images=images, return_tensors="pt"))
         counts = iter((pixels["image_grid_thw"].prod(-1) // self._merge).tolist())
-        text = self._parts.render(prompt).text
+        text = "".join(segment.text for segment in self._parts.render(prompt))
         ids = torch.tensor([self._ids(re.sub(re.escape(IMAGE_TOKEN), lambda m: m[0] * next(counts), text))])
         image_token = self._parts.model.config.image_token_id
         return {

@@ -34,22 +34,17 @@ def decode(rows: Rows, first: Tensor, options: DecodeOptions) -> list[Result]:
     return (_greedy if options.num_beams == 1 else _beam)(rows, first, seen, options)
 
 
-def penalised(scores: Tensor, seen: Tensor | None, penalty: float) -> Tensor:
-    """Return scores that make tokens which already stand in prompt or answer less likely.
+def _searched(scores: Tensor, seen: Tensor | None, options: DecodeOptions) -> Tensor:
+    """Return scores as the search compares them: less for tokens of prompt or answer, and -inf of what is never said.
 
     A positive score is divided by the penalty, a negative one multiplied (source: Keskar 2019). `generate` penalises
     logits where it searches greedily and log-probabilities where it searches by beams.
     """
-    if seen is None:
-        return scores
-    return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
-
-
-def _searched(scores: Tensor, seen: Tensor | None, options: DecodeOptions) -> Tensor:
-    """Return scores as the search compares them: penalised, and -inf of what is never said."""
-    found = penalised(scores, seen, options.repetition_penalty)
+    if seen is not None:
+        penalty = options.repetition_penalty
+        scores = torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
     never = torch.tensor(options.never, dtype=torch.long, device=scores.device)
-    return found.index_fill(-1, never, -torch.inf) if options.never else found
+    return scores.index_fill(-1, never, -torch.inf) if options.never else scores
 
 
 def _greedy(rows: Rows, first: Tensor, seen: Tensor | None, options: DecodeOptions) -> list[Result]:

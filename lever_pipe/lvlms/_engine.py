@@ -68,7 +68,8 @@ class PackedEngine:
             PromptTooLongError: a prompt with its answer is longer than the model's context.
         """
         ordered = _planner.trie_order(requests)
-        self._make_room(self._measure(ordered))
+        if self._taken() + self._measure(ordered) > self._budget.stored:
+            self._forget()  # a prompt needs the room of what earlier runs have left
         try:
             yield from self._run(ordered)
         except BaseException:
@@ -106,11 +107,6 @@ class PackedEngine:
 
     def _taken(self) -> int:
         return sum(node.size for node in self._resident.values())
-
-    def _make_room(self, longest: int) -> None:
-        """Forget what earlier runs have left if a prompt needs its room."""
-        if self._taken() + longest > self._budget.stored:
-            self._forget()
 
     def _forget(self) -> None:
         self._resident.clear()

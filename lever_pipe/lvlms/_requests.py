@@ -7,7 +7,7 @@ segment's positions are known up to its start, and nothing has to be remembered 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -26,11 +26,12 @@ Grid = tuple[int, ...]
 class Segment:
     """A run of prompt tokens that begins at a special token; one placeholder and one digest an image.
 
-    Segments and prompts are looked up often, so each computes its hash once.
+    Segments and prompts are looked up often, so each computes its hash once. The tokens stand for the text.
     """
 
     ids: tuple[int, ...]
     images: tuple[str, ...] = ()
+    text: str = field(default="", compare=False)
 
     def __hash__(self) -> int:
         return self._hash
@@ -57,6 +58,11 @@ class TokenPrompt:
     def images(self) -> tuple[str, ...]:
         """The image digests in order."""
         return tuple(digest for segment in self.segments for digest in segment.images)
+
+    @property
+    def text(self) -> str:
+        """The prompt as its family writes it, an image as one placeholder."""
+        return "".join(segment.text for segment in self.segments)
 
 
 @dataclass(frozen=True)

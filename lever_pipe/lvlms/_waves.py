@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -95,10 +95,10 @@ class Waves:
             embeddings[ids == self._model.config.image_token_id] = torch.cat(self._vision.features(digests))
         return embeddings
 
-    def feed(self, ids: Tensor, ends: Tensor, step: int, attention: PassAttention) -> Tensor:
+    def feed(self, ids: Tensor, nodes: Sequence[TrieNode], step: int, attention: PassAttention) -> Tensor:
         """Return the logits [B, n, V] behind one token `ids` [B, n] more, n alternatives a row."""
         rows, width = ids.shape
-        flat = ids.flatten()
+        flat, ends = ids.flatten(), torch.tensor([node.end for node in nodes], device=ids.device)
         hidden = run_layers(
             self._decoder,
             self._decoder.embed_tokens(flat),
@@ -106,12 +106,9 @@ class Waves:
             attention,
             torch.arange(flat.numel(), device=flat.device),
         )
-        return _logits(self._model, hidden).view(rows, width, -1)
-
-    def count_step(self, lengths: Sequence[int], width: int, step: int) -> None:
-        """Count a decoding pass of `width` tokens a row behind prompts of these lengths."""
         self._counters["forwards"] += 1
-        self._counters["flop"] += sum(self._flop.of_step(width, length + step) for length in lengths)
+        self._counters["flop"] += sum(self._flop.of_step(width, node.length + step) for node in nodes)
+        return _logits(self._model, hidden).view(rows, width, -1)
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(array).to(self._model.device)
@@ -125,7 +122,6 @@ class Rows:
     slots: WaveSlots
     nodes: Sequence[TrieNode]
     alive: list[int]
-    ends: Tensor | None = field(default=None, init=False)  # of the prompts that are alive
 
     def shown(self, vocabulary: int) -> Tensor:
         """Return which tokens stand in each row's prompt, bool [B, V]."""
@@ -141,15 +137,11 @@ class Rows:
         `visible` [B, n, generated columns + n] says which generated columns each of them sees.
         """
         nodes = [self.nodes[index] for index in self.alive]
-        if self.ends is None:
-            self.ends = torch.tensor([node.end for node in nodes], device=ids.device)
-        self.waves.count_step([node.length for node in nodes], ids.shape[1], step)
-        return self.waves.feed(ids, self.ends, step, self.slots.step(self.alive, step, visible))
+        return self.waves.feed(ids, nodes, step, self.slots.step(self.alive, step, visible))
 
     def select(self, rows: Tensor) -> None:
         """Keep only these rows."""
         self.alive = [self.alive[row] for row in rows.tolist()]
-        self.ends = None
 
 
 def _logits(model: Any, hidden: Tensor | None) -> Tensor:

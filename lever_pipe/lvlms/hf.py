@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextTo
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, processor_class_from_name
 from transformers.utils import logging as transformers_logging
 
-from lever_pipe.base.errors import CheckpointError, DataError
+from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import (
     MAKE,
     load_strictly,
@@ -35,7 +35,7 @@ from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.storage import digest
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._requests import Answer, PromptTooLongError, Result, Results, Scores, TokenPrompt, TokenRequest
-from lever_pipe.lvlms.asking.prompts import Prompt, TextPrompt, TextSegment, Turn
+from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment, Turn
 from lever_pipe.lvlms.protocol import ImageSource, LvlmFamily, settings_of
 
 if TYPE_CHECKING:
@@ -72,12 +72,8 @@ class Stock(LvlmFamily):
             "image_processor": settings_of(self.processor.image_processor),
         }
 
-    def render(self, prompt: Prompt) -> TextPrompt:
-        """Return a prompt in the words of the folder's chat template, as one segment.
-
-        Raises:
-            CheckpointError: the template refuses it, or adds a system text where none is wanted.
-        """
+    def render(self, prompt: Prompt) -> tuple[TextSegment, ...]:
+        """Return a prompt in the words of the folder's chat template, as one segment."""
         text = _applied(self.folder, self.tokenizer, prompt.messages())
         wants_none = prompt.turns[0].role != "system" and not prompt.default_system
         if wants_none and not self._leaves_system_out(prompt, text):
@@ -87,7 +83,7 @@ class Stock(LvlmFamily):
                 do="Set lvlm.prompt.system to null for the template's own text, or to a text.",
             )
         whole = text if text.startswith(self.begin) else self.begin + text
-        return TextPrompt((TextSegment(whole, prompt.images),))
+        return (TextSegment(whole, prompt.images),)
 
     def _leaves_system_out(self, prompt: Prompt, text: str) -> bool:
         """Return whether a prompt without a system turn is the end of the same prompt with one."""
@@ -154,15 +150,20 @@ class StockEngine:
         self._counters = counters
 
     def run(self, requests: Sequence[TokenRequest]) -> Results:
-        """Yield each request with its result, batch by batch.
-
-        Raises:
-            DataError: a text comes back changed from its tokens.
-        """
+        """Yield each request with its result, batch by batch."""
         ordered = sorted(requests, key=lambda r: [(s.ids, s.images) for s in r.prompt.segments])
         for start in range(0, len(ordered), PROMPTS_PER_BATCH):
-            with self._counted(), self._fitting():
-                answered = list(self._batch(ordered[start : start + PROMPTS_PER_BATCH]))
+            try:
+                with self._counted():
+                    answered = list(self._batch(ordered[start : start + PROMPTS_PER_BATCH]))
+            except PromptTooLongError:
+                raise
+            except ValueError as fault:  # a processor writes other tokens for an image than the model has features
+                raise CheckpointError(
+                    f"{self._family.folder}: expected a processor whose images the model takes",
+                    found=" ".join(str(fault).split()),
+                    do="Download processor_config.json and preprocessor_config.json of this very model.",
+                ) from None
             yield from answered
 
     def _batch(self, requests: Sequence[TokenRequest]) -> Iterator[tuple[TokenRequest, Result]]:
@@ -206,47 +207,17 @@ class StockEngine:
         return [tuple(line[range(len(a)), list(a)].tolist()) for line, a in zip(lines, answers, strict=True)]
 
     def inputs(self, prompts: Sequence[TokenPrompt], *, room: int) -> dict[str, Tensor]:
-        """Return what the model takes of prompts, padded on the left; `room` is left for an answer's tokens.
-
-        Raises:
-            DataError: a text comes back changed from its tokens, so the processor would be told another one.
-            PromptTooLongError: a prompt with its answer is longer than the model's context.
-        """
-        texts = [self._text(prompt) for prompt in prompts]
+        """Return what the model takes of prompts, padded on the left; `room` is left for an answer's tokens."""
         images = [[self._images.open(digest) for digest in prompt.images] for prompt in prompts]
         shown = {"images": images} if any(images) else {}
         padding = {"padding": True, "padding_side": "left", "add_special_tokens": False}
-        batch = self._family.processor(text=texts, **shown, text_kwargs=padding, return_tensors="pt")
+        batch = self._family.processor(
+            text=[prompt.text for prompt in prompts], **shown, text_kwargs=padding, return_tensors="pt"
+        )
         for prompt, length in zip(prompts, batch["attention_mask"].sum(dim=1).tolist(), strict=True):
             if length + room > self._family.context:
                 raise PromptTooLongError(prompt, length + room)
         return {name: tensor.to(self._model.device) for name, tensor in batch.items() if name in self._taken}
-
-    def _text(self, prompt: TokenPrompt) -> str:
-        ids = [token for segment in prompt.segments for token in segment.ids]
-        tokenizer = self._family.tokenizer
-        text = str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-        if tokenizer(text, add_special_tokens=False).input_ids != ids:
-            raise DataError(
-                f"prompt that ends with {text[-80:]!r}: expected a text that its tokens give back",
-                found="another one",
-                do="Use a member of lvlms that takes tokens, or a tokenizer that changes no text.",
-            )
-        return text
-
-    @contextmanager
-    def _fitting(self) -> Iterator[None]:
-        """Say what a model says of a processor that writes other tokens for an image than it has features."""
-        try:
-            yield
-        except PromptTooLongError:
-            raise
-        except ValueError as fault:
-            raise CheckpointError(
-                f"{self._family.folder}: expected a processor whose images the model takes",
-                found=" ".join(str(fault).split()),
-                do="Download processor_config.json and preprocessor_config.json of this very model.",
-            ) from None
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lever_pipe.experiment.lvlm_config import AnswerSettings
     from lever_pipe.lvlms._decoding import DecodeOptions
     from lever_pipe.lvlms._requests import Results, TokenRequest
-    from lever_pipe.lvlms.asking.prompts import Prompt, TextPrompt
+    from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment
 
 COUNTERS = (
     "images_shown",  # images in all prompts asked
@@ -104,8 +104,8 @@ class LvlmFamily(ABC):
         """Return what of its folder an answer depends on; `weights` names the model."""
 
     @abstractmethod
-    def render(self, prompt: Prompt) -> TextPrompt:
-        """Return a prompt as it writes it; special tokens begin or end the segments, so each is tokenized apart."""
+    def render(self, prompt: Prompt) -> tuple[TextSegment, ...]:
+        """Return a prompt as it writes it, up to the answer, in segments that may be tokenized apart."""
 
     @abstractmethod
     def engine(

@@ -32,7 +32,7 @@ from lever_pipe.base.storage import digest
 from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._engine import PackedEngine
 from lever_pipe.lvlms._vision import VisionStore
-from lever_pipe.lvlms.asking.prompts import Block, ImagePart, Prompt, Role, TextPrompt, TextSegment, Turn
+from lever_pipe.lvlms.asking.prompts import Block, ImagePart, Prompt, Role, TextSegment, Turn
 from lever_pipe.lvlms.protocol import ImageSource, LvlmFamily, settings_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Qwen(LvlmFamily):
             "image_processor": settings_of(self.image_processor),
         }
 
-    def render(self, prompt: Prompt) -> TextPrompt:
+    def render(self, prompt: Prompt) -> tuple[TextSegment, ...]:
         """Return a prompt as ChatML, a segment a block."""
         return render(prompt)
 
@@ -97,14 +97,14 @@ class Qwen(LvlmFamily):
         return VisionStore(self.model, self.image_processor, images, capacity=capacity, counters=counters)
 
 
-def render(prompt: Prompt) -> TextPrompt:
+def render(prompt: Prompt) -> tuple[TextSegment, ...]:
     """Return a prompt as the published model's own chat template writes it, a segment a block."""
     blocks = prompt.blocks
     if prompt.default_system and blocks[0][0].role != "system":
         blocks = ((Turn("system", (SYSTEM,)),), *blocks)
     before: list[Role | None] = [None, *(block[-1].role for block in blocks)]
     after: list[Role | None] = [*(block[0].role for block in blocks[1:]), None]
-    return TextPrompt(tuple(map(_segment, before, blocks, after)))
+    return tuple(map(_segment, before, blocks, after))
 
 
 @lru_cache(maxsize=65_536)

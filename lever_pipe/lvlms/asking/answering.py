@@ -48,11 +48,7 @@ from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmFamily, LvlmRep
 def load_lvlm(
     settings: AnswerSettings, folder: Path, splits: Sequence[tuple[Sequence[Example], Path]], runtime: Runtime
 ) -> LedgerLvlm:
-    """Return the configured LVLM with access to the images of `(examples, image folder)` splits.
-
-    Raises:
-        CheckpointError: a file of the model folder is missing, or tensors differ from the architecture.
-    """
+    """Return the configured LVLM (`open_lvlm`) with access to the images of `(examples, image folder)` splits."""
     paths = {e.image_digest: root / e.image for examples, root in splits for e in examples}
     return open_lvlm(settings, folder, ImageSource(paths), runtime)
 
@@ -178,7 +174,10 @@ class LedgerLvlm:
         missing = [gap for request in merged if (gap := self._gap(request, keys[request.prompt])) is not None]
         self._count(asked, merged, len(missing))
         if missing and not self._has_begun:
-            self._begin(len(missing))
+            require_consent(self.ledger, self._engine_digest, self._identity, len(missing), ask_again=self._ask_again)
+            if self.leads and self.ledger.folder is not None:
+                introduce(self.ledger.folder, {self._engine_digest: self._identity})
+            self._has_begun = True
         self._answer(self._share_of(merged, missing), keys)
         self._team.wait()
         if self._team.size > 1:
@@ -187,13 +186,6 @@ class LedgerLvlm:
         replies = [self._to_reply(request, keys[request.prompt]) for request in asked]
         self._seconds += time.perf_counter() - begin
         return replies
-
-    def _begin(self, n_missing: int) -> None:
-        """See to what comes before this engine's first answer."""
-        require_consent(self.ledger, self._engine_digest, self._identity, n_missing, ask_again=self._ask_again)
-        if self.leads and self.ledger.folder is not None:
-            introduce(self.ledger.folder, {self._engine_digest: self._identity})
-        self._has_begun = True
 
     def _share_of(self, merged: list[TokenRequest], missing: list[TokenRequest]) -> list[TokenRequest]:
         """Return what this process computes: of neighbours in the tree of prompts, which share beginnings.
@@ -236,9 +228,8 @@ class LedgerLvlm:
         return TokenRequest(request.prompt, answers, generate) if answers or generate else None
 
     def _too_long(self, fault: PromptTooLongError) -> DataError:
-        text = self.family.tokenizer.decode(list(fault.prompt.segments[-1].ids), skip_special_tokens=True)
         return DataError(
-            f"prompt of {len(fault.prompt.images)} images that ends with {text.strip()[-120:]!r}: "
+            f"prompt of {len(fault.prompt.images)} images that ends with {fault.prompt.text[-120:]!r}: "
             f"expected at most {self.family.context} tokens with its answer, the model's context",
             found=str(fault.tokens),
             do="Show fewer demonstrations (evaluation.shots, rl_data.shots), or lower max_pixels in the model folder.",
@@ -271,20 +262,16 @@ class LedgerLvlm:
         return LvlmReply(row["text"], len(row["tokens"]), of_answers)
 
     def tokenize(self, requests: Sequence[LvlmRequest]) -> list[TokenRequest]:
-        """Return requests in tokens; texts that were never met are tokenized in one call.
-
-        Raises:
-            DataError: a text holds a control token, or another number of images than its prompt.
-        """
+        """Return requests in tokens; texts that were never met are tokenized in one call."""
         written = [self.family.render(request.prompt) for request in requests]
         asked = {request.answers for request in requests}  # of many prompts the same
-        texts = {segment.text for prompt in written for segment in prompt.segments}
+        texts = {segment.text for segments in written for segment in segments}
         texts.update(self.family.before_answer + answer for answers in asked for answer in answers)
         if unmet := sorted(texts - self._ids.keys()):
             self._require_plain({text for r in requests for text in (*r.prompt.texts, *r.answers)})
             encoded = self.family.tokenizer(unmet, add_special_tokens=False).input_ids
             self._ids.update(zip(unmet, map(tuple, encoded), strict=True))
-        prompts = [TokenPrompt(tuple(map(self._to_segment, prompt.segments))) for prompt in written]
+        prompts = [TokenPrompt(tuple(map(self._to_segment, segments))) for segments in written]
         pairs = zip(prompts, requests, strict=True)
         return [TokenRequest(prompt, tuple(map(self._to_answer, request.answers))) for prompt, request in pairs]
 
@@ -301,7 +288,7 @@ class LedgerLvlm:
                     found=f"{shown} after tokenizing",
                     do="Remove control tokens from the data, or use this model's own tokenizer.",
                 )
-            self._segments[segment] = Segment(ids, segment.images)
+            self._segments[segment] = Segment(ids, segment.images, segment.text)
         return self._segments[segment]
 
     def _require_plain(self, texts: set[str]) -> None:

@@ -5,8 +5,7 @@ on a shared file system. A row is a flat JSON object; mappings inside it (log-pr
 
 A line ends in the digest of its own bytes, `..."sha256":"<16 hexadecimal digits>"}`: the beginning of the sha256 of all
 bytes before `,"sha256"`. Whoever reads compares, so an answer that a disk, a copy or an editor has changed is never
-used. 64 bits let one of 2**64 changed lines pass, where a CRC of 32 bits lets one of 2**32 pass, and hashing is a
-tenth of what parsing costs. The digest has no key: it tells of accidents, not of forgers.
+used. Hashing is a tenth of what parsing costs. The digest has no key: it tells of accidents, not of forgers.
 
 A key begins with the digest of the engine that answered (`ENGINE_DIGITS`): model, code, libraries, numeric path. What
 that was stands beside the rows in `engine-<digest>.json`, so that a ledger can tell whose answers it holds.
@@ -239,16 +238,10 @@ def sealed_line(text: str) -> bytes:
 
 
 def parse_row(line: bytes, path: Path, number: int) -> tuple[str, Row]:
-    """Return the key and the row of a line.
-
-    Args:
-        line: with its end.
-        path: the file that holds it.
-        number: its place there, from 1.
+    """Return the key and the row of a line, which stands in a file at a place counted from 1.
 
     Raises:
-        RecordError: the line was changed since it was written, or is no JSON object with a key; the message names file
-            and line.
+        RecordError: the line was changed since it was written, or is no JSON object with a key.
     """
     _require_whole(line, path, number)
     try:
@@ -359,7 +352,10 @@ def require_consent(
     if not others:
         return
     held, nearest = sum(others.values()), engines.get(max(others, key=lambda key: others[key]))
-    why = _differences(nearest, identity) if nearest else "nothing tells which engine gave them"
+    why = "nothing tells which engine gave them"
+    if nearest:
+        differing = [name for name in identity if nearest.get(name) != identity[name]]
+        why = "; ".join(f"{name}: {nearest.get(name)}, here {identity[name]}" for name in differing)
     if identity["device"] == "cpu" or held < MANY or ask_again:
         log.warning("%s: %d answers of this model stay unused (%s), %d are asked", ledger.folder, held, why, n_missing)
         return
@@ -369,9 +365,3 @@ def require_consent(
         do=f"To ask all {n_missing} prompts again, set lvlm.ask_again: true; to use what is there, go back to the code "
         "and libraries that answered.",
     )
-
-
-def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Return what of two engines differs, for example `numerics: same_everywhere, here fastest`."""
-    names = [name for name in here if there.get(name) != here[name]]
-    return "; ".join(f"{name}: {there.get(name)}, here {here[name]}" for name in names)

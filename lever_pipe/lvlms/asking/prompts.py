@@ -87,18 +87,6 @@ class TextSegment:
 
 
 @dataclass(frozen=True)
-class TextPrompt:
-    """A whole prompt as a family writes it, ending where the answer begins."""
-
-    segments: tuple[TextSegment, ...]
-
-    @property
-    def text(self) -> str:
-        """The prompt as one string, an image as one placeholder."""
-        return "".join(segment.text for segment in self.segments)
-
-
-@dataclass(frozen=True)
 class Wording:
     """How examples become turns in the configured style.
 

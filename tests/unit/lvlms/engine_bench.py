@@ -98,18 +98,21 @@ class Bench:
     def ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.parts.tokenizer(text, add_special_tokens=False).input_ids)
 
+    def segment(self, text: str, *images: str) -> Segment:
+        return Segment(self.ids(text), images, text)
+
     def turn(self, image: int, question: str, answer: str | None) -> Segment:
         shown = f"<|vision_start|><|image_pad|><|vision_end|>{question}"
         text = f"<|im_start|>user\n{shown}<|im_end|>\n<|im_start|>assistant\n"
         ending = "" if answer is None else f"{answer}<|im_end|>\n"
-        return Segment(self.ids(text + ending), (list(self.paths)[image],))
+        return self.segment(text + ending, list(self.paths)[image])
 
     def prompt(self, demonstrations: tuple[int, ...], query: int) -> TokenPrompt:
         def words(seed: int, count: int) -> str:
             return " ".join(random.Random(seed).choices(WORDS, k=count))
 
         shown = [self.turn(d, words(d, 2 + d % 3), words(50 + d, 1 + d % 2)) for d in demonstrations]
-        return TokenPrompt((Segment(self.ids(SYSTEM)), *shown, self.turn(query, words(90 + query, 3), None)))
+        return TokenPrompt((self.segment(SYSTEM), *shown, self.turn(query, words(90 + query, 3), None)))
 
     def answers(self) -> tuple[tuple[int, ...], ...]:
         """One token, several, equal first tokens; each with the end of the turn; one without. Sorted, as if merged."""

@@ -12,7 +12,7 @@ import torch
 from engine_bench import ATOL, Library, results
 
 from lever_pipe.lvlms import _waves
-from lever_pipe.lvlms._requests import Segment, TokenPrompt, TokenRequest, image_layout, segment_layout
+from lever_pipe.lvlms._requests import TokenPrompt, TokenRequest, image_layout, segment_layout
 from lever_pipe.lvlms.qwen2_5_vl import load
 
 
@@ -51,7 +51,7 @@ def test_the_tiny_model_reacts_to_images_and_prompts(bench, reference) -> None:
     # Without this guard a dull random model would hide every fault below.
     digests, answer = list(bench.paths), bench.answers()[1:2]
     prompt = bench.prompt((0, 1), 9)
-    swapped = TokenPrompt(tuple(Segment(s.ids, tuple(digests[2] for _ in s.images)) for s in prompt.segments))
+    swapped = TokenPrompt(tuple(replace(s, images=tuple(digests[2] for _ in s.images)) for s in prompt.segments))
     plain, other = bench.answered([TokenRequest(prompt, answer), TokenRequest(swapped, answer)])
     assert max(abs(a - b) for a, b in zip(plain.scores[0], other.scores[0], strict=True)) > 0.1
     assert len(set(reference[0])) >= 8
@@ -150,7 +150,7 @@ def test_scoring_alone_decodes_nothing(bench, reference) -> None:
 
 
 def test_text_only_prompts_work(bench) -> None:
-    prompt = TokenPrompt((Segment(bench.ids("<|im_start|>user\nwhat is two<|im_end|>\n<|im_start|>assistant\n")),))
+    prompt = TokenPrompt((bench.segment("<|im_start|>user\nwhat is two<|im_end|>\n<|im_start|>assistant\n"),))
     engine, counters = bench.engine()
     assert results(engine, [TokenRequest(prompt)])[0].tokens == stock(bench, [prompt])[0]
     assert counters["images_encoded"] == 0
@@ -192,7 +192,7 @@ def test_memory_stays_within_the_budget_and_comes_back(bench, kv_tokens: int, be
     pool = engine._pool
     assert 0 < pool.peak <= pool.size <= kv_tokens
     assert pool.used == sum(node.size for node in engine._resident.values()) <= kv_tokens // 2
-    engine._make_room(kv_tokens)
+    engine._forget()
     assert pool.used == 0
     assert sorted(pool._free) == list(range(pool.size))
 

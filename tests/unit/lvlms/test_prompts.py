@@ -8,7 +8,7 @@ import pytest
 
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.lvlm_config import PromptSettings
-from lever_pipe.lvlms.asking.prompts import Block, Prompt, Prompter, TextPrompt, Wording
+from lever_pipe.lvlms.asking.prompts import Block, Prompt, Prompter, TextSegment, Wording
 from lever_pipe.lvlms.qwen2_5_vl import render
 
 ROOT = Path(__file__).parents[3]
@@ -83,15 +83,19 @@ def neutral(layout: str, shots: int, **changes: Any) -> Prompt:
     return Wording(style(layout, **changes)).prompt(QUERY, DEMONSTRATIONS[:shots])
 
 
-def prompt(layout: str, shots: int, **changes: Any) -> TextPrompt:
+def prompt(layout: str, shots: int, **changes: Any) -> tuple[TextSegment, ...]:
     return render(neutral(layout, shots, **changes))
+
+
+def text_of(layout: str, shots: int, **changes: Any) -> str:
+    return "".join(segment.text for segment in prompt(layout, shots, **changes))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shots", SHOTS)
 def test_text_is_the_golden_one(layout: str, shots: int) -> None:
     golden = GOLDEN / f"{layout}-{shots}-shots.txt"
-    assert prompt(layout, shots).text == golden.read_text(encoding="utf-8")
+    assert text_of(layout, shots) == golden.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -101,7 +105,7 @@ def test_text_equals_the_models_chat_template(layout: str, shots: int) -> None:
     assert neutral(layout, shots).messages() == told
     environment = jinja2.Environment(keep_trailing_newline=True, autoescape=False)
     rendered = environment.from_string(CHATML).render(messages=told, add_generation_prompt=True)
-    assert prompt(layout, shots).text == rendered
+    assert text_of(layout, shots) == rendered
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -109,35 +113,35 @@ def test_without_a_system_text_the_template_writes_its_own(layout: str) -> None:
     told = [turn for turn in messages(DEMONSTRATIONS, style(layout)) if turn["role"] != "system"]
     environment = jinja2.Environment(keep_trailing_newline=True, autoescape=False)
     rendered = environment.from_string(CHATML).render(messages=told, add_generation_prompt=True)
-    assert prompt(layout, 4, system=None).text == rendered
+    assert text_of(layout, 4, system=None) == rendered
     assert "You are a helpful assistant." in rendered
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_no_system_turn_when_empty(layout: str) -> None:
-    assert prompt(layout, 1, system="").text.startswith("<|im_start|>user\n<|vision_start|>")
+    assert text_of(layout, 1, system="").startswith("<|im_start|>user\n<|vision_start|>")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_segments_begin_at_special_tokens_and_carry_their_images(layout: str) -> None:
     built = prompt(layout, 4)
-    assert all(segment.text.startswith("<|") for segment in built.segments)
-    assert all(len(s.images) == s.text.count("<|image_pad|>") for s in built.segments)
+    assert all(segment.text.startswith("<|") for segment in built)
+    assert all(len(s.images) == s.text.count("<|image_pad|>") for s in built)
     shown = ("digest1", "digest2", "digest3", "digest4", "digest9")
-    assert tuple(digest for segment in built.segments for digest in segment.images) == shown
+    assert tuple(digest for segment in built for digest in segment.images) == shown
     assert neutral(layout, 4).images == shown
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_prompts_with_a_common_selection_share_segments(layout: str) -> None:
     # Nested shots: the first k demonstrations of a longer selection are the same segments.
-    two, four = prompt(layout, 2).segments, prompt(layout, 4).segments
+    two, four = prompt(layout, 2), prompt(layout, 4)
     assert four[: len(two) - 1] == two[:-1]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_order_is_kept_and_the_querys_answer_never_shown(layout: str) -> None:
-    text = prompt(layout, 4).text
+    text = text_of(layout, 4)
     places = [text.index(e.question.strip()) for e in (*DEMONSTRATIONS, QUERY)]
     assert places == sorted(places)
     assert QUERY.answer not in text
@@ -152,7 +156,7 @@ def test_tokens_equal_the_world_tokenizers_chat_template(layout: str, system: st
     tokenizer = AutoTokenizer.from_pretrained(WORLD, local_files_only=True)
     told = messages(DEMONSTRATIONS, style(layout, system=system))
     whole = tokenizer.apply_chat_template(told, tokenize=False, add_generation_prompt=True)
-    pieces = [tokenizer(s.text, add_special_tokens=False).input_ids for s in prompt(layout, 4, system=system).segments]
+    pieces = [tokenizer(s.text, add_special_tokens=False).input_ids for s in prompt(layout, 4, system=system)]
     expected = tokenizer(whole, add_special_tokens=False).input_ids
     assert [token for piece in pieces for token in piece] == expected
 

@@ -45,6 +45,10 @@ def prompts(layout: str, system: str | None) -> list[Prompt]:
     return [wording.prompt(examples[-1 - shots % 3], examples[:shots]) for shots in SHOTS]
 
 
+def text_of(prompt: Prompt) -> str:
+    return "".join(segment.text for segment in render(prompt))
+
+
 def by_published(prompt: Prompt, parts: Parts) -> str:
     chat = (parts("chat-templates") / f"{MEMBER}.jinja").read_text(encoding="utf-8")
     (text,), _ = render_jinja_template([prompt.messages()], chat_template=chat, add_generation_prompt=True)
@@ -55,7 +59,7 @@ def by_published(prompt: Prompt, parts: Parts) -> str:
 @pytest.mark.parametrize("layout", ["single_turn", "turns"])
 def test_prompts_are_those_of_the_published_template(real_parts: Parts, layout: str, system: str | None) -> None:
     for prompt in prompts(layout, system):
-        text, own = render(prompt).text, by_published(prompt, real_parts)
+        text, own = text_of(prompt), by_published(prompt, real_parts)
         if system == "":  # the template puts in a text of its own where none is given
             assert own == f"<|im_start|>system\n{SYSTEM}<|im_end|>\n{text}"
         else:
@@ -67,9 +71,8 @@ def test_prompts_are_those_of_the_published_template(real_parts: Parts, layout: 
 def test_segments_tokenised_apart_are_the_whole(tokenizer: Any, layout: str, system: str | None) -> None:
     """The answer that is scored behind a prompt is a piece of its own, too."""
     for prompt in prompts(layout, system):
-        written = render(prompt)
         answers = [answer.strip() + END for _, answer in TEXTS]
-        for pieces in ([s.text for s in written.segments], *([written.text, answer] for answer in answers)):
+        for pieces in ([s.text for s in render(prompt)], *([text_of(prompt), answer] for answer in answers)):
             apart = tokenizer(pieces, add_special_tokens=False).input_ids
             whole = tokenizer("".join(pieces), add_special_tokens=False).input_ids
             assert [token for piece in apart for token in piece] == whole
