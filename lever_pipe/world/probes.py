@@ -68,63 +68,30 @@ class _TooFewError(Exception):
     """The pool lacks demonstrations of the kind that a probe needs."""
 
 
-class _Drawer:
-    """Draws demonstrations for one query after another."""
+def _demonstrations(
+    query: Example, pool: Sequence[Example], by_type: Sequence[Example], truth: str, rng: np.random.Generator
+) -> dict[str, tuple[Example, ...]]:
+    """Return the demonstrations of each probe; `by_type` is the pool sorted by question type.
 
-    def __init__(self, pool: Sequence[Example], truths: Mapping[str, str]) -> None:
-        self._truths = truths
-        self._pool = pool
-        self._by_type: dict[str, list[Example]] = defaultdict(list)
-        for example in pool:
-            self._by_type[example.question_type].append(example)
+    Raises:
+        _TooFewError: the pool lacks some.
+    """
+    relation = relation_of(query)
 
-    def _draw(
-        self,
-        query: Example,
-        types: Sequence[str],
-        accept: Callable[[Example], bool],
-        n: int,
-        rng: np.random.Generator,
-    ) -> tuple[Example, ...]:
-        rows = [row for name in types for row in self._by_type[name] if row.image_id != query.image_id and accept(row)]
+    def draw(n: int, accept: Callable[[Example], bool]) -> tuple[Example, ...]:
+        rows = [row for row in by_type if row.image_id != query.image_id and accept(row)]
         if len(rows) < n:
             raise _TooFewError
         return tuple(rows[i] for i in rng.choice(len(rows), size=n, replace=False))
 
-    def exact(self, query: Example, n: int, rng: np.random.Generator) -> tuple[Example, ...]:
-        """Same relation and key, and the answer of the facts."""
-        truth = self._truths[query.question_type]
-        return self._draw(query, [query.question_type], lambda row: row.answer == truth, n, rng)
+    def has_other_key(row: Example) -> bool:
+        is_other = relation_of(row) == relation and row.question_type != query.question_type
+        return is_other and row.answer != truth
 
-    def other_key(self, query: Example, n: int, rng: np.random.Generator) -> tuple[Example, ...]:
-        """Same relation, other key, other answer."""
-        truth, relation = self._truths[query.question_type], relation_of(query)
-        types = [
-            name for name in sorted(self._by_type) if name.split(":")[0] == relation and name != query.question_type
-        ]
-        return self._draw(query, types, lambda row: row.answer != truth, n, rng)
-
-    def unrelated(self, query: Example, n: int, rng: np.random.Generator) -> tuple[Example, ...]:
-        """Another relation."""
-        relation = relation_of(query)
-        types = [name for name in sorted(self._by_type) if name.split(":")[0] != relation]
-        return self._draw(query, types, lambda _: True, n, rng)
-
-    def with_other_image(self, example: Example, rng: np.random.Generator) -> Example:
-        """The example with the image of any other example."""
-        others = self._pool
-        other = others[int(rng.integers(len(others)))]
-        while other.image_id == example.image_id:
-            other = others[int(rng.integers(len(others)))]
-        update = {"image": other.image, "image_digest": other.image_digest}
-        return example.model_copy(update={**update, "image_id": other.image_id})
-
-
-def _demonstrations(query: Example, drawer: _Drawer, rng: np.random.Generator) -> dict[str, tuple[Example, ...]]:
-    exact = drawer.exact(query, MAX_EXACT, rng)
-    others = drawer.other_key(query, N_DISTRACTORS, rng)
-    unrelated = drawer.unrelated(query, N_DISTRACTORS, rng)
-    shuffled = [drawer.with_other_image(row, rng) for row in (exact[0], others[0])]
+    exact = draw(MAX_EXACT, lambda row: row.question_type == query.question_type and row.answer == truth)
+    others = draw(N_DISTRACTORS, has_other_key)
+    unrelated = draw(N_DISTRACTORS, lambda row: relation_of(row) != relation)
+    shuffled = [_with_other_image(row, pool, rng) for row in (exact[0], others[0])]
     return {
         "zero_shot": (),
         **{f"exact_{n}": exact[:n] for n in range(1, MAX_EXACT + 1)},
@@ -135,6 +102,15 @@ def _demonstrations(query: Example, drawer: _Drawer, rng: np.random.Generator) -
         "exact_after_3_other_key": (*others, exact[0]),
         "exact_after_3_unrelated": (*unrelated, exact[0]),
     }
+
+
+def _with_other_image(example: Example, pool: Sequence[Example], rng: np.random.Generator) -> Example:
+    """Return the example with the image of any other example."""
+    other = example
+    while other.image_id == example.image_id:
+        other = pool[int(rng.integers(len(pool)))]
+    update = {"image": other.image, "image_digest": other.image_digest, "image_id": other.image_id}
+    return example.model_copy(update=update)
 
 
 def build_probes(queries: Sequence[Example], pool: Sequence[Example], *, seed: int) -> dict[str, list[Probe]]:
@@ -149,14 +125,14 @@ def build_probes(queries: Sequence[Example], pool: Sequence[Example], *, seed: i
         DataError: no query is left.
     """
     truths = true_answers([*pool, *queries])
-    drawer = _Drawer(pool, truths)
+    by_type = sorted(pool, key=lambda row: row.question_type)
     probes: dict[str, list[Probe]] = defaultdict(list)
     asked = [query for query in queries if relation_of(query) in KNOWLEDGE_NAMES]
     n_skipped = 0
     for query in asked:
         rng = generator(seed, "probes", query.question_id)
         try:
-            chosen = _demonstrations(query, drawer, rng)
+            chosen = _demonstrations(query, pool, by_type, truths[query.question_type], rng)
         except _TooFewError:
             n_skipped += 1
             continue

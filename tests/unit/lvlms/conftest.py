@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_qwen2_5_vl
 from engine_bench import Bench, Library
 from PIL import Image
+from tiny_folders import FOLDERS
 
 from lever_pipe.lvlms.qwen2_5_vl import Qwen, load
 
@@ -19,7 +19,7 @@ SIZES = ((112, 84), (84, 112), (112, 112), (168, 56), (56, 140))  # width, heigh
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny") / "model"
-    tiny_qwen2_5_vl.save(path)
+    FOLDERS["qwen2_5_vl"](path)
     return path
 
 

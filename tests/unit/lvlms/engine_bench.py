@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from builders import example
-from tiny_parts import WORDS
+from tiny_folders import WORDS
 
 from lever_pipe.experiment.lvlm_config import AnswerSettings, Decode, PromptSettings
 from lever_pipe.lvlms import hf

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from engine_bench import prompts_of, settings
-from families import FAST, FOLDERS
+from tiny_folders import FAST, FOLDERS
 
 from lever_pipe.base.members import available
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_parts import make_tokenizer
+from tiny_folders import make_tokenizer
 from transformers import GenerationConfig
 
 from lever_pipe.base.errors import CheckpointError

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from lever_pipe.base import rowwise
-from lever_pipe.lvlms._layers import TextFlop, chain_pairs
+from lever_pipe.lvlms._layers import chain_pairs
 from lever_pipe.lvlms._memory import prompt_mask
 from lever_pipe.lvlms._requests import TokenRequest
 
@@ -51,11 +51,3 @@ def test_a_vision_pass_is_what_torch_counts(bench, only_the_work: None) -> None:
     with FlopCounterMode(display=False) as measured, torch.inference_mode(), sdpa_kernel(SDPBackend.MATH):
         store.prepare(bench.paths)
     assert counters["flop"] == pytest.approx(measured.get_total_flops(), rel=RTOL)
-
-
-def test_text_flop_counts_every_layer_of_a_step(bench) -> None:
-    config = bench.parts.model.config.text_config
-    flop = TextFlop(bench.parts.model)
-    further = flop.of_step(1, 11) - flop.of_step(1, 10)
-    assert further == 4 * config.hidden_size * config.num_hidden_layers  # one key more, scores and sums
-    assert flop.of_step(3, 10) == 3 * flop.of_step(1, 10)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_bench import ANSWERS, ATOL, prompts_of, settings
-from families import FAST, FOLDERS
+from tiny_folders import FAST, FOLDERS
 
 from lever_pipe.base.errors import CheckpointError, DataError
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm

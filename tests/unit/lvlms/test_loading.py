@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.lvlms.qwen2_5_vl import load
@@ -42,7 +44,37 @@ def pixels(change: Change) -> Harm:
     return edited("preprocessor_config.json", change)
 
 
+def halved(name: str) -> Harm:
+    def apply(folder: Path) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+
+    return apply
+
+
+def tensors(change: Change) -> Harm:
+    def apply(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        change(weights)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return apply
+
+
+def named(weights: dict[str, Any], end: str) -> str:
+    return next(name for name in weights if name.endswith(end))
+
+
+FILES = ("config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json")
 FAULTS: dict[str, tuple[Harm, str]] = {
+    **{f"half {name}": (halved(name), r"expected .*; found .*\. Download the folder whole") for name in FILES},
+    **{f"no {name}": (lambda folder, name=name: (folder / name).unlink(), f"no {name}") for name in FILES},
+    "a missing tensor": (tensors(lambda w: w.pop(named(w, "0.attn.qkv.weight"))), "missing_keys: .*0.attn.qkv.weight"),
+    "another tensor": (tensors(lambda w: w.update(extra=torch.zeros(2))), "unexpected_keys: extra"),
+    "a short tensor": (
+        tensors(lambda w: w.update({named(w, "model.norm.weight"): torch.zeros(3)})),
+        r"mismatched_keys: .*norm\.weight",
+    ),
     "another family": (config(lambda c: c.update(model_type="llama")), "expected model_type .*; found 'llama'"),
     "heads": (text(num_key_value_heads=3), "4 heads, 3 of keys"),
     "positions by company": (
@@ -52,7 +84,6 @@ FAULTS: dict[str, tuple[Harm, str]] = {
     "another image token": (config(lambda c: c.update(image_token_id=7)), r"is \[\d+\] for 7"),
     "no padding token": (edited("tokenizer_config.json", lambda t: t.update(pad_token=None)), "no pad_token"),
     "dark pixels": (pixels(lambda p: p.update(rescale_factor=1.0)), r"preprocessor_config\.json: .*rescale_factor"),
-    "a file": (lambda folder: (folder / "preprocessor_config.json").unlink(), r"no preprocessor_config\.json"),
     "sections": (
         text(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 4]}),
         r"mrope_section \[2, 3, 4\] on heads of 16",

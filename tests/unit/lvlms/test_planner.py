@@ -139,14 +139,6 @@ def test_equal_shapes_stand_side_by_side() -> None:
     assert changes + 1 == len(set(leaves))
 
 
-def test_a_tighter_budget_makes_more_chunks_but_computes_nothing_twice() -> None:
-    requests = [request([5, a, b, c]) for a in (1, 2, 3) for b in (1, 2, 3) for c in (1, 2)]
-    counts = {stored: len(chunks(requests, budget(stored=stored))) for stored in (22, 40, 1000)}
-    assert counts[1000] == 1 < counts[40] < counts[22]
-    sizes = {stored: sum(n.size for n in nodes(chunks(requests, budget(stored=stored)))) for stored in counts}
-    assert len(set(sizes.values())) == 1
-
-
 def test_what_no_plan_can_hold_is_refused() -> None:
     of = budget(stored=20)
     _planner.require_fit(request([5, 5], ((1, 2, 3),), False), 18, of)

@@ -5,6 +5,8 @@ from typing import Any
 
 import jinja2
 import pytest
+from builders import example
+from tiny_folders import QWEN_TEMPLATE
 
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.lvlm_config import PromptSettings
@@ -17,37 +19,17 @@ WORLD = ROOT / "resources" / "world" / "lvlm"
 SHOTS = (0, 1, 2, 4)
 LAYOUTS = ("single_turn", "turns")
 
-# The published model's own chat template, without its branches for videos and image numbering.
-CHATML = (
-    "{% for m in messages %}{% if loop.first and m['role'] != 'system' %}<|im_start|>system\n"
-    "You are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ m['role'] }}\n"
-    "{% if m['content'] is string %}{{ m['content'] }}<|im_end|>\n{% else %}{% for c in m['content'] %}"
-    "{% if c['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
-    "{% else %}{{ c['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+
+def worded(number: int, question: str, answer: str) -> Example:
+    return example(number, question=question, answer=answer)
 
 
-def example(number: int, question: str, answer: str) -> Example:
-    return Example(
-        example_id=ExampleId(number),
-        question_id=100 + number,
-        image_id=number,
-        image=f"{number}.png",
-        image_digest=f"digest{number}",
-        question=question,
-        question_type="any",
-        answers=(answer,),
-        answer=answer,
-    )
-
-
-QUERY = example(9, "What is the man riding?", "skateboard")
+QUERY = worded(9, "What is the man riding?", "skateboard")
 DEMONSTRATIONS = (
-    example(1, "Where was this taken?", "beach"),
-    example(2, "What kind of dog is this?", "golden retriever"),
-    example(3, "How many {braces} are there?", "2"),
-    example(4, " Which brand is it? ", " nike "),
+    worded(1, "Where was this taken?", "beach"),
+    worded(2, "What kind of dog is this?", "golden retriever"),
+    worded(3, "How many {braces} are there?", "2"),
+    worded(4, " Which brand is it? ", " nike "),
 )
 
 
@@ -104,7 +86,7 @@ def test_text_equals_the_models_chat_template(layout: str, shots: int) -> None:
     told = messages(DEMONSTRATIONS[:shots], style(layout))
     assert neutral(layout, shots).messages() == told
     environment = jinja2.Environment(keep_trailing_newline=True, autoescape=False)
-    rendered = environment.from_string(CHATML).render(messages=told, add_generation_prompt=True)
+    rendered = environment.from_string(QWEN_TEMPLATE).render(messages=told, add_generation_prompt=True)
     assert text_of(layout, shots) == rendered
 
 
@@ -112,7 +94,7 @@ def test_text_equals_the_models_chat_template(layout: str, shots: int) -> None:
 def test_without_a_system_text_the_template_writes_its_own(layout: str) -> None:
     told = [turn for turn in messages(DEMONSTRATIONS, style(layout)) if turn["role"] != "system"]
     environment = jinja2.Environment(keep_trailing_newline=True, autoescape=False)
-    rendered = environment.from_string(CHATML).render(messages=told, add_generation_prompt=True)
+    rendered = environment.from_string(QWEN_TEMPLATE).render(messages=told, add_generation_prompt=True)
     assert text_of(layout, 4, system=None) == rendered
     assert "You are a helpful assistant." in rendered
 
@@ -137,14 +119,6 @@ def test_prompts_with_a_common_selection_share_segments(layout: str) -> None:
     # Nested shots: the first k demonstrations of a longer selection are the same segments.
     two, four = prompt(layout, 2), prompt(layout, 4)
     assert four[: len(two) - 1] == two[:-1]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_order_is_kept_and_the_querys_answer_never_shown(layout: str) -> None:
-    text = text_of(layout, 4)
-    places = [text.index(e.question.strip()) for e in (*DEMONSTRATIONS, QUERY)]
-    assert places == sorted(places)
-    assert QUERY.answer not in text
 
 
 @pytest.mark.skipif(not WORLD.is_dir(), reason="the embedded world's model is not there")

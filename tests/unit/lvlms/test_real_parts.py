@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import example
 from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.lvlm_config import PromptSettings
 from lever_pipe.lvlms.asking.prompts import Prompt, Wording
 from lever_pipe.lvlms.qwen2_5_vl import END, IMAGE, SYSTEM, render
@@ -34,13 +34,7 @@ def tokenizer(real_parts: Parts) -> Any:
 
 
 def prompts(layout: str, system: str | None) -> list[Prompt]:
-    examples = [
-        Example(
-            example_id=ExampleId(i), question_id=i, image_id=i, image=f"{i}.png", image_digest=f"digest{i}",
-            question=question, question_type="any", answers=(answer,), answer=answer,
-        )
-        for i, (question, answer) in enumerate(TEXTS)
-    ]  # fmt: skip
+    examples = [example(i, question=question, answer=answer) for i, (question, answer) in enumerate(TEXTS)]
     wording = Wording(PromptSettings(layout=layout, system=system))  # type: ignore[arg-type]
     return [wording.prompt(examples[-1 - shots % 3], examples[:shots]) for shots in SHOTS]
 

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 import torch
 
 from lever_pipe.lvlms import _vision
 from lever_pipe.lvlms._vision import VisionTower
-from lever_pipe.lvlms.protocol import ImageSource, settings_of
+from lever_pipe.lvlms.protocol import ImageSource
 
 
 def stock_features(bench, digest: str) -> torch.Tensor:
@@ -102,26 +100,6 @@ def test_order_of_the_images_does_not_move_a_bit(bench) -> None:
     forward = bench.vision()[0].features(digests)
     backward = bench.vision()[0].features(digests[::-1])
     assert all(torch.equal(one, other) for one, other in zip(forward, backward[::-1], strict=True))
-
-
-def test_settings_tell_processors_apart(bench) -> None:
-    processor = bench.parts.image_processor
-    other = type(processor)(min_pixels=56 * 56, max_pixels=140 * 140)
-    assert settings_of(processor) == settings_of(processor)
-    assert settings_of(processor) != settings_of(other)
-    assert type(processor).__name__ in settings_of(processor)
-
-
-def test_work_is_counted_by_patches(bench) -> None:
-    def work(digest: str) -> int:
-        counters: Counter[str] = Counter()
-        source = ImageSource(bench.paths)
-        bench.parts.vision(source, capacity=2**20, counters=counters).prepare([digest])
-        return counters["flop"]
-
-    # 112 x 84 is 8 x 6 patches, 168 x 56 is 12 x 4: equal counts of patches, equal work; 112 x 112 is more.
-    first, second, third, fourth = (work(d) for d in list(bench.paths)[:4])
-    assert first == second == fourth < third
 
 
 def test_grids_by_size_are_those_of_the_processor(bench) -> None:

@@ -38,11 +38,6 @@ def test_a_mapping_uses_the_active_answers_and_no_other(n_active: int) -> None:
         assert len(set(facts.values())) == min(n_active, len(relation.keys))
 
 
-def test_mapping_seeds_give_other_knowledge() -> None:
-    assert draw_knowledge(OPTIONS) == draw_knowledge(WorldData(mapping_seed=7))
-    assert draw_knowledge(OPTIONS) != draw_knowledge(WorldData(mapping_seed=8))
-
-
 def test_a_confusion_is_another_answer_of_the_same_relation() -> None:
     knowledge = draw_knowledge(OPTIONS)
     for relation in RELATIONS:

@@ -1,0 +1,230 @@
+"""Tiny random models of several families as folders; their outputs react to images and positions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+WORDS = (
+    *("what", "color", "is", "the", "cat", "dog", "bus", "train", "man", "table", "red", "blue", "green"),
+    *("two", "one", "kind", "of", "food", "sport", "where"),
+)
+Model = TypeVar("Model", bound=nn.Module)
+QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
+QWEN_TEMPLATE = (
+    "{% for m in messages %}{% if loop.first and m['role'] != 'system' %}<|im_start|>system\n"
+    "You are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ m['role'] }}\n"
+    "{% if m['content'] is string %}{{ m['content'] }}<|im_end|>\n{% else %}{% for c in m['content'] %}"
+    "{% if c['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% else %}{{ c['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""The published model's own, without its branches for videos and image numbering."""
+INTERNVL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>")
+INTERNVL_NAMES = {
+    "start_image_token": "<img>",
+    "end_image_token": "</img>",
+    "context_image_token": "<IMG_CONTEXT>",
+    "video_token": "<video>",
+}
+INTERNVL_TEMPLATE = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n'}}"
+    "{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for content in message['content'] %}"
+    "{% if content['type'] == 'image' %}{{ '<IMG_CONTEXT>\n' }}"
+    "{% elif content['type'] == 'text' %}{{ content['text'] }}"
+    "{% endif %}{% endfor %}{% endif %}{{'<|im_end|>\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{'<|im_start|>assistant\n' }}{% endif %}"
+)
+IDEFICS = ("<|pad|>", "<|begin_of_text|>", "<image>", "<end_of_utterance>", "<fake_token_around_image>")
+TILES = ("<global-img>", *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)))
+SMOLVLM = ("<|endoftext|>", "<|im_start|>", "<image>", "<end_of_utterance>", "<fake_token_around_image>", *TILES)
+"""To this tokenizer the name of a tile is a token, to that of Idefics3 it is text."""
+TILES_TEMPLATE = (
+    "START{% for message in messages %}{{message['role'].capitalize()}}"
+    "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+
+
+def make_tokenizer(
+    specials: Sequence[str], *, end: str, pad: str, template: str, **named: str
+) -> PreTrainedTokenizerFast:
+    """Return a byte-level tokenizer of few words with a family's special tokens, some by name, and chat template."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        [" ".join(WORDS), "\n".join(WORDS)],
+        trainers.BpeTrainer(vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False),
+    )
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=end,
+        pad_token=pad,
+        padding_side="left",
+        chat_template=template,
+        extra_special_tokens=named or list(specials),
+    )
+    made.add_tokens(list(specials), special_tokens=True)
+    return made
+
+
+def loud(model: Model) -> Model:
+    """Return a model with weights far above the usual 0.02, else no output would react to an image or a position."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.05, generator=generator)
+            elif parameter.ndim >= 2:
+                parameter.normal_(0, 0.15 if "embed_tokens" in name else 0.25, generator=generator)
+    return model
+
+
+def text_part(tokenizer: Any, *, start: str, end: str, pad: str, **more: Any) -> dict[str, Any]:
+    """Return the configuration of a small decoder."""
+    first, last, padding = tokenizer.convert_tokens_to_ids([start, end, pad])
+    common = {
+        "hidden_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 96,
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": 4096,
+        "bos_token_id": first,
+        "eos_token_id": last,
+        "pad_token_id": padding,
+    }
+    return common | more
+
+
+def save_qwen(folder: Path, kind: str, *, text: dict[str, Any], vision: dict[str, Any]) -> None:
+    """Write a Qwen2.5-VL or Qwen3-VL, its tokenizer and its image processor."""
+    tokenizer = make_tokenizer(QWEN, end="<|im_end|>", pad="<|endoftext|>", template=QWEN_TEMPLATE)
+    pad, _, _, start, stop, image = tokenizer.convert_tokens_to_ids(list(QWEN))
+    config = getattr(transformers, f"{kind}Config")(
+        text_config=text_part(tokenizer, start="<|endoftext|>", end="<|im_end|>", pad="<|endoftext|>", **text),
+        vision_config={"hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64, **vision},
+        image_token_id=image,
+        video_token_id=pad,
+        vision_start_token_id=start,
+        vision_end_token_id=stop,
+        tie_word_embeddings=True,
+    )
+    loud(getattr(transformers, f"{kind}ForConditionalGeneration")(config)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=112 * 112).save_pretrained(folder)
+
+
+def save_internvl(folder: Path, text: str) -> None:
+    """Write an InternVL whose text part is a Qwen2 or a Qwen3."""
+    tokenizer = make_tokenizer(
+        INTERNVL, end="<|im_end|>", pad="<|endoftext|>", template=INTERNVL_TEMPLATE, **INTERNVL_NAMES
+    )
+    own = {"model_type": text, "head_dim": 16 if text == "qwen2" else 24, "tie_word_embeddings": text == "qwen2"}
+    config = transformers.InternVLConfig(
+        text_config=text_part(tokenizer, start="<|endoftext|>", end="<|im_end|>", pad="<|endoftext|>", **own),
+        vision_config={
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 48,
+            "image_size": [56, 56],
+            "patch_size": [14, 14],
+        },
+        image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
+        tie_word_embeddings=text == "qwen2",
+    )
+    loud(transformers.InternVLForConditionalGeneration(config)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    size = {"height": 56, "width": 56}
+    GotOcr2ImageProcessorPil(size=size, min_patches=1, max_patches=6).save_pretrained(folder)
+    processor = {"processor_class": "InternVLProcessor", "image_seq_length": 4}  # 4 x 4 patches, of which 4 are merged
+    (folder / "processor_config.json").write_text(json.dumps(processor))
+
+
+def save_tiles(
+    folder: Path, kind: str, processor: Any, specials: Sequence[str], *, side: int, scale: int, longest: int
+) -> None:
+    """Write an Idefics3 or SmolVLM.
+
+    Args:
+        folder: to be written.
+        kind: of the classes.
+        processor: class of its image processor.
+        specials: padding, the token before everything, `<image>`, the end of a turn, and others.
+        side: of a tile in pixels; a patch has 7.
+        scale: side of the square of patches that becomes one token.
+        longest: to what an image's longer side is resized.
+    """
+    pad, start, image, end, *_ = specials
+    tokenizer = make_tokenizer(specials, end=end, pad=pad, template=TILES_TEMPLATE.replace("START", start))
+    config = getattr(transformers, f"{kind}Config")(
+        text_config=text_part(tokenizer, start=start, end=end, pad=pad, model_type="llama"),
+        vision_config={
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 48,
+            "image_size": side,
+            "patch_size": 7,
+        },
+        image_token_id=tokenizer.convert_tokens_to_ids(image),
+        scale_factor=scale,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    loud(getattr(transformers, f"{kind}ForConditionalGeneration")(config)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    processor(size={"longest_edge": longest}, max_image_size={"longest_edge": side}).save_pretrained(folder)
+    tokens = (side // 7 // scale) ** 2
+    (folder / "processor_config.json").write_text(json.dumps({"image_seq_len": tokens}))
+
+
+def rotary(*sections: int, **more: Any) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": 1e4, "mrope_section": list(sections), **more}
+
+
+QWEN2_5 = {
+    "text": {"rope_parameters": rotary(2, 3, 3), "tie_word_embeddings": True},
+    "vision": {"depth": 2, "fullatt_block_indexes": [1], "window_size": 56},
+}
+QWEN3 = {
+    "text": {
+        "num_hidden_layers": 4,
+        "head_dim": 24,
+        "rope_parameters": rotary(4, 4, 4, mrope_interleaved=True),
+    },
+    "vision": {"depth": 3, "patch_size": 14, "num_position_embeddings": 36, "deepstack_visual_indexes": [0, 1]},
+}
+FOLDERS: dict[str, Callable[[Path], None]] = {
+    "qwen2_5_vl": partial(save_qwen, kind="Qwen2_5_VL", **QWEN2_5),
+    "qwen3_vl": partial(save_qwen, kind="Qwen3VL", **QWEN3),
+    "internvl": partial(save_internvl, text="qwen2"),
+    "internvl with qwen3": partial(save_internvl, text="qwen3"),
+    "idefics3": partial(
+        save_tiles, kind="Idefics3", processor=Idefics3ImageProcessorPil, specials=IDEFICS, side=28, scale=2, longest=56
+    ),
+    "smolvlm": partial(
+        save_tiles, kind="SmolVLM", processor=SmolVLMImageProcessorPil, specials=SMOLVLM, side=42, scale=3, longest=126
+    ),
+}
+"""Family -> what writes its folder."""
+FAST = ("qwen2_5_vl",)
+"""Families with a member of their own; `hf` answers with all of them."""
