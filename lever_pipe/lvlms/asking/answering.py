@@ -176,7 +176,7 @@ class LedgerLvlm:
         if missing and not self._has_begun:
             require_consent(self.ledger, self._engine_digest, self._identity, len(missing), ask_again=self._ask_again)
             if self.leads and self.ledger.folder is not None:
-                introduce(self.ledger.folder, {self._engine_digest: self._identity})
+                introduce(self.ledger.folder, self._engine_digest, self._identity)
             self._has_begun = True
         self._answer(self._share_of(merged, missing), keys)
         self._team.wait()

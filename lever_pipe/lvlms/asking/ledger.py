@@ -219,16 +219,15 @@ def engines_of(folder: Path | None) -> dict[str, dict[str, Any]]:
     return found
 
 
-def introduce(folder: Path, engines: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say what engines are, by digest, for those who read a ledger later; not where the disk has no room."""
-    for digest, identity in engines.items():
-        path = folder / f"engine-{digest}.json"
-        if not path.exists():
-            try:
-                storage.write_text(path, json.dumps(identity, sort_keys=True) + "\n")
-            except OSError as fault:
-                if fault.errno not in os_faults.FULL:
-                    raise
+def introduce(folder: Path, digest: str, identity: Mapping[str, Any]) -> None:
+    """Say what an engine is, for those who read a ledger later; not where the disk has no room."""
+    path = folder / f"engine-{digest}.json"
+    if not path.exists():
+        try:
+            storage.write_text(path, json.dumps(identity, sort_keys=True) + "\n")
+        except OSError as fault:
+            if fault.errno not in os_faults.FULL:
+                raise
 
 
 def sealed_line(text: str) -> bytes:

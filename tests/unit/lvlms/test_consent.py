@@ -19,7 +19,8 @@ def ledger_of(folder: Path, rows: dict[str, int], **identities: dict[str, str]) 
         for engine, count in rows.items():
             for number in range(count):
                 ledger.put(f"{engine}{number:048x}", {"text": "red", "tokens": [1]})
-    introduce(folder, identities)
+    for engine, identity in identities.items():
+        introduce(folder, engine, identity)
     return Ledger(folder)
 
 

@@ -286,7 +286,7 @@ def test_without_room_rows_stay_in_memory_and_are_written_when_there_is_some(
     n = 2 * ROWS_PER_CHUNK + 1
     with Ledger(tmp_path) as ledger, monkeypatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: full(errno.ENOSPC))
-        introduce(tmp_path, {"0" * 16: {"code": "x"}})
+        introduce(tmp_path, "0" * 16, {"code": "x"})
         for i in range(n):
             ledger.put(f"{i:064x}", {"text": str(i)})
         ledger.flush()

@@ -1,8 +1,9 @@
-"""The member for any family answers as the fast one does, and does more work for it."""
+"""Every member of `lever_pipe.lvlms` keeps the protocol; `hf`, for any family, answers as the fast one does."""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from engine_bench import ANSWERS, ATOL, prompts_of, settings
 from tiny_folders import FAST, FOLDERS
 
 from lever_pipe.base.errors import CheckpointError, DataError
+from lever_pipe.base.members import available
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
-from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest
+from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmRequest
 
 ASKED = (("single_turn", {}), ("turns", {"num_beams": 3, "repetition_penalty": 1.3}))
 
@@ -25,8 +27,41 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return request.param, folder
 
 
+def members_of(family: str) -> list[str]:
+    return [family, "hf"] if family in FAST else ["hf"]
+
+
 def opened(member: str, folder: Path, paths: dict[str, Path], **options: object) -> LedgerLvlm:
     return open_lvlm(settings(member, **options), folder, ImageSource(paths))
+
+
+def test_every_member_is_tested() -> None:
+    assert sorted([*FAST, "hf"]) == available("lvlms")
+
+
+def test_a_member_keeps_the_protocol(made: tuple[str, Path], paths: dict[str, Path]) -> None:
+    prompts = prompts_of(paths)[:3]
+    requests = [LvlmRequest(prompt, ("red", "two dog", "blue")) for prompt in prompts]
+    for name in members_of(made[0]):
+        member = opened(name, made[1], paths)
+        family = member.family
+
+        def ids(text: str, tokenizer=family.tokenizer) -> list[int]:
+            return list(tokenizer(text, add_special_tokens=False).input_ids)
+
+        for segments in map(family.render, prompts):  # which may be tokenized apart; an image is one placeholder
+            whole = ids("".join(segment.text for segment in segments))
+            assert whole.count(family.image_token) == sum(len(segment.images) for segment in segments)
+            assert [token for segment in segments for token in ids(segment.text)] == whole
+        replies = member.run([*requests, requests[0]])
+        assert list(member.counters) == list(COUNTERS)
+        assert replies[3] == replies[0]
+        assert [member.run([request])[0] for request in requests] == replies[:3]
+        one = replies[0].answer_log_probs
+        assert member.run([LvlmRequest(prompts[0], ("blue", "two dog", "red"))])[0].answer_log_probs == one[::-1]
+        assert len(set(one)) == 3
+        assert all(math.isfinite(value) and value < 0 for value in one)
+        assert member.run([]) == []
 
 
 @pytest.mark.parametrize("made", sorted(FAST), indirect=True)
@@ -58,11 +93,10 @@ def test_a_model_never_says_an_image(made: tuple[str, Path], paths: dict[str, Pa
         forced.family.model.lm_head.register_forward_hook(lambda _, __, logits: logits + likes)
         return tuple([reply.text for reply in each.run(asked)] for each in (plain, forced))  # type: ignore[return-value]
 
-    members = [*([made[0]] if made[0] in FAST else []), "hf"]
-    for member in members:
+    for member in members_of(made[0]):
         plain, forced = said(member)
         assert forced == plain
-    assert len({tuple(said(member, num_beams=3)[1]) for member in members}) == 1
+    assert len({tuple(said(member, num_beams=3)[1]) for member in members_of(made[0])}) == 1
 
 
 def test_a_prompt_beyond_the_context_is_refused(tmp_path: Path, paths: dict[str, Path]) -> None:
