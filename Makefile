@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 # Some containers switch bytecode off; every job would then compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check check-types check-rest format schema world rehearsal rehearsal-3b gpu bench bench-run bench-statistics real-parts size findings picture lock
+.PHONY: help setup reproduce smoke test test-all test-emulated test-faults test-slurm check check-types check-rest format schema world rehearsal rehearsal-3b gpu bench bench-run bench-statistics real-parts size findings grid-page picture lock
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -102,6 +102,9 @@ size: setup ## how much there is to read, by room
 
 findings: setup ## docs/findings.md from a finished run of config/findings.yaml
 	$(BIN)/python -m benchmarks.findings
+
+grid-page: setup ## docs/grid.md from a finished `make grid`
+	$(BIN)/python -m benchmarks.grid
 
 picture: setup ## the README's picture, from the default run's report (Debian's chromium)
 	$(BIN)/python -m benchmarks.picture results

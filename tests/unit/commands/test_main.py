@@ -120,7 +120,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 
 
 def test_a_programmers_fault_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lever_pipe.stages import initialise_selector as stage
+    from lever_pipe.stages import selector_training as stage
 
     def broken(*_: object, **__: object) -> object:
         raise ZeroDivisionError

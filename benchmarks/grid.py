@@ -1,0 +1,73 @@
+"""`docs/grid.md` from a finished `make grid`: `make grid-page`.
+
+Sentences stand in `grid.md.j2` and are written by hand; every number comes from `leaderboard.csv` and `comparisons.csv`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from lever_pipe.report.catalogue import ends_of, number_text
+from lever_pipe.report.evidence import MEAN
+from lever_pipe.report.grid.cells import SELECTORS
+from lever_pipe.report.grid.page import LEVEL, called
+
+PAGE, PICTURE = Path("docs/grid.md"), Path("docs/grid.png")
+TEMPLATE = "grid.md.j2"
+UNIFORM, TEXT = "uniform", "text_similarity"
+SAMPLER = {"copies": TEXT}
+"""Of a data set whose selectors are compared in other pools than uniform ones."""
+
+
+def interval(row: pd.Series, *, sign: bool = False) -> str:
+    """Return the ends of a row's interval."""
+    return ", ".join(ends_of(row["low"], row["high"], 1, sign=sign))
+
+
+def against_reference(compared: pd.DataFrame) -> pd.DataFrame:
+    """Return by selector and data set what it adds to the reference of the same objective, bold where separated."""
+    rows = compared[compared["family"].str.startswith(SELECTORS)].copy()
+    parts = rows["left"].str.split("/", n=2, expand=True)
+    rows = rows[parts[0].str.removeprefix("sampler~") == rows["data"].map(SAMPLER).fillna(UNIFORM)]
+    rows["selector"] = [called(left.split("/", 2)[2]) for left in rows["left"]]
+    rows["cell"] = [
+        f"{mark}{number_text(row['difference'], 1, sign=True)}{mark} [{interval(row)}]"
+        for _, row in rows.iterrows()
+        for mark in ["**" if row["p_holm"] < LEVEL else ""]
+    ]
+    return rows.pivot_table(index="selector", columns="data", values="cell", aggfunc="first", sort=False).fillna("")
+
+
+def accuracies(board: pd.DataFrame, samples: int) -> pd.DataFrame:
+    """Return by policy and data set the accuracy over all questions, mean over shots, in the same pools."""
+    rows = board[(board["samples"] == samples) & (board["shots"].astype(str) == MEAN)]
+    rows = rows[rows["sampler"] == rows["data"].map(SAMPLER).fillna(UNIFORM)]
+    rows = rows[~rows["policy"].str.startswith(("from~", "items~"))].copy()
+    rows["name"] = rows["policy"].map(called)
+    rows["cell"] = [f"{number_text(row['accuracy'], 1)} [{interval(row)}]" for _, row in rows.iterrows()]
+    mean = rows.groupby("name")["accuracy"].mean()
+    table = rows.pivot_table(index="name", columns="data", values="cell", aggfunc="first", sort=False).fillna("")
+    return table.loc[mean.sort_values(ascending=False).index]
+
+
+def main(results: str = "results/grid") -> int:
+    """Write page and picture and return 0."""
+    folder = Path(results)
+    board, compared = (pd.read_csv(folder / f"{name}.csv") for name in ("leaderboard", "comparisons"))
+    samples = int(board["samples"].max())
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    values = {"against": against_reference(compared), "accuracies": accuracies(board, samples), "samples": samples}
+    PAGE.write_text(environment.get_template(TEMPLATE).render(**values, data=list(board["data"].unique())))
+    shutil.copyfile(next(folder.glob("*.png")), PICTURE)
+    sys.stdout.write(f"{PAGE}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
