@@ -1,6 +1,6 @@
 """`docs/grid.md` from a finished `make grid`: `make grid-page`.
 
-Sentences stand in `grid.md.j2` and are written by hand; every number comes from `leaderboard.csv` and `comparisons.csv`.
+Sentences stand in `grid.md.j2` and are written by hand; numbers come from `leaderboard.csv` and `comparisons.csv`.
 """
 
 from __future__ import annotations
