@@ -41,20 +41,8 @@ from tests.unit.stages import synthetic_page as small
 
 ROOT = Path(__file__).parents[2]
 
-SAMPLER = '''"""The last examples."""
-
-
-def sample(view, size, generator):
-    """Return the last eligible ids."""
-    return view.eligible[-size:]
-'''
-REWARD = '''"""One for a right answer of one token."""
-
-
-def reward(inputs, weights):
-    """Return 3 h."""
-    return 3.0 * inputs.correct * weights.hard
-'''
+EXAMPLES = (ROOT / "CONTRIBUTING.md").read_text()
+SAMPLER, REWARD, *_ = re.findall(r"```python\n(.*?)```", EXAMPLES, flags=re.DOTALL)
 HEAD = '''"""The nearest of what is not like the first pick."""
 from lever_pipe.lever.heads.protocol import Head
 
@@ -181,7 +169,7 @@ def test_a_sampler_is_one_file(beside: Path, tmp_path: Path) -> None:
     config = SamplePoolsConfig(split="eval", pools=Pools(sampler="mine", size=2), n_rl_queries=3, rl_seed=0)
     sample_pools(**files, pools=tmp_path / "pools", config=config)
     lines = [json.loads(line) for line in (tmp_path / "pools").read_text().splitlines()]
-    assert [line["candidates"] for line in lines] == [[4, 5]] * 4 + [[3, 5], [3, 4]]
+    assert [line["candidates"] for line in lines] == [[1, 2], [0, 2]] + [[0, 1]] * 4
 
 
 def test_a_reward_is_one_function(beside: Path, tmp_path: Path) -> None:
@@ -197,7 +185,7 @@ def test_a_reward_is_one_function(beside: Path, tmp_path: Path) -> None:
     storage.write_rows(tmp_path / "rl_data", groups)
     config = RewardGroupsConfig(reward=Reward(mode="mine", hard=0.5))
     reward_groups(rl_data=tmp_path / "rl_data", groups=tmp_path / "groups", config=config)
-    assert load_groups(tmp_path / "groups").rewards.tolist() == [[1.5], [0.0]]
+    assert load_groups(tmp_path / "groups").rewards.tolist() == [[0.5], [0.0]]
 
 
 def _group(query: Example, text: str) -> RlGroup:
@@ -235,7 +223,7 @@ def test_a_data_set_is_one_file(beside: Path, tmp_path: Path) -> None:
 
 def test_a_table_is_one_entry(tmp_path: Path) -> None:
     """The entry and its message stand in CONTRIBUTING.md; the page has the table, and its numbers those of the rows."""
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", EXAMPLES, flags=re.DOTALL)
     table, message = (tmp_path / name for name in ("mine.yaml", "said.yaml"))
     table.write_text(blocks[0])
     message.write_text(blocks[1])
