@@ -72,6 +72,10 @@ def test_it_answers_as_the_fast_member_and_asks_more_of_the_model(
     member, folder = made
     asked = [LvlmRequest(prompt, ANSWERS) for prompt in prompts_of(paths, layout, "answer with one word")]
     fast, stock = opened(member, folder, paths, **options), opened("hf", folder, paths, **options)
+    for system in ("answer with one word", None):  # whose text is the template's own
+        for prompt in prompts_of(paths, layout, system):
+            written = "".join(segment.text for segment in fast.family.render(prompt))
+            assert written == stock.family.render(prompt)[0].text
     ours, theirs = fast.run(asked), stock.run(asked)
     assert [reply.text for reply in ours] == [reply.text for reply in theirs]
     assert [reply.n_tokens for reply in ours] == [reply.n_tokens for reply in theirs]

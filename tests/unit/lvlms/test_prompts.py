@@ -3,10 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pytest
 from builders import example
-from tiny_folders import QWEN_TEMPLATE
 
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.lvlm_config import PromptSettings
@@ -37,30 +35,6 @@ def style(layout: str, **changes: Any) -> PromptSettings:
     return PromptSettings(layout=layout, **changes)  # type: ignore[arg-type]
 
 
-def messages(shown: tuple[Example, ...], chosen: PromptSettings) -> list[dict[str, object]]:
-    """The same prompt as chat messages, worded apart from the code under test."""
-    image, told = {"type": "image"}, []
-    if chosen.system:
-        told.append({"role": "system", "content": [{"type": "text", "text": chosen.system}]})
-
-    def text(words: str) -> dict[str, str]:
-        return {"type": "text", "text": words}
-
-    def ask(e: Example) -> str:
-        return chosen.query.format(question=e.question).strip()
-
-    if chosen.layout == "single_turn":
-        content: list[object] = []
-        for e in shown:
-            words = chosen.demonstration.format(question=e.question, answer=e.answer)
-            content += [image, text(words.strip())]
-        return [*told, {"role": "user", "content": [*content, image, text(ask(QUERY))]}]
-    for e in shown:
-        told.append({"role": "user", "content": [image, text(ask(e))]})
-        told.append({"role": "assistant", "content": [text(e.answer.strip())]})
-    return [*told, {"role": "user", "content": [image, text(ask(QUERY))]}]
-
-
 def neutral(layout: str, shots: int, **changes: Any) -> Prompt:
     return Wording(style(layout, **changes)).prompt(QUERY, DEMONSTRATIONS[:shots])
 
@@ -78,25 +52,6 @@ def text_of(layout: str, shots: int, **changes: Any) -> str:
 def test_text_is_the_golden_one(layout: str, shots: int) -> None:
     golden = GOLDEN / f"{layout}-{shots}-shots.txt"
     assert text_of(layout, shots) == golden.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shots", SHOTS)
-def test_text_equals_the_models_chat_template(layout: str, shots: int) -> None:
-    told = messages(DEMONSTRATIONS[:shots], style(layout))
-    assert neutral(layout, shots).messages() == told
-    environment = jinja2.Environment(keep_trailing_newline=True, autoescape=False)
-    rendered = environment.from_string(QWEN_TEMPLATE).render(messages=told, add_generation_prompt=True)
-    assert text_of(layout, shots) == rendered
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_without_a_system_text_the_template_writes_its_own(layout: str) -> None:
-    told = [turn for turn in messages(DEMONSTRATIONS, style(layout)) if turn["role"] != "system"]
-    environment = jinja2.Environment(keep_trailing_newline=True, autoescape=False)
-    rendered = environment.from_string(QWEN_TEMPLATE).render(messages=told, add_generation_prompt=True)
-    assert text_of(layout, 4, system=None) == rendered
-    assert "You are a helpful assistant." in rendered
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -128,8 +83,8 @@ def test_tokens_equal_the_world_tokenizers_chat_template(layout: str, system: st
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(WORLD, local_files_only=True)
-    told = messages(DEMONSTRATIONS, style(layout, system=system))
-    whole = tokenizer.apply_chat_template(told, tokenize=False, add_generation_prompt=True)
+    messages = neutral(layout, 4, system=system).messages()
+    whole = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     pieces = [tokenizer(s.text, add_special_tokens=False).input_ids for s in prompt(layout, 4, system=system)]
     expected = tokenizer(whole, add_special_tokens=False).input_ids
     assert [token for piece in pieces for token in piece] == expected
