@@ -16,7 +16,6 @@ from typing import Any
 
 import jinja2
 import torch
-from torch import nn
 
 from lever_pipe.base.errors import WorldError
 from lever_pipe.base.storage import digest, read_json, write_json, write_text
@@ -29,6 +28,8 @@ from lever_pipe.world.items import SHARED_IMAGE_SHARE
 from lever_pipe.world.probes import ProbeScore, build_probes, check_bounds, perceptual_probe, summarise
 from lever_pipe.world.reader import PHASES, ReaderTrainer
 
+log = logging.getLogger(__name__)
+
 STATEMENT = (
     "The reader did not discover the matching of keys alone. During training, and only then, two "
     "further losses showed it the way: a linear head had to name relation and key at the "
@@ -39,13 +40,9 @@ STATEMENT = (
     "end a phase have a world of their own (mapping seed 11). Call the skill look-up in context, "
     "taught with hints."
 )
+PROBE_SEED = 0
+LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "pillow")
 TEMPLATE = Path(__file__).with_name("card.md.j2")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that the weights depend on."""
-    names = ("torch", "transformers", "tokenizers", "numpy", "pillow")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
 
 def folder_digests(root: Path) -> dict[str, str]:
@@ -54,37 +51,11 @@ def folder_digests(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): digest(path) for path in files}
 
 
-def probe_values(summary: Mapping[str, ProbeScore]) -> dict[str, dict[str, float]]:
-    """Return probe scores as plain numbers with two decimals."""
-    return {
-        name: {
-            "vqa_accuracy": round(score.accuracy, 2),
-            "equals_fact": round(score.truth, 2),
-            "n_queries": score.n_queries,
-        }
-        for name, score in summary.items()
-    }
-
-
-def write_card(root: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Write `card.json` and the same as prose and tables in `card.md`; return the card."""
-    losses = {"training_only_losses": STATEMENT}
-    write_json(root / "card.json", {**facts, "versions": versions(), "sha256": folder_digests(root), **losses})
-    card: dict[str, Any] = read_json(root / "card.json")
-    write_text(root / "card.md", render_card(card))
-    return card
-
-
 def render_card(card: Mapping[str, Any]) -> str:
     """Return the card as Markdown."""
     text = TEMPLATE.read_text(encoding="utf-8")
     template = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
     return str(template.render(card))
-
-
-log = logging.getLogger(__name__)
-
-PROBE_SEED = 0
 
 
 def probe_reader(model: Reader, options: WorldData, *, max_queries: int | None = None) -> dict[str, ProbeScore]:
@@ -99,19 +70,15 @@ def probe_reader(model: Reader, options: WorldData, *, max_queries: int | None =
     return summarise(probes, answer_probes(model, probes, {**shown, **asked}))
 
 
-def _size(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
+def make(out: Path, *, seed: int) -> dict[str, Any]:
+    """Train and write `out/lvlm`, `out/clip` and the card, as `card.json` and as prose; return the card's values.
 
-
-def make(out: Path, *, seed: int, threads: int = 1) -> dict[str, Any]:
-    """Train and write `out/lvlm`, `out/clip` and the card; return the card's values.
-
-    The same seed, thread count and library versions give the same weights on one kind of CPU.
+    The same seed and library versions give the same weights on one kind of CPU.
 
     Raises:
         WorldError: the trained reader misses a bound; models and card stay for inspection.
     """
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     options = WorldData()
     clip, clip_seconds = train_clip(seed)
     save_clip(clip, out / "clip")
@@ -119,29 +86,39 @@ def make(out: Path, *, seed: int, threads: int = 1) -> dict[str, Any]:
     reader = trainer.run().eval()
     save_reader(reader, out / "lvlm")
     summary = probe_reader(reader, options)
-    facts = {
+    card = {
         "command": f"python -m lever_pipe.world.make --out resources/world --seed {seed}",
         "seed": seed,
-        "threads": threads,
+        "threads": 1,
         "world": {**options.model_dump(mode="json"), "shared_image_share": SHARED_IMAGE_SHARE},
         "lvlm": {
-            "parameters": _size(reader),
+            "parameters": reader.num_parameters(),
             "cpu_seconds": trainer.record.seconds,
             "steps": trainer.record.steps,
             "phases": [asdict(phase) for phase in PHASES],
             "curve": trainer.record.curve,
         },
         "clip": {
-            "parameters": _size(clip),
+            "parameters": clip.num_parameters(),
             "cpu_seconds": clip_seconds,
             "steps": N_STEPS,
             "zero_shot": {k: round(v, 2) for k, v in zero_shot_accuracies(clip, seed).items()},
         },
-        "probes": probe_values(summary),
+        "probes": {
+            name: {
+                "vqa_accuracy": round(score.accuracy, 2),
+                "equals_fact": round(score.truth, 2),
+                "n_queries": score.n_queries,
+            }
+            for name, score in summary.items()
+        },
+        "training_only_losses": STATEMENT,
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
+        "sha256": folder_digests(out),
     }
-    card = write_card(out, facts)
-    faults = check_bounds(summary)
-    if faults:
+    write_json(out / "card.json", card)
+    write_text(out / "card.md", render_card(read_json(out / "card.json")))  # in the order of the file
+    if faults := check_bounds(summary):
         raise WorldError(
             "the trained reader must find answers through the demonstrations' images",
             found="; ".join(faults),
@@ -155,11 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="lever_pipe.world.make", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("resources/world"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    card = make(chosen.out, seed=chosen.seed, threads=chosen.threads)
-    for name, value in card["probes"].items():
+    for name, value in make(chosen.out, seed=chosen.seed)["probes"].items():
         log.info("%-32s %s", name, value)
 
 
