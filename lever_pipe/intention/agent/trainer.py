@@ -24,9 +24,9 @@ from lever_pipe.intention.agent.evaluation import When, evaluate
 from lever_pipe.intention.agent.measures import Clock, memory_peak, rates, step_values
 from lever_pipe.intention.agent.policy import prepare_for_updates, save_policy
 from lever_pipe.intention.agent.resume import Best, RunProgress, copies, load_progress, save_progress, weights_of
-from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, EpisodeRequest, Player
-from lever_pipe.intention.agent.scoring import score_all
-from lever_pipe.intention.agent.update import Lesson, assign_credit, places_of, update
+from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Player
+from lever_pipe.intention.agent.scoring import Scored, score_all
+from lever_pipe.intention.agent.update import Credit, Lesson, assign_credit, places_of, update
 from lever_pipe.intention.records import StepRow, Task
 from lever_pipe.losses.schedules import adapted_weight, has_settled, scheduled_rate
 
@@ -96,7 +96,7 @@ def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clo
     """
     grpo, player, policy = run.config.grpo, run.player, run.player.policy
     pad_id, precision = player.codec.pad_id, player.model.dtype
-    rate = _scheduled(arm.schedule, peak_rate(run.config), step, grpo.steps)
+    optimiser.learning_rate = _scheduled(arm.schedule, peak_rate(run.config), step, grpo.steps)
     with clock.time("step"):
         with clock.time("rollout"):
             episodes, counts, clock.seconds["simulator"] = player.play(_requests(run, step))
@@ -104,57 +104,58 @@ def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clo
         groups = [episodes[start : start + grpo.group] for start in range(0, len(episodes), grpo.group)]
         credit = assign_credit(groups, arm, grpo)
         if not credit.scores:
-            raise TrainingError(
-                f"step {step}: expected two episodes of a task that the simulated user neither failed nor left out of"
-                " time",
-                found=f"{sum(each.is_sound for each in episodes)} of {len(episodes)} episodes, no two of one task",
-                do=LET_THE_USER_ANSWER,
-            )
-        places = [places_of(episode) for episode in episodes]
-        tokens, agent = [each.tokens for each in places], [each.agent for each in places]
-        with clock.time("log_probs"), player.computing():
-            response = [each.response for each in places]
-            before = score_all(policy, tokens, response, grpo, pad_id=pad_id, entropies=True)
-        with clock.time("reference"), player.computing():
-            reference = score_all(run.reference, tokens, agent, grpo, pad_id=pad_id, entropies=False)
-        lessons = [
-            Lesson(
-                each.tokens,
-                each.agent,
-                torch.zeros(len(each.agent)) if advantages is None else advantages,
-                mine.log_probs[each.is_agent.to(mine.log_probs.device)],
-                theirs.log_probs,
-            )
-            for each, advantages, mine, theirs in zip(places, credit.advantages, before, reference, strict=True)
-        ]
+            raise _no_comparison(step, episodes)
+        before, lessons = _lessons(run, episodes, credit, clock)
         measured = step_values(episodes, counts, credit, before, lessons, policy.config)
-        lessons = [
-            lesson.silenced() if advantages is None else lesson
-            for lesson, advantages in zip(lessons, credit.advantages, strict=True)
-        ]
+        for place, advantages in enumerate(credit.advantages):
+            if advantages is None:
+                lessons[place] = lessons[place].silenced()
         with clock.time("update"):
             size = len(lessons) // grpo.minibatches
+            batches = [lessons[start : start + size] for start in range(0, len(lessons), size)]
             updates = [
-                update(
-                    policy,
-                    optimiser,
-                    lessons[start : start + size],
-                    arm=arm,
-                    grpo=grpo,
-                    pad_id=pad_id,
-                    precision=precision,
-                    learning_rate=rate,
-                )
-                for start in range(0, len(lessons), size)
+                update(policy, optimiser, batch, arm=arm, grpo=grpo, pad_id=pad_id, precision=precision)
+                for batch in batches
             ]
             for parameter in policy.parameters():
                 parameter.grad = None  # the next rollout needs the memory
-    return {
-        **measured,
-        **{name: sum(values[name] for values in updates) / len(updates) for name in updates[0]},
-        "ratio_max": max(values["ratio_max"] for values in updates),
-        "learning_rate": rate,
-    }
+    means = {name: sum(values[name] for values in updates) / len(updates) for name in updates[0]}
+    ratio_max = max(values["ratio_max"] for values in updates)
+    return {**measured, **means, "ratio_max": ratio_max, "learning_rate": optimiser.learning_rate}
+
+
+def _lessons(
+    run: TrainingRun, episodes: Sequence[Episode], credit: Credit, clock: Clock
+) -> tuple[list[Scored], list[Lesson]]:
+    """Return what the policy thinks of every response token, and a lesson for each episode."""
+    grpo, player = run.config.grpo, run.player
+    places = [places_of(episode) for episode in episodes]
+    tokens, pad_id = [each.tokens for each in places], player.codec.pad_id
+    with clock.time("log_probs"), player.computing():
+        response = [each.response for each in places]
+        before = score_all(player.policy, tokens, response, grpo, pad_id=pad_id, entropies=True)
+    with clock.time("reference"), player.computing():
+        agent = [each.agent for each in places]
+        reference = score_all(run.reference, tokens, agent, grpo, pad_id=pad_id, entropies=False)
+    lessons = [
+        Lesson(
+            each.tokens,
+            each.agent,
+            torch.zeros(len(each.agent)) if advantages is None else advantages,
+            mine.log_probs[each.is_agent.to(mine.log_probs.device)],
+            theirs.log_probs,
+        )
+        for each, advantages, mine, theirs in zip(places, credit.advantages, before, reference, strict=True)
+    ]
+    return before, lessons
+
+
+def _no_comparison(step: int, episodes: Sequence[Episode]) -> TrainingError:
+    return TrainingError(
+        f"step {step}: expected two episodes of a task that the simulated user neither failed nor left out of time",
+        found=f"{sum(each.is_sound for each in episodes)} of {len(episodes)} episodes, no two of one task",
+        do=LET_THE_USER_ANSWER,
+    )
 
 
 def _requests(run: TrainingRun, step: int) -> list[EpisodeRequest]:

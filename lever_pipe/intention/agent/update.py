@@ -108,7 +108,6 @@ def update(
     grpo: AgentGrpo,
     pad_id: int,
     precision: Precision,
-    learning_rate: float,
 ) -> dict[str, float]:
     """Take one step on a mini-batch and return what it measured.
 
@@ -160,7 +159,6 @@ def update(
     norm = float(nn.utils.clip_grad_norm_(policy.parameters(), grpo.max_gradient_norm))
     values |= {"grad_norm": norm, "grad_clipped": float(norm > grpo.max_gradient_norm)}
     require_finite(values, do="Lower grpo.learning_rate or the arm's own; the run goes on from its last checkpoint.")
-    optimiser.learning_rate = learning_rate
     optimiser.step()
     return values
 

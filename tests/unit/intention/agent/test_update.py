@@ -56,10 +56,8 @@ def run(made: list[Lesson], arm: AgentArm, **settings: Any) -> tuple[Any, dict[s
     grpo = settings_of(**settings)
     policy = build_tiny(TINY, VOCABULARY, 0)
     prepare_for_updates(policy)
-    optimiser = AdamW(policy, learning_rate=0.0, weight_decay=grpo.weight_decay)
-    values = update(
-        policy, optimiser, made, arm=arm, grpo=grpo, pad_id=0, precision="float32", learning_rate=grpo.learning_rate
-    )
+    optimiser = AdamW(policy, learning_rate=grpo.learning_rate, weight_decay=grpo.weight_decay)
+    values = update(policy, optimiser, made, arm=arm, grpo=grpo, pad_id=0, precision="float32")
     return policy, values
 
 
@@ -173,7 +171,7 @@ def test_a_number_that_is_none_stops_before_the_step(field: str) -> None:
     policy = build_tiny(TINY, VOCABULARY, 0)
     optimiser = AdamW(policy, learning_rate=0.1, weight_decay=0.1)
     with pytest.raises(TrainingError, match=r"expected a finite loss and gradient; found .*loss nan"):
-        update(policy, optimiser, made, arm=PULLED, grpo=AgentGrpo(), pad_id=0, precision="float32", learning_rate=0.1)
+        update(policy, optimiser, made, arm=PULLED, grpo=AgentGrpo(), pad_id=0, precision="float32")
     before = build_tiny(TINY, VOCABULARY, 0).state_dict()
     assert all(torch.equal(tensor, before[name]) for name, tensor in policy.state_dict().items())
 
@@ -209,7 +207,7 @@ def test_half_precision_takes_nearly_the_same_step() -> None:
     policy = build_tiny(TINY, VOCABULARY, 0)
     optimiser = AdamW(policy, learning_rate=0.0, weight_decay=0.0)
     grpo = settings_of()
-    values = update(policy, optimiser, made, arm=PULLED, grpo=grpo, pad_id=0, precision="bfloat16", learning_rate=0.0)
+    values = update(policy, optimiser, made, arm=PULLED, grpo=grpo, pad_id=0, precision="bfloat16")
     assert all(g.dtype is torch.float32 for g in gradients(policy).values())
     # bfloat16 has 8 bits: a log-probability of -4 is good to 0.02.
     assert values["loss"] == pytest.approx(whole["loss"], abs=0.02)
