@@ -129,7 +129,7 @@ def warm_start_agent(
     user = rule.load(Simulator(kind="rule"), AgentExecution())
     max_context = config.policy.model.max_context
     demonstrator = Demonstrator(chat, user, config.environment, config.warm_start, max_context=max_context)
-    batches = draw_batches(demonstrator, storage.read_rows(train_tasks, Task), config.warm_start)
+    batches = draw_batches(demonstrator, storage.read_rows(train_tasks, Task))
     steps = imitate(model, batches, config.warm_start, pad_id=chat.pad_id, precision=config.policy.model.dtype)
     rows = [StepRow(step=number, values=values) for number, values in enumerate(steps, start=1)]
     save_policy_files((weights, settings, *codec), model, chat)

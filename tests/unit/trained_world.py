@@ -65,7 +65,7 @@ def make_world(folder: Path) -> Path:
     lessons = WarmStart(steps=120, batch=16, learning_rate=1e-2, warmup_steps=5)
     user = load_simulator(RULE, AgentExecution())
     demonstrator = Demonstrator(codec, user, ENVIRONMENT, lessons, max_context=MODEL.max_context)
-    batches = draw_batches(demonstrator, splits.train, lessons)
+    batches = draw_batches(demonstrator, splits.train)
     for _ in imitate(policy, batches, lessons, pad_id=codec.pad_id):
         pass
     save_policy(folder / "policy", policy.eval(), codec)

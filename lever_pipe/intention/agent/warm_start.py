@@ -111,8 +111,9 @@ LONGEST_PER_ROW = 2
 Batch = Sequence[Demonstration]
 
 
-def draw_batches(demonstrator: Demonstrator, tasks: Sequence[Task], config: WarmStart) -> Iterator[Batch]:
-    """Yield `config.steps` batches of fresh demonstrations on random tasks."""
+def draw_batches(demonstrator: Demonstrator, tasks: Sequence[Task]) -> Iterator[Batch]:
+    """Yield the batches of all steps, fresh demonstrations on random tasks."""
+    config = demonstrator.config
     rng = generator(config.seed, "demonstrations")
     for _ in range(config.steps):
         yield [demonstrator.hold(tasks[int(rng.integers(len(tasks)))], rng) for _ in range(config.batch)]

@@ -127,17 +127,17 @@ def test_packing_loses_and_invents_nothing(lengths: list[int], shares: list[bool
 
 def test_every_batch_is_fresh_and_comes_from_the_seed() -> None:
     config = WarmStart(steps=4, batch=5)
-    batches = list(draw_batches(demonstrator(config), TASKS, config))
+    batches = list(draw_batches(demonstrator(config), TASKS))
     assert [len(batch) for batch in batches] == [5] * 4
-    assert batches == list(draw_batches(demonstrator(config), TASKS, config))
+    assert batches == list(draw_batches(demonstrator(config), TASKS))
     assert len({tuple(each.tokens) for batch in batches for each in batch}) > 15
     other = config.model_copy(update={"seed": 1})
-    assert batches != list(draw_batches(demonstrator(other), TASKS, other))
+    assert batches != list(draw_batches(demonstrator(other), TASKS))
 
 
 def imitated(config: WarmStart, seed: int = 0) -> tuple[Any, list[dict[str, float]]]:
     model = tiny(seed)
-    steps = list(imitate(model, draw_batches(demonstrator(config), TASKS, config), config, pad_id=CODEC.pad_id))
+    steps = list(imitate(model, draw_batches(demonstrator(config), TASKS), config, pad_id=CODEC.pad_id))
     return model, steps
 
 
@@ -152,7 +152,7 @@ def test_the_learning_rate_warms_up_and_falls() -> None:
 
 def test_a_large_gradient_is_clipped_and_its_norm_kept() -> None:
     config = WarmStart(steps=1, batch=3)
-    (batch,) = draw_batches(demonstrator(config), TASKS, config)
+    (batch,) = draw_batches(demonstrator(config), TASKS)
     model = tiny()
     norm = math.sqrt(sum(float((g**2).sum()) for g in gradients(model, imitation_loss(model, batch, pad_id=0))))
     assert norm > 1.5  # so that clipping shows
@@ -166,7 +166,7 @@ def test_a_loss_that_is_no_number_stops_it() -> None:
     config = WarmStart(steps=3, batch=2)
     model = tiny()
     torch.nn.init.constant_(model.get_input_embeddings().weight, math.nan)
-    steps = imitate(model, draw_batches(demonstrator(config), TASKS, config), config, pad_id=CODEC.pad_id)
+    steps = imitate(model, draw_batches(demonstrator(config), TASKS), config, pad_id=CODEC.pad_id)
     with pytest.raises(TrainingError, match=r"the warm start, step 1: expected a finite loss .* found loss nan"):
         list(steps)
 
