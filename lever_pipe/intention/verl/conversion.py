@@ -95,23 +95,18 @@ def convert(log: RunLog, config: ConvertVerlConfig) -> Converted:
     evaluations = [
         row.model_copy(update={"step": step, "values": {"reward": reading.value}}) for step, reading in rewards.items()
     ]
-    notes = [*_notes(log, metrics, config), *_off_grid(rewards, config.n_tasks)]
-    return Converted(metrics, evaluations, _done(executed, rewards, config), notes)
-
-
-def _done(executed: int, rewards: Mapping[int, Reading], config: ConvertVerlConfig) -> DoneRow:
-    """Return how far the run came; its best step is that of the greedy reward, the only one there is."""
-    return DoneRow(
+    done = DoneRow(
         arm=config.arm,
         seed=config.seed,
         engine="verl",
         planned_steps=config.planned_steps,
         executed_steps=executed,
         reason="finished" if executed == config.planned_steps else "log ended",
-        best_step=max(rewards, key=lambda step: rewards[step].value),
+        best_step=max(rewards, key=lambda step: rewards[step].value),  # of the greedy reward, the only one there is
         n_parameters=0,
         version=config.version,
     )
+    return Converted(metrics, evaluations, done, [*_notes(log, metrics, config), *_off_grid(rewards, config.n_tasks)])
 
 
 def _training(readings: Mapping[str, Reading], n_gpus: int) -> dict[str, float]:

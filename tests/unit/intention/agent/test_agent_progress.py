@@ -12,24 +12,17 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-import torch
-from torch import nn
 from trained_world import KilledError, command, files_of, interrupted, measured, read_run, train_here, training
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import atomic, contents
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.optimiser import AdamW
 from lever_pipe.experiment.agent_config import Schedule, Stop
 from lever_pipe.intention.agent.resume import (
     EPISODES,
     PLACE,
     POLICY,
-    Best,
-    RunProgress,
     identity_of,
-    load_progress,
-    save_progress,
 )
 from lever_pipe.stages import agent_training as stage
 
@@ -217,21 +210,6 @@ def test_a_kill_between_the_policies_and_the_end(
     train_here(tmp_path, CONFIG)
     assert "going on behind step 4" in caplog.text
     assert_same_files(tmp_path, undisturbed)
-
-
-def test_a_best_policy_that_was_found_between_two_checkpoints_is_kept(tmp_path: Path) -> None:
-    """Step 0 is the best at the checkpoint of step 1, step 2 at that of step 3, from which the run goes on."""
-    policy = nn.Linear(2, 1)
-    optimiser = AdamW(policy, learning_rate=0.1, weight_decay=0.0)
-    for step, best in ((1, 0), (3, 2)):
-        weights = {name: torch.full_like(tensor, float(best)) for name, tensor in policy.named_parameters()}
-        progress = RunProgress(step=step, best=Best(best, float(best), weights))
-        save_progress(tmp_path, progress, policy, optimiser, identity="run")
-    found = load_progress(tmp_path, policy, optimiser, identity="run")
-    assert found is not None
-    assert found.best is not None
-    assert (found.step, found.best.step, found.best.value) == (3, 2, 2.0)
-    assert all(bool((tensor == 2).all()) for tensor in found.best.weights.values())
 
 
 def test_a_damaged_checkpoint_is_told(tmp_path: Path, stopped: Path) -> None:
