@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from intention_cases import ScriptedUser, env_of, judged, task_of
 
-from lever_pipe.base.errors import UnknownMemberError
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, ImportanceReward, Simulator
 from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.environment import IntentionEnv, ceiling, load_simulator, step_all, turn_reward
@@ -174,11 +173,6 @@ def test_many_environments_keep_their_order_in_a_pool() -> None:
     turns = step_all([(env, calls("a")) for env in envs])
     assert [turn.reward for turn in turns] == [[0.4, 0.7, 1.0][i % 3] for i in range(20)]
     assert step_all([]) == []
-
-
-def test_an_unknown_simulator_is_named_with_those_there_are() -> None:
-    with pytest.raises(UnknownMemberError, match=r"'_prompted', which is none of openai, rule"):
-        load_simulator(Simulator(kind="_prompted"), AgentExecution())
 
 
 IMPORTANCES = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=9)

@@ -132,22 +132,6 @@ def test_failed_requests_end_the_episode_and_are_no_zero() -> None:
     assert counts_of(user) == (1, 1, 2, 0)  # a user that does not answer is not judged
 
 
-def test_many_environments_are_asked_in_parallel_and_keep_their_order() -> None:
-    def by_task(handler: Any, request: dict[str, Any], released: Any) -> None:
-        prompt = request["messages"][0]["content"]
-        number = int(prompt.split("request number ")[1].split()[0])
-        words = judgement(number % 3) if "covered_detail_indices" in prompt else json.dumps({"response": str(number)})
-        say(words)(handler, request, released)
-
-    with serve(always=by_task) as double:
-        user = user_of(double.url)
-        envs = [env_of(task_of(3, 2, 1, name=f"t{i}", task=f"request number {i} ."), user) for i in range(30)]
-        turns = step_all([(env, [ToolCall("action", "q")]) for env in envs])
-    assert [turn.feedback for turn in turns] == [str(i) for i in range(30)]
-    assert [turn.reward for turn in turns] == [[1.0, 0.7, 0.4][i % 3] for i in range(30)]
-    assert counts_of(user) == (60, 0, 0, 0)
-
-
 def test_the_key_travels_in_its_header_and_stands_nowhere_else(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -196,17 +180,11 @@ def test_no_address_at_all_is_one_clear_line() -> None:
     "url",
     [
         "127.0.0.1:8000/v1",
-        "ftp://127.0.0.1/v1",
         "file:///etc/passwd",
-        "http://",
-        "   ",
         "http://127.0.0.1:port/v1",
-        "http://127.0.0.1:99999/v1",
         "http://127.0.0.1:0/v1",
-        "http://[::1/v1",
         "http://a b/v1",
         "http://127.0.0.1/v1?key=secret",
-        "http://127.0.0.1/v1#a",
         "http://127.0.0.1/v1\r\nX: y",
         "http://" + "x" * 80 + ".example/v1",
         "http://me:secret@127.0.0.1/v1",
