@@ -92,14 +92,14 @@ class VisionStore:
     def features(self, digests: Sequence[str]) -> list[Tensor]:
         """Return the features [n, H] of each image, encoding again what was dropped."""
         missing = dict(self._encode(digests))
-        found = []
+        features = []
         for digest in digests:
             if digest not in missing:
                 self._features.move_to_end(digest)
-            found.append(missing[digest] if digest in missing else self._features[digest])
-        for digest, features in missing.items():
-            self._keep(digest, features)
-        return found
+            features.append(missing[digest] if digest in missing else self._features[digest])
+        for digest, encoded in missing.items():
+            self._keep(digest, encoded)
+        return features
 
     def _keep(self, digest: str, features: Tensor) -> None:
         self._features[digest] = features

@@ -125,11 +125,11 @@ class Rows:
 
     def shown(self, vocabulary: int) -> Tensor:
         """Return which tokens stand in each row's prompt, bool [B, V]."""
-        found = torch.zeros(len(self.alive), vocabulary, dtype=torch.bool)
-        for row, index in zip(found, self.alive, strict=True):
+        is_shown = torch.zeros(len(self.alive), vocabulary, dtype=torch.bool)
+        for row, index in zip(is_shown, self.alive, strict=True):
             for part in self.nodes[index].path():
                 row[torch.from_numpy(part.layout.ids)] = True
-        return found.to(self.waves.pool.keys.device)
+        return is_shown.to(self.waves.pool.keys.device)
 
     def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
         """Return the logits [B, n, V] after feeding `ids` [B, n] side by side at one position.
@@ -173,13 +173,13 @@ def _branch_positions(branches: tuple[int, ...]) -> Array:
 
 def _wanted(wave: Sequence[TrieNode]) -> Array:
     """Return where, in the packed row, the last prompt tokens and the answer tokens of requests stand."""
-    found, begin = [], 0
+    places, begin = [], 0
     for node in wave:
         end = begin + node.size + node.n_branches
         if node.request is not None:
-            found.append(np.arange(begin + node.size - 1, end))
+            places.append(np.arange(begin + node.size - 1, end))
         begin = end
-    return np.concatenate(found)
+    return np.concatenate(places)
 
 
 @dataclass(frozen=True)
@@ -225,8 +225,8 @@ def read_out(model: Any, hidden: Tensor, requests: Sequence[TokenRequest], optio
             top = logits.argmax(-1)
             best += top.tolist()
             likeliest += log_probs.gather(-1, top[:, None])[:, 0].tolist()
-    found = iter(values.tolist())
-    scores = [tuple(tuple(next(found) for _ in answer) for answer in request.answers) for request in requests]
+    scored = iter(values.tolist())
+    scores = [tuple(tuple(next(scored) for _ in answer) for answer in request.answers) for request in requests]
     generating = [request for request in requests if request.generate]
     pairs = zip(generating, begins, strict=True)
     known = [_followed(request, line, best, likeliest, options) if plain else None for request, line in pairs]

@@ -294,12 +294,12 @@ def _around_answer(folder: Path, processor: Any) -> tuple[str, str]:
         CheckpointError: it does not begin an answer as it asks for one, or shows no image.
     """
     tokenizer, image = processor.tokenizer, str(processor.image_token)
-    asked = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": ASKED}]}]
-    answered = [*asked, {"role": "assistant", "content": [{"type": "text", "text": SAID}]}]
-    question, whole = _applied(folder, tokenizer, asked), _applied(folder, tokenizer, answered, asks=False)
-    before, found, end = whole.removeprefix(question).partition(SAID)
+    user_turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": ASKED}]}]
+    answered = [*user_turn, {"role": "assistant", "content": [{"type": "text", "text": SAID}]}]
+    question, whole = _applied(folder, tokenizer, user_turn), _applied(folder, tokenizer, answered, asks=False)
+    before, said, end = whole.removeprefix(question).partition(SAID)
     faults = [] if question.count(image) == 1 else [f"{question.count(image)} times {image} for one image"]
-    if not whole.startswith(question) or not found or before.strip():
+    if not whole.startswith(question) or not said or before.strip():
         faults.append("an answer that begins otherwise than it is asked for")
     if not end:
         faults.append("nothing behind an answer")

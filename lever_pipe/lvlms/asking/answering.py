@@ -119,7 +119,7 @@ class LedgerLvlm:
         self.ledger = Ledger(Path(runtime.ledger) if runtime.ledger else None)
         self._team = team
         self._ask_again = runtime.ask_again
-        self._asked: Counter[str] = Counter()
+        self._requested: Counter[str] = Counter()
         self._work: Counter[str] = Counter()  # of this process
         self._done: Counter[str] = Counter()  # of all of them
         self._seconds = 0.0
@@ -150,7 +150,7 @@ class LedgerLvlm:
     @property
     def counters(self) -> dict[str, float]:
         """Work done since loading, by the names in `protocol.COUNTERS`."""
-        counts = self._asked + self._done
+        counts = self._requested + self._done
         return {name: counts[name] for name in COUNTERS} | {"seconds": self._seconds}
 
     def run(self, requests: Sequence[LvlmRequest]) -> list[LvlmReply]:
@@ -168,11 +168,11 @@ class LedgerLvlm:
         """
         begin = time.perf_counter()
         self._team.wait()  # nobody writes to the ledger before everybody has read it
-        asked = self.tokenize(requests)
-        merged = merge_requests(asked)
+        tokenized = self.tokenize(requests)
+        merged = merge_requests(tokenized)
         keys = {request.prompt: self.key(request.prompt) for request in merged}
         missing = [gap for request in merged if (gap := self._gap(request, keys[request.prompt])) is not None]
-        self._count(asked, merged, len(missing))
+        self._count(tokenized, merged, len(missing))
         if missing and not self._has_begun:
             require_consent(self.ledger, self._engine_digest, self._identity, len(missing), ask_again=self._ask_again)
             if self.leads and self.ledger.folder is not None:
@@ -183,7 +183,7 @@ class LedgerLvlm:
         if self._team.size > 1:
             self.ledger.reload()
         self._done = self._team.total(self._work)
-        replies = [self._to_reply(request, keys[request.prompt]) for request in asked]
+        replies = [self._to_reply(request, keys[request.prompt]) for request in tokenized]
         self._seconds += time.perf_counter() - begin
         return replies
 
@@ -193,7 +193,10 @@ class LedgerLvlm:
         Shards are cut from what is asked, which all processes know alike. What is missing they may see differently,
         where another job writes to the ledger while they read it.
         """
-        ordered, rank, size = trie_order(merged), self._team.rank, self._team.size
+        rank, size = self._team.rank, self._team.size
+        if size == 1:
+            return missing
+        ordered = trie_order(merged)
         mine = {r.prompt for r in ordered[len(ordered) * rank // size : len(ordered) * (rank + 1) // size]}
         return [request for request in missing if request.prompt in mine]
 
@@ -264,9 +267,9 @@ class LedgerLvlm:
     def tokenize(self, requests: Sequence[LvlmRequest]) -> list[TokenRequest]:
         """Return requests in tokens; texts that were never met are tokenized in one call."""
         written = [self.family.render(request.prompt) for request in requests]
-        asked = {request.answers for request in requests}  # of many prompts the same
+        answers = {answer for each in {request.answers for request in requests} for answer in each}
         texts = {segment.text for segments in written for segment in segments}
-        texts.update(self.family.before_answer + answer for answers in asked for answer in answers)
+        texts.update(self.family.before_answer + answer for answer in answers)
         if unmet := sorted(texts - self._ids.keys()):
             self._require_plain({text for r in requests for text in (*r.prompt.texts, *r.answers)})
             encoded = self.family.tokenizer(unmet, add_special_tokens=False).input_ids
@@ -306,13 +309,13 @@ class LedgerLvlm:
             self._texts[tokens] = str(self.family.tokenizer.decode(list(tokens), skip_special_tokens=True))
         return self._texts[tokens]
 
-    def _count(self, asked: list[TokenRequest], merged: list[TokenRequest], n_missing: int) -> None:
+    def _count(self, tokenized: list[TokenRequest], merged: list[TokenRequest], n_missing: int) -> None:
         self._seen_images.update(digest for request in merged for digest in request.prompt.images)
-        self._asked["images_shown"] += sum(len(request.prompt.images) for request in asked)
-        self._asked["images_distinct"] = len(self._seen_images)
-        self._asked["prompts_asked"] += len(asked)
-        self._asked["prompts_distinct"] += len(merged)
-        self._asked["prompts_from_ledger"] += len(merged) - n_missing
+        self._requested["images_shown"] += sum(len(request.prompt.images) for request in tokenized)
+        self._requested["images_distinct"] = len(self._seen_images)
+        self._requested["prompts_asked"] += len(tokenized)
+        self._requested["prompts_distinct"] += len(merged)
+        self._requested["prompts_from_ledger"] += len(merged) - n_missing
 
 
 def _identity_of(family: LvlmFamily, settings: AnswerSettings, device: str, decode: DecodeOptions) -> dict[str, Any]:

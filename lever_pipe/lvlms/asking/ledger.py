@@ -175,12 +175,12 @@ class Ledger:
             if not line.endswith(b"\n"):
                 log.info("%s:%d: torn last line of a killed writer, skipped", path, number)
                 continue
-            key, found = _key_of(line), Line(line, path, number)
-            if not key or (key in self and self._unread.get(key) != found):
-                self._merge(*parse_row(*found))
+            key, entry = _key_of(line), Line(line, path, number)
+            if not key or (key in self and self._unread.get(key) != entry):
+                self._merge(*parse_row(*entry))
             else:
-                _require_whole(*found)
-                self._unread[key] = found
+                _require_whole(*entry)
+                self._unread[key] = entry
 
 
 def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
@@ -212,11 +212,11 @@ def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
 
 def engines_of(folder: Path | None) -> dict[str, dict[str, Any]]:
     """Return what the engines of a ledger are, as far as files tell; a ledger of earlier keys tells of none."""
-    found = {}
+    engines = {}
     for path in sorted(folder.glob("engine-*.json")) if folder is not None else ():
         with suppress(OSError, ValueError):  # a description decides nothing but what a message says
-            found[path.stem.removeprefix("engine-")] = dict(json.loads(storage.read_bytes(path)))
-    return found
+            engines[path.stem.removeprefix("engine-")] = dict(json.loads(storage.read_bytes(path)))
+    return engines
 
 
 def introduce(folder: Path, digest: str, identity: Mapping[str, Any]) -> None:
@@ -281,12 +281,12 @@ def _append(path: Path, content: bytes, *, mode: Literal["xb", "r+b"]) -> bool:
             handle.write(content)
             handle.flush()
             os.fsync(handle.fileno())
-        found = path.exists()
+        is_there = path.exists()
     except OSError as fault:
         if fault.errno not in GONE:
             raise
         return False
-    return found
+    return is_there
 
 
 def _union(known: Row, row: Row) -> tuple[bool, int]:
