@@ -15,7 +15,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import AgentExecution
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig
-from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out
+from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate
 from lever_pipe.intention.agent.rollout import load_player
 from lever_pipe.intention.records import Task
 
@@ -63,4 +63,4 @@ class Agent:
             TrainingError: too many of the user's replies failed.
         """
         when = When(self.settings.step, "test", self.settings.checkpoint)
-        return evaluate_held_out(self._player, tasks, when, self.settings.evaluation.evaluation)
+        return evaluate(self._player, tasks, when, self.settings.evaluation.evaluation)

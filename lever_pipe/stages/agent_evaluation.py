@@ -9,7 +9,7 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, EvaluateServedConfig, EvaluateStartConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate_held_out, relabelled
+from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate, relabelled
 from lever_pipe.intention.agent.policy import policy_folder
 from lever_pipe.intention.agent.rollout import load_player
 from lever_pipe.intention.agent.served import load_served
@@ -46,7 +46,7 @@ def evaluate_agent(
 
     def play(folder: Path, when: When) -> PolicyEvaluation:
         player = load_player(folder, config, settings, device, temperature=config.temperature, dtype=dtype)
-        return evaluate_held_out(player, tasks, when, config.evaluation)
+        return evaluate(player, tasks, when, config.evaluation)
 
     found = [play(last, When(finished.executed_steps, "test", "last"))]
     when = When(finished.best_step, "test", "best")
@@ -77,7 +77,7 @@ def evaluate_start(
     folder, dtype = policy_folder(start), config.policy.model.dtype
     player = load_player(folder, config, settings, device, temperature=config.temperature, dtype=dtype)
     tasks = storage.read_rows(test_tasks, Task)
-    found = evaluate_held_out(player, tasks, When(0, "test", "last"), config.evaluation)
+    found = evaluate(player, tasks, When(0, "test", "last"), config.evaluation)
     storage.write_rows(evaluations, found.rows)
     storage.write_rows(episodes, found.episodes)
     return found
@@ -103,7 +103,7 @@ def evaluate_served(
     execution.prepare(runtime)
     player = load_served(config, execution_of(runtime))
     tasks = storage.read_rows(test_tasks, Task)
-    found = evaluate_held_out(player, tasks, When(0, "test", "last"), config.evaluation, config.agent.modes)
+    found = evaluate(player, tasks, When(0, "test", "last"), config.evaluation, config.agent.modes)
     storage.write_rows(evaluations, found.rows)
     storage.write_rows(episodes, found.episodes)
     storage.write_rows(dialogues, found.dialogues)

@@ -20,7 +20,7 @@ from lever_pipe.experiment.agent_config import (
     WarmStart,
 )
 from lever_pipe.intention.agent.policy import build_tiny
-from lever_pipe.intention.agent.rollout import Player
+from lever_pipe.intention.agent.rollout import Episode, Player
 from lever_pipe.intention.agent.warm_start import Demonstration, Demonstrator
 from lever_pipe.intention.codecs.protocol import ChatCodec
 from lever_pipe.intention.codecs.word import WordCodec
@@ -78,6 +78,14 @@ def player_of(
         temperature=temperature,
         batch=batch,
     )
+
+
+@torch.no_grad()
+def log_probs_of(policy: Any, episode: Episode, temperature: float = 1.0) -> list[float]:
+    """Return the log-probabilities of the agent's tokens by one plain forward pass over the whole dialogue."""
+    logits = policy(input_ids=torch.tensor([episode.tokens])).logits[0, :-1]
+    log_probs = (logits / temperature).log_softmax(-1)
+    return [float(log_probs[i - 1, episode.tokens[i]]) for i, mine in enumerate(episode.is_agent) if mine]
 
 
 def demonstrations(n: int, *, tasks: Sequence[Task] = TASKS, **rates: float) -> list[Demonstration]:

@@ -75,54 +75,38 @@ def evaluate(
     player: AnyPlayer,
     tasks: Sequence[Task],
     when: When,
-    *,
-    n_samples: int,
-    seed: int,
-    progress: Progress | None = None,
+    config: AgentEvaluation,
     modes: Sequence[EvaluationMode] = MODES,
 ) -> PolicyEvaluation:
-    """Play one greedy and `n_samples` sampled episodes of every task.
+    """Play one greedy episode of every task and as many sampled ones as `config` says, and show how far it is.
 
     The draws of an episode come from the stream (seed, "evaluation", split, task, sample): the same at every step and
     for every arm. Such common random numbers take noise out of differences between policies; the numbers of one
     evaluation are as good as with fresh draws. Episodes that the simulator ended are counted and left out of means.
     """
     evaluation = PolicyEvaluation([], [], [])
-    for mode, n in zip(MODES, (1, n_samples), strict=True):
-        if mode not in modes:
-            continue
-        requests = [
-            EpisodeRequest(task, index, sample, (seed, "evaluation", when.split, index, sample))
-            for index, task in enumerate(tasks)
-            for sample in range(n)
-        ]
-        where = f"{mode} evaluation of split {when.split} at step {when.step}"
-        episodes, counts, _ = player.play(requests, greedy=mode == "greedy", progress=progress)
-        work = counts.values()
-        player.require_few_failures(work, during=where)
-        values = _values(episodes, where)
-        values |= {name: work[name] for name in player.counted if name != "simulator_requests"}
-        row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n, values=values)
-        rows = [_row(episode, when, mode) for episode in episodes]
-        evaluation.rows.append(row)
-        evaluation.episodes.extend(rows)
-        if when.split == "test" and mode == "greedy":
-            evaluation.dialogues.extend(map(dialogue_of, episodes, rows, [player] * len(rows)))
+    n_sampled = config.test_samples if when.split == "test" else config.samples
+    n_each = {mode: n for mode, n in zip(MODES, (1, n_sampled), strict=True) if mode in modes}
+    with Progress(len(tasks) * sum(n_each.values()), f"evaluate the policy of step {when.step}") as bar:
+        for mode, n in n_each.items():
+            requests = [
+                EpisodeRequest(task, index, sample, (config.seed, "evaluation", when.split, index, sample))
+                for index, task in enumerate(tasks)
+                for sample in range(n)
+            ]
+            where = f"{mode} evaluation of split {when.split} at step {when.step}"
+            episodes, counts, _ = player.play(requests, greedy=mode == "greedy", progress=bar)
+            work = counts.values()
+            player.require_few_failures(work, during=where)
+            values = _values(episodes, where)
+            values |= {name: work[name] for name in player.counted if name != "simulator_requests"}
+            row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n, values=values)
+            rows = [_row(episode, when, mode) for episode in episodes]
+            evaluation.rows.append(row)
+            evaluation.episodes.extend(rows)
+            if when.split == "test" and mode == "greedy":
+                evaluation.dialogues.extend(map(dialogue_of, episodes, rows, [player] * len(rows)))
     return evaluation
-
-
-def evaluate_held_out(
-    player: AnyPlayer,
-    tasks: Sequence[Task],
-    when: When,
-    config: AgentEvaluation,
-    modes: Sequence[EvaluationMode] = MODES,
-) -> PolicyEvaluation:
-    """Evaluate a policy on held-out tasks as `config` says, and show how far it is."""
-    n, seed = config.test_samples, config.seed
-    n_each = sum({"greedy": 1, "sampled": n}[mode] for mode in modes)
-    with Progress(len(tasks) * n_each, f"evaluate the policy of step {when.step}") as bar:
-        return evaluate(player, tasks, when, n_samples=n, seed=seed, progress=bar, modes=modes)
 
 
 def relabelled(evaluation: PolicyEvaluation, when: When) -> PolicyEvaluation:

@@ -240,9 +240,7 @@ def _row(step: int, values: Mapping[str, float], clock: Clock) -> StepRow:
 
 def _validate(run: TrainingRun, progress: RunProgress) -> None:
     """Evaluate the policy as it is now, and keep it if none before was as good."""
-    config = run.config.evaluation
-    when = When(progress.step, "val", "current")
-    evaluation = evaluate(run.player, run.val, when, n_samples=config.samples, seed=config.seed)
+    evaluation = evaluate(run.player, run.val, When(progress.step, "val", "current"), run.config.evaluation)
     progress.evaluations += evaluation.rows
     progress.episodes += evaluation.episodes
     looked_at = run.config.arm.stop or Stop()

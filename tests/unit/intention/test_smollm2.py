@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from agent_doubles import player_of, rule_user
+from agent_doubles import log_probs_of, player_of, rule_user
 from endpoint_double import Double, say, serve
 from snakemake.utils import update_config
 from tiny_tokenizer import tiny_tokenizer
@@ -141,10 +141,7 @@ def test_it_is_rolled_out_and_taught_as_every_policy(folder: Path, model: Any) -
     player = player_of(model, codec=codec, environment=Environment(max_turns=1), max_context=1024, max_new_tokens=6)
     (first, second) = player.play([EpisodeRequest(TASKS.train[0], 0, n, (0, "test", n)) for n in range(2)]).episodes
     assert first.tokens[: first.n_prompt] == second.tokens[: first.n_prompt] == codec.prompt(TASKS.train[0])
-    with torch.no_grad():
-        log_probs = model(input_ids=torch.tensor([first.tokens])).logits[0, :-1].log_softmax(-1)
-    expected = [float(log_probs[i - 1, t]) for i, t in enumerate(first.tokens) if first.is_agent[i]]
-    assert first.log_probs == pytest.approx(expected, abs=1e-4)  # float32
+    assert first.log_probs == pytest.approx(log_probs_of(model, first), abs=1e-4)  # float32
 
     one_turn = rules.environment.model_copy(update={"max_turns": 1})
     maker = Demonstrator(codec, rule_user(), one_turn, rules.warm_start, max_context=rules.model.max_context)

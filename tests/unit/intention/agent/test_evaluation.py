@@ -9,7 +9,7 @@ from trained_world import N_VAL, player_of, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
-from lever_pipe.experiment.agent_config import Simulator
+from lever_pipe.experiment.agent_config import AgentEvaluation, Simulator
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate, relabelled
 from lever_pipe.intention.agent.measures import END_REASONS
 from lever_pipe.intention.agent.rollout import Player, RolloutCounts
@@ -17,6 +17,10 @@ from lever_pipe.intention.records import Task
 
 NOW = When(3, "val", "current")
 N_SAMPLES = 3
+
+
+def sampling(n: int = N_SAMPLES, seed: int = 0) -> AgentEvaluation:
+    return AgentEvaluation(samples=n, test_samples=n, seed=seed)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +35,7 @@ def player() -> Player:
 
 @pytest.fixture(scope="module")
 def found(player: Player, tasks: list[Task]) -> PolicyEvaluation:
-    return evaluate(player, tasks, NOW, n_samples=N_SAMPLES, seed=0)
+    return evaluate(player, tasks, NOW, sampling())
 
 
 def test_rows_say_what_was_played(found: PolicyEvaluation) -> None:
@@ -87,21 +91,21 @@ def test_the_standard_error_is_over_tasks(found: PolicyEvaluation) -> None:
 
 
 def test_a_single_task_has_no_error(player: Player, tasks: list[Task]) -> None:
-    single = evaluate(player, tasks[:1], NOW, n_samples=2, seed=0)
+    single = evaluate(player, tasks[:1], NOW, sampling(2))
     assert single.rows[1].values["reward_se"] == 0
 
 
 def test_draws_are_common_to_steps_and_belong_to_their_episode(
     player: Player, tasks: list[Task], found: PolicyEvaluation
 ) -> None:
-    later = evaluate(replace(player, batch=2), tasks, When(40, "val", "best"), n_samples=N_SAMPLES, seed=0)
+    later = evaluate(replace(player, batch=2), tasks, When(40, "val", "best"), sampling())
     assert relabelled(later, NOW) == found
-    fewer = evaluate(player, tasks, NOW, n_samples=1, seed=0)
+    fewer = evaluate(player, tasks, NOW, sampling(1))
     assert fewer.episodes[N_VAL:] == [row for row in found.episodes[N_VAL:] if row.sample == 0]
-    other = evaluate(player, tasks, NOW, n_samples=N_SAMPLES, seed=1)
+    other = evaluate(player, tasks, NOW, sampling(seed=1))
     assert other.episodes[:N_VAL] == found.episodes[:N_VAL]  # greedy draws nothing
     assert other.episodes[N_VAL:] != found.episodes[N_VAL:]
-    test = evaluate(player, tasks, When(3, "test", "current"), n_samples=N_SAMPLES, seed=0)
+    test = evaluate(player, tasks, When(3, "test", "current"), sampling())
     assert relabelled(test, NOW).episodes[N_VAL:] != found.episodes[N_VAL:]
 
 
@@ -115,7 +119,7 @@ def test_episodes_that_the_user_failed_are_counted_and_left_out(
     player: Player, tasks: list[Task], found: PolicyEvaluation, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of the second task only an episode that asks nothing is sound: none of the greedy ones, one of the sampled."""
-    lost = evaluate(failing(player, tasks[1]), tasks, NOW, n_samples=N_SAMPLES, seed=0)
+    lost = evaluate(failing(player, tasks[1]), tasks, NOW, sampling())
     for row, n_failed, n_lost in zip(lost.rows, (1, 2), (1, 0), strict=True):
         rewards: dict[str, list[float]] = {}
         for each in found.episodes:
@@ -136,7 +140,7 @@ def test_an_evaluation_without_a_sound_episode_is_refused(player: Player, tasks:
         " found none of 3 on 3 tasks. See that the endpoint answers"
     )
     with pytest.raises(TrainingError, match=message):
-        evaluate(failing(player, *tasks), tasks, NOW, n_samples=1, seed=0)
+        evaluate(failing(player, *tasks), tasks, NOW, sampling(1))
 
 
 def test_failures_and_time_outs_of_the_user_are_counted_against_the_limit(player: Player) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from agent_doubles import CODEC, ENVIRONMENT, TASKS, ChattyPolicy, chatty, player_of, rule_user, scripted
+from agent_doubles import CODEC, ENVIRONMENT, TASKS, ChattyPolicy, chatty, log_probs_of, player_of, rule_user, scripted
 
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.progress import Progress
@@ -271,15 +271,6 @@ def policy() -> ChattyPolicy:
 @pytest.fixture(scope="module")
 def played(policy: ChattyPolicy) -> Rollouts:
     return roll(policy, requests_of(TASKS[:8], n_samples=4))
-
-
-def log_probs_of(policy: ChattyPolicy, episode: Episode, temperature: float = 1.0) -> list[float]:
-    """Return the log-probabilities of the agent's tokens by one plain forward pass over the whole dialogue."""
-    with torch.no_grad():
-        logits = policy(input_ids=torch.tensor([episode.tokens])).logits[0, :-1]
-    log_probs = (logits / temperature).log_softmax(-1)
-    places = [i for i, mine in enumerate(episode.is_agent) if mine]
-    return [float(log_probs[i - 1, episode.tokens[i]]) for i in places]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

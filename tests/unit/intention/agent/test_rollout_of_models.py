@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from agent_doubles import TASKS, player_of, scripted
+from agent_doubles import TASKS, log_probs_of, player_of, scripted
 from tiny_tokenizer import save_tokenizer, tiny_tokenizer
 
 from lever_pipe.experiment.agent_config import Environment, TinyQwen3
@@ -66,8 +65,5 @@ def test_a_model_folder_is_rolled_out_with_the_log_probs_of_a_plain_forward_pass
     model = load_policy(tmp_path / "model", "float32")
     assert hf.load(tmp_path / "model").prompt(TASK) == CODEC.prompt(TASK)
     for episode in roll(model, [TASK, *TASKS[:3]], max_new_tokens=20):
-        with torch.no_grad():
-            log_probs = model(input_ids=torch.tensor([episode.tokens])).logits[0, :-1].log_softmax(-1)
-        expected = [float(log_probs[i - 1, t]) for i, t in enumerate(episode.tokens) if episode.is_agent[i]]
         # The published bound for float32.
-        assert episode.log_probs == pytest.approx(expected, abs=1e-4)
+        assert episode.log_probs == pytest.approx(log_probs_of(model, episode), abs=1e-4)
