@@ -91,5 +91,5 @@ def test_nothing_is_written_of_faulty_files(tmp_path: Path) -> None:
 
 
 def test_an_unknown_source_is_named_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(UnknownMemberError, match=r"found 'csv', which is none of json, parquet, synthetic"):
+    with pytest.raises(UnknownMemberError, match=r"found 'csv'\. Name one of json, parquet, synthetic"):
         run(tmp_path, PrepareTasksConfig(source="csv", synthetic=None))
