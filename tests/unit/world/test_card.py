@@ -8,18 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
+from transformers import CLIPModel
 
 from lever_pipe.base.storage import read_json
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world.architectures import Reader
 from lever_pipe.world.encoder import image_vectors, text_vectors
-from lever_pipe.world.files import draw_examples
-from lever_pipe.world.forward import answer_prompts, encode_images
-from lever_pipe.world.lexicon import COLORS, IMAGE_ID, KINDS, RELATIONS
+from lever_pipe.world.lexicon import COLORS, KINDS, RELATIONS
 from lever_pipe.world.make import folder_digests, probe_reader, render_card
-from lever_pipe.world.probes import Probe, check_bounds
+from lever_pipe.world.probes import check_bounds
 from lever_pipe.world.training import draw_bank
 
 ROOT = Path(__file__).parents[3] / "resources" / "world"
@@ -65,51 +62,6 @@ def test_probes_reproduce_the_card_and_meet_all_bounds(card: dict[str, Any], mod
     for name, score in summary.items():
         # Shares near 30 % of 150 queries have a standard deviation of 3.7 points.
         assert abs(score.truth - card["probes"][name]["equals_fact"]) < 15
-
-
-def _messages(probe: Probe) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = []
-    for row in (*probe.demonstrations, probe.query):
-        content = [{"type": "image"}, {"type": "text", "text": row.question}]
-        messages.append({"role": "user", "content": content})
-        messages.append({"role": "assistant", "content": [{"type": "text", "text": row.answer}]})
-    return messages[:-1]
-
-
-def _generate(model: Reader, probes: list[Probe], pixels: dict[str, np.ndarray]) -> list[str]:
-    tokenizer = AutoTokenizer.from_pretrained(ROOT / "lvlm")
-    processor = AutoImageProcessor.from_pretrained(ROOT / "lvlm")
-    texts = [tokenizer.apply_chat_template(_messages(p), tokenize=False, add_generation_prompt=True) for p in probes]
-    inputs = tokenizer(
-        [t.replace("<|image_pad|>", "<|image_pad|>" * 4) for t in texts], padding=True, return_tensors="pt"
-    )
-    shown = [Image.fromarray(pixels[row.image]) for p in probes for row in (*p.demonstrations, p.query)]
-    with torch.no_grad():
-        output = model.generate(
-            **inputs,
-            **processor(images=shown, return_tensors="pt"),
-            mm_token_type_ids=(inputs["input_ids"] == IMAGE_ID).int(),
-            max_new_tokens=4,
-        )
-    new = output[:, inputs["input_ids"].shape[1] :]
-    return [str(text) for text in tokenizer.batch_decode(new, skip_special_tokens=True)]
-
-
-def test_stock_generation_gives_the_fast_answers_for_zero_to_four_shots(model: Reader) -> None:
-    options = WorldData(n_train=200, n_eval=40)
-    (pool, shown), (queries, asked) = draw_examples(options, "train"), draw_examples(options, "val")
-    pixels = {**shown, **asked}
-    features = encode_images(model, pixels)
-    rng = np.random.default_rng(0)
-    probes = []
-    for i, query in enumerate(queries[:32]):
-        chosen = rng.choice(len(pool), size=i % 5, replace=False)
-        probes.append(Probe(query, tuple(pool[j] for j in chosen), ""))
-    # One batch of mixed lengths: left padding must not change an answer. One word and no more
-    # shows that the model ends its turn.
-    fast = [answer_prompts(model, [probe], features)[0] for probe in probes]
-    assert _generate(model, probes, pixels) == fast
-    assert len(set(fast)) > 8
 
 
 def test_relation_and_scene_are_readable_from_clip() -> None:

@@ -88,8 +88,3 @@ def test_targets_and_classes(bank: ImageBank) -> None:
         for r, k, c in zip(*(x.flat for x in (episodes.relation, episodes.key, episodes.bound_key)), strict=True)
     }
     assert len(set(pairs.values())) == len(pairs)
-
-
-def test_same_stream_same_episodes(bank: ImageBank) -> None:
-    first, second = _draw(bank, MIXED, n=10), _draw(bank, MIXED, n=10)
-    assert all(np.array_equal(getattr(first, n), getattr(second, n)) for n in EpisodeBatch.__dataclass_fields__)
