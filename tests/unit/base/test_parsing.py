@@ -96,24 +96,16 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"evaluation": {"shots": [2, 1]}}, "evaluation.shots: must rise without repeats, got [2, 1]. Write [1, 2]."),
     ({"evaluation": {"samples": [5, 5]}}, "evaluation.samples: must rise without repeats, got [5, 5]. Write [5]."),
-    (
-        {"presets": {"published": {"selector": {"heads": 3}}}},
-        "presets.published.selector.heads: must divide width=256, got 3.",
-    ),
+    ({"presets": {"published": {"selector": {"heads": 3}}}},
+     "presets.published.selector.heads: must divide width=256, got 3."),
     ({"arms": [{"preset": "worl"}]}, "arms[0].preset: must be one of ['published'], got 'worl'."),
     ({"arms": [ARM, ARM]}, "arms[1].preset: must differ from the presets of earlier arms, got 'published'."),
-    (
-        {"presets": {"published": {}, "a/b": {}}},
-        "presets.a/b: must be named by 1 to 64 letters, digits and _ (a folder), got",
-    ),
-    (
-        {"evaluation": {"primary": {"shots": 5}}},
-        "evaluation.primary.shots: must be one of evaluation.shots=[1, 2, 3, 4], got 5.",
-    ),
-    (
-        {"evaluation": {"primary": {"samples": 300}}},
-        "evaluation.primary.samples: must be one of evaluation.samples=[100, 200, 400, 800], got 300.",
-    ),
+    ({"presets": {"published": {}, "a/b": {}}},
+     "presets.a/b: must be named by 1 to 64 letters, digits and _ (a folder), got"),
+    ({"evaluation": {"primary": {"shots": 5}}},
+     "evaluation.primary.shots: must be one of evaluation.shots=[1, 2, 3, 4], got 5."),
+    ({"evaluation": {"primary": {"samples": 300}}},
+     "evaluation.primary.samples: must be one of evaluation.samples=[100, 200, 400, 800], got 300."),
     ({"data": {"n_eval": 799}}, "evaluation.samples: must be at most data.n_eval=799, got 800."),
     ({"pools": {"size": 3}}, "evaluation.shots: must be at most pools.size=3, got 4."),
     ({"pools": {"size": 4}, "rl_data": {"shots": 5}}, "rl_data.shots: must be at most pools.size=4, got 5."),
@@ -122,37 +114,25 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"lvlm": {"prompt": {"query": "{question} {"}}}, "lvlm.prompt.query: must hold {question} and no other field"),
     ({"lvlm": {"prompt": {"query": "{question} {}"}}}, "lvlm.prompt.query: must hold {question} and no other field"),
     ({"lvlm": {"prompt": {"query": "{question:d}"}}}, "lvlm.prompt.query: must hold {question} and no other field"),
-    (
-        {"lvlm": {"prompt": {"demonstration": "{question}"}}},
-        "lvlm.prompt.demonstration: must hold {question} and {answer} and no other field, got '{question}'.",
-    ),
+    ({"lvlm": {"prompt": {"demonstration": "{question}"}}},
+     "lvlm.prompt.demonstration: must hold {question} and {answer} and no other field, got '{question}'."),
     ({"data": {"train_image_name": "a.jpg"}}, "data.train_image_name: must be a file name with the one field image_id"),
     ({"data": {"eval_image_name": "{id}.jpg"}}, "data.eval_image_name: must be a file name with the one field"),
     ({"data": {"eval_image_name": "{image_id[0]}"}}, "data.eval_image_name: must be a file name with the one field"),
     ({"data": {"eval_image_name": "{image_id"}}, "data.eval_image_name: must be a file name with the one field"),
     ({"data": WORLD | {"n_eval": 801}}, "data.n_eval: must be at most data.world.n_eval=800, got 801."),
-    (
-        {"data": WORLD | {"world": {"n_train": 799}}},
-        "rl_data.n_queries: must be at most data.world.n_train=799, got 800.",
-    ),
+    ({"data": WORLD | {"world": {"n_train": 799}}},
+     "rl_data.n_queries: must be at most data.world.n_train=799, got 800."),
     ({"rl_data": NO_PROPOSER}, "rl_data: must propose some selection, got n_beams=0"),
-    (
-        {"rl_data": NO_PROPOSER | {"temperatures": [1.0], "n_samples_per_temperature": 0}},
-        "rl_data: must propose some selection, got n_beams=0",
-    ),
+    ({"rl_data": NO_PROPOSER | {"temperatures": [1.0], "n_samples_per_temperature": 0}},
+     "rl_data: must propose some selection, got n_beams=0"),
     ({"rl_data": {"n_queries": 3}}, "rl_data.n_shards: must be at most rl_data.n_queries=3, got 4."),
-    (
-        {"arms": [ARM | {"seeds": [0, 1], "on_policy": {"seeds": [1, 2]}}]},
-        "arms[0].on_policy.seeds: must be some of the arm's seeds=[0, 1], got [2]. Drop these or add them",
-    ),
-    (
-        {"arms": [ARM | {"long_epochs": 5, "long_evaluated": [5, 6]}]},
-        "arms[0].long_evaluated: must be at most long_epochs=5, got [6]. Drop these or train longer.",
-    ),
-    (
-        {"arms": [ARM | {"on_policy": {"seeds": [0, 1], "mark_seeds": [1, 2]}}]},
-        "arms[0].on_policy.mark_seeds: must be some of seeds=[0, 1], got [2]. Drop these or add them to seeds.",
-    ),
+    ({"arms": [ARM | {"seeds": [0, 1], "on_policy": {"seeds": [1, 2]}}]},
+     "arms[0].on_policy.seeds: must be some of the arm's seeds=[0, 1], got [2]. Drop these or add them"),
+    ({"arms": [ARM | {"long_epochs": 5, "long_evaluated": [5, 6]}]},
+     "arms[0].long_evaluated: must be at most long_epochs=5, got [6]. Drop these or train longer."),
+    ({"arms": [ARM | {"on_policy": {"seeds": [0, 1], "mark_seeds": [1, 2]}}]},
+     "arms[0].on_policy.mark_seeds: must be some of seeds=[0, 1], got [2]. Drop these or add them to seeds."),
     *(
         ({"arms": [ARM | {"on_policy": {key: values}}]}, f"arms[0].on_policy.{key}: must not repeat a value, got")
         for key, values in (("seeds", [0, 0]), ("kl_betas", [0, 0.0]), ("marks", ["distil", "distil"]))
@@ -161,15 +141,11 @@ RULES: list[tuple[dict[str, Any], str]] = [
     (drawing({"shots": [1, 1]}), f"{DRAWN}.shots: must rise without repeats, got [1, 1]. Write [1]."),
     (drawing({"group": 1}), f"{DRAWN}.group: must be at least 2 with advantages='standardised', got 1. Raise it"),
     (drawing({"shots": [1, 16]}) | {"pools": {"size": 15}}, f"{DRAWN}.shots: must be at most pools.size=15, got 16."),
-    (
-        {"presets": {"published": {"selector": {"head": "gated"}}}},
-        "emulate.preset: must name a preset with selector.head: static, got 'published'.",
-    ),
-    (
-        {"store": {"folder": "~nobody at all/x"}},
-        "store.folder: must name a folder for it alone, got '~nobody",
-    ),
-]
+    ({"presets": {"published": {"selector": {"head": "gated"}}}},
+     "emulate.preset: must name a preset with selector.head: static, got 'published'."),
+    ({"store": {"folder": "~nobody at all/x"}},
+     "store.folder: must name a folder for it alone, got '~nobody"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("values", "line"), RULES, ids=[line.split(":")[0] for _, line in RULES])
