@@ -80,13 +80,11 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def strict_json(content: bytes, *, halves: bool = False) -> Any:
+def strict_json(content: bytes) -> Any:
     """Return the value of a JSON text that has one reading only.
 
     Python's own reader takes the last of several equal keys, numbers that are none or beyond a float, and halves of
     characters, which no file can hold again.
-
-    With `halves`, those may stand, for a caller who looks at each text.
 
     Raises:
         ValueError: any of these, another encoding, no JSON, or nesting beyond what Python bears.
@@ -96,7 +94,7 @@ def strict_json(content: bytes, *, halves: bool = False) -> Any:
         value = json.loads(text, object_pairs_hook=distinct_keys, parse_float=_finite, parse_constant=_no_number)
     except RecursionError:
         raise ValueError("values nested too deeply") from None
-    if not halves and any(half in text for half in HALVES):
+    if any(half in text for half in HALVES):
         json.dumps(value, ensure_ascii=False).encode()  # refuses what has no other half
     return value
 

@@ -505,8 +505,9 @@ class Intention(Section):
             if name in names[:index]:
                 yield ("arms", index, "name"), f"must differ from the names of earlier arms, got {name!r}. Rename it."
             if name == START_ARM:
-                fault = f"must not be {START_ARM!r}, the name of the start policy's rows. Rename it."
-                yield ("arms", index, "name"), fault
+                yield ("arms", index, "name"), f"must not be {name!r}, the name of the start policy's rows. Rename it."
+        for key in ("reference_arm", "document_arm"):
+            yield from one_of((key,), getattr(self, key), names, "Name one of them or add the arm.")
 
     @rule
     def _served_agents_stand_beside_the_arms(self) -> Iterator[Fault]:
@@ -522,17 +523,11 @@ class Intention(Section):
             yield ("served",), "must be empty with engine: verl, which evaluates no held-out tasks. Drop them."
 
     @rule
-    def _compared_arms_exist(self) -> Iterator[Fault]:
-        for key in ("reference_arm", "document_arm"):
-            names = [arm.name for arm in self.arms]
-            yield from one_of((key,), getattr(self, key), names, "Name one of them or add the arm.")
-
-    @rule
     def _steps_find_prompts(self) -> list[Fault]:
-        n_train, do = self.tasks.synthetic.n_train, "Lower it or raise n_train."
-        bound = "intention.tasks.synthetic.n_train"
-        is_made = self.tasks.source == "synthetic"
-        return at_most(("grpo", "prompts"), self.grpo.prompts, bound, n_train, do) if is_made else []
+        if self.tasks.source != "synthetic":
+            return []
+        bound, most = "intention.tasks.synthetic.n_train", self.tasks.synthetic.n_train
+        return at_most(("grpo", "prompts"), self.grpo.prompts, bound, most, "Lower it or raise n_train.")
 
     @rule
     def _schedules_fit(self) -> Iterator[Fault]:

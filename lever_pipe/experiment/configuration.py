@@ -79,8 +79,7 @@ def _text(path: Path) -> str:
             raise ConfigError(expected, found="more", do="Name another file, or take out what is no configuration.")
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as fault:
-        found = f"byte {content[fault.start] if fault.start < len(content) else 0:#04x} at {fault.start}"
-        raise ConfigError(expected, found=found, do="Save it as UTF-8.") from None
+        raise ConfigError(expected, found=str(fault), do="Save it as UTF-8.") from None
     except (OSError, ValueError) as fault:
         found = fault.strerror or "" if isinstance(fault, OSError) else str(fault)
         raise ConfigError(expected, found=found.lower(), do="Name a file that is there and can be read.") from None
@@ -91,11 +90,8 @@ def _read(text: str, source: str) -> Any:
         with suppress(json.JSONDecodeError):  # most JSON is YAML, but not all, and some numbers are none there
             return json.loads(text, object_pairs_hook=distinct_keys)
         return yaml.load(text, Loader=_Reader)  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as fault:
-        mark = fault.problem_mark
-        found = f"{fault.problem}" + (f", line {mark.line + 1}, column {mark.column + 1}" if mark else "")
     except RecursionError:
         found = "values nested too deeply"
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as fault:
         found = " ".join(str(fault).split())
-    raise ConfigError(f"{source}: expected YAML or JSON", found=cut(found), do="Mend it there.")
+    raise ConfigError(f"{source}: expected YAML or JSON", found=cut(found), do="Change it there.")
