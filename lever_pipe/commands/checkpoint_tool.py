@@ -28,9 +28,8 @@ from lever_pipe.base.sections import did_you_mean
 from lever_pipe.commands.convert_tool import load_restricted, no_tensors
 from lever_pipe.experiment.config import Preset, Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.lever.selector.network import build_selector
-from lever_pipe.lever.training.embeddings import architecture_for
-from lever_pipe.lever.training.state import save_selector
+from lever_pipe.lever.selector.embeddings import architecture_for
+from lever_pipe.lever.selector.network import build_selector, save_selector
 from lever_pipe.runtime.snakemake_adapter import configured
 
 SELECTOR, RECORD = "selector.safetensors", "import.json"

@@ -165,7 +165,7 @@ class Grid(Section):
                 do = "Name a file of selections, or put the module into a folder that LEVER_PIPE_MEMBERS names."
                 yield ("policies", name), f"must be a module lever/policies/{name}.py, got none. {do}"
             elif not defines("lever/policies", name, "select"):
-                do = "Write one as lever_pipe/lever/policies/protocol.py has it."
+                do = "Write one as lever_pipe/lever/policies.py has it."
                 yield ("policies", name), f"must have a function `select`, got none in its module. {do}"
 
     @rule

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from lever_pipe.base.records import Beam, Example, ExampleId, Pool, QueryBeams
 from lever_pipe.experiment.rl_data_config import Beams
-from lever_pipe.lever.asked import request_of
+from lever_pipe.lever.trajectories import request_of
 from lever_pipe.lvlms.asking.prompts import Prompter
 from lever_pipe.lvlms.protocol import Lvlm, LvlmReply
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from lever_pipe.base.records import ExampleId, Pool
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.lever.selector.decoding import greedy
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups, batches
 from lever_pipe.lever.training.grpo import grpo_step, reference_log_probs
 from lever_pipe.metrics.agreement import selection_agreement

@@ -24,10 +24,9 @@ from lever_pipe.experiment.data_config import Pools
 from lever_pipe.experiment.stage_configs import EmbedExamplesConfig
 from lever_pipe.lever.encoders.protocol import Encoder
 from lever_pipe.lever.samplers.protocol import SamplingView
-from lever_pipe.lever.selector.features import INPUTS
-from lever_pipe.lever.training.choice import choose
-from lever_pipe.lever.training.embeddings import EmbeddingTable, architecture_of
-from lever_pipe.lever.training.state import load_selector
+from lever_pipe.lever.selector.decoding import choose
+from lever_pipe.lever.selector.embeddings import INPUTS, EmbeddingTable, architecture_of
+from lever_pipe.lever.selector.network import load_selector
 
 SETTINGS, WEIGHTS, EXAMPLES, EMBEDDINGS = "config.json", "model.safetensors", "examples.jsonl", "embeddings.safetensors"
 POOLS, SELECTIONS, ENCODER = "pools.jsonl", "selections.jsonl", "encoder"

@@ -9,13 +9,26 @@ from functools import cache
 from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Example, Pool, Proposal, RlGroup, RlQuery, Trajectory
-from lever_pipe.lever.asked import references_of, request_of
+from lever_pipe.base.records import Example, ExampleId, Pool, Proposal, RlGroup, RlQuery, Trajectory
 from lever_pipe.lvlms.asking.prompts import Prompter
-from lever_pipe.lvlms.protocol import Lvlm
+from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
 from lever_pipe.metrics.relevance import Relevance, relevance
 from lever_pipe.metrics.vqa_accuracy import normalise_answer, vqa_accuracy
+
+
+def references_of(query: Example) -> tuple[str, ...]:
+    """Return the distinct answers whose probability is asked for: the shown one first, then by first mention."""
+    return tuple(dict.fromkeys([query.answer, *query.answers]))
+
+
+def request_of(query: Example, demonstrations: Sequence[ExampleId], prompter: Prompter) -> LvlmRequest:
+    """Return the prompt, to be answered, with all references.
+
+    The last bits of a score depend on what is scored beside it, and the ledger keeps what came first: were less asked
+    for one purpose than for another, values would depend on the order of jobs.
+    """
+    return LvlmRequest(prompter(query, demonstrations), references_of(query))
 
 
 def trajectories_of(

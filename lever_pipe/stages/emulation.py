@@ -33,13 +33,11 @@ from lever_pipe.lever.emulation import (
     prompts_a_query,
     repeated_share,
 )
-from lever_pipe.lever.selector.decoding import greedy
-from lever_pipe.lever.training import state
-from lever_pipe.lever.training.choice import choose
-from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of, read_table
+from lever_pipe.lever.selector.decoding import choose, greedy
+from lever_pipe.lever.selector.embeddings import FrozenSelector, architecture_of, read_table
+from lever_pipe.lever.selector.network import load_selector
 from lever_pipe.lever.training.epoch import TrainingInputs, read_training_inputs
 from lever_pipe.lever.training.grpo import kept_in_epoch
-from lever_pipe.lever.training.state import load_selector
 from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
 from lever_pipe.report.long_format import write_csv
 
@@ -137,7 +135,7 @@ def _rows(
     data: TrainingInputs, reference: Path, config: EmulateUntouchedConfig, device: torch.device
 ) -> Iterator[EpochMetrics]:
     architecture = architecture_of(config.selector, data.table)
-    module, anchor = (state.load_selector(reference, architecture).to(device) for _ in range(2))
+    module, anchor = (load_selector(reference, architecture).to(device) for _ in range(2))
     frozen = FrozenSelector(anchor, data.table)
     for arm in (CONTROL, DROPOUT):
         for epoch in EPOCHS:

@@ -16,9 +16,9 @@ from lever_pipe.base.records import Example, ExampleId, Pool
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import MeasureAgreementConfig, Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.lever.training.distance import kl_to_base
-from lever_pipe.lever.training.embeddings import architecture_of, read_table
-from lever_pipe.lever.training.state import load_selector
+from lever_pipe.lever.selector.decoding import kl_to_base
+from lever_pipe.lever.selector.embeddings import architecture_of, read_table
+from lever_pipe.lever.selector.network import load_selector
 from lever_pipe.metrics.agreement import (
     ParameterDifference,
     agreement_matrices,

@@ -11,8 +11,7 @@ from lever_pipe.base.records import RewardTies, RlGroup
 from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, RewardGroupsConfig
 from lever_pipe.experiment.stage_files import Input, Output
-from lever_pipe.lever.reward_bins import BinRow, bins
-from lever_pipe.lever.rewards import reward_function
+from lever_pipe.lever.rewards import BinRow, bins, reward_function
 from lever_pipe.lever.training.groups import Groups, keep_best, pad_groups, save_groups
 from lever_pipe.losses.rce import reward_ranges
 from lever_pipe.losses.reduction import group_has_spread

@@ -23,7 +23,7 @@ from lever_pipe.lever import beams as of_beams
 from lever_pipe.lever.proposers import diversity_fill, propose
 from lever_pipe.lever.rl_data_formats import PoolRule, import_groups
 from lever_pipe.lever.rl_data_io import LEAST, keep_balanced, require_train_examples, summarise
-from lever_pipe.lever.selector.features import fuse
+from lever_pipe.lever.selector.embeddings import fuse
 from lever_pipe.lever.training.groups import groups_of_beams, save_groups
 from lever_pipe.lever.trajectories import make_group, trajectories_of
 from lever_pipe.lvlms.asking.answering import load_lvlm

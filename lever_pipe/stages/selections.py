@@ -23,10 +23,10 @@ from lever_pipe.experiment.stage_configs import (
 )
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever import baselines
-from lever_pipe.lever.policies.protocol import Choice, PolicyMember
-from lever_pipe.lever.training.choice import choose
-from lever_pipe.lever.training.embeddings import architecture_of, read_table
-from lever_pipe.lever.training.state import load_selector
+from lever_pipe.lever.policies import Choice, PolicyMember
+from lever_pipe.lever.selector.decoding import choose
+from lever_pipe.lever.selector.embeddings import architecture_of, read_table
+from lever_pipe.lever.selector.network import load_selector
 
 HEAD = ["policy", "question_id", "demonstrations"]
 DIGITS = 40

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,17 +29,20 @@ from lever_pipe.experiment.stage_configs import (
     TrainSftEpochConfig,
 )
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
-from lever_pipe.lever.selector.network import build_selector, initialise
-from lever_pipe.lever.training import state
-from lever_pipe.lever.training.distil import distil_epoch, oracle_targets
-from lever_pipe.lever.training.embeddings import architecture_of, read_table
-from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch, TrainingInputs
+from lever_pipe.lever.selector.embeddings import architecture_of, read_table
+from lever_pipe.lever.selector.network import build_selector, initialise, load_into, save_selector
+from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch, TrainingInputs, save_optimiser
 from lever_pipe.lever.training.grpo import grpo_epoch, kept_in_epoch
-from lever_pipe.lever.training.judge import LvlmJudge
-from lever_pipe.lever.training.on_policy import on_policy_epoch
-from lever_pipe.lever.training.policies import Policies, trained_share
-from lever_pipe.lever.training.rce import rce_epoch
-from lever_pipe.lever.training.sft import sft_epoch, sft_step, targets_of
+from lever_pipe.lever.training.loop import trained_share
+from lever_pipe.lever.training.on_policy import judged_by_lvlm, on_policy_epoch
+from lever_pipe.lever.training.supervised import (
+    distil_epoch,
+    oracle_targets,
+    rce_epoch,
+    sft_epoch,
+    sft_step,
+    targets_of,
+)
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 
@@ -68,10 +72,10 @@ def initialise_selector(
     module = _fresh(embeddings, config.selector, torch_generator(config.seed, "selector"), device)
     for path in start:
         _require_same_selector(path, config)
-        module = state.load_into(module, path)
-    state.save_selector(selector, module, stage="init", epoch=0)
+        module = load_into(module, path)
+    save_selector(selector, module, stage="init", epoch=0)
     unused = AdamW(module, learning_rate=0.0, weight_decay=0.0)
-    state.save_optimiser(optimiser, unused, stage="init", epoch=0, kl_beta=0.0)
+    save_optimiser(optimiser, unused, stage="init", epoch=0, kl_beta=0.0)
     ref = PolicyRef.of(PolicyName(kind="init", preset=config.preset, seed=config.seed)).model_copy(update={"epoch": 0})
     row = EpochMetrics(policy=ref, values={"parameters": float(sum(p.numel() for p in module.parameters()))})
     storage.write_row(metrics, row)
@@ -218,7 +222,7 @@ def train_grpo_epoch(
     epoch = SelectorEpoch(files, config, config.grpo, "grpo", device, freezes=freezes)
     kl_beta = grpo_epoch(
         epoch.updates,
-        Policies(epoch.module, epoch.anchor(reference)),
+        epoch.anchor(reference),
         epoch.data.table,
         kept_in_epoch(epoch.data.train, config.grpo, config.epoch),
         kl_beta=config.kl_beta if epoch.kl_beta is None else epoch.kl_beta,
@@ -262,15 +266,14 @@ def train_on_policy_epoch(
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     device, freezes = execution.prepare(runtime), config.on_policy.freeze_projections
     epoch = SelectorEpoch(files, config, config.on_policy, config.objective, device, freezes=freezes)
-    policies = Policies(epoch.module, epoch.anchor(reference))
     train = storage.read_examples(train_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
-    judge = LvlmJudge(train, model, Prompter(Wording(config.lvlm.prompt), train), config.on_policy.reward)
-    settings = config.on_policy
+    settings, prompter = config.on_policy, Prompter(Wording(config.lvlm.prompt), train)
+    judge = partial(judged_by_lvlm, train=train, model=model, prompter=prompter, reward=settings.reward)
     policy = config.policy(config.objective, base=config.base_rce_epoch, beta=config.kl_beta)
     steps_taken = on_policy_epoch(
         epoch.updates,
-        policies,
+        epoch.anchor(reference),
         epoch.data.table,
         epoch.data.train,
         judge,
@@ -286,7 +289,7 @@ def train_on_policy_epoch(
             spent.append(StepMetrics(policy=policy, **one._asdict()))
             progress.advance()
     more = {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
-    more |= {"lvlm_prompts": float(judge.prompts)}
+    more |= {"lvlm_prompts": float(spent[-1].prompts)}
     row = epoch.finish(policy, kl_beta=config.kl_beta, more=more)
     storage.write_rows(steps, spent)
     storage.write_json(counters, model.counters)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from builders import training_files
 
+from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics
 from lever_pipe.base.seeding import ambient_stream, torch_generator
@@ -22,15 +23,13 @@ from lever_pipe.experiment.stage_configs import (
     TrainRceEpochConfig,
 )
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise
-from lever_pipe.lever.training import state
-from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
+from lever_pipe.lever.selector.embeddings import FrozenSelector, architecture_of
+from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise, load_selector
 from lever_pipe.lever.training.epoch import TrainingInputs, read_training_inputs
 from lever_pipe.lever.training.groups import keep_best
 from lever_pipe.lever.training.grpo import grpo_epoch
-from lever_pipe.lever.training.loop import Updates, validation_loss
-from lever_pipe.lever.training.policies import Policies, trained_share
-from lever_pipe.lever.training.rce import rce_epoch
+from lever_pipe.lever.training.loop import Updates, trained_share, validation_loss
+from lever_pipe.lever.training.supervised import rce_epoch
 from lever_pipe.runtime.plan import stage_config
 from lever_pipe.stages.rewards import reward_groups
 from lever_pipe.stages.selector_training import (
@@ -151,18 +150,18 @@ class Straight:
         chain, data = self.chain, self.chain.inputs()
         architecture = architecture_of(chain.selector, data.table)
         base = chain.outputs("rce1")["selector"]
-        module, anchor = (state.load_selector(base, architecture) for _ in range(2))
+        module, anchor = (load_selector(base, architecture) for _ in range(2))
         if chain.grpo.freeze_projections:
             module.freeze_projections()
         adam = AdamW(module, learning_rate=chain.grpo.learning_rate, weight_decay=chain.grpo.weight_decay)
-        policies = Policies(module, FrozenSelector(anchor, data.table))
+        reference = FrozenSelector(anchor, data.table)
         with execution():
             for epoch in range(1, epochs + 1):
                 k = chain.grpo.top_k_first_epoch if epoch == 1 else chain.grpo.top_k
                 kept = keep_best(data.train, k, **LIMITS)
                 updates = Updates(module, adam, max_gradient_norm=1.0)
                 kl_beta = grpo_epoch(
-                    updates, policies, data.table, kept, kl_beta=kl_beta, settings=chain.grpo,
+                    updates, reference, data.table, kept, kl_beta=kl_beta, settings=chain.grpo,
                     generator=torch_generator(0, "grpo", epoch),
                 )  # fmt: skip
                 values = updates.means() | {"kl_beta": kl_beta, "trained_share": trained_share(module)}
@@ -181,5 +180,5 @@ def execution() -> Iterator[None]:
 
 
 def same_weights(path: Path, module: PointerSelector) -> bool:
-    saved = state.load_tensors(path)[0]
+    saved = load_tensors(path)[0]
     return all(torch.equal(saved[name], value) for name, value in module.state_dict().items())

@@ -78,7 +78,7 @@ def on_policy(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
         )  # fmt: skip
 
     patch.setattr(selector_training, "load_lvlm", lambda *_: SimpleNamespace(counters={}))
-    patch.setattr(selector_training, "LvlmJudge", RuleJudge)
+    patch.setattr(selector_training, "judged_by_lvlm", rule_judge)
     return recorded(epoch, patch)
 
 
@@ -101,24 +101,10 @@ CURVES: Mapping[str, Callable[[Path, pytest.MonkeyPatch], Curve]] = {
 }
 
 
-class RuleJudge:
-    """Rewards a selection by arithmetic on query, demonstrations and their order, as no LVLM would."""
-
-    def __init__(self, *_: object) -> None:
-        self._met: set[Asked] = set()
-
-    @property
-    def prompts(self) -> int:
-        """Return how many different prompts were asked so far."""
-        return len(self._met)
-
-    def __call__(self, asked: Sequence[Asked]) -> list[Judged]:
-        self._met.update(asked)
-        return [self._judged(query, chosen) for query, chosen in asked]
-
-    def _judged(self, query: int, chosen: Sequence[int]) -> Judged:
-        code = query + sum((place + 1) * (one + 1) for place, one in enumerate(chosen))
-        return Judged(code * 37 % 101 / 100, float(code % 3 == 0))
+def rule_judge(asked: Sequence[Asked], **_: object) -> list[Judged]:
+    """Reward selections by arithmetic on query, demonstrations and their order, as no LVLM would."""
+    codes = [query + sum((place + 1) * (one + 1) for place, one in enumerate(chosen)) for query, chosen in asked]
+    return [Judged(code * 37 % 101 / 100, float(code % 3 == 0)) for code in codes]
 
 
 class _Recorded(Updates[nn.Module]):

@@ -5,27 +5,31 @@
 
 from __future__ import annotations
 
+import logging
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from lever_pipe.base import images
+from lever_pipe.base.errors import DataError, ImageError
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.base.sections import dotted
 from lever_pipe.base.seeding import generator
-from lever_pipe.base.storage import read_json
-from lever_pipe.lever.datasets._faults import Faults
-from lever_pipe.lever.datasets._images import ImageFolder
+from lever_pipe.base.storage import read_json, shortened
 from lever_pipe.lever.datasets.protocol import ReadOptions, ReadResult, VqaFilePaths
 
 QUESTION_FILE_KEYS = frozenset(
     {"info", "license", "data_type", "data_subtype", "task_type", "num_choices", "questions"}
 )
 ANNOTATION_FILE_KEYS = frozenset({"info", "license", "data_type", "data_subtype", "question_types", "annotations"})
+log = logging.getLogger(__name__)
+SHOWN = 5
+"""Items of a kind of fault that are named."""
 MEND = "Restore the official files, or mend the named entries."
 
 
@@ -106,16 +110,16 @@ def read_split(
     _compare(questions, annotations, broken_questions | broken_annotations, faults)
     _check_answers(annotations, options.n_answers, shown_answer, faults)
     wanted = questions if options.seed is None else _drawn(questions, options.seed)
-    images = ImageFolder(files.images, options.image_name)
-    images.find(dict.fromkeys(q.image_id for q in wanted[: options.limit]), faults)
+    folder = ImageFolder(files.images, options.image_name)
+    folder.find(dict.fromkeys(q.image_id for q in wanted[: options.limit]), faults)
     where = f"expected complete and consistent {files.questions} and {files.annotations}"
     faults.raise_any(where, do=MEND)
-    kept = images.readable(wanted, options.on_bad_image, options.limit)
+    kept = folder.readable(wanted, options.on_bad_image, options.limit)
     examples = []
     for position, question in enumerate(sorted(kept, key=lambda question: question.question_id)):
         annotation = annotations[question.question_id]
-        examples.append(_example(position, question, annotation, images, shown_answer(annotation)))
-    return ReadResult(examples, images.skipped)
+        examples.append(_example(position, question, annotation, folder, shown_answer(annotation)))
+    return ReadResult(examples, folder.skipped)
 
 
 def _drawn(questions: list[QuestionEntry], seed: int) -> list[QuestionEntry]:
@@ -129,15 +133,15 @@ def most_frequent(answers: Iterable[str]) -> str:
 
 
 def _example(
-    position: int, question: QuestionEntry, annotation: Annotation, images: ImageFolder, shown: str | None
+    position: int, question: QuestionEntry, annotation: Annotation, folder: ImageFolder, shown: str | None
 ) -> Example:
     assert shown is not None  # _check_answers has refused the file otherwise
     return Example(
         example_id=ExampleId(position),
         question_id=question.question_id,
         image_id=question.image_id,
-        image=images.name(question.image_id),
-        image_digest=images.digest(question.image_id),
+        image=folder.name(question.image_id),
+        image_digest=folder.digest(question.image_id),
         question=question.question,
         question_type=annotation.question_type,
         answers=tuple(answer.answer for answer in annotation.answers),
@@ -229,3 +233,113 @@ def _check_answers(
             faults.add("no multiple_choice_answer", f"question {question_id}")
         elif not shown.strip():
             faults.add("a blank answer to show", f"question {question_id}")
+
+
+class ImageFolder:
+    """Files under one folder, named by image id."""
+
+    def __init__(self, folder: Path, template: str) -> None:
+        self._folder = folder
+        self._template = template
+        self._digests: dict[int, str] = {}
+        self._refusals: dict[int, str] = {}  # why an image cannot be shown
+        self.skipped: dict[str, int] = {}
+
+    def name(self, image_id: int) -> str:
+        """Return the file name of an image."""
+        return self._template.format(image_id=image_id)
+
+    def digest(self, image_id: int) -> str:
+        """Return the sha256 of the bytes of an image that was found readable."""
+        return self._digests[image_id]
+
+    def find(self, image_ids: Iterable[int], faults: Faults) -> None:
+        """Record every image that is no file."""
+        if not self._folder.is_dir():
+            faults.add("missing image folder", str(self._folder))
+            return
+        missing = [i for i in image_ids if not _is_file(self._folder / self.name(i))]
+        faults.extend(f"missing image in {self._folder}", map(self.name, missing))
+
+    def readable(
+        self, questions: list[QuestionEntry], on_bad_image: Literal["stop", "skip"], limit: int | None
+    ) -> list[QuestionEntry]:
+        """Return the first `limit` questions, in their order, whose image can be shown.
+
+        Raises:
+            DataError: an image beyond the first `limit` questions is needed and missing.
+            ImageError: images cannot be shown and are not to be skipped; the first few are named by reason.
+        """
+        kept: list[QuestionEntry] = []
+        bad: dict[str, int] = {}
+        faults = Faults()
+        for question in questions:
+            if len(kept) + (sum(bad.values()) if on_bad_image == "stop" else 0) == limit:
+                break
+            if refusal := self._refusal(question.image_id):
+                name = self.name(question.image_id)
+                if name not in bad:
+                    faults.add(refusal, name)
+                bad[name] = bad.get(name, 0) + 1
+            else:
+                kept.append(question)
+        if bad and on_bad_image == "stop":
+            raise ImageError(
+                f"expected readable images in {self._folder}",
+                found=f"\n{faults}\n",
+                do='Restore or convert the files, or set data.on_bad_image to "skip".',
+            )
+        if bad:
+            n_questions = sum(bad.values())
+            log.warning("skipped %d questions of unreadable images:\n%s", n_questions, faults)
+        self.skipped = bad
+        return kept
+
+    def _refusal(self, image_id: int) -> str:
+        """Return why an image cannot be shown; empty for one that can. Each is looked at once."""
+        if image_id not in self._digests and image_id not in self._refusals:
+            path = self._folder / self.name(image_id)
+            if not _is_file(path):
+                where = "expected an image for every question"
+                raise DataError(where, found=f"no {path}", do="Restore the file.")
+            try:
+                self._digests[image_id] = images.digest_of(path)
+            except ImageError as fault:
+                self._refusals[image_id] = fault.found
+        return self._refusals.get(image_id, "")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+class Faults:
+    """Faults by kind, in the order in which the kinds are first met."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, list[str]] = {}
+
+    def add(self, kind: str, item: str | int) -> None:
+        """Record one fault of a kind, for example `add("missing image", "a.jpg")`."""
+        self._items.setdefault(shortened(kind), []).append(shortened(str(item)))
+
+    def extend(self, kind: str, items: Iterable[str | int]) -> None:
+        """Record several faults of one kind."""
+        for item in items:
+            self.add(kind, item)
+
+    def __str__(self) -> str:
+        """Return one line a kind: its name, its count and the first few items."""
+        lines = []
+        for kind, items in self._items.items():
+            rest = f", and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
+            lines.append(f"  {kind}: {len(items)} ({', '.join(items[:SHOWN])}{rest})")
+        return "\n".join(lines)
+
+    def raise_any(self, expected: str, *, do: str) -> None:
+        """Raise one DataError when there is any fault."""
+        if self._items:
+            raise DataError(expected, found=f"\n{self}\n", do=do)

@@ -20,16 +20,16 @@ from lever_pipe.base.rowwise import linear, rowwise
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.base.shapes import ShapeError, require_shapes
 from lever_pipe.experiment.config import Selector, Sft
-from lever_pipe.lever.training import state
-from lever_pipe.lever.training.choice import BATCH
-from lever_pipe.lever.training.embeddings import EmbeddingTable
+from lever_pipe.lever.selector.decoding import BATCH
+from lever_pipe.lever.selector.embeddings import EmbeddingTable
+from lever_pipe.lever.selector.network import load_into
 from lever_pipe.lever.training.epoch import SelectorEpoch
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step
 from lever_pipe.losses.rce import RceTerms, rce_terms
 
 INPUTS = "added"
-"""What it sees of an example (`selector.features.INPUTS`)."""
+"""What it sees of an example (`selector.embeddings.INPUTS`)."""
 SPECIAL = 3
 """Words behind the N train ids: EOS, BOS, QUERY."""
 POSITIONS = 1024
@@ -202,7 +202,7 @@ def load_train_ids(path: Path, architecture: IdsArchitecture) -> TrainIds:
     Raises:
         CheckpointError: missing file, or tensors of another architecture (all listed).
     """
-    return state.load_into(build_train_ids(architecture), path)
+    return load_into(build_train_ids(architecture), path)
 
 
 class TrainIdsEpoch(SelectorEpoch):

@@ -1,14 +1,24 @@
-"""Selections of a policy: greedy, or drawn with noise that the caller gives."""
+"""Selections of a policy: greedy, or drawn with noise that the caller gives; and how far two policies are apart."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from lever_pipe.base.records import Pool, Selection
 from lever_pipe.base.shapes import ShapeError, require_shapes
-from lever_pipe.lever.selector.network import Encoded, PointerSelector, rank_pool
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of
+from lever_pipe.lever.selector.network import Encoded, PointerSelector
+from lever_pipe.losses.kl import kl_policy_to_reference
+from lever_pipe.losses.sequence import ended_selections, step_logits
+
+BATCH = 256
+"""Queries scored at one time. The last batch is filled up: products of one shape round a query alike in any company."""
+
+Decode = Callable[[PointerSelector, Encoded, int], Tensor]
+"""Turns a module, what it has encoded, and shots into pool positions `[B, S]`; K ends a selection before."""
 
 
 @torch.no_grad()
@@ -87,3 +97,66 @@ def _likelier(logits_BGK: Tensor, n_pool: int) -> Tensor:
 def _require_enough(candidates: int, shots: int) -> None:
     if not 1 <= shots <= candidates:
         raise ShapeError(f"shots must be in 1..K with K={candidates} candidates, got {shots}")
+
+
+def rank_pool(scores_BK: Tensor, shots: int) -> Tensor:
+    """Return the greedy selections `[B, S]` as pool positions; ties keep pool order."""
+    order = torch.sort(scores_BK, dim=-1, descending=True, stable=True).indices
+    return order[:, :shots]
+
+
+@torch.inference_mode()
+def choose(
+    module: PointerSelector,
+    train: EmbeddingTable,
+    queries: EmbeddingTable,
+    pools: Sequence[Pool],
+    shots: int,
+    *,
+    decode: Decode = greedy,
+) -> list[Selection]:
+    """Return the selection of every pool's query, of fewer demonstrations than shots where the policy stops before."""
+    frozen, selections = FrozenSelector(module, train), list[Selection]()
+    for part in torch.arange(len(pools)).split(BATCH):  # type: ignore[no-untyped-call]
+        batch = [pools[i] for i in part.tolist()]
+        filled = batch + batch[-1:] * (BATCH - len(batch))
+        candidates = torch.tensor([pool.candidates for pool in filled])
+        query = queries.vectors[torch.tensor([pool.query_id for pool in filled])]
+        ranked = decode(module, frozen.encoded(module.project(query), candidates), shots).cpu()
+        most = candidates.shape[1] - 1
+        chosen, lengths = candidates.gather(1, ranked.clamp(max=most)).tolist(), (ranked <= most).sum(dim=1).tolist()
+        selections += [
+            Selection(query_id=pool.query_id, demonstrations=chosen[row][: lengths[row]])
+            for row, pool in enumerate(batch)
+        ]
+    return selections
+
+
+@torch.inference_mode()
+def kl_to_base(
+    policy: PointerSelector,
+    base: PointerSelector,
+    train: EmbeddingTable,
+    queries: EmbeddingTable,
+    pools: Sequence[Pool],
+    shots: int,
+) -> float:
+    """Return KL(policy || base) in nats a step, exact over all outcomes, mean over the steps of all queries.
+
+    The steps are those of the base's own greedy selections: what it is evaluated with, and the same for every policy
+    that starts from it. Prefixes of a policy's own, or of what it was trained on, would hold each policy against
+    the base at other places. As in on-policy training the end of a selection is an outcome of a head that stops, and
+    no step behind it counts.
+    """
+    modules, divergences = (policy, base), list[Tensor]()
+    frozen = [FrozenSelector(module, train) for module in modules]
+    for part in torch.arange(len(pools)).split(BATCH):  # type: ignore[no-untyped-call]
+        batch = [pools[i] for i in part.tolist()]
+        candidates = torch.tensor([pool.candidates for pool in batch])
+        query = queries.vectors[torch.tensor([pool.query_id for pool in batch])]
+        encoded = [of.encoded(module.project(query), candidates) for of, module in zip(frozen, modules, strict=True)]
+        picks = greedy(base, encoded[1], shots)[:, None]
+        _, taken = ended_selections(picks, torch.full((len(batch),), shots), candidates.shape[1])
+        scores = (scores_of(module, of, picks, may_stop=True) for module, of in zip(modules, encoded, strict=True))
+        divergences.append(kl_policy_to_reference(*(step_logits(of.double(), picks) for of in scores))[taken])
+    return float(torch.cat(divergences).mean())

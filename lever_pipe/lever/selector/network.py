@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from lever_pipe.base.checkpoints import load_tensors, require_same_tensors, save_tensors
 from lever_pipe.base.members import member
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.base.shapes import require_shapes
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,27 @@ def initialise(module: PointerSelector, generator: torch.Generator) -> PointerSe
     return module
 
 
-def rank_pool(scores_BK: Tensor, shots: int) -> Tensor:
-    """Return the greedy selections `[B, S]` as pool positions; ties keep pool order."""
-    order = torch.sort(scores_BK, dim=-1, descending=True, stable=True).indices
-    return order[:, :shots]
+def load_selector(path: Path, architecture: Architecture) -> PointerSelector:
+    """Return the selector of a checkpoint, in eval mode.
+
+    Raises:
+        CheckpointError: missing file, or tensors of another architecture (all listed).
+    """
+    return load_into(build_selector(architecture), path)
+
+
+def load_into(module: Network, path: Path) -> Network:
+    """Return a module with the tensors of a checkpoint, in eval mode.
+
+    Raises:
+        CheckpointError: missing file, or tensors of another architecture (all listed).
+    """
+    tensors, _ = load_tensors(path)
+    require_same_tensors(path, tensors, module.state_dict())
+    module.load_state_dict(tensors, strict=True)
+    return module.eval()
+
+
+def save_selector(path: Path, module: nn.Module, *, stage: str, epoch: int) -> None:
+    """Write a selector's weights."""
+    save_tensors(path, module.state_dict(), about={"stage": stage, "epoch": epoch})

@@ -5,32 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
 from lever_pipe.base import storage
+from lever_pipe.base.checkpoints import load_tensors, require_same_tensors, save_tensors
+from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce, Sft
 from lever_pipe.experiment.stage_configs import TrainingConfig
-from lever_pipe.lever.selector.network import PointerSelector
-from lever_pipe.lever.training import state
-from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, architecture_of, read_table
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, architecture_of, read_table
+from lever_pipe.lever.selector.network import PointerSelector, load_selector, save_selector
 from lever_pipe.lever.training.groups import Groups, load_groups, split_groups
 from lever_pipe.lever.training.loop import Updates, validation_loss
-
-
-class Settings(Protocol):
-    """What every objective says of its optimiser."""
-
-    @property
-    def learning_rate(self) -> float:
-        """Return the first step's; a schedule sets the later ones."""
-
-    @property
-    def weight_decay(self) -> float:
-        """Return the share of a weight that AdamW takes off, times the learning rate."""
 
 
 class TrainingInputs(NamedTuple):
@@ -92,7 +82,7 @@ class SelectorEpoch:
         self,
         files: EpochFiles,
         config: TrainingConfig,
-        settings: Settings,
+        settings: Rce | Sft | Distil | Grpo | OnPolicy,
         objective: str,
         device: torch.device,
         *,
@@ -105,7 +95,7 @@ class SelectorEpoch:
         if freezes:
             self.module.freeze_projections()
         adam = AdamW(self.module, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
-        self.kl_beta = state.resume_optimiser(files.start_optimiser, adam, stage=objective)
+        self.kl_beta = resume_optimiser(files.start_optimiser, adam, stage=objective)
         self.updates = Updates(self.module, adam, max_gradient_norm=config.max_gradient_norm)
 
     def anchor(self, reference: Path) -> FrozenSelector:
@@ -136,9 +126,9 @@ class SelectorEpoch:
         """
         objective, epoch = self._objective, self._config.epoch
         values = self.updates.means() | {"val_loss": self._held_out_loss(temperature), **more}
-        state.save_selector(self._files.selector, self.module, stage=objective, epoch=epoch)
+        save_selector(self._files.selector, self.module, stage=objective, epoch=epoch)
         adam = self.updates.optimiser
-        state.save_optimiser(self._files.optimiser, adam, stage=objective, epoch=epoch, kl_beta=kl_beta)
+        save_optimiser(self._files.optimiser, adam, stage=objective, epoch=epoch, kl_beta=kl_beta)
         row = EpochMetrics(policy=policy, values=values)
         storage.write_row(self._files.metrics, row)
         return row
@@ -147,4 +137,31 @@ class SelectorEpoch:
         return validation_loss(self.module, self.data.table, self.data.validation, temperature=temperature)
 
     def _load(self, path: Path) -> PointerSelector:
-        return state.load_selector(path, architecture_of(self._config.selector, self.data.table)).to(self._device)
+        return load_selector(path, architecture_of(self._config.selector, self.data.table)).to(self._device)
+
+
+def save_optimiser(path: Path, optimiser: AdamW, *, stage: str, epoch: int, kl_beta: float) -> None:
+    """Write the optimiser's moments by parameter name, with the beta for the next epoch."""
+    beta = torch.tensor(kl_beta, dtype=torch.float64)
+    save_tensors(path, {"kl_beta": beta, **optimiser.state()}, about={"stage": stage, "epoch": epoch})
+
+
+def resume_optimiser(path: Path, optimiser: AdamW, *, stage: str) -> float | None:
+    """Load the moments of the same stage's previous epoch and return its beta.
+
+    A phase starts with a fresh optimiser, as published: a state of another stage is left alone and None returned.
+
+    Raises:
+        CheckpointError: missing file, moments of other parameters, or a negative beta.
+    """
+    tensors, about = load_tensors(path)
+    if "stage" not in about:
+        found = "a state that tells no stage"
+        raise CheckpointError(f"{path}: expected the optimiser state of a stage", found=found, do="Rerun its rule.")
+    if about["stage"] != stage:
+        return None
+    require_same_tensors(path, tensors, {"kl_beta": torch.tensor(0.0, dtype=torch.float64), **optimiser.state()})
+    if (beta := float(tensors["kl_beta"])) < 0:
+        raise CheckpointError(f"{path}: expected a kl_beta of at least 0", found=str(beta), do="Rerun its rule.")
+    optimiser.load(tensors)
+    return beta

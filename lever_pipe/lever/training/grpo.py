@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from lever_pipe.experiment.config import Grpo
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector
-from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import BATCH, Groups, batches, keep_best
-from lever_pipe.lever.training.loop import Step, Updates, policy_entropy
-from lever_pipe.lever.training.policies import Policies, logged
+from lever_pipe.lever.training.loop import Step, Updates, logged, policy_entropy
 from lever_pipe.losses.grpo import grpo_terms
 from lever_pipe.losses.kl import divergence_of_logs
 from lever_pipe.losses.reduction import mean_of_group_means
@@ -26,7 +25,7 @@ def kept_in_epoch(groups: Groups, grpo: Grpo, epoch: int) -> tuple[Groups, Tenso
 
 def grpo_epoch(
     updates: Updates[PointerSelector],
-    policies: Policies,
+    reference: FrozenSelector,
     table: EmbeddingTable,
     kept: tuple[Groups, Tensor],
     *,
@@ -37,8 +36,9 @@ def grpo_epoch(
     """Take the steps of one epoch and return the weight of the penalty behind the last one.
 
     Args:
-        updates: of the trained policy.
-        policies: the trained one and its anchor.
+        updates: of the trained policy, which runs without dropout as the reference does: so the ratio is 1 and the
+            penalty 0 before the first one.
+        reference: the RCE checkpoint that anchors it.
         table: embeddings of the train examples.
         kept: the selections that the epoch trains on, and their advantages (`kept_in_epoch`).
         kl_beta: weight of the penalty at the first step; with `adaptive_kl` it follows the penalty step by step.
@@ -47,12 +47,13 @@ def grpo_epoch(
     """
     order = torch.cat(batches(len(kept[0]), settings.batch_queries, generator))
     groups, advantages = kept[0].take(order), kept[1][order]
-    anchor = reference_log_probs(policies.reference, groups)
-    table = table.projected_by(policies.policy)
+    anchor = reference_log_probs(reference, groups)
+    policy = updates.module.eval()
+    table = table.projected_by(policy)
     for rows in groups.rows(settings.batch_queries):
         batch = groups.take(rows)
         step = grpo_step(
-            policies.trained(table, batch),
+            table.scores(policy, batch),
             anchor[rows],
             batch,
             advantages[rows],

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lever_pipe.base.records import ExampleId
-from lever_pipe.experiment.config import OnPolicy
+from lever_pipe.base.records import Example, ExampleId, PoolPosition, Proposal
+from lever_pipe.experiment.config import OnPolicy, Reward
+from lever_pipe.lever.rewards import reward_function
 from lever_pipe.lever.selector.decoding import draw, gumbel
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.selector.network import PointerSelector
-from lever_pipe.lever.training.embeddings import EmbeddingTable, scores_of
 from lever_pipe.lever.training.groups import Groups, batches
-from lever_pipe.lever.training.loop import Step, Updates, policy_entropy
-from lever_pipe.lever.training.policies import Policies, logged
-from lever_pipe.lever.training.rce import progress_of
+from lever_pipe.lever.training.loop import Step, Updates, logged, policy_entropy
+from lever_pipe.lever.training.supervised import progress_of
+from lever_pipe.lever.trajectories import trajectories_of
 from lever_pipe.losses.advantages import (
     batch_advantages,
     centred_advantages,
     group_advantages,
     leave_one_out_advantages,
 )
+from lever_pipe.losses.grpo import on_policy_terms
 from lever_pipe.losses.kl import kl_policy_to_reference, selection_divergence
-from lever_pipe.losses.on_policy import on_policy_terms
 from lever_pipe.losses.reduction import group_has_spread, masked
 from lever_pipe.losses.schedules import cosine
 from lever_pipe.losses.sequence import ended_selections, net_rewards, step_log_probs, step_logits
+from lever_pipe.lvlms.asking.prompts import Prompter
+from lever_pipe.lvlms.protocol import Lvlm
 
 Asked = tuple[ExampleId, tuple[ExampleId, ...]]
 """A query and the demonstrations that it is answered with, in order."""
@@ -42,21 +45,15 @@ class Judged(NamedTuple):
     """VQA accuracy of its answer, in [0, 1]."""
 
 
-class Judge(Protocol):
-    """Answers selections and rewards the answers."""
-
-    @property
-    def prompts(self) -> int:
-        """Return how many different prompts were asked so far."""
-
-    def __call__(self, asked: Sequence[Asked]) -> list[Judged]:
-        """Return one verdict a selection, in order."""
+Judge = Callable[[Sequence[Asked]], list[Judged]]
+"""Answers selections and rewards the answers: one verdict a selection, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """B queries with G selections each, and what is known of the moment they were drawn."""
 
+    asked: list[Asked]  # B G
     groups: Groups  # selections [B, G, S], beyond their length padded by further draws, rewards [B, G]
     lengths: Tensor  # [B, G] demonstrations in a selection
     taken: Tensor  # [B, G, S] bool: the steps that belong to a selection
@@ -75,7 +72,7 @@ class Spent(NamedTuple):
 
 def on_policy_epoch(
     updates: Updates[PointerSelector],
-    policies: Policies,
+    reference: FrozenSelector,
     table: EmbeddingTable,
     groups: Groups,
     judge: Judge,
@@ -93,7 +90,7 @@ def on_policy_epoch(
 
     Args:
         updates: of the trained policy; the learning rate follows the schedule's horizon.
-        policies: the trained one and its anchor.
+        reference: what anchors the trained policy.
         table: embeddings of the train examples.
         groups: the queries and their pools; stored selections are not looked at.
         judge: rewards what was drawn.
@@ -106,24 +103,26 @@ def on_policy_epoch(
     order = batches(len(groups), settings.batch_queries, generator)
     final = settings.learning_rate * settings.final_learning_rate_share
     clip_epsilon = settings.clip_epsilon if clips else None
+    policy, prompts = updates.module, set[Asked]()
     for number, rows in enumerate(order):
         progress = progress_of(epoch, number, len(order), settings.horizon_epochs)
         updates.optimiser.learning_rate = cosine(settings.learning_rate, final, progress)
         queries, first = groups.take(rows.to(groups.queries.device)), number * settings.batch_queries
-        drawn = draw_groups(policies, table, queries, judge, settings, generator, first=first)
+        drawn = draw_groups(policy, table, queries, judge, settings, generator, first=first)
+        prompts.update(drawn.asked)
         batch, scores, advantages = drawn.groups, drawn.scores, advantages_of(drawn.groups, settings)
-        anchor = policies.reference.scores(batch, may_stop=True)
+        anchor = reference.scores(batch, may_stop=True)
         for update in range(settings.updates):
             step = on_policy_step(batch, drawn, advantages, scores, anchor, kl_beta=kl_beta, clip_epsilon=clip_epsilon)
             updates.take(step, len(batch))
             if update == 0:
-                yield Spent(number, judge.prompts, step.values)
+                yield Spent(number, len(prompts), step.values)
             if update + 1 < settings.updates:
-                scores = policies.trained(table, batch, may_stop=True)
+                scores = table.scores(policy, batch, may_stop=True)
 
 
 def draw_groups(
-    policies: Policies,
+    policy: PointerSelector,
     table: EmbeddingTable,
     queries: Groups,
     judge: Judge,
@@ -138,22 +137,22 @@ def draw_groups(
     drawn, so each length is equally likely. A policy that may stop is bounded by it, and pays for each demonstration.
     """
     device, longest = queries.queries.device, max(settings.shots)
-    module = policies.policy.eval()
-    encoded = table.encoded(module, queries)
-    outcomes = module.outcomes(encoded)
+    encoded = table.encoded(policy.eval(), queries)
+    outcomes = policy.outcomes(encoded)
     noise = gumbel((len(queries), settings.group, longest, outcomes), generator).to(device)
-    selections = draw(module, encoded, noise)
+    selections = draw(policy, encoded, noise)
     turns = range(first, first + len(queries))
     most = torch.tensor([settings.shots[turn % len(settings.shots)] for turn in turns], device=device)
     lengths, taken = ended_selections(selections, most, queries.pools.shape[1])
-    verdicts = torch.tensor(judge(asked_of(queries, selections, lengths)), dtype=torch.float32, device=device)
+    asked = asked_of(queries, selections, lengths)
+    verdicts = torch.tensor(judge(asked), dtype=torch.float32, device=device)
     rewards, accuracies = verdicts.view(len(queries), settings.group, len(Judged._fields)).unbind(dim=-1)
-    if module.head.stops:
+    if policy.head.stops:
         rewards = net_rewards(rewards, lengths, price=settings.stop_price)
     groups = Groups(queries.queries, queries.pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool))
-    scores = scores_of(module, encoded, selections, may_stop=True)
+    scores = scores_of(policy, encoded, selections, may_stop=True)
     log_probs = masked(step_log_probs(scores.detach(), selections), taken).sum(dim=-1)
-    return Drawn(groups, lengths, taken, accuracies, log_probs, scores)
+    return Drawn(asked, groups, lengths, taken, accuracies, log_probs, scores)
 
 
 def asked_of(queries: Groups, selections_BGS: Tensor, lengths_BG: Tensor) -> list[Asked]:
@@ -165,6 +164,22 @@ def asked_of(queries: Groups, selections_BGS: Tensor, lengths_BG: Tensor) -> lis
         for query, group, lengths in zip(queries.queries.tolist(), chosen.tolist(), lengths_BG.tolist(), strict=True)
         for ids, length in zip(group, lengths, strict=True)
     ]
+
+
+def judged_by_lvlm(
+    asked: Sequence[Asked], *, train: Sequence[Example], model: Lvlm, prompter: Prompter, reward: Reward
+) -> list[Judged]:
+    """Return reward and VQA accuracy of what the LVLM answers with each selection; equal ones are answered once."""
+    distinct, reward_of = sorted(set(asked)), reward_function(reward)
+    anywhere = PoolPosition(0)  # the reward does not depend on pool positions
+    anywhere = PoolPosition(0)  # the reward does not depend on pool positions
+    proposals = [
+        Proposal(query_id=query, pointer=(anywhere,) * len(chosen), pointer_global=chosen, gen_method="on_policy")
+        for query, chosen in distinct
+    ]
+    answered = trajectories_of(proposals, train, model, prompter)
+    verdicts = {one: Judged(reward_of(t), t.vqa_acc_score) for one, t in zip(distinct, answered, strict=True)}
+    return [verdicts[one] for one in asked]
 
 
 def advantages_of(groups: Groups, settings: OnPolicy) -> Tensor:

@@ -20,9 +20,8 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.commands.checkpoint_tool import import_checkpoint
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.lever.selector.network import build_selector, initialise
-from lever_pipe.lever.training.embeddings import architecture_for
-from lever_pipe.lever.training.state import load_selector
+from lever_pipe.lever.selector.embeddings import architecture_for
+from lever_pipe.lever.selector.network import build_selector, initialise, load_selector
 
 D, H = 12, 8
 PREFIX = "lever_lm.pointer_selector."

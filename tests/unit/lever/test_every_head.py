@@ -21,18 +21,14 @@ from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import OPTIONS, STOPPING, TRAIN_IDS, Distil, Grpo, OnPolicy, Rce
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
-from lever_pipe.lever.selector.decoding import draw, greedy, gumbel
+from lever_pipe.lever.selector.decoding import choose, draw, greedy, gumbel, kl_to_base
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.choice import choose
-from lever_pipe.lever.training.distance import kl_to_base
-from lever_pipe.lever.training.distil import distil_epoch
-from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
 from lever_pipe.lever.training.loop import Updates, validation_loss
 from lever_pipe.lever.training.on_policy import Asked, Judged, draw_groups, on_policy_epoch
-from lever_pipe.lever.training.policies import Policies
-from lever_pipe.lever.training.rce import rce_epoch
+from lever_pipe.lever.training.supervised import distil_epoch, rce_epoch
 from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_log_probs
 
 HEADS = available("lever/heads")
@@ -326,22 +322,22 @@ def test_a_gradient_reaches_every_parameter(network: str, head: str) -> None:
 def test_every_objective_trains_it(network: str, head: str) -> None:
     module, batch = selector(head, network), groups()
     adam = AdamW(module, learning_rate=1e-3, weight_decay=0.0)
-    policies = Policies(module, FrozenSelector(selector(head, network, seed=0), table()))
+    reference = FrozenSelector(selector(head, network, seed=0), table())
     targets = torch.full((len(batch), K), 1 / K)
     drawn = OnPolicy(batch_queries=3, group=4, shots=(1, 3))
-    anchored = reference_log_probs(policies.reference, batch)
-    scores, chosen = policies.trained(table(), batch), batch.rewards - 0.5
+    anchored = reference_log_probs(reference, batch)
+    scores, chosen = table().scores(module, batch), batch.rewards - 0.5
     same = grpo_step(scores, anchored, batch, chosen, kl_beta=0.1, clip_epsilon=0.2).values
     assert (same["kl"], same["kl_exact"], same["clip_fraction"], same["mean_ratio"]) == (0, 0, 0, 1)
     objectives = (
         lambda of: rce_epoch(of, table(), batch, Rce(batch_queries=3), 1, torch_generator(0)),
         lambda of: grpo_epoch(
-            of, policies, table(), (batch, chosen), kl_beta=0.1, settings=Grpo(), generator=torch_generator(0)
+            of, reference, table(), (batch, chosen), kl_beta=0.1, settings=Grpo(), generator=torch_generator(0)
         ),
         lambda of: distil_epoch(of, table(), batch, targets, Distil(batch_queries=3), torch_generator(0)),
         lambda of: list(
             on_policy_epoch(
-                of, policies, table(), batch, Judge(), drawn,
+                of, reference, table(), batch, Judge(), drawn,
                 epoch=1, kl_beta=0.1, clips=True, generator=torch_generator(1),
             )
         ),
@@ -361,10 +357,6 @@ class Judge:
     def __init__(self, needed: int = 0) -> None:
         self.asked: list[Asked] = []
         self.needed = needed
-
-    @property
-    def prompts(self) -> int:
-        return len(set(self.asked))
 
     def __call__(self, asked: list[Asked]) -> list[Judged]:
         self.asked += asked
@@ -627,9 +619,8 @@ def test_choice_gives_from_one_to_all_shots() -> None:
 
 def drawn_with(price: float, shots: tuple[int, ...] = (2, 5)) -> tuple[PointerSelector, Judge, object]:
     module, judge = selector("stop"), Judge()
-    policies = Policies(module, FrozenSelector(selector("stop", seed=4), table()))
     settings = OnPolicy(group=6, shots=shots, stop_price=price)
-    return module, judge, draw_groups(policies, table(), groups(), judge, settings, torch_generator(0))
+    return module, judge, draw_groups(module, table(), groups(), judge, settings, torch_generator(0))
 
 
 def test_draws_are_asked_up_to_their_end_and_pay_for_it() -> None:
@@ -661,7 +652,7 @@ def test_draws_are_asked_up_to_their_end_and_pay_for_it() -> None:
 @pytest.mark.parametrize("needed", [1, 2])
 def test_it_learns_to_stop_where_more_costs_more_than_it_gives(needed: int) -> None:
     module = initialise(build_selector(replace(SMALL, head="stop")), torch_generator(0)).eval()
-    policies = Policies(module, FrozenSelector(module, table()))
+    reference = FrozenSelector(module, table())
     adam, batch = AdamW(module, learning_rate=1.0, weight_decay=0.0), groups(n=24)
     settings = OnPolicy(learning_rate=3e-2, batch_queries=8, group=8, shots=(4,), stop_price=0.1, updates=1)
     lengths = []
@@ -670,7 +661,7 @@ def test_it_learns_to_stop_where_more_costs_more_than_it_gives(needed: int) -> N
         updates = Updates(module, adam, max_gradient_norm=1.0)
         list(
             on_policy_epoch(
-                updates, policies, table(), batch, judge, settings,
+                updates, reference, table(), batch, judge, settings,
                 epoch=epoch, kl_beta=0.0, clips=True, generator=torch_generator(1, epoch),
             )
         )  # fmt: skip

@@ -7,8 +7,7 @@ from builders import example, ids, pool, trajectory
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, PoolPosition, Proposal
-from lever_pipe.lever.asked import references_of
-from lever_pipe.lever.trajectories import make_group, score_trajectory
+from lever_pipe.lever.trajectories import make_group, references_of, score_trajectory
 
 QUERY = example(0, answer="cat", answers=("dog",) * 2 + ("cat",) * 6 + ("cow",) * 2)
 PROPOSAL = Proposal(

@@ -16,18 +16,18 @@ from torch import Tensor
 
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
-from lever_pipe.losses import on_policy
+from lever_pipe.losses import grpo
 from lever_pipe.losses.advantages import (
     batch_advantages,
     centred_advantages,
     group_advantages,
     leave_one_out_advantages,
 )
+from lever_pipe.losses.grpo import PolicyTerms, clipped_surrogate, score_function_surrogate
 from lever_pipe.losses.kl import selection_divergence
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
-from lever_pipe.losses.surrogate import PolicyTerms, clipped_surrogate, score_function_surrogate
 
-real_terms = on_policy.on_policy_terms
+real_terms = grpo.on_policy_terms
 standardised_advantages = partial(group_advantages, std_floor=0.1, clamp=5.0)
 Advantages = Callable[[Tensor, Tensor], Tensor]
 
@@ -44,7 +44,7 @@ Batch = dict[str, Tensor]
 
 
 def terms_of(batch: Batch, clip_epsilon: float | None = 0.2, kl_beta: float = 0.15) -> PolicyTerms:
-    return on_policy.on_policy_terms(**batch, clip_epsilon=clip_epsilon, kl_beta=kl_beta)
+    return grpo.on_policy_terms(**batch, clip_epsilon=clip_epsilon, kl_beta=kl_beta)
 
 
 def hand_batch() -> Batch:
@@ -215,7 +215,7 @@ def diluted(r: Tensor, a: Tensor, v: Tensor, e: float) -> object:
     ],
 )
 def test_the_checks_reject_a_broken_objective(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_policy, name, broken)
+    monkeypatch.setattr(grpo, name, broken)
     with pytest.raises(AssertionError):
         for check in CHECKS:
             check()

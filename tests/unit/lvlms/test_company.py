@@ -21,7 +21,7 @@ from lever_pipe.base.images import digest_of
 from lever_pipe.base.records import Example
 from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.lever.asked import references_of
+from lever_pipe.lever.trajectories import references_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import Lvlm, LvlmReply, LvlmRequest

@@ -14,9 +14,8 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import EmulateSelectionsConfig, SelectDemonstrationsConfig
 from lever_pipe.lever.emulation import head_names
-from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.embeddings import architecture_of, read_table
-from lever_pipe.lever.training.state import save_selector
+from lever_pipe.lever.selector.embeddings import architecture_of, read_table
+from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise, save_selector
 from lever_pipe.stages.emulation import emulate_selections
 from lever_pipe.stages.selections import select_demonstrations
 

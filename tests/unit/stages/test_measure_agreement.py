@@ -17,10 +17,9 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import MeasureAgreementConfig
-from lever_pipe.lever.selector.network import build_selector, initialise
-from lever_pipe.lever.training.distance import kl_to_base
-from lever_pipe.lever.training.embeddings import architecture_for, read_table
-from lever_pipe.lever.training.state import load_selector
+from lever_pipe.lever.selector.decoding import kl_to_base
+from lever_pipe.lever.selector.embeddings import architecture_for, read_table
+from lever_pipe.lever.selector.network import build_selector, initialise, load_selector
 from lever_pipe.stages.measure_agreement import measure_agreement
 
 RCE = "preset~p/rce/seed~{}/epoch~1"

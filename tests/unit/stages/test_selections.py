@@ -17,10 +17,8 @@ from lever_pipe.experiment.stage_configs import (
     SelectBaselineConfig,
     SelectDemonstrationsConfig,
 )
-from lever_pipe.lever.selector.features import fuse
-from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.embeddings import architecture_of, read_table
-from lever_pipe.lever.training.state import save_selector
+from lever_pipe.lever.selector.embeddings import architecture_of, fuse, read_table
+from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise, save_selector
 from lever_pipe.stages.answers import distinct_prompts
 from lever_pipe.stages.emulation import emulate_first_items
 from lever_pipe.stages.selections import select_baseline, select_demonstrations

@@ -11,10 +11,10 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import Grpo, Rce
-from lever_pipe.lever.training import state
-from lever_pipe.lever.training.embeddings import architecture_of
+from lever_pipe.lever.selector.embeddings import architecture_of
+from lever_pipe.lever.selector.network import load_selector
 from lever_pipe.lever.training.loop import Updates, validation_loss
-from lever_pipe.lever.training.rce import rce_epoch
+from lever_pipe.lever.training.supervised import rce_epoch
 
 RCE = Rce(batch_queries=4, learning_rate=1e-2, passes=3, temperature_end=0.3, final_learning_rate_share=0.1)
 GRPO = Grpo(batch_queries=3, learning_rate=2e-3, weight_decay=0.5, freeze_projections=False)
@@ -31,7 +31,7 @@ def chain(tmp_path: Path) -> Chain:
 def test_jobs_are_one_run_of_rce_with_the_learning_rate_of_grpo(chain: Chain) -> None:
     rows = [chain.continued_epoch(epoch) for epoch in (1, 2)]
     data = chain.inputs()
-    module = state.load_selector(chain.outputs("rce1")["selector"], architecture_of(chain.selector, data.table))
+    module = load_selector(chain.outputs("rce1")["selector"], architecture_of(chain.selector, data.table))
     adam = AdamW(module, learning_rate=1.0, weight_decay=0.5)
     settings = Rce(batch_queries=3, learning_rate=2e-3, temperature_start=0.3, temperature_end=0.3, weight_decay=0.5)
     found = []

@@ -15,10 +15,10 @@ from lever_pipe.base.records import EpochMetrics
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.config import Selector
-from lever_pipe.lever.training import state
-from lever_pipe.lever.training.distil import distil_epoch, oracle_targets
-from lever_pipe.lever.training.embeddings import architecture_of
+from lever_pipe.lever.selector.embeddings import architecture_of
+from lever_pipe.lever.selector.network import load_selector
 from lever_pipe.lever.training.loop import Updates, validation_loss
+from lever_pipe.lever.training.supervised import distil_epoch, oracle_targets
 
 BYTES = ("selector.safetensors", "optimiser.safetensors", "metrics.json")
 
@@ -34,7 +34,7 @@ def test_three_jobs_are_one_run(chain: DrawnChain) -> None:
     rows = [chain.distil_epoch(epoch) for epoch in (1, 2, 3)]
     data = chain.inputs()
     architecture = architecture_of(chain.selector, data.table)
-    module = state.load_selector(chain.outputs("rce1")["selector"], architecture)
+    module = load_selector(chain.outputs("rce1")["selector"], architecture)
     adam = AdamW(module, learning_rate=DISTIL.learning_rate, weight_decay=DISTIL.weight_decay)
     targets = oracle_targets(read_examples(world() / "train.jsonl"), data.train)
     found = []

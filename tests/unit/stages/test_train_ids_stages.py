@@ -22,9 +22,9 @@ from lever_pipe.lever.networks.train_ids import (
     ids_validation_loss,
     load_train_ids,
 )
-from lever_pipe.lever.training.embeddings import EmbeddingTable, read_table
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, read_table
 from lever_pipe.lever.training.epoch import read_training_inputs
-from lever_pipe.lever.training.sft import targets_of
+from lever_pipe.lever.training.supervised import targets_of
 from lever_pipe.stages.selections import select_demonstrations
 
 SELECTOR = Selector(network="train_ids", width=WIDTH, layers=1, heads=2, dropout=0.0)

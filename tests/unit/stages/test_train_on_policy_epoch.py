@@ -4,7 +4,9 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,16 +23,15 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.config import OnPolicy, Reward
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.lever.asked import references_of
-from lever_pipe.lever.training import state
-from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
-from lever_pipe.lever.training.judge import LvlmJudge
-from lever_pipe.lever.training.loop import Updates, validation_loss
-from lever_pipe.lever.training.on_policy import Asked, Spent, on_policy_epoch
-from lever_pipe.lever.training.policies import Policies, trained_share
+from lever_pipe.lever.selector.embeddings import FrozenSelector, architecture_of
+from lever_pipe.lever.selector.network import load_selector
+from lever_pipe.lever.training.loop import Updates, trained_share, validation_loss
+from lever_pipe.lever.training.on_policy import Asked, Judged, Spent, judged_by_lvlm, on_policy_epoch
+from lever_pipe.lever.trajectories import references_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
+from lever_pipe.stages import selector_training
 
 pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
 
@@ -44,14 +45,13 @@ class First:
         self.ledger = folder / "ledger"
         self.calls: list[list[Asked]] = []
         self.rows = []
-        judge = LvlmJudge.__call__
 
-        def listening(this: LvlmJudge, asked: Sequence[Asked]) -> list[object]:
+        def listening(asked: Sequence[Asked], **how: Any) -> list[Judged]:
             self.calls.append(list(asked))
-            return judge(this, asked)  # type: ignore[return-value]
+            return judged_by_lvlm(asked, **how)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LvlmJudge, "__call__", listening)
+            patch.setattr(selector_training, "judged_by_lvlm", listening)
             self.rows = [self.chain.on_policy_epoch(epoch, ledger=self.ledger) for epoch in (1, 2)]
 
     @property
@@ -139,24 +139,25 @@ def test_two_jobs_are_one_run(first: First) -> None:
     """In one process weights, moments, LVLM and its memory of answers go on from the first epoch to the second."""
     chain, data = first.chain, first.chain.inputs()
     architecture = architecture_of(chain.selector, data.table)
-    module, anchor = (state.load_selector(chain.outputs("rce1")["selector"], architecture) for _ in range(2))
+    module, anchor = (load_selector(chain.outputs("rce1")["selector"], architecture) for _ in range(2))
     adam = AdamW(module, learning_rate=1.0, weight_decay=chain.on_policy.weight_decay)
     train = read_examples(world() / "train.jsonl")
     model = load_lvlm(lvlm_config(), LVLM, [(train, world() / "train_images")], Runtime())
     with execution():
         for epoch in (1, 2):
-            judge = LvlmJudge(train, model, Prompter(Wording(lvlm_config().prompt), train), chain.on_policy.reward)
+            prompter = Prompter(Wording(lvlm_config().prompt), train)
+            judge = partial(judged_by_lvlm, train=train, model=model, prompter=prompter, reward=chain.on_policy.reward)
             updates = Updates(module, adam, max_gradient_norm=1.0)
             spent = list(
                 on_policy_epoch(
-                    updates, Policies(module, FrozenSelector(anchor, data.table)), data.table, data.train, judge,
+                    updates, FrozenSelector(anchor, data.table), data.table, data.train, judge,
                     chain.on_policy, epoch=epoch, kl_beta=0.15, clips=True,
                     generator=torch_generator(0, "on policy", epoch),
                 )
             )  # fmt: skip
             held_out = validation_loss(module, data.table, data.validation)
             values = updates.means() | {"val_loss": held_out, "kl_beta": 0.15}
-            values |= {"trained_share": trained_share(module), "lvlm_prompts": float(judge.prompts)}
+            values |= {"trained_share": trained_share(module), "lvlm_prompts": float(spent[-1].prompts)}
             assert same_weights(chain.outputs(f"drawn{epoch}")["selector"], module)
             moments, about = load_tensors(chain.outputs(f"drawn{epoch}")["optimiser"])
             assert about == {"stage": "on_policy", "epoch": epoch}
@@ -256,12 +257,11 @@ def test_the_judge_asks_equal_selections_once_and_answers_in_order() -> None:
     model = Echo()
     prompter = Prompter(Wording(lvlm_config().prompt), train)
     reward = Reward(mode="accuracy_plus_expected", hard=0.5, soft=10.0)
-    judge = LvlmJudge(train, model, prompter, reward)  # type: ignore[arg-type]
+    judge = partial(judged_by_lvlm, train=train, model=model, prompter=prompter, reward=reward)
     one, two = (ExampleId(3), (ExampleId(1),)), (ExampleId(0), (ExampleId(5), ExampleId(2)))
     other_order = (ExampleId(0), (ExampleId(2), ExampleId(5)))
     verdicts = judge([one, two, one, other_order])
     assert [len(call) for call in model.calls] == [3]
-    assert judge.prompts == 3
     for asked, verdict in zip([one, two, one, other_order], verdicts, strict=True):
         shown = len(prompter(train[asked[0]], asked[1]).blocks)
         accuracy = float(shown % 2)  # all ten annotators say yes
@@ -272,7 +272,6 @@ def test_the_judge_asks_equal_selections_once_and_answers_in_order() -> None:
     assert asked_now == {prompter(train[query], chosen) for query, chosen in (one, two, other_order)}
     judge([one, (ExampleId(1), (ExampleId(4),))])
     assert [len(call) for call in model.calls] == [3, 2]
-    assert judge.prompts == 4  # one of the two was asked before
 
 
 def test_a_policy_that_stops_pays_for_what_it_shows(tmp_path: Path) -> None:

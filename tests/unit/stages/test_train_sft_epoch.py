@@ -19,12 +19,11 @@ from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment.config import Selector, Sft
 from lever_pipe.experiment.stage_configs import TrainRceEpochConfig
 from lever_pipe.lever.networks.cross_attention import CrossAttention
-from lever_pipe.lever.selector.network import Architecture, build_selector
-from lever_pipe.lever.training import state
-from lever_pipe.lever.training.embeddings import EmbeddingTable, architecture_of
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, architecture_of
+from lever_pipe.lever.selector.network import Architecture, build_selector, load_selector
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import validation_loss
-from lever_pipe.lever.training.sft import sft_step, targets_of
+from lever_pipe.lever.training.supervised import sft_step, targets_of
 from lever_pipe.losses.sequence import step_logits
 from lever_pipe.stages.selector_training import train_rce_epoch
 
@@ -85,7 +84,7 @@ def test_it_learns_thirty_two_groups_by_heart(tmp_path: Path) -> None:
     assert int(0.8 * N_QUERIES) == 32
     assert losses[0] > losses[1]
     data = chain.inputs()
-    module = state.load_selector(chain.outputs("sft2")["selector"], architecture_of(chain.selector, data.table))
+    module = load_selector(chain.outputs("sft2")["selector"], architecture_of(chain.selector, data.table))
     wanted = targets_of(data.train, settings)
     assert validation_loss(module, data.table, wanted) / 2 < 0.05
 
@@ -96,7 +95,7 @@ def test_a_reloaded_selector_has_the_same_validation_loss(chain: SftChain) -> No
     data = chain.inputs()
     assert len(data.validation) == N_QUERIES - 32
     for row, run in zip(rows, ("sft1", "sft2"), strict=True):
-        module = state.load_selector(chain.outputs(run)["selector"], architecture_of(chain.selector, data.table))
+        module = load_selector(chain.outputs(run)["selector"], architecture_of(chain.selector, data.table))
         with execution():
             found = validation_loss(module, data.table, data.validation, temperature=settings.temperature)
         assert row.values["val_loss"] == found

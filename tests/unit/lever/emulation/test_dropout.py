@@ -10,9 +10,8 @@ from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import Grpo
 from lever_pipe.lever import emulation
 from lever_pipe.lever.emulation import epoch_without_updates
-from lever_pipe.lever.selector.network import PointerSelector
-from lever_pipe.lever.training import state
-from lever_pipe.lever.training.embeddings import FrozenSelector, architecture_of
+from lever_pipe.lever.selector.embeddings import FrozenSelector, architecture_of
+from lever_pipe.lever.selector.network import PointerSelector, load_selector
 from lever_pipe.lever.training.grpo import kept_in_epoch
 
 
@@ -29,7 +28,7 @@ def pair_of(chain: Chain) -> tuple[PointerSelector, FrozenSelector]:
     table = chain.inputs().table
     architecture = architecture_of(chain.selector, table)
     base = chain.outputs("rce1")["selector"]
-    policy, reference = (state.load_selector(base, architecture) for _ in range(2))
+    policy, reference = (load_selector(base, architecture) for _ in range(2))
     return policy, FrozenSelector(reference.train(), table)
 
 

@@ -8,7 +8,7 @@ import torch
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.lever.emulation import drop_head, head_names
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.policies import trained_share
+from lever_pipe.lever.training.loop import trained_share
 
 SMALL = Architecture(embedding=6, width=8, layers=2, heads=2, dropout=0.5, attention_dropout=0.1, temperature=0.1)
 PUBLISHED = Architecture(

@@ -10,8 +10,8 @@ import torch
 from builders import WIDTH, embedding_arrays
 
 from lever_pipe.base.seeding import torch_generator
+from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import Architecture, build_selector, initialise
-from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import validation_loss
 from lever_pipe.losses.sequence import selection_log_probs

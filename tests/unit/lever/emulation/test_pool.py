@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lever_pipe.lever.emulation import first_items, with_repeats
-from lever_pipe.lever.selector.network import rank_pool
+from lever_pipe.lever.selector.decoding import rank_pool
 
 
 def published_decoding(scores: list[float], shots: int) -> list[int]:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.lever.selector import decoding
-from lever_pipe.lever.selector.decoding import draw, greedy, gumbel
-from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise, rank_pool
+from lever_pipe.lever.selector.decoding import draw, greedy, gumbel, rank_pool
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.losses.sequence import selection_log_probs
 
 SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.5)

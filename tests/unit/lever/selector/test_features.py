@@ -6,7 +6,7 @@ import numpy as np
 
 from lever_pipe.experiment.config import Selector
 from lever_pipe.lever.networks.train_ids import INPUTS as TRAIN_IDS
-from lever_pipe.lever.selector.features import INPUTS, fuse, side_by_side, unit
+from lever_pipe.lever.selector.embeddings import INPUTS, fuse, side_by_side, unit
 
 
 def test_fusion_of_two_known_vectors() -> None:

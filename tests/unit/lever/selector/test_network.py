@@ -13,13 +13,8 @@ from torch import nn
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.lever.networks.cross_attention import attend
-from lever_pipe.lever.selector.network import (
-    Architecture,
-    PointerSelector,
-    build_selector,
-    initialise,
-    rank_pool,
-)
+from lever_pipe.lever.selector.decoding import rank_pool
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 
 PUBLISHED = Architecture(
     embedding=512, width=256, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1

@@ -13,12 +13,12 @@ from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Distil
 from lever_pipe.lever.baselines import rank_by_annotations
+from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training import distil
-from lever_pipe.lever.training.distil import distil_epoch, distil_step, oracle_targets
-from lever_pipe.lever.training.embeddings import EmbeddingTable
+from lever_pipe.lever.training import supervised
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates
+from lever_pipe.lever.training.supervised import distil_epoch, distil_step, oracle_targets
 
 N_EXAMPLES, K, N_KINDS = 32, 8, 4
 SMALL = Architecture(embedding=6, width=16, layers=1, heads=1, dropout=0.0, attention_dropout=0.0, temperature=0.5)
@@ -121,7 +121,7 @@ def test_every_pass_shows_every_query_once_with_its_own_target(monkeypatch: pyte
         assert torch.equal(targets_BK, targets[part.queries])
         return distil_step(module, table, part, targets_BK=targets_BK)
 
-    monkeypatch.setattr(distil, "distil_step", noted)
+    monkeypatch.setattr(supervised, "distil_step", noted)
     updates = Updates(module, AdamW(module, learning_rate=0.0, weight_decay=0.0), max_gradient_norm=1.0)
     distil_epoch(updates, table(), batch, targets, Distil(batch_queries=6, passes=3), torch_generator(0))
     assert [len(part) for part in seen] == [6, 6, 4] * 3

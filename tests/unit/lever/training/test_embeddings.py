@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from lever_pipe.base.seeding import torch_generator
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups
 
 N = 40

@@ -17,17 +17,12 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Rce, Selector
 from lever_pipe.lever.selector.decoding import greedy
-from lever_pipe.lever.selector.network import (
-    Architecture,
-    PointerSelector,
-    build_selector,
-    initialise,
-)
-from lever_pipe.lever.training.embeddings import EmbeddingTable
+from lever_pipe.lever.selector.embeddings import EmbeddingTable
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import exact_kl
 from lever_pipe.lever.training.loop import Step, Updates, policy_entropy, validation_loss
-from lever_pipe.lever.training.rce import rce_epoch
+from lever_pipe.lever.training.supervised import rce_epoch
 from lever_pipe.losses.sequence import outcome_log_probs, selection_log_probs, step_logits
 
 SMALL = Architecture(6, 8, 1, 1, 0.0, 0.0, 0.5, head="gated")

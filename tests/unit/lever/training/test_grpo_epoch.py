@@ -11,12 +11,11 @@ from chains import LIMITS, Chain
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import AdaptiveKl, Grpo
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups, keep_best
 from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
 from lever_pipe.lever.training.loop import Step, Updates
-from lever_pipe.lever.training.policies import Policies
 from lever_pipe.losses.sequence import selection_log_probs
 
 SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)
@@ -49,8 +48,7 @@ def take_step(
     batch: Groups, *, policy: PointerSelector, kl_beta: float = 0.15, k: int = 5
 ) -> tuple[torch.Tensor, dict[str, float]]:
     kept, advantages = keep_best(batch, k, **LIMITS)
-    policies = Policies(policy, FrozenSelector(selector(), table()))
-    scores, anchored = policies.trained(table(), kept), reference_log_probs(policies.reference, kept)
+    scores, anchored = table().scores(policy, kept), reference_log_probs(FrozenSelector(selector(), table()), kept)
     step = grpo_step(scores, anchored, kept, advantages, kl_beta=kl_beta, clip_epsilon=0.2)
     return step.loss, step.values
 
@@ -66,15 +64,17 @@ def test_nothing_differs_before_the_first_step() -> None:
 
 
 def test_neither_policy_runs_with_dropout() -> None:
-    policies = Policies(selector(3).train(), FrozenSelector(selector().train(), table()))
-    with ambient_stream(0, "a"):
-        first = policies.trained(table(), groups([LEVELS])), policies.reference.scores(groups([LEVELS]))
-    with ambient_stream(0, "b"):
-        second = policies.trained(table(), groups([LEVELS])), policies.reference.scores(groups([LEVELS]))
-    assert torch.equal(first[0], second[0])
-    assert torch.equal(first[1], second[1])
-    assert first[0].requires_grad
-    assert not first[1].requires_grad
+    means, batch = [], groups([LEVELS, LEVELS[::-1]])
+    for stream in ("a", "b"):
+        policy, reference = selector(3).train(), FrozenSelector(selector().train(), table())
+        updates = Updates(policy, AdamW(policy, learning_rate=1e-3, weight_decay=0.0), max_gradient_norm=1.0)
+        with ambient_stream(0, stream):
+            grpo_epoch(
+                updates, reference, table(), (batch, batch.rewards - 0.5),
+                kl_beta=0.1, settings=Grpo(batch_queries=1), generator=torch_generator(0),
+            )  # fmt: skip
+        means.append(updates.means())
+    assert means[0] == means[1]
 
 
 def test_a_step_is_the_published_formula() -> None:
@@ -182,10 +182,10 @@ def test_the_weight_follows_the_penalty_of_each_batch(adaptive: AdaptiveKl | Non
             super().take(step, n_queries)
 
     updates = Watched(policy, AdamW(policy, learning_rate=1e-3, weight_decay=0.0), max_gradient_norm=1.0)
-    policies, batch = Policies(policy, FrozenSelector(selector(), table())), groups([LEVELS, LEVELS[::-1]] * 3)
+    anchor, batch = FrozenSelector(selector(), table()), groups([LEVELS, LEVELS[::-1]] * 3)
     settings = Grpo(batch_queries=1, adaptive_kl=adaptive)
     kept = batch, batch.rewards - 0.5
-    last = grpo_epoch(updates, policies, table(), kept, kl_beta=0.12, settings=settings, generator=torch_generator(0))
+    last = grpo_epoch(updates, anchor, table(), kept, kl_beta=0.12, settings=settings, generator=torch_generator(0))
     expected = [0.12]
     for penalty in penalties:
         factor = 1.0 if adaptive is None else 1.5 if penalty > 2e-4 else 1 / 1.5 if penalty < 1e-4 else 1.0

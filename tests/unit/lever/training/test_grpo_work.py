@@ -13,12 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Grpo
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import BATCH, Groups
 from lever_pipe.lever.training.grpo import grpo_epoch
 from lever_pipe.lever.training.loop import Step, Updates
-from lever_pipe.lever.training.policies import Policies
 
 N_EXAMPLES, N_QUERIES, K = 30, 11, 7
 PROJECTIONS = ("input_proj", "input_up", "input_down", "cand_proj")
@@ -70,9 +69,7 @@ def epoch(
     adam = AdamW(policy, learning_rate=1e-3, weight_decay=0.0)
     updates, kept = Updates(policy, adam, max_gradient_norm=max_gradient_norm), (groups(), groups().rewards - 0.5)
     settings = Grpo(batch_queries=batch, clip_epsilon=0.2)
-    grpo_epoch(
-        updates, Policies(policy, frozen), table(), kept, kl_beta=0.1, settings=settings, generator=torch_generator(3)
-    )
+    grpo_epoch(updates, frozen, table(), kept, kl_beta=0.1, settings=settings, generator=torch_generator(3))
     return updates.means()
 
 
@@ -127,9 +124,9 @@ def test_the_ratio_is_1_before_the_first_update_whatever_the_batch(batch: int) -
             seen.append(step.values)
 
     unmoved = Unmoved(policy, AdamW(policy, learning_rate=1.0, weight_decay=0.0), max_gradient_norm=1.0)
-    policies = Policies(policy, FrozenSelector(selector(0, frozen=False), table()))
+    anchor = FrozenSelector(selector(0, frozen=False), table())
     kept, settings = (groups(), groups().rewards - 0.5), Grpo(batch_queries=batch)
-    grpo_epoch(unmoved, policies, table(), kept, kl_beta=0.1, settings=settings, generator=torch_generator(3))
+    grpo_epoch(unmoved, anchor, table(), kept, kl_beta=0.1, settings=settings, generator=torch_generator(3))
     assert len(seen) == -(-N_QUERIES // batch)
     for values in seen:
         assert (values["kl"], values["kl_exact"], values["mean_ratio"], values["clip_fraction"]) == (0, 0, 1, 0)

@@ -15,9 +15,9 @@ from lever_pipe.base.records import ExampleId
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import AdvantageName, OnPolicy
 from lever_pipe.lever.selector.decoding import greedy
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training import on_policy
-from lever_pipe.lever.training.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import (
@@ -30,7 +30,6 @@ from lever_pipe.lever.training.on_policy import (
     on_policy_epoch,
     on_policy_step,
 )
-from lever_pipe.lever.training.policies import Policies
 from lever_pipe.losses.kl import selection_divergence
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
 
@@ -73,10 +72,6 @@ class Recorder:
     of: Callable[[Asked], Judged] = worth
     calls: list[list[Asked]] = field(default_factory=list)
 
-    @property
-    def prompts(self) -> int:
-        return len({one for call in self.calls for one in call})
-
     def __call__(self, asked: Sequence[Asked]) -> list[Judged]:
         self.calls.append(list(asked))
         return [self.of(one) for one in asked]
@@ -116,7 +111,7 @@ def epoch(
 
     updates = Updates(module, adam, max_gradient_norm=1.0)
     steps = on_policy_epoch(
-        updates, Policies(module, FrozenSelector(selector(0, head), table())), table(), queries(n), judge, settings,
+        updates, FrozenSelector(selector(0, head), table()), table(), queries(n), judge, settings,
         epoch=number, kl_beta=kl_beta, clips=clips, generator=torch_generator(0, "on policy", number),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
@@ -125,11 +120,11 @@ def epoch(
     return Run(module, updates.means(), spent, judge, seen)
 
 
-def drawn_of(settings: OnPolicy, *, n: int = 8, head: str = "static", seed: int = 3) -> tuple[Policies, Drawn]:
-    """Return policies that differ and the groups that the trained one draws."""
-    policies = Policies(selector(seed, head), FrozenSelector(selector(0, head), table()))
+def drawn_of(settings: OnPolicy, *, n: int = 8, head: str = "static", seed: int = 3) -> tuple[PointerSelector, Drawn]:
+    """Return a policy that differs from its anchor, the selector of seed 0, and the groups that it draws."""
+    policy = selector(seed, head)
     with torch.no_grad():
-        return policies, draw_groups(policies, table(), queries(n), Recorder(), settings, torch_generator(5))
+        return policy, draw_groups(policy, table(), queries(n), Recorder(), settings, torch_generator(5))
 
 
 SETTINGS = OnPolicy(batch_queries=8, group=4, learning_rate=1e-2)
@@ -181,9 +176,10 @@ def test_a_batch_smaller_than_the_number_of_lengths_leaves_none_out() -> None:
     assert {len(chosen) for call in run.judge.calls for _, chosen in call} == {1, 2, 3, 4}
 
 
-def scores_of(policies: Policies, batch: Groups) -> tuple[Tensor, Tensor]:
+def scores_of(policy: PointerSelector, batch: Groups) -> tuple[Tensor, Tensor]:
     """Return the logits of policy and anchor as a step takes them."""
-    return policies.trained(table(), batch, may_stop=True), policies.reference.scores(batch, may_stop=True)
+    anchor = FrozenSelector(selector(0, policy.architecture.head), table())
+    return table().scores(policy, batch, may_stop=True), anchor.scores(batch, may_stop=True)
 
 
 @pytest.mark.parametrize("head", ["static", "gated"])
@@ -199,7 +195,7 @@ def test_a_batch_asks_its_anchor_once_and_its_policy_once_an_update(head: str, m
 
 @pytest.mark.parametrize("head", ["static", "gated"])
 def test_what_comes_behind_a_selection_does_not_count(head: str) -> None:
-    policies, drawn = drawn_of(SETTINGS, head=head)
+    policy, drawn = drawn_of(SETTINGS, head=head)
     advantages = advantages_of(drawn.groups, SETTINGS)
     others = drawn.groups.selections.clone()
     for row, member in torch.cartesian_prod(torch.arange(8), torch.arange(4)).tolist():
@@ -211,8 +207,8 @@ def test_what_comes_behind_a_selection_does_not_count(head: str) -> None:
     results = []
     for selections in (drawn.groups.selections, others):
         batch = replace(drawn.groups, selections=selections)
-        step = on_policy_step(batch, drawn, advantages, *scores_of(policies, batch), kl_beta=0.5, clip_epsilon=0.2)
-        gradients = torch.autograd.grad(step.loss, list(policies.policy.parameters()), allow_unused=True)
+        step = on_policy_step(batch, drawn, advantages, *scores_of(policy, batch), kl_beta=0.5, clip_epsilon=0.2)
+        gradients = torch.autograd.grad(step.loss, list(policy.parameters()), allow_unused=True)
         results.append((step.values, gradients))
     assert results[0][0] == results[1][0]
     for one, other in zip(results[0][1], results[1][1], strict=True):
@@ -222,16 +218,16 @@ def test_what_comes_behind_a_selection_does_not_count(head: str) -> None:
 
 @pytest.mark.parametrize("head", ["static", "gated"])
 def test_log_probabilities_and_divergence_are_those_of_the_cut_selections(head: str) -> None:
-    policies, drawn = drawn_of(SETTINGS, head=head)
+    policy, drawn = drawn_of(SETTINGS, head=head)
     advantages = advantages_of(drawn.groups, SETTINGS)
-    scores = scores_of(policies, drawn.groups)
+    scores = scores_of(policy, drawn.groups)
     step = on_policy_step(drawn.groups, drawn, advantages, *scores, kl_beta=0.5, clip_epsilon=0.2)
     divergences, steps = [], 0
     for row in range(8):
         length = 1 + row % 4
         one = drawn.groups.take(torch.tensor([row]))
         one = replace(one, selections=one.selections[..., :length])
-        scores, anchor = scores_of(policies, one)
+        scores, anchor = scores_of(policy, one)
         expected = selection_log_probs(scores, one.selections)
         # 1e-5: the same sums in float32, in another shape
         torch.testing.assert_close(drawn.log_probs[row], expected[0].detach(), rtol=1e-5, atol=1e-5)
@@ -250,17 +246,17 @@ def test_log_probabilities_and_divergence_are_those_of_the_cut_selections(head: 
 
 
 def test_what_is_logged_of_a_batch() -> None:
-    policies, drawn = drawn_of(SETTINGS)
+    policy, drawn = drawn_of(SETTINGS)
     drawn = replace(drawn, accuracies=torch.tensor([[0.0, 1.0, 0.0, 1.0], *[[1.0] * 4] * 3, *[[0.0] * 4] * 4]))
     drawn.groups.rewards[5] = 0.25  # one tie
     advantages = advantages_of(drawn.groups, SETTINGS)
-    scores = scores_of(policies, drawn.groups)
+    scores = scores_of(policy, drawn.groups)
     step = on_policy_step(drawn.groups, drawn, advantages, *scores, kl_beta=0.5, clip_epsilon=0.2)
     assert step.values["accuracy"] == pytest.approx(100 * 14 / 32)
     assert step.values["gradient_share_hard"] == 1 / 8
     assert step.values["gradient_share"] == 7 / 8
     assert step.values["reward"] == pytest.approx(float(drawn.groups.rewards.double().mean()), rel=1e-5)
-    probabilities = policies.trained(table(), drawn.groups).detach().softmax(dim=-1)
+    probabilities = table().scores(policy, drawn.groups).detach().softmax(dim=-1)
     expected = float(-(probabilities * probabilities.log()).sum(dim=-1).mean())
     assert step.values["entropy"] == pytest.approx(expected, rel=1e-5)
 
@@ -289,22 +285,20 @@ def test_the_selections_are_those_of_the_policy_as_it_then_is(monkeypatch: pytes
     rows = torch.randperm(16, generator=again).split(8)  # type: ignore[no-untyped-call]
     same = []
 
-    def drawing(policies: Policies, *words: Any, **how: Any) -> Drawn:
-        found = draw_groups(policies, *words, **how)
+    def drawing(policy: PointerSelector, *words: Any, **how: Any) -> Drawn:
+        found = draw_groups(policy, *words, **how)
         part, state = queries(16).take(rows[len(same) // 2]), again.get_state()
-        for policy in (selector(), module):
+        for either in (selector(), module):
             again.set_state(state)
-            anchored = Policies(policy, FrozenSelector(selector(), table()))
-            drawn = draw_groups(anchored, table(), part, Recorder(), SETTINGS, again)
+            drawn = draw_groups(either, table(), part, Recorder(), SETTINGS, again)
             same.append(torch.equal(drawn.groups.selections, found.groups.selections))
         return found
 
     monkeypatch.setattr(on_policy, "draw_groups", drawing)
-    policies = Policies(module, FrozenSelector(selector(), table()))
     updates = Updates(module, adam, max_gradient_norm=1.0)
     list(
         on_policy_epoch(
-            updates, policies, table(), queries(16), Recorder(), SETTINGS,
+            updates, FrozenSelector(selector(), table()), table(), queries(16), Recorder(), SETTINGS,
             epoch=1, kl_beta=0.0, clips=True, generator=torch_generator(0),
         )
     )  # fmt: skip
@@ -386,18 +380,18 @@ def test_the_advantages_are_those_of_the_rule(rule: AdvantageName, expected: lis
 def test_the_gradient_of_reinforce_is_its_formula() -> None:
     """Minus the mean of A times the gradient of the log-probability, selection by selection."""
     settings = replace_in(SETTINGS, advantages="batch", updates=1)
-    policies, drawn = drawn_of(settings, n=4)
+    policy, drawn = drawn_of(settings, n=4)
     rewards = drawn.groups.rewards
     advantages = advantages_of(drawn.groups, settings)
-    scores = scores_of(policies, drawn.groups)
+    scores = scores_of(policy, drawn.groups)
     step = on_policy_step(drawn.groups, drawn, advantages, *scores, kl_beta=0.0, clip_epsilon=None)
-    parameters = list(policies.policy.parameters())
+    parameters = list(policy.parameters())
     found = torch.autograd.grad(step.loss, parameters)
     expected = [torch.zeros_like(p) for p in parameters]
     for row in range(4):
         baseline = rewards[[other for other in range(4) if other != row]].mean()
         for member in range(4):
-            scores = policies.trained(table(), drawn.groups)[row]
+            scores = table().scores(policy, drawn.groups)[row]
             log_prob, left = scores.new_zeros(()), torch.ones(K, dtype=torch.bool)
             for pick in drawn.groups.selections[row, member, : 1 + row].tolist():
                 log_prob = log_prob + scores[pick] - scores[left].logsumexp(0)
@@ -497,7 +491,7 @@ def test_it_learns_what_the_judge_rewards(rule: AdvantageName, clips: bool) -> N
     for number in range(1, 13):
         updates = Updates(module, adam, max_gradient_norm=1.0)
         steps = on_policy_epoch(
-            updates, Policies(module, FrozenSelector(selector(), kinds())), kinds(), groups, Recorder(next_kind),
+            updates, FrozenSelector(selector(), kinds()), kinds(), groups, Recorder(next_kind),
             settings, epoch=number, kl_beta=0.0, clips=clips, generator=torch_generator(number),
         )  # fmt: skip
         assert len(list(steps)) == 3

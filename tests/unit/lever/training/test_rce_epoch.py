@@ -16,12 +16,11 @@ from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Rce, Reward, Selector
 from lever_pipe.lever.networks.cross_attention import CrossAttention
-from lever_pipe.lever.selector.features import fuse
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, fuse
 from lever_pipe.lever.selector.network import Architecture, build_selector, initialise
-from lever_pipe.lever.training.embeddings import EmbeddingTable
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates, policy_entropy, validation_loss
-from lever_pipe.lever.training.rce import progress_of
+from lever_pipe.lever.training.supervised import progress_of
 from lever_pipe.lever.trajectories import make_group
 from lever_pipe.losses.schedules import linear
 

@@ -12,8 +12,15 @@ from lever_pipe.base.checkpoints import load_tensors, save_tensors
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training import state
+from lever_pipe.lever.selector.network import (
+    Architecture,
+    PointerSelector,
+    build_selector,
+    initialise,
+    load_selector,
+    save_selector,
+)
+from lever_pipe.lever.training.epoch import resume_optimiser, save_optimiser
 
 SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)
 
@@ -33,8 +40,8 @@ def stepped(module: PointerSelector, steps: int = 2) -> AdamW:
 
 def test_a_loaded_selector_gives_identical_logits(tmp_path: Path) -> None:
     module = selector().eval()
-    state.save_selector(tmp_path / "s", module, stage="rce", epoch=2)
-    loaded = state.load_selector(tmp_path / "s", SMALL)
+    save_selector(tmp_path / "s", module, stage="rce", epoch=2)
+    loaded = load_selector(tmp_path / "s", SMALL)
     query = torch.randn(4, 6, generator=torch_generator(1))
     pool = torch.randn(4, 5, 6, generator=torch_generator(2))
     assert torch.equal(loaded(query, pool), module(query, pool))
@@ -43,23 +50,23 @@ def test_a_loaded_selector_gives_identical_logits(tmp_path: Path) -> None:
 
 
 def test_another_architecture_is_refused_with_all_differences(tmp_path: Path) -> None:
-    state.save_selector(tmp_path / "s", selector(), stage="rce", epoch=1)
+    save_selector(tmp_path / "s", selector(), stage="rce", epoch=1)
     with pytest.raises(CheckpointError) as fault:
-        state.load_selector(tmp_path / "s", replace(SMALL, embedding=7, layers=2))
+        load_selector(tmp_path / "s", replace(SMALL, embedding=7, layers=2))
     text = str(fault.value)
     assert "input_proj.weight has shape [8, 6], expected [8, 7]" in text
     assert "missing attn_norms.1.bias" in text
     assert "missing cross_attn_layers.1.in_proj_weight" in text
     with pytest.raises(CheckpointError, match=r"extra attn_norms\.0\.bias"):
-        state.load_selector(tmp_path / "s", replace(SMALL, layers=0))
+        load_selector(tmp_path / "s", replace(SMALL, layers=0))
 
 
 def test_the_saved_file_is_not_changed_by_going_on(tmp_path: Path) -> None:
     module = selector()
-    state.save_optimiser(tmp_path / "o", stepped(module), stage="rce", epoch=1, kl_beta=0.0)
+    save_optimiser(tmp_path / "o", stepped(module), stage="rce", epoch=1, kl_beta=0.0)
     before = (tmp_path / "o").read_bytes()
     adam = AdamW(module, learning_rate=0.01, weight_decay=0.1)
-    state.resume_optimiser(tmp_path / "o", adam, stage="rce")
+    resume_optimiser(tmp_path / "o", adam, stage="rce")
     module(torch.ones(1, 6), torch.eye(6)[None]).sum().backward()
     adam.step()
     assert (tmp_path / "o").read_bytes() == before
@@ -67,25 +74,25 @@ def test_the_saved_file_is_not_changed_by_going_on(tmp_path: Path) -> None:
 
 def test_the_state_of_another_stage_is_left_alone(tmp_path: Path) -> None:
     module = selector()
-    state.save_optimiser(tmp_path / "o", stepped(module), stage="rce", epoch=5, kl_beta=0.3)
+    save_optimiser(tmp_path / "o", stepped(module), stage="rce", epoch=5, kl_beta=0.3)
     adam = AdamW(module, learning_rate=0.01, weight_decay=0.1)
-    assert state.resume_optimiser(tmp_path / "o", adam, stage="grpo") is None
+    assert resume_optimiser(tmp_path / "o", adam, stage="grpo") is None
     assert not any(tensor.any() for tensor in adam.state().values())
 
 
 def test_moments_of_other_parameters_are_refused(tmp_path: Path) -> None:
     module = selector()
-    state.save_optimiser(tmp_path / "o", stepped(module), stage="grpo", epoch=1, kl_beta=0.1)
+    save_optimiser(tmp_path / "o", stepped(module), stage="grpo", epoch=1, kl_beta=0.1)
     frozen = selector()
     frozen.freeze_projections()
     adam = AdamW(frozen, learning_rate=0.01, weight_decay=0.1)
     with pytest.raises(CheckpointError, match=r"extra cand_proj\.weight\.exp_avg; "):
-        state.resume_optimiser(tmp_path / "o", adam, stage="grpo")
+        resume_optimiser(tmp_path / "o", adam, stage="grpo")
     tensors, about = load_tensors(tmp_path / "o")
     del tensors["query_proj.weight.step"]
     save_tensors(tmp_path / "o", tensors, about=about)
     with pytest.raises(CheckpointError, match=r"missing query_proj\.weight\.step"):
-        state.resume_optimiser(tmp_path / "o", AdamW(module, learning_rate=0.01, weight_decay=0.1), stage="grpo")
+        resume_optimiser(tmp_path / "o", AdamW(module, learning_rate=0.01, weight_decay=0.1), stage="grpo")
 
 
 def test_the_optimiser_holds_what_trains() -> None:

@@ -1,21 +1,53 @@
-"""The embeddings as what the selector reads, and the architecture that fits them."""
+"""What the selector sees of examples, and what it makes of each example alone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding
 
 from lever_pipe.base import storage
 from lever_pipe.experiment.config import Selector
-from lever_pipe.lever.selector.features import INPUTS
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector
 
 if TYPE_CHECKING:
     from lever_pipe.lever.training.groups import Groups
+
+
+def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the rows of `[N, D]` scaled to length 1."""
+    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.asarray(vectors / np.maximum(length, 1e-12), dtype=np.float32)
+
+
+def fuse(image_ND: NDArray[np.float32], question_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return `norm(mean(norm(image), norm(question)))`, `[N, D]`; answers never enter."""
+    return unit((unit(image_ND) + unit(question_ND)) / np.float32(2))
+
+
+def side_by_side(image_ND: NDArray[np.float32], question_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return `[norm(image), norm(question)] / sqrt(2)`, `[N, 2 D]`: a network can tell the two apart."""
+    parts = np.concatenate([unit(image_ND), unit(question_ND)], axis=-1)
+    return np.asarray(parts / np.sqrt(np.float32(2)), dtype=np.float32)
+
+
+def added(image_ND: NDArray[np.float32], question_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return `norm(image) + norm(question)`, `[N, D]`, as the language model over train ids sees an example."""
+    return unit(image_ND) + unit(question_ND)
+
+
+INPUTS: Mapping[str, Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]]] = {
+    "fused": fuse,
+    "parts": side_by_side,
+    "added": added,
+}
+"""By `selector.inputs`; `added` is that of `network: train_ids`."""
 
 
 class EmbeddingTable(NamedTuple):
@@ -107,7 +139,7 @@ def scores_of(module: PointerSelector, encoded: Encoded, selections_BGS: Tensor,
 
 
 def read_table(embeddings: Path, device: torch.device, *, inputs: str = "fused") -> EmbeddingTable:
-    """Return what the selector sees of a split, `[N, D]`; `inputs` is a key of `selector.features.INPUTS`.
+    """Return what the selector sees of a split, `[N, D]`; `inputs` is a key of `INPUTS`.
 
     Raises:
         RecordError: a missing or damaged file, or other arrays.

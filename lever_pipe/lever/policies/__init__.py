@@ -1,1 +1,0 @@
-"""Selectors of a user's own, which stand beside the trained ones in the grid."""

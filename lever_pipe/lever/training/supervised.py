@@ -1,0 +1,171 @@
+"""One epoch of imitation: of rewarded selections (RCE), of beam data (SFT), of what the annotations rank first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lever_pipe.base.records import Example
+from lever_pipe.experiment.config import Distil, Rce, Sft
+from lever_pipe.lever.baselines import best_by_annotations
+from lever_pipe.lever.selector.embeddings import EmbeddingTable
+from lever_pipe.lever.selector.network import Network, PointerSelector
+from lever_pipe.lever.training.groups import Groups, batches
+from lever_pipe.lever.training.loop import Step, Updates, policy_entropy
+from lever_pipe.losses.advantages import published_z_scores
+from lever_pipe.losses.distillation import distillation_terms
+from lever_pipe.losses.rce import RceTerms, rce_terms, reward_ranges
+from lever_pipe.losses.schedules import cosine, linear, scheduled_rate
+from lever_pipe.losses.sequence import selection_log_probs
+
+
+def rce_epoch(
+    updates: Updates[PointerSelector],
+    table: EmbeddingTable,
+    groups: Groups,
+    settings: Rce,
+    epoch: int,
+    generator: torch.Generator,
+) -> None:
+    """Take the steps of one epoch; temperature and learning rate follow a step's place in the horizon."""
+    module = updates.module.train()
+    orders = [batches(len(groups), settings.batch_queries, generator) for _ in range(settings.passes)]
+    steps = [rows for order in orders for rows in order]
+    final = settings.learning_rate * settings.final_learning_rate_share
+    for index, rows in enumerate(steps):
+        progress = progress_of(epoch, index, len(steps), settings.horizon_epochs)
+        temperature = linear(settings.temperature_start, settings.temperature_end, progress)
+        learning_rate = updates.optimiser.learning_rate = cosine(settings.learning_rate, final, progress)
+        batch = groups.take(rows)
+        loss, values = rce_step(module, table, batch, temperature, settings)
+        logged = values | {"temperature": temperature, "learning_rate": learning_rate}
+        updates.take(Step(loss, logged), len(batch))
+
+
+def rce_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, temperature: float, settings: Rce) -> Step:
+    """Return the RCE loss of a batch."""
+    scores = table.scores(module, batch)
+    log_probs = selection_log_probs(scores, batch.selections, batch.valid)
+    rewards = (
+        batch.rewards if settings.raw_reward else published_z_scores(batch.rewards, batch.valid, clamp=settings.z_clamp)
+    )
+    weights = reward_ranges(batch.rewards, batch.valid) if settings.weight_by_spread else None
+    terms = rce_terms(
+        log_probs_BG=log_probs,
+        rewards_BG=rewards,
+        valid_BG=batch.valid,
+        temperature=temperature,
+        query_weights_B=weights,
+    )
+    return _imitation(terms, scores)
+
+
+def _imitation(terms: RceTerms, scores: Tensor) -> Step:
+    """Return the step of a weighted cross-entropy and what is logged of it."""
+    values = {
+        "entropy": policy_entropy(scores.detach()),
+        "weights_entropy": terms.weights_entropy,
+        "max_weight": terms.max_weight,
+    }
+    return Step(terms.total, {name: float(value) for name, value in values.items()})
+
+
+def progress_of(epoch: int, step: int, steps_per_epoch: int, horizon_epochs: int) -> float:
+    """Return where a step stands in the schedule's horizon, in [0, 1]; later epochs stay at 1."""
+    last = horizon_epochs * steps_per_epoch - 1
+    return min(1.0, ((epoch - 1) * steps_per_epoch + step) / max(last, 1))
+
+
+def targets_of(groups: Groups, settings: Sft) -> Groups:
+    """Return what is imitated of beam data: all beams, or of each query the first, which is the best."""
+    if settings.targets == "beams":
+        return groups
+    best = {name: getattr(groups, name)[:, :1] for name in ("selections", "rewards", "valid")}
+    return replace(groups, **best)
+
+
+def sft_epoch(
+    updates: Updates[Network],
+    table: EmbeddingTable,
+    groups: Groups,
+    settings: Sft,
+    epoch: int,
+    generator: torch.Generator,
+    *,
+    step: Callable[[Network, EmbeddingTable, Groups, Sft], Step],
+) -> None:
+    """Take the steps of one epoch; the learning rate follows a step's place in the horizon."""
+    module = updates.module.train()
+    orders = [batches(len(groups), settings.batch_queries, generator) for _ in range(settings.passes)]
+    steps = [rows for order in orders for rows in order]
+    total = settings.horizon_epochs * len(steps)
+    for index, rows in enumerate(steps):
+        learning_rate = updates.optimiser.learning_rate = scheduled_rate(
+            min((epoch - 1) * len(steps) + index, total),
+            total,
+            peak=settings.learning_rate,
+            kind="cosine",
+            warmup_steps=round(settings.warmup_share * total),
+            minimum=settings.final_learning_rate_share,
+        )
+        batch = groups.take(rows)
+        loss, values = step(module, table, batch, settings)
+        updates.take(Step(loss, values | {"learning_rate": learning_rate}), len(batch))
+
+
+def sft_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, settings: Sft) -> Step:
+    """Return the cross-entropy of each pick among the candidates that are left, mean over picks and queries."""
+    scores = table.scores(module, batch)
+    shots = batch.selections.shape[-1]
+    terms = rce_terms(
+        log_probs_BG=selection_log_probs(scores, batch.selections, batch.valid) / shots,
+        rewards_BG=batch.rewards,
+        valid_BG=batch.valid,
+        temperature=settings.temperature,
+    )
+    return _imitation(terms, scores)
+
+
+def oracle_targets(train: Sequence[Example], groups: Groups) -> Tensor:
+    """Return the distribution `[B, K]` over each pool that is uniform on its best candidates; a row of zeros if none.
+
+    Best by the query's own annotations, as the baseline `oracle` ranks: this teacher sees what no policy sees.
+    """
+    best = [
+        best_by_annotations(train[query], [train[i] for i in pool])
+        for query, pool in zip(groups.queries.tolist(), groups.pools.tolist(), strict=True)
+    ]
+    marked_BK = torch.from_numpy(np.stack(best)).to(groups.queries.device, torch.float32)
+    return marked_BK / marked_BK.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def distil_epoch(
+    updates: Updates[PointerSelector],
+    table: EmbeddingTable,
+    groups: Groups,
+    targets_BK: Tensor,
+    settings: Distil,
+    generator: torch.Generator,
+) -> None:
+    """Take the steps of the shuffled passes over the queries."""
+    for _ in range(settings.passes):
+        for rows in batches(len(groups), settings.batch_queries, generator):
+            batch = groups.take(rows)
+            updates.take(distil_step(updates.module, table, batch, targets_BK=targets_BK[rows]), len(batch))
+
+
+def distil_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, *, targets_BK: Tensor) -> Step:
+    """Return the distance of the first pick from the oracle's, and what is logged of it."""
+    scores = module.train()(table.vectors[batch.queries], table.vectors[batch.pools])
+    terms = distillation_terms(scores, targets_BK)
+    values = {
+        "entropy": float(policy_entropy(scores.detach())),
+        "agreement": float(terms.agreement),
+        "target_entropy": float(terms.target_entropy),
+        "gradient_share": float(terms.gradient_share),
+    }
+    return Step(terms.total, values)
