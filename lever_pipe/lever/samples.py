@@ -1,4 +1,4 @@
-"""What each policy showed the LVLM, what it said and what that earned: one row a question and policy."""
+"""What each policy showed the LVLM, what it said and what that earned, and what it showed agrees in."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import AnswerRow, Example, ExampleId, QuestionScore, Row
+from lever_pipe.metrics.agreement import ENDED, padded_selections
+
+ALL = "all"
+
+Agreements = Mapping[str, NDArray[np.bool_]]
+"""What a demonstration may have in common with a query -> [Q, T] by query and train example."""
 
 
 class Said(NamedTuple):
@@ -29,10 +38,6 @@ class PolicyAnswers:
     name: PolicyName
     said: Mapping[tuple[int, int], Said]
     """By query and shot count."""
-
-    def accuracy(self, query: int, shots: Sequence[int]) -> float:
-        """Return the mean accuracy of a query over shot counts."""
-        return sum(self.said[query, k].accuracy for k in shots) / len(shots)
 
 
 class ShownDemonstration(Row):
@@ -123,3 +128,51 @@ def samples_of(
                 one_shot_answer=one and one.answer,
                 one_shot_accuracy=one and one.accuracy,
             )
+
+
+class SelectionRow(NamedTuple):
+    """A line of `selections.csv`: a share of the demonstrations at one rank, over all seeds or draws of a group."""
+
+    group: str
+    kind: str  # of question, or `all`
+    rank: int  # from 1
+    agrees_in: str  # what demonstration and query have in common
+    share: float  # in [0, 1]
+    n: int  # demonstrations
+
+
+def shares_by_rank(
+    policies: Mapping[str, PolicyAnswers], queries: Sequence[Example], shots: Sequence[int], agreements: Agreements
+) -> Iterator[SelectionRow]:
+    """Yield the shares of each group, over all questions and over those of each kind; policies without demonstrations
+    have none, and at a rank those questions count that have so many.
+
+    Args:
+        policies: by name.
+        queries: the evaluated questions that count.
+        shots: the evaluated shot counts; ranks go up to the largest.
+        agreements: what is looked at.
+    """
+    kinds = {ALL: list(range(len(queries)))}
+    for place, query in enumerate(queries):
+        kinds.setdefault(kind_of(query), []).append(place)
+    ids = np.array([query.example_id for query in queries])
+    groups: dict[str, list[NDArray[np.int64]]] = {}
+    for name, policy in policies.items():
+        chosen = [policy.said[query.example_id, max(shots)].demonstrations for query in queries]
+        if any(chosen):
+            groups.setdefault(group_of(name), []).append(padded_selections(chosen, max(shots)))
+    for group, runs in groups.items():
+        chosen_SQR = np.stack(runs)
+        for kind, places in sorted(kinds.items(), key=lambda item: (item[0] != ALL, item[0])):
+            picked_SNR = chosen_SQR[:, places]
+            for rank in range(picked_SNR.shape[2]):
+                taken = picked_SNR[:, :, rank] != ENDED
+                for what, agrees_QT in agreements.items() if taken.any() else ():
+                    found = agrees_QT[ids[places], picked_SNR[:, :, rank]][taken]
+                    yield SelectionRow(group, kind, rank + 1, what, float(found.mean()), found.size)
+
+
+def kind_of(query: Example) -> str:
+    """Return the kind of a question: the relation in the embedded world, else the data set's own type."""
+    return query.question_type.partition(":")[0]

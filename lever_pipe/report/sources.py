@@ -10,7 +10,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +91,6 @@ def trained(line: Line) -> str:
     return str(PolicyName(kind=kind, preset=line["preset"], base=base, beta=beta, seed=seed, epoch=epoch))
 
 
-def _flipped(line: Line) -> str:
-    return str(replace(PolicyName.parse(line["left"]), seed=int(line["seed"])))
-
-
 def _agent(line: Line) -> str:
     return f"arm~{line['arm']}/seed~{line['seed']}" if line.get("seed") else f"arm~{line['arm']}"
 
@@ -127,8 +123,6 @@ parameters = Lines(
 breakdown = Lines("{group}", ACCURACY, {"subset": "{by}~{kind}"})
 costs = Lines(trained, {"prompts.own": "own_prompts", "prompts.all": "prompts"}, runs=1, has_means=True)
 """Prompts that an epoch has learned from: its own, and those of its base with them."""
-flips = Lines(_flipped, {f"flips.{of}": of for of in ("better", "worse", "equal")}, {"against": "{right}"}, runs=1)
-"""How many questions a GRPO run answers better and worse than its base."""
 selections = Lines("{group}", {"agrees.{agrees_in}": "share"}, {"at": "rank {rank}", "subset": "kind~{kind}"})
 """What demonstrations have in common with their queries by rank."""
 _bins = Lines(_rewarded, {"{what}": "share"}, {"at": "{low} {high}", "subset": "best {kept}"})

@@ -46,7 +46,6 @@ def collect_evidence(
     parameters: Inputs,
     breakdown: Inputs,
     costs: Inputs,
-    flips: Inputs,
     selections: Inputs,
     rewards: Inputs,
     rl_data: Inputs,
@@ -74,7 +73,7 @@ def collect_evidence(
     kinds = (
         *((sources.intervals, intervals), (sources.comparisons, comparisons), (sources.scores, scores)),
         *((sources.training, training), (sources.agreement, agreement), (sources.parameters, parameters)),
-        *((sources.breakdown, breakdown), (sources.costs, costs), (sources.flips, flips)),
+        *((sources.breakdown, breakdown), (sources.costs, costs)),
         *((sources.selections, selections), (sources.rewards, rewards), (sources.endpoints, endpoints)),
         *((sources.arm_comparisons, arm_comparisons), (sources.curve_statistics, statistics)),
         *((sources.curves, curves), (sources.runs, runs)),

@@ -97,12 +97,11 @@ use rule stage as collect_samples with:
     output:
         samples=f"{TABLES}/samples.jsonl",
         gallery=f"{TABLES}/gallery.json",
-        flips=f"{TABLES}/flips.csv",
         selections=f"{TABLES}/selections.csv",
         card=f"{TABLES}/samples.run.json",
     pathvars:
         beside=f"{TABLES}/samples.",
     params:
-        **call("collect_samples", MAIN_IMAGES),
+        **call("collect_samples"),
     message:
-        "Collect what can be looked at: answers, gallery, flips, selections"
+        "Collect what can be looked at: answers, gallery, selections"

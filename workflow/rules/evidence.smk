@@ -13,7 +13,6 @@ use rule stage as collect_evidence with:
         parameters=of_lever("parameters.csv"),
         breakdown=of_lever("breakdown.csv"),
         costs=of_lever("costs.csv"),
-        flips=of_lever("flips.csv"),
         selections=of_lever("selections.csv"),
         rewards=of_lever("rewards.csv"),
         rl_data=of_lever("rl_data.csv"),

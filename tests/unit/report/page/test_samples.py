@@ -15,21 +15,20 @@ SAMPLES = pages.blocks(pages.Frame("", BLOCKS, "", ""), VOICE)
 
 
 def row(answer: str, accuracy: float) -> dict[str, Any]:
-    shown = {"id": 1, "image": "p", "question": "what <is> it?", "answer": "red", "question_type": "x"}
+    shown = {"id": 1, "question": "what <is> it?", "answer": "red"}
     return {"answer": answer, "accuracy": accuracy, "demonstrations": [shown]}
 
 
 def test_a_question_shows_each_policy_in_order_and_colours_its_answer() -> None:
     rows = {"oracle": row("a", 1.0), "rce": row("b", 0.0), "grpo": row("<c>", 0.3)}
-    question = {"image": "p", "question": "who?", "references": [["a", 9], ["d", 1]], "rows": rows}
-    text = str(SAMPLES.gallery({"questions": [question], "images": {"p": "data:image/png;base64,AA"}}))
+    question = {"question": "who?", "references": ["a", "d"], "rows": rows}
+    text = str(SAMPLES.gallery({"questions": [question]}))
     assert re.findall(r"<dt>(\w+)</dt>", text) == ["RCE", "GRPO", "oracle"]
     assert re.findall(r'<span class="said (\w+)">([^<]*)</span>', text) == [
         ("no", "b"),
         ("open", "&lt;c&gt;"),
         ("yes", "a"),
     ]
-    assert text.count("<img") == 4
     assert "a, d" in text
     assert "what &lt;is&gt; it?" in text
 
@@ -50,4 +49,4 @@ def test_a_dialogue_marks_what_a_reply_uncovered() -> None:
 
 def test_nothing_is_shown_of_nothing() -> None:
     assert SAMPLES.gallery(None) == SAMPLES.dialogues(None) == ""
-    assert SAMPLES.gallery({"questions": [], "images": {}}) == SAMPLES.dialogues({"tasks": []}) == ""
+    assert SAMPLES.gallery({"questions": []}) == SAMPLES.dialogues({"tasks": []}) == ""
