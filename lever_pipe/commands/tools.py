@@ -82,9 +82,10 @@ def main(words: Sequence[str]) -> int:
         names = sorted(modules_of(options.stage))
         sys.stdout.write("\n".join([*names, f"fingerprint {code_of(options.stage)}"]) + "\n")
     else:
-        from lever_pipe.lever.rl_data_io import export_original
+        from lever_pipe.base.records import RlGroup
+        from lever_pipe.lever.rl_data_files import write_original
 
-        export_original(options.rl_data, options.original)
+        write_original(options.original, storage.read_rows(options.rl_data, RlGroup))
     return 0
 
 

@@ -20,12 +20,10 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.groups import Groups, batches
+from lever_pipe.lever.training.groups import BATCH, Groups, batches
 from lever_pipe.lever.training.grpo import grpo_step, reference_log_probs
 from lever_pipe.metrics.agreement import selection_agreement
 
-BATCH = 256
-"""Queries a batch where nothing is trained; means over queries do not depend on it."""
 Chosen = NDArray[np.int64]
 """[N, S] train items that one policy chooses for N queries, in prompt order."""
 K = TypeVar("K")

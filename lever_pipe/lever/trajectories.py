@@ -1,8 +1,10 @@
-"""From proposed selections to trajectories: what the LVLM answers with them, scored."""
+"""From proposed selections to RL data: what the LVLM answers with them, scored, grouped and counted."""
 
 from __future__ import annotations
 
 import math
+import statistics
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
@@ -10,11 +12,15 @@ from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Example, ExampleId, Pool, Proposal, RlGroup, RlQuery, Trajectory
+from lever_pipe.experiment.rl_data_config import Balance
 from lever_pipe.lvlms.asking.prompts import Prompter
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.answer_cut import cut_answer
 from lever_pipe.metrics.relevance import Relevance, relevance
 from lever_pipe.metrics.vqa_accuracy import normalise_answer, vqa_accuracy
+
+LEAST = 2
+"""Groups that RL data need: one to train, one to validate."""
 
 
 def references_of(query: Example) -> tuple[str, ...]:
@@ -102,6 +108,77 @@ def make_group(query: Example, pool: Pool, trajectories: Sequence[Trajectory]) -
         ) from None
 
 
+def keep_balanced(
+    groups: Sequence[RlGroup], balance: Balance | None, *, source: str
+) -> tuple[list[RlGroup], dict[str, int]]:
+    """Return the groups whose share of positive trajectories lies within the bounds, and what became of all.
+
+    Args:
+        groups: RL data.
+        balance: the bounds, both inclusive; None keeps all and counts nothing.
+        source: what the groups are of, for the message.
+
+    Raises:
+        RecordError: fewer than `LEAST` groups are kept.
+
+    Source: Lever-Plus published code (VQAv2)
+    """
+    if balance is None:
+        return list(groups), {}
+    shares = [statistics.fmean(row.vqa_correct for row in group.pointer_candidates) for group in groups]
+    kept = [group for group, share in zip(groups, shares, strict=True) if balance.low <= share <= balance.high]
+    counts = {
+        "balance_kept": len(kept),
+        "balance_rejected_low": sum(share < balance.low for share in shares),
+        "balance_rejected_high": sum(share > balance.high for share in shares),
+    }
+    if len(kept) < LEAST:
+        raise RecordError(
+            f"{source}: expected at least {LEAST} queries with {balance.low:g} to {balance.high:g} of their "
+            "trajectories positive: some train, some validate",
+            found=", ".join(f"{name.removeprefix('balance_')} {count}" for name, count in counts.items()),
+            do="Widen rl_data.balance, or raise rl_data.n_queries or the number of proposals.",
+        )
+    return kept, counts
+
+
+def summarise(groups: Sequence[RlGroup]) -> dict[str, int | float]:
+    """Return the facts of RL data as one flat mapping, shares in percent.
+
+    Positive means `vqa_correct`; the reward is that of the published summary, correctness plus accuracy: 0, 1.6 or 2 on
+    OK-VQA. `one_accuracy_queries` have no reward difference and so no policy gradient;
+    `duplicate_selections` counts repeats of one ordered selection within a query; `accuracy_<a>` counts the
+    trajectories of each accuracy level.
+    """
+    rows = [trajectory for group in groups for trajectory in group.pointer_candidates]
+    sizes = [len(group.pointer_candidates) for group in groups]
+    positives = [sum(t.vqa_correct for t in group.pointer_candidates) for group in groups]
+    with_positive = sum(n > 0 for n in positives)
+    all_positive = sum(0 < n == size for n, size in zip(positives, sizes, strict=True))
+    rewards = [t.vqa_correct + t.vqa_acc_score for t in rows] or [0.0]
+    levels = Counter(round(trajectory.vqa_acc_score, 4) for trajectory in rows)
+    return {
+        "queries": len(groups),
+        "trajectories": len(rows),
+        "traj_per_query": _rounded(statistics.fmean(sizes or [0])),
+        "traj_min": min(sizes, default=0),
+        "traj_max": max(sizes, default=0),
+        "positive_trajectories": sum(positives),
+        "positive_pct": _percent(sum(positives), len(rows)),
+        "queries_with_positive": with_positive,
+        "queries_with_positive_pct": _percent(with_positive, len(groups)),
+        "all_negative_queries": len(groups) - with_positive,
+        "all_positive_queries": all_positive,
+        "mixed_queries": with_positive - all_positive,
+        "one_accuracy_queries": sum(len({t.vqa_acc_score for t in g.pointer_candidates}) == 1 for g in groups),
+        "duplicate_selections": len(rows) - sum(len({t.pointer for t in g.pointer_candidates}) for g in groups),
+        "mean_accuracy": _rounded(statistics.fmean([t.vqa_acc_score for t in rows] or [0.0])),
+        "mean_reward": _rounded(statistics.fmean(rewards)),
+        "reward_std": _rounded(statistics.pstdev(rewards)),
+        **{f"accuracy_{level:g}": count for level, count in sorted(levels.items())},
+    }
+
+
 @cache
 def _accuracy(answer: str, answers: tuple[str, ...]) -> float:
     return vqa_accuracy(answer, answers)
@@ -110,3 +187,11 @@ def _accuracy(answer: str, answers: tuple[str, ...]) -> float:
 @cache
 def _relevance(answer: str, answers: tuple[str, ...]) -> Relevance:
     return relevance(answer, answers)
+
+
+def _percent(part: int, whole: int) -> float:
+    return _rounded(100 * part / whole) if whole else 0.0
+
+
+def _rounded(value: float) -> float:
+    return round(value, 6)

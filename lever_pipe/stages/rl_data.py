@@ -21,11 +21,10 @@ from lever_pipe.experiment.stage_configs import (
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lever import beams as of_beams
 from lever_pipe.lever.proposers import diversity_fill, propose
-from lever_pipe.lever.rl_data_formats import PoolRule, import_groups
-from lever_pipe.lever.rl_data_io import LEAST, keep_balanced, require_train_examples, summarise
+from lever_pipe.lever.rl_data_files import PoolRule, import_groups, require_train_examples
 from lever_pipe.lever.selector.embeddings import fuse
 from lever_pipe.lever.training.groups import groups_of_beams, save_groups
-from lever_pipe.lever.trajectories import make_group, trajectories_of
+from lever_pipe.lever.trajectories import LEAST, keep_balanced, make_group, summarise, trajectories_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 
@@ -163,17 +162,17 @@ def import_rl_data(
     """
     train = storage.read_examples(train_examples)
     rule = PoolRule(config.pool_size, config.pool_seed, config.exclude_same_image)
-    groups, report = import_groups(original, config.import_format, train, rule)
+    groups, imported = import_groups(original, config.import_format, train, rule)
     if len(groups) < LEAST:
         raise RecordError(
             f"{original}: expected at least {LEAST} queries with a row that has not failed: some train, some validate",
-            found=f"{len(groups)}, and {len(report.empty_queries)} whose rows have all failed",
+            found=f"{len(groups)}, and {imported['empty_queries']} whose rows have all failed",
             do="Name another file as rl_data.import_from, or leave it empty to generate RL data.",
         )
     require_train_examples(groups, train, source=str(original))
     kept, counts = keep_balanced(groups, config.balance, source=str(original))
     storage.write_rows(rl_data, kept)
-    storage.write_json(summary, report.as_dict(groups) | counts | summarise(kept))
+    storage.write_json(summary, imported | counts | summarise(kept))
     storage.write_rows(proposals, _proposals(kept))
     ordered = sorted(kept, key=lambda group: group.query.query_id)
     pools = [Pool(query_id=group.query.query_id, candidates=group.candidate_pool_ids) for group in ordered]

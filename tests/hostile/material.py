@@ -29,7 +29,7 @@ from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention.sources import json as task_files
 from lever_pipe.intention.sources.protocol import RawFiles
 from lever_pipe.lever.encoders import clip
-from lever_pipe.lever.rl_data_io import write_original
+from lever_pipe.lever.rl_data_files import write_original
 from lever_pipe.lever.selector.network import Architecture, build_selector, load_selector, save_selector
 from lever_pipe.lever.training.epoch import resume_optimiser, save_optimiser
 from lever_pipe.lever.trajectories import make_group, references_of, score_trajectory

@@ -35,10 +35,10 @@ from lever_pipe.intention.records import EpisodeRow
 from lever_pipe.intention.sources import json as task_files
 from lever_pipe.intention.sources import parquet
 from lever_pipe.intention.sources.protocol import RawFiles
-from lever_pipe.lever import rl_data_io
+from lever_pipe.lever import rl_data_files
 from lever_pipe.lever.datasets import okvqa, vqav2
 from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
-from lever_pipe.lever.rl_data_formats import PoolRule, import_groups
+from lever_pipe.lever.rl_data_files import PoolRule, import_groups
 from lever_pipe.lvlms.asking.ledger import Ledger
 from lever_pipe.lvlms.protocol import ImageSource
 
@@ -157,20 +157,20 @@ def of_questions(reader: Any, harmed_file: str) -> Reader:
 
 def kept(block: Any) -> list[Any]:
     rows = block["pointer_candidates"]
-    failed = rl_data_io.FAILED_MODES
+    failed = rl_data_files.FAILED_MODES
     return [row for row in rows if not row.get("eval_failed") and row.get("vqa_eval_mode") not in failed]
 
 
 def says_rl_data(result: Any, content: bytes) -> bool:
     groups, report = result
     blocks = {key: block for key, block in only_reading(content).items() if key != "_meta"}
-    assert len(blocks) == len(groups) + len(report.empty_queries)
+    assert len(blocks) == len(groups) + report["empty_queries"]
     for group in groups:
         block = blocks[str(group.query.query_id)]
         assert same(group.query.model_dump(), block["query"])
         assert same(group.candidate_pool_ids, block["candidate_pool_ids"])
         for trajectory, row in zip(group.pointer_candidates, kept(block), strict=True):
-            stated = {key: value for key, value in row.items() if key not in rl_data_io.IGNORED_FIELDS}
+            stated = {key: value for key, value in row.items() if key not in rl_data_files.IGNORED_FIELDS}
             assert same(trajectory.model_dump(), stated)
     return True
 
@@ -336,7 +336,7 @@ READERS: dict[str, Reader] = {
             "query": QUERY, "candidate_pool_ids": [7, 8],
             "pointer_candidates": [ROW, {**ROW, "pointer": [0, 1], "pointer_global": [7, 8]}],
         }}),
-        rl_data_io.import_original, says_rl_data,
+        rl_data_files.import_original, says_rl_data,
     ),
     "rl data a": Reader(
         "rl.json", harmed({"3": {"pointer_candidates": [OF_A, {**OF_A, "pointer": [8, 9]}]}}),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.lever.selector import decoding
-from lever_pipe.lever.selector.decoding import draw, greedy, gumbel, rank_pool
+from lever_pipe.lever.selector.decoding import draw, greedy, gumbel
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.losses.sequence import selection_log_probs
 
@@ -43,17 +43,6 @@ def greedily(module: PointerSelector, query: Tensor, pool: Tensor, shots: int) -
 def logits_along(module: PointerSelector, query: Tensor, pool: Tensor, selections: Tensor) -> Tensor:
     with torch.no_grad():
         return module.following(module.encode(query, pool), selections).double()
-
-
-def test_a_static_head_is_ranked_once_and_a_gated_one_is_not_a_ranking() -> None:
-    query, pool = inputs(50, 9)
-    with torch.no_grad():
-        static = rank_pool(selector("static")(query, pool), 4)
-        gated = rank_pool(selector("gated")(query, pool), 4)
-    assert torch.equal(greedily(selector("static"), query, pool, 4), static)
-    found = greedily(selector("gated"), query, pool, 4)
-    assert torch.equal(found[:, 0], gated[:, 0])
-    assert float((found[:, 1] != gated[:, 1]).double().mean()) > 0.2
 
 
 @pytest.mark.parametrize("head", HEADS)

@@ -91,15 +91,6 @@ def test_a_gate_starts_near_the_static_ranking() -> None:
     assert all(0.01 < float(moved) <= 10 * 2 * 0.106 * step for step, moved in enumerate(distance[1:], start=1))
 
 
-def test_only_attention_and_norms_train_when_frozen() -> None:
-    module = selector(replace(SMALL, layers=2))
-    module.freeze_projections()
-    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
-    assert frozen == {"input_proj.weight", "query_proj.weight", "cand_proj.weight"}
-    module(*inputs()).sum().backward()
-    assert all((p.grad is None) == (name in frozen) for name, p in module.named_parameters())
-
-
 def numpy_forward(module: PointerSelector, query: NDArray[np.float64], pool: NDArray[np.float64]) -> list[float]:
     """Score one query by the published formulas, candidate by candidate, for 1 layer and 1 head."""
     w = {name: value.double().numpy() for name, value in module.state_dict().items()}
@@ -223,14 +214,6 @@ def test_each_pick_moves_the_query_through_the_gate() -> None:
         torch.testing.assert_close(scores[b, g, 0], first[b], atol=1e-5, rtol=0)
 
 
-def test_a_static_head_says_the_same_at_each_step() -> None:
-    query, pool = inputs()
-    picks = torch.tensor([[[3, 1], [2, 7]]] * 3)
-    with torch.no_grad():
-        scores, steps = selector()(query, pool), along(selector(), query, pool, picks)
-    torch.testing.assert_close(steps, scores[:, None, None].expand_as(steps), atol=1e-5, rtol=0)  # kernels differ
-
-
 def test_dropout_comes_before_the_projections_of_a_gated_head() -> None:
     # All inputs of a projection dropped leave a vector of zeros; dropping its outputs would leave single elements.
     query, pool = inputs(batch=1, size=400)
@@ -257,22 +240,6 @@ def test_scores_are_static_in_eval_mode_and_move_with_dropout() -> None:
             selector(replace(SMALL, dropout=0.0, attention_dropout=0.0)).train()(query, pool),
             module.eval()(query, pool),
         )
-
-
-def test_few_shots_are_a_prefix_of_many_without_repeats() -> None:
-    scores = torch.randn(50, 8, generator=torch_generator(4))
-    four = rank_pool(scores, 4)
-    for shots in (1, 2, 3):
-        assert torch.equal(rank_pool(scores, shots), four[:, :shots])
-    assert all(len(set(row)) == 4 for row in four.tolist())
-    assert torch.equal(four[:, 0], scores.argmax(dim=1))
-    for row, scored in zip(rank_pool(scores, 8).tolist(), scores.tolist(), strict=True):
-        assert row == sorted(range(8), key=lambda k: -scored[k])
-
-
-def test_ties_keep_pool_order() -> None:
-    assert rank_pool(torch.tensor([[1.0, 2.0, 1.0, 2.0, 2.0]]), 5).tolist() == [[1, 3, 4, 0, 2]]
-    assert rank_pool(torch.zeros(1, 100), 100).tolist() == [list(range(100))]
 
 
 def test_initial_weights_have_the_published_law() -> None:

@@ -98,19 +98,6 @@ def test_a_query_without_a_good_candidate_has_no_target_and_does_not_count() -> 
     assert step.values["agreement"] == pytest.approx(without.values["agreement"])
 
 
-def test_the_loss_is_the_cross_entropy_of_the_first_pick() -> None:
-    module, batch = selector(), groups()
-    targets = oracle_targets(examples(), batch)
-    step = distil_step(module, table(), batch, targets_BK=targets)
-    probabilities = table().scores(module, batch).detach().double().softmax(dim=-1)
-    expected = -(targets.double() * probabilities.log()).sum(dim=1).mean()
-    assert float(step.loss.detach()) == pytest.approx(float(expected), rel=1e-5)
-    entropy = -(probabilities * probabilities.log()).sum(dim=1).mean()
-    assert step.values["entropy"] == pytest.approx(float(entropy), rel=1e-5)
-    hits = targets.gather(1, probabilities.argmax(dim=1, keepdim=True)) > 0
-    assert step.values["agreement"] == pytest.approx(float(hits.float().mean()))
-
-
 def test_every_pass_shows_every_query_once_with_its_own_target(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, seen = groups(), []
     targets = oracle_targets(examples(), batch)

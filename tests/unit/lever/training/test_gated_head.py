@@ -53,17 +53,6 @@ def table() -> EmbeddingTable:
     return EmbeddingTable(nn.functional.normalize(torch.randn(30, 6, generator=torch_generator(1)), dim=-1))
 
 
-def test_scores_follow_the_picks_where_the_head_does() -> None:
-    batch = groups()
-    gated = table().scores(selector(), batch)
-    static = table().scores(selector(architecture=replace(SMALL, head="static")), batch)
-    assert gated.shape == (5, 4, 3, 7)
-    assert static.shape == (5, 7)
-    # one query, one first pick: all its selections share the first step and, after different picks, no other
-    assert torch.equal(gated[:, 0, 0], gated[:, 1, 0])
-    assert float((gated[:, 0, 1] - gated[:, 1, 1]).abs().amax(dim=-1).min().detach()) > 0.01
-
-
 def test_gradients_of_the_log_probabilities_are_finite_differences() -> None:
     module, batch = selector(architecture=replace(SMALL, width=4)).double(), groups(n=2)
     vectors = table().vectors.double()

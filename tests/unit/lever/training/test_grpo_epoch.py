@@ -16,7 +16,6 @@ from lever_pipe.lever.selector.network import Architecture, PointerSelector, bui
 from lever_pipe.lever.training.groups import Groups, keep_best
 from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
 from lever_pipe.lever.training.loop import Step, Updates
-from lever_pipe.losses.sequence import selection_log_probs
 
 SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)
 LEVELS = [0.0, 1.6, 2.0, 0.0, 1.6, 2.0]
@@ -105,33 +104,6 @@ def test_a_step_is_the_published_formula() -> None:
     assert values["max_advantage"] == pytest.approx(float(advantages.abs().max()), rel=1e-5)
 
 
-def test_ties_have_no_policy_gradient_and_are_counted() -> None:
-    policy = selector(3)
-    loss, values = take_step(groups([[1.6] * 6]), policy=policy, kl_beta=0.0)
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert all(float(p.grad.abs().max()) == 0 for p in policy.parameters() if p.grad is not None)
-    assert values["gradient_share"] == values["std_advantage"] == values["max_advantage"] == 0.0
-    _, values = take_step(groups([[1.6] * 6, LEVELS, [0.0] * 6, LEVELS[::-1]]), policy=policy)
-    assert values["gradient_share"] == 0.5
-
-
-def test_the_published_share_of_groups_with_a_gradient_is_readable_from_the_log() -> None:
-    # one group in four differs, top 3 = one success and two failures: max |A| = 2 / sqrt(3) = 1.1547
-    rewards = [[2.0, *[0.0] * 5], *[[0.0] * 6] * 3]
-    _, values = take_step(groups(rewards), policy=selector(), k=3)
-    assert values["max_advantage"] / values["std_advantage"] == pytest.approx(1.1547, abs=1e-4)
-    assert values["std_advantage"] == pytest.approx(0.25, abs=1e-6)
-
-
-def test_the_best_are_kept_in_stored_order_among_ties() -> None:
-    kept, advantages = keep_best(groups([LEVELS]), 3, **LIMITS)
-    batch = groups([LEVELS])
-    assert kept.rewards.tolist() == [pytest.approx([2.0, 2.0, 1.6])]
-    assert torch.equal(kept.selections[0], batch.selections[0, [2, 5, 1]])
-    assert advantages.shape == (1, 3)
-    assert kept.pools is batch.pools or torch.equal(kept.pools, batch.pools)
-
-
 def padded(batch: Groups) -> Groups:
     """Return the same groups with two invalid selections each, holding the best reward of all."""
     n, _, shots = batch.selections.shape
@@ -156,19 +128,6 @@ def test_padding_changes_nothing(k: int) -> None:
     assert with_padding == pytest.approx(plain, rel=1e-5, abs=1e-7)  # sums over more zeros, grouped otherwise
     for one, other in zip(gradients, same_gradients, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
-
-
-def test_a_step_against_the_reference_raises_the_better_selections() -> None:
-    batch, policy = groups([[0.0, 2.0, 0.0, 0.0, 0.0, 0.0]]), selector()
-    adam = torch.optim.SGD(policy.parameters(), lr=1e-3)
-    before = selection_log_probs(table().scores(policy, batch), batch.selections).detach()
-    loss, _ = take_step(batch, policy=policy, kl_beta=0.0)
-    loss.backward()  # type: ignore[no-untyped-call]
-    adam.step()
-    after = selection_log_probs(table().scores(policy, batch), batch.selections).detach()
-    gain = (after - before)[0]
-    assert gain[1] > 0
-    assert gain[1] > gain[[0, 2, 3, 4]].mean()  # the other four that were kept
 
 
 @pytest.mark.parametrize("adaptive", [None, AdaptiveKl(low=1e-4, high=2e-4, factor=1.5)])

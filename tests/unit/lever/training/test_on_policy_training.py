@@ -377,32 +377,6 @@ def test_the_advantages_are_those_of_the_rule(rule: AdvantageName, expected: lis
         assert advantages_of(groups, limits)[0].tolist() == [-0.5, -0.5, 0.0, 0.75]  # 2 / 2 = 1, clamped
 
 
-def test_the_gradient_of_reinforce_is_its_formula() -> None:
-    """Minus the mean of A times the gradient of the log-probability, selection by selection."""
-    settings = replace_in(SETTINGS, advantages="batch", updates=1)
-    policy, drawn = drawn_of(settings, n=4)
-    rewards = drawn.groups.rewards
-    advantages = advantages_of(drawn.groups, settings)
-    scores = scores_of(policy, drawn.groups)
-    step = on_policy_step(drawn.groups, drawn, advantages, *scores, kl_beta=0.0, clip_epsilon=None)
-    parameters = list(policy.parameters())
-    found = torch.autograd.grad(step.loss, parameters)
-    expected = [torch.zeros_like(p) for p in parameters]
-    for row in range(4):
-        baseline = rewards[[other for other in range(4) if other != row]].mean()
-        for member in range(4):
-            scores = table().scores(policy, drawn.groups)[row]
-            log_prob, left = scores.new_zeros(()), torch.ones(K, dtype=torch.bool)
-            for pick in drawn.groups.selections[row, member, : 1 + row].tolist():
-                log_prob = log_prob + scores[pick] - scores[left].logsumexp(0)
-                left = left & (torch.arange(K) != pick)
-            for total, gradient in zip(expected, torch.autograd.grad(log_prob, parameters), strict=True):
-                total -= (rewards[row, member] - baseline) * gradient / 16
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)  # float32 sums in another order
-    assert max(float(gradient.abs().max()) for gradient in found) > 0.01
-
-
 def test_only_the_clipped_objective_clips() -> None:
     settings = replace_in(SETTINGS, clip_epsilon=0.001, learning_rate=0.1, updates=3)
     assert epoch(settings).values["clip_fraction"] > 0.1

@@ -1,29 +1,36 @@
-"""RL data in the original file format `rl_data_k64_v3.json`, and a summary of RL data.
+"""RL data in the original's files: read into groups of pools and positions, and written.
 
-The original file is one JSON object: `_meta`, and for every query id a block with `query`, `candidate_pool_ids` and
-`pointer_candidates`. There, `pointer` holds pool positions and `pointer_global` train ids; `pointer_pos` stems from
-before the pools were set, contradicts both and is ignored. The older v4 files have no pools and a global `pointer`:
-they are refused, because such numbers may pass for pool positions.
+An original file is one JSON object: `_meta`, and a block for every query id. `rl_data.import_format` names its kind:
+
+* `g`, `rl_data_k64_v3.json`: a block has `query`, `candidate_pool_ids` and `pointer_candidates`. There, `pointer` holds
+  pool positions and `pointer_global` train ids; `pointer_pos` stems from before the pools were set, contradicts both
+  and is ignored. The older v4 files have no pools and a global `pointer`: they are refused, because such numbers may
+  pass for pool positions.
+* `a`, `rl_data_{Sampler}_{model}.json`, knows no pools: a row's `pointer` holds train positions. A query's pool is then
+  the sorted union of what its rows use, filled up to K with train examples drawn uniformly, so that all pools have one
+  size; of these a selection never takes any. It is hindsight: what an unused example would have brought, nobody asked.
+
+Source: Lever-Plus (published code), `generate_rl_data.py`
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
+import numpy as np
 from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Example, RlGroup, Trajectory
 from lever_pipe.base.sections import dotted
-from lever_pipe.base.storage import read_json, read_rows, shortened, write_text
-from lever_pipe.experiment.rl_data_config import Balance
+from lever_pipe.base.seeding import generator
+from lever_pipe.base.storage import read_json, shortened, write_text
 from lever_pipe.metrics.vqa_accuracy import Normalisation, normalise_answer, vqa_accuracy
 
 FIX_VERSION = "v3"
@@ -36,29 +43,98 @@ COPIED_METHOD, COPIED_KEY = "global_positive_transfer", "source_query"
 COPIED = "its scores are another query's (the original's optimised pools), which no option takes"
 ACCURACY_TOLERANCE = 0.005  # files round accuracies and probabilities
 SHOWN = 5
-LEAST = 2  # groups: one to train, one to validate
+WITH_POOLS = "g"
+"""The format whose file holds pools."""
+ROWS = "pointer_candidates"
+NEEDED = frozenset(
+    {"pointer", "gen_method", "beam_rank", "beam_score", "logprob_score", "temperature"}
+    | {"vqa_pred_answer", "vqa_correct", "vqa_acc_score"}
+)
+ALLOWED = NEEDED | {"vqa_eval_mode", "similarity_score"}
+"""Keys of a row."""
+SCORED_BY = "file"
+"""The one `vqa_eval_mode` of rows that this generator scored; its first files state none."""
+FILLED: dict[str, Any] = {
+    "vqa_raw_generation": "",
+    "vqa_gt_prob": 0.0,
+    "vqa_gt_logprob": None,
+    "vqa_rel_token_f1": 0.0,
+    "vqa_rel_edit_sim": 0.0,
+    "vqa_rel_score": 0.0,
+    "vqa_eval_mode": "unstated",
+    "eval_split_used": "train",
+    "eval_failed": False,
+}
+"""What stands for a key that a row lacks; in the original, too, a missing score counts 0."""
 
 
-@dataclass(slots=True)
-class ImportReport:
-    """What an import kept, dropped and filled in."""
+class PoolRule(NamedTuple):
+    """How the pools of a file without any are made."""
 
-    counts: Counter[str] = field(default_factory=Counter)
-    """Rows by what became of them: `dropped_rows_MODE`, `dropped_fields_NAME` of rows that had the field,
-    `filled_fields_NAME` of rows that lacked it; `other_accuracies` of rows that no normalisation of their answer gives.
+    size: int  # K
+    seed: int
+    exclude_same_image: bool
+
+
+def import_groups(
+    path: Path, form: str, train: Sequence[Example], pools: PoolRule
+) -> tuple[list[RlGroup], dict[str, int]]:
+    """Return the groups of an original file of the named format, in the file's order, and what became of its rows.
+
+    Counted beside what `import_original` counts: `union_min` and `union_max`, sizes of the unions; `filled_pool_ids`,
+    examples that were drawn to fill pools.
+
+    Args:
+        path: the file.
+        form: `a` or `g`.
+        train: all train examples, by position.
+        pools: how pools are made; for `g` its size alone counts.
+
+    Raises:
+        RecordError: no such file, keys that the format has not, positions beyond the train split, scores that no
+            matching answers give, rows scored otherwise or copied from other queries, or a union beyond K; names query,
+            row and key.
     """
-    empty_queries: list[int] = field(default_factory=list)
-    """Dropped, for no row of theirs was kept."""
+    if form == WITH_POOLS:
+        return import_original(path, pool_size=pools.size)
+    expected = f"RL data of format {form} (rl_data.import_format)"
+    _, found = _read_queries(path)
+    examples = {str(example.example_id): example for example in train}
+    images = np.array([example.image_digest for example in train])
+    counts, faults, unions = Counter[str](), list[str](), list[int]()
+    blocks: dict[str, Any] = {}
+    for key, block in found.items():
+        if (example := examples.get(key)) is None:
+            faults.append(f"query {key}: no train position of 0..{len(train) - 1} in decimal digits")
+            continue
+        rows, wrong = _rows(block, example, len(train), counts)
+        if not (rows or wrong):
+            counts["empty_queries"] += 1
+            continue
+        used = sorted({i for row in rows for i in row["pointer"]})
+        pool = used + _drawn(example.example_id, used, images, pools)
+        if not wrong and len(pool) != pools.size:
+            held = f"its rows use {len(used)} train examples, and {len(pool) - len(used)} may fill its pool up"
+            wrong.append(f"{held}; pools.size is {pools.size}")
+        faults += [f"query {key}: {fault}" for fault in wrong]
+        if not wrong:
+            unions.append(len(used))
+            blocks[key] = _k64_block(example, rows, pool)
+    if faults:
+        raise _faults_of(path, faults, expected)
+    groups, counted = _taken(path, blocks, counts, pool_size=pools.size, expected=expected)
+    if unions:
+        filled = pools.size * len(unions) - sum(unions)
+        counted |= {"union_min": min(unions), "union_max": max(unions), "filled_pool_ids": filled}
+    return groups, counted
 
-    def as_dict(self, groups: Sequence[RlGroup]) -> dict[str, int]:
-        """Return the counts, with those of what was kept."""
-        n_rows = sum(len(group.pointer_candidates) for group in groups)
-        kept = {"queries": len(groups), "trajectories": n_rows, "empty_queries": len(self.empty_queries)}
-        return kept | dict(self.counts)
 
+def import_original(path: Path, *, pool_size: int | None = None) -> tuple[list[RlGroup], dict[str, int]]:
+    """Return the groups of an original file in the file's order, and what became of its rows by count.
 
-def import_original(path: Path, *, pool_size: int | None = None) -> tuple[list[RlGroup], ImportReport]:
-    """Return the groups of an original file in the file's order, and what was dropped on the way.
+    `dropped_rows_MODE`; `dropped_fields_NAME` of rows that had the field, `filled_fields_NAME` of rows that lacked it;
+    `empty_queries`, dropped for no row of theirs was kept; `other_accuracies` of rows that no normalisation of their
+    answer gives.
 
     Rows that failed (`eval_failed`, or the mode "error" or "fallback") are dropped and counted, and so are queries
     without any other row. Rows whose accuracy does not follow from their answer are kept and counted: the original
@@ -71,60 +147,45 @@ def import_original(path: Path, *, pool_size: int | None = None) -> tuple[list[R
     Raises:
         RecordError: no such file, another version, or unknown, missing or contradictory keys; names query and key.
     """
-    meta, blocks = read_queries(path)
+    meta, blocks = _read_queries(path)
     _refuse_other_versions(path, meta, blocks)
-    return take_groups(path, blocks, ImportReport(), pool_size=pool_size)
+    return _taken(path, blocks, Counter(), pool_size=pool_size)
 
 
-def read_queries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the `_meta` of an original file, if any, and its queries' blocks by their key.
-
-    Raises:
-        RecordError: no such file, or another JSON.
-    """
+def _read_queries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the `_meta` of an original file, if any, and its queries' blocks by their key."""
     document = read_json(path)
     if not isinstance(document, dict):
-        raise faults_of(path, [f"a JSON {type(document).__name__} instead of an object of queries"])
+        raise _faults_of(path, [f"a JSON {type(document).__name__} instead of an object of queries"])
     meta = document.get("_meta") or {}
     if not isinstance(meta, dict):
-        raise faults_of(path, ["'_meta': no object"])
+        raise _faults_of(path, ["'_meta': no object"])
     return meta, {key: block for key, block in document.items() if key != "_meta"}
 
 
-def take_groups(
-    path: Path, blocks: Mapping[str, Any], report: ImportReport, *, pool_size: int | None, expected: str = K64
-) -> tuple[list[RlGroup], ImportReport]:
-    """Return the groups of k64 v3 blocks, as `import_original` does of a file's, and the report with their counts.
-
-    Raises:
-        RecordError: unknown, missing or contradictory keys; names query and key.
-    """
+def _taken(
+    path: Path, blocks: Mapping[str, Any], counts: Counter[str], *, pool_size: int | None, expected: str = K64
+) -> tuple[list[RlGroup], dict[str, int]]:
+    """Return the groups of k64 v3 blocks, as `import_original` does of a file's, and what became of all rows."""
     groups: list[RlGroup] = []
     faults: list[str] = []
     for key, block in blocks.items():
-        group, found = _group(key, block, report.counts, pool_size)
+        group, found = _group(key, block, counts, pool_size)
         faults += [f"query {key}: {fault}" for fault in found]
         if group and group.pointer_candidates:
             groups.append(group)
         elif group:
-            report.empty_queries.append(group.query.query_id)
+            counts["empty_queries"] += 1
     shots = Counter(len(t.pointer) for group in groups for t in group.pointer_candidates)
     if len(shots) > 1:
         faults.append(f"selections of several lengths: {dict(sorted(shots.items()))}")
     if faults:
-        raise faults_of(path, faults, expected)
+        raise _faults_of(path, faults, expected)
     otherwise = [_is_scored_otherwise(group, t) for group in groups for t in group.pointer_candidates]
-    report.counts["other_accuracies"] = sum(otherwise)
-    return groups, report
-
-
-def export_original(rl_data: Path, original: Path) -> None:
-    """Write the groups of an `rl_data_k64_v3.jsonl` as an original file.
-
-    Raises:
-        RecordError: a malformed row, or two groups of one query.
-    """
-    write_original(original, read_rows(rl_data, RlGroup))
+    counts["other_accuracies"] = sum(otherwise)
+    n_rows = sum(len(group.pointer_candidates) for group in groups)
+    kept = {"queries": len(groups), "trajectories": n_rows, "empty_queries": counts.pop("empty_queries", 0)}
+    return groups, kept | counts
 
 
 def write_original(path: Path, groups: Sequence[RlGroup]) -> None:
@@ -177,77 +238,6 @@ def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], 
         )
 
 
-def keep_balanced(
-    groups: Sequence[RlGroup], balance: Balance | None, *, source: str
-) -> tuple[list[RlGroup], dict[str, int]]:
-    """Return the groups whose share of positive trajectories lies within the bounds, and what became of all.
-
-    Args:
-        groups: RL data.
-        balance: the bounds, both inclusive; None keeps all and counts nothing.
-        source: what the groups are of, for the message.
-
-    Raises:
-        RecordError: fewer than `LEAST` groups are kept.
-
-    Source: Lever-Plus published code (VQAv2)
-    """
-    if balance is None:
-        return list(groups), {}
-    shares = [statistics.fmean(row.vqa_correct for row in group.pointer_candidates) for group in groups]
-    kept = [group for group, share in zip(groups, shares, strict=True) if balance.low <= share <= balance.high]
-    counts = {
-        "balance_kept": len(kept),
-        "balance_rejected_low": sum(share < balance.low for share in shares),
-        "balance_rejected_high": sum(share > balance.high for share in shares),
-    }
-    if len(kept) < LEAST:
-        raise RecordError(
-            f"{source}: expected at least {LEAST} queries with {balance.low:g} to {balance.high:g} of their "
-            "trajectories positive: some train, some validate",
-            found=", ".join(f"{name.removeprefix('balance_')} {count}" for name, count in counts.items()),
-            do="Widen rl_data.balance, or raise rl_data.n_queries or the number of proposals.",
-        )
-    return kept, counts
-
-
-def summarise(groups: Sequence[RlGroup]) -> dict[str, int | float]:
-    """Return the facts of RL data as one flat mapping, shares in percent.
-
-    Positive means `vqa_correct`; the reward is that of the published summary, correctness plus accuracy: 0, 1.6 or 2 on
-    OK-VQA. `one_accuracy_queries` have no reward difference and so no policy gradient;
-    `duplicate_selections` counts repeats of one ordered selection within a query; `accuracy_<a>` counts the
-    trajectories of each accuracy level.
-    """
-    rows = [trajectory for group in groups for trajectory in group.pointer_candidates]
-    sizes = [len(group.pointer_candidates) for group in groups]
-    positives = [sum(t.vqa_correct for t in group.pointer_candidates) for group in groups]
-    with_positive = sum(n > 0 for n in positives)
-    all_positive = sum(0 < n == size for n, size in zip(positives, sizes, strict=True))
-    rewards = [t.vqa_correct + t.vqa_acc_score for t in rows] or [0.0]
-    levels = Counter(round(trajectory.vqa_acc_score, 4) for trajectory in rows)
-    return {
-        "queries": len(groups),
-        "trajectories": len(rows),
-        "traj_per_query": _rounded(statistics.fmean(sizes or [0])),
-        "traj_min": min(sizes, default=0),
-        "traj_max": max(sizes, default=0),
-        "positive_trajectories": sum(positives),
-        "positive_pct": _percent(sum(positives), len(rows)),
-        "queries_with_positive": with_positive,
-        "queries_with_positive_pct": _percent(with_positive, len(groups)),
-        "all_negative_queries": len(groups) - with_positive,
-        "all_positive_queries": all_positive,
-        "mixed_queries": with_positive - all_positive,
-        "one_accuracy_queries": sum(len({t.vqa_acc_score for t in g.pointer_candidates}) == 1 for g in groups),
-        "duplicate_selections": len(rows) - sum(len({t.pointer for t in g.pointer_candidates}) for g in groups),
-        "mean_accuracy": _rounded(statistics.fmean([t.vqa_acc_score for t in rows] or [0.0])),
-        "mean_reward": _rounded(statistics.fmean(rewards)),
-        "reward_std": _rounded(statistics.pstdev(rewards)),
-        **{f"accuracy_{level:g}": count for level, count in sorted(levels.items())},
-    }
-
-
 def _comparable(answers: Sequence[str]) -> list[str]:
     return sorted(normalise_answer(_plain(answer)) for answer in answers)
 
@@ -271,9 +261,9 @@ def _group(key: str, block: Any, counts: Counter[str], pool_size: int | None) ->
     if isinstance(query, dict) and isinstance(rows, list):
         if any(isinstance(row, dict) and "query_id" in row for row in rows):
             return None, ["pointer_candidates: 'query_id': unknown key"]  # only the query block holds it
-        if copied := [at for at, row in enumerate(rows) if isinstance(row, dict) and is_copied(row)]:
+        if copied := [at for at, row in enumerate(rows) if isinstance(row, dict) and _is_copied(row)]:
             return None, [f"pointer_candidates[{copied[0]}]: {COPIED}"]
-        kept = [row for row in rows if not has_failed(row, counts)]
+        kept = [row for row in rows if not _has_failed(row, counts)]
         block = {**block, "pointer_candidates": [_known(row, query.get("query_id"), counts) for row in kept]}
     try:
         # As JSON spells it: "3" and 3.0 are no 3.
@@ -283,12 +273,12 @@ def _group(key: str, block: Any, counts: Counter[str], pool_size: int | None) ->
     return group, _contradictions(key, group, pool_size)
 
 
-def is_copied(row: Mapping[str, Any]) -> bool:
+def _is_copied(row: Mapping[str, Any]) -> bool:
     """Return whether a row has the scores of another query's."""
     return COPIED_KEY in row or row.get("gen_method") == COPIED_METHOD
 
 
-def has_failed(row: Any, counts: Counter[str]) -> bool:
+def _has_failed(row: Any, counts: Counter[str]) -> bool:
     """Return whether a row's evaluation had failed, and count it then."""
     mode = row.get("vqa_eval_mode") if isinstance(row, dict) else None
     if mode in FAILED_MODES or (isinstance(row, dict) and row.get("eval_failed") is True):
@@ -364,7 +354,7 @@ def _describe(fault: ValidationError) -> list[str]:
     return [f"'{dotted(place)}': {kind}" if place else kind for place, kind in told]
 
 
-def faults_of(path: Path, faults: Sequence[str], expected: str = K64) -> RecordError:
+def _faults_of(path: Path, faults: Sequence[str], expected: str = K64) -> RecordError:
     """Return the error of a file with these faults, the first ones told."""
     do = "Mend or remove the named entries."
     return RecordError(f"{path}: expected {expected}", found=_several(faults), do=do)
@@ -376,9 +366,94 @@ def _several(faults: Sequence[str]) -> str:
     return f"{count}:\n  " + "\n  ".join([*map(shortened, faults[:SHOWN]), *rest]) + "\n"
 
 
-def _percent(part: int, whole: int) -> float:
-    return _rounded(100 * part / whole) if whole else 0.0
+def _rows(block: Any, example: Example, n_train: int, counts: Counter[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return a query's rows that have not failed, and what is wrong with it, in which case there is no row."""
+    if not isinstance(block, dict):
+        return [], ["no object"]
+    if faults := _of_keys(block, {ROWS}, {ROWS}):
+        return [], faults
+    if not isinstance(block[ROWS], list):
+        return [], [f"'{ROWS}': no array"]
+    kept = [(at, row) for at, row in enumerate(block[ROWS]) if not _has_failed(row, counts)]
+    faults = [f"{ROWS}[{at}]{fault}" for at, row in kept for fault in _of_row(row, example, n_train)]
+    if faults:
+        return [], faults
+    counts.update(f"filled_fields_{name}" for _, row in kept for name in FILLED if name not in row)
+    return [FILLED | row for _, row in kept], []
 
 
-def _rounded(value: float) -> float:
-    return round(value, 6)
+def _k64_block(example: Example, rows: Sequence[dict[str, Any]], pool: Sequence[int]) -> dict[str, Any]:
+    """Return a query's block as k64 v3 has it."""
+    query = {
+        "query_id": example.example_id,
+        "question_id": example.question_id,
+        "image_id": example.image_id,
+        "question": example.question,
+        "gt_answers_raw": list(example.answers),
+        "gt_answers_norm": [normalise_answer(answer) for answer in example.answers],
+    }
+    position = {i: at for at, i in enumerate(pool)}
+    placed = [
+        row | {"pointer": [position[i] for i in row["pointer"]], "pointer_global": row["pointer"]} for row in rows
+    ]
+    return {"query": query, "candidate_pool_ids": list(pool), ROWS: placed}
+
+
+def _of_row(row: Any, example: Example, n_train: int) -> list[str]:
+    if not isinstance(row, dict):
+        return [": no object"]
+    if _is_copied(row):
+        return [f": {COPIED}"]
+    if faults := _of_keys(row, NEEDED, ALLOWED):
+        return [f".{fault}" for fault in faults]
+    if (mode := row.get("vqa_eval_mode", SCORED_BY)) != SCORED_BY:
+        return [f".'vqa_eval_mode': {mode!r}, scores that do not compare with those of this generator"]
+    found = [*_of_pointer(row["pointer"], example, n_train), *_of_accuracy(row["vqa_acc_score"], len(example.answers))]
+    return [f".{fault}" for fault in found]
+
+
+def _of_keys(
+    found: Mapping[str, Any], needed: set[str] | frozenset[str], allowed: set[str] | frozenset[str]
+) -> list[str]:
+    missing = [f"'{key}': missing" for key in sorted(needed - found.keys())]
+    return missing + [f"'{key}': unknown key" for key in sorted(found.keys() - allowed)]
+
+
+def _of_pointer(pointer: Any, example: Example, n_train: int) -> Iterator[str]:
+    if not isinstance(pointer, list) or any(type(i) is not int for i in pointer):
+        yield "'pointer': no array of whole numbers"
+    elif not 0 < len(set(pointer)) == len(pointer):
+        yield f"'pointer': empty or repeats: {pointer}"
+    elif example.example_id in pointer:
+        yield "'pointer': holds the query itself"
+    elif beyond := [i for i in pointer if not 0 <= i < n_train]:
+        yield f"'pointer': no train example {beyond[0]}"
+
+
+def _of_accuracy(accuracy: Any, n_answers: int) -> Iterator[str]:
+    levels = levels_of(n_answers)
+    if type(accuracy) not in (int, float):
+        yield "'vqa_acc_score': no number"
+    elif not 0 <= accuracy <= 1 or all(abs(accuracy - level) > ACCURACY_TOLERANCE for level in levels):
+        shown = ", ".join(f"{level:.4g}" for level in levels)
+        yield f"'vqa_acc_score': {accuracy} is none of {shown}, the accuracies of {n_answers} answers"
+
+
+@cache
+def levels_of(n_answers: int) -> tuple[float, ...]:
+    """Return the VQA accuracies that `n_answers` reference answers can give, rising: 0, .3, .6, .9, 1 for ten."""
+    said = "x"
+    answers = [[said] * matching + ["y"] * (n_answers - matching) for matching in range(n_answers + 1)]
+    return tuple(sorted({vqa_accuracy(said, references) for references in answers if references}))
+
+
+def _drawn(query_id: int, used: Sequence[int], images: Any, pools: PoolRule) -> list[int]:
+    """Return what fills a pool up: train examples in drawn order, as many as there is room and choice for."""
+    allowed = np.ones(len(images), dtype=bool)
+    if pools.exclude_same_image:
+        allowed &= images != images[query_id]
+    allowed[[query_id, *used]] = False
+    eligible = np.flatnonzero(allowed)
+    size = min(max(pools.size - len(used), 0), len(eligible))
+    stream = generator(pools.seed, "pools", "imported", query_id)
+    return [int(i) for i in stream.choice(eligible, size=size, replace=False)]

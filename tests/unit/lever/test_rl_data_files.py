@@ -18,15 +18,12 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RlGroup, RlQuery
 from lever_pipe.experiment.rl_data_config import Balance
-from lever_pipe.lever.rl_data_io import (
-    export_original,
+from lever_pipe.lever.rl_data_files import (
     import_original,
-    keep_balanced,
     require_train_examples,
-    summarise,
     write_original,
 )
-from lever_pipe.lever.trajectories import make_group
+from lever_pipe.lever.trajectories import keep_balanced, make_group, summarise
 
 QUERY = {
     "query_id": 4711,
@@ -89,7 +86,7 @@ def test_reads_the_published_example(tmp_path: Path, document: dict[str, Any]) -
     assert first.vqa_gt_logprob is None
     assert second.pointer_global == (97, 13)  # the stale pointer_pos says otherwise and is ignored
     assert groups[0].query.gt_answers_raw == ("race", "race", "motocross")
-    assert report.as_dict(groups) == {
+    assert report == {
         "queries": 1,
         "trajectories": 2,
         "dropped_fields_pointer_pos": 2,
@@ -109,7 +106,7 @@ def test_failed_rows_are_dropped_and_counted(tmp_path: Path, document: dict[str,
     ]
     groups, report = import_original(write(tmp_path, document))
     assert len(groups[0].pointer_candidates) == 2
-    assert {name: n for name, n in report.counts.items() if name.startswith("dropped_rows")} == {
+    assert {name: n for name, n in report.items() if name.startswith("dropped_rows")} == {
         "dropped_rows_eval_failed": 1,
         "dropped_rows_error": 1,
         "dropped_rows_fallback": 2,
@@ -121,7 +118,7 @@ def test_a_query_without_any_sound_row_is_dropped_and_named(tmp_path: Path, docu
         row["eval_failed"] = True
     groups, report = import_original(write(tmp_path, document))
     assert groups == []
-    assert report.empty_queries == [4711]
+    assert report["empty_queries"] == 1
 
 
 def test_fields_of_later_generators_are_dropped_and_counted(tmp_path: Path, document: dict[str, Any]) -> None:
@@ -130,7 +127,10 @@ def test_fields_of_later_generators_are_dropped_and_counted(tmp_path: Path, docu
     del document["4711"]["pointer_candidates"][1]["eval_failed"]
     groups, report = import_original(write(tmp_path, document))
     assert groups[0].pointer_candidates[1].eval_failed is False
-    assert report.counts == {
+    assert report == {
+        "queries": 1,
+        "trajectories": 2,
+        "empty_queries": 0,
         **{f"dropped_fields_{name}": 1 for name in extra},
         "dropped_fields_pointer_pos": 2,
         "filled_fields_vqa_gt_logprob": 2,
@@ -261,13 +261,13 @@ def test_import_of_an_export_gives_the_groups_back(tmp_path: Path, groups: list[
     write_original(tmp_path / "original.json", groups)
     again, report = import_original(tmp_path / "original.json")
     assert again == groups
-    assert set(report.counts) == {"other_accuracies"}
+    assert set(report) == {"queries", "trajectories", "empty_queries", "other_accuracies"}
 
 
 def test_export_reads_the_rows_of_the_workflow(tmp_path: Path) -> None:
     groups = rl_groups(12, 40, is_consistent=True)
     storage.write_rows(tmp_path / "rl_data.jsonl", groups)
-    export_original(tmp_path / "rl_data.jsonl", tmp_path / "original.json")
+    write_original(tmp_path / "original.json", storage.read_rows(tmp_path / "rl_data.jsonl", RlGroup))
     assert import_original(tmp_path / "original.json")[0] == groups  # in their order, "10" after "9"
 
 

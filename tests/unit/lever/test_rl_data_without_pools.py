@@ -16,8 +16,7 @@ from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.records import Pool, Proposal, RlGroup
 from lever_pipe.experiment.rl_data_config import RlData
 from lever_pipe.experiment.stage_configs import ImportRlDataConfig
-from lever_pipe.lever.rl_data_formats import PoolRule, import_groups, levels_of
-from lever_pipe.lever.rl_data_io import ImportReport, require_train_examples
+from lever_pipe.lever.rl_data_files import PoolRule, import_groups, levels_of, require_train_examples
 from lever_pipe.stages.rl_data import import_rl_data
 
 N, K = 14, 8
@@ -40,7 +39,7 @@ def golden() -> Document:
     return json.loads(json.dumps(document))
 
 
-def taken(folder: Path, document: object, rule: PoolRule = RULE) -> tuple[list[RlGroup], ImportReport]:
+def taken(folder: Path, document: object, rule: PoolRule = RULE) -> tuple[list[RlGroup], dict[str, int]]:
     path = folder / "original.json"
     path.write_text(document if isinstance(document, str) else json.dumps(document))
     return import_groups(path, "a", TRAIN, rule)
@@ -72,8 +71,8 @@ def test_a_pool_is_the_sorted_union_filled_up_and_positions_map_back(tmp_path: P
         for row in group.pointer_candidates:
             assert tuple(group.candidate_pool_ids[at] for at in row.pointer) == row.pointer_global
         sizes.append(len(used))
-    assert (report.counts["union_min"], report.counts["union_max"]) == (min(sizes), max(sizes))
-    assert report.counts["filled_pool_ids"] == sum(K - size for size in sizes)
+    assert (report["union_min"], report["union_max"]) == (min(sizes), max(sizes))
+    assert report["filled_pool_ids"] == sum(K - size for size in sizes)
 
 
 def test_what_fills_a_pool_is_the_querys_own_draw(tmp_path: Path) -> None:
@@ -165,7 +164,7 @@ def test_what_a_row_lacks_is_filled_and_counted(tmp_path: Path) -> None:
     groups, report = taken(tmp_path, golden())
     row = groups[0].pointer_candidates[0]
     assert (row.vqa_correct, row.vqa_acc_score, row.vqa_gt_prob, row.vqa_eval_mode) == (1, 0.6, 0.0, "unstated")
-    assert report.counts["filled_fields_vqa_gt_prob"] == 3
+    assert report["filled_fields_vqa_gt_prob"] == 3
 
 
 def test_counts_of_three_queries_by_hand(tmp_path: Path) -> None:
