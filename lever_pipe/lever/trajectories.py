@@ -15,9 +15,8 @@ from lever_pipe.base.records import Example, ExampleId, Pool, Proposal, RlGroup,
 from lever_pipe.experiment.rl_data_config import Balance
 from lever_pipe.lvlms.asking.prompts import Prompter
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
-from lever_pipe.metrics.answer_cut import cut_answer
 from lever_pipe.metrics.relevance import Relevance, relevance
-from lever_pipe.metrics.vqa_accuracy import normalise_answer, vqa_accuracy
+from lever_pipe.metrics.vqa_accuracy import cut_answer, normalise_answer, vqa_accuracy
 
 LEAST = 2
 """Groups that RL data need: one to train, one to validate."""

@@ -167,15 +167,21 @@ def agent_terms(
         "entropies_BT": entropies_BT,
     }
     require_shapes(*((name, "B T", tensor) for name, tensor in named.items() if tensor is not None))
+    if kl and reference_log_probs_BT is None:
+        raise ValueError(f"reference_log_probs_BT must be given where kl={kl} is not 0, got None")
+    if entropy and entropies_BT is None:
+        raise ValueError(f"entropies_BT must be given where entropy={entropy} is not 0, got None")
     log_ratio_BT = masked(log_probs_BT - behaviour_log_probs_BT.detach().to(log_probs_BT), mask_BT)
     ratios_BT = log_ratio_BT.clamp(max=_LARGEST_LOG_RATIO).exp()
     losses = _dual_clipped_losses(
         ratios_BT, masked(advantages_BT.detach().to(log_probs_BT), mask_BT), clip_low, clip_high, dual_clip
     )
     policy = mean_over_tokens(losses.loss, mask_BT, n_tokens)
-    penalty = _penalty(log_probs_BT, reference_log_probs_BT, mask_BT, n_tokens, kl)
-    bonus = _entropy(log_probs_BT, entropies_BT, mask_BT, n_tokens, entropy)
-    total = policy
+    penalty, bonus, total = log_probs_BT.new_zeros(()), log_probs_BT.new_zeros(()), policy
+    if reference_log_probs_BT is not None:
+        penalty = distances_to_reference(log_probs_BT, reference_log_probs_BT, mask_BT, n_tokens).k3
+    if entropies_BT is not None:
+        bonus = mean_over_tokens(entropies_BT, mask_BT, n_tokens)
     if kl:
         total = total + kl * penalty
     if entropy:
@@ -214,21 +220,3 @@ def _dual_clipped_losses(
         clipped=(limited_BT > plain_BT).detach(),
         dual_clipped=(clipped_BT > bound_BT).detach(),
     )
-
-
-def _penalty(log_probs_BT: Tensor, reference_BT: Tensor | None, mask_BT: Tensor, n_tokens: int, kl: float) -> Tensor:
-    if reference_BT is not None:
-        return distances_to_reference(log_probs_BT, reference_BT, mask_BT, n_tokens).k3
-    if kl:
-        raise ValueError(f"reference_log_probs_BT must be given where kl={kl} is not 0, got None")
-    return log_probs_BT.new_zeros(())
-
-
-def _entropy(
-    log_probs_BT: Tensor, entropies_BT: Tensor | None, mask_BT: Tensor, n_tokens: int, weight: float
-) -> Tensor:
-    if entropies_BT is not None:
-        return mean_over_tokens(entropies_BT, mask_BT, n_tokens)
-    if weight:
-        raise ValueError(f"entropies_BT must be given where entropy={weight} is not 0, got None")
-    return log_probs_BT.new_zeros(())

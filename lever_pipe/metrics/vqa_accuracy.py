@@ -1,4 +1,4 @@
-"""Answer normalisation and soft accuracy of the VQA benchmark, oddities included.
+"""Where an answer ends, its normalisation and its soft accuracy on the VQA benchmark, oddities included.
 
 The rules are those of the public evaluation tool, because scores are only comparable under them:
 
@@ -20,6 +20,7 @@ from lever_pipe.base.errors import DataError
 
 Normalisation = Literal["when_they_disagree", "always", "punctuation_only"]
 
+_CUT_MARKS = re.compile("Question|Answer|Short")
 _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 _COMMA_BETWEEN_DIGITS = re.compile(r"\d,\d")
 _FULL_STOP = re.compile(r"\.(?!\d)")
@@ -57,6 +58,21 @@ you'dve=you'd've youll=you'll youre=you're youve=you've
 _CONTRACTIONS = dict(pair.split("=") for pair in _CONTRACTION_TABLE.split())
 
 
+def cut_answer(text: str) -> str:
+    """Return the answer proper of a generation that runs on, stripped of outer spaces.
+
+    Everything before the first "Question", "Answer" or "Short" (case matters: the words of the
+    prompt template), and of that everything before the first comma followed by a space.
+
+    Args:
+        text: what the model generated after "Short answer:".
+
+    Source: Lever-Plus published code
+    """
+    before_mark = _CUT_MARKS.split(text, maxsplit=1)[0]
+    return before_mark.split(", ", maxsplit=1)[0].strip()
+
+
 @cache
 def normalise_answer(text: str) -> str:
     """Return an answer as the benchmark compares it: lower case, digits, no articles.
@@ -86,7 +102,7 @@ def vqa_accuracy(
     where it matches; both sides are normalised then.
 
     Args:
-        prediction: the model's answer, after `answer_cut.cut_answer`.
+        prediction: the model's answer, after `cut_answer`.
         answers: the annotators' answers as stored, at least one, order irrelevant.
         normalise_references: "when_they_disagree": the public tool; both sides are normalised if
             the references differ, and neither if they are unanimous (made for questions that read

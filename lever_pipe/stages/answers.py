@@ -13,8 +13,8 @@ from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, O
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmRequest
-from lever_pipe.metrics.answer_cut import cut_answer
 from lever_pipe.metrics.cells import build_cells, score_questions
+from lever_pipe.metrics.vqa_accuracy import cut_answer
 
 
 def answer_prompts(

@@ -14,7 +14,7 @@ from lever_pipe.experiment.stage_files import External, Input, Output
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
-from lever_pipe.metrics.answer_cut import cut_answer
+from lever_pipe.metrics.vqa_accuracy import cut_answer
 from lever_pipe.world.files import write_raw_files
 from lever_pipe.world.probes import build_probes, check_bounds, summarise
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lever_pipe.base.errors import DataError
 from lever_pipe.metrics import vqa_accuracy as module
-from lever_pipe.metrics.vqa_accuracy import Normalisation, normalise_answer, vqa_accuracy
+from lever_pipe.metrics.vqa_accuracy import Normalisation, cut_answer, normalise_answer, vqa_accuracy
 
 
 @pytest.mark.parametrize(
@@ -207,3 +207,24 @@ def test_contractions_only_add_apostrophes() -> None:
     table = module._CONTRACTIONS
     assert len(table) == 120
     assert all(key.replace("'", "") == value.replace("'", "") for key, value in table.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" motocross", "motocross"),
+        ("motocross Question: what", "motocross"),
+        ("red\nAnswer: blue", "red"),
+        ("red Short answer: blue", "red"),
+        ("red, blue Question", "red"),
+        ("1,000 dollars", "1,000 dollars"),
+        ("red Question, blue", "red"),
+        ("red Answer x Question y", "red"),
+        ("the question", "the question"),
+        ("Question:", ""),
+        ("Shortbread", ""),
+        ("", ""),
+    ],
+)
+def test_cut_answer(text: str, expected: str) -> None:
+    assert cut_answer(text) == expected
