@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from scipy.stats import chi2
+from small_selectors import groups, table
 from torch import Tensor, nn
 
 from lever_pipe.base.members import available, member
@@ -24,7 +25,6 @@ from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 from lever_pipe.lever.selector.decoding import choose, draw, greedy, gumbel, kl_to_base
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
 from lever_pipe.lever.training.loop import Updates, validation_loss
 from lever_pipe.lever.training.on_policy import Asked, Judged, draw_groups, on_policy_epoch
@@ -55,21 +55,6 @@ def selector(head: str, network: str = "cross_attention", seed: int = 0, **chang
 def inputs(batch: int, size: int = K, seed: int = 1) -> tuple[Tensor, Tensor]:
     generator = torch_generator(seed, "inputs")
     return torch.randn(batch, 6, generator=generator), torch.randn(batch, size, 6, generator=generator)
-
-
-def table() -> EmbeddingTable:
-    return EmbeddingTable(F.normalize(torch.randn(N_EXAMPLES, 6, generator=torch_generator(1)), dim=-1))
-
-
-def groups(n: int = 6, shots: int = 3) -> Groups:
-    generator = torch_generator(2)
-    return Groups(
-        queries=torch.arange(n),
-        pools=torch.stack([torch.randperm(N_EXAMPLES, generator=generator)[:K] for _ in range(n)]),
-        selections=torch.rand(n, 4, K, generator=generator).argsort(dim=-1)[..., :shots],
-        rewards=torch.rand(n, 4, generator=generator),
-        valid=torch.ones(n, 4, dtype=torch.bool),
-    )
 
 
 def count(module: nn.Module) -> int:

@@ -3,21 +3,21 @@ from __future__ import annotations
 import copy
 
 import pytest
+import small_selectors
 import torch
+from small_selectors import NOISY
 
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.lever.emulation import drop_head, head_names
-from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
+from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.loop import trained_share
 
-SMALL = Architecture(embedding=6, width=8, layers=2, heads=2, dropout=0.5, attention_dropout=0.1, temperature=0.1)
-PUBLISHED = Architecture(
-    embedding=512, width=256, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1
-)
+TWO_LAYERS = {"layers": 2, "heads": 2, **NOISY}
+PUBLISHED = {"embedding": 512, "width": 256, **NOISY}
 
 
-def selector(seed: int = 0, architecture: Architecture = SMALL) -> PointerSelector:
-    return initialise(build_selector(architecture), torch_generator(seed)).eval()
+def selector(**changed: object) -> PointerSelector:
+    return small_selectors.selector(**{**TWO_LAYERS, **changed})
 
 
 def moved(module: PointerSelector, names: set[str]) -> PointerSelector:
@@ -37,7 +37,7 @@ def scores(module: PointerSelector) -> torch.Tensor:
 
 
 def test_the_head_is_what_frozen_grpo_trains() -> None:
-    module = selector(architecture=PUBLISHED)
+    module = small_selectors.selector(**PUBLISHED)
     names = head_names(module)
     # the six tensors that the published converter renamed
     assert {name.replace(".0.", ".") for name in names} == {

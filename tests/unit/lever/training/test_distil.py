@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from builders import example
+from small_selectors import selector
 from torch import Tensor, nn
 
 from lever_pipe.base.optimiser import AdamW
@@ -14,14 +15,13 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Distil
 from lever_pipe.lever.baselines import rank_by_annotations
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
-from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
+from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training import supervised
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.supervised import distil_epoch, distil_step, oracle_targets
 
 N_EXAMPLES, K, N_KINDS = 32, 8, 4
-SMALL = Architecture(embedding=6, width=16, layers=1, heads=1, dropout=0.0, attention_dropout=0.0, temperature=0.5)
 
 
 def examples() -> list[Example]:
@@ -45,10 +45,6 @@ def groups(n: int = 16) -> Groups:
     pools = torch.stack([last[torch.randperm(K, generator=torch_generator(2, i))] for i in range(n)])
     empty = torch.zeros(n, 1)
     return Groups(torch.arange(n), pools, torch.zeros(n, 1, 1, dtype=torch.long), empty, empty.bool())
-
-
-def selector(head: str = "static") -> PointerSelector:
-    return initialise(build_selector(replace(SMALL, head=head)), torch_generator(0)).eval()
 
 
 def test_the_target_is_uniform_on_the_best_of_the_pool() -> None:
@@ -89,7 +85,7 @@ def test_a_query_without_a_good_candidate_has_no_target_and_does_not_count() -> 
     train[5] = example(5, answer="kind 1", answers=("nobody says this",) * 10, question_type="any")
     targets = oracle_targets(train, groups())
     assert targets.sum(dim=1).tolist() == [float(query != 5) for query in range(16)]
-    module, batch = selector(), groups()
+    module, batch = selector(width=16), groups()
     step = distil_step(module, table(), batch, targets_BK=targets)
     others = torch.tensor([query for query in range(16) if query != 5])
     without = distil_step(module, table(), batch.take(others), targets_BK=targets[others])
@@ -101,7 +97,7 @@ def test_a_query_without_a_good_candidate_has_no_target_and_does_not_count() -> 
 def test_every_pass_shows_every_query_once_with_its_own_target(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, seen = groups(), []
     targets = oracle_targets(examples(), batch)
-    module = selector()
+    module = selector(width=16)
 
     def noted(module: PointerSelector, table: EmbeddingTable, part: Groups, *, targets_BK: Tensor) -> Step:
         seen.append(part.queries.tolist())
@@ -119,7 +115,7 @@ def test_every_pass_shows_every_query_once_with_its_own_target(monkeypatch: pyte
 
 @pytest.mark.parametrize("head", ["static", "gated"])
 def test_it_learns_what_the_oracle_would_choose(head: str) -> None:
-    module, batch = selector(head), groups()
+    module, batch = selector(width=16, head=head), groups()
     targets = oracle_targets(examples(), batch)
     adam = AdamW(module, learning_rate=2e-2, weight_decay=0.0)
     values = []
@@ -136,7 +132,7 @@ def test_it_learns_what_the_oracle_would_choose(head: str) -> None:
 
 
 def test_dropout_is_on_while_it_learns() -> None:
-    module = initialise(build_selector(replace(SMALL, dropout=0.5)), torch_generator(0)).eval()
+    module = selector(width=16, dropout=0.5)
     targets = oracle_targets(examples(), groups())
     losses = set()
     for seed in range(2):

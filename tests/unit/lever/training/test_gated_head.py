@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import small_selectors
 import torch
 from chains import Chain, Straight, same_weights
 from torch import Tensor, nn
@@ -25,36 +26,23 @@ from lever_pipe.lever.training.loop import Step, Updates, policy_entropy, valida
 from lever_pipe.lever.training.supervised import rce_epoch
 from lever_pipe.losses.sequence import outcome_log_probs, selection_log_probs, step_logits
 
-SMALL = Architecture(6, 8, 1, 1, 0.0, 0.0, 0.5, head="gated")
 GATED = Selector(width=16, head="gated")  # dropout 0.5 and attention dropout 0.1, as published
 
 
-def selector(seed: int = 0, architecture: Architecture = SMALL) -> PointerSelector:
-    """Return a selector whose gate, if any, is far from its start, so that a pick matters to the next."""
-    module = initialise(build_selector(architecture), torch_generator(seed)).eval()
-    if module.head.follows:
-        with torch.no_grad():
-            nn.init.normal_(module.gate.weight, std=2.0, generator=torch_generator(seed, "gate"))
-    return module
-
-
-def groups(n: int = 5, n_selections: int = 4, shots: int = 3, size: int = 7) -> Groups:
-    generator = torch_generator(2)
-    return Groups(
-        queries=torch.arange(n),
-        pools=torch.stack([torch.randperm(30, generator=generator)[:size] for _ in range(n)]),
-        selections=torch.rand(n, n_selections, size, generator=generator).argsort(dim=-1)[..., :shots],
-        rewards=torch.rand(n, n_selections, generator=generator),
-        valid=torch.ones(n, n_selections, dtype=torch.bool),
-    )
+def selector(seed: int = 0, **changed: Any) -> PointerSelector:
+    return small_selectors.selector(seed, head="gated", **changed)
 
 
 def table() -> EmbeddingTable:
-    return EmbeddingTable(nn.functional.normalize(torch.randn(30, 6, generator=torch_generator(1)), dim=-1))
+    return small_selectors.table(30)
+
+
+def groups(n: int = 5, shots: int = 3) -> Groups:
+    return small_selectors.groups(n, shots=shots, n_examples=30)
 
 
 def test_gradients_of_the_log_probabilities_are_finite_differences() -> None:
-    module, batch = selector(architecture=replace(SMALL, width=4)).double(), groups(n=2)
+    module, batch = selector(width=4).double(), groups(n=2)
     vectors = table().vectors.double()
 
     def log_probs(weight: Tensor, bias: Tensor, projection: Tensor) -> Tensor:
@@ -226,7 +214,7 @@ def test_a_gated_head_learns_to_complement_where_no_ranking_can(objective: str) 
 
 def test_validation_of_a_gated_head_is_the_loss_of_its_selections() -> None:
     table, groups = complementary_world()
-    module = selector(architecture=replace(SMALL, embedding=KEYS))
+    module = selector(embedding=KEYS)
     log_probs = selection_log_probs(table.scores(module, groups), groups.selections).detach()
     weights = groups.rewards.softmax(dim=1)  # raw rewards at temperature 1
     assert validation_loss(module, table, groups) == pytest.approx(

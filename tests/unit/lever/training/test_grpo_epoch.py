@@ -5,42 +5,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import small_selectors
 import torch
 from chains import LIMITS, Chain
+from small_selectors import NOISY, table
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import AdaptiveKl, Grpo
-from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
-from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
+from lever_pipe.lever.selector.embeddings import FrozenSelector
+from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.groups import Groups, keep_best
 from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
 from lever_pipe.lever.training.loop import Step, Updates
 
-SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)
 LEVELS = [0.0, 1.6, 2.0, 0.0, 1.6, 2.0]
 
 
 def selector(seed: int = 0) -> PointerSelector:
-    return initialise(build_selector(SMALL), torch_generator(seed)).eval()
+    return small_selectors.selector(seed, **NOISY)
 
 
-def table() -> EmbeddingTable:
-    vectors = torch.randn(30, 6, generator=torch_generator(1))
-    return EmbeddingTable(torch.nn.functional.normalize(vectors, dim=-1))
-
-
-def groups(rewards: list[list[float]], size: int = 8) -> Groups:
-    generator = torch_generator(2)
-    n, n_selections = len(rewards), len(rewards[0])
-    chosen = [torch.randperm(size, generator=generator)[:2] for _ in range(n * n_selections)]
-    return Groups(
-        queries=torch.arange(n),
-        pools=torch.stack([torch.randperm(30, generator=generator)[:size] for _ in range(n)]),
-        selections=torch.stack(chosen).reshape(n, n_selections, 2),
-        rewards=torch.tensor(rewards),
-        valid=torch.ones(n, n_selections, dtype=torch.bool),
-    )
+def groups(rewards: list[list[float]]) -> Groups:
+    return small_selectors.groups(len(rewards), shots=2, size=8, rewards=torch.tensor(rewards))
 
 
 def take_step(

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from small_selectors import selector as small
+from small_selectors import table as seen
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -14,7 +16,7 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Grpo
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
-from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
+from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.groups import BATCH, Groups
 from lever_pipe.lever.training.grpo import grpo_epoch
 from lever_pipe.lever.training.loop import Step, Updates
@@ -36,14 +38,14 @@ class Operators(TorchDispatchMode):
 
 
 def selector(seed: int, *, frozen: bool) -> PointerSelector:
-    module = initialise(build_selector(Architecture(6, 8, 1, 2, 0.5, 0.5, 0.1, feed_forward=12)), torch_generator(seed))
+    module = small(seed, heads=2, dropout=0.5, attention_dropout=0.5, temperature=0.1, feed_forward=12)
     if frozen:
         module.freeze_projections()
     return module
 
 
 def table() -> EmbeddingTable:
-    return EmbeddingTable(nn.functional.normalize(torch.randn(N_EXAMPLES, 6, generator=torch_generator(1)), dim=-1))
+    return seen(N_EXAMPLES)
 
 
 def groups() -> Groups:
@@ -103,6 +105,19 @@ def test_frozen_projections_see_each_example_once_an_epoch() -> None:
     rows = rows_through(policy, PROJECTIONS)
     epoch(policy)
     assert rows == dict.fromkeys(PROJECTIONS, N_EXAMPLES + 1)  # one row tells that nothing trains it
+
+
+@pytest.mark.parametrize("name", PROJECTIONS)
+def test_a_selector_that_does_not_change_projects_each_example_of_a_table_once(name: str) -> None:
+    module, batch = selector(0, frozen=False), groups()
+    rows = rows_through(module, (name,))
+    frozen = FrozenSelector(module, table())
+    for _ in range(3):
+        frozen.scores(batch)
+    assert rows[name] == N_EXAMPLES
+    rows.clear()
+    table().encoded(module, batch)
+    assert rows[name] == len(torch.cat([batch.queries, batch.pools.flatten()]).unique())
 
 
 @pytest.mark.parametrize("batch", [1, 5])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_selectors import selector, table
 from torch import Tensor, nn
 
 from lever_pipe.base.optimiser import AdamW
@@ -16,7 +17,7 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import AdvantageName, OnPolicy
 from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
-from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
+from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training import on_policy
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates
@@ -34,21 +35,8 @@ from lever_pipe.losses.kl import selection_divergence
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
 
 N_EXAMPLES, K = 40, 7
-SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.0, attention_dropout=0.0, temperature=0.5)
 STILL = 1e-30
 """A learning rate that moves no weight."""
-
-
-def selector(seed: int = 0, head: str = "static") -> PointerSelector:
-    """Return a selector whose gate, if any, is far from its start, so that a pick matters to the next."""
-    module = initialise(build_selector(replace(SMALL, head=head)), torch_generator(seed)).eval()
-    if head == "gated":
-        nn.init.normal_(module.gate.weight, std=2.0, generator=torch_generator(seed, "gate"))
-    return module
-
-
-def table() -> EmbeddingTable:
-    return EmbeddingTable(nn.functional.normalize(torch.randn(N_EXAMPLES, 6, generator=torch_generator(1)), dim=-1))
 
 
 def queries(n: int) -> Groups:
@@ -100,7 +88,7 @@ def epoch(
     head: str = "static",
 ) -> Run:
     """Run one epoch from the selector of seed 0, or go on with `policy`."""
-    module, judge = policy or selector(0, head), judge or Recorder()
+    module, judge = policy or selector(head=head), judge or Recorder()
     adam = AdamW(module, learning_rate=1.0, weight_decay=settings.weight_decay)
     seen: list[tuple[Groups, dict[str, float], float]] = []
 
@@ -111,7 +99,7 @@ def epoch(
 
     updates = Updates(module, adam, max_gradient_norm=1.0)
     steps = on_policy_epoch(
-        updates, FrozenSelector(selector(0, head), table()), table(), queries(n), judge, settings,
+        updates, FrozenSelector(selector(head=head), table()), table(), queries(n), judge, settings,
         epoch=number, kl_beta=kl_beta, clips=clips, generator=torch_generator(0, "on policy", number),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
@@ -122,7 +110,7 @@ def epoch(
 
 def drawn_of(settings: OnPolicy, *, n: int = 8, head: str = "static", seed: int = 3) -> tuple[PointerSelector, Drawn]:
     """Return a policy that differs from its anchor, the selector of seed 0, and the groups that it draws."""
-    policy = selector(seed, head)
+    policy = selector(seed, head=head)
     with torch.no_grad():
         return policy, draw_groups(policy, table(), queries(n), Recorder(), settings, torch_generator(5))
 
@@ -178,7 +166,7 @@ def test_a_batch_smaller_than_the_number_of_lengths_leaves_none_out() -> None:
 
 def scores_of(policy: PointerSelector, batch: Groups) -> tuple[Tensor, Tensor]:
     """Return the logits of policy and anchor as a step takes them."""
-    anchor = FrozenSelector(selector(0, policy.architecture.head), table())
+    anchor = FrozenSelector(selector(head=policy.architecture.head), table())
     return table().scores(policy, batch, may_stop=True), anchor.scores(batch, may_stop=True)
 
 
@@ -391,7 +379,7 @@ def test_the_same_stream_gives_the_same_bits(head: str) -> None:
     assert first.judge.calls == second.judge.calls
     weights = second.policy.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in first.policy.state_dict().items())
-    assert not torch.equal(weights["query_proj.weight"], selector(0, head).query_proj.weight)
+    assert not torch.equal(weights["query_proj.weight"], selector(head=head).query_proj.weight)
 
 
 def first_picks(module: PointerSelector, n: int) -> Tensor:

@@ -1,0 +1,42 @@
+"""Small selectors, what they see, and groups of selections to train them on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lever_pipe.base.seeding import torch_generator
+from lever_pipe.lever.selector.embeddings import EmbeddingTable
+from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
+from lever_pipe.lever.training.groups import Groups
+
+SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.0, attention_dropout=0.0, temperature=0.5)
+NOISY: dict[str, Any] = {"dropout": 0.5, "attention_dropout": 0.1, "temperature": 0.1}
+"""As published."""
+
+
+def selector(seed: int = 0, **changed: Any) -> PointerSelector:
+    """Return a selector in eval mode; a gate, if any, is far from its start, so that a pick matters to the next."""
+    module = initialise(build_selector(replace(SMALL, **changed)), torch_generator(seed)).eval()
+    if module.architecture.head == "gated":
+        with torch.no_grad():
+            nn.init.normal_(module.gate.weight, std=2.0, generator=torch_generator(seed, "gate"))
+    return module
+
+
+def table(n: int = 40) -> EmbeddingTable:
+    return EmbeddingTable(nn.functional.normalize(torch.randn(n, 6, generator=torch_generator(1)), dim=-1))
+
+
+def groups(n: int = 6, *, shots: int = 3, size: int = 7, n_examples: int = 40, rewards: Tensor | None = None) -> Groups:
+    """Return n queries with four selections each, or as many as `rewards` has."""
+    generator = torch_generator(2)
+    pools = torch.stack([torch.randperm(n_examples, generator=generator)[:size] for _ in range(n)])
+    n_selections = 4 if rewards is None else rewards.shape[1]
+    selections = torch.rand(n, n_selections, size, generator=generator).argsort(dim=-1)[..., :shots]
+    drawn = torch.rand(n, n_selections, generator=generator)
+    rewards = drawn if rewards is None else rewards
+    return Groups(torch.arange(n), pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool))
