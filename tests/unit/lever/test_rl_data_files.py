@@ -172,7 +172,7 @@ def test_local_and_global_pointers_must_agree(tmp_path: Path, document: dict[str
         (lambda b: b["candidate_pool_ids"].append(88), "candidate_pool_ids repeats 88"),
         (lambda b: b["pointer_candidates"][0].update(pointer=[1, 1], pointer_global=[205, 205]), "repeats: [1, 1]"),
         (lambda b: b["pointer_candidates"][0].update(pointer=[], pointer_global=[]), "is empty or repeats"),
-        (lambda b: b["pointer_candidates"][0].update(vqa_rel_score=float("nan")), "'vqa_rel_score': nan"),
+        (lambda b: b["pointer_candidates"][0].update(vqa_rel_score=float("nan")), "nan is no finite number"),
         (lambda b: b["pointer_candidates"][0].update(vqa_acc_score=1.5), "less than or equal to 1"),
         (lambda b: b["pointer_candidates"][0].update(vqa_correct=0), "vqa_correct is 0 and vqa_acc_score 0.6"),
         (lambda b: b["candidate_pool_ids"].append(4711), "candidate_pool_ids holds the query itself"),
