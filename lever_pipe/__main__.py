@@ -28,36 +28,27 @@ from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import declared
 from lever_pipe.runtime import forks, gpu_slots, ownership, snapshot
 
-
-class Tool(NamedTuple):
-    """A command that is no stage: the module that holds it, and what it does."""
-
-    module: str
-    does: str
-
-
 TOOLS = {
-    "doctor": Tool("runtime.checks.doctor", "look whether a run can work here, before it starts"),
-    "plan": Tool("commands.plan_tool", "say what a run would do, why, and for how long"),
-    "why": Tool("commands.why_tool", "say why something runs, or what it was made from"),
-    "trace": Tool("commands.trace", "lead from a number or figure back to data, code and configuration"),
-    "compare": Tool("commands.compare_tool", "say in which settings and results two runs differ"),
-    "export": Tool("commands.export_tool", "write the curves of finished work for a tracker of experiments"),
-    "store": Tool("commands.store_tool", "count, check or trim the store of finished work"),
-    "ledger": Tool("commands.ledger_tools", "make one file of the many that hold the LVLM's answers"),
-    "convert": Tool("commands.convert_tool", "write safetensors beside the .bin weights of a model folder"),
-    "import_checkpoint": Tool("commands.checkpoint_tool", "make a selector of the original's training one of ours"),
-    "release": Tool("commands.release_tool", "write a trained policy or agent as a folder for the Hugging Face Hub"),
-    "export_rl_data": Tool("commands.tools", "write RL data in the original format"),
-    "closure": Tool("commands.tools", "list the modules whose code is part of a stage's identity"),
-    "schema": Tool("commands.tools", "write or check the schema of the configuration"),
-    "environments": Tool("commands.tools", "write or check envs, by requirements.lock"),
+    "doctor": ("runtime.checks.doctor", "look whether a run can work here, before it starts"),
+    "plan": ("commands.plan_tool", "say what a run would do, why, and for how long"),
+    "why": ("commands.why_tool", "say why something runs, or what it was made from"),
+    "trace": ("commands.trace", "lead from a number or figure back to data, code and configuration"),
+    "compare": ("commands.compare_tool", "say in which settings and results two runs differ"),
+    "export": ("commands.export_tool", "write the curves of finished work for a tracker of experiments"),
+    "store": ("commands.store_tool", "count, check or trim the store of finished work"),
+    "ledger": ("commands.ledger_tools", "make one file of the many that hold the LVLM's answers"),
+    "convert": ("commands.convert_tool", "write safetensors beside the .bin weights of a model folder"),
+    "import_checkpoint": ("commands.checkpoint_tool", "make a selector of the original's training one of ours"),
+    "release": ("commands.release_tool", "write a trained policy or agent as a folder for the Hugging Face Hub"),
+    "export_rl_data": ("commands.tools", "write RL data in the original format"),
+    "closure": ("commands.tools", "list the modules whose code is part of a stage's identity"),
+    "schema": ("commands.tools", "write or check the schema of the configuration"),
+    "environments": ("commands.tools", "write or check envs, by requirements.lock"),
 }
-"""By name, the usual ones first."""
+"""Commands that are no stage, the usual ones first: the module that holds each, and what it does."""
 SIGNALLED, ENDING = 128, (signal.SIGTERM, signal.SIGINT)
 CARD = "card"
 """The name of the run card among a call's files."""
-HELP = ("-h", "--help")
 RARELY = 20_000
 """Objects that a stage makes, beyond those it has dropped, between two scans for cycles."""
 
@@ -88,12 +79,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         if words and words[0] in TOOLS:
-            return int(import_module(f"lever_pipe.{TOOLS[words[0]].module}").main(words))
+            return int(import_module(f"lever_pipe.{TOOLS[words[0]][0]}").main(words))
         if not words:
             _parser().print_help()
             return 2
-        if words[0] not in HELP:
-            _require_stage(words[0])
+        if words[0] not in (*stages(), "-h", "--help"):
+            do = did_you_mean(words[0], [*TOOLS, *stages()], "List them all: python -m lever_pipe --help")
+            raise ConfigError(f"expected a tool ({', '.join(TOOLS)}) or a stage", found=f"'{words[0]}'", do=do)
         options = _parser().parse_intermixed_args(words)
         files = [Path(word.partition("=")[2]) for word in options.files if "=" in word]
         kept = [Path(options.ledger) / "answers.jsonl"] if options.ledger else []
@@ -154,13 +146,15 @@ def _share(options: argparse.Namespace, words: Sequence[str]) -> NoReturn:
 
 
 def run_stage(options: argparse.Namespace) -> object:
-    """Call the named stage with its files, config and runtime.
-
-    Raises:
-        ConfigError: unknown stage, unknown or missing file names, or a malformed spec.
-    """
+    """Call the named stage with its files, config and runtime; refuse a job that is not as it was planned."""
     call = call_of(options)
-    frozen = _require_planned(options, call.config, call.runtime.code)
+    frozen = snapshot.require_planned(options.stage, options.spec)
+    if frozen is not None and frozen.package != snapshot.package_digest():
+        # Some source file changed, maybe a comment: what counts is the code of this stage.
+        from lever_pipe.runtime.plan import members_of
+
+        code = code_of(options.stage, members_of(call.config))
+        snapshot.require_code(options.stage, planned=call.runtime.code, found=code)
     if frozen is not None and run_card.leads():
         _require_models(options.stage, call)
     made = run_card.carry_out(call.function, call.card, config=call.config, runtime=call.runtime, **call.files)
@@ -170,24 +164,16 @@ def run_stage(options: argparse.Namespace) -> object:
 
 
 def _require_models(stage: str, call: StageCall) -> None:
-    """Refuse a model folder that is not the one of the job's identity any more.
-
-    Raises:
-        SnapshotError: it was exchanged after the invocation began.
-    """
+    """Refuse a model folder that was exchanged after the invocation began."""
     start = run_card.start_model(call.files)
     for name, folder in (("lvlm", call.files.get("lvlm")), ("encoder", call.files.get("encoder")), ("policy", start)):
         of = call.config if name == "encoder" else getattr(call.config, name, None)
-        identity = getattr(of, "model_identity", None)
-        if folder is None or identity is None:
+        planned = getattr(of, "model_identity", None)
+        if folder is None or planned is None:
             continue
-        found = contents.model_identity(str(folder))
-        if found != identity:
-            raise SnapshotError(
-                f"{stage}: expected the model {identity} in {folder}, as planned when this invocation began",
-                found=f"model {found}",
-                do=snapshot.PLAN_AGAIN,
-            )
+        if (found := contents.model_identity(str(folder))) != planned:
+            what = f"{stage}: expected the model {planned} in {folder}, as planned when this invocation began"
+            raise SnapshotError(what, found=f"model {found}", do=snapshot.PLAN_AGAIN)
 
 
 def _keep(frozen: snapshot.Snapshot, spec: str, card: Path) -> None:
@@ -202,11 +188,7 @@ def _keep(frozen: snapshot.Snapshot, spec: str, card: Path) -> None:
 
 
 def is_made(options: argparse.Namespace) -> bool:
-    """Return whether the files of a call are there already, made by the same stage, config and code of equal inputs.
-
-    Raises:
-        ConfigError: as `run_stage`.
-    """
+    """Return whether the files of a call are there already, made by the same stage, config and code of equal inputs."""
     from lever_pipe.runtime.rerun import decision
 
     call, stage = call_of(options), options.stage
@@ -216,11 +198,7 @@ def is_made(options: argparse.Namespace) -> bool:
 
 
 def call_of(options: argparse.Namespace) -> StageCall:
-    """Return the named stage with its files, config and runtime.
-
-    Raises:
-        ConfigError: as `run_stage`.
-    """
+    """Return the named stage with its files, config and runtime."""
     with _no_garbage_collection():
         function = stage_function(options.stage)
     config_class = get_type_hints(function)["config"]
@@ -230,40 +208,12 @@ def call_of(options: argparse.Namespace) -> StageCall:
     runtime = Runtime(**{name: getattr(options, name) for name in execution}, code=code)
     config = parse_model(config_class, values.get("config", values), source=f"{options.stage} --spec")
     files = _files(options.stage, function, options.files)
-    card = files.pop(CARD)
-    assert isinstance(card, Path)  # `_files` takes it once
-    return StageCall(function, files, card, config, runtime)
-
-
-def _require_planned(options: argparse.Namespace, config: Any, code: str) -> snapshot.Snapshot | None:
-    """Return the invocation that this job belongs to, if any; refuse a job that is not as it was planned.
-
-    Raises:
-        SnapshotError: another configuration, model or code.
-    """
-    frozen = snapshot.require_planned(options.stage, options.spec)
-    if frozen is None or frozen.package == snapshot.package_digest():
-        return frozen
-    # Some source file changed, maybe a comment: what counts is the code of this stage.
-    from lever_pipe.runtime.plan import members_of
-
-    snapshot.require_code(options.stage, planned=code, found=code_of(options.stage, members_of(config)))
-    return frozen
+    return StageCall(function, files, Path(str(files.pop(CARD))), config, runtime)
 
 
 def stage_function(name: str) -> Any:
     """Return the function of a stage."""
     return getattr(import_module(stages()[name]), name)
-
-
-def _require_stage(name: str) -> None:
-    """Refuse a name that is no stage's; tools have been looked for before."""
-    if name not in stages():
-        raise ConfigError(
-            f"expected a tool ({', '.join(TOOLS)}) or a stage",
-            found=f"'{name}'",
-            do=did_you_mean(name, [*TOOLS, *stages()], "List them all: python -m lever_pipe --help"),
-        )
 
 
 def _json_object(text: str, *, source: str) -> dict[str, Any]:
@@ -277,7 +227,7 @@ def _json_object(text: str, *, source: str) -> dict[str, Any]:
 
 
 def _files(stage: str, function: Any, words: Sequence[str]) -> dict[str, Path | tuple[Path, ...]]:
-    """Return the files of a call as a stage's signature declares them, and its run card."""
+    """Return the files of a call as the stage's signature declares them, and its run card."""
     given: dict[str, list[Path]] = {}
     for word in words:
         name, separator, path = word.partition("=")
@@ -289,18 +239,16 @@ def _files(stage: str, function: Any, words: Sequence[str]) -> dict[str, Path | 
     missing -= {name for name in missing if parameters[name]}  # a list of files may be empty
     repeated = {name for name, paths in given.items() if len(paths) > 1 and not parameters.get(name, True)}
     if missing or unknown or repeated:
-        raise ConfigError(
-            f"{stage}: expected the files {', '.join(parameters)}",
-            found=f"missing {sorted(missing) or 'none'}, unknown {sorted(unknown) or 'none'}, "
-            f"repeated {sorted(repeated) or 'none'}",
-            do="Name each file once as name=path.",
-        )
+        wrong = {"missing": missing, "unknown": unknown, "repeated": repeated}
+        found = ", ".join(f"{what} {sorted(names) or 'none'}" for what, names in wrong.items())
+        expected = f"{stage}: expected the files {', '.join(parameters)}"
+        raise ConfigError(expected, found=found, do="Name each file once as name=path.")
     return {name: tuple(given.get(name, ())) if many else given[name][0] for name, many in parameters.items()}
 
 
 def _parser() -> argparse.ArgumentParser:
     width = max(map(len, TOOLS))
-    listed = "\n".join(f"  {name:<{width}}  {tool.does}" for name, tool in TOOLS.items())
+    listed = "\n".join(f"  {name:<{width}}  {does}" for name, (_, does) in TOOLS.items())
     parser = argparse.ArgumentParser(
         prog="python -m lever_pipe",
         description=__doc__,

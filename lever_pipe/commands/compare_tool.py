@@ -24,7 +24,7 @@ from lever_pipe.commands.telling import as_json
 from lever_pipe.report.evidence import MEAN, EvidenceRow, read_evidence
 from lever_pipe.runtime.rerun.why_names import flat
 
-ABSENT, OTHER = "absent", "another"
+ABSENT = "absent"
 KINDS = ("config", "code", "version", "commit", "device", "input")
 OF_ANY_JOB = ("version", "commit", "device")
 DIGEST = 12  # hexadecimal digits of a content digest that tell two files apart
@@ -50,18 +50,9 @@ class DifferingResult(NamedTuple):
     left: float | None
     right: float | None
 
-    @property
-    def gap(self) -> float | None:
-        """Return right minus left; None where one of them is absent."""
-        return None if self.left is None or self.right is None else self.right - self.left
-
 
 def main(words: Sequence[str]) -> int:
-    """Print what differs between two runs and return 0.
-
-    Raises:
-        RecordError: a folder without evidence, or a malformed file.
-    """
+    """Print what differs between two runs and return 0."""
     parser = argparse.ArgumentParser(prog="python -m lever_pipe compare", description=__doc__)
     parser.add_argument("a", metavar="A", type=Path, help="a results folder")
     parser.add_argument("b", metavar="B", type=Path, help="the results folder that it is compared with")
@@ -71,8 +62,12 @@ def main(words: Sequence[str]) -> int:
     if options.json:
         sys.stdout.write(as_json({"settings": settings, "results": results}))
         return 0
-    of_settings = [[_short(str(cell)) for cell in line] for line in settings]
-    of_results = [[line.quantity, *map(_number, (line.left, line.right, line.gap))] for line in results]
+    cells = [[str(cell) for cell in line] for line in settings]
+    of_settings = [[cell if len(cell) <= WIDEST else f"{cell[: WIDEST - 3]}..." for cell in line] for line in cells]
+    of_results = []
+    for name, a, b in results:
+        gap = None if a is None or b is None else b - a
+        of_results.append([name, *(ABSENT if value is None else f"{value:.6g}" for value in (a, b, gap))])
     sys.stdout.write(f"A  {options.a}\nB  {options.b}\n\n")
     sys.stdout.write(_table("Settings that differ", ("stage", "key", "A", "B", "jobs"), of_settings))
     sys.stdout.write("\n" + _table("Results that differ", ("quantity", "A", "B", "B - A"), of_results))
@@ -84,17 +79,18 @@ def differing_settings(left: Path, right: Path) -> list[DifferingSetting]:
 
     Of an input its name alone is told: everything that follows from other content differs too.
     """
-    found: Counter[tuple[str, str, str, str]] = Counter()
-    places = sorted(path.relative_to(left) for path in left.rglob("*run.json"))
-    for place in (place for place in places if (right / place).is_file()):
-        one, other = (storage.read_row(folder / place, RunCard) for folder in (left, right))
-        facts_of_one, facts_of_other = dict(facts(one)), dict(facts(other))
-        for key in facts_of_one | facts_of_other:
-            a, b, kind = facts_of_one.get(key, ABSENT), facts_of_other.get(key, ABSENT), _kind(key)
-            stage = "any job" if kind in OF_ANY_JOB else one.stage
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    for path in sorted(left.rglob("*run.json")):
+        if not (right / path.relative_to(left)).is_file():
+            continue
+        one, other = (storage.read_row(card, RunCard) for card in (path, right / path.relative_to(left)))
+        left_facts, right_facts = dict(facts(one)), dict(facts(other))
+        for key in left_facts | right_facts:
+            a, b, kind = left_facts.get(key, ABSENT), right_facts.get(key, ABSENT), _kind(key)
             if a != b:
-                found[(stage, key, "one content", OTHER) if kind == "input" else (stage, key, a, b)] += 1
-    settings = [DifferingSetting(*told, n_jobs) for told, n_jobs in found.items()]
+                stage = "any job" if kind in OF_ANY_JOB else one.stage
+                counts[(stage, key, "one content", "another") if kind == "input" else (stage, key, a, b)] += 1
+    settings = [DifferingSetting(*setting, n_jobs) for setting, n_jobs in counts.items()]
     return sorted(settings, key=lambda line: (KINDS.index(_kind(line.key)), line.stage, line.key))
 
 
@@ -118,11 +114,7 @@ def facts(card: RunCard) -> Iterator[tuple[str, str]]:
 
 
 def differing_results(left: Path, right: Path) -> list[DifferingResult]:
-    """Return the results of two runs whose values differ, in the order of their evidence.
-
-    Raises:
-        RecordError: a folder without evidence, or with a malformed one.
-    """
+    """Return the results of two runs whose values differ, in the order of their evidence."""
     one, other = ({row.key: row.value for row in _results(folder)} for folder in (left, right))
     return [DifferingResult(key, one.get(key), other.get(key)) for key in one | other if one.get(key) != other.get(key)]
 
@@ -134,14 +126,6 @@ def _results(folder: Path) -> list[EvidenceRow]:
 
 def _kind(key: str) -> str:
     return key.partition(".")[0]
-
-
-def _number(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.6g}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -16,14 +16,14 @@ import statistics
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe.base import contents
-from lever_pipe.commands.telling import as_json, plain, words_for_snakemake
+from lever_pipe.commands.telling import as_json, words_for_snakemake
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime.lvlm_work import FLOP_PER_SECOND, lvlm_work
 from lever_pipe.runtime.plan import parameters_of
@@ -85,17 +85,14 @@ class Forecast(NamedTuple):
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the forecast and return 0.
-
-    Raises:
-        ConfigError: as `planned_jobs`.
-    """
-    asked = words_for_snakemake(words, __doc__)
-    if asked:
-        jobs, results = planned_jobs(asked.words), results_folder(asked.words)
-        found = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
-        found = found._replace(lvlm=lvlm_forecast(configured_experiment(asked.words), found.rules))
-        sys.stdout.write(as_json(as_object(found)) if asked.as_json else text(found))
+    """Print the forecast and return 0."""
+    options = words_for_snakemake(words, __doc__)
+    if options:
+        jobs, results = planned_jobs(options.words), results_folder(options.words)
+        explained = explain(jobs, results=results, digests=contents.remembered())
+        plan = forecast(explained, recorded(results))
+        plan = plan._replace(lvlm=lvlm_forecast(configured_experiment(options.words), plan.rules))
+        sys.stdout.write(as_json(as_object(plan)) if options.as_json else text(plan))
     return 0
 
 
@@ -121,105 +118,91 @@ def lvlm_forecast(experiment: Experiment, rules: Sequence[RuleForecast]) -> Lvlm
 
 def recorded(results: Path) -> Records:
     """Return what jobs took, by the benchmark records beside the run cards below the results."""
-    found: Records = {}
+    records: Records = {}
     for card in cards_below(results):
         made, record = read_artefact(card).made, card.with_name(card.name.removesuffix(CARD) + RECORD)
-        if made is not None and record.exists():
-            found.setdefault((made.stage, _kind(made.device)), []).extend(_seconds_in(record))
-    return found
+        if made is None or not record.exists():
+            continue
+        for line in record.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError, KeyError, TypeError):  # a killed job leaves half a line
+                seconds = float(json.loads(line)["s"])
+                if math.isfinite(seconds):
+                    records.setdefault((made.stage, _kind(made.device)), []).append(seconds)
+    return records
 
 
-def _seconds_in(record: Path) -> Iterator[float]:
-    """Yield the seconds of a benchmark record; a line that is none is passed over."""
-    for line in record.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError, KeyError, TypeError):
-            seconds = float(json.loads(line)["s"])
-            if math.isfinite(seconds):
-                yield seconds
-
-
-def as_object(found: Forecast) -> dict[str, Any]:
-    """Return a forecast with its totals as plain values for JSON."""
-    values = {
-        "jobs": sum(rule.jobs for rule in found.rules),
-        "rules": found.rules,
-        "hours": _sum(rule.hours for rule in found.rules),
-        "at_most_without_record": _sum(rule.at_most for rule in found.rules),
-        "chain_seconds": found.chain_seconds,
-        "lvlm_without_record": found.lvlm,
+def as_object(plan: Forecast) -> dict[str, Any]:
+    """Return a forecast with its totals, as JSON holds them."""
+    return {
+        "jobs": sum(rule.jobs for rule in plan.rules),
+        "rules": plan.rules,
+        "hours": _sum(rule.hours for rule in plan.rules),
+        "at_most_without_record": _sum(rule.at_most for rule in plan.rules),
+        "chain_seconds": plan.chain_seconds,
+        "lvlm_without_record": plan.lvlm,
     }
-    return dict(plain(values))
 
 
-def text(found: Forecast) -> str:
+def text(plan: Forecast) -> str:
     """Return a forecast as an aligned table with its totals, as wide as a terminal."""
-    if not found.rules:
+    if not plan.rules:
         return "Nothing to be done: every file is there and up to date.\n"
-    rows = [_cells(rule) for rule in found.rules]
-    estimate, bound = _sum(rule.hours for rule in found.rules), _sum(rule.at_most for rule in found.rules)
-    n_jobs, n_records = sum(rule.jobs for rule in found.rules), sum(rule.records for rule in found.rules)
-    known = sum(rule.jobs for rule in found.rules if rule.records)
-    totals = (_hours(hours) for hours in (*estimate, *bound))
-    rows.append(("total", str(n_jobs), "", str(n_records), *totals, ""))
-    lines = _aligned(rows)
+    estimate, bound = _sum(rule.hours for rule in plan.rules), _sum(rule.at_most for rule in plan.rules)
+    n_jobs, n_records = sum(rule.jobs for rule in plan.rules), sum(rule.records for rule in plan.rules)
+    totals = map(_hours, (*estimate, *bound))
+    lines = _aligned([*map(_cells, plan.rules), ("total", str(n_jobs), "", str(n_records), *totals, "")])
+    lines.append("")
+    known = sum(rule.jobs for rule in plan.rules if rule.records)
     if known:
         lines.append(
-            f"\nEstimate for {known} of {n_jobs} jobs: {_hours(estimate.gpu)} GPU-hours, {_hours(estimate.cpu)} "
-            f"CPU-core-hours; on any number of machines at least {_hours(found.chain_seconds / 3600)} hours."
+            f"Estimate for {known} of {n_jobs} jobs: {_hours(estimate.gpu)} GPU-hours, {_hours(estimate.cpu)} "
+            f"CPU-core-hours; on any number of machines at least {_hours(plan.chain_seconds / 3600)} hours."
         )
-    without = n_jobs - known
-    if without:
+    if n_jobs > known:
         lines.append(
-            f"{'' if known else chr(10)}Upper bound for the {without} jobs of rules without record: "
+            f"Upper bound for the {n_jobs - known} jobs of rules without record: "
             f"{_hours(bound.gpu)} GPU-hours, {_hours(bound.cpu)} CPU-core-hours, by their requested runtime."
         )
-    if n_spared := sum(rule.spared for rule in found.rules):
+    if n_spared := sum(rule.spared for rule in plan.rules):
         lines.append(f"{n_spared} of these jobs will be spared: what they make is there, or in the store.")
-    if found.lvlm:
+    if plan.lvlm:
         cost = "its weights are not there, so nobody knows how much work that is"
-        if found.lvlm.flop is not None and found.lvlm.gpu_hours is not None:
-            hours = _hours(found.lvlm.gpu_hours)
-            cost = f"{found.lvlm.flop:.1e} operations, {hours} hours of a GPU that does {FLOP_PER_SECOND:.0e} a second"
+        if plan.lvlm.flop is not None and plan.lvlm.gpu_hours is not None:
+            hours = _hours(plan.lvlm.gpu_hours)
+            cost = f"{plan.lvlm.flop:.1e} operations, {hours} hours of a GPU that does {FLOP_PER_SECOND:.0e} a second"
         lines.append(
-            f"In those the LVLM answers at most {found.lvlm.prompts:,} prompts of {found.lvlm.tokens:,} tokens, "
+            f"In those the LVLM answers at most {plan.lvlm.prompts:,} prompts of {plan.lvlm.tokens:,} tokens, "
             f"with images of 640 x 480 and nothing shared: {cost}."
         )
-    unbounded = [rule.rule for rule in found.rules if rule.hours is None and rule.at_most is None]
-    if unbounded:
+    if unbounded := [rule.rule for rule in plan.rules if rule.hours is None and rule.at_most is None]:
         lines.append(f"Neither a record nor a requested runtime: {', '.join(unbounded)}.")
     return "\n".join(lines) + "\n"
 
 
 def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) -> RuleForecast:
     jobs = [each.job for each in explained]
-    kinds = sorted({_kind(job.resources.get("device")) for job in jobs})
-    seconds = [value for kind in kinds for value in records.get((rule, kind), [])]
+    kinds = {_kind(job.resources.get("device")) for job in jobs}
+    seconds = [value for kind in sorted(kinds) for value in records.get((rule, kind), [])]
     median = statistics.median(seconds) if seconds else None
-    requested = [job.resources.get("runtime") for job in jobs]
-    is_bounded = median is None and all(isinstance(minutes, int | float) for minutes in requested)
+    computed, minutes = [job for job in jobs if not job.spared], [job.resources.get("runtime") for job in jobs]
+    is_bounded = median is None and all(isinstance(each, int | float) for each in minutes)
     return RuleForecast(
         rule=rule,
         jobs=len(jobs),
         why=_counted(each.in_short for each in explained),
         seconds=median,
         records=len(seconds),
-        hours=None if median is None else _sum(_taken(job, median) for job in jobs if not job.spared),
-        at_most=_sum(_taken(job, 60 * job.resources["runtime"]) for job in jobs if not job.spared)
-        if is_bounded
-        else None,
-        spared=sum(bool(job.spared) for job in jobs),
+        hours=None if median is None else _sum(_taken(job, median) for job in computed),
+        at_most=_sum(_taken(job, 60 * job.resources["runtime"]) for job in computed) if is_bounded else None,
+        spared=len(jobs) - len(computed),
     )
 
 
 def _taken(job: PlannedJob, seconds: float) -> Hours:
+    """Return the hours of a job; without a scheduler no GPU is requested, and each process has one."""
+    processes = int(job.resources.get("processes") or 1) if _kind(job.resources.get("device")) == "cuda" else 0
     hours = seconds / 3600
-    return Hours(hours * _gpus(job), hours * job.threads)
-
-
-def _gpus(job: PlannedJob) -> int:
-    """Return a job's GPUs; on a machine without scheduler none is requested, and each process has one."""
-    on_gpu = _kind(job.resources.get("device")) == "cuda"
-    return gpus_of(job.resources) or (int(job.resources.get("processes") or 1) if on_gpu else 0)
+    return Hours(hours * (gpus_of(job.resources) or processes), hours * job.threads)
 
 
 def _longest_chain(jobs: Sequence[PlannedJob], seconds: Mapping[str, float]) -> float:

@@ -46,14 +46,7 @@ AGAIN = "Run the workflow to its end."
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the folder of one policy, whole or not at all, print its card's path and return 0.
-
-    Raises:
-        CheckpointError: the configured encoder is not the one that the policy sees with.
-        ConfigError: something lies in OUT.
-        RecordError: unfinished results, or files that are not as the run left them.
-        UnknownMemberError: no such policy.
-    """
+    """Write the folder of one policy, whole or not at all, print its card's path and return 0."""
     parser = argparse.ArgumentParser(prog="python -m lever_pipe release", description=__doc__)
     parser.add_argument("policy", help="its name in the tables, with its seed")
     parser.add_argument("out", type=Path, help="a folder that is not there yet, or empty")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from tabulate import tabulate
 
 from lever_pipe.base.errors import ConfigError, StoreError
-from lever_pipe.commands.telling import as_json, counted, in_columns
+from lever_pipe.commands.telling import as_json, counted
 from lever_pipe.experiment.studies import StoreSettings as Settings
 from lever_pipe.experiment.studies import parse_experiment
-from lever_pipe.runtime.snakemake_adapter import configuration_of
+from lever_pipe.runtime.snakemake_adapter import CONFIG, configured
 from lever_pipe.runtime.store import GB, Store
-
-CONFIG = Path("config.yaml")
-LARGEST_GB = 1e9
 
 GC = """
 Read everything and remove what is damaged; then finished work that was not used for the longest time, until the rest
@@ -26,14 +25,14 @@ stays.
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one tool; return 0, or 1 where faults remain.
-
-    Raises:
-        StoreError: no store, or one of another format.
-        ConfigError: the configuration does not parse, or names no store.
-    """
+    """Run one tool; return 0, or 1 where faults remain."""
     options = _parser().parse_args(words)
-    settings = _settings(options)
+    values, source = configured(vars(options))
+    settings = parse_experiment(values, source=source).store if values else Settings()
+    if settings is None and options.folder is None:
+        do = "Name its folder: python -m lever_pipe store TOOL FOLDER"
+        raise ConfigError(f"{source}: expected a store of finished work", found="store: null", do=do)
+    settings = settings or Settings()
     folder = Path(settings.folder if options.folder is None else options.folder).expanduser()
     if not folder.is_dir() or _is_another(folder):
         raise StoreError(
@@ -41,7 +40,8 @@ def main(words: Sequence[str]) -> int:
             found="another folder" if folder.is_dir() else "another file" if folder.exists() else "no folder",
             do="Name the folder of a store; a run makes the one that `store.folder` in the configuration names.",
         )
-    status: int = options.run(Store(folder, max_bytes=_bound(options, settings)), options)
+    limit = settings.max_gb if options.max_gb is None else options.max_gb
+    status: int = options.run(Store(folder, max_bytes=int(limit * GB)), options)
     return status
 
 
@@ -56,13 +56,13 @@ def _run_stats(store: Store, options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(as_json({"folder": store.folder, **counts}))
         return 0
-    shown: dict[str, Any] = {}
+    lines = []
     for name, value in counts.items():
-        if name == "stages":
-            shown |= {f"  {stage}": count for stage, count in value.items()}
-        else:
-            shown[name.replace("_", " ")] = value
-    sys.stdout.write(f"{store.folder}\n{in_columns(shown)}")
+        of_stages = name == "stages"
+        lines += [(f"  {stage}", n) for stage, n in value.items()] if of_stages else [(name.replace("_", " "), value)]
+    cells = [(name, f"{value:,}") for name, value in lines]
+    table = tabulate(cells, tablefmt="plain", colalign=("left", "right"), disable_numparse=True)
+    sys.stdout.write(f"{store.folder}\n{table}\n")
     return 0
 
 
@@ -99,31 +99,6 @@ def _run_gc(store: Store, options: argparse.Namespace) -> int:
     return 0
 
 
-def _settings(options: argparse.Namespace) -> Settings:
-    """Return the configured store; where the words say all that is needed, the configuration may say nothing of it.
-
-    Raises:
-        ConfigError: it does not parse, or has no store though the words name none.
-    """
-    paths = [path for path in (CONFIG, *options.configfile) if path != CONFIG or path.exists()]
-    config, source = configuration_of(paths), " + ".join(map(str, paths))
-    settings = parse_experiment(config, source=source).store if config else Settings()
-    if settings is None and options.folder is None:
-        raise ConfigError(
-            f"{source}: expected a store of finished work",
-            found="store: null",
-            do="Name its folder: python -m lever_pipe store TOOL FOLDER",
-        )
-    return settings or Settings()
-
-
-def _bound(options: argparse.Namespace, settings: Settings) -> int:
-    if getattr(options, "all", False):
-        return 0
-    limit = getattr(options, "max_gb", None)
-    return int((settings.max_gb if limit is None else limit) * GB)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lever_pipe")
     store = parser.add_subparsers(required=True).add_parser("store", description=__doc__)
@@ -132,11 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     verify = tools.add_parser("verify", help="read everything; status 1 and one line for each fault")
     verify.add_argument("--mend", action="store_true", help="remove what is damaged; it is computed again")
     collect = tools.add_parser("gc", help="remove what was not used for the longest time", description=GC)
-    bound = collect.add_mutually_exclusive_group()
-    bound.add_argument("--max-gb", type=_gigabytes, metavar="N", help="what may stay, instead of `store.max_gb`")
-    bound.add_argument("--all", action="store_true", help="remove all finished work")
+    collect.add_argument("--max-gb", type=_gigabytes, metavar="N", help="what may stay, instead of `store.max_gb`")
     for tool, run in ((stats, _run_stats), (verify, _run_verify), (collect, _run_gc)):
-        tool.set_defaults(run=run)
+        tool.set_defaults(run=run, max_gb=None)
         tool.add_argument("folder", nargs="?", metavar="FOLDER", help="a store; by default the configured one")
         tool.add_argument(
             "--configfile", type=Path, nargs="+", default=[], metavar="FILE", help=f"laid over {CONFIG}, as for a run"
@@ -147,10 +120,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _gigabytes(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < LARGEST_GB:
-        raise argparse.ArgumentTypeError(f"expected gigabytes, 0 or more; found {text!r}")
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError(text)  # argparse tells it
     return value

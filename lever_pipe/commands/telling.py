@@ -32,13 +32,6 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def in_columns(counts: Mapping[str, Any]) -> str:
-    """Return a line a count, numbers to the right."""
-    shown = {name: f"{value:,}" if isinstance(value, int) else str(value) for name, value in counts.items()}
-    left, right = (max(map(len, column), default=0) for column in (shown, shown.values()))
-    return "".join(f"{name:<{left}}  {value:>{right}}\n" for name, value in shown.items())
-
-
 class WordsForSnakemake(NamedTuple):
     """What a command is asked for that hands words on to Snakemake."""
 

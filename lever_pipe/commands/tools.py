@@ -16,7 +16,6 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -35,27 +34,12 @@ MAIN_PROCESS = ("snakemake[reports]", "snakemake-executor-plugin-slurm", "pydant
 """What the modules behind the Snakefile and the cluster tools import."""
 
 
-class CondaEnvironment(NamedTuple):
-    """A conda environment."""
-
-    name: str
-    about: str
-    roots: tuple[str, ...]
-    """Requirements whose closure is installed."""
-
-
-def environments() -> list[CondaEnvironment]:
-    """Return all environments; those of the rules hold what the project requires, without its tools for developers."""
-    with PROJECT.open("rb") as handle:
-        rules = tuple(tomllib.load(handle)["project"]["dependencies"])
-    login = "The main process on a login node: plans, submits and watches; no torch."
-    return [
-        CondaEnvironment("orchestrator", login, MAIN_PROCESS),
-        CondaEnvironment(
-            "cpu", "Rules that load no large model. The same versions: that of torch brings CUDA along, unused.", rules
-        ),
-        CondaEnvironment("gpu", "Rules that load the encoder, the LVLM or the agent; needs a driver for CUDA.", rules),
-    ]
+ABOUT = {
+    "orchestrator": "The main process on a login node: plans, submits and watches; no torch.",
+    "cpu": "Rules that load no large model. The same versions: that of torch brings CUDA along, unused.",
+    "gpu": "Rules that load the encoder, the LVLM or the agent; needs a driver for CUDA.",
+}
+"""The environments; those of the rules hold what the project requires, without its tools for developers."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -73,11 +57,10 @@ def main(words: Sequence[str]) -> int:
     export.add_argument("original", type=Path)
     options = parser.parse_args(words)
     if options.tool == "schema":
-        _write(SCHEMA, schema_text(), options, expected="the schema of the config models", do="Run: make schema")
+        _write(SCHEMA, schema_text(), check=options.check, do="make schema")
     elif options.tool == "environments":
-        for name, text in files().items():
-            told = {"expected": f"the versions of {LOCK}", "do": "python -m lever_pipe environments"}
-            _write(FOLDER / name, text, options, **told)
+        for name, text in environments().items():
+            _write(FOLDER / name, text, check=options.check, do="python -m lever_pipe environments")
     elif options.tool == "closure":
         names = sorted(modules_of(options.stage))
         sys.stdout.write("\n".join([*names, f"fingerprint {code_of(options.stage)}"]) + "\n")
@@ -89,11 +72,17 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _write(path: Path, text: str, options: argparse.Namespace, *, expected: str, do: str) -> None:
-    if options.check:
-        check_written(path, text, expected=expected, do=do)
-    else:
+def _write(path: Path, text: str, *, check: bool, do: str) -> None:
+    """Write a file, or refuse one that differs from what would be written."""
+    if not check:
         storage.write_text(path, text)
+        return
+    written = path.read_text(encoding="utf-8") if path.exists() else ""
+    if written != text:
+        sides = (written.splitlines(), text.splitlines())
+        difference = list(difflib.unified_diff(*sides, str(path), "expected", lineterm="", n=1))[:40]
+        found = "\n".join(["this difference:", *difference, ""])
+        raise ConfigError(f"{path}: expected what {do} writes", found=found, do=f"Run: {do}")
 
 
 def schema_text() -> str:
@@ -103,24 +92,25 @@ def schema_text() -> str:
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def check_written(path: Path, text: str, *, expected: str, do: str) -> None:
-    """Compare a committed file with what would be written.
-
-    Raises:
-        ConfigError: they differ; the message holds the difference.
-    """
-    committed = path.read_text(encoding="utf-8") if path.exists() else ""
-    if committed != text:
-        sides = (committed.splitlines(), text.splitlines())
-        difference = list(difflib.unified_diff(*sides, str(path), "expected", lineterm="", n=1))
-        found = "this difference:\n" + "\n".join(difference[:40]) + "\n"
-        raise ConfigError(f"{path}: expected {expected}", found=found, do=do)
-
-
-def files() -> dict[str, str]:
+def environments() -> dict[str, str]:
     """Return the content of each file below `envs/` by its name."""
-    locked = locked_versions(LOCK)
-    return {f"{one.name}.yaml": _conda(one, locked) for one in environments()}
+    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
+    locked, files = locked_versions(LOCK), {}
+    for name, about in ABOUT.items():
+        roots = MAIN_PROCESS if name == "orchestrator" else project["dependencies"]
+        lines = [
+            f"# {about}",
+            f"# Written from {LOCK} by: python -m lever_pipe environments",
+            f"name: lever-pipe-{name}",
+            "channels: [conda-forge]",
+            "dependencies:",
+            f"  - python={PYTHON}",
+            "  - pip",
+            "  - pip:",
+            *(f"      - {locked[each]}" for each in sorted(needed_by(roots)) if each in locked),
+        ]
+        files[f"{name}.yaml"] = "\n".join(lines) + "\n"
+    return files
 
 
 def locked_versions(path: Path) -> dict[str, str]:
@@ -146,18 +136,3 @@ def needed_by(roots: Iterable[str]) -> set[str]:
         needs = metadata.requires(name) or ()
         todo += [(Requirement(text), wanted) for text in needs for wanted in extras]
     return found
-
-
-def _conda(environment: CondaEnvironment, locked: dict[str, str]) -> str:
-    pins = [locked[name] for name in sorted(needed_by(environment.roots)) if name in locked]
-    head = [
-        f"# {environment.about}",
-        f"# Written from {LOCK} by: python -m lever_pipe environments",
-        f"name: lever-pipe-{environment.name}",
-        "channels: [conda-forge]",
-        "dependencies:",
-        f"  - python={PYTHON}",
-        "  - pip",
-        "  - pip:",
-    ]
-    return "\n".join([*head, *(f"      - {pin}" for pin in pins)]) + "\n"

@@ -36,30 +36,22 @@ MOST_NAMES = 3
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the reasons and return 0.
-
-    Raises:
-        ConfigError: no target, or Snakemake fails.
-        UnknownMemberError: nothing of this name is made or was made.
-    """
-    asked = words_for_snakemake(words, __doc__)
-    if asked is None:
+    """Print the reasons and return 0."""
+    options = words_for_snakemake(words, __doc__)
+    if options is None:
         return 0
-    rest = asked.words
-    if not rest or not rest[0].strip() or rest[0].startswith("-"):
-        raise ConfigError(
-            "why: expected a target, then words for Snakemake",
-            found=f"'{rest[0]}'" if rest else "nothing",
-            do="Name an output, a policy or a rule first.",
-        )
-    explained, targets, made = reasons(rest[0], rest[1:])
-    if asked.as_json:
+    target, *rest = options.words or [""]
+    if not target.strip() or target.startswith("-"):
+        do = "Name an output, a policy or a rule first."
+        raise ConfigError("why: expected a target, then words for Snakemake", found=f"'{target}'", do=do)
+    explained, targets, made = reasons(target, rest)
+    if options.as_json:
         sys.stdout.write(as_json(as_object(explained, targets, made)))
         return 0
     lines = sentences(explained, targets)
     if targets and made:
         lines.append(f"{len(made)} other artefacts of this name do not run.")
-    elif made:
+    else:
         lines += [made_text(each) for each in made]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
@@ -69,7 +61,6 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
     """Return all planned jobs explained, the places of those that make the target, and what the others are made from.
 
     Raises:
-        UnplannableError: Snakemake fails.
         UnknownMemberError: nothing of this name is made or was made.
     """
     jobs, results, digests = planned_jobs(words), results_folder(words), contents.remembered()
@@ -92,8 +83,7 @@ def _meant(outputs: Sequence[Sequence[str | Path]], stages: Sequence[str], targe
     An output is named as the file itself, by its folder's own card, as a part of an output folder, by its folder, or by
     a folder above. A name without its seed means every seed's.
     """
-    named = [i for i, stage in enumerate(stages) if stage == target]
-    if named:
+    if named := [i for i, stage in enumerate(stages) if stage == target]:
         return named
 
     def forms(path: str) -> set[str]:
@@ -101,27 +91,24 @@ def _meant(outputs: Sequence[Sequence[str | Path]], stages: Sequence[str], targe
 
     roots = (Path(), results, *(results / study for study in STUDIES))
     wanted = {form for root in roots for form in forms(absolute(root / target))}
-    full = [{form for path in paths for form in forms(absolute(path))} for paths in outputs]
-    matches: tuple[Callable[[str, str], bool], ...] = (
-        lambda path, form: path == form,
-        lambda path, form: path == f"{form}/{CARD}",
+    written = [{form for path in paths for form in forms(absolute(path))} for paths in outputs]
+    kinds: tuple[Callable[[str, str], bool], ...] = (
+        lambda path, form: path in (form, f"{form}/{CARD}"),
         lambda path, form: form.startswith(f"{path}/"),
         lambda path, form: str(Path(path).parent) == form,
         lambda path, form: path.startswith(f"{form}/"),
     )
-    for means in matches:
-        found = [i for i, paths in enumerate(full) if any(means(path, form) for path in paths for form in wanted)]
-        if found:
-            return found
+    for is_meant in kinds:
+        places = [
+            i for i, paths in enumerate(written) if any(is_meant(path, form) for path in paths for form in wanted)
+        ]
+        if places:
+            return places
     return []
 
 
 def _planned_for(target: str, words: Sequence[str], *, known: set[str]) -> list[PlannedJob]:
-    """Return what Snakemake plans for a target that the run itself does not need.
-
-    Raises:
-        UnknownMemberError: no rule makes it.
-    """
+    """Return what Snakemake plans for a target that the run itself does not need."""
     behind = ["--", target] if "--" not in words else [target]
     try:
         return planned_jobs([*words, *behind])
@@ -167,30 +154,27 @@ def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[st
 def as_object(
     explained: Sequence[Explained], targets: Sequence[int], made: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the same as plain values: the jobs from the targets upwards, and what up-to-date targets were made from.
+    """Return the same as JSON holds it: the jobs from the targets upwards, and what up-to-date targets were made from.
 
     A job's `follows` holds the places, in this list, of the jobs whose outputs it reads, with the inputs' names.
     """
     places = walk(explained, targets)
     order = {place: i for i, (place, _) in enumerate(places)}
-    values = {
-        "jobs": [
-            {
-                "name": found.name,
-                "rule": found.job.rule,
-                "wildcards": found.job.wildcards,
-                "outputs": found.job.outputs,
-                "distance": distance,
-                "status": found.status,
-                "causes": found.causes,
-                "follows": {str(order[other]): names for other, names in found.follows.items()},
-                "snakemake": found.job.reason,
-            }
-            for found, distance in ((explained[place], distance) for place, distance in places)
-        ],
-        "up_to_date": made,
-    }
-    return dict(plain(values))
+    jobs = [
+        {
+            "name": explained[place].name,
+            "rule": explained[place].job.rule,
+            "wildcards": explained[place].job.wildcards,
+            "outputs": explained[place].job.outputs,
+            "distance": distance,
+            "status": explained[place].status,
+            "causes": explained[place].causes,
+            "follows": {str(order[other]): names for other, names in explained[place].follows.items()},
+            "snakemake": explained[place].job.reason,
+        }
+        for place, distance in places
+    ]
+    return dict(plain({"jobs": jobs, "up_to_date": made}))
 
 
 def made_text(made: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ HOUR = 3600.0
 ROOT = Path(__file__).parents[3]
 
 
-def job(folder: str, rule: str = "train", **values: Any) -> PlannedJob:
+def job(folder: str, rule: str = "train_rce_epoch", **values: Any) -> PlannedJob:
     """Return a job whose files lie in a folder."""
     given: dict[str, Any] = {
         "wildcards": {},
@@ -114,7 +114,7 @@ def test_a_rule_without_record_counts_by_its_requested_runtime_and_apart() -> No
 def test_a_rule_without_record_and_runtime_is_named() -> None:
     found = forecast(seeds(0, resources={}))
     assert found.rules[0].at_most is None
-    assert "Neither a record nor a requested runtime: train." in plan_tool.text(found)
+    assert "Neither a record nor a requested runtime: train_rce_epoch." in plan_tool.text(found)
 
 
 def test_the_longest_chain_follows_the_files() -> None:
@@ -139,7 +139,9 @@ class TestWhy:
 
     def why(self, **changed: Any) -> str:
         outputs = {name: path for name, (path, _) in self.OUTPUTS.items()} | {"card": self.CARD}
-        planned = tree.planned("train", outputs, **{"inputs": {"pools": self.READ}, "config": {"a": 1}} | changed)
+        planned = tree.planned(
+            "train_rce_epoch", outputs, **{"inputs": {"pools": self.READ}, "config": {"a": 1}} | changed
+        )
         (rule,) = forecast([planned]).rules
         assert list(rule.why.values()) == [1]
         return next(iter(rule.why))
@@ -147,7 +149,7 @@ class TestWhy:
     @pytest.fixture(autouse=True)
     def made(self) -> None:
         tree.write(self.READ, "pools")
-        tree.make(self.CARD, "train", self.OUTPUTS, inputs={"pools": self.READ}, config={"a": 1})
+        tree.make(self.CARD, "train_rce_epoch", self.OUTPUTS, inputs={"pools": self.READ}, config={"a": 1})
 
     @pytest.mark.parametrize(
         ("asked", "short"),
@@ -185,7 +187,7 @@ class TestWhy:
 
     def test_a_consequence(self) -> None:
         above = job("results/lever", "above", outputs=(self.READ,))
-        below = tree.planned("train", {"card": self.CARD}, inputs={"pools": self.READ}, config={"a": 1})
+        below = tree.planned("train_rce_epoch", {"card": self.CARD}, inputs={"pools": self.READ}, config={"a": 1})
         assert list(forecast([above, below]).rules[1].why) == ["input rebuilt"]
 
 
@@ -195,8 +197,13 @@ def test_causes_are_told_before_consequences() -> None:
     jobs = [forced, *seeds(3, 4)]
     for n in range(3):
         folder = f"results/a/seed~{n}"
-        tree.make(f"{folder}/run.json", "train", {}, inputs={"read": tree.write("results/a/above/out", "x").as_posix()})
-        below = tree.planned("train", {"card": f"{folder}/run.json"}, inputs={"read": "results/a/above/out"})
+        tree.make(
+            f"{folder}/run.json",
+            "train_rce_epoch",
+            {},
+            inputs={"read": tree.write("results/a/above/out", "x").as_posix()},
+        )
+        below = tree.planned("train_rce_epoch", {"card": f"{folder}/run.json"}, inputs={"read": "results/a/above/out"})
         jobs.append(below._replace(wildcards={"seed": str(n)}))
     found = forecast(jobs)
     assert list(found.rules[1].why.items()) == [("missing output", 2), ("input rebuilt", 3)]
@@ -207,9 +214,9 @@ def test_the_table_fits_a_terminal() -> None:
     jobs = []
     for n in range(6):
         read = tree.write(f"results/{'long_' * 9}{n}.txt", "then").as_posix()
-        card = tree.make(f"results/{n}/run.json", "explain_the_longest_rule_name", {}, inputs={"read": read}).as_posix()
+        card = tree.make(f"results/{n}/run.json", "train_continued_epoch", {}, inputs={"read": read}).as_posix()
         tree.write(read, "now")
-        jobs.append(tree.planned("explain_the_longest_rule_name", {"card": card}, inputs={"read": read}))
+        jobs.append(tree.planned("train_continued_epoch", {"card": card}, inputs={"read": read}))
     lines = plan_tool.text(forecast(jobs)).splitlines()
     table = lines[: lines.index("")]
     assert max(map(len, table)) <= plan_tool.WIDTH

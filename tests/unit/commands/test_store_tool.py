@@ -111,7 +111,7 @@ def test_gc_keeps_to_the_bound(store: Store, capsys: pytest.CaptureFixture[str])
     found = object_of(capsys, "gc", "--max-gb", f"{bound - 1e-9:.9f}")
     assert (found["entries"], found["entries_left"], found["max_bytes"]) == (1, 1, 2 * SIZE - 1)
     assert place_of(store, 2).exists()  # used last
-    found = object_of(capsys, "gc", "--all")
+    found = object_of(capsys, "gc", "--max-gb", 0)
     assert (found["entries"], found["entries_left"], found["bytes"], found["bytes_left"]) == (1, 0, SIZE, 0)
     assert store.stats().files == 0
 
@@ -153,9 +153,3 @@ def test_words_that_make_no_sense(store: Store, capsys: pytest.CaptureFixture[st
     assert end.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
     assert store.stats().entries == 3
-
-
-def test_all_and_a_bound_exclude_each_other(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["store", "gc", "--all", "--max-gb", "1"])
-    assert "not allowed with" in capsys.readouterr().err

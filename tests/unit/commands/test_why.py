@@ -181,13 +181,15 @@ class TestCode:
 
     def test_with_a_record_the_modules_are_named(self) -> None:
         modules = provenance.modules_of("train_grpo_epoch")
-        then = {name: digest for name, digest in modules.items() if name != "losses.grpo"} | {"losses.kl": "0" * 8}
+        then = {name: digest for name, digest in modules.items() if name != "losses.grpo.grpo_terms"} | {
+            "losses.kl.k3": "0" * 8
+        }
         record = explain.CodeRecord(python=provenance.python_version(), modules=then | {"gone": "1" * 8})
         tree.write(f"results/code/{tree.CODE}.json", record.model_dump())
         found = only(grpo(code="f" * 16))
-        assert found.details["changed"] == ("losses.kl",)
-        assert (found.details["added"], found.details["removed"]) == (("losses.grpo",), ("gone",))
-        assert "losses.kl changed" in found.text
+        assert found.details["changed"] == ("losses.kl.k3",)
+        assert (found.details["added"], found.details["removed"]) == (("losses.grpo.grpo_terms",), ("gone",))
+        assert "losses.kl.k3 changed" in found.text
 
     def test_another_version_of_a_library_is_named(self) -> None:
         card = Path(f"{GRPO}1/run.json")
