@@ -104,8 +104,8 @@ def test_a_rule_without_record_counts_by_its_requested_runtime_and_apart() -> No
     assert [rule.hours for rule in found.rules] == [None, Hours(0, 1)]
     assert [rule.at_most for rule in found.rules] == [Hours(2, 4), None]
     values = plan_tool.as_object(found)
-    assert values["hours"] == {"gpu": 0, "cpu": 1}
-    assert values["at_most_without_record"] == {"gpu": 2, "cpu": 4}
+    assert values["hours"] == Hours(gpu=0, cpu=1)
+    assert values["at_most_without_record"] == Hours(gpu=2, cpu=4)
     said = plan_tool.text(found)
     assert "Estimate for 1 of 3 jobs: 0 GPU-hours, 1.00 CPU-core-hours; on any number" in said
     assert "Upper bound for the 2 jobs of rules without record: 2.00 GPU-hours, 4.00 CPU-core-hours" in said
