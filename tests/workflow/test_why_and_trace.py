@@ -76,7 +76,7 @@ def test_a_setting_and_an_edit_are_named(smoke: Project) -> None:
         )
     causes = {cause["kind"]: cause["details"] for cause in found["jobs"][0]["causes"]}
     assert causes["config"] == {"key": "grpo.learning_rate", "was": 0.0001, "is": 0.0002}
-    assert tuple(causes["code"]["changed"]) == ("losses.kl",)
+    assert tuple(causes["code"]["changed"]) == ("losses.kl.k3",)
 
 
 def test_a_cell_leads_to_its_run_and_to_no_other(smoke: Project) -> None:
