@@ -36,6 +36,8 @@ STAGE = re.compile(r"^def ([a-z]\w*)\(\s*\*,", re.MULTILINE)
 """A stage takes all by name; no other public function of `stages` takes nothing by position."""
 FINDS_NAMES = {"globals", "locals", "vars", "eval", "exec", "__import__", "import_module", "modules"}
 """A module with one of these names may use what it does not name."""
+OF_NETWORKS = {"eval", "modules"}
+"""Methods of torch's, by the same names."""
 FILLING = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "remove", "discard", "clear"}
 """Methods that change what a constant holds: who uses it depends on all that may have changed it."""
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -409,11 +411,11 @@ def _declared(tree: ast.Module, bindings: tuple[Binding, ...]) -> dict[str, Decl
     own: dict[str, ast.stmt] = {}
     local = {name for scope, name, *_ in bindings if not scope}
     for statement in tree.body:
-        name = _declares(statement)
-        if name is None or name in own or name in local:
+        names = _declares(statement)
+        if not names or own.keys() & names or local & names:
             return None
-        own[name] = statement
-    finds = any(getattr(node, "id", getattr(node, "attr", "")) in FINDS_NAMES for node in ast.walk(tree))
+        own |= dict.fromkeys(names, statement)
+    finds = any(_finds_names(node) for node in ast.walk(tree))
     if finds or "__getattr__" in own or any(name == "*" for *_, name in bindings):
         return None
     known, filled = own.keys() | local, _filled(tree)
@@ -432,25 +434,36 @@ def _declared(tree: ast.Module, bindings: tuple[Binding, ...]) -> dict[str, Decl
     return found
 
 
-def _declares(statement: ast.stmt) -> str | None:
-    """Return the one name that a statement declares; None if it does anything else."""
+def _declares(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement declares; none if it does anything else."""
     match statement:
         case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-            return name
+            return {name}
         case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
-            return name
-    return None
+            return {name}
+        case ast.Assign(targets=[ast.Tuple(elts=names)]) if all(isinstance(name, ast.Name) for name in names):
+            return {ast.unparse(name) for name in names}
+    return set()
+
+
+def _finds_names(node: ast.AST) -> bool:
+    match node:
+        case ast.Name(id=word) | ast.Attribute(value=ast.Name(id="sys"), attr=word):
+            return word in FINDS_NAMES
+        case ast.Attribute(attr=word):
+            return word in FINDS_NAMES - OF_NETWORKS
+    return False
 
 
 def _words(tree: ast.AST) -> set[str]:
-    """Return all that may be names below a node: those of annotations in quotes, and of attributes, too."""
+    """Return all that may be names below a node; in quotes, those of annotations."""
     words = set[str]()
     for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=word) | ast.Attribute(attr=word) | ast.FunctionDef(name=word):
-                words.add(word)
-            case ast.Constant(value=str(text)):
-                words.update(re.findall(r"\w+", text))
+        if isinstance(node, ast.Name):
+            words.add(node.id)
+        for annotation in filter(None, (getattr(node, "annotation", None), getattr(node, "returns", None))):
+            quoted = [each.value for each in ast.walk(annotation) if isinstance(each, ast.Constant)]
+            words.update(word for text in quoted if isinstance(text, str) for word in re.findall(r"\w+", text))
     return words
 
 

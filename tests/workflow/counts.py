@@ -35,8 +35,9 @@ GRPO_AND_BELOW = {
     "train_on_policy_epoch": ON_POLICY_EPOCHS,
     **dict.fromkeys(("select_demonstrations", "score_answers"), GRPO_EPOCHS + ON_POLICY_EPOCHS),
 }
-ALL_GRPO_AND_BELOW = {
-    **GRPO_AND_BELOW,
+# On-policy epochs take the exact divergence for the penalty, which k3 estimates.
+K3_AND_BELOW = {
+    **OFFLINE_AND_BELOW,
     **EMULATED_GRPO_AND_BELOW,
     "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO,
     "answer_prompts": 2,
@@ -49,6 +50,7 @@ BELOW_RL_DATA = {
     "measure_rewards": 1,
     **MARKS,
     "train_rce_epoch": RCE_EPOCHS + EMULATED_RCE,
-    **ALL_GRPO_AND_BELOW,
+    **K3_AND_BELOW,
+    "train_on_policy_epoch": ON_POLICY_EPOCHS,
     **dict.fromkeys(("select_demonstrations", "score_answers"), SEED_SCORES - SFT_EPOCHS),
 }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import sys
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
+from inspect import getsource
 from pathlib import Path
 from typing import Any, get_args
 
@@ -382,6 +384,7 @@ def test_what_a_stage_uses_of_declarations_is_part_of_its_code(tmp_path: Path, o
         ("a loop", DECLARING + "for name in (1, 2):\n    pass\n", USING),
         ("a name bound twice", DECLARING + "LIMIT = 4\n", USING),
         ("names by name", DECLARING.replace("return one(self.size)", "return globals()['one']"), USING),
+        ("modules by name", DECLARING.replace("return one(self.size)", "return sys.modules['one']"), USING),
         ("everything is imported", DECLARING, "from fake.settings import *\n" + USING),
         ("the module is imported", DECLARING, "from fake import settings\ndef train(*, x: settings.Train): ...\n"),
         ("a registry that others fill", DECLARING, "from fake.settings import KNOWN\ndef train(*, x=KNOWN): ...\n"),
@@ -433,7 +436,7 @@ DECLARED = [f"experiment.{n}" for n in (*CONFIGS, "stage_configs", "agent_stage_
 
 
 def held(model: type[BaseModel]) -> set[str]:
-    """Return what a model is made of: itself, its bases and the models in its fields, as `experiment.config.Grpo`."""
+    """Return what a model is made of, as `experiment.config.Grpo`: itself, its bases and all models that they name."""
     todo, found = [model], set[str]()
     while todo:
         one = todo.pop()
@@ -442,6 +445,9 @@ def held(model: type[BaseModel]) -> set[str]:
             found.add(name)
             todo += [base for base in one.__mro__ if base.__module__.startswith("lever_pipe.experiment")]
             todo += [each for field in one.model_fields.values() for each in _models_in(field.annotation)]
+            beside = vars(import_module(one.__module__))
+            words = {node.id for node in ast.walk(ast.parse(getsource(one))) if isinstance(node, ast.Name)}
+            todo += [beside[word] for word in words if is_model(beside.get(word))]
     return found
 
 

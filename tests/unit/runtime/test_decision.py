@@ -27,8 +27,10 @@ CONFIG = InputsAlone()
 Files = dict[str, Path | tuple[Path, ...]]
 
 
-def s(*, groups: Input, shards: Inputs, tables: Output, cells: Outputs, lvlm: External, config: InputsAlone) -> None:
-    """Make nothing: all is there."""
+def score_answers(
+    *, groups: Input, shards: Inputs, tables: Output, cells: Outputs, lvlm: External, config: InputsAlone
+) -> None:
+    """Make nothing: all is there. Named as a stage is, which tells what it computes with."""
 
 
 class TestMade:
@@ -44,11 +46,11 @@ class TestMade:
         for name in ("groups", "shard0", "shard1", "tables/a", "cell0", "cell1"):
             storage.write_text(tmp_path / name, name)
         card, absent = tmp_path / "card", tmp_path / "absent"
-        carry_out(s, card, config=CONFIG, runtime=Runtime(code="c"), lvlm=absent, **files)
+        carry_out(score_answers, card, config=CONFIG, runtime=Runtime(code="c"), lvlm=absent, **files)
         return files | {"card": card}
 
     def is_made(self, files: Files, **changes: Any) -> bool:
-        identity = {"stage": "s", "config": CONFIG.model_dump(mode="json"), "code": "c"}
+        identity = {"stage": score_answers.__name__, "config": CONFIG.model_dump(mode="json"), "code": "c"}
         return is_made(Path(str(files["card"])), files, **(identity | changes))
 
     def test_made_is_what_this_call_would_make(self, files: Files) -> None:
@@ -113,7 +115,7 @@ class TestMade:
         def why(code: str = "c", *, by_identity: bool = True) -> str:
             spec = canonical_json({"config": CONFIG.model_dump(mode="json"), "code": code})
             job = SimpleNamespace(
-                rule=SimpleNamespace(name="s"),
+                rule=SimpleNamespace(name=score_answers.__name__),
                 params=SimpleNamespace(spec=spec),
                 input=listed("groups", "shards"),
                 output=listed("tables", "cells", "card"),

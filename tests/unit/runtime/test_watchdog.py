@@ -45,7 +45,7 @@ def job(number: str, *, is_group: bool = False, **output: str) -> Any:
     aux = {"slurm_logfile": Path(f"{number}.log")}
     own = SimpleNamespace(
         is_group=lambda: is_group,
-        rule=SimpleNamespace(name="a_stage"),
+        rule=SimpleNamespace(name="score_answers"),
         params=SimpleNamespace(spec='{"config": {}, "code": ""}'),
         input=OutputFiles(),
         output=list(files) if is_group else files,
