@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.shapes import require_shapes
-from lever_pipe.losses.kl import reference_penalty
+from lever_pipe.losses.kl import k3
 from lever_pipe.losses.reduction import group_standard_deviations, masked, mean_of_group_means, mean_over_queries
 
 
@@ -41,12 +41,8 @@ def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, valid: Tensor, clip
         valid: [B, G] bool.
         clip_epsilon: half-width of the trust region, greater than 0.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Schulman 2017 (PPO)
     """
-    require_shapes(("log_ratio", "B G", log_ratio), ("advantages", "B G", advantages), ("valid", "B G", valid))
     advantages = masked(advantages.detach(), valid)
     ratios = masked(log_ratio, valid).exp()
     unclipped = ratios * advantages
@@ -71,12 +67,8 @@ def score_function_surrogate(log_probs: Tensor, advantages: Tensor, valid: Tenso
         advantages: [B, G] A, a constant: no gradient flows to it.
         valid: [B, G] bool.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Williams 1992 (REINFORCE)
     """
-    require_shapes(("log_probs", "B G", log_probs), ("advantages", "B G", advantages), ("valid", "B G", valid))
     return -mean_of_group_means(masked(advantages.detach(), valid) * masked(log_probs, valid), valid)
 
 
@@ -155,7 +147,8 @@ def grpo_terms(
     total   = policy + kl_beta * penalty
 
     As published the behaviour is taken to be the reference, although the stored selections come from elsewhere: there
-    is no importance correction.
+    is no importance correction, and the penalty, 0 at identity, estimates neither direction of the KL. It would
+    estimate KL(reference || policy) on selections drawn from the reference.
 
     Args:
         log_probs: [B, G] log P(selection) under the trained policy.
@@ -179,7 +172,7 @@ def grpo_terms(
     log_ratio = masked(log_probs - reference_log_probs.detach(), valid)
     advantages = masked(advantages.detach(), valid)
     surrogate = clipped_surrogate(log_ratio, advantages, valid, clip_epsilon)
-    penalty = reference_penalty(log_probs, reference_log_probs, valid)
+    penalty = mean_of_group_means(k3(log_ratio), valid)
     return policy_terms(surrogate, penalty, log_ratio=log_ratio, advantages=advantages, valid=valid, kl_beta=kl_beta)
 
 

@@ -1,4 +1,4 @@
-"""Distances between two policies: single-sample estimators, the penalty, and the exact sum.
+"""Distances between two policies: single-sample estimators, and the exact sum.
 
 An estimator estimates KL(q || p) when its samples come from q. Here the log ratio is
 log(policy / reference), so `k1` and `k3` estimate KL(reference || policy) on selections
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.shapes import require_shapes
-from lever_pipe.losses.reduction import masked, mean_of_group_means
 
 
 def k1(log_ratio: Tensor) -> Tensor:
@@ -37,33 +36,6 @@ def k3(log_ratio: Tensor) -> Tensor:
     Source: Schulman 2020
     """
     return torch.expm1(log_ratio) - log_ratio
-
-
-def reference_penalty(log_probs: Tensor, reference_log_probs: Tensor, valid: Tensor) -> Tensor:
-    """Return the mean of k3 with rho = policy / reference, [], at least 0, unweighted.
-
-    penalty = mean_query mean_valid (rho - 1 - ln rho),  rho = exp(log_probs - reference)
-
-    It estimates KL(reference || policy) only if the selections were drawn from the reference; on
-    stored, reward-filtered selections it estimates neither direction. 0 at identity.
-
-    Args:
-        log_probs: [B, G] log P(selection) under the trained policy.
-        reference_log_probs: [B, G] the same under the frozen reference; no gradient flows to it.
-        valid: [B, G] bool, false for padding; a query without valid selections is left out.
-
-    Raises:
-        ShapeError: the shapes disagree.
-
-    Source: Shao 2024 (GRPO)
-    """
-    require_shapes(
-        ("log_probs", "B G", log_probs),
-        ("reference_log_probs", "B G", reference_log_probs),
-        ("valid", "B G", valid),
-    )
-    log_ratio_BG = masked(log_probs - reference_log_probs.detach(), valid)
-    return mean_of_group_means(k3(log_ratio_BG), valid)
 
 
 def kl_policy_to_reference(logits: Tensor, reference_logits: Tensor) -> Tensor:

@@ -35,12 +35,10 @@ def imitation_weights(rewards_BG: Tensor, valid_BG: Tensor, *, temperature: floa
         temperature: t > 0; small values imitate the best selections only.
 
     Raises:
-        ShapeError: the shapes disagree.
         ValueError: the temperature is not positive.
 
     Source: Lever-Plus published code
     """
-    require_shapes(("rewards_BG", "B G", rewards_BG), ("valid_BG", "B G", valid_BG))
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, got {temperature}")
     lowest = torch.finfo(rewards_BG.dtype).min

@@ -139,7 +139,7 @@ def test_a_loss_retrains_its_own_mode(smoke: Project, name: str, old: str, rule:
 
 
 def test_the_offline_loss_retrains_no_on_policy_run(smoke: Project) -> None:
-    old = "reference_penalty(log_probs, reference_log_probs, valid)"
+    old = "mean_of_group_means(k3(log_ratio), valid)"
     with smoke.edited("lever_pipe/losses/grpo.py", old, f"0 * {old}"):
         planned = smoke.planned()
     assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO

@@ -11,7 +11,7 @@ from torch import Tensor
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import kl
-from lever_pipe.losses.kl import k1, k3, kl_policy_to_reference, reference_penalty, selection_divergence
+from lever_pipe.losses.kl import k1, k3, kl_policy_to_reference, selection_divergence
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
 
 POLICY = [0.7, 0.2, 0.1]
@@ -34,44 +34,17 @@ def check_exact_kl_in_both_directions() -> None:
     assert abs(forward - backward) > 0.01  # the pair tells the directions apart
 
 
-def check_penalty_by_hand() -> None:
-    # One selection, policy twice as likely as the reference: rho = 2, k3 = 2 - 1 - ln 2.
-    # The other way round it would be 1/2 - 1 + ln 2.
-    penalty = kl.reference_penalty(
-        torch.tensor([[math.log(0.5)]]),
-        torch.tensor([[math.log(0.25)]]),
-        torch.tensor([[True]]),
-    )
-    assert penalty.item() == pytest.approx(1 - math.log(2), abs=1e-7)  # one float32 rounding
+def check_k3_by_hand() -> None:
+    # The policy twice as likely as the reference: r = 2, k3 = 2 - 1 - ln 2. The other way round 1/2 - 1 + ln 2.
+    assert kl.k3(torch.tensor(math.log(2))).item() == pytest.approx(1 - math.log(2), abs=1e-7)  # float32 rounding
 
 
-def check_penalty_reduction() -> None:
-    # Query 1 holds rho = 2 alone, query 2 holds rho = 1 three times; the mean over queries is
-    # half of k3(2), while a mean over selections would be a quarter of it.
-    log_ratios = torch.tensor([[math.log(2), 9.0, 9.0], [0.0, 0.0, 0.0]])
-    valid = torch.tensor([[True, False, False], [True, True, True]])
-    penalty = kl.reference_penalty(log_ratios, torch.zeros(2, 3), valid)
-    assert penalty.item() == pytest.approx((1 - math.log(2)) / 2, abs=1e-7)  # float32 rounding
-
-
-CHECKS = (check_exact_kl_in_both_directions, check_penalty_by_hand, check_penalty_reduction)
+CHECKS = (check_exact_kl_in_both_directions, check_k3_by_hand)
 
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_distances_pass_the_checks(check: Callable[[], None]) -> None:
     check()
-
-
-def reversed_penalty(log_probs: Tensor, reference_log_probs: Tensor, valid: Tensor) -> Tensor:
-    return reference_penalty(reference_log_probs, log_probs, valid)
-
-
-def flat_penalty(log_probs: Tensor, reference_log_probs: Tensor, valid: Tensor) -> Tensor:
-    return k3(log_probs - reference_log_probs)[valid].mean()
-
-
-def unmasked_penalty(log_probs: Tensor, reference_log_probs: Tensor, valid: Tensor) -> Tensor:
-    return reference_penalty(log_probs, reference_log_probs, torch.ones_like(valid))
 
 
 def reversed_kl(logits: Tensor, reference_logits: Tensor) -> Tensor:
@@ -86,9 +59,6 @@ def wrong_expectation(logits: Tensor, reference_logits: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
-        ("reference_penalty", reversed_penalty),
-        ("reference_penalty", flat_penalty),
-        ("reference_penalty", unmasked_penalty),
         ("kl_policy_to_reference", reversed_kl),
         ("kl_policy_to_reference", wrong_expectation),
         ("k3", k1),
@@ -119,9 +89,7 @@ def test_k3_keeps_its_digits_near_identity() -> None:
 
 
 def test_everything_is_zero_at_identity() -> None:
-    log_probs = torch.tensor([[-1.0, -2.0]])
-    valid = torch.ones(1, 2, dtype=torch.bool)
-    assert reference_penalty(log_probs, log_probs, valid).item() == 0.0
+    assert k3(torch.zeros(1)).item() == 0.0
     logits = torch.randn(2, 3, 8, generator=torch_generator(0, "kl"), dtype=torch.float64)
     assert torch.equal(kl_policy_to_reference(logits, logits), torch.zeros(2, 3).double())
     # atol: adding 5 rounds each logit at 1e-15
@@ -136,32 +104,7 @@ def test_k3_and_exact_kl_are_never_negative() -> None:
     assert (k3(first) > 0).all()
 
 
-def test_gradient_pulls_the_policy_towards_the_reference() -> None:
-    log_probs = torch.tensor([[-1.0, -3.0]], requires_grad=True)
-    reference = torch.tensor([[-2.0, -2.0]], requires_grad=True)
-    reference_penalty(log_probs, reference, torch.ones(1, 2, dtype=torch.bool)).backward()
-    assert log_probs.grad is not None
-    # d k3 / d log pi = rho - 1: positive where the policy is above the reference; halved by mean
-    assert log_probs.grad[0].tolist() == pytest.approx(
-        [(math.e - 1) / 2, (1 / math.e - 1) / 2],
-        abs=1e-6,  # float32
-    )
-    assert reference.grad is None
-
-
-def test_padding_may_hold_anything() -> None:
-    log_probs = torch.tensor([[0.0, math.inf, math.nan]], requires_grad=True)
-    valid = torch.tensor([[True, False, False]])
-    penalty = reference_penalty(log_probs, torch.zeros(1, 3), valid)
-    penalty.backward()
-    assert penalty.item() == 0.0
-    assert log_probs.grad is not None
-    assert log_probs.grad.tolist() == [[0.0, 0.0, 0.0]]
-
-
 def test_shapes_are_checked() -> None:
-    with pytest.raises(ShapeError, match="reference_log_probs"):
-        reference_penalty(torch.zeros(1, 2), torch.zeros(1, 3), torch.ones(1, 2).bool())
     with pytest.raises(ValueError, match="one shape"):
         kl_policy_to_reference(torch.zeros(2, 3), torch.zeros(3))
 
