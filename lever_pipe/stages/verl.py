@@ -7,7 +7,7 @@ import logging
 from lever_pipe.base import storage
 from lever_pipe.base.atomic import write_texts
 from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig, RenderVerlConfig
-from lever_pipe.experiment.stage_files import Inputs, Output
+from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.intention.records import DoneRow
 from lever_pipe.intention.verl.conversion import convert
 from lever_pipe.intention.verl.launch import launch_files
@@ -28,7 +28,7 @@ def render_verl(*, launch: Output, config: RenderVerlConfig) -> tuple[str, ...]:
 
 
 def convert_verl(
-    *, log: Inputs, metrics: Output, evaluations: Output, episodes: Output, done: Output, config: ConvertVerlConfig
+    *, log: Input, metrics: Output, evaluations: Output, episodes: Output, done: Output, config: ConvertVerlConfig
 ) -> DoneRow:
     """Write what the log says under our names and return how far the run came; `episodes` is empty, as no log has them.
 

@@ -170,7 +170,7 @@ else:
 
     use rule stage as convert_verl with:
         input:
-            log=[f"{INTENTION.verl.logs}/{{arm}}/seed-{{seed}}/console.log"],
+            log=f"{INTENTION.verl.logs}/{{arm}}/seed-{{seed}}/console.log",
         output:
             metrics=f"{RUN}/metrics.jsonl",
             evaluations=f"{RUN}/evaluations.jsonl",

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
 from lever_pipe.intention.records import DoneRow, EvaluationRow, StepRow
-from lever_pipe.intention.verl.logs import Reading, RunLog, is_validation
+from lever_pipe.intention.verl.logs import Reading, Readings
 
 NAMES = {
     "actor/pg_loss": "pg_loss",
@@ -51,8 +51,6 @@ TOTAL = "perf/total_num_tokens"
 VALIDATION_REWARD = re.compile(r"val-core/([^/]+)/reward/mean@1")
 LARGEST = 1e15
 """Beyond what any of these values can be."""
-REWARD_STEP = 0.1
-"""Turn rewards are multiples of it, so a mean over n tasks is one of 0.1 / n."""
 
 
 class Converted(NamedTuple):
@@ -64,15 +62,15 @@ class Converted(NamedTuple):
     notes: list[str]
 
 
-def convert(log: RunLog, config: ConvertVerlConfig) -> Converted:
-    """Return one run's rows; what the log lacks stays absent.
+def convert(steps: Mapping[int, Readings], config: ConvertVerlConfig) -> Converted:
+    """Return one run's rows; what its log lacks stays absent.
 
     Raises:
         RecordError: a number of ours that is not finite; no validation, or one on several data sources; more steps
             than planned; another number of GPUs.
     """
-    executed = max(log.steps)
-    last = next((reading.place for reading in log.steps[executed].values()), "the log")
+    executed = max(steps)
+    last = next(reading.place for reading in steps[executed].values())
     if executed > config.planned_steps:
         raise RecordError(
             f"{last}: expected at most {config.planned_steps} steps",
@@ -81,14 +79,14 @@ def convert(log: RunLog, config: ConvertVerlConfig) -> Converted:
         )
     metrics = [
         StepRow(step=step, values=values)
-        for step, readings in log.steps.items()
+        for step, readings in steps.items()
         if step and (values := _training(readings, config.n_gpus))
     ]
-    rewards = {step: reward for step, readings in log.steps.items() if (reward := _reward(readings))}
+    rewards = {step: reward for step, readings in steps.items() if (reward := _reward(readings))}
     if not rewards:
         raise RecordError(
             f"{last}: expected validation rewards, val-core/SOURCE/reward/mean@1",
-            found=f"none in {len(log.steps)} steps",
+            found=f"none in {len(steps)} steps",
             do="Let the trainer validate (trainer.test_freq), or put a whole log there.",
         )
     row = EvaluationRow(step=0, split="val", mode="greedy", n_tasks=config.n_tasks, n_samples=1, values={})
@@ -106,10 +104,10 @@ def convert(log: RunLog, config: ConvertVerlConfig) -> Converted:
         n_parameters=0,
         version=config.version,
     )
-    return Converted(metrics, evaluations, done, [*_notes(log, metrics, config), *_off_grid(rewards, config.n_tasks)])
+    return Converted(metrics, evaluations, done, list(_notes(steps, metrics, config)))
 
 
-def _training(readings: Mapping[str, Reading], n_gpus: int) -> dict[str, float]:
+def _training(readings: Readings, n_gpus: int) -> dict[str, float]:
     values = {}
     for key, name in NAMES.items():
         if key in readings and not _says_nothing(key, readings[key]):
@@ -126,7 +124,7 @@ def _says_nothing(key: str, reading: Reading) -> bool:
     return reading.value == 0 and (key == "perf/mfu/actor" or (key == "actor/lr" and reading.is_rounded))
 
 
-def _total(readings: Mapping[str, Reading], per_rank: float, n_gpus: int) -> float:
+def _total(readings: Readings, per_rank: float, n_gpus: int) -> float:
     """Return the step's tokens, a whole number that the rounded mean over ranks leaves no doubt about."""
     total = float(round(per_rank * n_gpus))
     if TOTAL in readings and abs(_finite(TOTAL, readings[TOTAL]) - total) > n_gpus:
@@ -138,7 +136,7 @@ def _total(readings: Mapping[str, Reading], per_rank: float, n_gpus: int) -> flo
     return total
 
 
-def _reward(readings: Mapping[str, Reading]) -> Reading | None:
+def _reward(readings: Readings) -> Reading | None:
     """Return the validation reward of a step, if it has one."""
     rewards = {key: reading for key, reading in readings.items() if VALIDATION_REWARD.fullmatch(key)}
     if len(rewards) > 1:
@@ -153,28 +151,15 @@ def _reward(readings: Mapping[str, Reading]) -> Reading | None:
     return None
 
 
-def _notes(log: RunLog, metrics: list[StepRow], config: ConvertVerlConfig) -> Iterator[str]:
-    executed = max(log.steps)
+def _notes(steps: Mapping[int, Readings], metrics: list[StepRow], config: ConvertVerlConfig) -> Iterator[str]:
+    executed = max(steps)
     if executed < config.planned_steps:
         yield f"log ended: {executed} of {config.planned_steps} planned steps"
-    if log.n_replaced:
-        yield f"steps logged again, as by a resumed run: {log.n_replaced}; the later account counts"
-    missing = executed - len(metrics)
-    if missing:
+    if missing := executed - len(metrics):
         yield f"{missing} of {executed} steps have no training values in the log"
-    others = {key for readings in log.steps.values() for key in readings} - NAMES.keys() - {TOTAL}
-    unknown = sorted(key for key in others if not VALIDATION_REWARD.fullmatch(key))
-    if unknown:
-        kinds = f"{len(unknown)} keys ({sum(map(is_validation, unknown))} of validations)"
-        yield f"{kinds} have no counterpart here and are left out: {', '.join(unknown)}"
-
-
-def _off_grid(rewards: Mapping[int, Reading], n_tasks: int) -> Iterator[str]:
-    for step, reading in rewards.items():
-        tenths = reading.value * n_tasks / REWARD_STEP
-        slack = 0.0005 * n_tasks / REWARD_STEP if reading.is_rounded else 0.0
-        if abs(tenths - round(tenths)) > slack + 1e-3:
-            yield f"the validation reward of step {step} is no mean of {n_tasks} tasks: check intention.verl.n_val"
+    keys = {key for readings in steps.values() for key in readings if not VALIDATION_REWARD.fullmatch(key)}
+    if unknown := sorted(keys - NAMES.keys() - {TOTAL}):
+        yield f"{len(unknown)} keys have no counterpart here and are left out: {', '.join(unknown)}"
 
 
 def _finite(key: str, reading: Reading) -> float:

@@ -22,7 +22,7 @@ from lever_pipe.intention.texts import read_texts
 TEMPLATES = Path(__file__).with_name("templates")
 """A template a launch file. A value enters a script through the filter `sh`, which quotes it for the shell; the
 trainer's own settings never pass through a shell's grammar, because `launch.sh` reads them from `overrides.txt`."""
-TEMPLATES_DIGEST = "c1574f7edb71f5a5"
+TEMPLATES_DIGEST = "ed0ace8a11f09c31"
 SECONDS_OF_A_STEP = 300
 """Time limit of a job; the published steps took 193 to 220 s."""
 PROMPT_TOKENS = 1152

@@ -58,8 +58,5 @@ if [ -s "$run/console.log" ] && [ -n "$(tail -c 1 -- "$run/console.log")" ]; the
     echo >> "$run/console.log"
 fi
 cd -- "$home"
-status=0
 python3 -m verl.trainer.main_ppo --config-path="$settings" --config-name=grpo_multiturn "${overrides[@]}" 2>&1 |
-    tee -a -- "$run/console.log" || status=$?
-python3 "$here/export_scalars.py" "$run/tensorboard" "$run/scalars.csv" || true # the console log remains
-exit "$status"
+    tee -a -- "$run/console.log"

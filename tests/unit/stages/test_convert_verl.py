@@ -17,7 +17,7 @@ from lever_pipe.stages.verl import convert_verl
 RECORDED = Path(__file__).parents[1] / "intention" / "verl" / "console.log"
 
 
-def convert(folder: Path, *log: Path, **changed: object) -> DoneRow:
+def convert(folder: Path, log: Path, **changed: object) -> DoneRow:
     """Run the stage as the workflow does, for a configuration of six steps."""
     experiment = Experiment(intention={"grpo": {"steps": 6}, **changed})
     config = plan.stage_config(experiment, "convert_verl", {"arm": "bundle", "seed": "1"})
@@ -37,7 +37,6 @@ def test_a_log_becomes_a_run_directory(tmp_path: Path, caplog: pytest.LogCapture
     assert (done.arm, done.seed, done.reason, done.version) == ("bundle", 1, "log ended", Verl().version)
     said = [record.message for record in caplog.records]
     assert "log ended: 5 of 6 planned steps" in said
-    assert any("logged again" in line for line in said)
 
 
 def test_equal_logs_give_equal_files(tmp_path: Path) -> None:
@@ -56,6 +55,6 @@ def test_the_number_of_tasks_is_the_configurations(tmp_path: Path) -> None:
 def test_a_damaged_log_writes_nothing(tmp_path: Path) -> None:
     log = tmp_path / "console.log"
     log.write_text("<html><body>404</body></html>\n")
-    with pytest.raises(RecordError, match="no line of a step; it begins with '<html>"):
+    with pytest.raises(RecordError, match="found no line of a step"):
         convert(tmp_path, log)
     assert list(tmp_path.iterdir()) == [log]

@@ -12,7 +12,6 @@ from lever_pipe.stages.verl import render_verl
 
 FILES = (
     "README.txt",
-    "export_scalars.py",
     "launch.sbatch",
     "launch.sh",
     "overrides.txt",

@@ -23,7 +23,6 @@ if [ "$1" = -m ]; then
     echo "step:1 - actor/lr:0.000"
     exit "${TRAINER_STATUS:-0}"
 fi
-printf '%s\\n' "$@" > "$SEEN.export"
 """,
     "sbatch": """#!/usr/bin/env bash
 printf '%s\\n' "$*|$LAUNCH_FOLDER|$VERL_LOGS" >> "$SEEN.sbatch"
@@ -123,8 +122,6 @@ def test_the_trainer_gets_every_override_as_it_stands(place: Path) -> None:
     told = (place / "seen.environment").read_text().splitlines()
     assert told == [str(home), "http://127.0.0.1:1/v1", "Qwen3-32B", f"{logs}/tensorboard"]
     assert (logs / "console.log").read_text() == "step:1 - actor/lr:0.000\n"
-    exported = (place / "seen.export").read_text().splitlines()
-    assert exported == [f"{place}/a launch/export_scalars.py", f"{logs}/tensorboard", f"{logs}/scalars.csv"]
 
 
 def test_an_odd_path_is_data_and_never_code(place: Path) -> None:
@@ -165,7 +162,6 @@ def test_what_is_missing_is_named_before_anything_runs(place: Path, changed: dic
 def test_a_failed_trainer_fails_the_job_and_keeps_its_log(place: Path) -> None:
     assert run(place, "launch.sh", TRAINER_STATUS="3").returncode == 3
     assert (place / "logs/verl/bundle/seed-1/console.log").exists()
-    assert (place / "seen.export").exists()
 
 
 def test_a_continued_log_does_not_join_lines(place: Path) -> None:

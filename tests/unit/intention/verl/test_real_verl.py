@@ -27,7 +27,7 @@ from lever_pipe.experiment.agent_config import Schedule
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
 from lever_pipe.intention.verl.conversion import NAMES, TOTAL
 from lever_pipe.intention.verl.launch import faults, launch_files
-from lever_pipe.intention.verl.logs import read_file
+from lever_pipe.intention.verl.logs import read_log
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -173,9 +173,8 @@ def test_what_verls_console_prints_is_read(tmp_path: Path, logged: dict[str, flo
     name = "concat_dict_to_str"
     written = part_of("utils/logger/aggregate_logger.py", name, numbers=numbers, Dict=dict)[name]
     (tmp_path / "console.log").write_text(f"(TaskRunner pid=7) {written({**logged, 'note': 'text'}, step)}\n")
-    (found,) = read_file(tmp_path / "console.log")
-    assert found.step == step
-    assert {key: reading.value for key, reading in found.readings.items()} == {
+    found = read_log(tmp_path / "console.log")
+    assert {key: reading.value for key, reading in found[step].items()} == {
         k: float(f"{v:.3f}") for k, v in logged.items()
     }
-    assert all(reading.is_rounded for reading in found.readings.values())
+    assert all(reading.is_rounded for reading in found[step].values())

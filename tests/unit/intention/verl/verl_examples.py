@@ -1,10 +1,7 @@
-"""What the original trainer writes, made for tests: its three log formats, and configurations that it can run."""
+"""What the original trainer writes, made for tests: its console log, and configurations that it can run."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,21 +35,6 @@ def console(steps: Steps, *, rounded: bool = True, mark: str = "") -> str:
         f"{mark}step:{step} - " + " - ".join(f"{k}:{written(v)}" for k, v in values.items()) + "\n"
         for step, values in steps
     )
-
-
-def json_lines(steps: Steps) -> str:
-    return "".join(json.dumps({"step": step, "data": dict(values)}) + "\n" for step, values in steps)
-
-
-def scalars(steps: Steps) -> str:
-    """Return a CSV export, one key after another as TensorBoard keeps them."""
-    steps = list(steps)
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["step", "key", "value"])
-    for key in sorted({key for _, values in steps for key in values}):
-        writer.writerows([step, key, repr(values[key])] for step, values in steps if key in values)
-    return buffer.getvalue()
 
 
 def convert_config(**changed: Any) -> ConvertVerlConfig:
