@@ -41,7 +41,6 @@ TOOLS = {
     "import_checkpoint": ("commands.checkpoint_tool", "make a selector of the original's training one of ours"),
     "release": ("commands.release_tool", "write a trained policy or agent as a folder for the Hugging Face Hub"),
     "export_rl_data": ("commands.tools", "write RL data in the original format"),
-    "closure": ("commands.tools", "list the modules whose code is part of a stage's identity"),
     "schema": ("commands.tools", "write or check the schema of the configuration"),
     "environments": ("commands.tools", "write or check envs, by requirements.lock"),
 }

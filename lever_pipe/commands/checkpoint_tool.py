@@ -82,15 +82,14 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
         _refuse(f"{out}: expected no folder yet", "one", "Name another, or remove it.")
     settings = _preset(experiment, preset).selector
     state, stated, ignored = _state_in(source, load_restricted(source))
-    towers = {TOWER.sub("", name): state.pop(name) for name in list(state) if TOWER.match(name)}
-    towers = {name: tensor for name, tensor in towers.items() if not name.endswith(BUFFER)}
+    named = [(PREFIX.sub("", name), tensor) for name, tensor in state.items()]
+    towers = {TOWER.sub("", n): tensor for n, tensor in named if TOWER.match(n) and not n.endswith(BUFFER)}
     _require_stock(source, towers, Path(experiment.encoder.model))
-    old_names = {_newer(name): name for name in state}
-    tensors = {name: state[old_names[name]].clone().contiguous() for name in sorted(old_names)}
-    if len(tensors) < len(state):
-        twice = next(name for name in state if old_names[_newer(name)] != name)
-        said = f"'{twice}' under its older name and its newer one"
-        _refuse(f"{source}: expected one first layer", said, "Take one of them out.")
+    own = [(name, tensor) for name, tensor in named if not TOWER.match(name)]
+    old_names = {_newer(name): name for name, _ in own}
+    tensors = {_newer(n): tensor.clone().contiguous() for n, tensor in sorted(own, key=lambda of: _newer(of[0]))}
+    if len(tensors) < len(own):
+        _refuse(f"{source}: expected each tensor once", "one under two names", "Take one of them out.")
     first = tensors.get("input_proj.weight")
     if first is None or first.ndim != 2:
         _refuse(f"{source}: expected {WHAT}", "no matrix input_proj.weight", OTHER_FILE)
@@ -127,38 +126,18 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
 
 
 def _state_in(source: Path, content: Any) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
-    """Return the one dictionary of tensors in what a file holds, what it says beside it, and what is ignored of it."""
-    if not isinstance(content, dict):
-        _refuse(f"{source}: expected a dictionary", type(content).__name__, OTHER_FILE)
-    if not any(no_tensors(content)):
-        return _without_prefixes(source, content), {}, []
-    held = [name for name in DICTS if name in content]
-    wrong = [f"{name}: {fault}" for name in held for fault in no_tensors(content[name])]
-    if not held or wrong:
-        _refuse(
-            f"{source}: expected plain tensors by name, alone or as {' or '.join(DICTS)}",
-            _few(wrong) if wrong else f"the keys {_few(list(map(str, content))) or 'of nothing'}",
-            OTHER_FILE,
-        )
-    state, *others = (_without_prefixes(source, content[name]) for name in held)
-    for other in others:
-        if state.keys() != other.keys() or not all(torch.equal(state[name], other[name]) for name in state):
-            _refuse(f"{source}: expected one network", " and ".join(held) + ", which differ", "Take one of them out.")
-    beside = {str(name): value for name, value in content.items() if name not in DICTS}
-    stated = {name: value for name, value in beside.items() if _is_plain(value)}
+    """Return the tensors in what a file holds, what it says beside them, and what is ignored of it."""
+    held = next((name for name in DICTS if isinstance(content, dict) and name in content), "")
+    state = content[held] if held else content
+    if wrong := list(no_tensors(state)):
+        _refuse(f"{source}: expected plain tensors by name, alone or as {' or '.join(DICTS)}", _few(wrong), OTHER_FILE)
+    beside = {str(name): value for name, value in content.items() if name != held} if held else {}
+    stated = {
+        name: value
+        for name, value in beside.items()
+        if isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value))
+    }
     return state, stated, sorted(beside.keys() - stated.keys())
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _without_prefixes(source: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    short = {PREFIX.sub("", name): tensor for name, tensor in tensors.items()}
-    if len(short) < len(tensors):
-        do = "Take one of them out."
-        _refuse(f"{source}: expected each tensor once", "one with and without prefix", do)
-    return short
 
 
 def _newer(name: str) -> str:

@@ -28,31 +28,21 @@ from lever_pipe.lvlms.asking.ledger import Row, merge_into, parse_row, read_file
 
 
 class Merged(NamedTuple):
-    """What a merge did.
-
-    Attributes:
-        target: the merged file.
-        written: False if it was there already, byte for byte.
-        rows: in it, one a key.
-        files: that were read.
-        lines: whole ones in them.
-        torn: incomplete last lines.
-        disagreements: values that two rows of one key state differently.
-        damaged: lines that were left out.
-        removed: files whose rows it holds.
-        stayed: files that grew while they were merged.
-    """
+    """What a merge did: the merged file, rows and files that were read, and what became of them."""
 
     target: Path
-    written: bool
     rows: int
     files: int
     lines: int
     torn: int
+    """Incomplete last lines."""
     disagreements: int
+    """Values that two rows of one key state differently."""
     damaged: list[RecordError]
+    """Lines that were left out."""
     removed: list[Path]
     stayed: list[Path]
+    """Files that grew while they were merged."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -70,7 +60,7 @@ def main(words: Sequence[str]) -> int:
     sys.stdout.write(
         f"read {counted(merged.lines, 'row')} in {counted(merged.files, 'file')}: "
         f"{counted(merged.disagreements, 'disagreement')}, {counted(merged.torn, 'torn line')}\n"
-        f"{'wrote' if merged.written else 'unchanged'} {merged.target}: {counted(merged.rows, 'row')}\n"
+        f"{merged.target}: {counted(merged.rows, 'row')}\n"
         f"removed {counted(len(merged.removed), 'file')}; grown meanwhile, so kept: {len(merged.stayed):,}\n"
     )
     return 0
@@ -119,14 +109,13 @@ def merge(folder: Path, *, drop: bool = False) -> Merged:
     # What was met first stays first beside the file of a running job: the name sorts before every host's. By content,
     # it is never written twice with different rows.
     target = folder / f"0-merged-{digest[:16]}.jsonl"
-    written = not target.exists() or storage.digest(target) != digest
-    if written:
+    if not target.exists() or storage.digest(target) != digest:
         atomic.write_file(target, lambda handle: handle.writelines(merged))
     # The content and its new name are on disk before an old file goes.
     others = [path for path in sizes if path != target]
     removed = [path for path in others if _remove_unless_grown(path, sizes[path])]
     stayed = [path for path in others if path not in removed]
-    return Merged(target, written, len(rows), len(sizes), lines, torn, disagreements, damaged, removed, stayed)
+    return Merged(target, len(rows), len(sizes), lines, torn, disagreements, damaged, removed, stayed)
 
 
 def _remove_unless_grown(path: Path, size: int) -> bool:

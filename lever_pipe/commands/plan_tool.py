@@ -14,13 +14,13 @@ import json
 import math
 import statistics
 import sys
-import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tabulate import tabulate
 
 from lever_pipe.base import contents
 from lever_pipe.commands.telling import as_json, words_for_snakemake
@@ -28,11 +28,10 @@ from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime.lvlm_work import FLOP_PER_SECOND, lvlm_work
 from lever_pipe.runtime.plan import parameters_of
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
-from lever_pipe.runtime.rerun.explain import CONSEQUENCE, MISSING, Explained, explain
+from lever_pipe.runtime.rerun.explain import Explained, explain
 from lever_pipe.runtime.sizing import gpus_of
 from lever_pipe.runtime.snakemake_adapter import PlannedJob, configured_experiment, planned_jobs, results_folder
 
-WIDTH, SHORTEST_WHY = 120, 20
 CARD, RECORD = "run.json", "benchmark.jsonl"
 Records = dict[tuple[str, str], list[float]]
 """Rule and kind of device -> seconds of each job that left a record."""
@@ -77,10 +76,9 @@ class LvlmForecast(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """What is expected of a plan; `chain_seconds` is a lower bound of its time on any number of machines."""
+    """What is expected of a plan."""
 
     rules: tuple[RuleForecast, ...]
-    chain_seconds: float
     lvlm: LvlmForecast | None = None
 
 
@@ -101,9 +99,7 @@ def forecast(explained: Sequence[Explained], records: Records) -> Forecast:
     by_rule: dict[str, list[Explained]] = {}
     for each in explained:
         by_rule.setdefault(each.job.rule, []).append(each)
-    rules = tuple(_forecast_rule(rule, members, records) for rule, members in by_rule.items())
-    seconds = {rule.rule: rule.seconds or 0.0 for rule in rules}
-    return Forecast(rules, _longest_chain([each.job for each in explained], seconds))
+    return Forecast(tuple(_forecast_rule(rule, members, records) for rule, members in by_rule.items()))
 
 
 def lvlm_forecast(experiment: Experiment, rules: Sequence[RuleForecast]) -> LvlmForecast | None:
@@ -138,7 +134,6 @@ def as_object(plan: Forecast) -> dict[str, Any]:
         "rules": plan.rules,
         "hours": _sum(rule.hours for rule in plan.rules),
         "at_most_without_record": _sum(rule.at_most for rule in plan.rules),
-        "chain_seconds": plan.chain_seconds,
         "lvlm_without_record": plan.lvlm,
     }
 
@@ -150,13 +145,14 @@ def text(plan: Forecast) -> str:
     estimate, bound = _sum(rule.hours for rule in plan.rules), _sum(rule.at_most for rule in plan.rules)
     n_jobs, n_records = sum(rule.jobs for rule in plan.rules), sum(rule.records for rule in plan.rules)
     totals = map(_hours, (*estimate, *bound))
-    lines = _aligned([*map(_cells, plan.rules), ("total", str(n_jobs), "", str(n_records), *totals, "")])
-    lines.append("")
+    rows = [*map(_cells, plan.rules), ("total", str(n_jobs), "", str(n_records), *totals, "")]
+    sides = ("left", *("right",) * (len(HEADS) - 2), "left")
+    lines = [tabulate(rows, HEADS, "plain", colalign=sides, disable_numparse=True, maxcolwidths=[None] * 8 + [50]), ""]
     known = sum(rule.jobs for rule in plan.rules if rule.records)
     if known:
         lines.append(
             f"Estimate for {known} of {n_jobs} jobs: {_hours(estimate.gpu)} GPU-hours, {_hours(estimate.cpu)} "
-            f"CPU-core-hours; on any number of machines at least {_hours(plan.chain_seconds / 3600)} hours."
+            "CPU-core-hours."
         )
     if n_jobs > known:
         lines.append(
@@ -189,7 +185,7 @@ def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) 
     return RuleForecast(
         rule=rule,
         jobs=len(jobs),
-        why=_counted(each.in_short for each in explained),
+        why=dict(Counter(each.in_short for each in explained).most_common()),
         seconds=median,
         records=len(seconds),
         hours=None if median is None else _sum(_taken(job, median) for job in computed),
@@ -205,26 +201,9 @@ def _taken(job: PlannedJob, seconds: float) -> Hours:
     return Hours(hours * (gpus_of(job.resources) or processes), hours * job.threads)
 
 
-def _longest_chain(jobs: Sequence[PlannedJob], seconds: Mapping[str, float]) -> float:
-    """Return the seconds of the longest chain of jobs of which each needs the one before."""
-    maker = {path: i for i, job in enumerate(jobs) for path in job.outputs}
-    needs = {i: {maker[path] for path in job.inputs if path in maker} for i, job in enumerate(jobs)}
-    ends: dict[int, float] = {}
-    for i in TopologicalSorter(needs).static_order():
-        ends[i] = seconds[jobs[i].rule] + max((ends[j] for j in needs[i]), default=0.0)
-    return max(ends.values(), default=0.0)
-
-
 def _kind(device: object) -> str:
     """Return the kind of a device: `cuda` of `cuda:0`; a rule without one computes on the CPU."""
     return str(device or "cpu").partition(":")[0]
-
-
-def _counted(reasons: Iterable[str]) -> dict[str, int]:
-    """Return how often each reason occurs; causes first, consequences last, then the frequent first."""
-    last = {MISSING: 1, CONSEQUENCE: 2}
-    counts = Counter(reasons)
-    return {reason: counts[reason] for reason in sorted(counts, key=lambda r: (last.get(r, 0), -counts[r], r))}
 
 
 def _sum(hours: Iterable[Hours | None]) -> Hours:
@@ -235,23 +214,11 @@ def _sum(hours: Iterable[Hours | None]) -> Hours:
 def _cells(rule: RuleForecast) -> tuple[str, ...]:
     reasons = [f"{n} {reason}" if len(rule.why) > 1 else reason for reason, n in rule.why.items()]
     seconds = "no record" if rule.seconds is None else f"{rule.seconds:,.1f}"
-    hours = [_hours(value) for pair in (rule.hours, rule.at_most) for value in (pair or ("", ""))]
+    hours = [_hours(value) for pair in (rule.hours, rule.at_most) for value in (pair or (None, None))]
     return (rule.rule, str(rule.jobs), seconds, str(rule.records), *hours, "; ".join(reasons))
 
 
-def _hours(value: float | str) -> str:
-    if isinstance(value, str):
-        return value
+def _hours(value: float | None) -> str:
+    if value is None:
+        return ""
     return "<0.01" if 0 < value < 0.005 else f"{value:,.2f}" if value else "0"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows under their heads, numbers to the right; the last column is wrapped."""
-    widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
-    lines = []
-    for row in (HEADS, *rows):
-        numbers = [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
-        line = "  ".join([row[0].ljust(widths[0]), *numbers, ""])
-        first, *more = textwrap.wrap(row[-1], max(SHORTEST_WHY, WIDTH - len(line))) or [""]
-        lines += [(line + first).rstrip(), *(" " * len(line) + rest for rest in more)]
-    return lines

@@ -1,4 +1,4 @@
-"""Small commands beside the stages: the config schema, the environments, a stage's import closure, original RL data.
+"""Small commands beside the stages: the config schema, the environments, original RL data.
 
 The conda environments are written from `requirements.lock`: one list of versions serves them and the container. That of
 the main process, which plans and submits, is the part that Snakemake, its SLURM plugin and the configuration need;
@@ -11,7 +11,6 @@ import argparse
 import difflib
 import json
 import re
-import sys
 import tomllib
 from collections.abc import Iterable, Sequence
 from importlib import metadata
@@ -22,7 +21,6 @@ from packaging.utils import canonicalize_name
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.provenance import code_of, modules_of, stages
 from lever_pipe.experiment.studies import Experiment
 
 SCHEMA = Path("workflow/schemas/config.schema.json")
@@ -50,8 +48,6 @@ def main(words: Sequence[str]) -> int:
     schema.add_argument("--check", action="store_true", help="compare instead, and show the difference")
     conda = tools.add_parser("environments", help=f"write {FOLDER} from {LOCK}")
     conda.add_argument("--check", action="store_true", help="compare instead of writing")
-    closure = tools.add_parser("closure", help="list the declarations and modules whose code a stage's identity holds")
-    closure.add_argument("stage", choices=sorted(stages()), metavar="stage")
     export = tools.add_parser("export_rl_data", help="write RL data in the original rl_data_k64_v3.json format")
     export.add_argument("rl_data", type=Path)
     export.add_argument("original", type=Path)
@@ -61,9 +57,6 @@ def main(words: Sequence[str]) -> int:
     elif options.tool == "environments":
         for name, text in environments().items():
             _write(FOLDER / name, text, check=options.check, do="python -m lever_pipe environments")
-    elif options.tool == "closure":
-        names = sorted(modules_of(options.stage))
-        sys.stdout.write("\n".join([*names, f"fingerprint {code_of(options.stage)}"]) + "\n")
     else:
         from lever_pipe.base.records import RlGroup
         from lever_pipe.lever.rl_data_files import write_original

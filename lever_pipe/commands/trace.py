@@ -1,12 +1,11 @@
 """`python -m lever_pipe trace WHAT`: from a number of the report back to the checkpoint, data, config and code.
 
-WHAT is a figure's path, a table's file, `TABLE:ROW:COLUMN` with a table's id in the report, `FILE.csv:ROW:COLUMN`, a
-key of the evidence, or `e12`, line 12 of `results/report/evidence.csv`, which the pages name at each number. A row is
-its number, counted from 1, a cell of it, or several cells as `KL_BETA=0.15|Source=ours`. A cell leads to the rows of
-the evidence that it prints, to those that they are worked out from, to the lines of the files that these were measured
-in, and to the runs behind these lines alone. Each artefact is shown once: its settings, code fingerprint, commit,
-versions, device, seconds, and whether its files still are what was made. The way ends at raw data and model folders,
-with their digests, and at the row of `resources/reference` of a published number.
+WHAT is a file of the results, a table's cell as `TABLE:ROW:COLUMN` (rows count from 1), a key of evidence, or `e12`:
+line 12 of `results/report/evidence.csv`, which the pages name at each number. A cell leads to the rows of the evidence
+that it prints, to those that they are worked out from, to the lines of the files that these were measured in, and to
+the runs behind these lines alone. Each artefact is shown once: its settings, code fingerprint, commit, device, seconds,
+and whether its files still are what was made. The way ends at raw data and model folders, with their digests, and at
+the row of `resources/reference` of a published number.
 
 `--json` prints the same: `steps`, each with `inputs.NAME.made_by` as a place in that list.
 """
@@ -21,19 +20,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from graphlib import TopologicalSorter
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.contents import Digests
-from lever_pipe.base.errors import CheckpointError, ConfigError, RecordError, UnknownMemberError
+from lever_pipe.base.errors import CheckpointError, RecordError, UnknownMemberError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.commands.telling import as_json
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
-from lever_pipe.report.sources import trained
 from lever_pipe.runtime.rerun.artefacts import CARD, Artefact, Maker, absolute, cards_below, makers_of, read_artefact
 from lever_pipe.runtime.rerun.why_names import STUDIES, flat, label
 
@@ -59,7 +56,7 @@ COLLECTED = {
 RUNS = ("preset~", "baseline/", "arm~")
 """How the names of policies and agents begin that have files of their own."""
 MODEL = "model_identity"
-FORMAT = 2
+FORMAT = 3
 SHOWN, DIGITS = 6, 12
 
 
@@ -78,16 +75,11 @@ class TracedRow(NamedTuple):
 
 
 class TraceTarget(NamedTuple):
-    """What is traced: a file, or a cell of it with the rows of the evidence that it prints; `row` counts from 1."""
+    """What is traced: a file, or a number in it with the rows of the evidence that it prints."""
 
     what: str
-    results: Path
     file: Path
-    table: str = ""
-    row: int = 0
-    column: str = ""
-    value: str = ""
-    cells: Mapping[str, str] = {}
+    is_number: bool = False
     quantities: tuple[TracedRow, ...] = ()
 
 
@@ -144,18 +136,12 @@ class Traced(NamedTuple):
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the way back and return 0.
-
-    Raises:
-        UnknownMemberError: no such file, table, row or column, or no run card says who made it.
-        ConfigError: a row without a column, or a word that several rows match.
-        RecordError: a file of the report that is damaged.
-    """
+    """Print the way back and return 0; raises as `traced_back`."""
     parser = argparse.ArgumentParser(
         prog="python -m lever_pipe trace", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", help="figure, table file, TABLE:ROW:COLUMN, FILE.csv:ROW:COLUMN, key of a row, or e12")
-    parser.add_argument("--results", type=Path, default="results", help="the results folder, for a table's id")
+    parser.add_argument("what", help="a file, TABLE:ROW:COLUMN, a key of the evidence, or e12")
+    parser.add_argument("--results", type=Path, default="results", help="the results folder")
     parser.add_argument("--json", action="store_true", help="print the same as data")
     options = parser.parse_args(words[1:])
     traced = traced_back(options.what, options.results)
@@ -164,33 +150,26 @@ def main(words: Sequence[str]) -> int:
 
 
 def traced_back(what: str, results: Path) -> Traced:
-    """Return the way back from a word of the command line; raises as `main`."""
-    target, digests = target_of(what, results), contents.remembered()
-    way = _Way(map(read_artefact, cards_below(target.results)))
+    """Return the way back from a word of the command line.
+
+    Raises:
+        UnknownMemberError: no such file, table, row or column, or no run card says who made it.
+        RecordError: a file of the report that is damaged.
+    """
+    target = target_of(what, results)
+    way = _Way(map(read_artefact, cards_below(results)))
     maker = way.maker_of(target.file)
     if maker is None:
-        raise UnknownMemberError(
-            f"trace: expected a run card that states {target.file}",
-            found=f"no such card below {target.results}",
-            do="Run the workflow.",
-        )
-    sources, notes, names = tuple[Source, ...](), tuple[str, ...](), frozenset[str]()
+        expected, found = f"trace: expected a run card that states {target.file}", f"no such card below {results}"
+        raise UnknownMemberError(expected, found=found, do="Run the workflow, or name its results: --results FOLDER.")
     rows = [row for quantity in target.quantities for row in quantity.measured]
-    if target.quantities:
-        sources = tuple(way.follow_evidence(maker, [row for row in rows if row.source]))
-        notes = tuple(f"{row.key} names nothing that it is made of: all is listed." for row in rows if not row.source)
-    elif target.column and not target.table:
-        about = [target.cells]
-        if target.column == OF_FAMILY:
-            about = [cells for cells in _lines(target.file) if _family(cells) == _family(target.cells)]
-        names = frozenset[str]().union(*map(names_of, about))
-        sources = (Source(target.file, (target.row + 1,), target.cells, names),)
-        notes = () if names else ("The line names no policy: all is listed.",)
-    else:
-        notes = (f"{'A cell without evidence' if target.column else 'A whole file'}: all is listed.",)
-    if notes or not target.quantities:
-        way.follow(maker, names)
-    return Traced(target, sources, notes, way.steps(digests))
+    notes = [f"{row.key} names nothing that it is made of: all is listed." for row in rows if not row.source]
+    if not rows:
+        notes = [f"{'A cell without evidence' if target.is_number else 'A whole file'}: all is listed."]
+    sources = tuple(way.follow_evidence(maker, [row for row in rows if row.source])) if rows else ()
+    if notes:
+        way.follow(maker, frozenset())
+    return Traced(target, sources, tuple(notes), way.steps(contents.remembered()))
 
 
 class EvidenceFile:
@@ -227,141 +206,60 @@ class EvidenceFile:
 
 def target_of(what: str, results: Path) -> TraceTarget:
     """Return what a word of the command line means."""
-    if _exists(what):
-        return TraceTarget(what, _results_of(Path(what), results), Path(what))
+    report = results / REPORT if (results / REPORT / EVIDENCE).is_file() else results
     if LINE.fullmatch(what) or what.partition(":")[0] in (*STUDIES, DERIVED):
-        path = results / REPORT / EVIDENCE
-        evidence = EvidenceFile(path if path.is_file() else results / EVIDENCE)
-        quantity = evidence.find(what)
-        cells = {name: str(value) for name, value in quantity.row._asdict().items() if value == value and value}
-        value = cells.get(quantity.part, "")
-        return TraceTarget(
-            what, results, evidence.path, "", quantity.line - 1, quantity.part, value, cells, (quantity,)
-        )
-    name, is_file, place = what.partition(".csv:")
-    if is_file:
-        path = Path(f"{name}.csv")
-        results = _results_of(path, results)
-    else:
-        name, _, place = what.partition(":")
-        path = results / REPORT / "tables" / f"{name}.csv"
-    tables = sorted((results / REPORT / "tables").glob("*.csv"))
-    if not (_exists(str(path)) if is_file else path in tables):
-        do = "Name a file below the results, or a table by its id; --results says where."
-        do = did_you_mean(name, [table.stem for table in tables], do)
-        raise UnknownMemberError(f"trace: expected a file, or a table of {results}", found=f"'{what}'", do=do)
-    target = TraceTarget(what, results, path, table=path.stem if path in tables else "")
-    return _cell(target, place) if place else target
-
-
-def _cell(target: TraceTarget, place: str) -> TraceTarget:
-    head, lines = _grid(target.file)
-    row, _, column = place.partition(":")
-    if not row or not column:
-        do = f"Columns: {', '.join(head)}."
-        raise ConfigError("trace: expected TABLE:ROW:COLUMN", found=f"'{target.what}'", do=do)
-    y, x = _row_place(head, lines, row), _column_place(head, column)
-    cells = dict(zip(head, lines[y], strict=True))
-    target = target._replace(row=y + 1, column=head[x], value=lines[y][x], cells=cells)
-    if target.file.name == EVIDENCE:
-        return target._replace(quantities=(EvidenceFile(target.file).find(f"e{y + 2}:{head[x]}"),))
-    if not target.table:
-        return target
-    index = target.results / REPORT / INDEX
+        evidence = EvidenceFile(report / EVIDENCE)
+        return TraceTarget(what, evidence.path, is_number=True, quantities=(evidence.find(what),))
     try:
-        table = storage.read_json(index)["tables"][target.table]
-        names = [str(name) for name in table["cells"][y][_table_column(head, table["columns"], x)]]
-    except (KeyError, IndexError, TypeError):
-        found = f"none in row {y + 1}, column {head[x]} of {target.table}"
-        raise RecordError(f"{index}: expected the cells of each table", found=found, do="Run build_report.") from None
-    evidence = EvidenceFile(target.results / REPORT / EVIDENCE) if names else None
-    return target._replace(quantities=tuple(map(evidence.find, names)) if evidence else ())
+        if what and Path(what).exists():
+            return TraceTarget(what, Path(what))
+    except (OSError, ValueError):  # too long for a path, or no text of one
+        pass
+    name, row, column = (*what.split(":", 2), "", "")[:3]
+    tables = _tables(report / INDEX)
+    if name not in tables:
+        do = did_you_mean(name, tables, "Name a file below the results, or TABLE:ROW:COLUMN with a table's id.")
+        raise UnknownMemberError(f"trace: expected a file, or a cell of a table of {results}", found=f"'{what}'", do=do)
+    columns, lines = tables[name]
+    columns_by_word = {str(i): i - 1 for i in range(1, len(columns) + 1)} | {head: i for i, head in enumerate(columns)}
+    if row not in map(str, range(1, len(lines) + 1)):
+        do = f"Name a row by its number: {name}:1:COLUMN."
+        raise UnknownMemberError(f"trace: expected one row of 1 to {len(lines)}", found=f"'{row}'", do=do)
+    if column not in columns_by_word:
+        do = did_you_mean(column, columns, f"One of: {', '.join(columns)}.")
+        raise UnknownMemberError("trace: expected a column", found=f"'{column}'", do=do)
+    names = lines[int(row) - 1][columns_by_word[column]]
+    quantities = tuple(map(EvidenceFile(report / EVIDENCE).find, names)) if names else ()
+    return TraceTarget(what, report / "tables" / f"{name}.csv", is_number=True, quantities=quantities)
 
 
-def _table_column(head: Sequence[str], columns: Sequence[str], place: int) -> int:
-    """Return which of a table's columns holds a column of its CSV file: an interval has two more there."""
-    start = 0
-    for i, name in enumerate(columns):
-        start += 3 if list(head[start + 1 : start + 3]) == [f"{name} low", f"{name} high"] else 1
-        if place < start:
-            return i
-    raise IndexError(place)
-
-
-def _row_place(head: Sequence[str], lines: Sequence[Sequence[str]], row: str) -> int:
-    if row.isdecimal() and 1 <= int(row) <= len(lines):
-        return int(row) - 1
-    wanted = [cell.partition("=") for cell in row.split("|")]
-    places = []
-    for place, line in enumerate(lines):
-        cells = dict(zip(head, line, strict=True))
-        if all(cells[n] == value if n in cells else f"{n}{is_}{value}" in line for n, is_, value in wanted):
-            places.append(place)
-    if len(places) != 1:
-        shown = "; ".join(f"{place + 1}: {' | '.join(lines[place][:4])}" for place in places[:SHOWN])
-        do = f"Name one by number: {shown}." if places else f"Name a row from 1 to {len(lines)}, or a cell of it."
-        error = ConfigError if places else UnknownMemberError
-        raise error("trace: expected one row", found=f"{len(places)} with '{row}'", do=do)
-    return places[0]
-
-
-def _column_place(head: Sequence[str], column: str) -> int:
-    if column in head:
-        return head.index(column)
-    if column.isdecimal() and 1 <= int(column) <= len(head):
-        return int(column) - 1
-    do = did_you_mean(column, head, f"One of: {', '.join(head)}.")
-    raise UnknownMemberError("trace: expected a column", found=f"'{column}'", do=do)
-
-
-def _grid(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the lines of a CSV file, all of one length."""
+def _tables(index: Path) -> dict[str, tuple[list[str], list[list[list[str]]]]]:
+    """Return the columns and cells of each table of the report; a cell is the rows of the evidence that it prints."""
     try:
-        with TextIOWrapper(storage.open_regular(path), "utf-8", newline="") as handle:
-            head, *lines = [line for line in csv.reader(handle) if line] or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as fault:
-        raise RecordError(f"{path}: expected CSV", found=str(fault), do="Run the rule that makes it.") from None
-    return head, [[*line[: len(head)], *[""] * (len(head) - len(line))] for line in lines]
+        tables = storage.read_json(index)["tables"] if index.is_file() else {}
+        return {
+            name: (of["columns"], [[list(map(str, c)) for c in line] for line in of["cells"]])
+            for name, of in tables.items()
+        }
+    except (KeyError, TypeError, AttributeError) as fault:
+        raise RecordError(
+            f"{index}: expected the cells of each table", found=repr(fault), do="Run build_report."
+        ) from None
 
 
 def _lines(path: Path) -> list[dict[str, str]]:
-    head, lines = _grid(path)
-    return [dict(zip(head, line, strict=True)) for line in lines]
-
-
-def _exists(path: str) -> bool:
+    """Return the lines of a CSV file."""
     try:
-        return Path(path).exists()
-    except (OSError, ValueError):  # too long for a path, or no text of one
-        return False
-
-
-def _results_of(path: Path, default: Path) -> Path:
-    """Return the results folder that a path lies in: what its study's folder lies in."""
-    return next((above.parent for above in path.parents if above.name in STUDIES), default)
+        with storage.open_regular(path) as handle:
+            return list(csv.DictReader(handle.read().decode("utf-8").splitlines(), restval=""))
+    except (OSError, UnicodeDecodeError, csv.Error) as fault:
+        raise RecordError(f"{path}: expected CSV", found=str(fault), do="Run the rule that makes it.") from None
 
 
 def policies_of(row: EvidenceRow) -> frozenset[str]:
     """Return the policies or agents that a row of the evidence is about; none if it is about anything else, too."""
     names = [name for name in (row.subject, row.against) if name]
     return frozenset(names if all(name.startswith(RUNS) for name in names) else ())
-
-
-def names_of(cells: Mapping[str, str]) -> frozenset[str]:
-    """Return the policies or agents that a line of a long-format file is about."""
-    names = {cells[column] for column in ("group", "left", "right", "base") if cells.get(column)}
-    if cells.get("policy"):
-        names.add(f"baseline/{cells['policy']}" if cells.get("stage") == "baseline" else cells["policy"])
-    elif cells.get("preset") and cells.get("epoch"):
-        names.add(trained(cells))
-    if cells.get("arm"):
-        seed = f"/seed~{cells['seed']}" if cells.get("seed") else ""
-        names |= {f"arm~{cells[column]}{seed}" for column in ("arm", "reference", "against") if cells.get(column)}
-    return frozenset(names)
-
-
-def _family(cells: Mapping[str, str]) -> str:
-    return adjusted_in(cells.get("family") or cells.get("role") or "")
 
 
 def keeps(path: str, names: frozenset[str]) -> bool:
@@ -471,10 +369,10 @@ def _state(path: Path, digest: str, digests: Digests, same: str) -> str:
 
 def as_object(traced: Traced) -> dict[str, Any]:
     """Return a way back for JSON; a file's `state` says whether it has the content of its digest still."""
-    target = {name: value for name, value in traced.target._asdict().items() if name not in ("results", "quantities")}
     return {
         "format": FORMAT,
-        **target,
+        "what": traced.target.what,
+        "file": traced.target.file,
         "evidence": [_quantity_object(quantity) for quantity in traced.target.quantities],
         "policies": sorted({name for source in traced.sources for name in source.names}),
         "sources": traced.sources,
@@ -506,34 +404,27 @@ def _step_object(step: TracedJob) -> dict[str, Any]:
 
 def text(traced: Traced) -> str:
     """Return the value with its sources, then each artefact by number, and what each was made from."""
-    made_by = [_made_by(step) for step in traced.steps]
-    common = max(dict.fromkeys(made_by), key=made_by.count)
-    lines = [*_head(traced), f"All of it: {common}", ""]
-    for number, step in enumerate(traced.steps, start=1):
-        name = step.name if step.made.stage in step.name else f"{step.name} ({step.made.stage})"
-        own = "" if _made_by(step) == common else f", {_made_by(step)}"
-        outputs = [f"{step.artefact.paths[of].name} {step.made.outputs[of][:DIGITS]}" for of in step.outputs]
-        states = [f"{of} ({step.states[name]})" for of, name in zip(outputs, step.outputs, strict=True)]
-        models = [f"model folder {key} {value}" for key, value in step.models.items()]
-        told = [_settings(step.made.config), f"code {step.made.code}, {step.made.seconds:g} s{own}", *states, *models]
-        lines += [f"[{number}] {name}", *(f"    {line}" for line in [*told, *_inputs(step)] if line)]
-    return "\n".join(lines) + "\n"
-
-
-def _head(traced: Traced) -> Iterator[str]:
-    target = traced.target
-    if target.column:
-        yield f"{target.value or '(empty)'}: row {target.row}, column {target.column} of {target.table or target.file}"
-        yield f"  row: {_few([f'{name} {cell}' for name, cell in target.cells.items() if cell], ' | ')}"
-    else:
-        yield str(target.file)
-    yield from (line for quantity in target.quantities for line in _quantity_lines(quantity, "  "))
+    lines = [traced.target.what]
+    lines += [line for quantity in traced.target.quantities for line in _quantity_lines(quantity, "  ")]
     for source in traced.sources[:SHOWN]:
         cells = ", ".join(f"{name} {value}" for name, value in source.cells.items() if value)
-        yield f"  in {source.path}" + (f", line {_few(list(map(str, source.lines)))}: {cells}" if source.lines else "")
+        at = f", line {_few(list(map(str, source.lines)))}: {cells}" if source.lines else ""
+        lines.append(f"  in {source.path}{at}")
     if len(traced.sources) > SHOWN:
-        yield f"  ... and {len(traced.sources) - SHOWN} more"
-    yield from (f"  {note}" for note in traced.notes)
+        lines.append(f"  ... and {len(traced.sources) - SHOWN} more")
+    lines += [*(f"  {note}" for note in traced.notes), ""]
+    for number, step in enumerate(traced.steps, start=1):
+        made = step.made
+        name = step.name if made.stage in step.name else f"{step.name} ({made.stage})"
+        outputs = [
+            f"{step.artefact.paths[of].name} {made.outputs[of][:DIGITS]} ({step.states[of]})" for of in step.outputs
+        ]
+        models = [f"model folder {key} {value}" for key, value in step.models.items()]
+        commit = f"commit {made.commit[:DIGITS]}{' with uncommitted changes' if made.dirty else ''}"
+        how = f"code {made.code}, {commit}, {made.seconds:g} s on {made.device}"
+        told = [_settings(made.config), how, *outputs, *models, *_inputs(step)]
+        lines += [f"[{number}] {name}", *(f"    {line}" for line in told if line)]
+    return "\n".join(lines) + "\n"
 
 
 def _quantity_lines(quantity: TracedRow, indent: str) -> Iterator[str]:
@@ -567,13 +458,6 @@ def _settings(config: Mapping[str, Any]) -> str:
     return _few([f"{key} {value}" for key, value in single if not key.endswith(MODEL)])
 
 
-def _made_by(step: TracedJob) -> str:
-    made = step.made
-    dirty = " with uncommitted changes" if made.dirty else ""
-    versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
-    return f"commit {made.commit[:DIGITS]}{dirty}, {versions}, on {made.device}"
-
-
-def _few(texts: Sequence[str], between: str = ", ") -> str:
+def _few(texts: Sequence[str]) -> str:
     more = [f"and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else []
-    return between.join([*texts[:SHOWN], *more])
+    return ", ".join([*texts[:SHOWN], *more])

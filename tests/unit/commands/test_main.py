@@ -157,16 +157,6 @@ def test_help_says_what_each_tool_does(capsys: pytest.CaptureFixture[str]) -> No
         assert callable(import_module(f"lever_pipe.{module}").main)
 
 
-def test_tools_list_the_code_of_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["closure", "score_answers"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("stages.answers") for line in lines)
-    assert lines[-1].startswith("fingerprint ")
-    with pytest.raises(SystemExit):
-        main(["closure", "score_answer"])
-    assert "invalid choice: 'score_answer'" in capsys.readouterr().err
-
-
 def test_the_schema_tool_shows_a_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
