@@ -174,22 +174,8 @@ class Experiment(Section):
             if any(key.startswith("on_policy.") for key in sweep.over):
                 do = "Name an arm with on_policy.kl_betas."
                 yield from one_of(("sweeps", index, "arm"), sweep.arm, drawing, do)
-            do = f", or let RCE start there (presets.{sweep.arm}.rce_from_sft_epoch)"
-            for key in [key for key in sweep.over if key.partition(".")[0] in self._unread(sweep)]:
-                said = f"must name keys that the compared policies read, got {key!r}"
-                yield ("sweeps", index, "over"), f"{said}. Drop it{do if key.startswith('sft') else ''}."
         for place, text in faults_of(self.intention.sweeps, [arm.name for arm in self.intention.arms], AgentArm):
             yield ("intention", *place), text
-
-    def _unread(self, sweep: Sweep) -> tuple[str, ...]:
-        """Return the keys that say nothing of the policy that stands for an arm in a sweep."""
-        preset, makers = self.presets.get(sweep.arm), {"rce_from_sft_epoch", "selector", "selector.network"}
-        is_read = preset is None or preset.rce_from_sft_epoch or preset.selector.network == TRAIN_IDS
-        unread = ("distil",) if is_read or makers & sweep.over.keys() else ("distil", "sft", "sft_epochs")
-        arms, keys = [arm for arm in self.arms if arm.preset == sweep.arm], ("kl_betas", "long_kl_betas")
-        betas = [of for key in keys for of in (*(getattr(arm, key) for arm in arms), *sweep.over.get(key, ()))]
-        is_offline = any(betas) and not any(key.startswith("on_policy.") for key in sweep.over)
-        return unread if is_offline or not arms else (*unread, "grpo", "grpo_epochs")
 
     @rule
     def _grid_is_whole(self) -> Iterator[Fault]:

@@ -50,6 +50,7 @@ def test_an_unknown_stage_is_suggested(capsys: pytest.CaptureFixture[str]) -> No
     text = fault(capsys, "initialize_selector", "--spec", "{}")
     assert text.startswith("ConfigError: expected a tool (doctor, plan, ")
     assert "found 'initialize_selector'. Did you mean 'initialise_selector'?" in text
+    assert "Did you mean 'compare'?" in fault(capsys, "compar")
     assert "List them all: python -m lever_pipe --help" in fault(capsys, "zzz", "--spec", "{}")
     assert "or a stage; found '--spec'" in fault(capsys, "--spec", "{}", "score_answers")
 
@@ -137,15 +138,6 @@ def test_one_process_ends_with_status_2_and_one_message(tmp_path: Path) -> None:
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert "Did you mean 'score_answers'?" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "near"), [("compar", "compare"), ("docter", "doctor"), ("score_answer", "score_answers")]
-)
-def test_an_unknown_name_is_told_with_the_nearest_tool_or_stage(
-    capsys: pytest.CaptureFixture[str], name: str, near: str
-) -> None:
-    assert f"found '{name}'. Did you mean '{near}'?" in fault(capsys, name)
 
 
 def test_help_says_what_each_tool_does(capsys: pytest.CaptureFixture[str]) -> None:

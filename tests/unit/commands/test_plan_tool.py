@@ -138,18 +138,6 @@ class TestWhy:
         tree.write(self.READ, "pools")
         tree.make(self.CARD, "train_rce_epoch", self.OUTPUTS, inputs={"pools": self.READ}, config={"a": 1})
 
-    @pytest.mark.parametrize(
-        ("asked", "short"),
-        [
-            (("forced",), "forced"),
-            (("command",), "the rule's command"),
-            (("environment",), "software environment"),
-            ((), "as made"),
-        ],
-    )
-    def test_what_a_user_asks_for(self, asked: tuple[str, ...], short: str) -> None:
-        assert self.why(asked=asked) == short
-
     def test_files_that_are_not_as_made(self) -> None:
         tree.write(self.READ, "other pools")
         assert self.why() == "input: pools.jsonl"

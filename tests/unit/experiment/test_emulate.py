@@ -52,8 +52,3 @@ def test_rules_between_sections() -> None:
     assert line.startswith("emulate.preset: must name a preset with dropout, got 'still'.")
     for emulate in ({"preset": "a"}, None):
         parse_model(Experiment, base | {"emulate": emulate}, source="config.yaml")
-
-
-def test_no_production_preset_can_train_with_dropout_in_the_ratio() -> None:
-    (line,) = lines({"presets": {"published": {"grpo": {"dropout": True}}}})
-    assert line.startswith("presets.published.grpo.dropout: unknown key")

@@ -143,9 +143,6 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
     (f"{S}over: (base_rce_epochs [9]) base_rce_epochs: must be at most rce_epochs=1, got [9]. ",
      {"base_rce_epochs": [[9]]}),
     (f"{S}arm: must be one of [], got 'world'. Name an arm with on_policy.kl_betas.", {"on_policy.group": [4]}),
-    (f"{S}over: must name keys that the compared policies read, got 'distil.passes'. Drop it.", {"distil.passes": [1]}),
-    (f"{S}over: must name keys that the compared policies read, got 'sft.passes'. Drop it, or let RCE start there",
-     {"sft.passes": [1]}),
     (f"{S}over: (selector.network 'bi_encoder') selector.feed_forward: must stay 0 with network: bi_encoder",
      {"selector.network": ["bi_encoder"]}),
 ]  # fmt: skip
@@ -162,30 +159,6 @@ def test_a_mistake_is_told_with_its_place(said: str, values: dict[str, Any]) -> 
         experiment(**{"agents" if of_agents else "sweeps": [sweep]})
 
 
-@pytest.mark.parametrize(
-    ("said", "over", "of_arm"),
-    [
-        ("over: must name keys that the compared policies read, got 'grpo.learning_rate'. Drop it.",
-         {"on_policy.group": [4], "grpo.learning_rate": [1]}, {"on_policy": {}}),
-        ("over: must name keys that the compared policies read, got 'grpo_epochs'. Drop it.",
-         {"grpo_epochs": [1]}, {"kl_betas": []}),
-        ("arm: must be one of [], got 'world'. Name an arm with on_policy.kl_betas.",
-         {"on_policy.group": [4]}, {"on_policy": {"kl_betas": []}}),
-    ],
-)  # fmt: skip
-def test_a_key_that_no_compared_run_reads_is_refused(said: str, over: dict[str, Any], of_arm: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"{S}{said}")):
-        experiment([{"name": "s", "arm": "world", "over": over}], **of_arm)
-
-
-def test_offline_keys_are_swept_where_the_sweep_or_long_runs_have_betas() -> None:
-    of_sweep = [{"name": "s", "arm": "world", "over": {"kl_betas": [[0.5]], "grpo.learning_rate": [3.0e-4]}}]
-    assert len(experiment(of_sweep, kl_betas=[]).sweeps[0].cells) == 2
-    long = {"kl_betas": [], "long_kl_betas": [0.5], "long_epochs": 1, "long_evaluated": [1]}
-    alone = [{"name": "s", "arm": "world", "over": {"grpo.learning_rate": [3.0e-4]}}]
-    assert len(experiment(alone, **long).sweeps[0].cells) == 2
-
-
 def test_other_values_of_one_name_are_other_arms() -> None:
     """The second takes a digest for its name; without a value, the key tells its default."""
     paths = ["old-1/x.safetensors", "old_1/x.safetensors", ""]
@@ -193,13 +166,6 @@ def test_other_values_of_one_name_are_other_arms() -> None:
     by_path = {cell.values["start_from"]: cell.arm for cell in found.cells}
     assert (list(by_path), by_path[""], by_path[paths[0]]) == (paths, "world", "s__start_from_old_1_x_safetensors")
     assert re.fullmatch("s__[0-9a-f]{12}", by_path[paths[1]])
-
-
-def test_supervised_learning_is_swept_where_rce_starts_there() -> None:
-    """Alone its keys are refused as ones that change nothing."""
-    over = {"rce_from_sft_epoch": [1], "sft.passes": [1, 2]}
-    found = experiment([{"name": "s", "arm": "world", "over": over}], sft_epochs=1)
-    assert [cell.values["sft.passes"] for cell in found.sweeps[0].cells[1:]] == [1, 2]
 
 
 def test_sweeps_of_one_name_are_refused() -> None:
