@@ -131,10 +131,6 @@ class Simulator(Section):
     kind: Annotated[str, member_of("intention/simulators")] = "openai"
     """A member of `lever_pipe/intention/simulators`: `rule` or `openai`."""
     endpoint: Endpoint = Endpoint()
-    judge_miss: float = Field(0.0, ge=0, le=1)
-    """`rule` only: chance that an uncovered detail is not credited."""
-    reply_noise: float = Field(0.0, ge=0, le=1)
-    """`rule` only: chance that a reply names a wrong value."""
     leak_details: bool = False
     """Published fault: the reply prompt holds the hidden details."""
     silent_failures: bool = False
@@ -196,7 +192,7 @@ class AgentModel(Section):
     """The policy that is trained."""
 
     folder: FilePath = "models/Qwen3-8B"
-    """A local folder for `AutoModelForCausalLM`; empty builds the tiny Qwen3 below. `warm_start` warms up either."""
+    """A local folder of a Llama, Qwen2 or Qwen3; empty builds the tiny Qwen3 below. `warm_start` warms up either."""
     codec: Annotated[str, member_of("intention/codecs")] = "hf"
     """A member of `lever_pipe/intention/codecs`: how dialogues become tokens."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"

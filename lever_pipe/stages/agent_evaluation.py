@@ -16,6 +16,9 @@ from lever_pipe.intention.agent.served import load_served
 from lever_pipe.intention.environment import execution_of
 from lever_pipe.intention.records import DoneRow, Task
 
+UNTRAINED = When(0, "test", "last")
+"""As the last checkpoint of a run of no steps."""
+
 
 def evaluate_agent(
     *,
@@ -39,23 +42,22 @@ def evaluate_agent(
         CheckpointError: a policy folder cannot be read.
         TrainingError: too many of the simulator's requests failed.
     """
-    settings, device = execution_of(runtime), execution.prepare(runtime)
-    dtype = config.policy.model.dtype
-    tasks = storage.read_rows(test_tasks, Task)
     finished = storage.read_row(done, DoneRow)
-
-    def play(folder: Path, when: When) -> PolicyEvaluation:
-        player = load_player(folder, config, settings, device, temperature=config.temperature, dtype=dtype)
-        return evaluate(player, tasks, when, config.evaluation)
-
-    found = [play(last, When(finished.executed_steps, "test", "last"))]
+    found = [_play(last, test_tasks, When(finished.executed_steps, "test", "last"), config, runtime)]
     when = When(finished.best_step, "test", "best")
     is_same = finished.best_step == finished.executed_steps
-    found.append(relabelled(found[0], when) if is_same else play(best, when))
+    found.append(relabelled(found[0], when) if is_same else _play(best, test_tasks, when, config, runtime))
     storage.write_rows(evaluations, [row for evaluation in found for row in evaluation.rows])
     storage.write_rows(episodes, [row for evaluation in found for row in evaluation.episodes])
     storage.write_rows(dialogues, [row for evaluation in found for row in evaluation.dialogues])
     return found
+
+
+def _play(folder: Path, tasks: Path, when: When, config: EvaluateStartConfig, runtime: Runtime) -> PolicyEvaluation:
+    """Evaluate the policy of a folder."""
+    device, dtype = execution.prepare(runtime), config.policy.model.dtype
+    player = load_player(folder, config, execution_of(runtime), device, temperature=config.temperature, dtype=dtype)
+    return evaluate(player, storage.read_rows(tasks, Task), when, config.evaluation)
 
 
 def evaluate_start(
@@ -67,17 +69,13 @@ def evaluate_start(
     config: EvaluateStartConfig,
     runtime: Runtime = Runtime(),
 ) -> PolicyEvaluation:
-    """Evaluate the start policy, greedy and sampled, as the last checkpoint of a run of no steps.
+    """Evaluate the start policy, greedy and sampled.
 
     Raises:
         CheckpointError: `start` is no policy folder.
         TrainingError: too many of the simulator's requests failed.
     """
-    settings, device = execution_of(runtime), execution.prepare(runtime)
-    folder, dtype = policy_folder(start), config.policy.model.dtype
-    player = load_player(folder, config, settings, device, temperature=config.temperature, dtype=dtype)
-    tasks = storage.read_rows(test_tasks, Task)
-    found = evaluate(player, tasks, When(0, "test", "last"), config.evaluation)
+    found = _play(policy_folder(start), test_tasks, UNTRAINED, config, runtime)
     storage.write_rows(evaluations, found.rows)
     storage.write_rows(episodes, found.episodes)
     return found
@@ -92,7 +90,7 @@ def evaluate_served(
     config: EvaluateServedConfig,
     runtime: Runtime = Runtime(),
 ) -> PolicyEvaluation:
-    """Evaluate a served agent in its decodings, as the last checkpoint of a run of no steps.
+    """Evaluate a served agent in its decodings.
 
     `dialogues` holds the transcripts of the greedy episodes, a `DialogueRow` each.
 
@@ -103,7 +101,7 @@ def evaluate_served(
     execution.prepare(runtime)
     player = load_served(config, execution_of(runtime))
     tasks = storage.read_rows(test_tasks, Task)
-    found = evaluate(player, tasks, When(0, "test", "last"), config.evaluation, config.agent.modes)
+    found = evaluate(player, tasks, UNTRAINED, config.evaluation, config.agent.modes)
     storage.write_rows(evaluations, found.rows)
     storage.write_rows(episodes, found.episodes)
     storage.write_rows(dialogues, found.dialogues)

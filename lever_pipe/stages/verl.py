@@ -9,9 +9,8 @@ from lever_pipe.base.atomic import write_texts
 from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig, RenderVerlConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.intention.records import DoneRow
-from lever_pipe.intention.verl.conversion import convert
+from lever_pipe.intention.verl.conversion import convert, read_log
 from lever_pipe.intention.verl.launch import launch_files
-from lever_pipe.intention.verl.logs import read_log
 
 logger = logging.getLogger("convert_verl")
 

@@ -31,7 +31,7 @@ from lever_pipe.base.records import RunCard
 from lever_pipe.base.storage import digest, read_row, read_yaml
 from lever_pipe.commands.convert_tool import load_restricted
 from lever_pipe.experiment.configuration import read_file as read_configuration
-from lever_pipe.intention.verl.logs import read_log
+from lever_pipe.intention.verl.conversion import read_log
 from lever_pipe.stages.selections import read_selections
 
 logging.getLogger("transformers").setLevel(logging.CRITICAL)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.experiment.agent_config import Connection
 from lever_pipe.intention import chat as chats
-from lever_pipe.intention.chat import LARGEST_BODY, Access, Chat, UnreadableError
+from lever_pipe.intention.chat import Access, Chat, UnreadableError
 from lever_pipe.intention.codecs import hf
 from lever_pipe.intention.simulators.openai import read_judgement, read_reply, text_of
 
@@ -77,11 +77,6 @@ def test_a_call_is_what_the_agent_says(text: bytes) -> None:
         truth = json.loads(said)  # as UserRL reads its model's calls
         call.content.encode()
         assert (call.choice, call.content) == (truth["arguments"]["choice"], truth["arguments"]["content"])
-
-
-def test_a_larger_answer_is_none() -> None:
-    with pytest.raises(UnreadableError, match="more than"):
-        chats.completion_of(b" " * (LARGEST_BODY + 1))
 
 
 def test_a_remedy_never_shows_the_key() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +19,8 @@ from lever_pipe.experiment.agent_config import (
     TinyQwen3,
     WarmStart,
 )
+from lever_pipe.intention.agent import rollout
+from lever_pipe.intention.agent.generation import Rows
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.rollout import Episode, Player
 from lever_pipe.intention.agent.warm_start import Demonstration, Demonstrator
@@ -95,7 +97,7 @@ def demonstrations(n: int, *, tasks: Sequence[Task] = TASKS, **rates: float) -> 
 
 
 class ScriptedPolicy:
-    """Says prescribed tokens, and checks that its cache holds every dialogue as it went, position by position.
+    """Says prescribed tokens.
 
     Args:
         codec: gives the size of the vocabulary.
@@ -112,35 +114,34 @@ class ScriptedPolicy:
         self.read: list[int] = []
         """Number of tokens that each forward pass has read."""
 
-    def __call__(
-        self,
-        *,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        position_ids: Tensor,
-        past_key_values: Any,
-        use_cache: bool,
-        logits_to_keep: int,
-    ) -> SimpleNamespace:
-        assert use_cache
-        assert logits_to_keep == 1
-        keys = input_ids[:, None, :, None].float()
-        values = position_ids[:, None, :, None].float()
-        keys, values = past_key_values.update(keys, values, 0)
-        logits = torch.zeros(len(input_ids), 1, self._vocabulary_size)
-        self.read.append(int(attention_mask[:, -input_ids.shape[1] :].sum()))
-        for row, taken in enumerate(attention_mask.bool()):
-            if not taken[-1]:
-                continue
-            assert values[row, 0, taken, 0].tolist() == list(range(int(taken.sum())))
-            logits[row, 0, self._next(keys[row, 0, taken, 0].int().tolist())] = 50.0
-        return SimpleNamespace(logits=logits)
+    def logits(self, dialogues: Sequence[Sequence[int]]) -> Tensor:
+        logits = torch.zeros(len(dialogues), self._vocabulary_size)
+        for row, dialogue in enumerate(dialogues):
+            logits[row, self._next(list(dialogue))] = 50.0
+        return logits
 
     def _next(self, dialogue: list[int]) -> int:
         n = len(self._prefix)
         begins = [i + n for i in range(len(dialogue) - n + 1) if dialogue[i : i + n] == self._prefix]
         turn = self._turns[tuple(dialogue[: begins[0]])][len(begins) - 1]
         return turn[len(dialogue) - begins[-1]]
+
+
+class ScriptedRows:
+    """The memory of a policy that follows a script: every dialogue as it went."""
+
+    def __init__(self, policy: ScriptedPolicy, n_rows: int) -> None:
+        self._policy = policy
+        self._dialogues: list[list[int]] = [[] for _ in range(n_rows)]
+
+    def read(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
+        self._policy.read.append(sum(map(len, texts)))
+        for row, text in zip(rows, texts, strict=True):
+            self._dialogues[row] += text
+        return self._policy.logits([self._dialogues[row] for row in rows])
+
+    def keep(self, rows: Sequence[int]) -> None:
+        self._dialogues = [self._dialogues[row] for row in rows]
 
 
 def scripted(
@@ -162,19 +163,38 @@ class ChattyPolicy:
 
     device = torch.device("cpu")
 
-    def __init__(self, model: Any, *, weight: float = 2.0) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
-        self._weight = weight
         self._nudge_VV = _bigrams(demonstrations(400, early_stop=0.05))
 
-    def __call__(self, *, input_ids: Tensor, logits_to_keep: int = 0, **inputs: Any) -> SimpleNamespace:
-        logits = self.model(input_ids=input_ids, logits_to_keep=logits_to_keep, **inputs).logits
-        nudge = self._nudge_VV[input_ids[:, -1:] if logits_to_keep else input_ids]
-        return SimpleNamespace(logits=self._weight * logits + nudge)
+    def __call__(self, *, input_ids: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.nudged(self.model(input_ids=input_ids).logits, input_ids))
+
+    def nudged(self, logits: Tensor, last: Tensor) -> Tensor:
+        return 2 * logits + self._nudge_VV[last]
 
 
-def chatty(seed: int = 0, make: Callable[[], Any] | None = None) -> ChattyPolicy:
-    return ChattyPolicy(build_tiny(TinyQwen3(), CODEC.vocabulary_size, seed) if make is None else make())
+class ChattyRows(Rows):
+    """The memory of a chatty policy."""
+
+    def __init__(self, policy: ChattyPolicy, n_rows: int) -> None:
+        super().__init__(policy.model, n_rows)
+        self._policy = policy
+
+    def read(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
+        return self._policy.nudged(super().read(rows, texts), torch.tensor([text[-1] for text in texts]))
+
+
+def _rows_of(policy: Any, n_rows: int) -> Any:
+    kinds = {ScriptedPolicy: ScriptedRows, ChattyPolicy: ChattyRows}
+    return kinds.get(type(policy), Rows)(policy, n_rows)
+
+
+rollout.Rows = _rows_of  # type: ignore[misc, assignment]
+
+
+def chatty(seed: int = 0) -> ChattyPolicy:
+    return ChattyPolicy(build_tiny(TinyQwen3(), CODEC.vocabulary_size, seed))
 
 
 def _bigrams(dialogues: Sequence[Demonstration]) -> Tensor:

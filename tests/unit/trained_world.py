@@ -105,13 +105,14 @@ def world() -> Path:
     return make_world(folder)
 
 
-def files_of(run: Path) -> dict[str, Path | tuple[Path, ...]]:
-    """Return the file arguments of `train_agent`."""
+def files_of(run: Path, tasks: Path | None = None, start: tuple[Path, ...] = ()) -> dict[str, Path | tuple[Path, ...]]:
+    """Return the file arguments of `train_agent`, on the tasks and from the policy of a folder, if not of the world."""
+    tasks = tasks or world()
     names = {"metrics": "jsonl", "evaluations": "jsonl", "episodes": "jsonl", "done": "json"}
     return {
-        "train_tasks": world() / "train.jsonl",
-        "val_tasks": world() / "val.jsonl",
-        "start": (world() / "policy",),
+        "train_tasks": tasks / "train.jsonl",
+        "val_tasks": tasks / "val.jsonl",
+        "start": start or (tasks / "policy",),
         "state": run / "state",
         **{name: run / f"{name}.{suffix}" for name, suffix in names.items()},
         "last": run / "last",
@@ -120,10 +121,17 @@ def files_of(run: Path) -> dict[str, Path | tuple[Path, ...]]:
     }
 
 
-def train_here(run: Path, config: TrainAgentConfig, **execution: Any) -> DoneRow:
+def train_here(
+    run: Path,
+    config: TrainAgentConfig,
+    *,
+    tasks: Path | None = None,
+    start: tuple[Path, ...] = (),
+    **execution: Any,
+) -> DoneRow:
     """Run the stage in this process."""
     agent = AgentExecution(**execution).model_dump_json()
-    return carry_out(train_agent, **files_of(run), config=config, runtime=Runtime(agent=agent, code=CODE))  # type: ignore[arg-type]
+    return carry_out(train_agent, **files_of(run, tasks, start), config=config, runtime=Runtime(agent=agent, code=CODE))  # type: ignore[arg-type]
 
 
 def player_of(folder: Path) -> Player:

@@ -1,4 +1,4 @@
-"""One pass through the layers of a Qwen3 or a Llama, attention left to the caller.
+"""One pass through the layers of a Llama, a Qwen2 or a Qwen3, attention left to the caller.
 
 The stock forward pass makes masks, caches and outputs of every place, whoever reads them. Here the states of wanted
 places alone go through what follows the last attention; a row's numbers are those of the stock pass.
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+FAMILIES = ("llama", "qwen2", "qwen3")
+"""Values of `model_type` in a model's configuration."""
 Places = tuple[Tensor, Tensor]
 """Rows and columns, int64 [n] each, no place twice."""
 Rotary = tuple[Tensor, Tensor]
@@ -24,18 +26,11 @@ Attend = Callable[[int, Tensor, Tensor, Tensor, Places | None], Tensor]
 wanted places) -> what is read at every place [B, L, heads * D], or at the n wanted ones [n, heads * D]."""
 
 
-def is_plain(model: Any) -> bool:
-    """Return whether these layers are the model's: a whole one, not one in parts, which has a class of its own."""
-    from transformers import LlamaForCausalLM, Qwen3ForCausalLM
-
-    return type(model) in (LlamaForCausalLM, Qwen3ForCausalLM)
-
-
 def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend, wanted: Places) -> Tensor:
     """Return the normalised hidden states [n, H] of the wanted places.
 
     Args:
-        model: one that `is_plain`.
+        model: of one of `FAMILIES`.
         ids_BL: int64 [B, L].
         positions_BL: int64 [B or 1, L], where each token stands in its text.
         attend: the attention of every layer.
@@ -92,7 +87,7 @@ def branching(n_shared: int, n_texts: int) -> Attend:
 
 
 def _heads(module: Any, normed: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values of an attention module; a Llama's has no norms of its own."""
+    """Return queries, keys and values of an attention module; a Qwen3's alone has norms of its own."""
     shape = (*normed.shape[:-1], -1, module.head_dim)
     queries, keys = module.q_proj(normed).view(shape), module.k_proj(normed).view(shape)
     if hasattr(module, "q_norm"):

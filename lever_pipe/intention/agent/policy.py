@@ -1,4 +1,4 @@
-"""The policy: any causal language model in a local folder, or a tiny Qwen3 with random weights."""
+"""The policy: a Llama, a Qwen2 or a Qwen3 in a local folder, or a tiny Qwen3 with random weights."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lever_pipe.base.model_folders import load_strictly, readable, require_size,
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.experiment.agent_config import TinyQwen3
+from lever_pipe.intention.agent.layers import FAMILIES
 from lever_pipe.intention.codecs.protocol import ChatCodec
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ def load_policy(folder: Path, dtype: Precision, device: torch.device = torch.dev
         device: where it computes.
 
     Raises:
-        CheckpointError: missing or unreadable files, tensors that differ from its configuration, or
-            attention with a sliding window, which does not fit a cache with holes.
+        CheckpointError: missing or unreadable files, tensors that differ from its configuration, another family, or
+            attention with a sliding window.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
@@ -80,7 +81,14 @@ def load_policy(folder: Path, dtype: Precision, device: torch.device = torch.dev
     transformers_logging.disable_progress_bar()
     part = "causal language model"
     with readable(folder, part):
-        require_size(folder, AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+        settings = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        require_size(folder, settings)
+    if settings.model_type not in FAMILIES:
+        raise CheckpointError(
+            f"{folder}: expected a model of the families {', '.join(FAMILIES)}",
+            found=repr(settings.model_type),
+            do="Use another model, or play it behind a server (intention.served).",
+        )
     options = {"dtype": getattr(torch, dtype), "attn_implementation": ATTENTION, "trust_remote_code": False}
     model = load_strictly(AutoModelForCausalLM, folder, part, **options)
     if any(kind != "full_attention" for kind in getattr(model.config, "layer_types", None) or ()):

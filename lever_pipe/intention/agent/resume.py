@@ -11,7 +11,6 @@ import hashlib
 import logging
 import math
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +34,6 @@ log = logging.getLogger(__name__)
 POLICY, OPTIMISER, BEST = "policy.safetensors", "optimiser.safetensors", "best.safetensors"
 METRICS, EVALUATIONS, EPISODES = "metrics.jsonl", "evaluations.jsonl", "episodes.jsonl"
 PLACE = "place.json"
-_CHECKPOINT = re.compile(r"step-(\d+)")
 
 
 @dataclass
@@ -143,10 +141,8 @@ def load_progress(folder: Path, policy: Any, optimiser: AdamW, *, identity: str)
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Return the whole checkpoints, earliest first; one without its place is the rest of a removed one."""
-    steps = {path: _CHECKPOINT.fullmatch(path.parent.name) for path in folder.glob(f"*/{PLACE}")}
-    checkpoints = [(int(match.group(1)), path.parent) for path, match in steps.items() if match]
-    return [path for _, path in sorted(checkpoints)]
+    """Return the checkpoints, earliest first."""
+    return sorted(folder.glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

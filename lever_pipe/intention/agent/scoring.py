@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lever_pipe.experiment.agent_config import AgentGrpo
-from lever_pipe.intention.agent.layers import branching, causal, is_plain, run_layers
+from lever_pipe.intention.agent.layers import branching, causal, run_layers
 from lever_pipe.losses.vocabulary import token_entropies, token_log_probs
 
 LEAST_SHARED = 128
@@ -61,7 +60,7 @@ def score(
 def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor, *, shared: bool) -> Tensor:
     """Return the logits [1, n, V] before the n places."""
     n_rows, length = ids_BL.shape
-    n_shared = _shared(ids_BL, columns) if shared and is_plain(model) and not model.is_activation_checkpointing else 0
+    n_shared = _shared(ids_BL, columns) if shared and not model.is_activation_checkpointing else 0
     if n_shared >= LEAST_SHARED:
         first, rest = ids_BL[:1, :n_shared], ids_BL[:, n_shared:]
         positions_L = torch.arange(length, device=ids_BL.device)
@@ -70,12 +69,12 @@ def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor, *,
         before = torch.zeros_like(rows), columns - 1 + rows * (length - n_shared)
         hidden_nH = run_layers(model, ids_1T, positions_1T, branching(n_shared, n_rows), before)
         return torch.as_tensor(model.lm_head(hidden_nH[None]))
-    if is_plain(model) and not torch.is_grad_enabled():
-        positions_1L = torch.arange(ids_BL.shape[1], device=ids_BL.device)[None]
+    if torch.is_grad_enabled():  # the stock pass alone can compute activations again
+        hidden_nH = model.model(input_ids=ids_BL, use_cache=False).last_hidden_state[rows, columns - 1]
+    else:
+        positions_1L = torch.arange(length, device=ids_BL.device)[None]
         hidden_nH = run_layers(model, ids_BL, positions_1L, causal, (rows, columns - 1))
-        return torch.as_tensor(model.lm_head(hidden_nH[None]))
-    with _only_before(model, rows, columns):
-        return torch.as_tensor(model(input_ids=ids_BL, use_cache=False).logits)
+    return torch.as_tensor(model.lm_head(hidden_nH[None]))
 
 
 def _shared(ids_BL: Tensor, columns: Tensor) -> int:
@@ -84,20 +83,6 @@ def _shared(ids_BL: Tensor, columns: Tensor) -> int:
         return 0
     alike = int((ids_BL == ids_BL[:1]).all(dim=0).long().cumprod(dim=0).sum())
     return min(alike, int(columns.min()) - 1)
-
-
-@contextmanager
-def _only_before(model: Any, rows: Tensor, columns: Tensor) -> Iterator[None]:
-    """Show the output layer the states before these places alone, as one sequence [1, n, D]."""
-
-    def choose(_: Any, inputs: tuple[Tensor, ...]) -> Tensor:
-        return inputs[0][rows, columns - 1][None]
-
-    handle = model.get_output_embeddings().register_forward_pre_hook(choose)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def cut(lengths: Sequence[int], size: int) -> Iterator[list[int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -29,6 +29,8 @@ from lever_pipe.intention.agent.scoring import Scored, score_all
 from lever_pipe.intention.agent.update import Credit, Lesson, assign_credit, places_of, update
 from lever_pipe.intention.records import StepRow, Task
 from lever_pipe.losses.schedules import adapted_weight, has_settled, scheduled_rate
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -94,34 +96,46 @@ def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clo
         step: from 1.
         clock: takes the seconds of each phase.
     """
-    grpo, player, policy = run.config.grpo, run.player, run.player.policy
+    grpo, seed, player, policy = run.config.grpo, run.config.seed, run.player, run.player.policy
     pad_id, precision = player.codec.pad_id, player.model.dtype
     optimiser.learning_rate = _scheduled(arm.schedule, peak_rate(run.config), step, grpo.steps)
+    requests = [
+        EpisodeRequest(run.train[index], index, sample, (seed, "rollout", step, index, sample))
+        for index in tasks_of_step(step, len(run.train), grpo.prompts, seed)
+        for sample in range(grpo.group)
+    ]
     with clock.time("step"):
         with clock.time("rollout"):
-            episodes, counts, clock.seconds["simulator"] = player.play(_requests(run, step))
+            episodes, counts, clock.seconds["simulator"] = player.play(requests)
         player.require_few_failures(counts.values(), during=f"step {step}")
-        groups = [episodes[start : start + grpo.group] for start in range(0, len(episodes), grpo.group)]
-        credit = assign_credit(groups, arm, grpo)
+        credit = assign_credit(_parts(episodes, grpo.group), arm, grpo)
         if not credit.scores:
-            raise _no_comparison(step, episodes)
+            raise TrainingError(
+                f"step {step}: expected two episodes of a task that the simulated user neither failed nor left out of"
+                " time",
+                found=f"{sum(each.is_sound for each in episodes)} of {len(episodes)} episodes, no two of one task",
+                do=LET_THE_USER_ANSWER,
+            )
         before, lessons = _lessons(run, episodes, credit, clock)
         measured = step_values(episodes, counts, credit, before, lessons, policy.config)
-        for place, advantages in enumerate(credit.advantages):
-            if advantages is None:
-                lessons[place] = lessons[place].silenced()
+        heard = [
+            lesson if advantages is not None else lesson.silenced()
+            for lesson, advantages in zip(lessons, credit.advantages, strict=True)
+        ]
         with clock.time("update"):
-            size = len(lessons) // grpo.minibatches
-            batches = [lessons[start : start + size] for start in range(0, len(lessons), size)]
             updates = [
                 update(policy, optimiser, batch, arm=arm, grpo=grpo, pad_id=pad_id, precision=precision)
-                for batch in batches
+                for batch in _parts(heard, len(heard) // grpo.minibatches)
             ]
             for parameter in policy.parameters():
                 parameter.grad = None  # the next rollout needs the memory
     means = {name: sum(values[name] for values in updates) / len(updates) for name in updates[0]}
     ratio_max = max(values["ratio_max"] for values in updates)
     return {**measured, **means, "ratio_max": ratio_max, "learning_rate": optimiser.learning_rate}
+
+
+def _parts(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def _lessons(
@@ -148,24 +162,6 @@ def _lessons(
         for each, advantages, mine, theirs in zip(places, credit.advantages, before, reference, strict=True)
     ]
     return before, lessons
-
-
-def _no_comparison(step: int, episodes: Sequence[Episode]) -> TrainingError:
-    return TrainingError(
-        f"step {step}: expected two episodes of a task that the simulated user neither failed nor left out of time",
-        found=f"{sum(each.is_sound for each in episodes)} of {len(episodes)} episodes, no two of one task",
-        do=LET_THE_USER_ANSWER,
-    )
-
-
-def _requests(run: TrainingRun, step: int) -> list[EpisodeRequest]:
-    """Return the episodes of a step, task by task."""
-    grpo, seed = run.config.grpo, run.config.seed
-    return [
-        EpisodeRequest(run.train[index], index, sample, (seed, "rollout", step, index, sample))
-        for index in tasks_of_step(step, len(run.train), grpo.prompts, seed)
-        for sample in range(grpo.group)
-    ]
 
 
 def tasks_of_step(step: int, n_tasks: int, n_prompts: int, seed: int) -> list[int]:

@@ -1,7 +1,6 @@
 """The embedded world's user: it knows slots by their exact word, and answers in the world's own few words.
 
-Deterministic, without clock or network: the two stress options draw from a stream of the task, the question and the
-dialogue before it.
+Deterministic, without clock or network.
 """
 
 from __future__ import annotations
@@ -9,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-import numpy as np
-
 from lever_pipe.base.errors import SimulatorError
-from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.intention.lexicon import IRRELEVANT, NO_SLOT, REPEATED, SLOTS, VALUES, disclosure
 from lever_pipe.intention.records import Task
@@ -22,9 +18,9 @@ _SLOTS = frozenset(SLOTS)
 
 
 def load(config: Simulator, execution: AgentExecution) -> RuleUser:
-    """Return the embedded user; nothing of `execution` concerns it."""
-    del execution
-    return RuleUser(judge_miss=config.judge_miss, reply_noise=config.reply_noise)
+    """Return the embedded user; no setting concerns it."""
+    del config, execution
+    return RuleUser()
 
 
 class RuleUser:
@@ -33,42 +29,31 @@ class RuleUser:
     concurrency = 1
     is_remote = False
 
-    def __init__(self, *, judge_miss: float = 0.0, reply_noise: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.counts = RequestCounts()
-        self._judge_miss = judge_miss
-        self._reply_noise = reply_noise
 
     def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
         """Return the values of the named hidden slots, or why there is none to give."""
+        del history
         self.counts.add(requests=1)
         named, hidden = _named(question), _slots_of(task)
         known = {hidden[index] for index in covered}
         wanted = [i for i, slot in enumerate(hidden) if slot in named - known]
         if wanted:
-            return UserReply(" , ".join(self._disclose(task, i, question, history) for i in wanted), ok=True)
+            return UserReply(
+                " , ".join(disclosure(hidden[i], task.missing_details[i].options[0]) for i in wanted), ok=True
+            )
         if not named:
             return UserReply(NO_SLOT, ok=True)
         return UserReply(REPEATED if named <= known else IRRELEVANT, ok=True)
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
         """Return which remaining slots the question names."""
+        del history
         self.counts.add(requests=1)
         named, hidden = _named(question), _slots_of(task)
-        hits = [position for position, index in enumerate(remaining) if hidden[index] in named]
-        if self._judge_miss > 0:
-            streams = {p: _stream("judge miss", task, hidden[remaining[p]], question, history) for p in hits}
-            hits = [p for p in hits if streams[p].random() >= self._judge_miss]
-        return Judgement(tuple(hits), related=bool(named))
-
-    def _disclose(self, task: Task, index: int, question: str, history: Sequence[Exchange]) -> str:
-        detail = task.missing_details[index]
-        value = detail.options[0]
-        if self._reply_noise > 0:
-            stream = _stream("reply noise", task, detail.description, question, history)
-            if stream.random() < self._reply_noise:
-                others = [other for other in VALUES if other != value]
-                value = others[int(stream.integers(len(others)))]
-        return disclosure(detail.description, value)
+        hits = tuple(position for position, index in enumerate(remaining) if hidden[index] in named)
+        return Judgement(hits, related=bool(named))
 
 
 def _named(question: str) -> frozenset[str]:
@@ -91,8 +76,3 @@ def _slots_of(task: Task) -> tuple[str, ...]:
             do="Name openai for other tasks, or set intention.tasks.source: synthetic.",
         )
     return tuple(d.description for d in task.missing_details)
-
-
-def _stream(purpose: str, task: Task, slot: str, question: str, history: Sequence[Exchange]) -> np.random.Generator:
-    words = [part for exchange in history for part in exchange]
-    return generator(0, "rule user", purpose, task.id, slot, question, *words)

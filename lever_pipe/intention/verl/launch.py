@@ -15,7 +15,7 @@ import jinja2
 
 from lever_pipe.base.parsing import refusal
 from lever_pipe.base.sections import Section
-from lever_pipe.experiment.agent_config import SCHEDULES, Endpoint, Environment, Schedule, Simulator
+from lever_pipe.experiment.agent_config import SCHEDULES, Endpoint, Environment, Schedule
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
 from lever_pipe.intention.texts import read_texts
 
@@ -35,7 +35,6 @@ ALWAYS_ON = ("leak_details", "silent_failures", "count_duplicates", "last_call_o
 FIXED = (
     ("environment", Environment(), tuple(name for name in Environment.model_fields if name != "max_turns")),
     ("simulator.endpoint", Endpoint(), ("temperature", "max_tokens")),
-    ("simulator", Simulator(), ("judge_miss", "reply_noise")),
 )
 """Sections with their published values, and the names of those that stand in the original's code."""
 
@@ -133,7 +132,7 @@ def _unfit(config: RenderVerlConfig) -> Iterator[str]:
 
 def _otherwise_fixed(config: RenderVerlConfig) -> Iterator[str]:
     """Yield the values that differ from the published ones, which stand in the original's code."""
-    sections: tuple[Section, ...] = (config.environment, config.simulator.endpoint, config.simulator)
+    sections: tuple[Section, ...] = (config.environment, config.simulator.endpoint)
     for section, (place, published, names) in zip(sections, FIXED, strict=True):
         for name in names:
             value, only = getattr(section, name), getattr(published, name)

@@ -11,8 +11,6 @@ from typing import Any
 
 Act = Callable[[BaseHTTPRequestHandler, dict[str, Any], Event], None]
 
-PIECE_SECONDS = 0.05  # between the pieces of a trickled answer
-
 
 def chat_body(content: Any) -> bytes:
     return json.dumps({"choices": [{"message": {"role": "assistant", "content": content}}]}).encode()
@@ -49,31 +47,6 @@ def hang_up(handler: BaseHTTPRequestHandler, request: dict[str, Any], released: 
 
 def talk_nonsense(handler: BaseHTTPRequestHandler, request: dict[str, Any], released: Event) -> None:
     handler.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n")
-
-
-def trickle(content: str, piece: int = 2) -> Act:
-    """Send a good answer in small pieces, each well within the time of a request, all of them far beyond it."""
-
-    def act(handler: BaseHTTPRequestHandler, request: dict[str, Any], released: Event) -> None:
-        body = chat_body(content)
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        for start in range(0, len(body), piece):
-            if released.wait(PIECE_SECONDS):
-                return
-            handler.wfile.write(body[start : start + piece])
-            handler.wfile.flush()
-
-    return act
-
-
-def trickle_headers(handler: BaseHTTPRequestHandler, request: dict[str, Any], released: Event) -> None:
-    for letter in b"HTTP/1.1 200 OK\r\n" + b"X-Padding: " + b"x" * 500:
-        if released.wait(PIECE_SECONDS):
-            return
-        handler.wfile.write(bytes([letter]))
-        handler.wfile.flush()
 
 
 class Double:

@@ -88,11 +88,6 @@ def test_marks_are_removed_as_published(choice: str, content: str, question: str
     assert user.asked[0][0] == question
 
 
-def test_the_turn_limit_ends_the_episode() -> None:
-    env = env_of(task_of(3), ScriptedUser(), environment={"max_turns": 3})
-    assert [env.step("action", "a").done for _ in range(3)] == [False, False, True]
-
-
 def test_what_the_judge_names_out_of_range_or_off_topic_covers_nothing() -> None:
     env = env_of(task_of(3, 2), ScriptedUser(judged(5, -1, 2), judged(0, related=False)))
     assert env.step("action", "a").reward == 0.0
@@ -213,12 +208,3 @@ def test_every_episode_keeps_its_bounds(
         assert env.coverage == pytest.approx(1 - len(remaining) / len(importances), abs=1e-12)  # rounding of a ratio
     assert steps <= environment["max_turns"]
     assert total <= env.ceiling + 1e-9  # sums of rounded tenths
-
-
-@given(st.lists(st.sampled_from([1, 2, 3]), max_size=6), SETTINGS)
-def test_order_does_not_matter_and_more_details_pay_no_more(importances: list[int], values: dict[str, Any]) -> None:
-    config = Environment(**values)
-    reward = turn_reward(importances, config)
-    assert turn_reward(importances[::-1], config) == reward
-    if importances:
-        assert turn_reward([*importances, max(importances)], config) <= reward

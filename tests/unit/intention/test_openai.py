@@ -15,15 +15,13 @@ from endpoint_double import (
     send,
     serve,
     talk_nonsense,
-    trickle,
-    trickle_headers,
 )
 from intention_cases import env_of, task_of
 
 from lever_pipe.base.errors import ConfigError, SimulatorError
 from lever_pipe.experiment.agent_config import AgentExecution, Connection, Endpoint, Simulator
 from lever_pipe.experiment.studies import parse_experiment
-from lever_pipe.intention.chat import LARGEST_BODY, Chat, find_access
+from lever_pipe.intention.chat import Chat, find_access
 from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.environment import load_simulator, step_all
 from lever_pipe.intention.simulators.openai import STOCK_REPLY, PromptedUser
@@ -65,7 +63,6 @@ BROKEN: dict[str, tuple[Act, bool]] = {  # what goes wrong, and whether an answe
     "no choices": (send(b'{"error": {"message": "overloaded"}}'), True),
     "no content": (say(None), True),
     "half a character": (send(b'{"choices": [{"message": {"content": "{\\"response\\": 1} \\ud800"}}]}'), True),
-    "huge": (send(b" " * (LARGEST_BODY + 1)), True),
     "a longer body than promised": (send(chat_body("x"), **{"Transfer-Encoding": "chunked"}), False),
     "a broken-off object": (say('{"analysis": "a", "covered_'), True),
     "hang up": (hang_up, False),
@@ -84,23 +81,15 @@ def test_a_broken_answer_is_asked_for_again_counted_and_never_a_zero(name: str) 
     assert counts_of(user) == (1, 1, 2, 3 if is_malformed else 0)
     assert len(double.requests) == 3
     assert naps == [0.5, 1.0]
-    assert user.counts.last_fault.startswith("an answer of more than" if name == "huge" else "")
     assert user.counts.last_fault
 
 
-@pytest.mark.parametrize("act", [hang, trickle(judgement(0)), trickle_headers], ids=["hang", "trickle", "headers"])
-def test_the_time_of_a_request_holds_however_it_is_spent(act: Act) -> None:
-    with serve(always=act) as double:
+def test_a_silent_server_is_given_up_in_time() -> None:
+    with serve(always=hang) as double:
         user = user_of(double.url, timeout_seconds=0.3, retries=0)
         assert not user.judge(TASK, "q", (), (0, 1, 2)).ok
     assert counts_of(user) == (1, 1, 0, 0)
     assert user.counts.last_fault == "no answer in time"
-
-
-def test_a_slow_answer_within_the_time_is_read() -> None:
-    with serve(trickle(judgement(0), piece=40)) as double:
-        user = user_of(double.url, timeout_seconds=60.0, retries=0)
-        assert user.judge(TASK, "q", (), (0, 1, 2)).indices == (0,)
 
 
 def test_a_request_that_the_server_rejects_is_not_repeated() -> None:
@@ -122,14 +111,6 @@ def test_a_server_that_refuses_stops_the_run_with_one_line(status: int, remedy: 
         with pytest.raises(SimulatorError, match=f"HTTP {status}.*{remedy}") as caught:
             step_all([(env_of(TASK, user), [ToolCall("action", "q")]) for _ in range(8)])
     assert KEY not in str(caught.value)
-
-
-def test_failed_requests_end_the_episode_and_are_no_zero() -> None:
-    with serve(always=send(b"", status=503)) as double:
-        user = user_of(double.url)
-        (turn,) = step_all([(env_of(TASK, user), [ToolCall("action", "q")])])
-    assert (turn.failed, turn.done, turn.reward) == (True, True, 0.0)
-    assert counts_of(user) == (1, 1, 2, 0)  # a user that does not answer is not judged
 
 
 def test_the_key_travels_in_its_header_and_stands_nowhere_else(

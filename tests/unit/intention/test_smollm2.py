@@ -24,17 +24,16 @@ from agent_doubles import log_probs_of, player_of, rule_user
 from endpoint_double import Double, say, serve
 from snakemake.utils import update_config
 from tiny_tokenizer import tiny_tokenizer
+from trained_world import read_run, train_here
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, ConfigError
 from lever_pipe.base.model_folders import faults_of
 from lever_pipe.commands.convert_tool import convert_gguf
-from lever_pipe.experiment.agent_config import AgentExecution, Connection, Environment, SyntheticTasks, TinyQwen3
+from lever_pipe.experiment.agent_config import Connection, Environment, SyntheticTasks, TinyQwen3
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig, WarmStartAgentConfig
-from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.intention.agent.layers import is_plain
 from lever_pipe.intention.agent.policy import build_tiny, load_policy, save_policy
 from lever_pipe.intention.agent.rollout import EpisodeRequest
 from lever_pipe.intention.agent.warm_start import Demonstrator, in_parts
@@ -44,7 +43,7 @@ from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.records import EpisodeRow, StepRow
 from lever_pipe.intention.sources import synthetic
 from lever_pipe.runtime import agent_plan, plan
-from lever_pipe.stages.agent_training import train_agent, warm_start_agent
+from lever_pipe.stages.agent_training import warm_start_agent
 
 ROOT = Path(__file__).parents[3]
 TASKS = synthetic.read(SyntheticTasks(n_train=4, n_val=2, n_test=2))
@@ -130,7 +129,6 @@ def test_it_speaks_sense_and_its_tokens_are_read_back(folder: Path, model: Any) 
 
 
 def test_it_is_rolled_out_and_taught_as_every_policy(folder: Path, model: Any) -> None:
-    assert is_plain(model)
     model = copy.deepcopy(model)
     model.model.layers = model.model.layers[:LAYERS]  # one is as all
     model.config.num_hidden_layers = LAYERS
@@ -240,21 +238,8 @@ def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Pat
 def _train(place: Path, start: tuple[Path, ...], found: Experiment, double: Double) -> StepRow:
     config = plan.stage_config(found, "train_agent", {"arm": "kl", "seed": "0"})
     assert isinstance(config, TrainAgentConfig)
-    run, asking = place / "run", AgentExecution(connection=Connection(base_url=double.url))
-    names = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl", "episodes": "episodes.jsonl"}
-    train_agent(
-        train_tasks=place / "train.jsonl",
-        val_tasks=place / "val.jsonl",
-        start=start,
-        state=run / "state",
-        last=run / "last",
-        best=run / "best",
-        done=run / "done.json",
-        **{name: run / file for name, file in names.items()},
-        config=config,
-        runtime=Runtime(agent=asking.model_dump_json(), code="test"),
-    )
-    (row,) = storage.read_rows(run / "metrics.jsonl", StepRow)
+    train_here(place / "run", config, tasks=place, start=start, connection=Connection(base_url=double.url))
+    (row,) = read_run(place / "run").metrics
     return row
 
 

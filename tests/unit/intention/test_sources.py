@@ -86,10 +86,6 @@ def test_an_embedded_task_hides_some_slots_and_states_the_others(made: Splits) -
         assert all(d.inquiry == f"what about {d.description}" for d in task.missing_details)
 
 
-def test_no_embedded_request_comes_twice(made: Splits) -> None:
-    assert len({task.task for split in made[:3] for task in split}) == 620
-
-
 def test_more_embedded_tasks_than_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "VALUES", VALUES[:3])
     found = "none left for train-[0-9]+ in 1000 draws with 5 hidden details of '[a-z]+'. Lower n_train"
@@ -259,20 +255,6 @@ def test_rows_of_other_environments_are_passed_over(tmp_path: Path) -> None:
 def test_a_faulty_row_is_one_clear_line(tmp_path: Path, rows: list[tuple[str, Any]], message: str) -> None:
     with pytest.raises(DataError, match=message):
         parquet.read(None, parquet_files(tmp_path, *rows))
-
-
-def test_details_given_twice_are_refused(tmp_path: Path) -> None:
-    files = parquet_files(tmp_path, (OURS, "a"))
-    again = write(tmp_path / "more.json", [record("a")])
-    with pytest.raises(DataError, match=r"more\.json: task 'a' \(row 0\): id: must differ"):
-        parquet.read(None, files._replace(details=files.details + again))
-
-
-def test_faults_of_details_are_told_once(tmp_path: Path) -> None:
-    files = parquet_files(tmp_path, (OURS, "a"))
-    write(files.test[0], [record("v"), record("t", task="")])
-    with pytest.raises(DataError, match=r"1 fault:\n.*held_out\.json: task 't' \(row 1\): task: .*must not be blank"):
-        parquet.read(None, files)
 
 
 def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ from lever_pipe.base import atomic, contents
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.experiment.agent_config import Schedule, Stop
 from lever_pipe.intention.agent.resume import (
-    EPISODES,
-    PLACE,
     POLICY,
     identity_of,
 )
@@ -131,28 +129,6 @@ def test_what_a_killed_process_left_goes_when_the_run_goes_on(
     (left / POLICY).write_bytes(b"half")
     interrupted(tmp_path, CONFIG, 3, monkeypatch)
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["step-2"]
-
-
-@pytest.mark.parametrize(
-    ("name", "left"), [("step-1", ()), ("step-1", (PLACE,)), ("step-9", ()), ("step-9", (POLICY, EPISODES))]
-)
-def test_half_a_removed_checkpoint_beside_a_whole_one_does_no_harm(
-    tmp_path: Path,
-    undisturbed: Path,
-    stopped: Path,
-    name: str,
-    left: tuple[str, ...],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
-    half = tmp_path / "state" / name
-    half.mkdir()
-    for file in left:
-        shutil.copy(tmp_path / "state" / "step-2" / file, half)
-    caplog.set_level("INFO")
-    train_here(tmp_path, CONFIG)
-    assert "going on behind step 2" in caplog.text
-    assert_same_files(tmp_path, undisturbed)
 
 
 def killed_while_removing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from trained_world import train_here
 
 from lever_pipe.base.storage import read_rows
 from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig, TrainAgentConfig, WarmStartAgentConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.intention.records import EvaluationRow, StepRow
 from lever_pipe.runtime import plan
-from lever_pipe.stages.agent_training import prepare_tasks, train_agent, warm_start_agent
+from lever_pipe.stages.agent_training import prepare_tasks, warm_start_agent
 
 ROOT = Path(__file__).parents[4]
 STEPS = 10
@@ -59,19 +60,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(start: Path, folder: Path, arm: str, steps: int) -> Path:
     config = plan.stage_config(experiment(steps), "train_agent", {"arm": arm, "seed": "0"})
     assert isinstance(config, TrainAgentConfig)
-    train_agent(
-        train_tasks=start / "train.jsonl",
-        val_tasks=start / "val.jsonl",
-        start=(start / "policy",),
-        state=folder / "state",
-        metrics=folder / "metrics.jsonl",
-        evaluations=folder / "evaluations.jsonl",
-        episodes=folder / "episodes.jsonl",
-        last=folder / "last",
-        best=folder / "best",
-        done=folder / "done.json",
-        config=config,
-    )
+    train_here(folder, config, tasks=start)
     return folder
 
 

@@ -10,8 +10,6 @@ from trained_world import TINY
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo, SyntheticTasks
 from lever_pipe.intention.agent.measures import (
     END_REASONS,
-    Clock,
-    memory_peak,
     rates,
     step_values,
     update_flop,
@@ -125,12 +123,6 @@ def test_an_episode_that_the_user_ended_is_counted_and_not_averaged(end: EndReas
     assert found == {**sound, **other, "flop_update": found["flop_update"]}
 
 
-def test_memory_is_that_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert memory_peak(torch.device("cpu")) == {}
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: {"cuda:1": 2_500_000_000}[str(device)])
-    assert memory_peak(torch.device("cuda", 1)) == {"memory_peak_gb": 2.5}
-
-
 def test_flop_of_the_tiny_model() -> None:
     """6 d s + 12 s^2 head_dim heads layers; d = (3 h m + h head_dim (2 q + 2 kv)) layers + 2 V h."""
     dense = (3 * 32 * 64 + 32 * 16 * (2 * 2 + 2 * 1)) * 1 + 2 * 63 * 32
@@ -145,17 +137,6 @@ def test_rates_know_the_peak_of_known_hardware_only(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 80GB HBM3")
     known = {"mfu_update": pytest.approx(0.5, abs=1e-12), "mfu_step": pytest.approx(0.1, abs=1e-12)}
     assert rates(values, torch.device("cuda")) == plain | known
-
-
-def test_a_clock_adds_up() -> None:
-    clock = Clock(torch.device("cpu"))
-    with clock.time("rollout"):
-        pass
-    once = clock.seconds["rollout"]
-    with clock.time("rollout"):
-        pass
-    assert 0 < once < clock.seconds["rollout"]
-    assert clock.seconds["update"] == 0
 
 
 def test_micro_batches_hold_each_sequence_once_and_its_like() -> None:

@@ -14,8 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.experiment.agent_config import TinyQwen3
-from lever_pipe.intention.agent.layers import is_plain
-from lever_pipe.intention.agent.memory import GROWTH, PlainRows, StockRows, remember
+from lever_pipe.intention.agent.generation import GROWTH, Rows
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.scoring import score
 
@@ -72,7 +71,7 @@ def logits_behind(model: Any, text: Sequence[int]) -> torch.Tensor:
 )
 def test_rows_read_what_a_plain_forward_pass_reads(make: Any) -> None:
     model = make()
-    rows, texts = remember(model, len(PROMPTS), 0), [list(prompt) for prompt in PROMPTS]
+    rows, texts = Rows(model, len(PROMPTS)), [list(prompt) for prompt in PROMPTS]
     found = rows.read(range(len(texts)), texts)
     assert torch.allclose(found, torch.stack([logits_behind(model, text) for text in texts]), rtol=0, atol=BOUND)
     for chosen, more in PASSES:
@@ -88,7 +87,7 @@ def test_rows_read_what_a_plain_forward_pass_reads(make: Any) -> None:
 
 def test_equal_prompts_are_read_once_and_rows_that_wait_not_at_all() -> None:
     model = qwen3()
-    rows = remember(model, len(PROMPTS), 0)
+    rows = Rows(model, len(PROMPTS))
     with tokens_read(model) as counts:
         rows.read(range(len(PROMPTS)), PROMPTS)
         for chosen, texts in PASSES:
@@ -96,21 +95,7 @@ def test_equal_prompts_are_read_once_and_rows_that_wait_not_at_all() -> None:
     assert counts == [3 + 12, *(sum(map(len, texts)) for _, texts in PASSES)]
 
 
-@pytest.mark.parametrize("make", [qwen3, llama])
-def test_only_whole_models_of_known_layers_are_run_layer_by_layer(make: Any) -> None:
-    class Parts(type(make())):  # type: ignore[misc]
-        """As a model becomes that is spread over devices."""
-
-    model = make()
-    assert is_plain(model)
-    assert isinstance(remember(model, 1, 0), PlainRows)
-    model.__class__ = Parts
-    for other in (model, qwen2()):
-        assert not is_plain(other)
-        assert isinstance(remember(other, 1, 0), StockRows)
-
-
-@pytest.mark.parametrize("make", [qwen3, llama])
+@pytest.mark.parametrize("make", [qwen3, llama, qwen2])
 def test_scores_without_gradients_are_the_bits_of_those_with_and_end_at_the_chosen_places(make: Any) -> None:
     model = make()
     sequences = [torch.tensor([5, 6, 7, 8, 9, 1, 2, 3]), torch.tensor([9, 1, 2, 3, 9])]
@@ -132,7 +117,7 @@ def test_scores_without_gradients_are_the_bits_of_those_with_and_end_at_the_chos
 def test_half_precision_is_that_of_the_stock_pass() -> None:
     model = qwen3()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rows = remember(model, 2, 0)
+        rows = Rows(model, 2)
         rows.read([0, 1], [[5, 6, 7], [9] * 12])
         found = rows.read([0, 1], [[8], [1, 2]])
         expected = torch.stack([logits_behind(model, text) for text in ([5, 6, 7, 8], [*[9] * 12, 1, 2])])

@@ -85,25 +85,12 @@ def test_gathered_weights_are_saved_in_place_of_the_models_own(tmp_path: Path) -
     assert torch.equal(logits_of(load_policy(tmp_path / "policy", "float32")), logits_of(other))
 
 
-def test_a_policy_takes_the_place_of_a_former_one(tmp_path: Path) -> None:
-    (tmp_path / "policy").mkdir()
-    (tmp_path / "policy" / "leftover").write_text("")
-    save_policy(tmp_path / "policy", tiny(), CODEC)
-    assert not (tmp_path / "policy" / "leftover").exists()
-    assert [p.name for p in tmp_path.iterdir()] == ["policy"]
-
-
 def test_single_files_of_a_folder_are_written_among_others(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("kept")
     files = [tmp_path / name for name in ("model.safetensors", "config.json", "words.json")]
     save_policy_files(files, tiny(), CODEC)
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", *(p.name for p in files)}
     assert torch.equal(logits_of(load_policy(tmp_path, "float32")), logits_of(tiny()))
-
-
-def test_precision_is_as_asked(tmp_path: Path) -> None:
-    save_policy(tmp_path / "policy", tiny(), CODEC)
-    assert load_policy(tmp_path / "policy", "bfloat16").dtype == torch.bfloat16
 
 
 def test_bfloat16_computes_in_half_and_keeps_whole_weights() -> None:

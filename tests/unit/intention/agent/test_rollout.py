@@ -8,7 +8,6 @@ import torch
 from agent_doubles import CODEC, ENVIRONMENT, TASKS, ChattyPolicy, chatty, log_probs_of, player_of, rule_user, scripted
 
 from lever_pipe.base.errors import DataError
-from lever_pipe.base.progress import Progress
 from lever_pipe.experiment.agent_config import Environment
 from lever_pipe.intention.agent.rollout import Episode, EpisodeRequest, Rollouts
 from lever_pipe.intention.records import EndReason, MissingDetail, Task
@@ -253,13 +252,6 @@ def test_episodes_stand_in_the_order_of_their_requests() -> None:
     ]
 
 
-def test_progress_counts_finished_episodes() -> None:
-    tasks, script = uneven()
-    with Progress(5, "roll out") as progress:
-        player_of(scripted(script, tasks)).play(requests_of(tasks), progress=progress)
-        assert progress.done == 5
-
-
 # --- a real network
 
 
@@ -311,31 +303,3 @@ def test_the_same_rollout_twice_gives_the_same_bits(policy: ChattyPolicy, played
     again = roll(policy, requests_of(TASKS[:8], n_samples=4))
     assert [e.log_probs for e in again.episodes] == [e.log_probs for e in played.episodes]
     assert contents(again.episodes) == contents(played.episodes)
-
-
-@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-def test_other_architectures_run_through_the_same_code(architecture: str) -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-
-    def make() -> Any:
-        if architecture == "llama":
-            return LlamaForCausalLM(
-                LlamaConfig(
-                    vocab_size=CODEC.vocabulary_size,
-                    hidden_size=32,
-                    intermediate_size=48,
-                    num_hidden_layers=2,
-                    num_attention_heads=4,
-                    num_key_value_heads=2,
-                    initializer_range=0.1,
-                )
-            ).eval()
-        # Positions are learned here, not rotated.
-        gpt = GPT2Config(vocab_size=CODEC.vocabulary_size, n_positions=256, n_embd=32, n_layer=2, n_head=4)
-        return GPT2LMHeadModel(gpt).eval()
-
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        policy = chatty(make=make)
-    for episode in roll(policy, requests_of(TASKS[:6], n_samples=2)).episodes:
-        assert episode.log_probs == pytest.approx(log_probs_of(policy, episode), abs=1e-4)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from verl_examples import RECORDED, REWARD, console, convert_config
 
 from lever_pipe.base.errors import LeverPipeError, RecordError
-from lever_pipe.intention.verl.conversion import NAMES, convert
-from lever_pipe.intention.verl.logs import read_log
+from lever_pipe.intention.verl.conversion import NAMES, convert, read_log
 
 STEPS = {1: {"actor/lr": 1e-6, "actor/pg_loss": -0.25}, 2: {"actor/pg_loss": 0.125, REWARD: 1.8175}}
 BAR = "Training Progress:   7%|█▊ | 1/15 [00:49<11:33, 49.09s/it]"
