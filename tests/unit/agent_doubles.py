@@ -20,7 +20,7 @@ from lever_pipe.experiment.agent_config import (
     WarmStart,
 )
 from lever_pipe.intention.agent import rollout
-from lever_pipe.intention.agent.generation import Rows
+from lever_pipe.intention.agent.generation import DialogueCache
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.rollout import Episode, Player
 from lever_pipe.intention.agent.warm_start import Demonstration, Demonstrator
@@ -174,7 +174,7 @@ class ChattyPolicy:
         return 2 * logits + self._nudge_VV[last]
 
 
-class ChattyRows(Rows):
+class ChattyRows(DialogueCache):
     """The memory of a chatty policy."""
 
     def __init__(self, policy: ChattyPolicy, n_rows: int) -> None:
@@ -187,10 +187,10 @@ class ChattyRows(Rows):
 
 def _rows_of(policy: Any, n_rows: int) -> Any:
     kinds = {ScriptedPolicy: ScriptedRows, ChattyPolicy: ChattyRows}
-    return kinds.get(type(policy), Rows)(policy, n_rows)
+    return kinds.get(type(policy), DialogueCache)(policy, n_rows)
 
 
-rollout.Rows = _rows_of  # type: ignore[misc, assignment]
+rollout.DialogueCache = _rows_of  # type: ignore[misc, assignment]
 
 
 def chatty(seed: int = 0) -> ChattyPolicy:

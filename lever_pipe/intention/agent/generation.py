@@ -1,6 +1,6 @@
 """Many dialogues that one model continues together; no token is ever computed twice.
 
-`Rows` remembers keys and values of every token that was read, and `speak` lets each dialogue say one turn.
+`DialogueCache` remembers keys and values of every token that was read, and `speak` lets each dialogue say one turn.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ class GenerationCounts:
     """Sampled tokens that were read one by one."""
 
 
-def speak(rows: Rows, speakers: Sequence[Speaker], decoding: Decoding, counts: GenerationCounts) -> list[Sampled]:
+def speak(
+    rows: DialogueCache, speakers: Sequence[Speaker], decoding: Decoding, counts: GenerationCounts
+) -> list[Sampled]:
     """Let every row read what it has not read yet and say one turn.
 
     A turn ends with its first end token or at its limit. The last token said is not read: it is the first that the row
@@ -131,7 +133,7 @@ def speak(rows: Rows, speakers: Sequence[Speaker], decoding: Decoding, counts: G
         counts.decode_tokens += len(active)
 
 
-class Rows:
+class DialogueCache:
     """The memory of several dialogues, a row each: its tokens stand from place 0 on.
 
     The texts of one pass are laid end to end, so that none is filled up. Prompts that are equal, as those of one task's

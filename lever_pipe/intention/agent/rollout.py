@@ -20,7 +20,7 @@ from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import AgentExecution, AgentModel, Environment, Simulator
 from lever_pipe.experiment.agent_stage_configs import EvaluateStartConfig, TrainAgentConfig
-from lever_pipe.intention.agent.generation import Decoding, GenerationCounts, Rows, Speaker, speak, uniforms
+from lever_pipe.intention.agent.generation import Decoding, DialogueCache, GenerationCounts, Speaker, speak, uniforms
 from lever_pipe.intention.agent.policy import Precision, autocast, load_policy
 from lever_pipe.intention.codecs.protocol import ChatCodec, ToolCall
 from lever_pipe.intention.environment import IntentionEnv, StepResult, load_simulator, step_all
@@ -279,7 +279,7 @@ def _roll_out(
 ) -> float:
     """Hold dialogues to their ends, turn by turn, and return the seconds that the user took."""
     model, n_turns = player.model, player.environment.max_turns
-    rows = Rows(player.policy, len(dialogues))
+    rows = DialogueCache(player.policy, len(dialogues))
     decoding = Decoding(player.codec.end_ids, player.temperature, greedy)
     running, seconds = list(dialogues), 0.0
     for turn in range(n_turns):

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.experiment.agent_config import TinyQwen3
-from lever_pipe.intention.agent.generation import GROWTH, Rows
+from lever_pipe.intention.agent.generation import GROWTH, DialogueCache
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.scoring import score
 
@@ -71,7 +71,7 @@ def logits_behind(model: Any, text: Sequence[int]) -> torch.Tensor:
 )
 def test_rows_read_what_a_plain_forward_pass_reads(make: Any) -> None:
     model = make()
-    rows, texts = Rows(model, len(PROMPTS)), [list(prompt) for prompt in PROMPTS]
+    rows, texts = DialogueCache(model, len(PROMPTS)), [list(prompt) for prompt in PROMPTS]
     found = rows.read(range(len(texts)), texts)
     assert torch.allclose(found, torch.stack([logits_behind(model, text) for text in texts]), rtol=0, atol=BOUND)
     for chosen, more in PASSES:
@@ -87,7 +87,7 @@ def test_rows_read_what_a_plain_forward_pass_reads(make: Any) -> None:
 
 def test_equal_prompts_are_read_once_and_rows_that_wait_not_at_all() -> None:
     model = qwen3()
-    rows = Rows(model, len(PROMPTS))
+    rows = DialogueCache(model, len(PROMPTS))
     with tokens_read(model) as counts:
         rows.read(range(len(PROMPTS)), PROMPTS)
         for chosen, texts in PASSES:
@@ -117,7 +117,7 @@ def test_scores_without_gradients_are_the_bits_of_those_with_and_end_at_the_chos
 def test_half_precision_is_that_of_the_stock_pass() -> None:
     model = qwen3()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rows = Rows(model, 2)
+        rows = DialogueCache(model, 2)
         rows.read([0, 1], [[5, 6, 7], [9] * 12])
         found = rows.read([0, 1], [[8], [1, 2]])
         expected = torch.stack([logits_behind(model, text) for text in ([5, 6, 7, 8], [*[9] * 12, 1, 2])])
