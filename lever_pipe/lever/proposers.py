@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lever_pipe.base.records import ExampleId, PoolPosition, Proposal
+from lever_pipe.base.records import Pool, Proposal
 from lever_pipe.experiment.rl_data_config import ProposalSettings
 
 Positions = tuple[int, ...]
@@ -19,12 +19,7 @@ Scores = NDArray[np.float64]
 
 
 def propose(
-    *,
-    query_id: ExampleId,
-    candidates: Sequence[ExampleId],
-    similarities: NDArray[np.float32],
-    options: ProposalSettings,
-    generator: np.random.Generator,
+    pool: Pool, similarities: NDArray[np.float32], options: ProposalSettings, generator: np.random.Generator
 ) -> list[Proposal]:
     """Return the distinct ordered selections of one query.
 
@@ -32,8 +27,7 @@ def propose(
     order beam, retrieval, sample, random keeps it.
 
     Args:
-        query_id: the query.
-        candidates: `[K]` train ids of its pool.
+        pool: the query's K candidates.
         similarities: `[K]` cosine of the query with each candidate.
         options: how many of each kind.
         generator: the query's own stream.
@@ -43,22 +37,19 @@ def propose(
         *_beams(scores, options),
         *_retrieval(similarities, options),
         *_samples(scores, options, generator),
-        *_random(len(candidates), options, generator),
+        *(
+            (_uniform(len(pool.candidates), options.shots, generator), {"gen_method": "random"})
+            for _ in range(options.n_random)
+        ),
     ]
     distinct: dict[Positions, dict[str, object]] = {}
     for positions, facts in drafts:
         distinct.setdefault(positions, facts)
-    return [_proposal(query_id, candidates, positions, facts) for positions, facts in distinct.items()]
+    return [_proposal(pool, positions, facts) for positions, facts in distinct.items()]
 
 
 def diversity_fill(
-    *,
-    query_id: ExampleId,
-    candidates: Sequence[ExampleId],
-    present: Iterable[Sequence[int]],
-    shots: int,
-    budget: int,
-    generator: np.random.Generator,
+    pool: Pool, present: Iterable[Sequence[int]], *, shots: int, budget: int, generator: np.random.Generator
 ) -> list[Proposal]:
     """Return `budget` further uniform selections that are not yet `present`.
 
@@ -68,12 +59,12 @@ def diversity_fill(
     taken = {tuple(positions) for positions in present}
     drawn: list[Proposal] = []
     for _ in range(100 * budget):  # a pool with fewer selections than the budget ends here
-        positions = tuple(generator.choice(len(candidates), shots, replace=False).tolist())
+        positions = _uniform(len(pool.candidates), shots, generator)
         if len(drawn) == budget:
             break
         if positions not in taken:
             taken.add(positions)
-            drawn.append(_proposal(query_id, candidates, positions, {"gen_method": "fill"}))
+            drawn.append(_proposal(pool, positions, {"gen_method": "fill"}))
     return drawn
 
 
@@ -104,12 +95,10 @@ def _beams(scores: Scores, options: ProposalSettings) -> Iterator[tuple[Position
             # Chosen positions come last in this order; a pool may have fewer selections than beams.
             best = np.argsort(-step, kind="stable")[: min(width, len(scores) - len(chosen))]
             grown += [(log_prob + step[i], prob_sum + float(np.exp(step[i])), (*chosen, int(i))) for i in best]
-        beams = sorted(grown, key=lambda beam: (-beam[0], beam[2]))[: max(width, 1)]
+        beams = sorted(grown, key=lambda beam: (-beam[0], beam[2]))[:width]
     for rank, (log_prob, prob_sum, chosen) in enumerate(beams[: options.n_beams]):
-        yield (
-            chosen,
-            {"gen_method": "beam", "beam_rank": rank, "beam_score": prob_sum, "logprob_score": float(log_prob)},
-        )
+        facts = {"beam_rank": rank, "beam_score": prob_sum, "logprob_score": float(log_prob)}
+        yield chosen, {"gen_method": "beam", **facts}
 
 
 def _samples(
@@ -143,25 +132,14 @@ def _retrieval(
             yield tuple(chosen), {"gen_method": "retrieval", "similarity_score": mean}
 
 
-def _random(
-    size: int, options: ProposalSettings, generator: np.random.Generator
-) -> Iterator[tuple[Positions, dict[str, object]]]:
-    for _ in range(options.n_random):
-        yield tuple(generator.choice(size, options.shots, replace=False).tolist()), {"gen_method": "random"}
+def _uniform(size: int, shots: int, generator: np.random.Generator) -> Positions:
+    return tuple(generator.choice(size, shots, replace=False).tolist())
 
 
 def _log_prob(scores: Scores, chosen: Positions) -> float:
     return float(sum(log_softmax_without(scores, chosen[:step])[pick] for step, pick in enumerate(chosen)))
 
 
-def _proposal(
-    query_id: ExampleId, candidates: Sequence[ExampleId], positions: Positions, facts: dict[str, object]
-) -> Proposal:
-    return Proposal.model_validate(
-        {
-            "query_id": query_id,
-            "pointer": tuple(PoolPosition(position) for position in positions),
-            "pointer_global": tuple(candidates[position] for position in positions),
-            **facts,
-        }
-    )
+def _proposal(pool: Pool, positions: Positions, facts: dict[str, object]) -> Proposal:
+    chosen = tuple(pool.candidates[position] for position in positions)
+    return Proposal.model_validate({"query_id": pool.query_id, "pointer": positions, "pointer_global": chosen, **facts})

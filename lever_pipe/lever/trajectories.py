@@ -15,9 +15,10 @@ from lever_pipe.base.records import Example, ExampleId, Pool, Proposal, RlGroup,
 from lever_pipe.experiment.rl_data_config import Balance
 from lever_pipe.lvlms.asking.prompts import Prompter
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
-from lever_pipe.metrics.relevance import Relevance, relevance
+from lever_pipe.metrics.relevance import relevance
 from lever_pipe.metrics.vqa_accuracy import cut_answer, normalise_answer, vqa_accuracy
 
+_accuracy, _relevance = cache(vqa_accuracy), cache(relevance)  # many selections of a query get one answer
 LEAST = 2
 """Groups that RL data need: one to train, one to validate."""
 
@@ -176,16 +177,6 @@ def summarise(groups: Sequence[RlGroup]) -> dict[str, int | float]:
         "reward_std": _rounded(statistics.pstdev(rewards)),
         **{f"accuracy_{level:g}": count for level, count in sorted(levels.items())},
     }
-
-
-@cache
-def _accuracy(answer: str, answers: tuple[str, ...]) -> float:
-    return vqa_accuracy(answer, answers)
-
-
-@cache
-def _relevance(answer: str, answers: tuple[str, ...]) -> Relevance:
-    return relevance(answer, answers)
 
 
 def _percent(part: int, whole: int) -> float:

@@ -37,13 +37,8 @@ def propose_trajectories(
     vectors = fuse(arrays["image"], arrays["question"])
     rows: list[Proposal] = []
     for pool in storage.read_rows(train_pools, Pool):
-        rows += propose(
-            query_id=pool.query_id,
-            candidates=pool.candidates,
-            similarities=vectors[list(pool.candidates)] @ vectors[pool.query_id],
-            options=config,
-            generator=generator(config.seed, "proposals", pool.query_id),
-        )
+        similarities = vectors[list(pool.candidates)] @ vectors[pool.query_id]
+        rows += propose(pool, similarities, config, generator(config.seed, "proposals", pool.query_id))
     storage.write_rows(proposals, rows)
     return len(rows)
 
@@ -93,9 +88,8 @@ def _fill(rows: Sequence[Trajectory], pools: Sequence[Pool], config: GenerateRlD
         group = by_query.get(pool.query_id, [])
         if len({row.vqa_acc_score for row in group}) == 1:
             extra += diversity_fill(
-                query_id=pool.query_id,
-                candidates=pool.candidates,
-                present=[row.pointer for row in group],
+                pool,
+                [row.pointer for row in group],
                 shots=config.shots,
                 budget=config.diversity_budget,
                 generator=generator(config.seed, "fill", pool.query_id),

@@ -336,7 +336,7 @@ READERS: dict[str, Reader] = {
             "query": QUERY, "candidate_pool_ids": [7, 8],
             "pointer_candidates": [ROW, {**ROW, "pointer": [0, 1], "pointer_global": [7, 8]}],
         }}),
-        rl_data_files.import_original, says_rl_data,
+        lambda path: import_groups(path, "g", TRAIN, PoolRule(size=2, seed=0, exclude_same_image=True)), says_rl_data,
     ),
     "rl data a": Reader(
         "rl.json", harmed({"3": {"pointer_candidates": [OF_A, {**OF_A, "pointer": [8, 9]}]}}),

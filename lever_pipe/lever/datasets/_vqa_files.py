@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,14 +23,9 @@ from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import read_json, shortened
 from lever_pipe.lever.datasets.protocol import ReadOptions, ReadResult, VqaFilePaths
 
-QUESTION_FILE_KEYS = frozenset(
-    {"info", "license", "data_type", "data_subtype", "task_type", "num_choices", "questions"}
-)
-ANNOTATION_FILE_KEYS = frozenset({"info", "license", "data_type", "data_subtype", "question_types", "annotations"})
 log = logging.getLogger(__name__)
 SHOWN = 5
 """Items of a kind of fault that are named."""
-MEND = "Restore the official files, or mend the named entries."
 
 
 class _Entry(BaseModel):
@@ -42,7 +37,7 @@ Text = Annotated[str, AfterValidator(partial(unicodedata.normalize, "NFC"))]
 Id = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class QuestionEntry(_Entry):
+class Question(_Entry):
     """An entry of a question file."""
 
     image_id: Id
@@ -50,7 +45,7 @@ class QuestionEntry(_Entry):
     question_id: Id
 
 
-class AnswerEntry(_Entry):
+class Answer(_Entry):
     """One annotator's answer; `answer` is the normalised text that VQA accuracy compares."""
 
     answer: Text
@@ -66,23 +61,49 @@ class Annotation(_Entry):
     question_id: Id
     question_type: str = ""
     answer_type: str = ""
-    answers: list[AnswerEntry]
+    answers: list[Answer]
     confidence: float | int | None = None  # OK-VQA
     multiple_choice_answer: Text | None = None  # VQAv2
 
 
-M = TypeVar("M", bound=_Entry)
+class _File(_Entry):
+    info: Any = None
+    license: Any = None
+    data_type: Any = None
+    data_subtype: Any = None
 
 
-def read_questions(path: Path) -> list[QuestionEntry]:
+class QuestionFile(_File):
+    """A question file; a key that is not declared here is none of the format."""
+
+    task_type: Any = None
+    num_choices: Any = None
+    questions: list[Question] = Field(min_length=1)
+
+
+class AnnotationFile(_File):
+    """An annotation file."""
+
+    question_types: Any = None
+    annotations: list[Annotation] = Field(min_length=1)
+
+
+F = TypeVar("F", bound=_File)
+
+
+Fault = tuple[str, object]
+"""A kind of fault, and where it is; for example `"missing image", "a.jpg"`."""
+
+
+def read_questions(path: Path) -> list[Question]:
     """Return the questions of one file, sorted by question id.
 
     Raises:
         DataError: missing file, missing or unknown keys, blank questions, duplicate question ids; all at once.
     """
-    faults = Faults()
-    questions, _ = _read_questions(path, faults)
-    faults.raise_any(f"{path}: expected an official VQA question file", do=MEND)
+    faults = list[Fault]()
+    questions = _questions(path, faults)
+    _raise_any(f"{path}: expected an official VQA question file", faults)
     return questions
 
 
@@ -103,243 +124,151 @@ def read_split(
         DataError: anything missing, unknown, duplicate or contradictory; all faults at once.
         ImageError: images that do not decode, when `on_bad_image="stop"`.
     """
-    faults = Faults()
-    questions, broken_questions = _read_questions(files.questions, faults)
-    annotations, broken_annotations = _read_annotations(files.annotations, faults)
-    # An entry with a fault of its own is reported once, not as unmatched as well.
-    _compare(questions, annotations, broken_questions | broken_annotations, faults)
-    _check_answers(annotations, options.n_answers, shown_answer, faults)
-    wanted = questions if options.seed is None else _drawn(questions, options.seed)
-    folder = ImageFolder(files.images, options.image_name)
-    folder.find(dict.fromkeys(q.image_id for q in wanted[: options.limit]), faults)
-    where = f"expected complete and consistent {files.questions} and {files.annotations}"
-    faults.raise_any(where, do=MEND)
-    kept = folder.readable(wanted, options.on_bad_image, options.limit)
+    faults = list[Fault]()
+    questions = _questions(files.questions, faults)
+    annotations = _annotations(files.annotations, faults)
+    if questions and annotations:
+        faults += _disagreements(questions, annotations)
+        faults += _answer_faults(annotations, options.n_answers, shown_answer)
+    if options.seed is not None:
+        order = generator(options.seed, "eval subset").permutation(len(questions))
+        questions = [questions[i] for i in order]
+    faults += _missing_images(questions[: options.limit], files.images, options.image_name)
+    _raise_any(f"expected complete and consistent {files.questions} and {files.annotations}", faults)
+    digests, skipped = _digests(questions, files.images, options)
     examples = []
-    for position, question in enumerate(sorted(kept, key=lambda question: question.question_id)):
+    for question in sorted((q for q in questions if q.question_id in digests), key=lambda q: q.question_id):
         annotation = annotations[question.question_id]
-        examples.append(_example(position, question, annotation, folder, shown_answer(annotation)))
-    return ReadResult(examples, folder.skipped)
-
-
-def _drawn(questions: list[QuestionEntry], seed: int) -> list[QuestionEntry]:
-    """Return the questions in drawn order."""
-    return [questions[i] for i in generator(seed, "eval subset").permutation(len(questions))]
-
-
-def most_frequent(answers: Iterable[str]) -> str:
-    """Return the most frequent answer; of equally frequent ones the first met."""
-    return Counter(answers).most_common(1)[0][0]  # most_common keeps first-met order among ties
-
-
-def _example(
-    position: int, question: QuestionEntry, annotation: Annotation, folder: ImageFolder, shown: str | None
-) -> Example:
-    assert shown is not None  # _check_answers has refused the file otherwise
-    return Example(
-        example_id=ExampleId(position),
-        question_id=question.question_id,
-        image_id=question.image_id,
-        image=folder.name(question.image_id),
-        image_digest=folder.digest(question.image_id),
-        question=question.question,
-        question_type=annotation.question_type,
-        answers=tuple(answer.answer for answer in annotation.answers),
-        answer=shown,
-    )
-
-
-def _read_questions(path: Path, faults: Faults) -> tuple[list[QuestionEntry], set[int]]:
-    entries, broken = _read_entries(path, "questions", QUESTION_FILE_KEYS, QuestionEntry, faults)
-    counts = Counter(question.question_id for question in entries)
-    repeated = sorted(i for i, count in counts.items() if count > 1)
-    faults.extend(f"duplicate question id in {path.name}", repeated)
-    faults.extend(f"blank question in {path.name}", (q.question_id for q in entries if not q.question.strip()))
-    return sorted(entries, key=lambda question: question.question_id), broken
-
-
-def _read_annotations(path: Path, faults: Faults) -> tuple[dict[int, Annotation], set[int]]:
-    entries, broken = _read_entries(path, "annotations", ANNOTATION_FILE_KEYS, Annotation, faults)
-    by_id: dict[int, Annotation] = {}
-    for annotation in entries:
-        if annotation.question_id in by_id:
-            faults.add(f"duplicate question id in {path.name}", annotation.question_id)
-        by_id.setdefault(annotation.question_id, annotation)
-    return by_id, broken
-
-
-def _read_entries(
-    path: Path, key: str, file_keys: frozenset[str], model: type[M], faults: Faults
-) -> tuple[list[M], set[int]]:
-    """Return the sound entries, and the question ids of those that have a fault of their own."""
-    if not path.is_file():
-        faults.add("missing file", str(path))
-        return [], set()
-    document: Any = read_json(path)
-    if not isinstance(document, dict) or not isinstance(document.get(key), list):
-        faults.add(f"{path.name}: missing key", f"'{key}' with a list of entries")
-        return [], set()
-    faults.extend(f"{path.name}: unknown key", sorted(set(document) - file_keys))
-    if not document[key]:
-        faults.add(f"{path.name}: no entries", f"'{key}' is empty")
-    entries: list[M] = []
-    broken: set[int] = set()
-    for index, entry in enumerate(document[key]):
-        try:
-            entries.append(model.model_validate(entry))
-        except ValidationError as fault:
-            _add_entry_faults((key, index), fault, path, faults)
-            if isinstance(entry, dict) and isinstance(entry.get("question_id"), int):
-                broken.add(entry["question_id"])
-    return entries, broken
-
-
-def _add_entry_faults(place: tuple[int | str, ...], fault: ValidationError, path: Path, faults: Faults) -> None:
-    kinds = {"missing": "missing key", "extra_forbidden": "unknown key"}
-    for error in fault.errors(include_url=False, include_context=False, include_input=False):
-        kind = kinds.get(error["type"], error["msg"].lower())
-        faults.add(f"{path.name}: {kind}", dotted((*place, *error["loc"])))
-
-
-def _compare(
-    questions: list[QuestionEntry], annotations: dict[int, Annotation], broken: set[int], faults: Faults
-) -> None:
-    asked = {question.question_id: question for question in questions}
-    unanswered = (i for i in asked if i not in annotations and i not in broken)
-    faults.extend("question without annotation", unanswered)
-    unasked = sorted(i for i in annotations if i not in asked and i not in broken)
-    faults.extend("annotation without question", unasked)
-    for question_id, question in asked.items():
-        annotation = annotations.get(question_id)
-        if annotation is not None and annotation.image_id != question.image_id:
-            ids = f"{question.image_id} against {annotation.image_id}"
-            faults.add("image_id differs between question and annotation", f"question {question_id}: {ids}")
-
-
-def _check_answers(
-    annotations: dict[int, Annotation],
-    n_answers: int,
-    shown_answer: Callable[[Annotation], str | None],
-    faults: Faults,
-) -> None:
-    for question_id, annotation in sorted(annotations.items()):
-        count = len(annotation.answers)
-        if count != n_answers:
-            kind = f"wrong answer count, expected {n_answers}"
-            faults.add(kind, f"question {question_id}: {count}")
-        elif not any(answer.answer.strip() for answer in annotation.answers):
-            faults.add("blank answers only", f"question {question_id}")
-        elif (shown := shown_answer(annotation)) is None:
-            faults.add("no multiple_choice_answer", f"question {question_id}")
-        elif not shown.strip():
-            faults.add("a blank answer to show", f"question {question_id}")
-
-
-class ImageFolder:
-    """Files under one folder, named by image id."""
-
-    def __init__(self, folder: Path, template: str) -> None:
-        self._folder = folder
-        self._template = template
-        self._digests: dict[int, str] = {}
-        self._refusals: dict[int, str] = {}  # why an image cannot be shown
-        self.skipped: dict[str, int] = {}
-
-    def name(self, image_id: int) -> str:
-        """Return the file name of an image."""
-        return self._template.format(image_id=image_id)
-
-    def digest(self, image_id: int) -> str:
-        """Return the sha256 of the bytes of an image that was found readable."""
-        return self._digests[image_id]
-
-    def find(self, image_ids: Iterable[int], faults: Faults) -> None:
-        """Record every image that is no file."""
-        if not self._folder.is_dir():
-            faults.add("missing image folder", str(self._folder))
-            return
-        missing = [i for i in image_ids if not _is_file(self._folder / self.name(i))]
-        faults.extend(f"missing image in {self._folder}", map(self.name, missing))
-
-    def readable(
-        self, questions: list[QuestionEntry], on_bad_image: Literal["stop", "skip"], limit: int | None
-    ) -> list[QuestionEntry]:
-        """Return the first `limit` questions, in their order, whose image can be shown.
-
-        Raises:
-            DataError: an image beyond the first `limit` questions is needed and missing.
-            ImageError: images cannot be shown and are not to be skipped; the first few are named by reason.
-        """
-        kept: list[QuestionEntry] = []
-        bad: dict[str, int] = {}
-        faults = Faults()
-        for question in questions:
-            if len(kept) + (sum(bad.values()) if on_bad_image == "stop" else 0) == limit:
-                break
-            if refusal := self._refusal(question.image_id):
-                name = self.name(question.image_id)
-                if name not in bad:
-                    faults.add(refusal, name)
-                bad[name] = bad.get(name, 0) + 1
-            else:
-                kept.append(question)
-        if bad and on_bad_image == "stop":
-            raise ImageError(
-                f"expected readable images in {self._folder}",
-                found=f"\n{faults}\n",
-                do='Restore or convert the files, or set data.on_bad_image to "skip".',
+        shown = shown_answer(annotation)
+        assert shown is not None  # a fault above
+        examples.append(
+            Example(
+                example_id=ExampleId(len(examples)),
+                question_id=question.question_id,
+                image_id=question.image_id,
+                image=options.image_name.format(image_id=question.image_id),
+                image_digest=digests[question.question_id],
+                question=question.question,
+                question_type=annotation.question_type,
+                answers=tuple(answer.answer for answer in annotation.answers),
+                answer=shown,
             )
-        if bad:
-            n_questions = sum(bad.values())
-            log.warning("skipped %d questions of unreadable images:\n%s", n_questions, faults)
-        self.skipped = bad
-        return kept
-
-    def _refusal(self, image_id: int) -> str:
-        """Return why an image cannot be shown; empty for one that can. Each is looked at once."""
-        if image_id not in self._digests and image_id not in self._refusals:
-            path = self._folder / self.name(image_id)
-            if not _is_file(path):
-                where = "expected an image for every question"
-                raise DataError(where, found=f"no {path}", do="Restore the file.")
-            try:
-                self._digests[image_id] = images.digest_of(path)
-            except ImageError as fault:
-                self._refusals[image_id] = fault.found
-        return self._refusals.get(image_id, "")
+        )
+    return ReadResult(examples, skipped)
 
 
-def _is_file(path: Path) -> bool:
+def _questions(path: Path, faults: list[Fault]) -> list[Question]:
+    file = _read(path, QuestionFile, faults)
+    questions = file.questions if file else []
+    faults += _repeated(path, questions)
+    faults += ((f"blank question in {path.name}", q.question_id) for q in questions if not q.question.strip())
+    return sorted(questions, key=lambda question: question.question_id)
+
+
+def _annotations(path: Path, faults: list[Fault]) -> dict[int, Annotation]:
+    file = _read(path, AnnotationFile, faults)
+    annotations = file.annotations if file else []
+    faults += _repeated(path, annotations)
+    return {annotation.question_id: annotation for annotation in annotations}
+
+
+def _read(path: Path, model: type[F], faults: list[Fault]) -> F | None:
+    if not path.is_file():
+        faults.append(("missing file", path))
+        return None
     try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name that no file can have
-        return False
+        return model.model_validate(read_json(path))
+    except ValidationError as fault:
+        kinds = {"missing": "missing key", "extra_forbidden": "unknown key"}
+        for error in fault.errors(include_url=False, include_context=False, include_input=False):
+            kind = kinds.get(error["type"], error["msg"].lower())
+            faults.append((f"{path.name}: {kind}", dotted(error["loc"])))
+        return None
 
 
-class Faults:
-    """Faults by kind, in the order in which the kinds are first met."""
+def _repeated(path: Path, entries: Sequence[Question | Annotation]) -> Iterator[Fault]:
+    counts = Counter(entry.question_id for entry in entries)
+    yield from ((f"duplicate question id in {path.name}", i) for i in sorted(counts) if counts[i] > 1)
 
-    def __init__(self) -> None:
-        self._items: dict[str, list[str]] = {}
 
-    def add(self, kind: str, item: str | int) -> None:
-        """Record one fault of a kind, for example `add("missing image", "a.jpg")`."""
-        self._items.setdefault(shortened(kind), []).append(shortened(str(item)))
+def _disagreements(questions: list[Question], annotations: dict[int, Annotation]) -> Iterator[Fault]:
+    by_id = {question.question_id: question for question in questions}
+    yield from (("question without annotation", i) for i in by_id if i not in annotations)
+    yield from (("annotation without question", i) for i in sorted(annotations) if i not in by_id)
+    for i, question in by_id.items():
+        if i in annotations and annotations[i].image_id != question.image_id:
+            where = f"question {i}: {question.image_id} against {annotations[i].image_id}"
+            yield "image_id differs between question and annotation", where
 
-    def extend(self, kind: str, items: Iterable[str | int]) -> None:
-        """Record several faults of one kind."""
-        for item in items:
-            self.add(kind, item)
 
-    def __str__(self) -> str:
-        """Return one line a kind: its name, its count and the first few items."""
-        lines = []
-        for kind, items in self._items.items():
-            rest = f", and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
-            lines.append(f"  {kind}: {len(items)} ({', '.join(items[:SHOWN])}{rest})")
-        return "\n".join(lines)
+def _answer_faults(
+    annotations: dict[int, Annotation], n_answers: int, shown_answer: Callable[[Annotation], str | None]
+) -> Iterator[Fault]:
+    for question_id, annotation in sorted(annotations.items()):
+        where = f"question {question_id}"
+        if len(annotation.answers) != n_answers:
+            yield f"wrong answer count, expected {n_answers}", f"{where}: {len(annotation.answers)}"
+        elif not any(answer.answer.strip() for answer in annotation.answers):
+            yield "blank answers only", where
+        elif (shown := shown_answer(annotation)) is None:
+            yield "no multiple_choice_answer", where
+        elif not shown.strip():
+            yield "a blank answer to show", where
 
-    def raise_any(self, expected: str, *, do: str) -> None:
-        """Raise one DataError when there is any fault."""
-        if self._items:
-            raise DataError(expected, found=f"\n{self}\n", do=do)
+
+def _missing_images(questions: list[Question], folder: Path, template: str) -> Iterator[Fault]:
+    if not folder.is_dir():
+        yield "missing image folder", folder
+        return
+    names = dict.fromkeys(template.format(image_id=question.image_id) for question in questions)
+    yield from ((f"missing image in {folder}", name) for name in names if not (folder / name).is_file())
+
+
+def _digests(questions: list[Question], folder: Path, options: ReadOptions) -> tuple[dict[int, str], dict[str, int]]:
+    """Return by question id the sha256 of its image, and by file name the questions of an image that cannot be shown.
+
+    Raises:
+        ImageError: images cannot be shown and are not to be skipped; the first few are named by reason.
+    """
+    may_skip = options.on_bad_image == "skip"
+    digest_of, digests, skipped, faults = dict[str, str](), dict[int, str](), Counter[str](), list[Fault]()
+    for question in questions if may_skip else questions[: options.limit]:
+        if len(digests) == options.limit:
+            break
+        name = options.image_name.format(image_id=question.image_id)
+        if name not in digest_of and name not in skipped:
+            try:
+                digest_of[name] = images.digest_of(folder / name)
+            except ImageError as refusal:
+                faults.append((refusal.found, name))
+        if name in digest_of:
+            digests[question.question_id] = digest_of[name]
+        else:
+            skipped[name] += 1
+    if faults and not may_skip:
+        raise ImageError(
+            f"expected readable images in {folder}",
+            found=f"\n{_listed(faults)}\n",
+            do='Restore or convert the files, or set data.on_bad_image to "skip".',
+        )
+    if faults:
+        log.warning("skipped %d questions of unreadable images:\n%s", skipped.total(), _listed(faults))
+    return digests, dict(skipped)
+
+
+def _listed(faults: Iterable[Fault]) -> str:
+    """Return one line a kind, in the order in which they are first met: its name, its count and the first few items."""
+    by_kind: dict[str, list[str]] = {}
+    for kind, item in faults:
+        by_kind.setdefault(shortened(kind), []).append(shortened(str(item)))
+    lines = []
+    for kind, items in by_kind.items():
+        rest = f", and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
+        lines.append(f"  {kind}: {len(items)} ({', '.join(items[:SHOWN])}{rest})")
+    return "\n".join(lines)
+
+
+def _raise_any(expected: str, faults: list[Fault]) -> None:
+    if faults:
+        do = "Restore the official files, or mend the named entries."
+        raise DataError(expected, found=f"\n{_listed(faults)}\n", do=do)

@@ -7,21 +7,17 @@ Source: Marino 2019 (OK-VQA)
 
 from __future__ import annotations
 
-from lever_pipe.lever.datasets._vqa_files import Annotation, most_frequent, read_questions, read_split
-from lever_pipe.lever.datasets.protocol import ReadOptions, ReadResult, VqaFilePaths
+from collections import Counter
 
-__all__ = ["read", "read_questions"]
+from lever_pipe.lever.datasets._vqa_files import Annotation, read_split
+from lever_pipe.lever.datasets.protocol import ReadOptions, ReadResult, VqaFilePaths
 
 
 def read(files: VqaFilePaths, options: ReadOptions) -> ReadResult:
-    """Return one split's examples in question-id order; see `protocol.Reader.read`.
-
-    Raises:
-        DataError: incomplete or contradictory files; all faults at once.
-        ImageError: images that do not decode, unless they are to be skipped.
-    """
+    """Return one split's examples in question-id order; see `protocol.Reader.read`."""
     return read_split(files, options, shown_answer=_shown_answer)
 
 
 def _shown_answer(annotation: Annotation) -> str:
-    return most_frequent(answer.answer for answer in annotation.answers if answer.answer.strip())
+    answers = Counter(answer.answer for answer in annotation.answers if answer.answer.strip())
+    return answers.most_common(1)[0][0]  # of equally frequent ones the first met

@@ -17,7 +17,7 @@ from lever_pipe.experiment.data_config import Data
 from lever_pipe.experiment.lvlm_config import AUTO
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions
-from lever_pipe.lever.datasets.okvqa import read_questions
+from lever_pipe.lever.datasets._vqa_files import read_questions
 from lever_pipe.lever.datasets.protocol import ReadResult, VqaFilePaths
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
 from lever_pipe.runtime.checks import obtain

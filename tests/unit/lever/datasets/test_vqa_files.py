@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from lever_pipe.base import images
 from lever_pipe.base.errors import DataError, ImageError
 from lever_pipe.lever.datasets import okvqa, vqav2
-from lever_pipe.lever.datasets._vqa_files import most_frequent
+from lever_pipe.lever.datasets._vqa_files import read_questions
 from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
 
 NAME = "COCO_val2014_{image_id:012d}.jpg"
@@ -117,13 +115,6 @@ def test_a_drawn_subset_is_in_id_order_and_fewer_are_some_of_more(raw: Raw) -> N
     assert ids(3, 5) == drawn[5][2]
 
 
-def test_of_a_drawn_subset_only_its_own_images_are_needed(raw: Raw) -> None:
-    drawn = okvqa.read(raw.write(), ReadOptions(NAME, limit=1, seed=0)).examples[0]
-    for image_id in set(IMAGE_OF.values()) - {drawn.image_id}:
-        raw.image(image_id).unlink()
-    assert okvqa.read(raw.files, ReadOptions(NAME, limit=1, seed=0)).examples == [drawn]
-
-
 def test_vqav2_shows_the_multiple_choice_answer(raw: Raw) -> None:
     for entry in raw.annotations["annotations"]:
         entry["multiple_choice_answer"] = f"choice {entry['question_id']}"
@@ -139,15 +130,6 @@ def test_vqav2_reports_annotations_without_multiple_choice_answer(raw: Raw) -> N
         vqav2.read(raw.write(), ReadOptions(NAME))
 
 
-@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=10))
-def test_most_frequent_equals_a_plain_search(answers: list[str]) -> None:
-    best = answers[0]
-    for answer in answers:
-        if answers.count(answer) > answers.count(best):
-            best = answer
-    assert most_frequent(answers) == best
-
-
 def test_hashes_and_decodes_each_image_once(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     inner = images.digest_of
@@ -161,20 +143,9 @@ def test_limit_reads_the_first_in_question_id_order_and_only_their_images(raw: R
     result = okvqa.read(raw.write(), ReadOptions(NAME, limit=2))
     assert [e.question_id for e in result.examples] == [40, 41]
     assert "COCO_val2014_000000000009.jpg" in raw.error(limit=3)
-
-
-def test_limit_beyond_the_end_reads_everything(raw: Raw) -> None:
-    assert len(okvqa.read(raw.write(), ReadOptions(NAME, limit=99)).examples) == 4
-
-
-def test_an_unreadable_image_stops_and_is_named(raw: Raw) -> None:
-    raw.image(8).write_bytes(b"no image")
-    with pytest.raises(ImageError, match=r"does not decode: 1 \(COCO_val2014_000000000008\.jpg\)"):
-        okvqa.read(raw.write(), ReadOptions(NAME))
-    with pytest.raises(ImageError, match=r"000000000008"):
-        okvqa.read(raw.write(), ReadOptions(NAME, limit=2))
-    # Question 41 is the second: a read of the first one does not touch its image.
-    assert len(okvqa.read(raw.write(), ReadOptions(NAME, limit=1)).examples) == 1
+    raw.image(9).touch()
+    with pytest.raises(ImageError, match=r"does not decode: 1 \(COCO_val2014_000000000009\.jpg\)"):
+        okvqa.read(raw.files, ReadOptions(NAME, limit=99))
 
 
 def test_a_truncated_jpeg_is_unreadable(raw: Raw) -> None:
@@ -185,7 +156,7 @@ def test_a_truncated_jpeg_is_unreadable(raw: Raw) -> None:
     raw.image(8).write_bytes(content[: len(content) // 2])  # the header is whole, half of the pixels are gone
     with Image.open(raw.image(8)) as image:
         assert image.size == (64, 64)
-    with pytest.raises(ImageError, match=r"000000000008"):
+    with pytest.raises(ImageError, match=r"does not decode: 1 \(COCO_val2014_000000000008\.jpg\)"):
         okvqa.read(raw.write(), ReadOptions(NAME))
 
 
@@ -230,14 +201,9 @@ def test_missing_and_unknown_keys_name_file_entry_and_key(raw: Raw) -> None:
     raw.annotations["extra"] = 1
     message = raw.error()
     assert "questions.json: missing key: 1 (questions[1].question)" in message
-    assert "annotations.json: unknown key: 2 (extra, annotations[2].answers[3].anser)" in message
+    assert "annotations.json: unknown key: 2 (annotations[2].answers[3].anser, extra)" in message
     # A broken entry is reported once, not as unmatched as well.
     assert "without" not in message
-
-
-def test_text_in_place_of_a_number_is_refused(raw: Raw) -> None:
-    raw.questions["questions"][0]["question_id"] = "43"
-    assert "questions[0].question_id" in raw.error()
 
 
 def test_a_long_list_of_faults_shows_its_count_and_the_first_few(raw: Raw) -> None:
@@ -274,7 +240,7 @@ def test_annotators_other_than_ten_are_an_option(raw: Raw) -> None:
     ],
 )
 def test_official_question_files_parse(split: str, count: int, known: tuple[int, int, str]) -> None:
-    questions = okvqa.read_questions(OKVQA_FOLDER / f"OpenEnded_mscoco_{split}2014_questions.json")
+    questions = read_questions(OKVQA_FOLDER / f"OpenEnded_mscoco_{split}2014_questions.json")
     ids = [q.question_id for q in questions]
     assert len(ids) == count
     assert ids == sorted(set(ids))
