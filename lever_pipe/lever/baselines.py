@@ -14,11 +14,6 @@ from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 Similarities = dict[str, NDArray[np.float32]]  # `image`, `question` -> [K]
 
 
-def rank_by_chance(size: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Return a uniform permutation of the pool positions."""
-    return generator.permutation(size)
-
-
 def rank_by_similarity(baseline: str, similarities: Similarities) -> NDArray[np.int64]:
     """Return the pool positions from most to least similar; ties keep pool order.
 

@@ -19,7 +19,7 @@ from lever_pipe.base.records import ExampleId, Pool
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
-from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
+from lever_pipe.lever.selector.network import Encoded, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.groups import BATCH, Groups, batches
 from lever_pipe.lever.training.grpo import grpo_step, reference_log_probs
 from lever_pipe.metrics.agreement import agreement_matrices
@@ -74,17 +74,12 @@ def drop_head(module: PointerSelector, seed: int) -> PointerSelector:
     The published converter renamed the trained tensors, the evaluated class knew other names, and a lenient load
     passed over both: what was left of a checkpoint were its three projections.
     """
-    fresh = fresh_head(module.architecture, seed).state_dict()
+    fresh = initialise(build_selector(module.architecture), torch_generator(seed, "emulated head")).state_dict()
     names = head_names(module)
     for name, tensor in module.state_dict().items():
         if name in names:
             tensor.copy_(fresh[name])
     return module
-
-
-def fresh_head(architecture: Architecture, seed: int) -> PointerSelector:
-    """Return an untrained selector whose attention and layer norm stand in for lost ones."""
-    return initialise(build_selector(architecture), torch_generator(seed, "emulated head"))
 
 
 def first_items(pools: Sequence[Pool], n: int) -> list[Pool]:

@@ -3,6 +3,8 @@
 h = correct (0 or 1), a = accuracy, p = gt_prob, r = relevance; w_h, w_s, w_r = the weights.
 Since h = [a > 0], the modes made of h and a alone recode the accuracy monotonically.
 
+Source: Lever-Plus published code, but `expected_only`, `accuracy_plus_expected` and `hybrid`, which are this project's.
+
 A mode may also be a module beside the package (`base.members`), `lever/rewards/NAME.py` with a function `reward` of
 the same arguments.
 """
@@ -48,68 +50,44 @@ RewardMode = Callable[[RewardInputs, Reward], float]
 
 
 def hard_plus_soft(inputs: RewardInputs, weights: Reward) -> float:
-    """Return w_h h + w_s a: 0, 1.6 or 2 on OK-VQA with the default weights.
-
-    Source: Lever-Plus published code
-    """
+    """Return w_h h + w_s a: 0, 1.6 or 2 on OK-VQA with the default weights."""
     return weights.hard * inputs.correct + weights.soft * inputs.accuracy
 
 
 def hard_plus_soft_v2(inputs: RewardInputs, weights: Reward) -> float:
-    """Return w_s a + 2 w_h h: 0, 2.6 or 3 on OK-VQA with the default weights.
-
-    Source: Lever-Plus published code
-    """
+    """Return w_s a + 2 w_h h: 0, 2.6 or 3 on OK-VQA with the default weights."""
     return weights.soft * inputs.accuracy + 2 * weights.hard * inputs.correct
 
 
 def hard_only(inputs: RewardInputs, weights: Reward) -> float:
-    """Return w_h h.
-
-    Source: Lever-Plus published code
-    """
+    """Return w_h h."""
     return weights.hard * inputs.correct
 
 
 def soft_only(inputs: RewardInputs, weights: Reward) -> float:
-    """Return w_s a.
-
-    Source: Lever-Plus published code
-    """
+    """Return w_s a."""
     return weights.soft * inputs.accuracy
 
 
 def separated(inputs: RewardInputs, weights: Reward) -> float:
-    """Return 2 w_h + w_s a if correct, else w_s a.
-
-    Source: Lever-Plus published code
-    """
+    """Return 2 w_h + w_s a if correct, else w_s a."""
     bonus = 2 * weights.hard if inputs.correct else 0.0
     return bonus + weights.soft * inputs.accuracy
 
 
 def hard01_plus_gtprob(inputs: RewardInputs, weights: Reward) -> float:
-    """Return w_h h + w_s p.
-
-    Source: Lever-Plus published code
-    """
+    """Return w_h h + w_s p."""
     return weights.hard * inputs.correct + weights.soft * inputs.gt_prob
 
 
 def hard01_plus_gtprob_separated(inputs: RewardInputs, weights: Reward) -> float:
-    """Return 2 w_h + w_s p if correct, else w_s p.
-
-    Source: Lever-Plus published code
-    """
+    """Return 2 w_h + w_s p if correct, else w_s p."""
     bonus = 2 * weights.hard if inputs.correct else 0.0
     return bonus + weights.soft * inputs.gt_prob
 
 
 def hard_plus_gtprob_plus_rel(inputs: RewardInputs, weights: Reward) -> float:
-    """Return w_h h + w_s p + w_r (1 - h) r: relevance tells the failures apart.
-
-    Source: Lever-Plus published code
-    """
+    """Return w_h h + w_s p + w_r (1 - h) r: relevance tells the failures apart."""
     failure_bonus = weights.relevance * (1 - inputs.correct) * inputs.relevance
     return hard01_plus_gtprob(inputs, weights) + failure_bonus
 
@@ -119,17 +97,12 @@ def expected_only(inputs: RewardInputs, weights: Reward) -> float:
 
     With p = sum over distinct references of weight times probability it is the expected accuracy of an answer that
     is drawn, not the accuracy of the likeliest one.
-
-    Source: this project
     """
     return weights.soft * inputs.gt_prob
 
 
 def accuracy_plus_expected(inputs: RewardInputs, weights: Reward) -> float:
-    """Return w_h a + w_s p: the accuracy of the likeliest answer, its ties broken by the expected accuracy.
-
-    Source: this project
-    """
+    """Return w_h a + w_s p: the accuracy of the likeliest answer, its ties broken by the expected accuracy."""
     return weights.hard * inputs.accuracy + weights.soft * inputs.gt_prob
 
 
@@ -137,8 +110,6 @@ def legacy(inputs: RewardInputs, weights: Reward) -> float:
     """Return alpha quality + beta c, c = h or 2 h - 1 by `weights.correctness`.
 
     0 with the default weights.
-
-    Source: Lever-Plus published code
     """
     correctness = inputs.correct if weights.correctness == "01" else 2 * inputs.correct - 1
     return weights.alpha * inputs.quality + weights.beta * correctness
@@ -149,8 +120,6 @@ def hybrid(inputs: RewardInputs, weights: Reward) -> float:
 
     The published code accepts the name and then raises; this definition is this project's own.
     With the default weights a failure earns at most 0.1, less than the least success (0.3).
-
-    Source: this project
     """
     success = weights.soft * inputs.accuracy
     failure = weights.relevance * (inputs.gt_prob + inputs.relevance) / 2
@@ -177,10 +146,7 @@ REWARD_MODES: dict[str, RewardMode] = {
 
 
 def reward_function(settings: Reward) -> Callable[[Trajectory], float]:
-    """Return the function that gives a scored trajectory its configured reward.
-
-    Source: this project
-    """
+    """Return the function that gives a scored trajectory its configured reward."""
 
     def of(trajectory: Trajectory) -> float:
         quality = trajectory.beam_score if trajectory.beam_score is not None else -(trajectory.logprob_score or 0.0)
@@ -205,8 +171,6 @@ def reward(inputs: RewardInputs, settings: Reward) -> float:
 
     Raises:
         ValueError: the reward is not a finite number.
-
-    Source: Lever-Plus published code
     """
     mode: RewardMode = REWARD_MODES.get(settings.mode) or member("lever/rewards", settings.mode).reward
     value = mode(inputs, settings)

@@ -95,11 +95,11 @@ def select_baseline(
             ranked = baselines.rank_by_annotations(query, candidates, similarities).tolist()
         elif config.baseline.startswith("random-"):
             stream = generator(config.seed, config.baseline, pool.query_id)
-            ranked = baselines.rank_by_chance(len(candidates), stream).tolist()
+            ranked = stream.permutation(len(candidates)).tolist()
         elif config.baseline.startswith("random_all-"):
             stream = generator(config.seed, config.baseline, pool.query_id)
             offered = [one.example_id for one in train if one.image_digest != query.image_digest]
-            ranked = baselines.rank_by_chance(len(offered), stream).tolist()
+            ranked = stream.permutation(len(offered)).tolist()
         else:
             ranked = baselines.rank_by_similarity(config.baseline, similarities).tolist()
         chosen = tuple(offered[position] for position in ranked[: config.shots])

@@ -40,3 +40,21 @@ def groups(n: int = 6, *, shots: int = 3, size: int = 7, n_examples: int = 40, r
     drawn = torch.rand(n, n_selections, generator=generator)
     rewards = drawn if rewards is None else rewards
     return Groups(torch.arange(n), pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool))
+
+
+N_KINDS = 4
+"""Of `table_of_kinds`: an example is of the kind of its number modulo this."""
+
+
+def table_of_kinds(n: int) -> EmbeddingTable:
+    """Return examples of four kinds, each kind a direction with some noise of its own."""
+    noise = torch.randn(n, 6, generator=torch_generator(7)) / 10
+    return EmbeddingTable(nn.functional.normalize(torch.eye(6)[torch.arange(n) % N_KINDS] + noise, dim=-1))
+
+
+def groups_of_kinds(n: int, n_examples: int) -> Groups:
+    """Return queries of all kinds, each with two candidates of each kind in any order, without selections."""
+    last = torch.arange(n_examples - 2 * N_KINDS, n_examples)
+    pools = torch.stack([last[torch.randperm(len(last), generator=torch_generator(2, i))] for i in range(n)])
+    empty = torch.zeros(n, 1)
+    return Groups(torch.arange(n), pools, torch.zeros(n, 1, 1, dtype=torch.long), empty, empty.bool())

@@ -81,12 +81,6 @@ def test_equal_beams_are_settled_by_id_whatever_the_order_of_the_pool() -> None:
         assert [beam.demonstrations for beam in found.beams] == [(3, 5), (3, 8)]
 
 
-def test_a_difference_beyond_the_digits_is_a_tie() -> None:
-    values = {(): 0.5, (3,): 0.25, (5,): 0.25 + 4e-8}
-    (found,) = search_beams([pool(0, [5, 3])], scoring(lambda c: values[c]), Beams(anchors=2, shots=1, size=1))
-    assert found.beams[0].demonstrations == (3,)
-
-
 @pytest.mark.parametrize(("k", "size", "shots"), [(64, 5, 2), (16, 3, 2), (4, 9, 2), (6, 2, 3), (7, 3, 1)])
 def test_how_much_is_asked(k: int, size: int, shots: int) -> None:
     """At pool 64 and size 5: (1 + 64) + 5 (1 + 63) = 385, of which the 5 parents were asked before."""
@@ -104,13 +98,6 @@ def test_how_much_is_asked(k: int, size: int, shots: int) -> None:
         assert len(set(call)) == len(call)
     again = [one for one, other in zip(calls[1:], calls, strict=False) for one in set(one) & set(other)]
     assert len(again) == 2 * sum(widths[1:-1])  # parents, which a ledger knows
-
-
-def test_a_query_does_not_depend_on_the_others() -> None:
-    pools = [pool(1, range(10, 15)), pool(2, range(20, 25))]
-    together = search_beams(pools, scoring(drawn(4)), Beams(anchors=2))
-    alone = [search_beams([one], scoring(drawn(4)), Beams(anchors=2))[0] for one in pools[::-1]]
-    assert together == alone[::-1]
 
 
 def test_the_probability_is_that_of_the_span_alone() -> None:

@@ -75,12 +75,6 @@ def test_legacy_reads_quality_and_the_sign_of_failure() -> None:
     assert earned("legacy", right, signed) == pytest.approx(2.1, abs=1e-12)
 
 
-def test_rewards_are_limited() -> None:
-    assert earned("soft_only", RIGHT, dict[str, Any](soft=99)) == 5.0
-    minus = dict[str, Any](beta=99, correctness="-11")
-    assert earned("legacy", WRONG, minus) == -5.0
-
-
 @pytest.mark.parametrize("mode", sorted(REWARD_MODES))
 def test_a_better_answer_never_earns_less(mode: str) -> None:
     weights = dict[str, Any](beta=1.0)
@@ -97,6 +91,8 @@ def test_hybrid_ranks_every_failure_below_every_success() -> None:
     assert earned("hybrid", best_failure, DEFAULT) > earned("hybrid", WRONG, DEFAULT)
 
 
-def test_a_reward_that_is_no_number_is_an_error() -> None:
+def test_rewards_are_limited_and_numbers() -> None:
+    assert earned("soft_only", RIGHT, dict[str, Any](soft=99)) == 5.0
+    assert earned("legacy", WRONG, dict[str, Any](beta=99, correctness="-11")) == -5.0
     with pytest.raises(ValueError, match="must be finite, got nan"):
         earned("soft_only", replace(WRONG, accuracy=math.nan), DEFAULT)

@@ -14,6 +14,10 @@ def test_fusion_of_two_known_vectors() -> None:
     fused = fuse(np.array([[3, 4]], dtype=np.float32), np.array([[0, 2]], dtype=np.float32))
     np.testing.assert_allclose(fused, [[0.3 / np.sqrt(0.9), 0.9 / np.sqrt(0.9)]], rtol=1e-6)
     assert fused.dtype == np.float32
+    both = side_by_side(np.array([[3, 4]], dtype=np.float32), np.array([[0, 2]], dtype=np.float32))
+    np.testing.assert_allclose(both, np.array([[0.6, 0.8, 0, 1]]) / np.sqrt(2), rtol=1e-6)
+    assert both.dtype == np.float32
+    assert np.array_equal(unit(np.zeros((1, 3), dtype=np.float32)), np.zeros((1, 3), dtype=np.float32))
 
 
 def test_each_part_counts_the_same_at_any_length() -> None:
@@ -21,16 +25,6 @@ def test_each_part_counts_the_same_at_any_length() -> None:
     image, question = (rng.standard_normal((20, 5)).astype(np.float32) for _ in range(2))
     np.testing.assert_allclose(fuse(100 * image, question), fuse(image, 0.01 * question), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(fuse(image, question), axis=1), 1, rtol=1e-6)
-
-
-def test_a_zero_row_stays_finite() -> None:
-    assert np.array_equal(unit(np.zeros((1, 3), dtype=np.float32)), np.zeros((1, 3), dtype=np.float32))
-
-
-def test_two_known_vectors_side_by_side() -> None:
-    both = side_by_side(np.array([[3, 4]], dtype=np.float32), np.array([[0, 2]], dtype=np.float32))
-    np.testing.assert_allclose(both, np.array([[0.6, 0.8, 0, 1]]) / np.sqrt(2), rtol=1e-6)
-    assert both.dtype == np.float32
 
 
 def test_side_by_side_the_parts_are_of_one_length_and_can_be_told_apart() -> None:

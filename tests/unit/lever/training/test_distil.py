@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from builders import example
-from small_selectors import selector
-from torch import Tensor, nn
+from small_selectors import N_KINDS, groups_of_kinds, selector, table_of_kinds
+from torch import Tensor
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Distil
-from lever_pipe.lever.baselines import rank_by_annotations
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training import supervised
@@ -21,7 +19,7 @@ from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.supervised import distil_epoch, distil_step, oracle_targets
 
-N_EXAMPLES, K, N_KINDS = 32, 8, 4
+N_EXAMPLES, K = 32, 8
 
 
 def examples() -> list[Example]:
@@ -34,68 +32,30 @@ def examples() -> list[Example]:
     return found
 
 
-def table() -> EmbeddingTable:
-    noise = torch.randn(N_EXAMPLES, 6, generator=torch_generator(7)) / 10
-    return EmbeddingTable(nn.functional.normalize(torch.eye(6)[torch.arange(N_EXAMPLES) % N_KINDS] + noise, dim=-1))
-
-
-def groups(n: int = 16) -> Groups:
-    """Return queries of all kinds with two candidates of each kind, in any order."""
-    last = torch.arange(N_EXAMPLES - K, N_EXAMPLES)
-    pools = torch.stack([last[torch.randperm(K, generator=torch_generator(2, i))] for i in range(n)])
-    empty = torch.zeros(n, 1)
-    return Groups(torch.arange(n), pools, torch.zeros(n, 1, 1, dtype=torch.long), empty, empty.bool())
-
-
 def test_the_target_is_uniform_on_the_best_of_the_pool() -> None:
-    targets = oracle_targets(examples(), groups())
+    targets = oracle_targets(examples(), groups_of_kinds(16, N_EXAMPLES))
     assert targets.dtype == torch.float32
-    for query, pool, target in zip(groups().queries.tolist(), groups().pools.tolist(), targets.tolist(), strict=True):
+    batch = groups_of_kinds(16, N_EXAMPLES)
+    for query, pool, target in zip(batch.queries.tolist(), batch.pools.tolist(), targets.tolist(), strict=True):
         assert target == [0.5 if candidate % N_KINDS == (query + 1) % N_KINDS else 0.0 for candidate in pool]
-
-
-def test_the_target_is_where_the_oracle_begins() -> None:
-    """With any similarity the oracle's first are those of the target, as many as there are."""
-    answers, kinds = ("cat", "dog", "cow", "ox"), ("a", "b", "c")
-    train = [
-        example(
-            i, answer=answers[i % 4], answers=("cat",) * 5 + ("dog",) * 2 + ("cow",) * 3, question_type=kinds[i % 3]
-        )
-        for i in range(N_EXAMPLES)
-    ]
-    generator = torch_generator(3)
-    pools = torch.stack([torch.randperm(N_EXAMPLES, generator=generator)[:K] for _ in range(12)])
-    given = replace(groups(12), pools=pools)
-    for query, pool, target in zip(given.queries.tolist(), pools.tolist(), oracle_targets(train, given), strict=True):
-        best = set(target.nonzero().flatten().tolist())
-        assert best
-        for draw in range(5):
-            similar = {
-                "image": torch.rand(K, generator=torch_generator(draw)).numpy(),
-                "question": torch.zeros(K).numpy(),
-            }
-            ranked = rank_by_annotations(train[query], [train[i] for i in pool], similar)
-            assert set(ranked[: len(best)].tolist()) == best
-        assert target.sum().item() == pytest.approx(1)
-        assert len(set(target[list(best)].tolist())) == 1
 
 
 def test_a_query_without_a_good_candidate_has_no_target_and_does_not_count() -> None:
     train = examples()
     train[5] = example(5, answer="kind 1", answers=("nobody says this",) * 10, question_type="any")
-    targets = oracle_targets(train, groups())
+    targets = oracle_targets(train, groups_of_kinds(16, N_EXAMPLES))
     assert targets.sum(dim=1).tolist() == [float(query != 5) for query in range(16)]
-    module, batch = selector(width=16), groups()
-    step = distil_step(module, table(), batch, targets_BK=targets)
+    module, batch = selector(width=16), groups_of_kinds(16, N_EXAMPLES)
+    step = distil_step(module, table_of_kinds(N_EXAMPLES), batch, targets_BK=targets)
     others = torch.tensor([query for query in range(16) if query != 5])
-    without = distil_step(module, table(), batch.take(others), targets_BK=targets[others])
+    without = distil_step(module, table_of_kinds(N_EXAMPLES), batch.take(others), targets_BK=targets[others])
     assert float(step.loss.detach()) == pytest.approx(float(without.loss.detach()), rel=1e-6)
     assert step.values["gradient_share"] == 15 / 16
     assert step.values["agreement"] == pytest.approx(without.values["agreement"])
 
 
 def test_every_pass_shows_every_query_once_with_its_own_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch, seen = groups(), []
+    batch, seen = groups_of_kinds(16, N_EXAMPLES), []
     targets = oracle_targets(examples(), batch)
     module = selector(width=16)
 
@@ -106,7 +66,9 @@ def test_every_pass_shows_every_query_once_with_its_own_target(monkeypatch: pyte
 
     monkeypatch.setattr(supervised, "distil_step", noted)
     updates = Updates(module, AdamW(module, learning_rate=0.0, weight_decay=0.0), max_gradient_norm=1.0)
-    distil_epoch(updates, table(), batch, targets, Distil(batch_queries=6, passes=3), torch_generator(0))
+    distil_epoch(
+        updates, table_of_kinds(N_EXAMPLES), batch, targets, Distil(batch_queries=6, passes=3), torch_generator(0)
+    )
     assert [len(part) for part in seen] == [6, 6, 4] * 3
     orders = [[query for part in seen[start : start + 3] for query in part] for start in (0, 3, 6)]
     assert [sorted(order) for order in orders] == [list(range(16))] * 3
@@ -115,14 +77,14 @@ def test_every_pass_shows_every_query_once_with_its_own_target(monkeypatch: pyte
 
 @pytest.mark.parametrize("head", ["static", "gated"])
 def test_it_learns_what_the_oracle_would_choose(head: str) -> None:
-    module, batch = selector(width=16, head=head), groups()
+    module, batch = selector(width=16, head=head), groups_of_kinds(16, N_EXAMPLES)
     targets = oracle_targets(examples(), batch)
     adam = AdamW(module, learning_rate=2e-2, weight_decay=0.0)
     values = []
     for epoch in range(8):
         order = torch_generator(epoch)
         updates = Updates(module, adam, max_gradient_norm=1.0)
-        distil_epoch(updates, table(), batch, targets, Distil(batch_queries=4, passes=2), order)
+        distil_epoch(updates, table_of_kinds(N_EXAMPLES), batch, targets, Distil(batch_queries=4, passes=2), order)
         values.append(updates.means())
     # A quarter of each pool is right; the untrained policy prefers the query's own kind, which is wrong.
     assert values[0]["loss"] > math.log(K / 2)
@@ -133,10 +95,16 @@ def test_it_learns_what_the_oracle_would_choose(head: str) -> None:
 
 def test_dropout_is_on_while_it_learns() -> None:
     module = selector(width=16, dropout=0.5)
-    targets = oracle_targets(examples(), groups())
+    targets = oracle_targets(examples(), groups_of_kinds(16, N_EXAMPLES))
     losses = set()
     for seed in range(2):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            losses.add(float(distil_step(module, table(), groups(), targets_BK=targets).loss.detach()))
+            losses.add(
+                float(
+                    distil_step(
+                        module, table_of_kinds(N_EXAMPLES), groups_of_kinds(16, N_EXAMPLES), targets_BK=targets
+                    ).loss.detach()
+                )
+            )
     assert len(losses) == 2

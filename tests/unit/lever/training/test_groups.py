@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders import example, pool, random_pools, rl_groups, trajectory
+from builders import example, pool, rl_groups, trajectory
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
@@ -87,7 +87,3 @@ def test_batches_partition_the_queries_and_follow_the_generator() -> None:
     assert torch.equal(torch.cat(parts), again)
     assert not torch.equal(again, other)
     assert torch.cat(parts).tolist() != list(range(10))
-
-
-def test_builders_make_pools_without_their_query() -> None:
-    assert all(of.query_id not in of.candidates for of in random_pools(20, 30))

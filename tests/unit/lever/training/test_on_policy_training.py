@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from small_selectors import selector, table
-from torch import Tensor, nn
+from small_selectors import N_KINDS, groups_of_kinds, selector, table, table_of_kinds
+from torch import Tensor
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import ExampleId
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import AdvantageName, OnPolicy
 from lever_pipe.lever.selector.decoding import greedy
-from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.lever.selector.embeddings import FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training import on_policy
 from lever_pipe.lever.training.groups import Groups
@@ -147,18 +147,6 @@ def test_the_lengths_of_a_batch_are_even(shots: tuple[int, ...]) -> None:
         assert all(len(found) == 1 for found in by_query.values())  # a group has one length
 
 
-def test_a_query_meets_every_length_over_the_epochs() -> None:
-    settings = OnPolicy(batch_queries=4, group=1, shots=(1, 2), advantages="batch", learning_rate=STILL)
-    met = Counter(
-        (query, len(chosen))
-        for number in range(1, 41)
-        for call in epoch(settings, n=4, number=number).judge.calls
-        for query, chosen in call
-    )
-    # Binomial(40, 1/2): five standard deviations of 3.2 are passed once in 1.7 million
-    assert all(abs(met[ExampleId(query), 1] - 20) < 5 * math.sqrt(10) for query in range(3, 7))
-
-
 def test_a_batch_smaller_than_the_number_of_lengths_leaves_none_out() -> None:
     run = epoch(OnPolicy(batch_queries=2, group=2, shots=(1, 2, 3, 4), learning_rate=STILL), n=16)
     assert {len(chosen) for call in run.judge.calls for _, chosen in call} == {1, 2, 3, 4}
@@ -168,17 +156,6 @@ def scores_of(policy: PointerSelector, batch: Groups) -> tuple[Tensor, Tensor]:
     """Return the logits of policy and anchor as a step takes them."""
     anchor = FrozenSelector(selector(head=policy.architecture.head), table())
     return table().scores(policy, batch, may_stop=True), anchor.scores(batch, may_stop=True)
-
-
-@pytest.mark.parametrize("head", ["static", "gated"])
-def test_a_batch_asks_its_anchor_once_and_its_policy_once_an_update(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: Counter[str] = Counter()
-    anchor, either = FrozenSelector.scores, EmbeddingTable.encoded
-    monkeypatch.setattr(FrozenSelector, "scores", lambda *a, **k: asked.update(["anchor"]) or anchor(*a, **k))
-    monkeypatch.setattr(EmbeddingTable, "encoded", lambda *a, **k: asked.update(["either"]) or either(*a, **k))
-    epoch(replace_in(SETTINGS, updates=3), n=16, head=head)
-    # Two batches of three updates; what draws a batch is its first update's forward.
-    assert asked == {"anchor": 2, "either": 2 + 2 * 3}
 
 
 @pytest.mark.parametrize("head", ["static", "gated"])
@@ -263,34 +240,6 @@ def test_a_batch_is_drawn_once_by_the_policy_as_it_then_is() -> None:
     assert penalties[0] == 0.0  # the anchor itself drew the first batch
     assert min(penalties[1:]) > 0
     assert sorted(q for batch, _, _ in run.steps[::3] for q in batch.queries.tolist()) == list(range(3, 23))
-
-
-def test_the_selections_are_those_of_the_policy_as_it_then_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw each batch again, with the weights that its first step meets, and with those of the beginning."""
-    module = selector()
-    adam = AdamW(module, learning_rate=1.0, weight_decay=0.0)
-    again = torch_generator(0)
-    rows = torch.randperm(16, generator=again).split(8)  # type: ignore[no-untyped-call]
-    same = []
-
-    def drawing(policy: PointerSelector, *words: Any, **how: Any) -> Drawn:
-        found = draw_groups(policy, *words, **how)
-        part, state = queries(16).take(rows[len(same) // 2]), again.get_state()
-        for either in (selector(), module):
-            again.set_state(state)
-            drawn = draw_groups(either, table(), part, Recorder(), SETTINGS, again)
-            same.append(torch.equal(drawn.groups.selections, found.groups.selections))
-        return found
-
-    monkeypatch.setattr(on_policy, "draw_groups", drawing)
-    updates = Updates(module, adam, max_gradient_norm=1.0)
-    list(
-        on_policy_epoch(
-            updates, FrozenSelector(selector(), table()), table(), queries(16), Recorder(), SETTINGS,
-            epoch=1, kl_beta=0.0, clips=True, generator=torch_generator(0),
-        )
-    )  # fmt: skip
-    assert same == [True, True, False, True]  # nothing has moved before the first batch, but before the second
 
 
 def replace_in(settings: OnPolicy, **changed: Any) -> OnPolicy:
@@ -406,16 +355,6 @@ def test_a_large_beta_keeps_the_policy_at_the_base_and_none_lets_it_go() -> None
     assert agreement[0.0] < 0.75
 
 
-N_KINDS = 4
-
-
-def kinds() -> EmbeddingTable:
-    """Return examples of four kinds, each kind a direction with some noise of its own."""
-    noise = torch.randn(N_EXAMPLES, 6, generator=torch_generator(7)) / 10
-    rows = torch.eye(6)[torch.arange(N_EXAMPLES) % N_KINDS] + noise
-    return EmbeddingTable(nn.functional.normalize(rows, dim=-1))
-
-
 def next_kind(asked: Asked) -> Judged:
     """Reward by the share of demonstrations whose kind follows the query's."""
     query, chosen = asked
@@ -423,17 +362,9 @@ def next_kind(asked: Asked) -> Judged:
     return Judged(share, float(share == 1))
 
 
-def of_kinds(n: int) -> Groups:
-    """Return queries of all kinds, each with two candidates of each kind in any order."""
-    base = torch.arange(N_EXAMPLES - 2 * N_KINDS, N_EXAMPLES)
-    pools = torch.stack([base[torch.randperm(len(base), generator=torch_generator(2, i))] for i in range(n)])
-    empty = torch.zeros(n, 1)
-    return Groups(torch.arange(n), pools, torch.zeros(n, 1, 1, dtype=torch.long), empty, empty.bool())
-
-
 def expected_share(module: PointerSelector, groups: Groups) -> float:
     """Return the exact expected reward of one shot: the probability of a first pick of the right kind."""
-    probabilities = kinds().scores(module, groups).softmax(dim=-1)
+    probabilities = table_of_kinds(N_EXAMPLES).scores(module, groups).softmax(dim=-1)
     right = groups.pools % N_KINDS == (groups.queries[:, None] + 1) % N_KINDS
     return float((probabilities * right).sum(dim=1).mean().detach())
 
@@ -444,7 +375,7 @@ def expected_share(module: PointerSelector, groups: Groups) -> float:
 def test_it_learns_what_the_judge_rewards(rule: AdvantageName, clips: bool) -> None:
     settings = OnPolicy(batch_queries=8, group=8, shots=(1, 2), learning_rate=2e-2, advantages=rule)
     settings = replace_in(settings, updates=2 if clips else 1)
-    module, groups = selector(), of_kinds(24)
+    module, table, groups = selector(), table_of_kinds(N_EXAMPLES), groups_of_kinds(24, N_EXAMPLES)
     adam = AdamW(module, learning_rate=1.0, weight_decay=0.0)
     # A quarter of each pool is right, and the untrained policy prefers the query's own kind.
     before = expected_share(module, groups)
@@ -453,7 +384,7 @@ def test_it_learns_what_the_judge_rewards(rule: AdvantageName, clips: bool) -> N
     for number in range(1, 13):
         updates = Updates(module, adam, max_gradient_norm=1.0)
         steps = on_policy_epoch(
-            updates, FrozenSelector(selector(), kinds()), kinds(), groups, Recorder(next_kind),
+            updates, FrozenSelector(selector(), table), table, groups, Recorder(next_kind),
             settings, epoch=number, kl_beta=0.0, clips=clips, generator=torch_generator(number),
         )  # fmt: skip
         assert len(list(steps)) == 3

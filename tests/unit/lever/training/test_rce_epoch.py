@@ -10,6 +10,7 @@ from builders import embedding_arrays, example, random_pools, trajectory
 from chains import Chain
 from hypothesis import given
 from hypothesis import strategies as st
+from small_selectors import groups
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
@@ -18,7 +19,6 @@ from lever_pipe.experiment.config import Rce, Reward, Selector
 from lever_pipe.lever.networks.cross_attention import CrossAttention
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, fuse
 from lever_pipe.lever.selector.network import Architecture, build_selector, initialise
-from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates, policy_entropy, validation_loss
 from lever_pipe.lever.training.supervised import progress_of
 from lever_pipe.lever.trajectories import make_group
@@ -40,11 +40,6 @@ def test_progress_stays_in_bounds_and_at_the_end(epoch: int, step: int, horizon:
     progress = progress_of(epoch, step, 100, horizon)
     assert 0 <= progress <= 1
     assert (progress == 1) == ((epoch - 1) * 100 + step >= horizon * 100 - 1)
-
-
-def test_one_step_in_all_is_its_own_end() -> None:
-    assert progress_of(1, 0, 1, 1) == 0.0
-    assert progress_of(2, 0, 1, 1) == 1.0
 
 
 def test_presets_with_equal_settings_have_the_same_base(tmp_path: Path) -> None:
@@ -77,22 +72,10 @@ class Uniform(CrossAttention):
         return torch.zeros(pool_BKD.shape[:2])
 
 
-def groups_of(n: int, size: int, n_selections: int) -> Groups:
-    generator = torch_generator(0, "groups")
-    selections = torch.stack([torch.randperm(size, generator=generator)[:2] for _ in range(n * n_selections)])
-    return Groups(
-        queries=torch.arange(n),
-        pools=torch.stack([torch.randperm(n, generator=generator)[:size] for _ in range(n)]),
-        selections=selections.reshape(n, n_selections, 2),
-        rewards=torch.rand(n, n_selections, generator=generator),
-        valid=torch.ones(n, n_selections, dtype=torch.bool),
-    )
-
-
 def test_the_validation_loss_of_guessing_is_the_yardstick() -> None:
     architecture = Architecture(4, 8, 1, 1, 0.5, 0.1, 0.1)
-    groups = groups_of(300, 64, 5)  # 300 queries: two parts of the validation loop
-    loss = validation_loss(Uniform(architecture), EmbeddingTable(torch.zeros(300, 4)), groups)
+    batch = groups(300, shots=2, size=64, n_examples=300)  # 300 queries: two parts of the validation loop
+    loss = validation_loss(Uniform(architecture), EmbeddingTable(torch.zeros(300, 4)), batch)
     assert loss == pytest.approx(math.log(64) + math.log(63), abs=1e-5)  # float32 sums of 8.302
 
 
@@ -100,9 +83,9 @@ def test_validation_weighs_every_query_the_same() -> None:
     architecture = Architecture(4, 8, 1, 1, 0.5, 0.1, 0.1)
     module = initialise(build_selector(architecture), torch_generator(0)).train()
     table = EmbeddingTable(torch.randn(300, 4, generator=torch_generator(1)))
-    groups = groups_of(300, 16, 4)
-    each = [validation_loss(module, table, groups.take(torch.tensor([row]))) for row in range(300)]
-    assert validation_loss(module, table, groups) == pytest.approx(sum(each) / 300, rel=1e-5)
+    batch = groups(300, shots=2, size=16, n_examples=300)
+    each = [validation_loss(module, table, batch.take(torch.tensor([row]))) for row in range(300)]
+    assert validation_loss(module, table, batch) == pytest.approx(sum(each) / 300, rel=1e-5)
     assert not module.training  # dropout would make the yardstick random
 
 

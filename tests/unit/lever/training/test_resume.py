@@ -12,7 +12,6 @@ from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment.config import AdaptiveKl, Grpo, Rce
-from lever_pipe.experiment.stage_configs import TrainGrpoEpochConfig, TrainRceEpochConfig
 
 
 @pytest.fixture
@@ -57,19 +56,6 @@ def test_three_grpo_jobs_are_one_run(tmp_path: Path, adaptive: bool) -> None:
     betas = [row.values["kl_beta"] for row in rows]
     # An adaptive beta goes on where the epoch before left it, up to its bound of 10.
     assert (betas[0] != 0.15 and betas[0] != betas[1]) if adaptive else betas == [0.15] * 3
-
-
-def test_extending_three_epochs_to_five_keeps_the_first_three(chain: Chain) -> None:
-    for model in (TrainRceEpochConfig, TrainGrpoEpochConfig):
-        assert not [name for name in model.model_fields if "epochs" in name]
-    for epoch in (1, 2, 3):
-        chain.rce_epoch(epoch)
-    short = [chain.bytes_of(f"rce{epoch}") for epoch in (1, 2, 3)]
-    chain.initialise()
-    for epoch in (1, 2, 3, 4, 5):  # a run that was asked for five epochs from the start
-        chain.rce_epoch(epoch)
-    assert [chain.bytes_of(f"rce{epoch}") for epoch in (1, 2, 3)] == short
-    assert len({chain.bytes_of(f"rce{epoch}")[0] for epoch in range(6)}) == 6
 
 
 def test_another_seed_of_the_global_stream_changes_nothing(chain: Chain) -> None:
