@@ -16,6 +16,8 @@ from lever_pipe.experiment.rl_data_config import ProposalSettings
 
 Positions = tuple[int, ...]
 Scores = NDArray[np.float64]
+Draft = tuple[Positions, dict[str, object]]
+"""Pool positions, and what their proposal says of how it was made."""
 
 
 def propose(
@@ -33,7 +35,7 @@ def propose(
         generator: the query's own stream.
     """
     scores = standardise(similarities) * options.similarity_scale
-    drafts = [
+    drafts: list[Draft] = [
         *_beams(scores, options),
         *_retrieval(similarities, options),
         *_samples(scores, options, generator),
@@ -84,7 +86,7 @@ def log_softmax_without(scores: Scores, chosen: Positions) -> Scores:
     return result
 
 
-def _beams(scores: Scores, options: ProposalSettings) -> Iterator[tuple[Positions, dict[str, object]]]:
+def _beams(scores: Scores, options: ProposalSettings) -> Iterator[Draft]:
     """Yield the most probable selections, exact for one and two shots and a beam search beyond."""
     beams: list[tuple[float, float, Positions]] = [(0.0, 0.0, ())]
     width = max(options.n_beams, 1)
@@ -101,9 +103,7 @@ def _beams(scores: Scores, options: ProposalSettings) -> Iterator[tuple[Position
         yield chosen, {"gen_method": "beam", **facts}
 
 
-def _samples(
-    scores: Scores, options: ProposalSettings, generator: np.random.Generator
-) -> Iterator[tuple[Positions, dict[str, object]]]:
+def _samples(scores: Scores, options: ProposalSettings, generator: np.random.Generator) -> Iterator[Draft]:
     """Yield draws at each temperature; disjoint ones cut one ranking of the pool into consecutive selections."""
     shots, n = options.shots, options.n_samples_per_temperature
     for temperature in options.temperatures:
@@ -118,9 +118,7 @@ def _samples(
             yield chosen, {"gen_method": "sample", "temperature": temperature, "logprob_score": log_prob}
 
 
-def _retrieval(
-    similarities: NDArray[np.float32], options: ProposalSettings
-) -> Iterator[tuple[Positions, dict[str, object]]]:
+def _retrieval(similarities: NDArray[np.float32], options: ProposalSettings) -> Iterator[Draft]:
     """Yield, as the i-th selection, what repeatedly taking the (i + 1)-th most similar remaining candidate gives."""
     for skip in range(options.n_retrieval):
         remaining = np.argsort(-similarities, kind="stable").tolist()
