@@ -51,10 +51,7 @@ class Agent:
         folder = Path(folder)
         self.settings = storage.read_row(folder / SETTINGS, ReleasedAgent)
         self.tasks = storage.read_rows(folder / TASKS, Task)
-        config, dtype = self.settings.evaluation, self.settings.evaluation.policy.model.dtype
-        self._player = load_player(
-            folder, config, execution, torch.device(device), temperature=config.temperature, dtype=dtype
-        )
+        self._player = load_player(folder, self.settings.evaluation, execution, torch.device(device))
 
     def play(self, tasks: Sequence[Task]) -> PolicyEvaluation:
         """Return greedy episodes with their transcripts, and sampled ones, as the evaluation has them.

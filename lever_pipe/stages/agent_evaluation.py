@@ -55,8 +55,7 @@ def evaluate_agent(
 
 def _play(folder: Path, tasks: Path, when: When, config: EvaluateStartConfig, runtime: Runtime) -> PolicyEvaluation:
     """Evaluate the policy of a folder."""
-    device, dtype = execution.prepare(runtime), config.policy.model.dtype
-    player = load_player(folder, config, execution_of(runtime), device, temperature=config.temperature, dtype=dtype)
+    player = load_player(folder, config, execution_of(runtime), execution.prepare(runtime))
     return evaluate(player, storage.read_rows(tasks, Task), when, config.evaluation)
 
 

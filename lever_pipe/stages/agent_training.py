@@ -177,7 +177,7 @@ def train_agent(
     settings = execution_of(runtime)
     device, folder = execution.prepare(runtime), policy_folder(start)
     reference = load_policy(folder, "float32", device).requires_grad_(requires_grad=False)
-    player = load_player(folder, config, settings, device, temperature=config.grpo.temperature, dtype="float32")
+    player = load_player(folder, config, settings, device)
     run = TrainingRun(
         config, player, reference, storage.read_rows(train_tasks, Task), storage.read_rows(val_tasks, Task)
     )

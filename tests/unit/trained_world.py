@@ -136,7 +136,7 @@ def train_here(
 
 def player_of(folder: Path) -> Player:
     """Return the player of a policy folder."""
-    return load_player(folder, training(), AgentExecution(), torch.device("cpu"), temperature=1.0, dtype="float32")
+    return load_player(folder, training(), AgentExecution(), torch.device("cpu"))
 
 
 def evaluation_of(config: TrainAgentConfig) -> EvaluateAgentConfig:

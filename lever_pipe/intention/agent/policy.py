@@ -82,13 +82,13 @@ def load_policy(folder: Path, dtype: Precision, device: torch.device = torch.dev
     part = "causal language model"
     with readable(folder, part):
         settings = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if settings.model_type not in FAMILIES:
+            raise CheckpointError(
+                f"{folder}: expected a model of the families {', '.join(FAMILIES)}",
+                found=repr(settings.model_type),
+                do="Use another model, or play it behind a server (intention.served).",
+            )
         require_size(folder, settings)
-    if settings.model_type not in FAMILIES:
-        raise CheckpointError(
-            f"{folder}: expected a model of the families {', '.join(FAMILIES)}",
-            found=repr(settings.model_type),
-            do="Use another model, or play it behind a server (intention.served).",
-        )
     options = {"dtype": getattr(torch, dtype), "attn_implementation": ATTENTION, "trust_remote_code": False}
     model = load_strictly(AutoModelForCausalLM, folder, part, **options)
     if any(kind != "full_attention" for kind in getattr(model.config, "layer_types", None) or ()):

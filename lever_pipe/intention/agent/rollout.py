@@ -194,18 +194,21 @@ def load_player(
     config: TrainAgentConfig | EvaluateStartConfig,
     execution: AgentExecution,
     device: torch.device,
-    *,
-    temperature: float,
-    dtype: Precision,
 ) -> Player:
-    """Return the player of a policy folder, whose weights are stored in `dtype`.
+    """Return the player of a policy folder; weights that are trained are held in float32, whatever they compute in.
 
     Raises:
         CheckpointError: no readable model or dialogue format, or a model for shorter episodes.
         SimulatorError: the user cannot be asked as configured.
         UnknownMemberError: no codec or simulator of the configured name.
     """
-    model, policy = config.policy.model, load_policy(folder, dtype, device)
+    model = config.policy.model
+    dtype: Precision
+    if isinstance(config, TrainAgentConfig):
+        dtype, temperature = "float32", config.grpo.temperature
+    else:
+        dtype, temperature = model.dtype, config.temperature
+    policy = load_policy(folder, dtype, device)
     n_positions = getattr(policy.config, "max_position_embeddings", None)
     if n_positions is not None and model.max_context > n_positions:
         raise CheckpointError(

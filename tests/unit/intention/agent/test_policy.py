@@ -117,6 +117,7 @@ DAMAGE: list[tuple[str, Callable[[Path], object]]] = [
     ("found no config.json", lambda folder: (folder / "config.json").unlink()),
     ("found no model.safetensors", lambda folder: (folder / "model.safetensors").unlink()),
     ("expected a readable causal language model", edit_config(model_type="no such model")),
+    ("families llama, qwen2, qwen3; found 'gpt2'", edit_config(model_type="gpt2")),
     ("full attention in every layer; found other layers", edit_config(**SLIDING)),
 ]
 
