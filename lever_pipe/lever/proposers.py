@@ -35,14 +35,11 @@ def propose(
         generator: the query's own stream.
     """
     scores = standardise(similarities) * options.similarity_scale
-    drafts: list[Draft] = [
+    drafts = [
         *_beams(scores, options),
         *_retrieval(similarities, options),
         *_samples(scores, options, generator),
-        *(
-            (_uniform(len(pool.candidates), options.shots, generator), {"gen_method": "random"})
-            for _ in range(options.n_random)
-        ),
+        *_random(len(pool.candidates), options, generator),
     ]
     distinct: dict[Positions, dict[str, object]] = {}
     for positions, facts in drafts:
@@ -128,6 +125,11 @@ def _retrieval(similarities: NDArray[np.float32], options: ProposalSettings) -> 
         if len(chosen) == options.shots:
             mean = float(np.mean(similarities[chosen]))
             yield tuple(chosen), {"gen_method": "retrieval", "similarity_score": mean}
+
+
+def _random(size: int, options: ProposalSettings, generator: np.random.Generator) -> Iterator[Draft]:
+    for _ in range(options.n_random):
+        yield _uniform(size, options.shots, generator), {"gen_method": "random"}
 
 
 def _uniform(size: int, shots: int, generator: np.random.Generator) -> Positions:

@@ -136,7 +136,7 @@ def read_split(
     faults += _missing_images(questions[: options.limit], files.images, options.image_name)
     _raise_any(f"expected complete and consistent {files.questions} and {files.annotations}", faults)
     digests, skipped = _digests(questions, files.images, options)
-    examples = []
+    examples = list[Example]()
     for question in sorted((q for q in questions if q.question_id in digests), key=lambda q: q.question_id):
         annotation = annotations[question.question_id]
         shown = shown_answer(annotation)
