@@ -62,8 +62,7 @@ def main(words: Sequence[str]) -> int:
     if options.json:
         sys.stdout.write(as_json({"settings": settings, "results": results}))
         return 0
-    cells = [[str(cell) for cell in line] for line in settings]
-    of_settings = [[cell if len(cell) <= WIDEST else f"{cell[: WIDEST - 3]}..." for cell in line] for line in cells]
+    of_settings = [[f"{cell!s:.{WIDEST}}" for cell in line] for line in settings]
     of_results = []
     for name, a, b in results:
         gap = None if a is None or b is None else b - a

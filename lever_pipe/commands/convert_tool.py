@@ -192,16 +192,14 @@ def _index(folder: Path) -> dict[str, str]:
         return {}
     index = storage.read_json(path)
     names = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
-        _refuse(f"{path}: expected a weight_map of files", "none", "Download it again.")
-    wrong = [n for n in names.values() if Path(n).name != n or not n.startswith(STEM) or not (folder / n).is_file()]
-    if wrong:
-        _refuse(
-            f"{path}: expected names of files {STEM}*.bin that lie beside it",
-            f"absent or elsewhere: {', '.join(map(repr, wrong[:SHOWN]))}",
-            "Download the folder whole.",
-        )
+    if not isinstance(names, dict) or not names or not all(_is_shard(folder, name) for name in names.values()):
+        expected = f"{path}: expected a weight_map of files {STEM}*.bin that lie beside it"
+        _refuse(expected, "none, or files that are absent or elsewhere", "Download the folder whole.")
     return names
+
+
+def _is_shard(folder: Path, name: object) -> bool:
+    return isinstance(name, str) and Path(name).name == name and name.startswith(STEM) and (folder / name).is_file()
 
 
 def load_restricted(path: Path) -> Any:

@@ -3,8 +3,7 @@
 The words are those of the run itself: targets, `--configfile`, `--workflow-profile`. Nothing is run or locked, and no
 result is written; where somebody replaced an output, its run card notes that, as in any dry run.
 A rule's seconds are the median of the records that jobs of this rule left on the same kind of device below the results
-folder. A rule without a record is no part of the estimate; its requested runtime is shown as an upper bound. What the
-LVLM has to compute in such rules is told too, counted from the configuration with nothing shared.
+folder. A rule without a record has its requested runtime as an upper bound instead, under `max`.
 `--json` prints the same for programs.
 """
 
@@ -24,13 +23,10 @@ from tabulate import tabulate
 
 from lever_pipe.base import contents
 from lever_pipe.commands.telling import as_json, words_for_snakemake
-from lever_pipe.experiment.studies import Experiment
-from lever_pipe.runtime.lvlm_work import FLOP_PER_SECOND, lvlm_work
-from lever_pipe.runtime.plan import parameters_of
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
 from lever_pipe.runtime.rerun.explain import Explained, explain
 from lever_pipe.runtime.sizing import gpus_of
-from lever_pipe.runtime.snakemake_adapter import PlannedJob, configured_experiment, planned_jobs, results_folder
+from lever_pipe.runtime.snakemake_adapter import PlannedJob, planned_jobs, results_folder
 
 CARD, RECORD = "run.json", "benchmark.jsonl"
 Records = dict[tuple[str, str], list[float]]
@@ -66,50 +62,22 @@ class RuleForecast(NamedTuple):
     spared: int = 0
 
 
-class LvlmForecast(NamedTuple):
-    """What the LVLM computes at most in rules without a record; `flop` and `gpu_hours` are None for unknown weights."""
-
-    prompts: int
-    tokens: int
-    flop: float | None
-    gpu_hours: float | None
-
-
-class Forecast(NamedTuple):
-    """What is expected of a plan."""
-
-    rules: tuple[RuleForecast, ...]
-    lvlm: LvlmForecast | None = None
-
-
 def main(words: Sequence[str]) -> int:
     """Print the forecast and return 0."""
     options = words_for_snakemake(words, __doc__)
     if options:
         jobs, results = planned_jobs(options.words), results_folder(options.words)
-        explained = explain(jobs, results=results, digests=contents.remembered())
-        plan = forecast(explained, recorded(results))
-        plan = plan._replace(lvlm=lvlm_forecast(configured_experiment(options.words), plan.rules))
-        sys.stdout.write(as_json(as_object(plan)) if options.as_json else text(plan))
+        rules = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
+        sys.stdout.write(as_json(as_object(rules)) if options.as_json else text(rules))
     return 0
 
 
-def forecast(explained: Sequence[Explained], records: Records) -> Forecast:
+def forecast(explained: Sequence[Explained], records: Records) -> list[RuleForecast]:
     """Return what is expected of these jobs, by rule in the order in which the rules are planned."""
     by_rule: dict[str, list[Explained]] = {}
     for each in explained:
         by_rule.setdefault(each.job.rule, []).append(each)
-    return Forecast(tuple(_forecast_rule(rule, members, records) for rule, members in by_rule.items()))
-
-
-def lvlm_forecast(experiment: Experiment, rules: Sequence[RuleForecast]) -> LvlmForecast | None:
-    """Return what the LVLM computes in planned rules that have left no record; None where it computes nothing."""
-    work = lvlm_work(experiment, {rule.rule: rule.jobs - rule.spared for rule in rules if not rule.records})
-    if not work.prompts:
-        return None
-    parameters = parameters_of(experiment.lvlm.model)
-    flop = work.flop(parameters) if parameters else None
-    return LvlmForecast(*work, flop, flop / FLOP_PER_SECOND / 3600 if flop else None)
+    return [_forecast_rule(rule, members, records) for rule, members in by_rule.items()]
 
 
 def recorded(results: Path) -> Records:
@@ -127,52 +95,27 @@ def recorded(results: Path) -> Records:
     return records
 
 
-def as_object(plan: Forecast) -> dict[str, Any]:
+def as_object(rules: Sequence[RuleForecast]) -> dict[str, Any]:
     """Return a forecast with its totals, as JSON holds them."""
     return {
-        "jobs": sum(rule.jobs for rule in plan.rules),
-        "rules": plan.rules,
-        "hours": _sum(rule.hours for rule in plan.rules),
-        "at_most_without_record": _sum(rule.at_most for rule in plan.rules),
-        "lvlm_without_record": plan.lvlm,
+        "jobs": sum(rule.jobs for rule in rules),
+        "rules": rules,
+        "hours": _sum(rule.hours for rule in rules),
+        "at_most_without_record": _sum(rule.at_most for rule in rules),
     }
 
 
-def text(plan: Forecast) -> str:
-    """Return a forecast as an aligned table with its totals, as wide as a terminal."""
-    if not plan.rules:
+def text(rules: Sequence[RuleForecast]) -> str:
+    """Return a forecast as an aligned table with its totals."""
+    if not rules:
         return "Nothing to be done: every file is there and up to date.\n"
-    estimate, bound = _sum(rule.hours for rule in plan.rules), _sum(rule.at_most for rule in plan.rules)
-    n_jobs, n_records = sum(rule.jobs for rule in plan.rules), sum(rule.records for rule in plan.rules)
-    totals = map(_hours, (*estimate, *bound))
-    rows = [*map(_cells, plan.rules), ("total", str(n_jobs), "", str(n_records), *totals, "")]
+    totals = map(_hours, (*_sum(rule.hours for rule in rules), *_sum(rule.at_most for rule in rules)))
+    jobs, records = sum(rule.jobs for rule in rules), sum(rule.records for rule in rules)
+    rows = [*map(_cells, rules), ("total", str(jobs), "", str(records), *totals, "")]
     sides = ("left", *("right",) * (len(HEADS) - 2), "left")
-    lines = [tabulate(rows, HEADS, "plain", colalign=sides, disable_numparse=True, maxcolwidths=[None] * 8 + [50]), ""]
-    known = sum(rule.jobs for rule in plan.rules if rule.records)
-    if known:
-        lines.append(
-            f"Estimate for {known} of {n_jobs} jobs: {_hours(estimate.gpu)} GPU-hours, {_hours(estimate.cpu)} "
-            "CPU-core-hours."
-        )
-    if n_jobs > known:
-        lines.append(
-            f"Upper bound for the {n_jobs - known} jobs of rules without record: "
-            f"{_hours(bound.gpu)} GPU-hours, {_hours(bound.cpu)} CPU-core-hours, by their requested runtime."
-        )
-    if n_spared := sum(rule.spared for rule in plan.rules):
-        lines.append(f"{n_spared} of these jobs will be spared: what they make is there, or in the store.")
-    if plan.lvlm:
-        cost = "its weights are not there, so nobody knows how much work that is"
-        if plan.lvlm.flop is not None and plan.lvlm.gpu_hours is not None:
-            hours = _hours(plan.lvlm.gpu_hours)
-            cost = f"{plan.lvlm.flop:.1e} operations, {hours} hours of a GPU that does {FLOP_PER_SECOND:.0e} a second"
-        lines.append(
-            f"In those the LVLM answers at most {plan.lvlm.prompts:,} prompts of {plan.lvlm.tokens:,} tokens, "
-            f"with images of 640 x 480 and nothing shared: {cost}."
-        )
-    if unbounded := [rule.rule for rule in plan.rules if rule.hours is None and rule.at_most is None]:
-        lines.append(f"Neither a record nor a requested runtime: {', '.join(unbounded)}.")
-    return "\n".join(lines) + "\n"
+    table = tabulate(rows, HEADS, "plain", colalign=sides, disable_numparse=True, maxcolwidths=[None] * 8 + [50])
+    spared = sum(rule.spared for rule in rules)
+    return f"{table}\n\n{spared} of these jobs will be spared: what they make is there, or in the store.\n"
 
 
 def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) -> RuleForecast:

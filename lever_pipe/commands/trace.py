@@ -42,17 +42,6 @@ LINE = re.compile(r"e(?P<line>\d{1,9})(?::(?P<part>\w+))?")
 SOURCE = re.compile(r"(?P<path>.+):(?P<lines>\d+(\+\d+)*)")
 OF_FAMILY = "p_holm"
 """Column whose value depends on every comparison of its family."""
-COLLECTED = {
-    "scores": ("cells",),
-    "arms": ("cells",),
-    "training": ("metrics",),
-    "arms_training": ("metrics",),
-    "steps_csv": ("steps",),
-    "rl_data": ("rl_summary",),
-    "ties_csv": ("ties",),
-    "costs": ("metrics", "groups"),
-}
-"""Output of `collect_results` -> the inputs that its content depends on; of other stages' outputs, all."""
 RUNS = ("preset~", "baseline/", "arm~")
 """How the names of policies and agents begin that have files of their own."""
 MODEL = "model_identity"
@@ -314,8 +303,6 @@ class _Way:
             return
         self._followed.add(key)
         read = {name: path for name, path in maker.artefact.paths.items() if name in maker.made.inputs}
-        if maker.output in COLLECTED and maker.made.stage == "collect_results":
-            read = {name: path for name, path in read.items() if name.partition("[")[0] in COLLECTED[maker.output]}
         kept = [name for name, path in read.items() if "[" not in name or not names or keeps(str(path), names)]
         for path in self._add(maker, kept):
             self._follow_file(path, names)

@@ -51,7 +51,6 @@ from typing import Any, NamedTuple
 
 from lever_pipe.base.errors import ConfigError, LeverPipeError
 from lever_pipe.experiment import configuration
-from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime.forks import ForkedJob
 
 Workflow = Any  # snakemake.workflow.Workflow
@@ -591,16 +590,6 @@ def configured(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """
     files = [path for path in (CONFIG, *(options.get("configfile") or ())) if path != CONFIG or path.exists()]
     return configuration_of(files, options.get("config")), " + ".join(map(str, files))
-
-
-def configured_experiment(words: Sequence[str]) -> Experiment:
-    """Return the experiment of a run with these words.
-
-    Raises:
-        ConfigError: as `results_folder`, or values out of their bounds.
-    """
-    values, source = configured(options_of(words))
-    return parse_experiment(values, source=source)
 
 
 def results_folder(words: Sequence[str]) -> Path:

