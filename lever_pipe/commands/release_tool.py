@@ -60,12 +60,7 @@ def main(words: Sequence[str]) -> int:
     values, source = configured(vars(options))
     experiment = parse_experiment(values, source=source)
     results = Path(experiment.results)
-    known = _policies_in(results / "lever")
-    known += [str(path.relative_to(results / "intention")) for path in sorted(results.glob("intention/arm~*/seed~*"))]
-    if name not in known:
-        do = did_you_mean(name, known, "Name it as the tables do; --configfile says whose results.")
-        raise UnknownMemberError(f"expected a trained policy or agent of {results}", found=f"'{name}'", do=do)
-    policy, scores = PolicyName.parse(name), _scores(name, results, options.checkpoint)
+    scores, policy = _scores(name, results, options.checkpoint), PolicyName.parse(name)
     steps = _steps_behind(scores[-1][0], results)
     shown = [step for step in steps if not step.made.stage.startswith(SUMMARIES)]
     told = [[step.name, step.made.config, step.made.code, _made(step)] for step in shown]
@@ -84,23 +79,18 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _policies_in(study: Path) -> list[str]:
-    """Return the names of all trained policies with metrics, selections or scores, sorted."""
-    folders = {path.parent for name in ("selections.jsonl", "metrics.json") for path in study.rglob(name)}
-    folders |= {path.parents[1] for path in study.rglob("scores/per_question.jsonl")}
-    names = (path.relative_to(study).as_posix() for path in folders)
-    return sorted(name for name in names if name.startswith("preset~"))
-
-
 def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow, EvidenceRow]]:
     """Return the scores of a checkpoint, each with the mean of its group's runs, which has the interval."""
     path = results / REPORT / EVIDENCE
     rows = {row.key: row for row in read_evidence(path)}
-    own = [row for row in rows.values() if row.subject == name and row.subset in SCORED and row.at in ("", checkpoint)]
-    means = [rows.get(row._replace(subject=group_of(name)).key) for row in own]
-    found = [(row, mean) for row, mean in zip(own, means, strict=True) if mean is not None]
+    of_runs = [row for row in rows.values() if row.subject.startswith(("preset~", "arm~")) and "/seed~" in row.subject]
+    scored = [row for row in of_runs if row.subset in SCORED and row.at in ("", checkpoint)]
+    means = {row: rows.get(row._replace(subject=group_of(name)).key) for row in scored if row.subject == name}
+    found = [(row, mean) for row, mean in means.items() if mean is not None]
     if not found:
-        raise RecordError(f"{path}: expected scores of {name} with intervals", found="none", do=AGAIN)
+        do = did_you_mean(name, sorted({row.subject for row in scored}), "Name it as the tables do, or finish its run.")
+        expected = f"{path}: expected scores of a trained policy or agent, as preset~world/rce/seed~0/epoch~5"
+        raise UnknownMemberError(expected, found=f"none of '{name}'", do=do)
     return found
 
 

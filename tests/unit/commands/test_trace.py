@@ -14,12 +14,7 @@ import pytest
 from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import LeverPipeError, RecordError, UnknownMemberError
 from lever_pipe.commands import trace
-from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Cell, EvidenceLedger, Name, average, gap, holm, level, minus, say
-from lever_pipe.report.contents import Contents
-from lever_pipe.report.evidence import Evidence, EvidenceRow, write_evidence
-from lever_pipe.report.table import Column, Table, TableLine, as_csv
-from lever_pipe.stages.build_report import index_of
+from lever_pipe.report.evidence import BETWEEN, DERIVED, EvidenceRow, write_evidence
 
 RESULTS = Path("results")
 STUDY = "results/lever"
@@ -154,24 +149,22 @@ def measured() -> list[EvidenceRow]:
 
 def build() -> None:
     rows = measured()
-    ledger = EvidenceLedger(Evidence(rows))
-    gain = minus(level(rows[1]), level(rows[0]))
-    cells: dict[str, Sequence[Cell]] = {
-        GROUPS[0]: (level(rows[0]), None, None, say("word.decided")),
-        GROUPS[1]: (level(rows[1]), gain, holm(rows[3]), None),
-        GROUPS[2]: (level(rows[2]), gap(rows[4]), holm(rows[4]), None),
-        "KL": (level(rows[5]), None, None, None),
-        "mean": (level(rows[6]), average([level(rows[0]), average([gap(rows[3]), gap(rows[4])])]), None, None),
-    }
-    heads = ("Policy", "Shot 1", "Gain", "Holm p", "Verdict")
-    lines = tuple(TableLine((Name(name), *of)) for name, of in cells.items())
-    table = Table("overview", "run", None, tuple(Column(Name(head)) for head in heads), lines).noted(ledger)
-    keys = {row.key: line for line, row in enumerate(ledger.evidence, start=2)}
-    voice = Voice("en", {"word.decided": "decided", "section.run.title": "The run"}, keys)
-    write_rows("results/report/evidence.csv", list(ledger.evidence))
-    index = index_of(Contents((), {"run": (table,)}, {}, ledger), {}, voice)
-    tree.write("results/report/index.json", index)
-    tree.write("results/report/tables/overview.csv", as_csv(table, voice))
+
+    def derived(name: str, *of: EvidenceRow) -> EvidenceRow:
+        return EvidenceRow(DERIVED, f"table/{name}", "accuracy", 1.0, source=BETWEEN.join(row.key for row in of))
+
+    gain, mean = derived("gain", rows[1], rows[0]), derived("mean", rows[3], rows[4])
+    write_rows("results/report/evidence.csv", [*rows, gain, mean, derived("whole", rows[0], mean)])
+    cells = [
+        [[], ["e2"], [], [], []],
+        [[], ["e3"], ["e9"], ["e5:p_holm"], []],
+        [[], ["e4"], ["e6"], ["e6:p_holm"], []],
+        [[], ["e7"], [], [], []],
+        [[], ["e8"], ["e11"], [], []],
+    ]
+    columns = ["Policy", "Shot 1", "Gain", "Holm p", "Verdict"]
+    tree.write("results/report/index.json", {"tables": {"overview": {"columns": columns, "cells": cells}}})
+    tree.write("results/report/tables/overview.csv", "Policy\n")
     built: dict[str, tuple[str, Any]] = {"appendix": ("results/report", None), "page": ("results/report.html", "<p>")}
     reads: dict[str, tree.Paths] = {"evidence": "results/evidence.csv", "figures": "results/figures/curve.svg"}
     tree.make("results/report.run.json", "build_report", built, inputs=reads)
@@ -316,8 +309,8 @@ def changed_on(what: str) -> bool:
         ("overview:1:Shot 7", UnknownMemberError, "Shot 1"),
         ("overview:1:0", UnknownMemberError, "expected a column"),
         ("nothing.csv:1:a", UnknownMemberError, "expected a file"),
-        ("e1", UnknownMemberError, "e2 to e10"),
-        ("e99:value", UnknownMemberError, "e2 to e10"),
+        ("e1", UnknownMemberError, "e2 to e11"),
+        ("e99:value", UnknownMemberError, "e2 to e11"),
         ("e2:values", UnknownMemberError, "expected a row"),
         (
             "lever:preset~world/rce/epoch~2:accuracy",
