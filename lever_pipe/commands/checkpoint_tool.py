@@ -96,8 +96,8 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
     width, embedding = first.shape
     assumed = {name: getattr(settings, name) for name in UNTOLD}
     sizes = {"width": width, "layers": sum(bool(LAYER.fullmatch(name)) for name in tensors)}
-    told = {"inputs": "fused", "head": "static", **sizes, **assumed}
-    selector = parse_model(Selector, told, source=f"{source}: its selector")
+    values = {"inputs": "fused", "head": "static", **sizes, **assumed}
+    selector = parse_model(Selector, values, source=f"{source}: its selector")
     module = build_selector(architecture_for(selector, embedding))
     try:
         require_same_tensors(source, tensors, module.state_dict())

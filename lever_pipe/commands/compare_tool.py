@@ -1,4 +1,4 @@
-"""`python -m lever_pipe compare A B`: what two runs were told differently, and which of their results differ.
+"""`python -m lever_pipe compare A B`: which settings of two runs differ, and which of their results differ.
 
 A and B are results folders. Settings are those of the run cards at equal places, each difference once with the number
 of jobs that it concerns. Results are rows of `evidence.csv` with an interval: the accuracy of a policy as mean over
@@ -76,7 +76,7 @@ def main(words: Sequence[str]) -> int:
 def differing_settings(left: Path, right: Path) -> list[DifferingSetting]:
     """Return what the cards at equal places below two folders state differently, by kind and stage.
 
-    Of an input its name alone is told: everything that follows from other content differs too.
+    Of an input the name alone is given: everything that follows from other content differs too.
     """
     counts: Counter[tuple[str, str, str, str]] = Counter()
     for path in sorted(left.rglob("*run.json")):

@@ -68,7 +68,7 @@ def main(words: Sequence[str]) -> int:
 
 def tracked_runs(results: Path) -> list[TrackedRun]:
     """Return the runs of all files of curves below a results folder, by name; `RecordError` as in `main`."""
-    found: dict[str, dict[int, dict[str, float]]] = {}
+    metrics: dict[str, dict[int, dict[str, float]]] = {}
     for name, subject in TABLES.items():
         path = results / name
         lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else ()
@@ -79,14 +79,14 @@ def tracked_runs(results: Path) -> list[TrackedRun]:
                 metric = "/".join(filter(None, (line[part] for part in (*of_agent, "metric"))))
                 value = float(line["value"] or "nan")  # an empty one was no number
             except (KeyError, TypeError, ValueError) as fault:
-                wanted, told = f"{path}:{number}: expected a row of curves", storage.shortened(repr(fault))
-                raise RecordError(wanted, found=told, do="Build the file again.") from None
+                wanted, seen = f"{path}:{number}: expected a row of curves", storage.shortened(repr(fault))
+                raise RecordError(wanted, found=seen, do="Build the file again.") from None
             if math.isfinite(value):
-                found.setdefault(run, {}).setdefault(step, {})[metric] = value
-    if not found:
+                metrics.setdefault(run, {}).setdefault(step, {})[metric] = value
+    if not metrics:
         wanted, do = f"{results}: expected the curves of a finished run", "Name a results folder; finish its run first."
         raise RecordError(wanted, found=f"none in {', '.join(TABLES)}", do=do)
-    return [TrackedRun(run, _facts(results, run, max(of)), sorted(of.items())) for run, of in sorted(found.items())]
+    return [TrackedRun(run, _facts(results, run, max(of)), sorted(of.items())) for run, of in sorted(metrics.items())]
 
 
 def _facts(results: Path, run: str, last: int) -> dict[str, str]:

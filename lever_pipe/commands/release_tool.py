@@ -41,7 +41,7 @@ SCORED = ("prefix", "test")
 """Subsets of evaluation questions and of tasks that scores of a policy are over."""
 SUMMARIES = ("build_", "collect_", "compare_", "evaluate_start")
 """How stages begin that set policies side by side, and what they set beside: what these make is no policy's own."""
-Told = dict[str, Any]
+Facts = dict[str, Any]
 AGAIN = "Run the workflow to its end."
 
 
@@ -63,8 +63,8 @@ def main(words: Sequence[str]) -> int:
     scores, policy = _scores(name, results, options.checkpoint), PolicyName.parse(name)
     steps = _steps_behind(scores[-1][0], results)
     shown = [step for step in steps if not step.made.stage.startswith(SUMMARIES)]
-    told = [[step.name, step.made.config, step.made.code, _made(step)] for step in shown]
-    own = {"policy": name, "lineage": hashlib.sha256(canonical_json(told).encode()).hexdigest()}
+    lineage = [[step.name, step.made.config, step.made.code, _made(step)] for step in shown]
+    own = {"policy": name, "lineage": hashlib.sha256(canonical_json(lineage).encode()).hexdigest()}
     card = {**own, "label": policy.label, "folder": out.resolve().name, "licence": options.license, "steps": shown}
 
     def write(folder: Path) -> None:
@@ -105,7 +105,7 @@ def _steps_behind(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
     return steps
 
 
-def _write_selector(folder: Path, own: Told, steps: Sequence[TracedJob], encoder: Path) -> Told:
+def _write_selector(folder: Path, own: Facts, steps: Sequence[TracedJob], encoder: Path) -> Facts:
     """Write all but the card of a policy that selects, and return what the card tells."""
     chosen, asked = _step(steps, "select_demonstrations"), _step(steps, "answer_prompts").made.config["lvlm"]
     sampled, seen = (steps[chosen.makers[made]] for made in ("eval_pools", "train_embeddings"))
@@ -142,7 +142,7 @@ def _write_selector(folder: Path, own: Told, steps: Sequence[TracedJob], encoder
     }
 
 
-def _write_agent(folder: Path, own: Told, steps: Sequence[TracedJob], checkpoint: str) -> Told:
+def _write_agent(folder: Path, own: Facts, steps: Sequence[TracedJob], checkpoint: str) -> Facts:
     """Write all but the card of an agent, and return what the card tells."""
     played, source = _step(steps, "evaluate_agent"), _step(steps, "prepare_tasks").made.config["source"]
     done, config = storage.read_row(played.inputs["done"], DoneRow), played.made.config
@@ -175,9 +175,9 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(path, place)
 
 
-def _card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], told: Told) -> str:
+def _card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], facts: Facts) -> str:
     """Return the model card: front matter as the Hub's own library writes it, then text."""
-    is_agent, (data_type, data_name) = told["is_agent"], told["data"]
+    is_agent, (data_type, data_name) = facts["is_agent"], facts["data"]
     results = [
         EvalResult(
             task_type="text-generation" if is_agent else "visual-question-answering",
@@ -192,10 +192,10 @@ def _card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], told: Told) -> str:
         )
         for row, mean in scores
     ]
-    name = told["policy"]
-    head = ModelCardData(license=told["licence"], library_name="lever-pipe", model_name=name, eval_results=results)
+    name = facts["policy"]
+    head = ModelCardData(license=facts["licence"], library_name="lever-pipe", model_name=name, eval_results=results)
     template = jinja2.Template(
         TEMPLATE.read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    values = {**told, "results": results, "is_world": told["data"] == GENERATED, "version": lever_pipe.__version__}
+    values = {**facts, "results": results, "is_world": facts["data"] == GENERATED, "version": lever_pipe.__version__}
     return f"---\n{head.to_yaml()}\n---\n\n{template.render(values, python=repr, flat=flat, made=_made)}\n"

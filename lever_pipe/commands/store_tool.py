@@ -28,26 +28,26 @@ def main(words: Sequence[str]) -> int:
     """Run one tool; return 0, or 1 where faults remain."""
     options = _parser().parse_args(words)
     store = _opened(options)
-    told: dict[str, Any] = {"folder": store.folder}
+    state: dict[str, Any] = {"folder": store.folder}
     faults = [] if options.tool == "stats" else store.verify(mend=options.mend)
     if options.tool == "gc":
         trimmed = store.trim()
-        told["removed"] = {"entries": trimmed.entries, "bytes": trimmed.bytes, "temporary": trimmed.temporary}
-    told |= {**store.stats()._asdict(), "max_bytes": store.max_bytes}
+        state["removed"] = {"entries": trimmed.entries, "bytes": trimmed.bytes, "temporary": trimmed.temporary}
+    state |= {**store.stats()._asdict(), "max_bytes": store.max_bytes}
     if options.json:
-        told["faults"] = [{**vars(of.fault), "removed": of.mended} for of in faults]
-        sys.stdout.write(as_json(told))
+        state["faults"] = [{**vars(of.fault), "removed": of.mended} for of in faults]
+        sys.stdout.write(as_json(state))
     else:
         sys.stdout.writelines(f"{fault}\n" for fault in faults)
-        table = tabulate(_cells(told), tablefmt="plain", colalign=("left", "right"), disable_numparse=True)
+        table = tabulate(_cells(state), tablefmt="plain", colalign=("left", "right"), disable_numparse=True)
         sys.stdout.write(f"{table}\n")
     return 1 if any(not fault.mended for fault in faults) else 0
 
 
-def _cells(told: Mapping[str, Any], indent: str = "") -> list[tuple[str, str]]:
+def _cells(state: Mapping[str, Any], indent: str = "") -> list[tuple[str, str]]:
     """Return lines of names and values; what a mapping holds stands below its name."""
     cells = []
-    for name, value in told.items():
+    for name, value in state.items():
         shown = "" if isinstance(value, dict) else f"{value:,}" if isinstance(value, int) else str(value)
         cells.append((indent + name, shown))
         cells += _cells(value, f"{indent}  ") if isinstance(value, dict) else []

@@ -115,7 +115,7 @@ def locked_versions(path: Path) -> dict[str, str]:
 
 def needed_by(roots: Iterable[str]) -> set[str]:
     """Return the normalised names of all installed packages that these requirements need here, themselves included."""
-    found: set[str] = set()
+    needed: set[str] = set()
     todo = [(Requirement(text), "") for text in roots]
     while todo:
         requirement, extra = todo.pop()
@@ -123,9 +123,9 @@ def needed_by(roots: Iterable[str]) -> set[str]:
             continue
         name = canonicalize_name(requirement.name)
         extras = requirement.extras or {""}
-        if name in found and extras == {""}:
+        if name in needed and extras == {""}:
             continue
-        found.add(name)
+        needed.add(name)
         needs = metadata.requires(name) or ()
         todo += [(Requirement(text), wanted) for text in needs for wanted in extras]
-    return found
+    return needed

@@ -409,8 +409,8 @@ def text(traced: Traced) -> str:
         models = [f"model folder {key} {value}" for key, value in step.models.items()]
         commit = f"commit {made.commit[:DIGITS]}{' with uncommitted changes' if made.dirty else ''}"
         how = f"code {made.code}, {commit}, {made.seconds:g} s on {made.device}"
-        told = [_settings(made.config), how, *outputs, *models, *_inputs(step)]
-        lines += [f"[{number}] {name}", *(f"    {line}" for line in told if line)]
+        details = [_settings(made.config), how, *outputs, *models, *_inputs(step)]
+        lines += [f"[{number}] {name}", *(f"    {line}" for line in details if line)]
     return "\n".join(lines) + "\n"
 
 

@@ -29,8 +29,6 @@ from lever_pipe.runtime.rerun.why_names import STUDIES, label
 from lever_pipe.runtime.snakemake_adapter import PlannedJob, UnplannableError, planned_jobs, results_folder
 
 CARD = "run.json"
-NAMED_DISTANCE = 1
-"""Up to here consequences are told by their distance: the target, and what it reads."""
 MOST_NAMES = 3
 """So many jobs of a rule are named one by one in a sentence."""
 
@@ -143,11 +141,11 @@ def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[st
     """
     causes: dict[tuple[object, ...], list[int]] = {}
     for place, distance in walk(explained, targets):
-        found = explained[place]
-        for cause in found.causes:
+        each = explained[place]
+        for cause in each.causes:
             causes.setdefault((RUNS, cause.text), []).append(place)
-        if not found.causes:
-            causes.setdefault((found.status, min(distance, NAMED_DISTANCE + 1), found.job.rule), []).append(place)
+        if not each.causes:  # the target, and what it reads, have sentences of their own
+            causes.setdefault((each.status, min(distance, 2), each.job.rule), []).append(place)
     return [_sentence(explained, places, str(key[0]), str(key[1])) for key, places in causes.items()]
 
 
@@ -193,27 +191,27 @@ def made_text(made: Mapping[str, Any]) -> str:
 
 
 def _sentence(explained: Sequence[Explained], places: Sequence[int], status: str, cause: str) -> str:
-    found = [explained[place] for place in places]
-    several = len(found) > 1
+    jobs = [explained[place] for place in places]
+    several = len(jobs) > 1
     if status == RUNS:
-        return f"{_who(found)} {'run' if several else 'runs'} because {cause}."
+        return f"{_who(jobs)} {'run' if several else 'runs'} because {cause}."
     if status == ONLY_IF:
-        follows = {other for each in found for other in each.follows}
+        follows = {other for each in jobs for other in each.follows}
         above = [explained[i] for i in sorted(follows.difference(places) or follows)]
         one_of = "one of " if len(above) > 1 else ""
         return (
-            f"{_who(found)} {'run' if several else 'runs'} only if {one_of}{_who(above)} comes out with other content."
+            f"{_who(jobs)} {'run' if several else 'runs'} only if {one_of}{_who(above)} comes out with other content."
         )
     verb = "are planned, but count" if several else "is planned, but counts"
-    return f"{_who(found)} {verb} as made: all that went in is the same (Snakemake says: {found[0].job.reason})."
+    return f"{_who(jobs)} {verb} as made: all that went in is the same (Snakemake says: {jobs[0].job.reason})."
 
 
-def _who(found: Sequence[Explained]) -> str:
+def _who(jobs: Sequence[Explained]) -> str:
     """Return the names of jobs, or where they are many, how many of each rule."""
-    names = sorted({each.name for each in found})
+    names = sorted({each.name for each in jobs})
     if len(names) <= MOST_NAMES:
         return _listed(names)
-    counts = Counter(each.job.rule for each in found)
+    counts = Counter(each.job.rule for each in jobs)
     return _listed([f"{n} jobs of {rule}" if n > 1 else rule for rule, n in sorted(counts.items())])
 
 
