@@ -5,21 +5,20 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
-from builders import example
-from chains import SELECTOR, Chain
-from on_policy_chain import CODE, LVLM, N_TRAIN, DrawnChain
+from chains import Chain
+from lvlm_world import N_TRAIN
 from torch import nn
 from trained_world import measured, read_run, train_here, training
 
-from lever_pipe.base import numerics, storage
+from lever_pipe.base import numerics
 from lever_pipe.experiment.config import Grpo, OnPolicy, Rce
-from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lever.training import epoch as any_epoch
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import Asked, Judged
@@ -49,37 +48,25 @@ def rce(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
     settings = Rce(batch_queries=5, learning_rate=1e-2, horizon_epochs=N_EPOCHS, final_learning_rate_share=0.2)
     chain = Chain(folder, rce=settings)
     chain.initialise()
-    return recorded(chain.rce_epoch, patch)
+    return recorded(partial(chain.epoch, "rce"), patch)
 
 
 def grpo(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
     """Return a run from RCE epoch 1 that clips ratios and gradients."""
     chain = Chain(folder, grpo=Grpo(batch_queries=5, learning_rate=2e-2))
     chain.initialise()
-    chain.rce_epoch(1)
-    return recorded(chain.grpo_epoch, patch)
+    chain.epoch("rce", 1)
+    return recorded(partial(chain.epoch, "grpo"), patch)
 
 
 def on_policy(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
     """Return a run whose selections a rule rewards in the place of the LVLM."""
     settings = OnPolicy(batch_queries=8, group=4, learning_rate=2e-2, final_learning_rate_share=0.2)
-    chain = DrawnChain(folder, on_policy=settings, selector=SELECTOR)
+    chain = Chain(folder, on_policy=settings, n_train=N_TRAIN)
     chain.begin()
-    examples = folder / "examples.jsonl"
-    storage.write_rows(examples, [example(i) for i in range(N_TRAIN)])
-
-    def epoch(number: int) -> Any:
-        start, out = chain.outputs(f"drawn{number - 1}" if number > 1 else "rce1"), chain.outputs(f"drawn{number}")
-        return selector_training.train_on_policy_epoch(
-            **chain.files, **out, start=start["selector"], start_optimiser=start["optimiser"],
-            reference=chain.outputs("rce1")["selector"], train_examples=examples, train_images=folder, lvlm=LVLM,
-            steps=folder / "steps.jsonl", counters=folder / "counters.json",
-            config=chain.on_policy_config(number), runtime=Runtime(code=CODE),
-        )  # fmt: skip
-
     patch.setattr(selector_training, "load_lvlm", lambda *_: SimpleNamespace(counters={}))
     patch.setattr(selector_training, "judged_by_lvlm", rule_judge)
-    return recorded(epoch, patch)
+    return recorded(partial(chain.epoch, "on_policy"), patch)
 
 
 def agent(folder: Path, _: pytest.MonkeyPatch) -> Curve:

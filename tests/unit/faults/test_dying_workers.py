@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import random_pools
-from on_policy_chain import CODE, LVLM, N_TRAIN, lvlm_config, world
+from lvlm_world import CODE, LVLM, N_TRAIN, lvlm_config, world
 from private_mounts import ROOT
 
 from lever_pipe.base import storage

@@ -68,7 +68,7 @@ def chain(tmp_path: Path) -> Chain:
     """Return a chain with its first RCE epoch."""
     made = Chain(tmp_path, grpo=Grpo(batch_queries=3, learning_rate=1e-2))
     made.initialise()
-    made.rce_epoch(1)
+    made.epoch("rce", 1)
     return made
 
 

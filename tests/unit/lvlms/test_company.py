@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from golden_curves import REWRITE, path_here
-from on_policy_chain import LVLM, lvlm_config, world
+from lvlm_world import LVLM, lvlm_config, world
 from PIL import Image
 
 from lever_pipe.base import numerics, rowwise

@@ -26,7 +26,7 @@ def untouched(chain: Chain) -> dict[tuple[str, int], dict[str, float]]:
 def test_the_kl_of_an_unmoved_policy_is_noise_alone(tmp_path: Path) -> None:
     chain = Chain(tmp_path)
     chain.initialise()
-    chain.rce_epoch(1)
+    chain.epoch("rce", 1)
     values = untouched(chain)
     assert values.keys() == {("none", 1), ("none", 2), ("dropout", 1), ("dropout", 2)}
     for epoch in (1, 2):
@@ -43,8 +43,8 @@ def test_it_is_what_a_real_epoch_logs_before_its_first_step(tmp_path: Path) -> N
     chain = Chain(tmp_path)
     chain.grpo = chain.grpo.model_copy(update={"learning_rate": 1e-30, "weight_decay": 0.0, "batch_queries": 16})
     chain.initialise()
-    chain.rce_epoch(1)
-    (first, _), values = (chain.grpo_epoch(epoch) for epoch in (1, 2)), untouched(chain)
+    chain.epoch("rce", 1)
+    (first, _), values = (chain.epoch("grpo", epoch) for epoch in (1, 2)), untouched(chain)
     right = values["none", 1]
     for name in ("kl", "mean_ratio", "clip_fraction", "std_advantage", "max_advantage", "gradient_share"):
         assert abs(first.values[name] - right[name]) < 1e-6, name  # one batch of 16, in float32

@@ -25,7 +25,7 @@ from lever_pipe.stages.selector_training import initialise_selector, train_rce_e
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     made = Chain(tmp_path_factory.mktemp("chain"))
     made.initialise()
-    made.rce_epoch(1)
+    made.epoch("rce", 1)
     return made
 
 
@@ -46,7 +46,7 @@ def test_a_run_goes_on_from_the_tensors_of_another_with_a_fresh_optimiser(chain:
     for run, before in (("by-start", "started"), ("by-hand", "rce1")):
         start, unused = chain.outputs(before)["selector"], chain.outputs("rce0")["optimiser"]
         train_rce_epoch(
-            **chain.files, start=start, start_optimiser=unused, **chain.outputs(run), config=chain.rce_config(1)
+            **chain.files, start=start, start_optimiser=unused, **chain.outputs(run), config=chain.config("rce", 1)
         )
     assert chain.bytes_of("by-start") == chain.bytes_of("by-hand")
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from builders import pool
-from on_policy_chain import CODE, LVLM, N_TRAIN, lvlm_config, world
+from lvlm_world import CODE, LVLM, N_TRAIN, lvlm_config, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError

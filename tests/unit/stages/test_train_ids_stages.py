@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from builders import WIDTH, embedding_arrays, random_pools
-from chains import execution
-from sft_chain import N_QUERIES, N_TRAIN, SftChain
+from chains import N_BEAM_QUERIES, SftChain, execution
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, ConfigError
@@ -33,17 +32,17 @@ SFT = Sft(batch_queries=8, passes=40, horizon_epochs=2, learning_rate=2e-2, warm
 
 @pytest.fixture
 def chain(tmp_path: Path) -> SftChain:
-    return SftChain(tmp_path, selector=SELECTOR)
+    return SftChain(tmp_path, selector=SELECTOR, sft=SFT)
 
 
 def test_an_example_is_seen_as_the_sum_of_its_parts(chain: SftChain) -> None:
-    arrays = embedding_arrays(N_TRAIN)
+    arrays = embedding_arrays(60)
     table = read_table(chain.files["embeddings"], torch.device("cpu"), inputs=INPUTS)
     assert table.vectors.numpy() == pytest.approx(arrays["image"] + arrays["question"], abs=1e-6)
 
 
 def test_it_learns_its_beams_by_heart_and_writes_them(chain: SftChain, tmp_path: Path) -> None:
-    rows = [chain.sft_epoch(epoch, SFT) for epoch in (1, 2)]
+    rows = [chain.epoch("sft", epoch) for epoch in (1, 2)]
     assert rows[1].values["loss"] < 0.1 < rows[0].values["loss"]
     table, train, validation = read_training_inputs(
         **chain.files, train_share=0.8, device=torch.device("cpu"), inputs=INPUTS
@@ -52,9 +51,8 @@ def test_it_learns_its_beams_by_heart_and_writes_them(chain: SftChain, tmp_path:
     with execution():
         found = ids_validation_loss(module, table, targets_of(validation, SFT), SFT)
     assert found == rows[1].values["val_loss"]
-    assert (rows[0].policy.name, rows[0].policy.stage) == ("preset~p/sft/seed~0/epoch~1", "sft")
     # Queries of the evaluation are the train queries here, so that it writes what it has learned.
-    pools = random_pools(N_QUERIES, N_TRAIN)
+    pools = random_pools(N_BEAM_QUERIES, 60)
     storage.write_rows(tmp_path / "pools.jsonl", pools)
     chosen = {}
     for candidates in ("pool", "all"):
@@ -94,6 +92,6 @@ def test_another_width_or_train_set_is_refused(chain: SftChain, tmp_path: Path) 
         ConfigError, match=rf"width of the encoder's embeddings, {WIDTH}, .*found {2 * WIDTH}. Write width: {WIDTH}"
     ):
         SftChain(tmp_path / "other", selector=SELECTOR.model_copy(update={"width": 2 * WIDTH}))
-    fewer = EmbeddingTable(torch.zeros(N_TRAIN - 1, WIDTH))
+    fewer = EmbeddingTable(torch.zeros(59, WIDTH))
     with pytest.raises(CheckpointError, match="wte"):
         load_train_ids(chain.outputs("rce0")["selector"], ids_architecture(SELECTOR, fewer))

@@ -11,22 +11,15 @@ from typing import Any
 import pytest
 import torch
 from builders import example
-from chains import execution, same_weights
-from on_policy_chain import LVLM, ON_POLICY, SELECTOR, TRAINED, DrawnChain, lvlm_config, world
+from chains import drawn_chain
+from lvlm_world import LVLM, lvlm_config, world
 
-from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
-from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.optimiser import AdamW
-from lever_pipe.base.records import EpochMetrics, ExampleId
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.records import ExampleId
 from lever_pipe.base.storage import read_examples
-from lever_pipe.experiment.config import OnPolicy, Reward
+from lever_pipe.experiment.config import OnPolicy, Reward, Selector
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.lever.selector.embeddings import FrozenSelector, architecture_of
-from lever_pipe.lever.selector.network import load_selector
-from lever_pipe.lever.training.loop import Updates, trained_share, validation_loss
-from lever_pipe.lever.training.on_policy import Asked, Judged, Spent, judged_by_lvlm, on_policy_epoch
+from lever_pipe.lever.training.on_policy import Asked, Judged, judged_by_lvlm
 from lever_pipe.lever.trajectories import references_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
@@ -40,7 +33,7 @@ class First:
     """Two epochs from a cold ledger, and what they asked, call by call."""
 
     def __init__(self, folder: Path) -> None:
-        self.chain = DrawnChain(folder)
+        self.chain = drawn_chain(folder)
         self.chain.begin()
         self.ledger = folder / "ledger"
         self.calls: list[list[Asked]] = []
@@ -52,7 +45,7 @@ class First:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(selector_training, "judged_by_lvlm", listening)
-            self.rows = [self.chain.on_policy_epoch(epoch, ledger=self.ledger) for epoch in (1, 2)]
+            self.rows = [self.chain.epoch("on_policy", epoch, ledger=self.ledger) for epoch in (1, 2)]
 
     @property
     def asked(self) -> list[Asked]:
@@ -67,7 +60,7 @@ class First:
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
     threads = torch.get_num_threads()
-    yield First(tmp_path_factory.mktemp("drawn"))
+    yield First(tmp_path_factory.mktemp("on_policy"))
     torch.set_num_threads(threads)
 
 
@@ -87,16 +80,16 @@ def ask(ledger: Path, asked: Sequence[Asked], size: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes(first: First) -> None:
-    first.chain.on_policy_epoch(1, run="again")  # without a ledger
-    assert first.chain.written("again1") == first.chain.written("drawn1")
-    before, after = (load_tensors(first.chain.outputs(run)["selector"])[0] for run in ("rce1", "drawn1"))
+    first.chain.epoch("on_policy", 1, run="again")  # without a ledger
+    assert first.chain.bytes_of("again1") == first.chain.bytes_of("on_policy1")
+    before, after = (load_tensors(first.chain.outputs(run)["selector"])[0] for run in ("rce1", "on_policy1"))
     assert not any(torch.equal(before[name], after[name]) for name in before if name.endswith("proj.weight"))
 
 
 def test_a_rerun_asks_the_lvlm_nothing(first: First) -> None:
     for epoch in (1, 2):
-        first.chain.on_policy_epoch(epoch, run="warm", ledger=first.ledger)
-        assert first.chain.written(f"warm{epoch}") == first.chain.written(f"drawn{epoch}")
+        first.chain.epoch("on_policy", epoch, run="warm", ledger=first.ledger)
+        assert first.chain.bytes_of(f"warm{epoch}") == first.chain.bytes_of(f"on_policy{epoch}")
         counters = first.counters(f"warm{epoch}")
         assert counters["prompts_from_ledger"] == counters["prompts_distinct"] > 0
         assert (counters["forwards"], counters["images_encoded"], counters["flop"]) == (0, 0, 0)
@@ -109,8 +102,8 @@ def test_what_a_ledger_knows_changes_no_bit(first: First, unknown: int, size: in
     known = random.Random(1).sample(first.asked, len(first.asked) - unknown)
     ask(ledger, known, size)
     run = f"knowing{unknown}-"
-    first.chain.on_policy_epoch(1, run=run, ledger=ledger)
-    assert first.chain.written(f"{run}1") == first.chain.written("drawn1")
+    first.chain.epoch("on_policy", 1, run=run, ledger=ledger)
+    assert first.chain.bytes_of(f"{run}1") == first.chain.bytes_of("on_policy1")
     counters = first.counters(f"{run}1")
     calls = [set(call) for call in first.calls[:2]]
     met = set(known)
@@ -125,48 +118,14 @@ def test_what_a_ledger_knows_changes_no_bit(first: First, unknown: int, size: in
 
 def test_another_betas_run_that_came_before_changes_no_bit(first: First) -> None:
     ledger = first.chain.folder / "ledger-of-another-beta"
-    first.chain.on_policy_epoch(1, run="other", kl_beta=10.0, ledger=ledger)
-    first.chain.on_policy_epoch(1, run="after", ledger=ledger)
-    assert first.chain.written("after1") == first.chain.written("drawn1")
-    assert first.chain.written("other1") != first.chain.written("drawn1")
+    first.chain.epoch("on_policy", 1, run="other", kl_beta=10.0, ledger=ledger)
+    first.chain.epoch("on_policy", 1, run="after", ledger=ledger)
+    assert first.chain.bytes_of("after1") == first.chain.bytes_of("on_policy1")
+    assert first.chain.bytes_of("other1") != first.chain.bytes_of("on_policy1")
     counters = first.counters("after1")
     first_batch = len(set(first.calls[0]))  # drawn before anything was learned: shared by all betas
     assert counters["prompts_from_ledger"] >= first_batch
     assert counters["forwards"] > 0
-
-
-def test_two_jobs_are_one_run(first: First) -> None:
-    """In one process weights, moments, LVLM and its memory of answers go on from the first epoch to the second."""
-    chain, data = first.chain, first.chain.inputs()
-    architecture = architecture_of(chain.selector, data.table)
-    module, anchor = (load_selector(chain.outputs("rce1")["selector"], architecture) for _ in range(2))
-    adam = AdamW(module, learning_rate=1.0, weight_decay=chain.on_policy.weight_decay)
-    train = read_examples(world() / "train.jsonl")
-    model = load_lvlm(lvlm_config(), LVLM, [(train, world() / "train_images")], Runtime())
-    with execution():
-        for epoch in (1, 2):
-            prompter = Prompter(Wording(lvlm_config().prompt), train)
-            judge = partial(judged_by_lvlm, train=train, model=model, prompter=prompter, reward=chain.on_policy.reward)
-            updates = Updates(module, adam, max_gradient_norm=1.0)
-            spent = list(
-                on_policy_epoch(
-                    updates, FrozenSelector(anchor, data.table), data.table, data.train, judge,
-                    chain.on_policy, epoch=epoch, kl_beta=0.15, clips=True,
-                    generator=torch_generator(0, "on policy", epoch),
-                )
-            )  # fmt: skip
-            held_out = validation_loss(module, data.table, data.validation)
-            values = updates.means() | {"val_loss": held_out, "kl_beta": 0.15}
-            values |= {"trained_share": trained_share(module), "lvlm_prompts": float(spent[-1].prompts)}
-            assert same_weights(chain.outputs(f"drawn{epoch}")["selector"], module)
-            moments, about = load_tensors(chain.outputs(f"drawn{epoch}")["optimiser"])
-            assert about == {"stage": "on_policy", "epoch": epoch}
-            assert all(torch.equal(moments[name], value) for name, value in adam.state().items())
-            assert first.rows[epoch - 1].values == values
-            rows = chain.steps(f"drawn{epoch}")
-            assert [Spent(row.step, row.prompts, row.values) for row in rows] == spent
-    # 16 train queries, 8 a batch, 2 updates: 4 optimiser steps an epoch
-    assert {float(value) for name, value in moments.items() if name.endswith(".step")} == {8.0}
 
 
 def test_everything_asked_is_counted(first: First) -> None:
@@ -175,14 +134,14 @@ def test_everything_asked_is_counted(first: First) -> None:
         assert [len(call) for call in calls] == [8 * 4] * 2
         for call in calls:
             assert Counter(len(chosen) for _, chosen in call) == dict.fromkeys((1, 2, 3, 4), 8)
-        rows = first.chain.steps(f"drawn{epoch}")
+        rows = first.chain.steps(f"on_policy{epoch}")
         met: set[Asked] = set()
         for number, (row, call) in enumerate(zip(rows, calls, strict=True)):
             met |= set(call)
             assert (row.step, row.prompts) == (number, len(met))
             assert row.policy == first.rows[epoch - 1].policy
         assert first.rows[epoch - 1].values["lvlm_prompts"] == len(met)
-        counters = first.counters(f"drawn{epoch}")
+        counters = first.counters(f"on_policy{epoch}")
         distinct = sum(len(set(call)) for call in calls)
         assert counters["prompts_asked"] == counters["prompts_distinct"] == distinct
         images = sum(len(chosen) + 1 for call in calls for _, chosen in set(call))
@@ -191,46 +150,15 @@ def test_everything_asked_is_counted(first: First) -> None:
     assert Counter(queries) == dict.fromkeys(range(16), 4)  # one pass over the train part
 
 
-def test_metrics_are_those_of_the_epoch(first: First) -> None:
-    for epoch, row in enumerate(first.rows, start=1):
-        files = first.chain.outputs(f"drawn{epoch}")
-        assert storage.read_row(files["metrics"], EpochMetrics) == row
-        assert row.policy.name == f"preset~p/on_policy/base~1/beta~0.15/seed~0/epoch~{epoch}"
-        assert (row.policy.stage, row.policy.mode, row.policy.kl_beta) == ("grpo", "on_policy", 0.15)
-        written = {path.name for path in files["metrics"].parent.iterdir() if not path.is_dir()}
-        assert written == {*TRAINED, "counters.json"}
-    assert first.rows[0].values["kl"] < first.rows[1].values["kl"]  # the anchor stays at the base
-
-
 def test_reinforce_clips_nothing_and_is_named_apart(first: First) -> None:
-    settings = OnPolicy(**ON_POLICY.model_dump() | {"advantages": "batch", "clip_epsilon": 1e-9})
-    chain = DrawnChain(first.chain.folder, on_policy=settings)
-    row = chain.on_policy_epoch(1, run="score", objective="reinforce", kl_beta=0.0, ledger=first.ledger)
-    assert row.policy.name == "preset~p/reinforce/base~1/beta~0/seed~0/epoch~1"
-    assert (row.policy.stage, row.policy.mode) == ("reinforce", "on_policy")
+    chain = first.chain
+    settings = chain.on_policy.model_copy(update={"advantages": "batch", "clip_epsilon": 1e-9})
+    row = chain.epoch("reinforce", 1, on_policy=settings, kl_beta=0.0, ledger=first.ledger)
     assert row.values["clip_fraction"] == 0.0
     assert row.values["mean_ratio"] != 1.0
-    _, about = load_tensors(chain.outputs("score1")["optimiser"])
-    assert about == {"stage": "reinforce", "epoch": 1}
-    ours, theirs = chain.steps("score1")[0], chain.steps("drawn1")[0]
+    ours, theirs = chain.steps("reinforce1")[0], chain.steps("on_policy1")[0]
     for name in ("reward", "accuracy", "entropy"):  # the first batch is drawn by the base in both
         assert ours.values[name] == theirs.values[name]
-
-
-def test_frozen_projections_stay_as_they_are(first: First) -> None:
-    frozen = OnPolicy(**ON_POLICY.model_dump() | {"freeze_projections": True})
-    chain = DrawnChain(first.chain.folder, on_policy=frozen)
-    row = chain.on_policy_epoch(1, run="frozen", ledger=first.ledger)
-    base, tuned = (load_tensors(chain.outputs(run)["selector"])[0] for run in ("rce1", "frozen1"))
-    kept = {name for name in base if torch.equal(base[name], tuned[name])}
-    assert kept == {"input_proj.weight", "query_proj.weight", "cand_proj.weight"}
-    assert 0 < row.values["trained_share"] < 1
-
-
-def test_another_architecture_is_told(first: First) -> None:
-    chain = DrawnChain(first.chain.folder, selector=first.chain.selector.model_copy(update={"width": 24}))
-    with pytest.raises(CheckpointError, match="selector"):
-        chain.on_policy_epoch(1, run="wide", ledger=first.ledger)
 
 
 class Echo:
@@ -277,21 +205,21 @@ def test_the_judge_asks_equal_selections_once_and_answers_in_order() -> None:
 def test_a_policy_that_stops_pays_for_what_it_shows(tmp_path: Path) -> None:
     price, rows = 1.0, {}
     for paid in (0.0, price):  # a reward lies in [0, 1], so at this price no demonstration is worth its own
-        chain = DrawnChain(
+        chain = drawn_chain(
             tmp_path / str(paid),
-            selector=SELECTOR.model_copy(update={"head": "stop"}),
-            on_policy=ON_POLICY.model_copy(update={"shots": (4,), "stop_price": paid, "learning_rate": 3e-2}),
+            selector=Selector(width=16, dropout=0.0, attention_dropout=0.0, head="stop"),
+            on_policy=OnPolicy(batch_queries=8, group=4, shots=(4,), stop_price=paid, learning_rate=3e-2),
         )
         chain.begin()
-        rows[paid] = [chain.on_policy_epoch(epoch, kl_beta=0.0, ledger=tmp_path / "ledger") for epoch in (1, 2, 3)]
-        before, after = (load_tensors(chain.outputs(run)["selector"])[0] for run in ("rce1", "drawn3"))
+        rows[paid] = [chain.epoch("on_policy", epoch, kl_beta=0.0, ledger=tmp_path / "ledger") for epoch in (1, 2, 3)]
+        before, after = (load_tensors(chain.outputs(run)["selector"])[0] for run in ("rce1", "on_policy3"))
         assert not torch.equal(before["stop_token"], after["stop_token"])
     first = {paid: chains[0].values["shots"] for paid, chains in rows.items()}
     assert 1 < first[price] <= 4
     last = {paid: chains[-1].values["shots"] for paid, chains in rows.items()}
     assert last[price] < last[0.0]
     assert last[price] < first[price]
-    steps = chain.steps("drawn1")
+    steps = chain.steps("on_policy1")
     # the reward of an answer lies in [0, 1], and each demonstration took the price off
     assert 0 <= steps[0].values["reward"] + price * steps[0].values["shots"] <= 1
     assert rows[price][0].values["val_loss"] > 0

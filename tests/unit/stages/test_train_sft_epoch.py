@@ -10,14 +10,10 @@ import numpy as np
 import pytest
 import torch
 from builders import WIDTH, embedding_arrays
-from chains import execution
-from sft_chain import N_QUERIES, N_TRAIN, SFT, SftChain, beam_groups
+from chains import N_BEAM_QUERIES, SftChain, beam_groups, execution
 
-from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
-from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment.config import Selector, Sft
-from lever_pipe.experiment.stage_configs import TrainRceEpochConfig
 from lever_pipe.lever.networks.cross_attention import CrossAttention
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, architecture_of
 from lever_pipe.lever.selector.network import Architecture, build_selector, load_selector
@@ -67,7 +63,7 @@ def test_best_is_the_first_beam_and_beams_are_weighted() -> None:
     assert torch.equal(targets_of(groups, Sft()).selections, groups.selections[:, :1])
     assert targets_of(groups, Sft(targets="beams")) is groups
     module = build_selector(Architecture(WIDTH, 16, 1, 1, 0.0, 0.0, 0.1)).eval()
-    table = EmbeddingTable(torch.from_numpy(embedding_arrays(N_TRAIN)["image"]))
+    table = EmbeddingTable(torch.from_numpy(embedding_arrays(60)["image"]))
     step = sft_step(module, table, groups, Sft(targets="beams", temperature=0.2))
     with torch.no_grad():
         log_probs = step_logits(table.scores(module, groups), groups.selections).log_softmax(dim=-1)
@@ -78,10 +74,11 @@ def test_best_is_the_first_beam_and_beams_are_weighted() -> None:
 
 
 def test_it_learns_thirty_two_groups_by_heart(tmp_path: Path) -> None:
-    chain = SftChain(tmp_path, selector=Selector(width=32, feed_forward=64, dropout=0.0, attention_dropout=0.0))
     settings = Sft(batch_queries=8, passes=60, horizon_epochs=2, learning_rate=1e-2, final_learning_rate_share=0.02)
-    losses = [chain.sft_epoch(epoch, settings).values["loss"] for epoch in (1, 2)]
-    assert int(0.8 * N_QUERIES) == 32
+    plain = Selector(width=32, feed_forward=64, dropout=0.0, attention_dropout=0.0)
+    chain = SftChain(tmp_path, sft=settings, selector=plain)
+    losses = [chain.epoch("sft", epoch).values["loss"] for epoch in (1, 2)]
+    assert int(0.8 * N_BEAM_QUERIES) == 32
     assert losses[0] > losses[1]
     data = chain.inputs()
     module = load_selector(chain.outputs("sft2")["selector"], architecture_of(chain.selector, data.table))
@@ -90,10 +87,10 @@ def test_it_learns_thirty_two_groups_by_heart(tmp_path: Path) -> None:
 
 
 def test_a_reloaded_selector_has_the_same_validation_loss(chain: SftChain) -> None:
-    settings = SFT.model_copy(update={"targets": "beams"})
-    rows = [chain.sft_epoch(epoch, settings) for epoch in (1, 2)]
+    chain.sft = settings = chain.sft.model_copy(update={"targets": "beams"})
+    rows = [chain.epoch("sft", epoch) for epoch in (1, 2)]
     data = chain.inputs()
-    assert len(data.validation) == N_QUERIES - 32
+    assert len(data.validation) == N_BEAM_QUERIES - 32
     for row, run in zip(rows, ("sft1", "sft2"), strict=True):
         module = load_selector(chain.outputs(run)["selector"], architecture_of(chain.selector, data.table))
         with execution():
@@ -103,7 +100,7 @@ def test_a_reloaded_selector_has_the_same_validation_loss(chain: SftChain) -> No
 
 def test_the_rate_rises_and_falls_over_the_horizon(chain: SftChain) -> None:
     """32 queries in batches of 4: 8 steps an epoch, 24 in three; the first 5 rise, the rest is a cosine."""
-    rates = [chain.sft_epoch(epoch).values["learning_rate"] for epoch in (1, 2, 3, 4)]
+    rates = [chain.epoch("sft", epoch).values["learning_rate"] for epoch in (1, 2, 3, 4)]
 
     def rate(update: int) -> float:
         update = min(update, 24)
@@ -113,20 +110,10 @@ def test_the_rate_rises_and_falls_over_the_horizon(chain: SftChain) -> None:
     assert rates == pytest.approx(means, rel=1e-6, abs=1e-12)
 
 
-def test_jobs_repeat_bit_by_bit_and_name_what_they_write(chain: SftChain, tmp_path: Path) -> None:
-    row = chain.sft_epoch(1)
-    assert row.policy.name == "preset~p/sft/seed~0/epoch~1"
-    assert (row.policy.stage, row.policy.mode, row.policy.kl_beta) == ("sft", "", None)
-    assert storage.read_row(chain.outputs("sft1")["metrics"], EpochMetrics) == row
-    first = chain.bytes_of("sft1")
-    chain.sft_epoch(1)
-    assert chain.bytes_of("sft1") == first
-
-
 def test_rce_goes_on_from_an_sft_epoch_with_a_fresh_optimiser(chain: SftChain) -> None:
-    chain.sft_epoch(1)
+    chain.epoch("sft", 1)
     start, out = chain.outputs("sft1"), chain.outputs("rce1")
-    config = TrainRceEpochConfig(**chain.rce_config(1).model_dump() | {"rce_from_sft_epoch": 1})
+    config = chain.config("rce", 1, rce_from_sft_epoch=1)
     train_rce_epoch(
         **chain.files, start=start["selector"], start_optimiser=start["optimiser"], **out, config=config
     )  # fmt: skip

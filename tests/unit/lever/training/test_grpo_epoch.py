@@ -146,9 +146,9 @@ def test_the_weight_follows_the_penalty_of_each_batch(adaptive: AdaptiveKl | Non
 def test_the_epoch_logs_the_identities(tmp_path: Path) -> None:
     chain = Chain(tmp_path, grpo=Grpo(batch_queries=3, learning_rate=1e-2))
     chain.initialise()
-    chain.rce_epoch(1)
+    chain.epoch("rce", 1)
     for epoch, k in ((1, 3), (2, 5)):
-        values = chain.grpo_epoch(epoch, kl_beta=0.12).values
+        values = chain.epoch("grpo", epoch, kl_beta=0.12).values
         assert values["kl"] > 0
         assert values["kl_loss"] == pytest.approx(0.12 * values["kl"], rel=1e-6)
         assert values["loss"] == pytest.approx(values["ppo_loss"] + values["kl_loss"], rel=1e-4)
@@ -161,10 +161,10 @@ def test_the_epoch_logs_the_identities(tmp_path: Path) -> None:
 def test_a_large_beta_holds_the_policy_at_the_reference(tmp_path: Path) -> None:
     chain = Chain(tmp_path, grpo=Grpo(batch_queries=3, learning_rate=1e-3))
     chain.initialise()
-    chain.rce_epoch(1)
+    chain.epoch("rce", 1)
     moved = []
     for kl_beta in (0.0, 10.0):
         for epoch in (1, 2, 3):
-            values = chain.grpo_epoch(epoch, kl_beta=kl_beta).values
+            values = chain.epoch("grpo", epoch, kl_beta=kl_beta).values
         moved.append(values["kl_exact"])
     assert moved[1] < moved[0]

@@ -48,16 +48,17 @@ def test_presets_with_equal_settings_have_the_same_base(tmp_path: Path) -> None:
         (tmp_path / preset).mkdir()
         chain = Chain(tmp_path / preset, preset=preset)
         chain.initialise()
-        assert chain.rce_epoch(1).policy.preset == preset
-        found.append(chain.bytes_of("rce1")[:2])
+        assert chain.epoch("rce", 1).policy.preset == preset
+        files = chain.bytes_of("rce1")
+        found.append([files[f"{name}.safetensors"] for name in ("selector", "optimiser")])
     assert found[0] == found[1]
 
 
 def test_the_logged_temperature_is_the_mean_of_the_epoch(tmp_path: Path) -> None:
     chain = Chain(tmp_path, rce=Rce(batch_queries=4, final_learning_rate_share=0.5))
     chain.initialise()
-    chain.rce_epoch(1)
-    values = chain.rce_epoch(2).values
+    chain.epoch("rce", 1)
+    values = chain.epoch("rce", 2).values
     # 16 train queries: 4 steps an epoch, 20 in the horizon; epoch 2 holds steps 4..7
     shares = [step / 19 for step in (4, 5, 6, 7)]
     assert values["temperature"] == pytest.approx(sum(2 - 1.5 * share for share in shares) / 4, abs=1e-12)
@@ -156,7 +157,7 @@ def test_rce_learns_a_rotation(tmp_path: Path) -> None:
         files=learnable_files(tmp_path),
     )
     chain.initialise()
-    losses = [chain.rce_epoch(epoch).values["val_loss"] for epoch in (1, 2, 3, 4)]
+    losses = [chain.epoch("rce", epoch).values["val_loss"] for epoch in (1, 2, 3, 4)]
     # ln 16 + ln 15 = 5.48 is guessing, on queries that training has not seen
     assert losses[-1] < math.log(16) + math.log(15) - 1.0, losses
     assert losses[-1] < losses[0]
