@@ -159,25 +159,6 @@ def test_published_weight_ratios() -> None:
         assert ratios == pytest.approx(expected, abs=1e-4)  # the digits given above
 
 
-def test_permuting_a_group_changes_nothing() -> None:
-    batch = random_batch("permute")
-    order = torch.tensor([5, 1, 4, 0, 3, 2])
-    plain, moved = terms_of(*batch), terms_of(*(x[:, order] for x in batch))
-    assert moved.total.item() == pytest.approx(plain.total.item(), abs=1e-12)
-
-
-def test_padding_may_hold_anything_and_empty_queries_are_left_out() -> None:
-    log_probs = tensor([-1.0, math.nan], [-math.inf, math.nan]).requires_grad_()
-    rewards = tensor([1.0, math.inf], [math.nan, math.nan])
-    valid = torch.tensor([[True, False], [False, False]])
-    terms = terms_of(log_probs, rewards, valid)
-    terms.total.backward()
-    assert terms.total.item() == 1.0
-    assert terms.max_weight.item() == 1.0
-    assert log_probs.grad is not None
-    assert log_probs.grad.tolist() == [[-1.0, 0.0], [0.0, 0.0]]
-
-
 def test_reward_ranges() -> None:
     rewards = tensor([0.0, 2.0, 9.0], [1.6, 1.6, 9.0], [9.0, 9.0, 9.0])
     valid = torch.tensor([[True, True, False], [True, True, False], [False, False, False]])
