@@ -18,11 +18,10 @@ from lever_pipe.experiment.stage_configs import CheckClaimsConfig, InputsAlone
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.claims.agents import OurAgents, RewardRuns
 from lever_pipe.report.claims.book import OF_AGENTS, read_claims
-from lever_pipe.report.claims.evaluate import JudgedClaim, OurAgents, Side, as_json, judge_claims
-from lever_pipe.report.claims.lever_sides import OurLever, PublishedLever
-from lever_pipe.report.claims.reward_runs import RewardRuns, seeds_by_arm
-from lever_pipe.report.claims.tables import place, sentence
+from lever_pipe.report.claims.judged import JudgedClaim, Side, as_json, judge_claims
+from lever_pipe.report.claims.lever import OurLever, PublishedLever
 from lever_pipe.report.evidence import MEAN, Evidence, read_evidence, write_evidence
 from lever_pipe.report.figures.drawn import FIGURES, draw_all
 from lever_pipe.report.inference.families import arms_of
@@ -132,8 +131,7 @@ def _our_agents(evidence: Evidence, noise_sd: float, config: CheckClaimsConfig) 
         return {}
     modes = {row.mode for row in evidence.where(metric="reward", study="intention", subset="val") if row.at.isdigit()}
     mode = min(modes, default="greedy")  # greedy where it is known: the documents decode so
-    seeds = seeds_by_arm(evidence.subjects("executed_steps", study="intention"))
-    arms = (config.arms, seeds, config.reference_arm, config.document_arm)
+    arms = (config.arms, config.reference_arm, config.document_arm)
     return {name: OurAgents(_runs(evidence, name, noise_sd, config, mode), *arms) for name in OF_AGENTS}
 
 
@@ -154,7 +152,8 @@ def _csv_text(judged: Sequence[JudgedClaim], voice: Voice) -> str:
     writer.writerow(COLUMNS)
     for of in judged:
         sides = [cell for side in (of.published, of.ours) for cell in (side.verdict, voice.text(side.numbers))]
-        writer.writerow([of.claim.id, of.claim.document, voice.text(place(of)), voice.text(sentence(of)), *sides])
+        place, sentence = voice.say(f"claims.place.{of.claim.section}"), voice.say(f"claim.{of.claim.id}")
+        writer.writerow([of.claim.id, of.claim.document, place, sentence, *sides])
     return buffer.getvalue()
 
 

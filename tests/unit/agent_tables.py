@@ -20,8 +20,8 @@ from lever_pipe.report.agent.tables import tables
 from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.cells import EvidenceLedger
-from lever_pipe.report.claims.evaluate import OurAgents, as_json
-from lever_pipe.report.claims.reward_runs import seeds_by_arm
+from lever_pipe.report.claims.agents import OurAgents
+from lever_pipe.report.claims.judged import as_json
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.pivot import TableSpec, read_specs
@@ -95,8 +95,7 @@ def evidence_of(folder: Path, study: Study, **changes: object) -> list[EvidenceR
 def findings_of(rows: list[EvidenceRow], study: Study) -> list[dict[str, Any]]:
     """Return the judged claims of evidence, as `check_claims` writes them."""
     evidence = Evidence(rows)
-    seeds = seeds_by_arm(evidence.subjects("executed_steps", study="intention"))
-    arms = (agent_runs.claim_arms(study), seeds, "baseline", "bundle")
+    arms = (agent_runs.claim_arms(study), "baseline", "bundle")
     sides = {name: OurAgents(reward_runs(evidence, name, "greedy"), *arms) for name in DOCUMENTS}
     return [as_json(of) for of in judge({}, sides).values()]
 

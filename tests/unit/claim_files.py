@@ -19,10 +19,10 @@ import pandas as pd
 from lever_pipe.base import seeding
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.claims.agents import RewardRuns
 from lever_pipe.report.claims.book import ClaimBook, read_claims
-from lever_pipe.report.claims.evaluate import JudgedClaim, Side, judge_claims
-from lever_pipe.report.claims.lever_sides import OurLever, PublishedLever
-from lever_pipe.report.claims.reward_runs import RewardRuns
+from lever_pipe.report.claims.judged import JudgedClaim, Side, judge_claims
+from lever_pipe.report.claims.lever import OurLever, PublishedLever
 from lever_pipe.report.claims.verdicts import Finding
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.lineage import read_lineage, read_published_lineage
@@ -44,7 +44,6 @@ COMPARISONS = [
     *("p", "p_holm", "detectable", "n_runs", "n_questions"),
 ]
 INTERVALS = ["group", "samples", "shots", "accuracy", "low", "high", "n_runs", "n_questions"]
-PARAMETERS = ["policy", "base", "n_parameters", "share_differing", "norm", "relative_norm", "kl_to_base"]
 NOISE: FlatNoise = flat_noise(9, 0.13, seeding.generator(0, "claims"), n_draws=20_000)
 
 STEPS = list(range(5, 50, 5))
@@ -68,8 +67,6 @@ class Ours:
     long_epochs: int = 50
     gain: Mapping[float, float] = field(default_factory=dict)
     p: float = 0.5
-    agreement: float = 0.9
-    trained: str = "all parameters"
     drawn_betas: tuple[float, ...] = ()
     """Of on-policy runs, whose numbers are all 77: no claim is about them."""
 
@@ -171,7 +168,7 @@ def sides_of(files: Mapping[str, Path], of: Ours) -> dict[str, Side]:
 
 def our_rows(files: Mapping[str, Path]) -> Iterator[EvidenceRow]:
     """Yield the evidence of the files that `write_ours` writes."""
-    for name in ("intervals", "comparisons", "scores", "training", "agreement", "parameters"):
+    for name in ("intervals", "comparisons", "scores", "training"):
         yield from getattr(sources, name)(files[name])
 
 
@@ -182,10 +179,6 @@ def write_ours(folder: Path, of: Ours) -> dict[str, Path]:
         "training": pd.DataFrame(_training(of), columns=list(TRAINING_COLUMNS)),
         "intervals": pd.DataFrame(_intervals(of), columns=INTERVALS),
         "comparisons": pd.DataFrame(_comparisons(of), columns=COMPARISONS),
-        "agreement": pd.DataFrame(
-            _agreement(of), columns=["left", "right", "shots", "as_sequence", "as_set", "at_position"]
-        ),
-        "parameters": pd.DataFrame(_parameters(of), columns=PARAMETERS),
         "lineage": pd.DataFrame(_lineage(of), columns=["group", "field", "value"]),
     }
     paths = {name: folder / f"{name}.csv" for name in frames_of}
@@ -306,37 +299,11 @@ def _comparison(
     }  # fmt: skip
 
 
-def _agreement(of: Ours) -> list[tuple[object, ...]]:
-    pairs = [(a, b) for i, a in enumerate(of.betas) for b in of.betas[i + 1 :]]
-    drawn = [
-        (name, policy(b, 0, of.epochs), k, 0.77, 0.77, 0.77)
-        for name, _ in _drawn(of)
-        for b in of.betas
-        for k in of.shots
-    ]
-    return drawn + [
-        (policy(a, s, of.epochs), policy(b, s, of.epochs), k, of.agreement if k == 1 else of.agreement / 2, 1.0, 1.0)
-        for a, b in pairs
-        for s in of.seeds
-        for k in of.shots
-    ]
-
-
-def _parameters(of: Ours) -> list[dict[str, object]]:
-    base = f"preset~{PRESET}/rce/seed~0/epoch~5"
-    drawn = [dict(zip(PARAMETERS, (name, base, 100, 0.77, 77.0, 0.77, 0.7), strict=True)) for name, _ in _drawn(of)]
-    return drawn + [
-        {"policy": policy(b, s, e), "base": base, "n_parameters": 100, "share_differing": 0.5015, "norm": 1.0,
-         "relative_norm": 0.01 * e * (1 - b), "kl_to_base": 0.01 * e}
-        for b, s, e in _runs(of)
-    ]  # fmt: skip
-
-
 def _lineage(of: Ours) -> list[tuple[str, str, str]]:
     rows = []
     for beta in of.betas:
         for epoch in range(1, of.epochs + 1):
             own = {"method": "grpo", "kl_beta": f"{beta:g}", "epoch": str(epoch), "base_rce_epoch": "5"}
-            own |= {"base_checkpoint": "abc", "rl_data": "def", "trained": of.trained}
+            own |= {"base_checkpoint": "abc", "rl_data": "def"}
             rows += [(group(beta, epoch), name, value) for name, value in own.items()]
     return rows

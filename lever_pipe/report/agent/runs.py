@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
 from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, Verdict, derived, gap, level, numbers_in, say
-from lever_pipe.report.claims.evaluate import read_json
+from lever_pipe.report.claims.judged import read_json
 from lever_pipe.report.claims.verdicts import Finding
 from lever_pipe.report.evidence import ALPHA, Evidence, EvidenceRow
 from lever_pipe.report.material import Material

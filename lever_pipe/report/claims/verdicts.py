@@ -1,4 +1,4 @@
-"""From what was measured to a verdict, by one stated rule.
+"""From what was measured to a verdict, by one stated rule, and the words around the numbers that decide.
 
 | rule | supported | contradicted | else |
 |---|---|---|---|
@@ -17,12 +17,18 @@ Numbers that a comparison needs and that do not exist make it not testable, unde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
-from lever_pipe.report.cells import Cell, Look, Message, Series, say
+import numpy as np
+import scipy
+
+from lever_pipe.report.cells import Cell, Look, Number, PValue, Series, keys_behind, say
 from lever_pipe.report.cells import Verdict as Word
+from lever_pipe.report.evidence import EvidenceRow
 
 VerdictName = Literal["supported", "not supported", "contradicted", "not testable"]
 RuleName = Literal["identity", "fact", "order", "noise", "sameness", "cause"]
@@ -34,31 +40,18 @@ LOOKS: Mapping[VerdictName, Look] = {
     "not testable": "mute",
 }
 VERDICTS = tuple(LOOKS)
-NAMING_DIFFERENCES: tuple[RuleName, ...] = ("noise", "sameness", "cause")
-"""Rules whose verdict a reader weighs by what else differs between the runs."""
 ALPHA = 0.05
 FLOAT_ERROR = 1e-12
-"""Slack of a rounding bound: sums of printed decimals are off by some last bits."""
+"""Slack of a bound: sums of printed decimals are off by some last bits."""
 
 
 class NotTestable(Exception):  # noqa: N818 - it is an outcome, not an error
-    """A comparison lacks a number; `reason` is the message that says which."""
+    """A comparison lacks a number; `reason` is the message `claims.why.WHY`, which says which."""
 
-    def __init__(self, reason: Message) -> None:
+    def __init__(self, why: str, /, **args: object) -> None:
         """Hold the reason."""
-        super().__init__(reason.id)
-        self.reason = reason
-
-
-def lacking(why: str, /, **args: object) -> NotTestable:
-    """Return that a claim cannot be judged, with the message `claims.why.WHY`."""
-    return NotTestable(say(f"claims.why.{why}", **args))
-
-
-def require_print(side: Any) -> None:
-    """Raise `NotTestable` unless a side is the printed text itself."""
-    if not side.is_print:
-        raise lacking("printed_only")
+        super().__init__(why)
+        self.reason = say(f"claims.why.{why}", **args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +78,9 @@ class Part(NamedTuple):
     differs: tuple[Cell, ...] = ()
 
 
+Parts = Iterator[Part]
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Comparisons with the numbers that decide them; `differs` names what else differs between the runs."""
@@ -98,12 +94,13 @@ class Measured:
             raise ValueError("a rule needs at least one comparison")
 
     @classmethod
-    def of(cls, found: Iterable[Part]) -> Measured:
+    def of(cls, parts: Iterable[Part]) -> Measured:
         """Return the comparisons among parts with all numbers."""
-        parts = list(found)
-        numbers = Series(tuple(part.numbers for part in parts if part.numbers is not None), "parts")
+        parts = list(parts)
         checks = tuple(part.check for part in parts if part.check is not None)
-        return cls(numbers, checks, tuple(cell for part in parts for cell in part.differs))
+        return cls(
+            together(*(part.numbers for part in parts)), checks, tuple(c for part in parts for c in part.differs)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,73 +117,115 @@ class Finding:
 
 
 def judge(rule: RuleName, measure: Callable[[], Measured]) -> Finding:
-    """Return the verdict of a rule on what `measure` returns, with what else differs where that weighs.
-
-    A missing number makes it not testable.
-    """
+    """Return the verdict of a rule on what `measure` returns, with what else differs where that weighs."""
     try:
-        found = measure()
+        measured = measure()
     except NotTestable as lack:
         return Finding("not testable", lack.reason)
-    numbers = found.numbers
-    if found.differs and rule in NAMING_DIFFERENCES:
-        numbers = Series((numbers, say("claims.also", fields=found.differs)), "parts")
-    return Finding(RULES[rule](found), numbers)
+    numbers = measured.numbers
+    if measured.differs and rule in ("noise", "sameness", "cause"):
+        numbers = Series((numbers, say("claims.also", fields=measured.differs)), "parts")
+    return Finding(verdict(rule, measured), numbers)
 
 
-def identity(found: Measured) -> VerdictName:
-    """Return whether every deviation lies within its rounding."""
-    within = all(abs(check.value) <= check.needed + FLOAT_ERROR for check in found.checks)
-    return "supported" if within else "contradicted"
-
-
-def order(found: Measured) -> VerdictName:
-    """Return whether the numbers go the claimed way: as they stand, or separated where they have a p value."""
-    return _together([_by_p(check) if check.p is not None else _sign(check.value) or -1 for check in found.checks])
-
-
-def noise(found: Measured) -> VerdictName:
-    """Return whether the numbers go the claimed way, or the other, by more than noise allows."""
-    return _together([_by_p(check) if check.p is not None else _beyond(check) for check in found.checks])
-
-
-def sameness(found: Measured) -> VerdictName:
-    """Return whether differences are shown to lie within the margin, noise included."""
-    if all(abs(check.value) + check.needed <= check.margin + FLOAT_ERROR for check in found.checks):
-        return "supported"
-    beyond = any(abs(check.value) - check.needed > check.margin for check in found.checks)
-    return "contradicted" if beyond else "not supported"
-
-
-def cause(found: Measured) -> VerdictName:
-    """Return the verdict of `noise` where only the named cause differs."""
-    return "not testable" if found.differs else noise(found)
-
-
-RULES: Mapping[RuleName, Callable[[Measured], VerdictName]] = {
-    "identity": identity,
-    "fact": order,
-    "order": order,
-    "noise": noise,
-    "sameness": sameness,
-    "cause": cause,
-}
-
-
-def _together(sides: list[int]) -> VerdictName:
+def verdict(rule: RuleName, measured: Measured) -> VerdictName:
+    """Return what a rule says of comparisons."""
+    checks = measured.checks
+    if rule == "identity":
+        within = all(abs(check.value) <= check.needed + FLOAT_ERROR for check in checks)
+        return "supported" if within else "contradicted"
+    if rule == "sameness":
+        if all(abs(check.value) + check.needed <= check.margin + FLOAT_ERROR for check in checks):
+            return "supported"
+        beyond = any(abs(check.value) - check.needed > check.margin for check in checks)
+        return "contradicted" if beyond else "not supported"
+    if rule == "cause" and measured.differs:
+        return "not testable"
+    sides = [_side(check, is_order=rule in ("fact", "order")) for check in checks]
     if all(side > 0 for side in sides):
         return "supported"
     return "contradicted" if all(side < 0 for side in sides) else "not supported"
 
 
-def _sign(value: float) -> int:
-    return int(value > FLOAT_ERROR) - int(value < -FLOAT_ERROR)
-
-
-def _by_p(check: Check) -> int:
+def _side(check: Check, *, is_order: bool) -> int:
+    """Return 1 where a difference goes the claimed way, -1 where it goes the other, 0 where it is not separated."""
     value = abs(check.value) if check.either_way else check.value
-    return _sign(value) if check.p is not None and check.p < ALPHA else 0
+    sign = int(value > FLOAT_ERROR) - int(value < -FLOAT_ERROR)
+    if check.p is not None:
+        return sign if check.p < ALPHA else 0
+    if is_order:
+        return sign or -1  # equal numbers are in no order
+    return sign if abs(value) > check.needed + FLOAT_ERROR else 0
 
 
-def _beyond(check: Check) -> int:
-    return _sign(check.value) if abs(check.value) > check.needed + FLOAT_ERROR else 0
+def keys_of(*numbers: Number) -> tuple[str, ...]:
+    """Return the rows behind numbers, each once."""
+    return tuple(dict.fromkeys(key for number in numbers for key in keys_behind(number)))
+
+
+def difference(left: Number, right: Number) -> Number:
+    """Return left - right, signed."""
+    digits = max(left.digits, right.digits)
+    return Number(left.value - right.value, digits, sign=True, of=keys_of(left, right), how="-")
+
+
+def average(numbers: Sequence[Number], digits: int = 3) -> Number:
+    """Return a mean."""
+    value = math.fsum(number.value for number in numbers) / len(numbers)
+    return Number(value, digits, of=keys_of(*numbers), how="mean")
+
+
+def printed(row: EvidenceRow, digits: int) -> Number:
+    """Return a published number; `digits` are its metric's decimals, because its table dropped closing zeros."""
+    return Number(float(row.printed), digits, row.key, sign=row.printed.startswith("+"))
+
+
+def decimals(rows: Iterable[EvidenceRow], key: Callable[[EvidenceRow], Any]) -> dict[Any, int]:
+    """Return the most decimals of the printed numbers that share a key."""
+    most: dict[Any, int] = {}
+    for row in rows:
+        exponent = Decimal(row.printed).as_tuple().exponent
+        most[key(row)] = max(most.get(key(row), 0), -exponent if isinstance(exponent, int) else 0)
+    return most
+
+
+def less(
+    name: str, values: Mapping[Any, Number], *, test: str = "", p: float | None = None, needed: float = 0.0
+) -> Parts:
+    """Yield by how much the first of two values is less, with their name, `claims.name.NAME`, and the test of it."""
+    first, second = values.values()
+    yield Part(Check(second.value - first.value, needed, p), labelled(say(f"claims.name.{name}"), listed(values)))
+    if p is not None:
+        yield Part(None, p_value(test, p))
+
+
+def together(*cells: Cell) -> Cell:
+    """Return the cells that are there, one after another."""
+    return Series(tuple(cell for cell in cells if cell is not None), "parts")
+
+
+def labelled(what: Cell, numbers: Cell) -> Cell:
+    """Return `what: numbers`."""
+    return say("claims.labelled", what=what, numbers=numbers)
+
+
+def listed(values: Mapping[Any, Cell]) -> Cell:
+    """Return `0.0355 (0.12) and 0.0351 (0.15)`: values with what names them, a KL_BETA or a cell."""
+    return Series(tuple(say("claims.of", name=name, value=value) for name, value in values.items()))
+
+
+def p_value(test: str, p: float, how: str = "") -> Cell:
+    """Return a p value behind the name of its test, `claims.test.TEST`; with `how` other tables print it, too."""
+    return say(f"claims.test.{test}", p=PValue(p, how=how))
+
+
+def t_p(differences: Sequence[float]) -> float:
+    """Return the two-sided p value of paired differences over seeds; 1 of equal pairs or of a single one.
+
+    Source: Student 1908
+    """
+    if len(differences) < 2 or not any(differences):
+        return 1.0
+    if np.ptp(differences) == 0:
+        return 0.0
+    return float(scipy.stats.ttest_1samp(differences, 0.0).pvalue)
