@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from claim_files import KL, NO_KL, judge, published, said
-from lever_pipe.report.claims.judged import JudgedClaim
 
+from lever_pipe.report.claims.judged import JudgedClaim
 from lever_pipe.report.claims.verdicts import VERDICTS
 
 SUPPORTED, UNDECIDED, CONTRADICTED, UNTESTABLE = VERDICTS
