@@ -16,8 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
-from lever_pipe.base import contents, os_faults, storage
-from lever_pipe.base.errors import ConfigError, LeverPipeError, SnapshotError
+from lever_pipe.base import contents, storage
+from lever_pipe.base.errors import ConfigError, LeverPipeError, MachineError, SnapshotError
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.provenance import code_of, stages
 from lever_pipe.base.records import RunCard
@@ -86,9 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             do = did_you_mean(words[0], [*TOOLS, *stages()], "List them all: python -m lever_pipe --help")
             raise ConfigError(f"expected a tool ({', '.join(TOOLS)}) or a stage", found=f"'{words[0]}'", do=do)
         options = _parser().parse_intermixed_args(words)
-        files = [Path(word.partition("=")[2]) for word in options.files if "=" in word]
-        kept = [Path(options.ledger) / "answers.jsonl"] if options.ledger else []
-        os_faults.require_writable(files, kept=kept)
         with _unwinding(), _claimed(options) as waited:
             _make(options, words, waited=waited)
     except (TerminatedError, KeyboardInterrupt) as end:
@@ -96,9 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{number.name}: ended before the artefact was whole\n")
         return SIGNALLED + number
     except (LeverPipeError, OSError) as caught:
-        fault = os_faults.named(caught) if isinstance(caught, OSError) else caught
-        if fault is None or "--debug" in words:
+        if "--debug" in words:
             raise
+        fault = MachineError.of(caught) if isinstance(caught, OSError) else caught
         with suppress(OSError):  # the log may be on the very disk that is full
             sys.stderr.write(f"{type(fault).__name__}: {fault}\n")
         return 2

@@ -23,7 +23,6 @@ ABANDONED_S = 7 * 24 * 3600.0
 """Age at which a writer that cannot be asked counts as killed: it may run on another machine."""
 
 _NAME = re.compile(r"\.(?P<machine>[0-9a-z]+)\.(?P<pid>[1-9][0-9]{0,9})\.[0-9a-f]{8}\.tmp")
-_IN_A_TEXT = re.compile(r"\(os error (\d+)\)")  # how libraries written in Rust pass the system's errors on
 _HERE = -100  # AT_FDCWD
 _EXCHANGE = 2  # RENAME_EXCHANGE
 
@@ -211,11 +210,6 @@ def blamed_on(path: Path, temporary: Path) -> Iterator[None]:
         if fault.errno is not None and str(fault.filename or temporary).startswith(str(temporary)):
             fault.filename, fault.filename2 = str(path), None
         raise
-    except Exception as fault:
-        number = _IN_A_TEXT.search(str(fault))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from fault
 
 
 def _exchange(one: Path, other: Path) -> bool:

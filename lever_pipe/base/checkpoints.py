@@ -11,8 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from lever_pipe.base.atomic import write_file
-from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.storage import header_of, shortened, strict_json
+from lever_pipe.base.errors import CheckpointError, shortened
 
 REBUILD = "Delete the file and rerun its rule."
 
@@ -31,30 +30,13 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str | int | f
         CheckpointError: missing or damaged file.
     """
     try:
-        header_of(path)  # the library takes the last of several equal names
         with safe_open(path, framework="pt") as handle:
-            about = _about_of(path, handle.metadata() or {})
+            about = json.loads((handle.metadata() or {}).get("about", "{}"))
             return {name: handle.get_tensor(name) for name in handle.keys()}, about  # noqa: SIM118 - not a mapping
     except FileNotFoundError:
         raise CheckpointError(f"{path}: expected a checkpoint", found="none", do="Run its rule.") from None
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as fault:
         raise CheckpointError(f"{path}: expected safetensors", found=shortened(str(fault)), do=REBUILD) from None
-
-
-def _about_of(path: Path, metadata: Mapping[str, str]) -> dict[str, str | int | float]:
-    try:
-        about = strict_json(metadata.get("about", "{}").encode())
-    except ValueError as fault:
-        raise CheckpointError(
-            f"{path}: expected JSON in the header's 'about'", found=shortened(str(fault)), do=REBUILD
-        ) from None
-    if isinstance(about, dict) and all(type(value) in (str, int, float) for value in about.values()):
-        return about
-    raise CheckpointError(
-        f"{path}: expected an object of texts and numbers in the header's 'about'",
-        found=shortened(repr(about)),
-        do=REBUILD,
-    )
 
 
 def require_same_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from stat import S_ISREG
 from typing import IO
 
 from lever_pipe.base import atomic, storage
@@ -70,13 +69,12 @@ def tensors_of(path: Path) -> dict[str, str]:
     try:
         start, tensors = storage.header_of(path)
     except ValueError as fault:
-        found = storage.shortened(str(fault))
-        raise CheckpointError(f"{path}: expected whole safetensors", found=found, do=REMEDY) from None
-    with storage.open_regular(path) as handle:
+        raise CheckpointError(f"{path}: expected whole safetensors", found=str(fault), do=REMEDY) from None
+    with path.open("rb") as handle:
         return {
-            tensor.name: f"{tensor.dtype}[{','.join(map(str, tensor.shape))}] "
-            + _of_range(handle, start + tensor.begin, start + tensor.end)
-            for tensor in sorted(tensors)
+            name: f"{tensor['dtype']}[{','.join(map(str, tensor['shape']))}] "
+            + _of_range(handle, *(start + offset for offset in tensor["data_offsets"]))
+            for name, tensor in sorted(tensors.items())
         }
 
 
@@ -158,8 +156,6 @@ def model_identity(folder: str) -> str:
 
 def _identity(path: Path) -> list[int]:
     stat = path.stat()
-    if not S_ISREG(stat.st_mode):  # a pipe or a device may have no end
-        raise storage.no_regular_file(path)
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 
@@ -176,7 +172,7 @@ def _of_listing(folder: Path, of: Callable[[Path], str]) -> str:
 
 
 def _of_card(path: Path) -> str:
-    values = {key: value for key, value in json.loads(storage.read_bytes(path)).items() if key not in BOOKKEEPING}
+    values = {key: value for key, value in json.loads(path.read_bytes()).items() if key not in BOOKKEEPING}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

@@ -5,6 +5,19 @@ Every message has three parts: what was expected, what was found, what to do.
 
 from __future__ import annotations
 
+import errno
+from typing import Self
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""How the system says that a disk or a quota is full."""
+
+SHOWN = 200  # characters of a foreign text in a message
+
+
+def shortened(text: str) -> str:
+    """Return a text as a message shows it, cut where it is long."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ... ({len(text)} characters)"
+
 
 class LeverPipeError(Exception):
     """A fault that the user can cause and mend; printed as one message without a traceback."""
@@ -58,6 +71,13 @@ class SnapshotError(LeverPipeError):
 
 class MachineError(LeverPipeError):
     """The machine refuses a file, as a full disk, a read-only folder or a limit does; the message names it and why."""
+
+    @classmethod
+    def of(cls, fault: OSError) -> Self:
+        """Return what the system says as a message."""
+        expected = f"expected to read or write {fault.filename or 'a file'}"
+        do = "Change that, then start again: what was complete is kept, and no half file stays."
+        return cls(expected, found=(fault.strerror or str(fault)).lower(), do=do)
 
 
 class StoreError(LeverPipeError):

@@ -6,10 +6,9 @@ Taken: BMP, GIF, JPEG (and MPO, its first picture), JPEG 2000, PNG, PPM, TIFF, W
 * Palettes, grey, bilevel, YCbCr and HSV become the RGB that they stand for; CMYK becomes (1 - C)(1 - K) and so on.
   Colour profiles are left alone, as everywhere in the field.
 * Transparent pixels stand on white, as in Qwen2.5-VL's own utilities.
-* Of 16 bits a channel the upper 8 are kept, in grey as in colour.
-* Refused, as nothing states what should be seen: animations and files of several pages; floating-point and 32-bit
-  pixels, whose range no file tells; Lab. Refused by size: more than `MOST_PIXELS`, or a longer side beyond
-  `MOST_ELONGATED` times the shorter, where Qwen2.5-VL's image processor stops.
+* Refused, as nothing states what should be seen: animations and files of several pages; grey of 16 bits, 32-bit and
+  floating-point pixels, whose range no file tells; Lab. Refused by size: more than `MOST_PIXELS`, or a longer side
+  beyond `MOST_ELONGATED` times the shorter, where Qwen2.5-VL's image processor stops.
 """
 
 from __future__ import annotations
@@ -21,12 +20,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lever_pipe.base import storage
 from lever_pipe.base.errors import ImageError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
 # As Pillow names them; its reader of JPEG takes MPO too.
@@ -34,21 +30,7 @@ FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 MOST_PIXELS = 2**25  # of an image; one of twice as many takes seconds to decode, and no data set needs it
 MOST_ELONGATED = 200
-BROKEN = (
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    ArithmeticError,
-    RuntimeError,
-    SyntaxError,
-    EOFError,
-    MemoryError,
-)
-"""What Pillow raises for broken files, beside errors of its own."""
 ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)
-BITS, INTERPRETATION, BLACK_IS_ZERO = 258, 262, 1  # TIFF tags and a value
-REMEDY = "Restore or convert the file, or set data.on_bad_image to skip."
 
 
 def digest_of(path: Path) -> str:
@@ -65,8 +47,17 @@ def digest_of(path: Path) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def read_rgb(path: Path) -> Image:
+    """Return the picture of a file in RGB.
+
+    Raises:
+        ImageError: no such file, or one that shows nothing.
+    """
+    return rgb(path, _bytes(path))
+
+
 def rgb(path: Path, content: bytes) -> Image:
-    """Return the picture that a file's bytes show, in RGB.
+    """Return the picture that a file's bytes show in RGB.
 
     Raises:
         ImageError: they show none.
@@ -75,21 +66,10 @@ def rgb(path: Path, content: bytes) -> Image:
 
     with _opening(path, content) as image:
         upright = ImageOps.exif_transpose(image)
-        if upright.mode not in MODES:
-            upright = Image.fromarray(_upper_bytes(upright))
         if upright.has_transparency_data:
             shown = upright.convert("RGBA")
             upright = Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown)
         return upright.convert("RGB")
-
-
-def read_rgb(path: Path) -> Image:
-    """Return the picture of a file, as `rgb`.
-
-    Raises:
-        ImageError: no such file, or one that shows nothing.
-    """
-    return rgb(path, _bytes(path))
 
 
 def size_of(path: Path, content: bytes) -> tuple[int, int]:
@@ -106,7 +86,7 @@ def size_of(path: Path, content: bytes) -> tuple[int, int]:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return storage.read_bytes(path)
+        return path.read_bytes()
     except OSError as fault:
         raise _refused(path, fault.strerror or str(fault)) from None
 
@@ -116,15 +96,18 @@ def _opening(path: Path, content: bytes) -> Iterator[Image]:
     """Open an image that can be shown, as far as its beginning tells; what breaks inside is a broken image."""
     from PIL import Image
 
+    refusal = ""
     try:
         with Image.open(BytesIO(content), formats=FORMATS) as image:
-            if refusal := _refusal(image):
-                raise _refused(path, refusal)
-            yield image
+            refusal = _refusal(image)
+            if not refusal:
+                yield image
     except Image.DecompressionBombError:
         raise _refused(path, f"more than {MOST_PIXELS:,} pixels") from None
-    except BROKEN:
+    except Exception:  # noqa: BLE001 - Pillow raises whatever a broken file leads to
         raise _refused(path, "does not decode") from None
+    if refusal:
+        raise _refused(path, refusal)
 
 
 def _refusal(image: Image) -> str:
@@ -135,26 +118,11 @@ def _refusal(image: Image) -> str:
         return f"one side more than {MOST_ELONGATED} times the other"
     if image.format != "MPO" and getattr(image, "is_animated", False):
         return "several frames or pages, of which one must be chosen"
-    if image.mode not in MODES and not _has_16_bits(image):
+    if image.mode not in MODES:
         return f"pixels of mode {image.mode}, whose range or colours no file states"
     return ""
 
 
-def _has_16_bits(image: Image) -> bool:
-    """Return whether pixels are grey values of 0 to 65535 with black at 0, and nothing is transparent."""
-    if image.format == "PPM":
-        return image.mode == "I"
-    if image.format == "TIFF":
-        tags = image.tag_v2  # type: ignore[attr-defined]
-        return image.mode.startswith("I;16") and tags.get(BITS) == (16,) and tags.get(INTERPRETATION) == BLACK_IS_ZERO
-    return image.format == "PNG" and image.mode.startswith("I") and "transparency" not in image.info
-
-
-def _upper_bytes(image: Image) -> NDArray[np.uint8]:
-    import numpy as np
-
-    return (np.asarray(image).astype(np.int64) >> 8).astype(np.uint8)
-
-
 def _refused(path: Path, found: str) -> ImageError:
-    return ImageError(f"{path}: expected an image that can be shown", found=found, do=REMEDY)
+    do = "Restore or convert the file, or set data.on_bad_image to skip."
+    return ImageError(f"{path}: expected an image that can be shown", found=found, do=do)

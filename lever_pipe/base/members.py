@@ -16,8 +16,8 @@ from types import ModuleType
 from pydantic import AfterValidator
 
 import lever_pipe
-from lever_pipe.base.errors import UnknownMemberError
-from lever_pipe.base.sections import cut, did_you_mean
+from lever_pipe.base.errors import UnknownMemberError, shortened
+from lever_pipe.base.sections import did_you_mean
 
 VARIABLE = "LEVER_PIPE_MEMBERS"
 PACKAGE = Path(lever_pipe.__file__).parent
@@ -63,7 +63,7 @@ def member_of(kind: str, *others: str) -> AfterValidator:
     def check(name: str) -> str:
         known = [*available(kind), *others]
         if name not in known:
-            said = f"must be a module of lever_pipe/{kind}, got {cut(repr(name))}"
+            said = f"must be a module of lever_pipe/{kind}, got {shortened(repr(name))}"
             raise ValueError(f"{said}. {_remedy(name, known)}")
         return name
 

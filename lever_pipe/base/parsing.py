@@ -9,15 +9,10 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.sections import RULES_BROKEN, Fault, Section, cut, did_you_mean, dotted, shown
+from lever_pipe.base.errors import ConfigError, shortened
+from lever_pipe.base.sections import RULES_BROKEN, Fault, Section, did_you_mean, dotted, shown
 
 S = TypeVar("S", bound=Section)
-
-MOST_VALUES = 100_000  # of a configuration; a few lines of YAML with aliases may stand for any number
-DEEPEST = 32
-LARGEST = 2**63 - 1
-LONGEST_TEXT = 10_000
 
 
 def parse_model(model: type[S], values: Any, *, source: str) -> S:
@@ -42,47 +37,6 @@ def read_section(model: type[S], values: Any) -> S | list[str]:
     except ValidationError as fault:
         return [line for error in fault.errors(include_url=False) for line in _lines(model, error)]
     return [f"{dotted(place)}: {text}" for place, text in _misread(values, section, ())] or section
-
-
-def require_plain(values: Any, *, source: str) -> None:
-    """Refuse values that JSON could not hold, and more of them than anyone writes.
-
-    YAML has dates, sets, bytes, NaN and aliases: a few lines may stand for more values than memory holds, or for a
-    mapping that contains itself.
-
-    Raises:
-        ConfigError: names the first foreign value, or says that there are too many or too deeply nested ones.
-    """
-    waiting: list[tuple[tuple[int | str, ...], Any]] = [((), values)]
-    count = 0
-    while waiting:
-        place, value = waiting.pop()
-        count += 1
-        if count > MOST_VALUES or len(place) > DEEPEST:
-            raise ConfigError(
-                f"{source}: expected at most {MOST_VALUES} values, nested at most {DEEPEST} deep",
-                found="more",
-                do="Write lists and mappings out; an alias (*name) repeats all that it stands for.",
-            )
-        if fault := _foreign(value):
-            do = "Quote it, or write another value."
-            raise ConfigError(f"{source}: {cut(dotted(place))}: {fault}", found=shown(value), do=do)
-        if isinstance(value, Mapping):
-            waiting += [((*place, key), item) for key, item in value.items()]
-        elif isinstance(value, list | tuple):
-            waiting += [((*place, index), item) for index, item in enumerate(value)]
-
-
-def _foreign(value: Any) -> str:
-    """Return what a value must be, or nothing if it is that."""
-    if isinstance(value, Mapping):
-        return "" if all(isinstance(key, str) for key in value) else "must have texts as keys"
-    if isinstance(value, str):
-        is_text = len(value) <= LONGEST_TEXT and not re.search("[\0\ud800-\udfff]", value)
-        return "" if is_text else f"must be text of at most {LONGEST_TEXT} whole characters without NUL"
-    if isinstance(value, int | float):
-        return "" if -LARGEST <= value <= LARGEST else "must be a finite number within 64 bits"
-    return "" if value is None or isinstance(value, list | tuple) else "must be a text, number, list, mapping or null"
 
 
 def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[Fault]:
@@ -116,14 +70,14 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
     elif kind == "extra_forbidden":
         known = _keys_at(model, place[:-1])
         remedy = did_you_mean(str(place[-1]), known, f"Known keys: {', '.join(sorted(known))}.")
-        yield f"{cut(dotted(place))}: unknown key. {remedy}"
+        yield f"{shortened(dotted(place))}: unknown key. {remedy}"
     elif kind == "value_error":  # of a validator of ours, which says all
         yield f"{dotted(place)}: {error['msg'].removeprefix('Value error, ')}"
     else:
         seen = "" if kind == "missing" else f", got {shown(error['input'])}"
         names = re.findall("'([^']*)'", context["expected"]) if kind == "literal_error" else []
         near = did_you_mean(str(error["input"]), names, "")
-        yield f"{cut(dotted(place))}: {error['msg'][0].lower()}{error['msg'][1:]}{seen}. {near}".rstrip()
+        yield f"{shortened(dotted(place))}: {error['msg'][0].lower()}{error['msg'][1:]}{seen}. {near}".rstrip()
 
 
 def _keys_at(model: type[Section], place: tuple[int | str, ...]) -> list[str]:

@@ -11,15 +11,14 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from lever_pipe.base.errors import shortened
+
 Path = tuple[int | str, ...]
 Fault = tuple[Path, str]
 """Where a value stands, and what it must be, what it is and what to do."""
 Rule = Callable[[Any], Iterable[Fault]]
 R = TypeVar("R", bound=Rule)
 T = TypeVar("T")
-SHOWN = 200  # characters of a key or value in a message
-LONGEST_NAME = 200  # bytes, of the 255 that file systems allow; temporary files have longer names than whole ones
-LONGEST_PATH = 1000  # bytes
 RULES_BROKEN = "rules_broken"
 """Type of the pydantic error that holds the faults of a section's rules."""
 
@@ -69,8 +68,6 @@ def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
 
 def filled(template: str, **values: object) -> str | None:
     """Return the template with its fields filled, or None when it cannot be filled with them."""
-    if re.search(r"\{[^}]*\d{4}", template):  # a width that may not fit into memory
-        return None
     try:
         return template.format(**values)
     except (LookupError, ValueError, AttributeError, TypeError):
@@ -97,10 +94,8 @@ def _rising(values: tuple[T, ...]) -> tuple[T, ...]:
 
 def _path(text: str) -> str:
     """Refuse what Snakemake would read as a wildcard, a command as an option, or a log as several lines."""
-    longest = max(len(part.encode()) for part in text.split("/"))
-    if longest > LONGEST_NAME or len(text.encode()) > LONGEST_PATH or re.search(r"^-|[{}\0-\x1f]", text):
-        bounds = f"at most {LONGEST_PATH} bytes, {LONGEST_NAME} a name"
-        kind = f"must be a path without braces, control characters or a dash before it, {bounds}"
+    if re.search(r"^-|[{}\0-\x1f]", text):
+        kind = "must be a path without braces, control characters or a dash before it"
         raise ValueError(f"{kind}, got {shown(text)}. Rename it, or link to it.")
     return text
 
@@ -136,15 +131,7 @@ class Section(BaseModel):
 
 def shown(value: Any) -> str:
     """Return a value as a message shows it."""
-    try:
-        return cut(repr(value))
-    except ValueError:  # an integer of thousands of digits
-        return "a number of thousands of digits"
-
-
-def cut(text: str) -> str:
-    """Return a text as a message shows it, cut where it is long."""
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ... ({len(text)} characters)"
+    return shortened(repr(value))
 
 
 def dotted(path: Path) -> str:

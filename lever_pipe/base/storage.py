@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
-import os
-import stat
 from collections import Counter
 from collections.abc import Iterable
-from io import BufferedReader
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from lever_pipe.base.atomic import write_file
-from lever_pipe.base.errors import RecordError
+from lever_pipe.base.errors import RecordError, shortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,48 +22,8 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=BaseModel)
 
-LARGE_HEADER = 100_000_000  # bytes of a safetensors file; the format allows no more
-SHOWN = 200  # characters of a foreign text in a message
 UNIT_TOLERANCE = 1e-3  # of a vector's length; float32 rounds it by 1e-6
 HALVES = ("\\ud", "\\uD")  # how JSON spells a half of a character that needs two
-
-
-def open_regular(path: Path) -> BufferedReader:
-    """Open a user's file to read its bytes.
-
-    Raises:
-        OSError: as `regular`.
-    """
-    return open(path, "rb", opener=regular)
-
-
-def regular(name: str, flags: int) -> int:
-    """Open a regular file, as `opener` of `open`: a pipe or device may have no end, and is not waited for.
-
-    Raises:
-        OSError: no regular file, or none that can be opened.
-    """
-    descriptor = os.open(name, flags | os.O_NONBLOCK, 0o666)  # else a pipe without a writer is waited for
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # `open` refuses a folder itself
-        return descriptor
-    os.close(descriptor)
-    raise no_regular_file(name)
-
-
-def no_regular_file(path: str | Path) -> OSError:
-    """Return the refusal of a pipe, a device or a socket."""
-    return OSError(errno.ENODEV, "no regular file", str(path))
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return what a regular file holds.
-
-    Raises:
-        OSError: as `open_regular`.
-    """
-    with open_regular(path) as handle:
-        return handle.read()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -126,11 +82,6 @@ def is_unicode(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def shortened(text: str) -> str:
-    """Return a text as a message shows it, cut where it is long."""
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ... ({len(text)} characters)"
-
-
 def read_json(path: Path) -> Any:
     """Return the JSON value of a file.
 
@@ -138,7 +89,7 @@ def read_json(path: Path) -> Any:
         RecordError: the file cannot be read or is not JSON that has one reading (see `strict_json`).
     """
     try:
-        return strict_json(read_bytes(path))
+        return strict_json(path.read_bytes())
     except OSError as fault:
         raise _unreadable(path, fault) from None
     except ValueError as fault:
@@ -155,7 +106,7 @@ def read_yaml(path: Path, expected: str) -> Any:
     import yaml
 
     try:
-        text = read_bytes(path).decode()
+        text = path.read_bytes().decode()
         return yaml.load(text, Loader=yaml.CSafeLoader) if yaml.__with_libyaml__ else yaml.safe_load(text)
     except FileNotFoundError:
         raise RecordError(f"{path}: expected {expected}", found="none", do="Restore it.") from None
@@ -180,7 +131,7 @@ def read_rows(path: Path, model: type[M]) -> list[M]:
         RecordError: a file that cannot be read, or a line that breaks the contract (file:line: key).
     """
     try:
-        with open_regular(path) as handle:
+        with path.open("rb") as handle:
             return [_parse(model, line, f"{path}:{number}") for number, line in enumerate(handle, start=1)]
     except OSError as fault:
         raise _unreadable(path, fault) from None
@@ -232,7 +183,7 @@ def read_row(path: Path, model: type[M]) -> M:
         RecordError: a file that cannot be read, or a key that breaks the contract.
     """
     try:
-        content = read_bytes(path)
+        content = path.read_bytes()
     except OSError as fault:
         raise _unreadable(path, fault) from None
     return _parse(model, content, str(path))
@@ -258,7 +209,6 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     from safetensors.numpy import load_file
 
     try:
-        header_of(path)  # the library takes the last of several equal names
         arrays = dict(load_file(path))
         endless = [name for name, array in sorted(arrays.items()) if not np.isfinite(array).all()]
     except OSError as fault:
@@ -302,53 +252,30 @@ def read_embeddings(path: Path, n_examples: int | None = None) -> dict[str, np.n
     return arrays
 
 
-class StoredTensor(NamedTuple):
-    """Where a tensor lies in a safetensors file: bytes after the header, from `begin` to before `end`."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
-def header_of(path: Path) -> tuple[int, list[StoredTensor]]:
-    """Return where the tensors begin in a safetensors file, and which there are, in the order of their bytes.
+def header_of(path: Path) -> tuple[int, dict[str, Any]]:
+    """Return where the tensors begin in a safetensors file, and by name dtype, shape and data_offsets of each.
 
     Raises:
         OSError: no such file.
-        ValueError: no header, one that states no tensors one behind another, or a file of another size than it states.
+        ValueError: the file is not whole.
     """
-    with open_regular(path) as handle:
-        length, size = int.from_bytes(handle.read(8), "little"), path.stat().st_size
-        if not 2 <= length <= min(LARGE_HEADER, size - 8):
-            raise ValueError(f"a header of {length} bytes")
-        header: Any = strict_json(handle.read(length))
-    entries = header.items() if isinstance(header, dict) else [("header", header)]
-    tensors = [_stored(name, entry) for name, entry in entries if name != "__metadata__"]
-    tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
-    ends = [0, *(tensor.end for tensor in tensors)]
-    if any(tensor.begin != end for tensor, end in zip(tensors, ends[:-1], strict=True)):
-        raise ValueError("tensors that overlap or leave a gap")
-    if size != (whole := 8 + length + ends[-1]):
-        raise ValueError(f"{size} of {whole} bytes")
-    return 8 + length, tensors
+    from safetensors import SafetensorError, safe_open
 
-
-def _stored(name: str, entry: Any) -> StoredTensor:
     try:
-        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        numbers = [*shape, begin, end]
-    except (LookupError, TypeError, ValueError):
-        raise ValueError("a tensor without type, shape and place") from None
-    if not isinstance(shape, list) or not all(type(number) is int and number >= 0 for number in numbers) or begin > end:
-        raise ValueError("a shape or place that holds no counts")
-    return StoredTensor(name, str(dtype), tuple(shape), begin, end)
+        with safe_open(path, framework="numpy"):  # holds the header against the file's size
+            pass
+    except SafetensorError as fault:
+        raise ValueError(shortened(str(fault))) from None
+    with path.open("rb") as handle:
+        length = int.from_bytes(handle.read(8), "little")
+        header: dict[str, Any] = json.loads(handle.read(length))
+    header.pop("__metadata__", None)
+    return 8 + length, header
 
 
 def digest(path: Path) -> str:
     """Return the sha256 of a file's bytes; of what a file holds, see `contents`."""
-    with open_regular(path) as handle:
+    with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 

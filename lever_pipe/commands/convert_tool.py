@@ -21,9 +21,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lever_pipe.base import atomic, storage
-from lever_pipe.base.errors import CheckpointError, ConfigError
+from lever_pipe.base.errors import CheckpointError, ConfigError, shortened
 from lever_pipe.base.model_folders import INDEX, POINTER, readable, require_loaded
-from lever_pipe.base.storage import shortened
 
 STEM = "pytorch_model"
 BIN_INDEX = f"{STEM}.bin.index.json"
@@ -79,7 +78,7 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
     template = None
     if chat_template is not None:
         with readable(chat_template, "chat template"):
-            template = storage.read_bytes(chat_template).decode()
+            template = chat_template.read_bytes().decode()
     options: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
     with readable(path, "GGUF file"):
         header = _gguf_header(path)
@@ -110,7 +109,6 @@ def _gguf_header(path: Path) -> Any:
                 raise ValueError(f"{count} values at byte {offset} of {self.data.size}")
             return found
 
-    storage.open_regular(path).close()
     return Bounded(path)
 
 
@@ -209,7 +207,7 @@ def load_restricted(path: Path) -> Any:
         CheckpointError: a broken file, or any other object, which is named and not built.
     """
     try:
-        with storage.open_regular(path) as handle:
+        with path.open("rb") as handle:
             is_pointer = handle.read(len(POINTER)) == POINTER
     except FileNotFoundError:
         _refuse(f"{path}: expected weights", "no such file", "Name one.")

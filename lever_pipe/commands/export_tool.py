@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import ConfigError, RecordError
+from lever_pipe.base.errors import ConfigError, RecordError, shortened
 from lever_pipe.base.records import RunCard
 from lever_pipe.commands.compare_tool import facts
 from lever_pipe.report.sources import trained
@@ -79,7 +79,7 @@ def tracked_runs(results: Path) -> list[TrackedRun]:
                 metric = "/".join(filter(None, (line[part] for part in (*of_agent, "metric"))))
                 value = float(line["value"] or "nan")  # an empty one was no number
             except (KeyError, TypeError, ValueError) as fault:
-                wanted, seen = f"{path}:{number}: expected a row of curves", storage.shortened(repr(fault))
+                wanted, seen = f"{path}:{number}: expected a row of curves", shortened(repr(fault))
                 raise RecordError(wanted, found=seen, do="Build the file again.") from None
             if math.isfinite(value):
                 metrics.setdefault(run, {}).setdefault(step, {})[metric] = value

@@ -28,7 +28,7 @@ LOCK = Path("requirements.lock")
 FOLDER = Path("envs")
 PYTHON = "3.11"
 PROJECT = Path("pyproject.toml")
-MAIN_PROCESS = ("snakemake[reports]", "snakemake-executor-plugin-slurm", "pydantic", "pyyaml", "markupsafe", "tqdm")
+MAIN_PROCESS = ("snakemake[reports]", "snakemake-executor-plugin-slurm", "pydantic", "pyyaml", "markupsafe")
 """What the modules behind the Snakefile and the cluster tools import."""
 
 

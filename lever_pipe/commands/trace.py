@@ -239,7 +239,7 @@ def _tables(index: Path) -> dict[str, tuple[list[str], list[list[list[str]]]]]:
 def _lines(path: Path) -> list[dict[str, str]]:
     """Return the lines of a CSV file."""
     try:
-        with storage.open_regular(path) as handle:
+        with path.open("rb") as handle:
             return list(csv.DictReader(handle.read().decode("utf-8").splitlines(), restval=""))
     except (OSError, UnicodeDecodeError, csv.Error) as fault:
         raise RecordError(f"{path}: expected CSV", found=str(fault), do="Run the rule that makes it.") from None

@@ -14,12 +14,8 @@ from typing import Any
 
 import yaml
 
-from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.parsing import require_plain
-from lever_pipe.base.sections import cut
-from lever_pipe.base.storage import distinct_keys, open_regular
-
-LARGEST_FILE = 300_000  # bytes, 50 times the default experiment
+from lever_pipe.base.errors import ConfigError, shortened
+from lever_pipe.base.storage import distinct_keys
 
 
 class _Reader(yaml.SafeLoader):
@@ -42,14 +38,13 @@ def read_file(path: Path) -> dict[str, Any]:
     """Return the values of a configuration file.
 
     Raises:
-        ConfigError: no such file, no UTF-8, neither YAML nor JSON, repeated keys, or not the values of `require_plain`.
+        ConfigError: no such file, no UTF-8, neither YAML nor JSON, or repeated keys.
     """
     text = _text(path)
     values = _read(text, str(path))
     if not isinstance(values, dict):
         found = "no key" if values is None else f"a {type(values).__name__}"
         raise ConfigError(f"{path}: expected keys and values", found=found, do="Write it as config.yaml, KEY: VALUE.")
-    require_plain(values, source=str(path))
     return values
 
 
@@ -57,27 +52,22 @@ def read_words(words: Sequence[str] | None) -> dict[str, Any]:
     """Return the values of `--config NAME=VALUE ...`; VALUE is YAML.
 
     Raises:
-        ConfigError: no such pair, a name twice, no YAML, or not the values of `require_plain`.
+        ConfigError: no such pair, a name twice, or no YAML.
     """
     found: dict[str, Any] = {}
     for word in words or ():
         name, separator, text = word.partition("=")
         if not separator or not re.fullmatch(r"[a-zA-Z_][\w-]*", name) or name in found:
-            seen = f"{name} twice" if name in found else repr(cut(word))
+            seen = f"{name} twice" if name in found else repr(shortened(word))
             raise ConfigError("--config: expected NAME=VALUE, each name once", found=seen, do="Write it so.")
         found[name] = _read(text, f"--config {name}")
-    require_plain(found, source="--config")
     return found
 
 
 def _text(path: Path) -> str:
-    expected = f"{path}: expected a configuration file, UTF-8 text of at most {LARGEST_FILE:,} bytes"
+    expected = f"{path}: expected a configuration file, UTF-8 text"
     try:
-        with open_regular(path) as handle:
-            content = handle.read(LARGEST_FILE + 1)
-        if len(content) > LARGEST_FILE:
-            raise ConfigError(expected, found="more", do="Name another file, or take out what is no configuration.")
-        return content.decode("utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as fault:
         raise ConfigError(expected, found=str(fault), do="Save it as UTF-8.") from None
     except (OSError, ValueError) as fault:
@@ -94,4 +84,4 @@ def _read(text: str, source: str) -> Any:
         found = "values nested too deeply"
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as fault:
         found = " ".join(str(fault).split())
-    raise ConfigError(f"{source}: expected YAML or JSON", found=cut(found), do="Change it there.")
+    raise ConfigError(f"{source}: expected YAML or JSON", found=shortened(found), do="Change it there.")

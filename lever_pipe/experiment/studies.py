@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from lever_pipe.base.errors import shortened
 from lever_pipe.base.numerics import Mode
-from lever_pipe.base.parsing import parse_model, refusal, require_plain
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, cut, dotted, one_of, rule, shown
+from lever_pipe.base.parsing import parse_model, refusal
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dotted, one_of, rule, shown
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import AgentArm, Intention
 from lever_pipe.experiment.config import TRAIN_IDS, ArmSettings, Preset, Selector, Sweep, swept
@@ -134,7 +135,7 @@ class Experiment(Section):
         for name in self.presets:
             if not re.fullmatch("[A-Za-z0-9_]{1,64}", name):
                 bound = "must be named by 1 to 64 letters, digits and _ (a folder)"
-                yield ("presets", cut(name)), f"{bound}, got {shown(name)}. Rename it."
+                yield ("presets", shortened(name)), f"{bound}, got {shown(name)}. Rename it."
 
     def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
         """Yield the arms of both studies of selectors with their places."""
@@ -311,7 +312,6 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
     Raises:
         ConfigError: all faults of values, or else of rules, each with dotted path, value seen and what is expected.
     """
-    require_plain(values, source=source)
     experiment = parse_model(Experiment, _with_grid_laid_over(values), source=source)
     has_sweeps = experiment.sweeps or experiment.intention.sweeps
     return _with_arms_of_sweeps(experiment, source) if has_sweeps else experiment

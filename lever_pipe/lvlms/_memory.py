@@ -33,7 +33,6 @@ class SlotPool:
         values: the same.
         shared: query heads for each head of keys.
         paths: of kept nodes: the slots of all tokens up to their end.
-        peak: the most slots ever in use at one time.
     """
 
     def __init__(self, model: Any, limit: int) -> None:
@@ -46,7 +45,6 @@ class SlotPool:
         self.shared = config.num_attention_heads // config.num_key_value_heads
         self.paths: dict[TrieNode, Array] = {}
         self.limit = limit
-        self.peak = 0
         # A stack: the slots that were given back last are still in the processor's cache.
         self._free: Array = np.empty(0, dtype=np.int64)
         self._n_free = 0
@@ -73,7 +71,6 @@ class SlotPool:
         if count > self._n_free:
             raise MemoryError(f"expected {count} free slots of {self.limit}; found {self._n_free}")
         self._n_free -= count
-        self.peak = max(self.peak, self.used)
         return self._free[self._n_free : self._n_free + count][::-1].copy()
 
     def give(self, slots: Array) -> None:

@@ -27,9 +27,7 @@ from lever_pipe.lvlms._requests import Grid, Layout, image_layout
 from lever_pipe.lvlms.protocol import ImageSource
 
 IMAGES_PER_CALL = 16
-PATCHES_PER_BATCH = {"cpu": 2048}
-"""A CPU is fastest while a batch's activations stay in its cache; a GPU needs enough of them to be busy."""
-PATCHES_PER_BATCH_ELSEWHERE = 16_384
+PATCHES_PER_BATCH = 2048  # a CPU is fastest while a batch's activations stay in its cache
 
 
 class VisionStore:
@@ -55,7 +53,6 @@ class VisionStore:
         self._capacity = capacity
         self._counters = counters
         self._tower = VisionTower(model.model.visual)
-        self._patches = PATCHES_PER_BATCH.get(model.device.type, PATCHES_PER_BATCH_ELSEWHERE)
         self._grids: dict[str, Grid] = {}
         self._layouts: dict[Grid, Layout] = {}
         self._features: OrderedDict[str, Tensor] = OrderedDict()
@@ -115,7 +112,7 @@ class VisionStore:
         for digest, grid, pixels in self._pixels(sorted({d for d in digests if d not in self._features})):
             waiting.setdefault(grid, []).append((digest, pixels))
             rows[grid] += len(pixels)
-            if rows[grid] >= self._patches:
+            if rows[grid] >= PATCHES_PER_BATCH:
                 del rows[grid]
                 yield from self._forward(grid, waiting.pop(grid))
         for grid, group in waiting.items():

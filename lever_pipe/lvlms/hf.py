@@ -23,14 +23,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, pr
 from transformers.utils import logging as transformers_logging
 
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.model_folders import (
-    MAKE,
-    load_strictly,
-    readable,
-    require_size,
-    require_whole,
-    written,
-)
+from lever_pipe.base.model_folders import MAKE, load_strictly, readable, require_size, require_whole, written
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.storage import digest
 from lever_pipe.lvlms._decoding import DecodeOptions

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lever_pipe.base import images
 from lever_pipe.base.errors import ImageError
-from lever_pipe.base.storage import read_bytes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -196,7 +195,7 @@ class ImageSource:
                 do="Pass the image folder from which the examples were prepared.",
             )
         try:
-            content = read_bytes(path)
+            content = path.read_bytes()
         except OSError as fault:
             found = fault.strerror or str(fault)
             raise ImageError(f"{path}: expected a readable image", found=found, do="Restore the file.") from None

@@ -18,12 +18,10 @@ from transformers.utils import logging as transformers_logging
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import (
     MAKE,
-    faults_of_vocabulary,
     load_strictly,
     model_type,
     readable,
     require_keys,
-    require_pixel_settings,
     require_size,
     require_whole,
 )
@@ -46,8 +44,6 @@ SYSTEM = "You are a helpful assistant."
 """What the published template begins with where no system turn is given."""
 LENGTHS = ("dynamic", "longrope")
 """Rotary positions whose frequencies follow the longest prompt of a pass."""
-SHARE_OF_FREE_MEMORY = 0.25
-"""Of a GPU's memory behind the weights, what image features may take: keys and values need the rest."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +88,6 @@ class Qwen(LvlmFamily):
 
     def vision(self, images: ImageSource, *, capacity: int, counters: Counter[str]) -> VisionStore:
         """Return a store of image features of this model."""
-        if self.model.device.type == "cuda":
-            capacity = min(capacity, int(SHARE_OF_FREE_MEMORY * torch.cuda.mem_get_info(self.model.device)[0]))
         return VisionStore(self.model, self.image_processor, images, capacity=capacity, counters=counters)
 
 
@@ -168,7 +162,7 @@ def _read_config(folder: Path) -> Any:
     with readable(folder, "config.json"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         require_size(folder, config)
-        _refuse(f"{folder}/config.json: expected heads, positions and windows that fit each other", _faults(config))
+        _refuse(f"{folder}/config.json: expected attention that this engine has", _faults(config))
     return config
 
 
@@ -178,26 +172,12 @@ def _refuse(expected: str, faults: Iterator[str]) -> None:
 
 
 def _faults(config: Any) -> Iterator[str]:
-    """Yield what of a configuration fits nothing, though no tensor contradicts it."""
-    text, vision = config.text_config, config.vision_config
-    rotary = text.rope_parameters or {}
-    heads, shared = text.num_attention_heads, text.num_key_value_heads
-    if text.hidden_size % heads or heads % shared:
-        yield f"{heads} heads, {shared} of keys, on {text.hidden_size}"
-    elif 2 * sum(rotary.get("mrope_section") or ()) != text.hidden_size // heads:
-        yield f"mrope_section {rotary.get('mrope_section')} on heads of {text.hidden_size // heads}"
-    if not rotary.get("rope_theta", 1) > 0:
-        yield f"rope_theta {rotary['rope_theta']}"
-    if (kind := rotary.get("rope_type")) in LENGTHS:
+    """Yield attention by which a token's state depends on more than all tokens before it."""
+    text = config.text_config
+    if (kind := (text.rope_parameters or {}).get("rope_type")) in LENGTHS:
         yield f"rope_type {kind}, by which a prompt's answer depends on the length of others"
     if set(getattr(text, "layer_types", None) or ["full_attention"]) != {"full_attention"}:
         yield "sliding-window layers: set use_sliding_window to false, as the published models do"
-    if vision.hidden_size % vision.num_heads or vision.hidden_size // vision.num_heads % 4:
-        yield f"{vision.num_heads} vision heads on {vision.hidden_size}"
-    if vision.window_size < 1 or vision.window_size % (vision.patch_size * vision.spatial_merge_size):
-        yield f"windows of {vision.window_size} pixels for merged patches of {vision.patch_size}"
-    if not all(0 <= index < vision.depth for index in vision.fullatt_block_indexes):
-        yield f"fullatt_block_indexes {vision.fullatt_block_indexes} of {vision.depth} blocks"
 
 
 def _read_tokenizer(folder: Path, config: Any) -> Any:
@@ -212,11 +192,11 @@ def _read_tokenizer(folder: Path, config: Any) -> Any:
     with readable(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         where = f"{folder}: expected the tokenizer of the model that config.json describes, turns ending in {END}"
-        _refuse(where, _faults_of_tokenizer(tokenizer, wanted, config.text_config.vocab_size))
+        _refuse(where, _faults_of_tokenizer(tokenizer, wanted))
     return tokenizer
 
 
-def _faults_of_tokenizer(tokenizer: Any, wanted: dict[str, int | None], vocabulary: int) -> Iterator[str]:
+def _faults_of_tokenizer(tokenizer: Any, wanted: dict[str, int | None]) -> Iterator[str]:
     for text, number in wanted.items():
         ids = tokenizer(text, add_special_tokens=False).input_ids
         if len(ids) != 1 or number not in (None, ids[0]):
@@ -225,7 +205,6 @@ def _faults_of_tokenizer(tokenizer: Any, wanted: dict[str, int | None], vocabula
         yield f"eos_token {tokenizer.eos_token!r}"
     if tokenizer.pad_token_id is None:
         yield "no pad_token"
-    yield from faults_of_vocabulary(tokenizer.get_vocab(), vocabulary)
 
 
 def _read_processor(folder: Path, vision: Any) -> Any:
@@ -234,7 +213,6 @@ def _read_processor(folder: Path, vision: Any) -> Any:
         path = folder / "preprocessor_config.json"
         require_keys(path, "image_mean", "image_std", "patch_size", "merge_size")
         processor = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
-        require_pixel_settings(folder, processor)
         where = f"{path}: expected the image processor of the model in config.json"
         _refuse(where, _faults_of_processor(processor, vision))
     return processor
@@ -248,6 +226,3 @@ def _faults_of_processor(processor: Any, vision: Any) -> Iterator[str]:
     ):
         if getattr(processor, name) != wanted:
             yield f"{name} {getattr(processor, name)} for {wanted}"
-    sides = [processor.size.get(name) for name in ("shortest_edge", "longest_edge")]
-    if not all(isinstance(side, int) and side > 0 for side in sides) or sides[0] > sides[1]:
-        yield f"size {dict(processor.size)}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from lever_pipe.base import atomic, contents, os_faults, provenance
+from lever_pipe.base import atomic, contents, provenance
 from lever_pipe.base.errors import LeverPipeError, MachineError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import forks, ownership, snakemake_adapter, snapshot
@@ -45,14 +45,12 @@ def experiment_of(workflow: Workflow, config: Mapping[str, Any]) -> Experiment:
 
     Raises:
         ConfigError: the configuration does not parse.
-        MachineError: Snakemake may not keep its records here.
         SnapshotError: a job without a snapshot, or whose rules were edited after the invocation began.
     """
     if workflow.is_main_process:
         # What will be frozen is read before any fingerprint: an edit while the plan is made is none of this invocation.
         snapshot.package_digest(), snapshot.workflow_digest(Path(workflow.main_snakefile))
         experiment = parse_experiment(config, source=" + ".join(map(str, workflow.configfiles)))
-        _look_at_folders(Path(experiment.results))
         sys.excepthook = _tell_of_ctrl_c
         return experiment
     frozen = snapshot.thaw_config(snakefile=Path(workflow.main_snakefile))
@@ -103,16 +101,6 @@ def _tell_of_ctrl_c(kind: type[BaseException], fault: BaseException, trace: Trac
         sys.stderr.write("SIGINT: ended. What finished stays; the same command goes on.\n")
     else:
         sys.__excepthook__(kind, fault, trace)
-
-
-def _look_at_folders(results: Path) -> None:
-    """Refuse a working directory that Snakemake cannot lock; warn of results that are there to be read alone."""
-    os_faults.require_writable([LOCKS])
-    if results.is_dir():
-        try:
-            os_faults.require_writable([results / "any file"])
-        except MachineError as fault:
-            log.warning(f"{fault} Until then nothing can run whose results lie there.")
 
 
 def _make(results: Path) -> None:

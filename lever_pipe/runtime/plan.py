@@ -493,7 +493,7 @@ def parameters_of(folder: str) -> int:
         headers = [header_of(path) for path in sorted(Path(folder).glob("*.safetensors"))]
     except (OSError, ValueError):
         return 0
-    return sum(math.prod(tensor.shape) for _, tensors in headers for tensor in tensors)
+    return sum(math.prod(tensor["shape"]) for _, tensors in headers for tensor in tensors.values())
 
 
 PLANNED: Mapping[str, Planner] = {

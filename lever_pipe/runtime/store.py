@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from lever_pipe.base import atomic, contents, os_faults, storage
-from lever_pipe.base.errors import LeverPipeError, StoreError
+from lever_pipe.base import atomic, contents, storage
+from lever_pipe.base.errors import LeverPipeError, StoreError, shortened
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Row, RunCard
 from lever_pipe.runtime import copying
@@ -205,8 +205,7 @@ class Store:
                         return False
                     raise
         except (OSError, ValueError, LeverPipeError) as fault:
-            told = os_faults.named(fault) if isinstance(fault, OSError) else None
-            log.warning("%s: what %s has made is not kept: %s", self.folder, card.stage, told or fault)
+            log.warning("%s: what %s has made is not kept: %s", self.folder, card.stage, fault)
             return False
         return True
 
@@ -385,7 +384,7 @@ class Store:
         except ValidationError as fault:
             first = fault.errors(include_url=False, include_context=False)[0]
             where = ".".join(map(str, first["loc"])) or "work"
-            raise self._damaged(path, f"{where}: {storage.shortened(first['msg'])}") from None
+            raise self._damaged(path, f"{where}: {shortened(first['msg'])}") from None
         if (own := self._place(work.key, work.card.versions)) != place:
             raise self._damaged(path, f"the one that belongs to {own}")
         wanted, sizes = work.files(), copying.sizes_below(place)
@@ -492,7 +491,7 @@ class Store:
             return
         raise StoreError(
             f"{self.folder / 'VERSION'}: expected a store of finished work of format {FORMAT}",
-            found=storage.shortened(repr(found)) if found else "an empty file" if found == "" else "no such file",
+            found=shortened(repr(found)) if found else "an empty file" if found == "" else "no such file",
             do="Name another folder in `store.folder`, or delete this one: what it kept is computed again.",
         )
 

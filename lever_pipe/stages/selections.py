@@ -197,7 +197,7 @@ def read_selections(
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
     try:
-        text = io.StringIO(storage.read_bytes(path).decode(), newline=None)
+        text = io.StringIO(path.read_bytes().decode(), newline=None)
         head, *lines = list(csv.reader(text, strict=True)) or [[]]
     except (UnicodeDecodeError, csv.Error) as fault:
         _refuse(str(path), "a CSV file in UTF-8", str(fault))

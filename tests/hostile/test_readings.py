@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import math
-import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -21,13 +20,11 @@ import pytest
 from harm import NoOneReading, fewer_inputs, harmed, harmed_bytes, inputs, law_of, only_reading, same
 from hypothesis import given
 from hypothesis import strategies as st
-from material import LEDGER_ROWS, ledger_line
 from PIL import Image
 
-from lever_pipe.base import images, model_folders, storage
+from lever_pipe.base import images, storage
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.records import Cell, EpochMetrics, Example, RlGroup, RunCard, SubsetScore
-from lever_pipe.commands import ledger_tools
 from lever_pipe.experiment.configuration import read_file
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.intention.codecs import hf, word
@@ -39,7 +36,6 @@ from lever_pipe.lever import rl_data_files
 from lever_pipe.lever.datasets import okvqa, vqav2
 from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
 from lever_pipe.lever.rl_data_files import PoolRule, import_groups
-from lever_pipe.lvlms.asking.ledger import Ledger
 from lever_pipe.lvlms.protocol import ImageSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr", "ignore:Image size")
@@ -266,30 +262,6 @@ def says_arrays(arrays: Any, content: bytes) -> bool:
     return found == tensors_in(content)
 
 
-def with_words(about: bytes) -> bytes:
-    """Return a checkpoint with these words about itself."""
-    return file_of(json.dumps({**HEADER, "__metadata__": {"about": about.decode(errors="replace")}}).encode())
-
-
-def says_words(loaded: Any, content: bytes) -> bool:
-    about = json.loads(content[8 : -len(DATA)])["__metadata__"]["about"]
-    assert {type(value) for value in loaded[1].values()} <= {int, float, str}
-    return bool(loaded[1] == only_reading(about.encode()))
-
-
-def read_model(path: Path) -> list[str]:
-    return model_folders.faults_of(path.parent, files=())
-
-
-def read_index(path: Path) -> list[str]:
-    (path.parent / "model-1.safetensors").write_bytes(file_of(json.dumps(HEADER).encode()))
-    return read_model(path)
-
-
-def says_index(faults: Any, content: bytes) -> bool:
-    return bool(faults) or set(only_reading(content)["weight_map"].values()) == {"model-1.safetensors"}
-
-
 def encoded(kind: str, mode: str = "RGB") -> bytes:
     stream = io.BytesIO()
     Image.linear_gradient("L").resize((24, 16)).convert(mode).save(stream, kind)
@@ -302,19 +274,6 @@ def read_image(path: Path) -> Any:
     shown = source.open(digest)
     assert (shown.mode, shown.size) == ("RGB", source.size(digest))
     return digest
-
-
-def read_ledger(path: Path) -> Any:
-    """Return the rows; `merge` takes a ledger exactly if the jobs do."""
-    copy = path.parent.parent / "merged"
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(path.parent, copy)
-    merged, _ = law_of(lambda: ledger_tools.merge(copy), names=path.name)
-    assert merged is law_of(lambda: Ledger(path.parent), names=f"{path}:")[0]
-    assert bool(ledger_tools.merge(copy, drop=True).damaged) is not merged
-    assert all(LEDGER_ROWS[key] == row for key, row in Ledger(copy)._rows.items())
-    known = Ledger(path.parent)
-    return {key: known.get(key) for key in list(known)}
 
 
 def splits(path: Path) -> RawFiles:
@@ -354,13 +313,6 @@ READERS: dict[str, Reader] = {
         word.FILE, harmed(sorted({*word.GRAMMAR, "colour", "size"})), lambda path: word.load(path.parent),
         lambda codec, content: list(codec.words) == only_reading(content),
     ),
-    "a checkpoint's own words": Reader(
-        "about.safetensors", harmed({"epoch": 3, "stage": "a", "share": 0.5}).map(with_words), load_tensors, says_words
-    ),
-    "index": Reader("sharded/model.safetensors.index.json", harmed({"weight_map": {"a": "model-1.safetensors"}}),
-                    read_index, says_index),
-    "weights": Reader("model/model.safetensors", SAFETENSORS, read_model,
-                      lambda faults, content: all("model.safetensors" in text for text in faults)),
     "checkpoint": Reader("a.safetensors", SAFETENSORS, lambda path: load_tensors(path)[0], says_arrays),
     "arrays": Reader("a.safetensors", SAFETENSORS, storage.read_arrays, says_arrays),
     **{
@@ -370,10 +322,6 @@ READERS: dict[str, Reader] = {
         )
         for kind, mode in (("JPEG", "RGB"), ("PNG", "RGB"), ("GIF", "P"), ("PNG", "P"))
     },
-    "ledger": Reader(
-        "ledger/a.jsonl", harmed_bytes("".join(ledger_line(key, row) for key, row in LEDGER_ROWS.items()).encode()),
-        read_ledger, lambda rows, content: all(LEDGER_ROWS[key] == row for key, row in rows.items()),
-    ),
 }  # fmt: skip
 
 
@@ -381,8 +329,6 @@ READERS: dict[str, Reader] = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with everything as it should be."""
     folder = tmp_path_factory.mktemp("raw")
-    for name in ("sharded", "model", "ledger"):
-        (folder / name).mkdir()
     for i in IDS:
         Image.new("RGB", (4, 4), (i, 0, 0)).save(folder / f"{i + 1}.png")
     for name, value in (("questions", QUESTIONS), ("annotations", ANNOTATIONS)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from lever_pipe.__main__ import main
 
 # All below the folder of the test: some tools write and remove where they are told.
 WORDS = (
-    "nowhere", "", "empty", "bytes.csv", "list.json", "run.json", "folder", "loop", "loop/x", "empty/x", "pipe", "a\nb",
+    "nowhere", "", "empty", "bytes.csv", "list.json", "run.json", "folder", "loop", "loop/x", "empty/x", "a\nb",
     "$(touch pwned)", "é\U0001f600", "x" * 5000, "\udcff", "table:1:Column", "t.csv:1:z", "t.csv:99:a", "t.csv:-1:a",
     "t.csv:x=1|:b", "::", ":", "bytes.csv:1:a", "empty:1:a", "preset~world/rce/seed~99/epoch~1", "baseline/nobody",
 )  # fmt: skip
@@ -40,7 +39,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("folder").mkdir()
     Path("folder/other").touch()
     Path("loop").symlink_to("loop")
-    os.mkfifo("pipe")
     return tmp_path
 
 

@@ -36,7 +36,6 @@ LIBRARIES = (
     "smart_open",
     "yaml",
     "yte",
-    "tqdm",
 )
 """What a dry run imports beside `lever_pipe`; no module that a job computes with."""
 PLANNING = ("invocation", "agent_plan", "grid_plan", "duplicates", "failures", "sizing", "checks.doctor")

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from lever_pipe.base.errors import DataError
-from lever_pipe.base.sections import cut, dotted, shown
-from lever_pipe.base.storage import read_bytes, strict_json
+from lever_pipe.base.errors import DataError, shortened
+from lever_pipe.base.sections import dotted, shown
+from lever_pipe.base.storage import strict_json
 from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.sources.protocol import RawFiles, Splits
@@ -89,11 +89,11 @@ def read_tasks(paths: Iterable[Path], faults: list[str]) -> dict[str, Task]:
 
 def _list_in(path: Path, faults: list[str]) -> list[Any]:
     try:
-        records = strict_json(read_bytes(path))
+        records = strict_json(path.read_bytes())
     except OSError as fault:
         faults.append(f"{path}: cannot be read: {fault.strerror}")
     except ValueError as fault:  # not JSON, or nothing that has one reading
-        faults.append(f"{path}: must be JSON: {cut(str(fault))}")
+        faults.append(f"{path}: must be JSON: {shortened(str(fault))}")
     else:
         if isinstance(records, list):
             return records

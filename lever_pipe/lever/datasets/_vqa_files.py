@@ -16,11 +16,11 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from lever_pipe.base import images
-from lever_pipe.base.errors import DataError, ImageError
+from lever_pipe.base.errors import DataError, ImageError, shortened
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.base.sections import dotted
 from lever_pipe.base.seeding import generator
-from lever_pipe.base.storage import read_json, shortened
+from lever_pipe.base.storage import read_json
 from lever_pipe.lever.datasets.protocol import ReadOptions, ReadResult, VqaFilePaths
 
 log = logging.getLogger(__name__)

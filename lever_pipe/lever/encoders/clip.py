@@ -21,16 +21,14 @@ from lever_pipe.base.images import read_rgb
 from lever_pipe.base.model_folders import (
     MAKE,
     VOCABULARY,
-    faults_of_vocabulary,
     load_strictly,
     readable,
     require_keys,
-    require_pixel_settings,
     require_size,
     require_whole,
 )
 from lever_pipe.base.rowwise import rowwise
-from lever_pipe.base.storage import read_bytes, strict_json
+from lever_pipe.base.storage import strict_json
 
 T = TypeVar("T", bound=Hashable)
 FILES = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
@@ -99,7 +97,7 @@ def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
     """
     require_whole(folder, "a CLIP model folder", files=FILES, any_of=VOCABULARY)
     with readable(folder, "CLIP model"):
-        kind = strict_json(read_bytes(folder / "config.json")).get("model_type")
+        kind = strict_json((folder / "config.json").read_bytes()).get("model_type")
         if kind != "clip":
             remedy = "Name the member of encoders that fits this folder."
             raise CheckpointError(f"{folder}/config.json: expected model_type clip", found=repr(kind), do=remedy)
@@ -109,14 +107,15 @@ def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
         require_keys(folder / "preprocessor_config.json", "image_mean", "image_std", "size")
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         processor = CLIPImageProcessorPil.from_pretrained(folder, local_files_only=True)
-        require_pixel_settings(folder, processor)
         _require_fitting_parts(folder, model.config, tokenizer, processor)
     return ClipEncoder(rowwise(model.eval().to(device)), tokenizer, processor, batch_size)
 
 
 def _require_fitting_parts(folder: Path, config: Any, tokenizer: Any, processor: Any) -> None:
     """Refuse another model's tokenizer or image processor."""
-    faults = faults_of_vocabulary(tokenizer.get_vocab(), config.text_config.vocab_size)
+    faults, vocabulary = [], config.text_config.vocab_size
+    if not vocabulary // 2 < len(tokenizer) <= vocabulary:  # embeddings may be padded
+        faults.append(f"{len(tokenizer)} tokens for a vocabulary of {vocabulary}")
     if tokenizer.pad_token_id is None:
         faults.append("no pad_token")
     # The text features are those of the token that ends a text; 2 stood in older configurations, for the last token.

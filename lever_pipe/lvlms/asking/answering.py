@@ -21,11 +21,10 @@ from typing import Any
 import torch
 
 from lever_pipe.base import members, numerics, rowwise
-from lever_pipe.base.errors import CheckpointError, ConfigError, DataError
+from lever_pipe.base.errors import CheckpointError, ConfigError, DataError, shortened
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.provenance import canonical_json, engine_code, installed_versions
 from lever_pipe.base.records import Example
-from lever_pipe.base.storage import shortened
 from lever_pipe.experiment.lvlm_config import AnswerSettings
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lvlms._decoding import DecodeOptions

@@ -5,7 +5,7 @@ on a shared file system. A row is a flat JSON object; mappings inside it (log-pr
 
 A line ends in the digest of its own bytes, `..."sha256":"<16 hexadecimal digits>"}`: the beginning of the sha256 of all
 bytes before `,"sha256"`. Whoever reads compares, so an answer that a disk, a copy or an editor has changed is never
-used. Hashing is a tenth of what parsing costs. The digest has no key: it tells of accidents, not of forgers.
+used. The digest has no key: it tells of accidents, not of forgers.
 
 A key begins with the digest of the engine that answered (`ENGINE_DIGITS`): model, code, libraries, numeric path. What
 that was stands beside the rows in `engine-<digest>.json`, so that a ledger can tell whose answers it holds.
@@ -27,12 +27,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
-from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
-from lever_pipe.base import atomic, os_faults, storage
-from lever_pipe.base.errors import ConfigError, RecordError
+from lever_pipe.base import atomic, storage
+from lever_pipe.base.errors import FULL, ConfigError, RecordError
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +39,6 @@ ROWS_PER_CHUNK = 256  # a killed job loses at most these
 LOG_PROB_TOLERANCE = 1e-4  # nats; one prompt in two fp32 batches differs by about 1e-5
 DELETE_LINE = "Delete this line; its prompt is answered again."
 SHOWN = 200  # characters of a faulty line in a message
-KEY = b'{"key":"'  # how a writer begins a line
 DIGEST = b',"sha256":"'  # before a line's digest, which follows in 16 digits
 DIGEST_LENGTH = 16
 ENGINE_DIGITS = 16
@@ -52,19 +50,8 @@ GONE = (errno.ENOENT, errno.ESTALE)  # the second: removed by another machine of
 Row = dict[str, Any]
 
 
-class Line(NamedTuple):
-    """A line, and the place that a message names."""
-
-    content: bytes
-    path: Path
-    number: int  # from 1
-
-
 class Ledger:
     """Rows by key: loaded once at the start, extended in memory and on disk.
-
-    Loading compares every line with its digest and parses none but those that share a key: a job asks for few of the
-    rows that all jobs have left.
 
     Args:
         folder: where the files lie; None keeps the rows in memory only.
@@ -78,7 +65,6 @@ class Ledger:
         self.folder = folder
         self.disagreements = 0
         self._rows: dict[str, Row] = {}
-        self._unread: dict[str, Line] = {}  # of other keys than `_rows`
         self._pending: list[bytes] = []
         self._path: Path | None = None
         self._has_warned = False
@@ -87,19 +73,16 @@ class Ledger:
             log.warning("%s: %d values disagree between rows of one key; the first is used", folder, self.disagreements)
 
     def __len__(self) -> int:
-        return len(self._rows) + len(self._unread)
+        return len(self._rows)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._rows or key in self._unread
+        return key in self._rows
 
     def __iter__(self) -> Iterator[str]:
-        return chain(self._rows, self._unread)
+        return iter(self._rows)
 
     def get(self, key: str) -> Row | None:
         """Return the merged row of `key`, or None."""
-        line = self._unread.pop(key, None)
-        if line is not None:
-            self._rows[key] = parse_row(*line)[1]
         return self._rows.get(key)
 
     def rows_by_engine(self) -> Counter[str]:
@@ -130,10 +113,10 @@ class Ledger:
             self._write()
         except OSError as fault:
             is_shared = int(os.environ.get("WORLD_SIZE", "1")) > 1
-            if is_shared or fault.errno not in os_faults.FULL:
+            if is_shared or fault.errno not in FULL:
                 raise
             if not self._has_warned:
-                log.warning("%s: answers are not kept: %s", self.folder, os_faults.named(fault))
+                log.warning("%s: answers are not kept: %s", self.folder, fault)
             self._has_warned = True
 
     def _write(self) -> None:
@@ -165,7 +148,6 @@ class Ledger:
 
     def _merge(self, key: str, row: Row) -> bool:
         """Return whether the row said anything that was not known."""
-        self.get(key)
         is_news, disagreements = merge_into(self._rows, key, row)
         self.disagreements += disagreements
         return is_news
@@ -175,12 +157,7 @@ class Ledger:
             if not line.endswith(b"\n"):
                 log.info("%s:%d: torn last line of a killed writer, skipped", path, number)
                 continue
-            key, entry = _key_of(line), Line(line, path, number)
-            if not key or (key in self and self._unread.get(key) != entry):
-                self._merge(*parse_row(*entry))
-            else:
-                _require_whole(*entry)
-                self._unread[key] = entry
+            self._merge(*parse_row(line, path, number))
 
 
 def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
@@ -196,7 +173,7 @@ def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
         complete = True
         for path in sorted(folder.glob("*.jsonl")):
             try:
-                with storage.open_regular(path) as handle:
+                with path.open("rb") as handle:
                     identity = path, os.fstat(handle.fileno()).st_ino  # a name may have got another content
                     content = b"" if identity in read else handle.read()
             except OSError as fault:
@@ -215,7 +192,7 @@ def engines_of(folder: Path | None) -> dict[str, dict[str, Any]]:
     engines = {}
     for path in sorted(folder.glob("engine-*.json")) if folder is not None else ():
         with suppress(OSError, ValueError):  # a description decides nothing but what a message says
-            engines[path.stem.removeprefix("engine-")] = dict(json.loads(storage.read_bytes(path)))
+            engines[path.stem.removeprefix("engine-")] = dict(json.loads(path.read_bytes()))
     return engines
 
 
@@ -226,7 +203,7 @@ def introduce(folder: Path, digest: str, identity: Mapping[str, Any]) -> None:
         try:
             storage.write_text(path, json.dumps(identity, sort_keys=True) + "\n")
         except OSError as fault:
-            if fault.errno not in os_faults.FULL:
+            if fault.errno not in FULL:
                 raise
 
 
@@ -252,12 +229,6 @@ def parse_row(line: bytes, path: Path, number: int) -> tuple[str, Row]:
     if not isinstance(key, str):
         raise _no_row(path, number, f"the key {json.dumps(key)}"[:SHOWN])
     return key, row
-
-
-def _key_of(line: bytes) -> str:
-    """Return the key of a line as a ledger writes it; nothing where only parsing tells."""
-    key = line[len(KEY) : line.find(b'",', len(KEY))]
-    return key.decode() if line.startswith(KEY) and key.isalnum() else ""
 
 
 def merge_into(rows: dict[str, Row], key: str, row: Row) -> tuple[bool, int]:

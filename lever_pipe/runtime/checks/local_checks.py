@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lever_pipe.base import model_folders, os_faults
-from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.base import model_folders
+from lever_pipe.base.errors import FULL, LeverPipeError
 from lever_pipe.base.members import available
 from lever_pipe.experiment.data_config import Data
 from lever_pipe.experiment.lvlm_config import AUTO
@@ -158,7 +158,7 @@ def _disk(folder: Path, there: Path, *, needed: int, keeps_only: bool) -> Outcom
         with tempfile.TemporaryFile(dir=there) as handle:
             handle.write(b"\0")
     except OSError as refusal:
-        if not (keeps_only and refusal.errno in os_faults.FULL):
+        if not (keeps_only and refusal.errno in FULL):
             return fault(
                 check,
                 "a folder to write to",

@@ -59,7 +59,6 @@ def test_a_sharded_folder_is_whole(folder: Path) -> None:
     [
         (lambda folder: shutil.rmtree(folder), "no such folder"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
-        (lambda folder: (folder / "config.json").write_text('{"a": '), "config.json is no JSON"),
         (lambda folder: (folder / "tokenizer.json").write_text(POINTER), "tokenizer.json is a git-lfs pointer"),
         (lambda folder: (folder / "two.safetensors").unlink(), "no two.safetensors"),
         (lambda folder: cut(folder / "one.safetensors"), "one.safetensors is not whole"),
@@ -69,10 +68,6 @@ def test_a_sharded_folder_is_whole(folder: Path) -> None:
         ),
         (lambda folder: (folder / "one.safetensors").write_text(POINTER), "one.safetensors is a git-lfs pointer"),
         (lambda folder: (folder / "one.safetensors").write_bytes(b""), "one.safetensors is not whole"),
-        (
-            lambda folder: (folder / "one.safetensors").write_bytes(b"\xff" * 90),
-            "one.safetensors is not whole",
-        ),
         (
             lambda folder: (folder / "one.safetensors").write_bytes(safetensors(5)[:20]),
             "one.safetensors is not whole",
@@ -87,29 +82,10 @@ def test_each_harm_is_the_one_fault(folder: Path, harm: Callable[[Path], object]
     assert told in faults[0]
 
 
-def test_a_cut_file_tells_both_sizes(folder: Path) -> None:
-    whole = len(safetensors(3))
-    cut(folder / "two.safetensors")
-    assert model_folders.faults_of(folder, files=()) == [f"two.safetensors is not whole ({whole - 1} of {whole} bytes)"]
-
-
-def test_a_large_json_that_ends_early_is_told(folder: Path) -> None:
-    text = json.dumps({"vocab": ["x" * 10] * 200_000})
-    (folder / "tokenizer.json").write_text(text)
-    assert model_folders.faults_of(folder, files=FILES) == []
-    (folder / "tokenizer.json").write_text(text[: len(text) // 2])
-    assert model_folders.faults_of(folder, files=FILES) == ["tokenizer.json ends early"]
-
-
 def test_a_folder_without_weights_or_tokenizer_says_so(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     faults = model_folders.faults_of(tmp_path, files=("config.json",), any_of=("tokenizer.json", "vocab.json"))
     assert faults == ["none of tokenizer.json, vocab.json", "no model.safetensors"]
-
-
-def test_sizes_are_those_of_the_files(folder: Path) -> None:
-    assert model_folders.bytes_of(folder) == sum(path.stat().st_size for path in folder.iterdir())
-    assert model_folders.bytes_of(folder / "absent") == 0
 
 
 def test_a_full_disk_is_no_broken_model(folder: Path) -> None:

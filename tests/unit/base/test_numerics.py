@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
@@ -51,23 +50,6 @@ def run(code: str, **environment: str) -> str:
 
 def test_nothing_of_the_package_imports_torch_before_the_path_is_chosen() -> None:
     assert "torch met" in run(EVERY_MODULE)
-
-
-def test_what_runs_before_the_choice_imports_nothing_but_the_standard_library() -> None:
-    """Python runs `__init__.py` before any module of the package; it imports `numerics` alone."""
-    assert imports_of(PACKAGE / "__init__.py") == {"lever_pipe.base.numerics"}
-    outside = {name.partition(".")[0] for name in imports_of(PACKAGE / "base/numerics.py")} - sys.stdlib_module_names
-    assert not outside
-
-
-def imports_of(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        if isinstance(node, ast.ImportFrom):
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
 
 
 TELL = "import lever_pipe; from lever_pipe.base import numerics; print(numerics.path())"

@@ -201,9 +201,3 @@ def test_defaults_parse_and_are_frozen() -> None:
 def test_a_member_that_is_none_is_refused_before_it_is_imported() -> None:
     with pytest.raises(UnknownMemberError, match=r"found 'zzz'. Name one of .*, or add the module\."):
         member("lvlms", "zzz")
-
-
-def test_members_are_the_public_modules_of_a_folder() -> None:
-    members = available("lever/datasets")
-    assert {"okvqa", "vqav2"} <= set(members)
-    assert not [name for name in members if name.startswith("_") or name == "protocol"]

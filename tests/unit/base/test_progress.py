@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 
 import pytest
 
@@ -26,11 +25,3 @@ def test_nothing_to_do_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), Progress(0, "answer prompts"):
         pass
     assert caplog.messages == []
-
-
-def test_a_terminal_gets_a_bar(caplog: pytest.LogCaptureFixture, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with caplog.at_level(logging.INFO), Progress(3, "encode images") as shown:
-        shown.advance(3)
-    assert caplog.messages == []
-    assert "encode images: 100%" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -144,18 +143,6 @@ def write(folder: Path, text: str) -> None:
     atomic.write_folder(folder, lambda inside: storage.write_text(inside / text, text))
 
 
-def test_a_failure_leaves_the_former_folder(tmp_path: Path) -> None:
-    write(tmp_path / "deep" / "a", "one")
-
-    def fail(folder: Path) -> None:
-        (folder / "two").write_text("half")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        atomic.write_folder(tmp_path / "deep" / "a", fail)
-    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["deep", "deep/a", "deep/a/one"]
-
-
 def test_a_file_system_that_cannot_exchange_names_gets_the_later_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,26 +173,3 @@ def test_a_folder_replaces_a_file_of_its_name(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("file")
     write(tmp_path / "a", "one")
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["a", "a/one"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the call is Linux's")
-def test_a_folder_is_exchanged_in_one_step(tmp_path: Path) -> None:
-    """So no kill comes between two renames: a moment too short for the kills above to hit it surely."""
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / f"of {name}").touch()
-    assert atomic._exchange(tmp_path / "a", tmp_path / "b"), "the file system of the temporary folder cannot"
-    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [
-        "a", "a/of b", "b", "b/of a",
-    ]  # fmt: skip
-    shutil.rmtree(tmp_path / "b")
-    assert not atomic._exchange(tmp_path / "a", tmp_path / "b")
-
-
-def test_a_folder_that_is_there_is_replaced_by_an_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "a", "one")
-    exchanged: list[Path] = []
-    exchange = atomic._exchange
-    monkeypatch.setattr(atomic, "_exchange", lambda one, other: exchanged.append(other) or exchange(one, other))
-    write(tmp_path / "a", "two")
-    assert exchanged == [tmp_path / "a"]

@@ -58,19 +58,3 @@ def test_another_models_answers_are_no_matter(tmp_path: Path, caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         require_consent(ledger, OWN, HERE, 70, ask_again=False)
     assert not caplog.records
-
-
-def test_answers_of_earlier_keys_count_since_nobody_knows_whose_they_are(tmp_path: Path) -> None:
-    keys = [f"{number * 7919:064x}"[::-1] for number in range(1, MANY + 1)]  # they begin with no engine's digest
-    with Ledger(tmp_path) as ledger:
-        for key in keys:
-            ledger.put(key, {"text": "red", "tokens": [1]})
-    with pytest.raises(ConfigError, match="nothing tells which engine"):
-        require_consent(Ledger(tmp_path), OWN, HERE, 70, ask_again=False)
-
-
-def test_a_damaged_description_hides_nothing(tmp_path: Path) -> None:
-    ledger = ledger_of(tmp_path, {OTHER: MANY}, **{OTHER: HERE})
-    (tmp_path / f"engine-{OTHER}.json").write_text("{")
-    with pytest.raises(ConfigError):
-        require_consent(ledger, OWN, HERE, 70, ask_again=False)

@@ -16,13 +16,11 @@ from hypothesis import strategies as st
 from ledger_lines import line, sealed
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.lvlms.asking import ledger as ledgers
 from lever_pipe.lvlms.asking.ledger import (
     LOG_PROB_TOLERANCE,
     ROWS_PER_CHUNK,
     Ledger,
     introduce,
-    parse_row,
     read_files,
 )
 
@@ -79,36 +77,6 @@ def test_a_row_comes_back_in_this_and_in_the_next_process(tmp_path: Path) -> Non
     assert again.get(KEY) == ledger.get(KEY)
     assert again.get(OTHER) is None
     assert (len(again), KEY in again, OTHER in again) == (1, True, False)
-
-
-def test_rows_reach_the_disk_in_chunks(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    for number in range(ROWS_PER_CHUNK - 1):
-        ledger.put(f"{number:064x}", {"text": "a"})
-    assert files(tmp_path) == []
-    ledger.put(KEY, {"text": "a"})
-    assert len(Ledger(tmp_path)) == ROWS_PER_CHUNK
-
-
-def test_only_rows_that_are_asked_for_or_share_a_key_are_parsed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parsed: list[int] = []
-    monkeypatch.setattr(ledgers, "parse_row", lambda *line: parsed.append(line[2]) or parse_row(*line))
-    with Ledger(tmp_path) as first, Ledger(tmp_path) as second:
-        for number in range(9):
-            first.put(f"{number:064x}", {"text": str(number)})
-        second.put(f"{8:064x}", {"scores": {"1": [-1.0]}})
-    ledger = Ledger(tmp_path)
-    assert (len(ledger), len(parsed)) == (9, 2)
-    assert [ledger.get(f"{number:064x}") for number in (3, 3)] == [{"text": "3"}] * 2
-    assert ledger.get(f"{8:064x}") == {"text": "8", "scores": {"1": [-1.0]}}
-    assert (len(ledger), len(parsed)) == (9, 3)
-    assert ledger.rows_by_engine() == {"0" * 16: 9}
-    first.put(KEY, {"text": "red"})
-    first.flush()
-    ledger.reload()
-    assert (KEY in ledger, len(ledger)) == (True, 10)
 
 
 def test_new_answers_extend_a_row(tmp_path: Path) -> None:
@@ -291,7 +259,7 @@ def test_without_room_rows_stay_in_memory_and_are_written_when_there_is_some(
             ledger.put(f"{i:064x}", {"text": str(i)})
         ledger.flush()
         assert [ledger.get(f"{i:064x}") for i in range(n)] == [{"text": str(i)} for i in range(n)]
-        assert caplog.text.count("answers are not kept: expected to read or write") == 1
+        assert caplog.text.count("answers are not kept: [Errno 28]") == 1
         patch.setenv("WORLD_SIZE", "2")
         with pytest.raises(OSError, match="No space left"):
             ledger.flush()
@@ -351,12 +319,6 @@ def test_a_reader_finds_rows_that_a_merge_moves_meanwhile(tmp_path: Path, target
         if path.name != target:
             path.unlink()
     assert list(reader) == [(tmp_path / target, "".join(lines.values()).encode())]
-
-
-def test_a_link_to_nothing_holds_nobody_up(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").symlink_to(tmp_path / "nothing")
-    (tmp_path / "b.jsonl").write_text(line(KEY, {"text": "red"}))
-    assert len(Ledger(tmp_path)) == 1
 
 
 def test_memory_only_ledger_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ def test_a_family_that_the_library_does_not_know_is_refused(tmp_path: Path, path
 
 
 def test_a_processor_of_other_tiles_is_refused_by_name(tmp_path: Path, paths: dict[str, Path]) -> None:
-    FOLDERS["idefics3"](tmp_path)
+    FOLDERS["smolvlm"](tmp_path)
     (tmp_path / "processor_config.json").write_text(json.dumps({"image_seq_len": 9}))
     with pytest.raises(CheckpointError, match=r"expected a processor whose images the model takes.*processor_config"):
         opened("hf", tmp_path, paths).run([LvlmRequest(prompts_of(paths)[0])])

@@ -152,28 +152,3 @@ def test_what_no_plan_can_hold_is_refused() -> None:
         _planner.require_fit(request([5], ((1, 1),)), 98, long)
     with pytest.raises(PromptTooLongError, match="102 tokens"):
         _planner.require_fit(request([5], ((1,) * 5,), False), 97, long)
-
-
-def test_twenty_thousand_requests_are_planned_in_little_memory() -> None:
-    rng = random.Random(0)
-    demonstrations = [Segment((7, i), (f"image{i}",)) for i in range(2000)]
-    queries = [Segment((8, i), (f"query{i}",)) for i in range(800)]
-    system = Segment((9,))
-    requests = [
-        TokenRequest(TokenPrompt((system, *rng.sample(demonstrations, k), rng.choice(queries))), ())
-        for k in (1, 2, 3, 4)
-        for _ in range(5_000)
-    ]
-    one = layout(system)
-    of = Budget(wave=500, stored=5000, context=100, new_tokens=3, beams=3)
-    alive = most = ends = 0
-    for chunk in _planner.plan_chunks(_planner.trie_order(merge_requests(requests)), lambda _: one, of, {}):
-        fresh = list(nodes([chunk]))
-        alive += len(fresh)
-        most = max(most, alive)
-        ends += sum(node.request is not None for node in fresh)
-        alive -= sum(not node.kept for node in fresh) + len(chunk.released)
-    assert ends == len(set(requests)) > 19_800
-    # A chunk's kept nodes fill half of 5,000 one-token slots; a kept node here has about one leaf.
-    assert most < 6000
-    assert alive == 0

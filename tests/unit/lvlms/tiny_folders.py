@@ -14,7 +14,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
@@ -49,10 +48,8 @@ INTERNVL_TEMPLATE = (
     "{% endif %}{% endfor %}{% endif %}{{'<|im_end|>\n'}}{% endfor %}"
     "{% if add_generation_prompt %}{{'<|im_start|>assistant\n' }}{% endif %}"
 )
-IDEFICS = ("<|pad|>", "<|begin_of_text|>", "<image>", "<end_of_utterance>", "<fake_token_around_image>")
 TILES = ("<global-img>", *(f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)))
 SMOLVLM = ("<|endoftext|>", "<|im_start|>", "<image>", "<end_of_utterance>", "<fake_token_around_image>", *TILES)
-"""To this tokenizer the name of a tile is a token, to that of Idefics3 it is text."""
 TILES_TEMPLATE = (
     "START{% for message in messages %}{{message['role'].capitalize()}}"
     "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
@@ -133,12 +130,12 @@ def save_qwen(folder: Path, kind: str, *, text: dict[str, Any], vision: dict[str
     Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=112 * 112).save_pretrained(folder)
 
 
-def save_internvl(folder: Path, text: str) -> None:
-    """Write an InternVL whose text part is a Qwen2 or a Qwen3."""
+def save_internvl(folder: Path) -> None:
+    """Write an InternVL whose text part is a Qwen2."""
     tokenizer = make_tokenizer(
         INTERNVL, end="<|im_end|>", pad="<|endoftext|>", template=INTERNVL_TEMPLATE, **INTERNVL_NAMES
     )
-    own = {"model_type": text, "head_dim": 16 if text == "qwen2" else 24, "tie_word_embeddings": text == "qwen2"}
+    own = {"model_type": "qwen2", "head_dim": 16, "tie_word_embeddings": True}
     config = transformers.InternVLConfig(
         text_config=text_part(tokenizer, start="<|endoftext|>", end="<|im_end|>", pad="<|endoftext|>", **own),
         vision_config={
@@ -150,7 +147,7 @@ def save_internvl(folder: Path, text: str) -> None:
             "patch_size": [14, 14],
         },
         image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
-        tie_word_embeddings=text == "qwen2",
+        tie_word_embeddings=True,
     )
     loud(transformers.InternVLForConditionalGeneration(config)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -160,41 +157,29 @@ def save_internvl(folder: Path, text: str) -> None:
     (folder / "processor_config.json").write_text(json.dumps(processor))
 
 
-def save_tiles(
-    folder: Path, kind: str, processor: Any, specials: Sequence[str], *, side: int, scale: int, longest: int
-) -> None:
-    """Write an Idefics3 or SmolVLM.
-
-    Args:
-        folder: to be written.
-        kind: of the classes.
-        processor: class of its image processor.
-        specials: padding, the token before everything, `<image>`, the end of a turn, and others.
-        side: of a tile in pixels; a patch has 7.
-        scale: side of the square of patches that becomes one token.
-        longest: to what an image's longer side is resized.
-    """
-    pad, start, image, end, *_ = specials
-    tokenizer = make_tokenizer(specials, end=end, pad=pad, template=TILES_TEMPLATE.replace("START", start))
-    config = getattr(transformers, f"{kind}Config")(
+def save_smolvlm(folder: Path) -> None:
+    """Write a SmolVLM with tiles of 6 x 6 patches, of which 3 x 3 become one token."""
+    pad, start, image, end, *_ = SMOLVLM
+    tokenizer = make_tokenizer(SMOLVLM, end=end, pad=pad, template=TILES_TEMPLATE.replace("START", start))
+    config = transformers.SmolVLMConfig(
         text_config=text_part(tokenizer, start=start, end=end, pad=pad, model_type="llama"),
         vision_config={
             "hidden_size": 32,
             "num_hidden_layers": 2,
             "num_attention_heads": 2,
             "intermediate_size": 48,
-            "image_size": side,
+            "image_size": 42,
             "patch_size": 7,
         },
         image_token_id=tokenizer.convert_tokens_to_ids(image),
-        scale_factor=scale,
+        scale_factor=3,
         pad_token_id=tokenizer.pad_token_id,
     )
-    loud(getattr(transformers, f"{kind}ForConditionalGeneration")(config)).save_pretrained(folder)
+    loud(transformers.SmolVLMForConditionalGeneration(config)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    processor(size={"longest_edge": longest}, max_image_size={"longest_edge": side}).save_pretrained(folder)
-    tokens = (side // 7 // scale) ** 2
-    (folder / "processor_config.json").write_text(json.dumps({"image_seq_len": tokens}))
+    sizes = {"size": {"longest_edge": 126}, "max_image_size": {"longest_edge": 42}}
+    SmolVLMImageProcessorPil(**sizes).save_pretrained(folder)
+    (folder / "processor_config.json").write_text(json.dumps({"image_seq_len": 4}))
 
 
 def rotary(*sections: int, **more: Any) -> dict[str, Any]:
@@ -216,14 +201,8 @@ QWEN3 = {
 FOLDERS: dict[str, Callable[[Path], None]] = {
     "qwen2_5_vl": partial(save_qwen, kind="Qwen2_5_VL", **QWEN2_5),
     "qwen3_vl": partial(save_qwen, kind="Qwen3VL", **QWEN3),
-    "internvl": partial(save_internvl, text="qwen2"),
-    "internvl with qwen3": partial(save_internvl, text="qwen3"),
-    "idefics3": partial(
-        save_tiles, kind="Idefics3", processor=Idefics3ImageProcessorPil, specials=IDEFICS, side=28, scale=2, longest=56
-    ),
-    "smolvlm": partial(
-        save_tiles, kind="SmolVLM", processor=SmolVLMImageProcessorPil, specials=SMOLVLM, side=42, scale=3, longest=126
-    ),
+    "internvl": save_internvl,
+    "smolvlm": save_smolvlm,
 }
 """Family -> what writes its folder."""
 FAST = ("qwen2_5_vl",)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lever_pipe.world.lexicon import COLORS, COUNTS, KINDS
-from lever_pipe.world.scenes import OUTLINES, PALETTE, SIZE, render
+from lever_pipe.world.scenes import PALETTE, SIZE, render
 
 
 def _pixels(kind: str, color: str, count: str, seed: int) -> np.ndarray:
@@ -54,9 +54,3 @@ def test_the_brightest_pixels_have_the_named_color(color: str) -> None:
 def test_same_stream_same_pixels_and_another_stream_other_pixels() -> None:
     assert np.array_equal(_pixels("star", "red", "two", 0), _pixels("star", "red", "two", 0))
     assert not np.array_equal(_pixels("star", "red", "two", 0), _pixels("star", "red", "two", 1))
-
-
-def test_outlines_stay_within_their_radius() -> None:
-    # Quadrants leave one pixel around a shape's radius; corners of a box reach 0.85 * sqrt(2).
-    for points in OUTLINES.values():
-        assert max(np.hypot(x, y) for x, y in points) <= 0.95 * 2**0.5
