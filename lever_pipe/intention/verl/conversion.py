@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from io import TextIOWrapper
 from pathlib import Path
 from typing import NamedTuple
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.storage import open_regular
 from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
 from lever_pipe.intention.records import DoneRow, EvaluationRow, StepRow
 
@@ -114,7 +112,7 @@ def _is_trained(keys: Iterable[str]) -> bool:
 
 def _lines_in(path: Path) -> Iterator[tuple[int, Readings]]:
     try:
-        handle = TextIOWrapper(open_regular(path), "utf-8", "replace", "\n")
+        handle = path.open(encoding="utf-8", errors="replace", newline="\n")
     except (FileNotFoundError, IsADirectoryError):
         raise RecordError(f"{path}: expected a log", found="no such file", do="Put the trainer's log there.") from None
     with handle:
