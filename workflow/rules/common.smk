@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from lever_pipe.runtime import agent_plan, grid_plan, plan, snakemake_adapter
-from lever_pipe.base import numerics, os_faults
+from lever_pipe.base import numerics
 from lever_pipe.runtime import duplicates, failures, invocation, sizing
-from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.base.errors import LeverPipeError, MachineError
 from lever_pipe.experiment.evaluation_config import EMULATED_ARMS
 from lever_pipe.experiment.lvlm_config import VISION_BYTES
 from lever_pipe.runtime.rerun import decision, sparing
@@ -352,11 +352,10 @@ def begin_invocation():
     """Freeze and check what this invocation is about to run."""
     try:
         invocation.begin(workflow, EXPERIMENT, SPARING)
-    except (LeverPipeError, OSError) as fault:
-        told = os_faults.named(fault) if isinstance(fault, OSError) else fault
-        if told is None:
-            raise
-        raise WorkflowError(str(told)) from None
+    except LeverPipeError as fault:
+        raise WorkflowError(str(fault)) from None
+    except OSError as fault:
+        raise WorkflowError(str(MachineError.of(fault))) from None
 
 
 def hold_folder():
