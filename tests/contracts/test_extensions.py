@@ -37,6 +37,7 @@ from lever_pipe.runtime.snapshot import package_digest
 from lever_pipe.stages.examples import prepare_examples
 from lever_pipe.stages.pools import sample_pools
 from lever_pipe.stages.rewards import reward_groups
+from tests.unit.builders import example
 from tests.unit.stages import synthetic_page as small
 
 ROOT = Path(__file__).parents[2]
@@ -123,20 +124,6 @@ def identity_follows(path: Path, stage: str, experiment: Experiment, **wildcards
     changed = seen()
     path.write_text(text)
     return remarked[0] == spec and remarked[1] != whole and changed[0] != spec and seen() == (spec, whole)
-
-
-def example(number: int) -> Example:
-    return Example(
-        example_id=ExampleId(number),
-        question_id=number,
-        image_id=number,
-        image=f"{number}.png",
-        image_digest=str(number),
-        question="which?",
-        question_type="any",
-        answers=("a",) * 10,
-        answer="a",
-    )
 
 
 def test_a_head_is_one_file(beside: Path) -> None:

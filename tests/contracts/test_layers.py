@@ -10,6 +10,8 @@ import pytest
 
 from lever_pipe.base.provenance import modules_of, stages
 
+from .workflow_model import rules
+
 PACKAGE = Path(__file__).parents[2] / "lever_pipe"
 
 FLOORS = [
@@ -69,6 +71,15 @@ def test_imports_go_down_and_neighbours_are_strangers() -> None:
 def test_a_stage_imports_no_other_stage() -> None:
     for path in sorted((PACKAGE / "stages").glob("*.py")):
         assert "lever_pipe.stages" not in path.read_text().replace('"""', ""), path.name
+
+
+def test_only_the_stages_of_the_emulation_import_it() -> None:
+    """An emulated fault is a wrapper around the study, whose results never depend on it."""
+    users = {path.stem for path in PACKAGE.rglob("*.py") if any(i.startswith("lever.emulation") for i in imports(path))}
+    assert users == {"emulation"}
+    reading = {name for name, rule in rules().items() if any("/emulation/" in str(file) for file in rule.input)}
+    emulating = {stage for stage, module in stages().items() if module.endswith("stages.emulation")}
+    assert reading - emulating <= {"collect_evidence", "build_report", "all"}
 
 
 def test_no_stage_reaches_what_reads_pickles() -> None:

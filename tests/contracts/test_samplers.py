@@ -11,13 +11,14 @@ import pytest
 
 from lever_pipe.base.errors import PoolError
 from lever_pipe.base.members import available
-from lever_pipe.base.records import Example, ExampleId, Split
+from lever_pipe.base.records import Split
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.data_config import Pools
 from lever_pipe.experiment.stage_configs import SamplePoolsConfig
 from lever_pipe.lever.samplers import mixture
 from lever_pipe.lever.samplers.protocol import Sampler, SamplingView
 from lever_pipe.stages.pools import build_pools
+from tests.unit.builders import example
 
 N, WIDTH, SIZE = 60, 8, 16
 MEMBERS = available("lever/samplers")
@@ -33,24 +34,10 @@ def unit_rows(seed: int, n: int) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def example(example_id: int, image: str) -> Example:
-    return Example(
-        example_id=ExampleId(example_id),
-        question_id=500 + example_id,
-        image_id=example_id,
-        image=f"{example_id}.png",
-        image_digest=image,
-        question="which?",
-        question_type="what",
-        answers=("a",),
-        answer="a",
-    )
-
-
 # 60 train examples on 20 images: 3i, 3i + 1 and 3i + 2 show image i. Evaluation query q has the vectors of train
 # example q but an image of its own, so that its nearest neighbour is train example q.
-TRAIN = [example(i, f"image{i // 3}") for i in range(N)]
-EVAL = [example(i, f"other{i}") for i in range(N)]
+TRAIN = [example(i, image_digest=f"image{i // 3}") for i in range(N)]
+EVAL = [example(i, image_digest=f"other{i}") for i in range(N)]
 IMAGES, QUESTIONS = np.repeat(unit_rows(0, N // 3), 3, axis=0), unit_rows(1, N)
 ARRAYS = {"image": IMAGES, "question": QUESTIONS}
 

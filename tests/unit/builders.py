@@ -165,6 +165,18 @@ def prepared(folder: Path, raw: dict[str, dict[str, Path]], data: ExampleSetting
     return sizes
 
 
+def evaluation_files(folder: Path, n_train: int, n_eval: int) -> dict[str, Path]:
+    """Write what selections are made of, examples included, and return the paths under the stages' own names."""
+    names = ("train_examples", "eval_examples", "eval_pools", "train_embeddings", "eval_embeddings")
+    paths = {name: folder / name for name in names}
+    storage.write_rows(paths["train_examples"], [example(i) for i in range(n_train)])
+    storage.write_rows(paths["eval_examples"], [example(i) for i in range(n_eval)])
+    storage.write_rows(paths["eval_pools"], random_pools(n_eval, n_train))
+    storage.write_arrays(paths["train_embeddings"], embedding_arrays(n_train))
+    storage.write_arrays(paths["eval_embeddings"], embedding_arrays(n_eval, seed=1))
+    return paths
+
+
 def training_files(folder: Path, *, n_queries: int = 20, n_train: int = 40) -> dict[str, Path]:
     """Write RL data and embeddings and return their paths under the stages' own names."""
     paths = {"rl_data": folder / "rl_data.jsonl", "embeddings": folder / "embeddings.safetensors"}

@@ -27,10 +27,7 @@ from lever_pipe.base.records import (
     StepMetrics,
     SubsetScore,
 )
-from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownStudy
-from lever_pipe.experiment.stage_configs import (
-    CollectResultsConfig,
-)
+from lever_pipe.experiment.stage_configs import CollectResultsConfig
 from lever_pipe.stages.collect_results import collect_results
 
 REFERENCE = Path(__file__).parents[3] / "resources" / "reference" / "lever-plus-published.csv"
@@ -361,12 +358,3 @@ def write_facts(folder: Path) -> dict[str, Path | tuple[Path, ...]]:
     single = {name: path[name] for name in ("examples_summary", "pool_bound")}
     counters = (path["first_counters"], path["second_counters"])
     return {**single, "world_check": (path["world_check"],), "counters": counters}
-
-
-def report_config() -> BuildReportConfig:
-    return BuildReportConfig(title="Test title", main_preset="main", studies=shown_studies())
-
-
-def shown_studies(*, is_world: bool = True, model: str = "tiny-reader") -> tuple[ShownStudy, ...]:
-    """Both studies, as the page names them."""
-    return tuple(ShownStudy(name=name, is_world=is_world, model=model) for name in ("lever", "intention"))

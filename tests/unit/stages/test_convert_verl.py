@@ -39,14 +39,6 @@ def test_a_log_becomes_a_run_directory(tmp_path: Path, caplog: pytest.LogCapture
     assert "log ended: 5 of 6 planned steps" in said
 
 
-def test_equal_logs_give_equal_files(tmp_path: Path) -> None:
-    (tmp_path / "again").mkdir()
-    convert(tmp_path, RECORDED)
-    convert(tmp_path / "again", RECORDED)
-    for name in ("metrics", "evaluations", "episodes", "done"):
-        assert (tmp_path / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
-
-
 def test_the_number_of_tasks_is_the_configurations(tmp_path: Path) -> None:
     convert(tmp_path, RECORDED, verl={"n_val": 50})
     assert {row.n_tasks for row in storage.read_rows(tmp_path / "evaluations", EvaluationRow)} == {50}

@@ -5,18 +5,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import embedding_arrays, random_pools
+from builders import evaluation_files
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.records import Selection
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.stage_configs import EmulateSelectionsConfig, SelectDemonstrationsConfig
+from lever_pipe.experiment.stage_configs import (
+    EmulateFirstItemsConfig,
+    EmulateSelectionsConfig,
+    SelectDemonstrationsConfig,
+)
 from lever_pipe.lever.emulation import head_names
 from lever_pipe.lever.selector.embeddings import architecture_of, read_table
 from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise, save_selector
-from lever_pipe.stages.emulation import emulate_selections
+from lever_pipe.stages.emulation import emulate_first_items, emulate_selections
 from lever_pipe.stages.selections import select_demonstrations
 
 N_TRAIN, N_EVAL, RUNS = 40, 60, 3
@@ -30,16 +33,16 @@ class Study:
     folder: Path
 
     def __post_init__(self) -> None:
-        storage.write_rows(self.folder / "pools", random_pools(N_EVAL, N_TRAIN))
-        storage.write_arrays(self.folder / "train_embeddings", embedding_arrays(N_TRAIN))
-        storage.write_arrays(self.folder / "eval_embeddings", embedding_arrays(N_EVAL, seed=1))
+        self.files = evaluation_files(self.folder, N_TRAIN, N_EVAL)
+        for name in ("train_examples", "eval_examples"):
+            del self.files[name]
         base = self.module(0)
         for run in range(RUNS):
             save_selector(self.folder / f"run{run}", self.tuned(base, run), stage="grpo", epoch=1)
         save_selector(self.folder / "other", self.module(1), stage="grpo", epoch=1)
 
     def module(self, seed: int) -> PointerSelector:
-        architecture = architecture_of(SMALL, read_table(self.folder / "train_embeddings", torch.device("cpu")))
+        architecture = architecture_of(SMALL, read_table(self.files["train_embeddings"], torch.device("cpu")))
         return initialise(build_selector(architecture), torch_generator(seed)).eval()
 
     def tuned(self, base: PointerSelector, run: int) -> PointerSelector:
@@ -59,9 +62,7 @@ class Study:
         targets = tuple(self.folder / f"{name}.jsonl" for name in checkpoints)
         n = emulate_selections(
             selectors=tuple(self.folder / name for name in checkpoints),
-            eval_pools=self.folder / "pools",
-            train_embeddings=self.folder / "train_embeddings",
-            eval_embeddings=self.folder / "eval_embeddings",
+            **self.files,
             selections=targets,
             config=config,
         )
@@ -84,10 +85,8 @@ def test_without_a_fault_it_is_the_right_evaluation(study: Study) -> None:
     found = study.select(*TUNED)
     for name, rows in zip(TUNED, found, strict=True):
         select_demonstrations(
+            **study.files,
             selector=study.folder / name,
-            eval_pools=study.folder / "pools",
-            train_embeddings=study.folder / "train_embeddings",
-            eval_embeddings=study.folder / "eval_embeddings",
             selections=study.folder / "right",
             config=SelectDemonstrationsConfig(selector=SMALL, shots=4),
         )
@@ -103,24 +102,17 @@ def test_a_lost_head_makes_checkpoints_of_one_base_alike(study: Study) -> None:
 
 
 def test_a_pool_of_two_leaves_two_rows(study: Study) -> None:
+    """Of two items and four shots each row is the better one, the other, and the first twice."""
     study.select(*TUNED, "other", pool_items=2)
     rows = [row for name in (*TUNED, "other") for row in study.rows(name)]
     assert set(rows) == {(1, 0, 0, 0), (0, 1, 0, 0)}
+    config = EmulateFirstItemsConfig(selector=SMALL, shots=4, items=2)
+    alone = study.folder / "alone.jsonl"
+    assert emulate_first_items(**study.files, selector=study.folder / "run0", selections=alone, config=config) == N_EVAL
+    assert study.rows("alone") == study.rows("run0")
 
 
 def test_faults_add_up(study: Study) -> None:
     found = study.select(*TUNED, head_seed=42, pool_items=2)
     assert len(set(found)) == 1
     assert set(study.rows("run0")) <= {(1, 0, 0, 0), (0, 1, 0, 0)}
-
-
-def test_a_larger_pool_of_first_items_is_exhausted_later(study: Study) -> None:
-    study.select("run0", pool_items=3)
-    for row in study.rows("run0"):
-        assert sorted(row[:3]) == [0, 1, 2]
-        assert row[3] == 0
-
-
-def test_another_architecture_is_refused(study: Study) -> None:
-    with pytest.raises(CheckpointError, match="configured architecture"):
-        study.select("run0", selector=Selector(width=16))

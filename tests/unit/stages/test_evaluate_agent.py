@@ -103,9 +103,3 @@ def test_the_best_policy_of_a_run_is_a_start_as_it_is_and_a_changed_one_none(tmp
         save_file(load_file(file) | change, file, {"format": "pt"})
         with pytest.raises(CheckpointError, match=f"{name}_keys: .*{next(iter(change))}"):
             start_from(tmp_path / name)
-
-
-def test_the_identity_holds_what_moves_the_numbers() -> None:
-    config = evaluation_of(training(steps=3))
-    assert config.temperature == 1.0
-    assert (config.arm, config.seed) == ("test", 0)

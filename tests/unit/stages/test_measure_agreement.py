@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import WIDTH, embedding_arrays, example, ids, random_pools
+from builders import WIDTH, evaluation_files, example, ids
 from numpy.typing import NDArray
 
-from lever_pipe.base import contents, storage
+from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, Pool, Selection
 from lever_pipe.base.seeding import torch_generator
@@ -43,13 +43,10 @@ OUTPUTS = ("agreement", "parameters", "tensors", "prompts")
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Any]:
-    read = ("eval_examples", "eval_pools", "train_embeddings", "eval_embeddings")
-    paths: dict[str, Any] = {name: tmp_path / name for name in (*OUTPUTS, *read)}
+    paths: dict[str, Any] = evaluation_files(tmp_path, 20, 4) | {name: tmp_path / name for name in OUTPUTS}
+    del paths["train_examples"]
     same = {"image_digest": "one", "question": "which?"}
     storage.write_rows(paths["eval_examples"], [example(i, **(same if i < 2 else {})) for i in range(4)])
-    storage.write_rows(paths["eval_pools"], random_pools(4, 20))
-    storage.write_arrays(paths["train_embeddings"], embedding_arrays(20))
-    storage.write_arrays(paths["eval_embeddings"], embedding_arrays(4, seed=1))
     paths["selections"] = tuple(tmp_path / f"{i}.jsonl" for i in range(len(POLICIES)))
     for path, name in zip(paths["selections"], POLICIES, strict=True):
         write_selections(path, CHOSEN[name])
@@ -97,16 +94,14 @@ def test_on_policy_runs_are_measured(files: dict[str, Any], tmp_path: Path) -> N
     before = {name: files[name].read_text().splitlines() for name in ("agreement", "parameters")}
     policies = with_on_policy(files, tmp_path)
     run(files, policies=policies)
-    with files["agreement"].open() as handle:
-        found = {(r["left"], r["right"], r["shots"]): r for r in csv.DictReader(handle)}
+    found = {(r["left"], r["right"], r["shots"]): r for r in read(files["agreement"])}
     base = RCE.format(0)
     # Of four queries the third has the demonstrations of its base in another order, the fourth other ones.
     drawn = found[base, policies[-2], "2"]
     assert [float(drawn[name]) for name in ("as_sequence", "as_set")] == [0.5, 0.75]
     assert float(found[base, policies[-1], "1"]["as_sequence"]) == 1
     assert (RCE.format(1), policies[-2], "2") not in found
-    with files["parameters"].open() as handle:
-        moved = {r["policy"]: (r["base"], float(r["share_differing"])) for r in csv.DictReader(handle)}
+    moved = {r["policy"]: (r["base"], float(r["share_differing"])) for r in read(files["parameters"])}
     share = weights_of(base)[MOVED].size / sum(values.size for values in weights_of(base).values())
     assert (moved[policies[-2]], moved[policies[-1]]) == ((base, pytest.approx(share)), (base, 0.0))
     kept = [line for line in files["agreement"].read_text().splitlines() if not any(p in line for p in policies[-2:])]
@@ -201,13 +196,6 @@ def test_prompts_are_told_apart_by_image_question_and_order(files: dict[str, Any
     assert found[RCE.format(1), "2"] == "3"
     # One shot shows the first demonstration only, which the two queries share.
     assert (found[GRPO.format(1), "1"], found[GRPO.format(1), "2"]) == ("3", "4")
-
-
-def test_a_run_writes_the_same_bytes_again(files: dict[str, Any]) -> None:
-    run(files)
-    before = {name: contents.digest(files[name]) for name in OUTPUTS}
-    run(files)
-    assert {name: contents.digest(files[name]) for name in before} == before
 
 
 def test_selections_of_other_queries_are_refused(files: dict[str, Any]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
+import synthetic_page as small
 
-from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Environment
 from lever_pipe.experiment.config import ArmSettings, Sweep, SweptCell
-from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ReportedRun, ShownAgents, ShownStudy
+from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ReportedRun
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.evidence import Evidence, EvidenceRow, write_evidence
 from lever_pipe.report.figures.drawn import FIGURES, draw_all
@@ -18,13 +19,7 @@ from lever_pipe.stages.evidence import plot_figures
 MESSAGES = Path("resources/messages")
 RCE, OFFLINE = "preset~main/rce/epoch~{}", "preset~main/grpo/base~1/beta~{}/epoch~{}"
 DRAWN = "preset~main/on_policy/base~1/beta~{}/epoch~{}"
-
-
-def accuracy(subject: str, value: float, **parts: str) -> list[EvidenceRow]:
-    """Return an accuracy at two shot counts and their mean."""
-    at = {"subset": "prefix", "samples": "40", **parts}
-    bars = {"low": value - 2, "high": value + 2, "n": 40, "runs": 2}
-    return [EvidenceRow("lever", subject, "accuracy", value, shots=k, **at, **bars) for k in ("1", "2", "mean")]
+accuracy = partial(small.accuracy, runs=2)
 
 
 def of_lever() -> list[EvidenceRow]:
@@ -79,26 +74,10 @@ def sweep(*arms: str) -> tuple[Sweep, ...]:
 
 
 def config(*studies: str) -> PlotFiguresConfig:
-    agents = ShownAgents(
-        arms=(AgentArm(name="a"), AgentArm(name="b")),
-        reference_arm="a",
-        document_arm="b",
-        evaluation=AgentEvaluation(),
-        grpo=AgentGrpo(),
-        environment=Environment(),
-        engine="native",
-        scale="tiny",
-        sweeps=sweep("a", "b"),
-    )
-    shown = tuple(ShownStudy.model_validate({"name": name, "is_world": True, "model": "tiny"}) for name in studies)
-    arms = (ArmSettings(preset="main", seeds=(0, 1)),)
-    return PlotFiguresConfig(
-        studies=shown,
-        main_preset="main",
-        arms=arms,
-        sweeps=sweep("main", "cell"),
-        agents=agents if "intention" in studies else None,
-    )
+    told = small.config(*studies, arms=(ArmSettings(preset="main", seeds=(0, 1)),), sweeps=sweep("main", "cell"))
+    values = {name: getattr(told, name) for name in PlotFiguresConfig.model_fields}
+    agents = told.agents and told.agents.model_copy(update={"sweeps": sweep("a", "b")})
+    return PlotFiguresConfig(**values | {"agents": agents})
 
 
 def texts_of(language: str) -> list[Path]:

@@ -48,14 +48,6 @@ def test_the_embedded_tasks_are_written_with_a_summary(tmp_path: Path) -> None:
     assert told["test"]["n_requests_also_trained"] == 0
 
 
-def test_the_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
-    config = PrepareTasksConfig(source="synthetic", synthetic=SyntheticTasks(n_train=30, n_val=5, n_test=9))
-    for name in ("a", "b"):
-        run(tmp_path / name, config)
-    for name in (*(f"{n}.jsonl" for n in NAMES), "summary.json"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
 def test_files_are_summed_up_by_hand_made_numbers(tmp_path: Path) -> None:
     files = {
         "train_file": write(tmp_path / "train.json", record("a", "x", 3, 2), record("b", "y", 1)),

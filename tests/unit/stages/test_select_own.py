@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import embedding_arrays, example, random_pools
+from builders import evaluation_files, example
 
 from lever_pipe.base import members, storage
 from lever_pipe.base.errors import RecordError
@@ -52,14 +52,7 @@ def test_a_faulty_file_is_refused_by_line(tmp_path: Path, text: str, said: str) 
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    names = ("train_examples", "eval_examples", "eval_pools", "train_embeddings", "eval_embeddings", "selections")
-    paths = {name: tmp_path / name for name in names}
-    storage.write_rows(paths["train_examples"], [example(i) for i in range(20)])
-    storage.write_rows(paths["eval_examples"], [example(i) for i in range(5)])
-    storage.write_rows(paths["eval_pools"], random_pools(5, 20))
-    storage.write_arrays(paths["train_embeddings"], embedding_arrays(20))
-    storage.write_arrays(paths["eval_embeddings"], embedding_arrays(5, seed=1))
-    return paths
+    return evaluation_files(tmp_path, 20, 5) | {"selections": tmp_path / "selections"}
 
 
 def select_by(code: str, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:

@@ -2,25 +2,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from builders import embedding_arrays, example, ids, random_pools
+from builders import evaluation_files, ids, random_pools
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, UnknownMemberError
 from lever_pipe.base.records import ExampleId, Selection
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.stage_configs import (
-    EmulateFirstItemsConfig,
-    SelectBaselineConfig,
-    SelectDemonstrationsConfig,
-)
+from lever_pipe.experiment.stage_configs import SelectBaselineConfig, SelectDemonstrationsConfig
 from lever_pipe.lever.selector.embeddings import architecture_of, fuse, read_table
 from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise, save_selector
 from lever_pipe.stages.answers import distinct_prompts
-from lever_pipe.stages.emulation import emulate_first_items
 from lever_pipe.stages.selections import select_baseline, select_demonstrations
 
 N_TRAIN, N_EVAL = 40, 300  # more queries than one part of the stage holds
@@ -29,15 +23,7 @@ SMALL = Selector(width=8)
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    names = [f"{split}_{kind}" for split in ("train", "eval") for kind in ("examples", "embeddings")]
-    names += ["eval_pools", "selections", "selector"]
-    paths = {name: tmp_path / name for name in names}
-    storage.write_rows(paths["train_examples"], [example(i) for i in range(N_TRAIN)])
-    storage.write_rows(paths["eval_examples"], [example(i, answer=f"answer{i % 4}") for i in range(N_EVAL)])
-    storage.write_rows(paths["eval_pools"], random_pools(N_EVAL, N_TRAIN))
-    storage.write_arrays(paths["train_embeddings"], embedding_arrays(N_TRAIN))
-    storage.write_arrays(paths["eval_embeddings"], embedding_arrays(N_EVAL, seed=1))
-    return paths
+    return evaluation_files(tmp_path, N_TRAIN, N_EVAL) | {name: tmp_path / name for name in ("selections", "selector")}
 
 
 def module_of(files: dict[str, Path]) -> PointerSelector:
@@ -54,15 +40,6 @@ def run_selector(files: dict[str, Path], shots: int, selector: Selector = SMALL)
     config = SelectDemonstrationsConfig(selector=selector, shots=shots)
     assert select_demonstrations(**{name: files[name] for name in names}, config=config) == N_EVAL
     return chosen(files)
-
-
-def test_out_of_the_first_items_a_selector_repeats_what_it_has(files: dict[str, Path]) -> None:
-    """Of two items and four shots each row is the better one, the other, and the first twice."""
-    save_selector(files["selector"], module_of(files), stage="init", epoch=0)
-    names = ("selector", "eval_pools", "train_embeddings", "eval_embeddings", "selections")
-    config = EmulateFirstItemsConfig(selector=SMALL, shots=4, items=2)
-    assert emulate_first_items(**{name: files[name] for name in names}, config=config) == N_EVAL
-    assert set(chosen(files)) <= {(1, 0, 0, 0), (0, 1, 0, 0)}
 
 
 def run_baseline(files: dict[str, Path], baseline: str, *, shots: int = 4, seed: int = 42) -> list[tuple[int, ...]]:
@@ -153,11 +130,6 @@ def test_prompts_are_asked_once(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert distinct_prompts(paths[::-1], (2, 1)) == distinct_prompts(paths, (1, 2))
     assert distinct_prompts((), (1, 2)) == []
-
-
-def test_builders_are_unit_rows() -> None:
-    for rows in embedding_arrays(5).values():
-        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
 
 
 def test_a_policy_that_stops_is_asked_with_what_it_chose(files: dict[str, Path]) -> None:
