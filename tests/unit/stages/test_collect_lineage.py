@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from lineage_cards import answers, card, distil, grpo, on_policy, rce, reward, scores, selection, sft
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import CollectLineageConfig, InitialiseSelectorConfig
@@ -142,27 +140,6 @@ def test_neither_order_nor_time_nor_place_shows(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     run(elsewhere, given)
     assert (elsewhere / "lineage.csv").read_bytes() == before
-
-
-def test_lists_of_cards_must_fit(tmp_path: Path) -> None:
-    given = cards()
-    given["scores"] = given["scores"][:-1]
-    with pytest.raises(ValueError, match="zip"):
-        run(tmp_path, given)
-    with pytest.raises(ValueError, match="zip"):
-        run(tmp_path, cards(), batch_sizes=(4, 2))
-
-
-def test_a_malformed_card_is_named(tmp_path: Path) -> None:
-    run(tmp_path, cards())
-    with pytest.raises(RecordError, match="expected a RunCard row"):
-        storage.write_json(tmp_path / "answers-0.json", {"stage": "answer_prompts"})
-        paths = {
-            name: tuple(sorted(tmp_path.glob(f"{name}-*.json"), key=lambda path: int(path.stem.rpartition("-")[2])))
-            for name in cards()
-        }
-        config = CollectLineageConfig(presets=("p",), batch_sizes=(4, 1, 1), scale="")
-        collect_lineage(**paths, lineage=tmp_path / "x.csv", config=config)
 
 
 def test_a_start_is_told_of_every_run_once_a_preset_has_one(tmp_path: Path) -> None:

@@ -181,9 +181,11 @@ def test_what_is_missing_names_its_target(tmp_path: Path, target: str) -> None:
     raw: dict[str, Any] = synthetic.write_raw(tmp_path / "raw", DRAWN)
     kept = []
     for path in raw[files]:
-        rows = [row for row in storage.read_rows(path, model) if not is_lost(row)]
-        storage.write_rows(path, rows)
-        kept += [path] if rows else []
+        rows = [storage.read_row(path, model)] if files == "metrics" else storage.read_rows(path, model)
+        left = [row for row in rows if not is_lost(row)]
+        if 0 < len(left) < len(rows):
+            storage.write_rows(path, left)
+        kept += [path] if left else []
     study = tmp_path / "lever"
     with pytest.raises(RecordError, match=re.escape(f"found 1 missing, first {target.strip()}")) as fault:
         collect(study / "tables", DRAWN, **raw | {files: tuple(kept)})

@@ -89,25 +89,6 @@ def with_on_policy(files: dict[str, Any], folder: Path) -> tuple[str, ...]:
     return (*POLICIES, *drawn)
 
 
-def test_on_policy_runs_are_measured(files: dict[str, Any], tmp_path: Path) -> None:
-    run(files)
-    before = {name: files[name].read_text().splitlines() for name in ("agreement", "parameters")}
-    policies = with_on_policy(files, tmp_path)
-    run(files, policies=policies)
-    found = {(r["left"], r["right"], r["shots"]): r for r in read(files["agreement"])}
-    base = RCE.format(0)
-    # Of four queries the third has the demonstrations of its base in another order, the fourth other ones.
-    drawn = found[base, policies[-2], "2"]
-    assert [float(drawn[name]) for name in ("as_sequence", "as_set")] == [0.5, 0.75]
-    assert float(found[base, policies[-1], "1"]["as_sequence"]) == 1
-    assert (RCE.format(1), policies[-2], "2") not in found
-    moved = {r["policy"]: (r["base"], float(r["share_differing"])) for r in read(files["parameters"])}
-    share = weights_of(base)[MOVED].size / sum(values.size for values in weights_of(base).values())
-    assert (moved[policies[-2]], moved[policies[-1]]) == ((base, pytest.approx(share)), (base, 0.0))
-    kept = [line for line in files["agreement"].read_text().splitlines() if not any(p in line for p in policies[-2:])]
-    assert kept == before["agreement"]
-
-
 def run(files: dict[str, Any], **changed: Any) -> None:
     values = {"policies": POLICIES, "starts": STARTS, "selectors": {"p": SMALL}}
     config = MeasureAgreementConfig(**{**values, "shots": (1, 2), **changed})
