@@ -35,10 +35,6 @@ def answer_prompts(
     The folder of answers gets a file for each policy with the answers to its own prompts, at the place that its
     selections have below the study's folder: `STUDY/POLICY/selections.jsonl` leads to `POLICY.jsonl`. So what reads one
     policy's answers depends on no other policy.
-
-    Raises:
-        CheckpointError: the model folder is missing or incomplete.
-        ImageError: an image cannot be read.
     """
     execution.prepare(runtime)
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)

@@ -39,9 +39,6 @@ def collect_lineage(
     the evaluated policies, batch by batch, of which `config.batch_sizes` says how many share each of `answers`. Several
     values of a field are sorted and joined. Field `exchanged` names the files behind a policy that are not what their
     rule made.
-
-    Raises:
-        RecordError: a malformed run card.
     """
     found: Found = {}
     shared = dict(zip(config.presets, map(_read, rewards), strict=True))

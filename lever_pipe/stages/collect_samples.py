@@ -41,9 +41,6 @@ def collect_samples(
       the data set's own type of question.
 
     Gallery and `selections` count the first `max(config.samples)` questions.
-
-    Raises:
-        RecordError: a malformed file, or a score without its answer.
     """
     queries, train = storage.read_examples(eval_examples), storage.read_examples(train_examples)
     files = zip(config.policies, answers, per_question, strict=True)

@@ -24,7 +24,7 @@ from lever_pipe.report.inference.families import (
     families_of,
     family_of_sweep,
 )
-from lever_pipe.report.inference.per_question import GroupScores, mean_group, read_groups
+from lever_pipe.report.inference.per_question import mean_group, read_groups
 from lever_pipe.report.long_format import write_csv
 
 SHOWN_BASELINES = ("zero_shot", "random", "similar_both")
@@ -80,19 +80,14 @@ def compare_policies(
     main, cells = arms[config.main_preset], swept(config.sweeps)
     families: list[ComparisonFamily] = []
     for arm in (arm for arm in arms.values() if arm.preset not in cells):
-        groups |= _over_betas(arm, groups)
+        over = arm.over_betas("grpo") | arm.over_betas("on_policy")
+        means = (mean_group(name, [groups[member] for member in of]) for name, of in over.items())
+        groups |= {group.name: group for group in means if group is not None}
         families += _families(arm, groups, config)
     families += [family_of_sweep(sweep, arms, config.primary, config.samples) for sweep in config.sweeps]
     write_csv(intervals, IntervalRow._fields, found)
     write_csv(comparisons, ComparisonRow._fields, compare(groups, families, draws))
     write_csv(breakdown, BreakdownRow._fields, _by_kind(examples, groups, main, config, draws))
-
-
-def _over_betas(arm: Arm, groups: Groups) -> dict[str, GroupScores]:
-    """Return the means over betas that exist."""
-    over = {**arm.over_betas("grpo"), **arm.over_betas("on_policy")}
-    means = (mean_group(name, [groups[member] for member in of]) for name, of in over.items())
-    return {group.name: group for group in means if group is not None}
 
 
 def _families(arm: Arm, groups: Groups, config: ComparePoliciesConfig) -> list[ComparisonFamily]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import EMULATION, PolicyName
@@ -36,7 +35,7 @@ from lever_pipe.lever.emulation import (
 from lever_pipe.lever.selector.decoding import choose, greedy
 from lever_pipe.lever.selector.embeddings import FrozenSelector, architecture_of, read_table
 from lever_pipe.lever.selector.network import load_selector
-from lever_pipe.lever.training.epoch import TrainingInputs, read_training_inputs
+from lever_pipe.lever.training.epoch import read_training_inputs
 from lever_pipe.lever.training.grpo import kept_in_epoch
 from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
 from lever_pipe.report.long_format import write_csv
@@ -64,18 +63,18 @@ def emulate_first_items(
     config: EmulateFirstItemsConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
-    """Write the greedy selections out of the first train items and return how many there are.
-
-    Raises:
-        CheckpointError: the selector has another architecture.
-    """
-    device, inputs = execution.prepare(runtime), config.selector.inputs
-    train, queries = (read_table(path, device, inputs=inputs) for path in (train_embeddings, eval_embeddings))
-    module = load_selector(selector, architecture_of(config.selector, train)).to(device)
-    pools = first_items(storage.read_rows(eval_pools, Pool), config.items)
-    rows = choose(module, train, queries, pools, config.shots, decode=decode_with_repeats)
-    storage.write_rows(selections, rows)
-    return len(rows)
+    """Write the selections out of the first train items and return how many policies there are."""
+    return emulate_selections(
+        selectors=(selector,),
+        eval_pools=eval_pools,
+        train_embeddings=train_embeddings,
+        eval_embeddings=eval_embeddings,
+        selections=(selections,),
+        config=EmulateSelectionsConfig(
+            arm="", selector=config.selector, shots=config.shots, head_seed=None, pool_items=config.items
+        ),
+        runtime=runtime,
+    )
 
 
 def emulate_selections(
@@ -88,15 +87,9 @@ def emulate_selections(
     config: EmulateSelectionsConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
-    """Write the selections of each selector and return how many policies there are.
-
-    Raises:
-        CheckpointError: a selector has another architecture.
-    """
-    device = execution.prepare(runtime)
-    train, queries = (
-        read_table(path, device, inputs=config.selector.inputs) for path in (train_embeddings, eval_embeddings)
-    )
+    """Write the greedy selections of each selector, with the faults of an arm; return how many policies there are."""
+    device, inputs = execution.prepare(runtime), config.selector.inputs
+    train, queries = (read_table(path, device, inputs=inputs) for path in (train_embeddings, eval_embeddings))
     architecture = architecture_of(config.selector, train)
     pools, decode = storage.read_rows(eval_pools, Pool), greedy
     if config.pool_items is not None:
@@ -118,25 +111,13 @@ def emulate_untouched(
     config: EmulateUntouchedConfig,
     runtime: Runtime = Runtime(),
 ) -> list[EpochMetrics]:
-    """Write and return the metrics of an epoch without updates for each arm and count of kept selections.
-
-    Raises:
-        CheckpointError: `reference` has another architecture.
-        RecordError: malformed groups.
-    """
+    """Write and return the metrics of an epoch without updates for each arm and count of kept selections."""
     device = execution.prepare(runtime)
     data = read_training_inputs(groups, embeddings, device, config.train_share, config.selector.inputs)
-    rows = list(_rows(data, reference, config, device))
-    storage.write_rows(untouched, rows)
-    return rows
-
-
-def _rows(
-    data: TrainingInputs, reference: Path, config: EmulateUntouchedConfig, device: torch.device
-) -> Iterator[EpochMetrics]:
     architecture = architecture_of(config.selector, data.table)
     module, anchor = (load_selector(reference, architecture).to(device) for _ in range(2))
     frozen = FrozenSelector(anchor, data.table)
+    rows: list[EpochMetrics] = []
     for arm in (CONTROL, DROPOUT):
         for epoch in EPOCHS:
             run = PolicyName(
@@ -153,7 +134,9 @@ def _rows(
                     clip_epsilon=config.grpo.clip_epsilon,
                     generator=torch_generator(config.seed, "grpo", epoch),
                 )
-            yield EpochMetrics(policy=ref, values=values)
+            rows.append(EpochMetrics(policy=ref, values=values))
+    storage.write_rows(untouched, rows)
+    return rows
 
 
 def score_emulation(

@@ -62,7 +62,6 @@ def measure_agreement(
     Raises:
         RecordError: two policies do not select for the same queries.
         ShapeError: a selector and its base do not have the same tensors.
-        CheckpointError: a selector has another architecture than its preset.
     """
     queries = storage.read_examples(eval_examples)
     chosen = {name: _read_selections(path, queries) for name, path in zip(config.policies, selections, strict=True)}

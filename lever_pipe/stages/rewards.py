@@ -23,11 +23,7 @@ CLEARLY = 0.1
 
 
 def reward_groups(*, rl_data: Input, groups: Output, config: RewardGroupsConfig) -> int:
-    """Write the padded groups and return how many queries there are; epochs need not parse the rows again.
-
-    Raises:
-        RecordError: malformed RL data, an empty group, or selections or pools of unequal length.
-    """
+    """Write the padded groups and return how many queries there are; epochs need not parse the rows again."""
     padded = pad_groups(storage.read_rows(rl_data, RlGroup), reward_function(config.reward))
     save_groups(groups, padded)
     return len(padded)
@@ -40,9 +36,6 @@ def measure_rewards(
 
     `histogram` holds a `BinRow` for each bin of rewards, and of advantages as the offline objective forms them from the
     best selections and from all.
-
-    Raises:
-        RecordError: malformed RL data, an empty group, or selections or pools of unequal length.
     """
     groups = storage.read_rows(rl_data, RlGroup)
     rows: list[RewardTies] = []

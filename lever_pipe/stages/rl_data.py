@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, RecordError
-from lever_pipe.base.records import ExampleId, Pool, Proposal, RlGroup, Trajectory
+from lever_pipe.base.records import ExampleId, Pool, Proposal, Trajectory
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.rl_data_config import Beams
@@ -55,12 +55,7 @@ def generate_rl_data(
     config: GenerateRlDataConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
-    """Write the scored trajectories of the shard's queries and return how many there are.
-
-    Raises:
-        CheckpointError: the model folder is missing or incomplete.
-        ImageError: an image cannot be read.
-    """
+    """Write the scored trajectories of the shard's queries and return how many there are."""
     execution.prepare(runtime)
     train = storage.read_examples(train_examples)
     pools = storage.read_rows(train_pools, Pool)[config.shard :: config.n_shards]
@@ -118,21 +113,18 @@ def merge_rl_data(
         for row in storage.read_rows(path, Trajectory):
             by_query.setdefault(row.query_id, []).append(row)
     pools = storage.read_rows(train_pools, Pool)
-    _require_same_queries({pool.query_id for pool in pools}, by_query.keys())
-    made = [make_group(train[p.query_id], p, by_query[p.query_id]) for p in pools]
-    groups, counts = keep_balanced(made, config.balance, source="RL data")
-    storage.write_rows(rl_data, groups)
-    storage.write_json(summary, counts | summarise(groups))
-    return len(groups)
-
-
-def _require_same_queries(pooled: Set[ExampleId], scored: Set[ExampleId]) -> None:
+    pooled, scored = {pool.query_id for pool in pools}, by_query.keys()
     if pooled != scored:
         raise RecordError(
             "RL data: expected trajectories for exactly the queries that have a pool",
             found=f"no trajectory for {sorted(pooled - scored)[:5]}, no pool for {sorted(scored - pooled)[:5]}",
             do="Rebuild the shards from these pools.",
         )
+    made = [make_group(train[p.query_id], p, by_query[p.query_id]) for p in pools]
+    groups, counts = keep_balanced(made, config.balance, source="RL data")
+    storage.write_rows(rl_data, groups)
+    storage.write_json(summary, counts | summarise(groups))
+    return len(groups)
 
 
 def import_rl_data(
@@ -167,17 +159,12 @@ def import_rl_data(
     kept, counts = keep_balanced(groups, config.balance, source=str(original))
     storage.write_rows(rl_data, kept)
     storage.write_json(summary, imported | counts | summarise(kept))
-    storage.write_rows(proposals, _proposals(kept))
+    rows = (row for group in kept for row in group.pointer_candidates)
+    storage.write_rows(proposals, (Proposal(**row.model_dump(include=set(Proposal.model_fields))) for row in rows))
     ordered = sorted(kept, key=lambda group: group.query.query_id)
     pools = [Pool(query_id=group.query.query_id, candidates=group.candidate_pool_ids) for group in ordered]
     storage.write_rows(train_pools, pools)
     return len(kept)
-
-
-def _proposals(groups: Sequence[RlGroup]) -> Iterator[Proposal]:
-    for group in groups:
-        for trajectory in group.pointer_candidates:
-            yield Proposal(**trajectory.model_dump(include=set(Proposal.model_fields)))
 
 
 def search_beams(
@@ -197,9 +184,7 @@ def search_beams(
     Selections of `groups` stand in the order in which a prompt shows them; their rewards are total probabilities.
 
     Raises:
-        CheckpointError: the model folder is missing or incomplete.
         DataError: fewer queries have a pool than anchors are wanted.
-        ImageError: an image cannot be read.
     """
     execution.prepare(runtime)
     train = storage.read_examples(train_examples)

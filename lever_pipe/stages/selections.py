@@ -43,12 +43,7 @@ def select_demonstrations(
     config: SelectDemonstrationsConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
-    """Write the greedy selections of all evaluation queries and return how many there are.
-
-    Raises:
-        CheckpointError: the selector has another architecture.
-        ConfigError: a language model over train ids has another width than the embeddings.
-    """
+    """Write the greedy selections of all evaluation queries and return how many there are."""
     device = execution.prepare(runtime)
     ids = member("lever/networks", TRAIN_IDS) if config.selector.network == TRAIN_IDS else None
     inputs = config.selector.inputs if ids is None else ids.INPUTS
@@ -78,9 +73,6 @@ def select_baseline(
     """Write the selections of all evaluation queries and return how many there are; zero-shot selects nothing.
 
     `random_all` draws out of all train examples that show another image, every other baseline out of the pool.
-
-    Raises:
-        UnknownMemberError: no such baseline.
     """
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     vectors = [storage.read_embeddings(path) for path in (train_embeddings, eval_embeddings)]

@@ -1,4 +1,8 @@
-"""The selector from its first weights through one epoch after another, an objective each."""
+"""The selector from its first weights through one epoch after another, an objective each.
+
+Every epoch refuses a `start` or `reference` of another architecture (CheckpointError), malformed groups (RecordError),
+and a loss or gradient that is not finite (TrainingError).
+"""
 
 from __future__ import annotations
 
@@ -120,14 +124,7 @@ def train_sft_epoch(
     config: TrainSftEpochConfig,
     runtime: Runtime = Runtime(),
 ) -> EpochMetrics:
-    """Advance the selector by one epoch on the beams of `groups` and return its mean terms.
-
-    Raises:
-        CheckpointError: `start` has another architecture.
-        ConfigError: a language model over train ids has another width than the embeddings.
-        RecordError: malformed groups.
-        TrainingError: a loss or a gradient is not finite.
-    """
+    """Advance the selector by one epoch on the beams of `groups` and return its mean terms."""
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     ids = member("lever/networks", TRAIN_IDS) if config.selector.network == TRAIN_IDS else None
     kind, step = (SelectorEpoch, sft_step) if ids is None else (ids.TrainIdsEpoch, ids.ids_step)
@@ -152,13 +149,7 @@ def train_rce_epoch(
     config: TrainRceEpochConfig,
     runtime: Runtime = Runtime(),
 ) -> EpochMetrics:
-    """Advance the selector by one RCE epoch and return its mean terms.
-
-    Raises:
-        CheckpointError: `start` has another architecture.
-        RecordError: malformed groups.
-        TrainingError: a loss or a gradient is not finite.
-    """
+    """Advance the selector by one RCE epoch and return its mean terms."""
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.rce, "rce", execution.prepare(runtime))
     table, train, _ = epoch.data
@@ -182,11 +173,6 @@ def train_continued_epoch(
     """Advance the selector by one pass of RCE over the train queries and return its mean terms.
 
     What GRPO adds to its base shows against this: the same data and number of updates, without GRPO's objective.
-
-    Raises:
-        CheckpointError: `start` has another architecture.
-        RecordError: malformed groups.
-        TrainingError: a loss or a gradient is not finite.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     device, freezes = execution.prepare(runtime), config.continued.freeze_projections
@@ -210,13 +196,7 @@ def train_grpo_epoch(
     config: TrainGrpoEpochConfig,
     runtime: Runtime = Runtime(),
 ) -> EpochMetrics:
-    """Advance the selector by one GRPO epoch and return its mean terms.
-
-    Raises:
-        CheckpointError: `start` or `reference` has another architecture.
-        RecordError: malformed groups.
-        TrainingError: a loss or a gradient is not finite.
-    """
+    """Advance the selector by one GRPO epoch and return its mean terms."""
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     device, freezes = execution.prepare(runtime), config.grpo.freeze_projections
     epoch = SelectorEpoch(files, config, config.grpo, "grpo", device, freezes=freezes)
@@ -256,12 +236,6 @@ def train_on_policy_epoch(
 
     Of `groups` the queries, their pools and the split are read, and for the validation loss the stored selections.
     One process: what is asked follows from the weights, which several processes would have to keep equal.
-
-    Raises:
-        CheckpointError: `start` or `reference` has another architecture, or the LVLM's folder is incomplete.
-        ImageError: an image cannot be read.
-        RecordError: malformed groups.
-        TrainingError: a loss or a gradient is not finite.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     device, freezes = execution.prepare(runtime), config.on_policy.freeze_projections
@@ -309,13 +283,7 @@ def train_distil_epoch(
     config: TrainDistilEpochConfig,
     runtime: Runtime = Runtime(),
 ) -> EpochMetrics:
-    """Advance the selector by one epoch of oracle distillation and return its mean terms.
-
-    Raises:
-        CheckpointError: `start` has another architecture.
-        RecordError: malformed groups.
-        TrainingError: a loss or a gradient is not finite.
-    """
+    """Advance the selector by one epoch of oracle distillation and return its mean terms."""
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.distil, "distil", execution.prepare(runtime))
     table, train, _ = epoch.data

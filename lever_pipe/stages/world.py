@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +12,7 @@ from lever_pipe.experiment.stage_configs import CheckWorldConfig, GenerateWorldC
 from lever_pipe.experiment.stage_files import External, Input, Output
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
-from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
+from lever_pipe.lvlms.protocol import LvlmRequest
 from lever_pipe.metrics.vqa_accuracy import cut_answer
 from lever_pipe.world.files import write_raw_files
 from lever_pipe.world.probes import build_probes, check_bounds, summarise
@@ -65,7 +64,10 @@ def check_world(
     answers = {name: [cut_answer(reply.text) for reply in model.run(asked)] for name, asked in requests.items()}
     summary = summarise(probes, answers)
     missed = check_bounds(summary)
-    agreement = _agreement(model, stock, requests, config.n_stock_prompts)
+    each = max(1, config.n_stock_prompts // len(requests))  # evenly from all probes
+    tried = [request for asked in requests.values() for request in asked[:each]]
+    ours, theirs = ([reply.text.strip() for reply in one.run(tried)] for one in (model, stock))
+    agreement = {"prompts": len(tried), "equal": sum(a == b for a, b in zip(ours, theirs, strict=True))}
     n_queries = max(score.n_queries for score in summary.values())
     result = {
         "probes": {name: asdict(score) for name, score in summary.items()},
@@ -82,13 +84,3 @@ def check_world(
             do="Restore resources/world, or make the models again with: make world",
         )
     return result
-
-
-def _agreement(
-    model: Lvlm, stock: Lvlm, requests: Mapping[str, Sequence[LvlmRequest]], n_prompts: int
-) -> dict[str, int]:
-    """Return how many prompts, taken evenly from all probes, both answer equally."""
-    each = max(1, n_prompts // len(requests))
-    tried = [request for asked in requests.values() for request in asked[:each]]
-    ours, theirs = ([reply.text.strip() for reply in one.run(tried)] for one in (model, stock))
-    return {"prompts": len(tried), "equal": sum(a == b for a, b in zip(ours, theirs, strict=True))}
