@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import agent_runs
 import numpy as np
@@ -27,6 +28,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("collected")
     agent_runs.collect(path, SMALL)
     return path
+
+
+def collect(files: dict[str, Any], folder: Path, study: Study = SMALL) -> None:
+    tables = {name: folder / f"{name}.csv" for name in ("curves", "episodes_table", "runs")}
+    collect_agents(**files, **tables, config=CollectAgentsConfig(runs=study.runs))
 
 
 def test_the_columns_and_the_counts_of_lines(folder: Path) -> None:
@@ -101,9 +107,8 @@ def test_episodes_that_the_user_ended_are_in_no_mean(tmp_path: Path) -> None:
     (number,) = [n for n, row in enumerate(evaluations) if (row.step, row.mode) == (5, "sampled")]
     evaluations[number] = evaluations[number].model_copy(update={"values": evaluations[number].values | told})
     storage.write_rows(place / "evaluations.jsonl", evaluations)
-    tables = {name: tmp_path / f"{name}.csv" for name in ("curves", "episodes_table", "runs")}
-    collect_agents(**files, **tables, config=CollectAgentsConfig(runs=SMALL.runs))
-    found = read_agent_runs(tables["curves"], tables["runs"])
+    collect(files, tmp_path)
+    found = read_agent_runs(tmp_path / "curves.csv", tmp_path / "runs.csv")
     names = ("n_tasks", "tasks_lost", "ceiling", "reward_error")
     n_tasks, lost, ceiling, error = (found.validation("baseline", 0, "sampled", name)[5] for name in names)
     assert (n_tasks, lost) == (7, 1)
@@ -142,9 +147,8 @@ def test_a_start_that_is_not_on_held_out_tasks_is_refused(tmp_path: Path, change
     files, path = agent_runs.write_runs(tmp_path, SMALL), tmp_path / "start" / "start_evaluations.jsonl"
     lines = change([json.loads(line) for line in path.read_text().splitlines()])
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    tables = {name: tmp_path / f"{name}.csv" for name in ("curves", "episodes_table", "runs")}
     with pytest.raises(RecordError, match=message) as caught:
-        collect_agents(**files, **tables, config=CollectAgentsConfig(runs=SMALL.runs))
+        collect(files, tmp_path)
     assert "expected the start policy on held-out tasks" in str(caught.value)
 
 
@@ -191,24 +195,13 @@ def test_a_run_that_is_not_whole_is_refused_by_name(tmp_path: Path, name: str, c
     files = agent_runs.write_runs(tmp_path, study)
     broken(tmp_path, name, change)
     with pytest.raises(RecordError) as caught:
-        collect_agents(
-            **files,
-            curves=tmp_path / "c.csv",
-            episodes_table=tmp_path / "e.csv",
-            runs=tmp_path / "r.csv",
-            config=CollectAgentsConfig(runs=study.runs),
-        )
+        collect(files, tmp_path, study)
     assert "arm baseline, seed 0" in str(caught.value)
     assert message in str(caught.value)
-    assert not (tmp_path / "c.csv").exists()
+    assert not (tmp_path / "curves.csv").exists()
 
 
 def test_every_run_needs_its_files(tmp_path: Path) -> None:
     files = agent_runs.write_runs(tmp_path, SMALL)
-    outputs = {"curves": tmp_path / "c.csv", "episodes_table": tmp_path / "e.csv", "runs": tmp_path / "r.csv"}
     with pytest.raises(RecordError, match="done: expected a file of each of 4 runs; found 3"):
-        collect_agents(
-            **{**files, "done": files["done"][:3]},
-            **outputs,
-            config=CollectAgentsConfig(runs=SMALL.runs),
-        )
+        collect({**files, "done": files["done"][:3]}, tmp_path)
