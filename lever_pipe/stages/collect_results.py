@@ -61,8 +61,12 @@ def collect_results(
     cell_rows = [row for path in cells for row in storage.read_rows(path, Cell)]
     metric_rows = [storage.read_row(path, EpochMetrics) for path in metrics]
     logged = _by_run([row for path in steps for row in storage.read_rows(path, StepMetrics)])
-    missing = [*_missing_targets(cell_rows, metric_rows, config), *_missing_steps(logged, config)]
-    _require_all(missing, folder=scores.parents[1])
+    if missing := [*_missing_targets(cell_rows, metric_rows, config), *_missing_steps(logged, config)]:
+        raise RecordError(
+            "tables: expected every cell and epoch of the configuration",
+            found=f"{len(missing)} missing, first {missing[0]}",
+            do=f"Build it: snakemake {scores.parents[1] / missing[0]}",
+        )
     presets = ("", config.main_preset)
     score_lines = _distinct(_score_lines(cell_rows), SCORES_COLUMNS, ("accuracy", "n_questions", "n_distinct_prompts"))
     training_lines = _distinct(_training_lines(metric_rows), TRAINING_COLUMNS, ("value",))
@@ -91,15 +95,6 @@ def _missing_targets(cells: Iterable[Cell], metrics: Iterable[EpochMetrics], con
         if (policy, samples, shots) not in there
     ]
     return targets + [f"{policy}/metrics.json" for policy in config.trained if policy not in logged]
-
-
-def _require_all(missing: Sequence[str], *, folder: Path) -> None:
-    if missing:
-        raise RecordError(
-            "tables: expected every cell and epoch of the configuration",
-            found=f"{len(missing)} missing, first {missing[0]}",
-            do=f"Build it: snakemake {folder / missing[0]}",
-        )
 
 
 def _by_run(rows: Iterable[StepMetrics]) -> dict[PolicyName, Run]:
