@@ -108,7 +108,7 @@ def test_a_pool_of_two_leaves_two_rows(study: Study) -> None:
     assert set(rows) == {(1, 0, 0, 0), (0, 1, 0, 0)}
     config = EmulateFirstItemsConfig(selector=SMALL, shots=4, items=2)
     alone = study.folder / "alone.jsonl"
-    assert emulate_first_items(**study.files, selector=study.folder / "run0", selections=alone, config=config) == N_EVAL
+    assert emulate_first_items(**study.files, selector=study.folder / "run0", selections=alone, config=config) == 1
     assert study.rows("alone") == study.rows("run0")
 
 
