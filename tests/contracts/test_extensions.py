@@ -167,7 +167,7 @@ def test_a_reward_is_one_function(beside: Path, tmp_path: Path) -> None:
     experiment = configured(presets={"world": chosen, "published": {}})
     assert identity_follows(path, "reward_groups", experiment, preset="world", rewarded="groups")
     assert "lever.rewards.mine" in plan.members_of(plan.stage_config(experiment, "measure_rewards", {}))
-    queries = [example(i) for i in range(2)]
+    queries = [example(i, answer="a") for i in range(2)]
     groups = [_group(query, correct) for query, correct in zip(queries, ("a", "b"), strict=True)]
     storage.write_rows(tmp_path / "rl_data", groups)
     config = RewardGroupsConfig(reward=Reward(mode="mine", hard=0.5))
