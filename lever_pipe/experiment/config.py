@@ -48,13 +48,10 @@ RewardModeName = Literal[
 AdvantageName = Literal["standardised", "centred", "leave_one_out", "batch"]
 Mark = Literal["reinforce", "distil", "continued"]
 MOST_CELLS = 256  # of a sweep
-TRAIN_IDS = "train_ids"
-"""The network that chooses among all train examples by their ids."""
 OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "network": {
         "cross_attention": ("feed_forward", "layers", "heads", "attention_dropout"),
         "bi_encoder": (),
-        TRAIN_IDS: ("layers", "heads", "candidates"),
     },
     "head": {
         "static": (),
@@ -76,8 +73,6 @@ STOPPING = ("stop",)
 class Selector(Section):
     """The pointer network (source: Lever-Plus v3, published code)."""
 
-    candidates: Literal["pool", "all"] = "pool"
-    """Whether `train_ids` chooses out of a query's pool, as a pointer does, or of all train examples (published)."""
     inputs: Literal["fused", "parts"] = "fused"
     """What it sees of an example: one vector fused from image and question (published), or the two side by side."""
     width: int = Field(256, ge=8, le=4096)
@@ -91,9 +86,7 @@ class Selector(Section):
     temperature: float = Field(0.1, gt=0, le=10)
     network: Annotated[str, member_of("lever/networks")] = "cross_attention"
     """A member of `lever_pipe/lever/networks`: `cross_attention` lets the query look at its pool (published v2 to v4);
-    `bi_encoder` maps query and candidates apart (published v1, with head `blend`); `train_ids` is a language model over
-    the ids of all train examples (published v0: width 512, 2 layers, 8 heads, dropout 0.1), as wide as the encoder,
-    which supervised learning alone trains."""
+    `bi_encoder` maps query and candidates apart (published v1, with head `blend`)."""
     head: Annotated[str, member_of("lever/heads")] = "static"
     """A member of `lever_pipe/lever/heads`. `static`: one ranking, whatever was chosen before (published v3); with all
     others each pick moves what later ones are scored against, so that they may complement it."""

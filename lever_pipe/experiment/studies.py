@@ -16,7 +16,7 @@ from lever_pipe.base.parsing import parse_model, refusal
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dotted, one_of, rule, shown
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import AgentArm, Intention
-from lever_pipe.experiment.config import TRAIN_IDS, ArmSettings, Preset, Selector, Sweep, swept
+from lever_pipe.experiment.config import ArmSettings, Preset, Selector, Sweep, swept
 from lever_pipe.experiment.data_config import Data, EncoderSettings, Pools
 from lever_pipe.experiment.evaluation_config import Baselines, Emulate, EvaluationSettings
 from lever_pipe.experiment.grid_config import Grid
@@ -225,23 +225,6 @@ class Experiment(Section):
         for place, rl_data in self._placed_rl_data() if any(arm.sft_epochs for _, arm in self._placed_arms()) else ():
             bound = dotted((*place, "n_queries"))
             yield from at_most(("beams", "anchors"), self.beams.anchors, bound, rl_data.n_queries)
-
-    @rule
-    def _train_ids_learn_beams_alone(self) -> Iterator[Fault]:
-        for place, arm, preset in self._trained():
-            if preset.selector.network != TRAIN_IDS:
-                continue
-            bound = f"with selector.network: train_ids of preset {arm.preset!r}"
-            if not arm.sft_epochs:
-                yield (*place, "sft_epochs"), f"must be at least 1 {bound}, got 0. Raise it."
-            if arm.long_epochs:
-                yield (*place, "long_epochs"), f"must be 0 {bound}, got {arm.long_epochs}. Drop them."
-            if arm.on_policy is not None:
-                yield (*place, "on_policy"), f"must be null {bound}, got runs. Drop them."
-            if place == ("arms", 0):
-                do = "Put an arm with a pointer in front of it."
-                said = f"must have RCE and GRPO, as the documents' tables do, {bound}, got none. {do}"
-                yield (*place, "preset"), said
 
     @rule
     def _rce_starts_from_an_sft_epoch_that_is_trained(self) -> Iterator[Fault]:

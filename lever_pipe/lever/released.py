@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from lever_pipe.base.members import member
 from lever_pipe.base.records import Example, ExampleId, Pool, Row
 from lever_pipe.base.sections import Section
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.config import TRAIN_IDS, Selector
+from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.data_config import Pools
 from lever_pipe.experiment.stage_configs import EmbedExamplesConfig
 from lever_pipe.lever.encoders.protocol import Encoder
@@ -82,13 +81,8 @@ class Policy:
         arrays = storage.read_embeddings(folder / EMBEDDINGS, len(self._train))
         self._vectors = arrays["image"], arrays["question"]
         self._encoder: Encoder = member("lever/encoders", encoder.member).load(model, device="cpu", batch_size=1)
-        self._ids: Any = member("lever/networks", TRAIN_IDS) if selector.network == TRAIN_IDS else None
-        self._table, weights = self._seen(*self._vectors), folder / WEIGHTS
-        if self._ids is None:
-            self._module: Any = load_selector(weights, architecture_of(selector, self._table))
-        else:
-            architecture = self._ids.ids_architecture(selector, self._table)
-            self._module = self._ids.load_train_ids(weights, architecture)
+        self._table = self._seen(*self._vectors)
+        self._module = load_selector(folder / WEIGHTS, architecture_of(selector, self._table))
 
     def select(
         self, question: str, image: str | Path, k: int | None = None, *, pool: Sequence[int] | None = None
@@ -114,18 +108,15 @@ class Policy:
         if not 1 <= shots <= most:
             what = f"k: expected 1 to {most}, by the candidates and the selector's steps"
             raise ConfigError(what, found=str(shots), do="Ask for another number.")
-        query, first = self._seen(*vectors), ExampleId(0)
-        if self._ids is None:  # a candidate is compared by itself alone: the other examples are left out
-            pools = [Pool(query_id=first, candidates=tuple(map(ExampleId, range(len(offered)))))]
-            places = choose(self._module, EmbeddingTable(self._table.vectors[offered]), query, pools, shots)
-            return [self._train[offered[place]] for place in places[0].demonstrations]
-        pools, of_pool = [Pool(query_id=first, candidates=tuple(offered))], self.settings.selector.candidates == "pool"
-        rows = self._ids.choose_ids(self._module, self._table, query, pools, shots, of_pool=of_pool)
-        return [self._train[place] for place in rows[0].demonstrations]
+        # A candidate is compared by itself alone: the other examples are left out.
+        candidates = EmbeddingTable(self._table.vectors[offered])
+        pool_of_all = Pool(query_id=ExampleId(0), candidates=tuple(map(ExampleId, range(len(offered)))))
+        (chosen,) = choose(self._module, candidates, self._seen(*vectors), [pool_of_all], shots)
+        return [self._train[offered[place]] for place in chosen.demonstrations]
 
     def _seen(self, image: NDArray[np.float32], question: NDArray[np.float32]) -> EmbeddingTable:
-        inputs = self.settings.selector.inputs if self._ids is None else self._ids.INPUTS
-        return EmbeddingTable(torch.from_numpy(INPUTS[inputs](image, question)))
+        seen = INPUTS[self.settings.selector.inputs](image, question)
+        return EmbeddingTable(torch.from_numpy(seen))
 
     def _places(self, pool: Sequence[int]) -> list[ExampleId]:
         if wrong := [name for at, name in enumerate(pool) if name not in self.examples or name in pool[:at]]:

@@ -22,7 +22,7 @@ from lever_pipe.base.provenance import canonical_json, code_of
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
-from lever_pipe.experiment.config import TRAIN_IDS, ArmSettings, OnPolicy, Reward
+from lever_pipe.experiment.config import ArmSettings, OnPolicy, Reward
 from lever_pipe.experiment.data_config import EncoderSettings, ExampleSettings, WorldData
 from lever_pipe.experiment.evaluation_config import HEAD, POOL, Emulate
 from lever_pipe.experiment.grid_config import Corner
@@ -157,27 +157,18 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
         return [f"{OWN}/{name}" for name in experiment.grid.policies]
     arm, seed = _trained_batches(experiment)[batch]
     last_sft = sft_policies(arm, seed, first=arm.sft_epochs)
-    if experiment.presets[arm.preset].selector.network == TRAIN_IDS:
-        return last_sft
     return [*last_sft, *rce_policies(arm, seed), *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
 
 
 def transferred(experiment: Experiment, corner: Corner) -> list[str]:
-    """Return the pointers of other data sets that a corner of the grid evaluates, too, but those excluded in it.
-
-    Train ids of one data set mean nothing in another.
-    """
+    """Return the selectors of other data sets that a corner of the grid evaluates, too, but those excluded in it."""
     grid = experiment.grid
     is_target = corner.data in grid.transfer
     others = [corner._replace(data=data) for data in grid.transfer if is_target and data != corner.data]
     there = [(other.data, grid_plan.at(experiment, grid_plan.folders_of(other))) for other in others]
     names = [(data, PolicyName.parse(name)) for data, here in there for name in evaluated(here)]
-    wanted = _pointers(experiment) - {arm.preset for arm in grid.arms if grid.excluded(corner, arm.preset)}
+    wanted = experiment.presets.keys() - {arm.preset for arm in grid.arms if grid.excluded(corner, arm.preset)}
     return [str(replace(name, origin=data)) for data, name in names if name.preset in wanted]
-
-
-def _pointers(experiment: Experiment) -> set[str]:
-    return {name for name, preset in experiment.presets.items() if preset.selector.network != TRAIN_IDS}
 
 
 def policies_at(experiment: Experiment, corner: Corner) -> list[str]:
@@ -195,8 +186,7 @@ def policies_in(experiment: Experiment, corner: Corner, batch: str) -> list[str]
     if batch != FIRST_ITEMS:
         return policies_of(here, batch)
     items, names = experiment.grid.first_items, map(PolicyName.parse, evaluated(here))
-    pointers = _pointers(experiment)
-    return [str(replace(name, items=items)) for name in names if items and name.preset in pointers]
+    return [str(replace(name, items=items)) for name in names if items and name.preset in experiment.presets]
 
 
 def evaluated_cells(experiment: Experiment) -> list[EvaluatedCell]:

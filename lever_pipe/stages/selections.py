@@ -14,7 +14,6 @@ from lever_pipe.base.members import member
 from lever_pipe.base.records import Example, ExampleId, Pool, Selection
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.config import TRAIN_IDS
 from lever_pipe.experiment.stage_configs import (
     Runtime,
     SelectBaselineConfig,
@@ -45,17 +44,10 @@ def select_demonstrations(
 ) -> int:
     """Write the greedy selections of all evaluation queries and return how many there are."""
     device = execution.prepare(runtime)
-    ids = member("lever/networks", TRAIN_IDS) if config.selector.network == TRAIN_IDS else None
-    inputs = config.selector.inputs if ids is None else ids.INPUTS
-    train, queries = (read_table(path, device, inputs=inputs) for path in (train_embeddings, eval_embeddings))
-    pools = storage.read_rows(eval_pools, Pool)
-    if ids is not None:
-        model = ids.load_train_ids(selector, ids.ids_architecture(config.selector, train)).to(device)
-        of_pool = config.selector.candidates == "pool"
-        rows = ids.choose_ids(model, train, queries, pools, config.shots, of_pool=of_pool)
-    else:
-        module = load_selector(selector, architecture_of(config.selector, train)).to(device)
-        rows = choose(module, train, queries, pools, config.shots)
+    paths = train_embeddings, eval_embeddings
+    train, queries = (read_table(path, device, inputs=config.selector.inputs) for path in paths)
+    module = load_selector(selector, architecture_of(config.selector, train)).to(device)
+    rows = choose(module, train, queries, storage.read_rows(eval_pools, Pool), config.shots)
     storage.write_rows(selections, rows)
     return len(rows)
 

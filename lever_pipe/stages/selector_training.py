@@ -9,19 +9,14 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import torch
-from torch import nn
-
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.members import member
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.records import EpochMetrics, PolicyRef, StepMetrics
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.config import TRAIN_IDS, Selector
 from lever_pipe.experiment.stage_configs import (
     InitialiseSelectorConfig,
     Runtime,
@@ -44,7 +39,6 @@ from lever_pipe.lever.training.supervised import (
     oracle_targets,
     rce_epoch,
     sft_epoch,
-    sft_step,
     targets_of,
 )
 from lever_pipe.lvlms.asking.answering import load_lvlm
@@ -70,10 +64,11 @@ def initialise_selector(
 
     Raises:
         CheckpointError: `start` is of another selector, by its tensors or by the record beside it.
-        ConfigError: a language model over train ids has another width than the embeddings.
     """
     device = execution.prepare(runtime)
-    module = _fresh(embeddings, config.selector, torch_generator(config.seed, "selector"), device)
+    table = read_table(embeddings, device, inputs=config.selector.inputs)
+    module = build_selector(architecture_of(config.selector, table))
+    initialise(module, torch_generator(config.seed, "selector"))
     for path in start:
         _require_same_selector(path, config)
         module = load_into(module, path)
@@ -84,16 +79,6 @@ def initialise_selector(
     row = EpochMetrics(policy=ref, values={"parameters": float(sum(p.numel() for p in module.parameters()))})
     storage.write_row(metrics, row)
     return row
-
-
-def _fresh(embeddings: Path, selector: Selector, stream: torch.Generator, device: torch.device) -> nn.Module:
-    if selector.network == TRAIN_IDS:
-        ids = member("lever/networks", TRAIN_IDS)
-        table = read_table(embeddings, device, inputs=ids.INPUTS)
-        fresh: nn.Module = ids.initialise_train_ids(ids.build_train_ids(ids.ids_architecture(selector, table)), stream)
-        return fresh
-    table = read_table(embeddings, device, inputs=selector.inputs)
-    return initialise(build_selector(architecture_of(selector, table)), stream)
 
 
 def _require_same_selector(path: Path, config: InitialiseSelectorConfig) -> None:
@@ -126,14 +111,12 @@ def train_sft_epoch(
 ) -> EpochMetrics:
     """Advance the selector by one epoch on the beams of `groups` and return its mean terms."""
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
-    ids = member("lever/networks", TRAIN_IDS) if config.selector.network == TRAIN_IDS else None
-    kind, step = (SelectorEpoch, sft_step) if ids is None else (ids.TrainIdsEpoch, ids.ids_step)
-    epoch: SelectorEpoch = kind(files, config, config.sft, "sft", execution.prepare(runtime))
+    epoch = SelectorEpoch(files, config, config.sft, "sft", execution.prepare(runtime))
     table, *parts = epoch.data
     train, validation = (targets_of(part, config.sft) for part in parts)
     epoch.data = TrainingInputs(table, train, validation)
     with epoch.streams() as order:
-        sft_epoch(epoch.updates, table, train, config.sft, config.epoch, order, step=step)
+        sft_epoch(epoch.updates, table, train, config.sft, config.epoch, order)
     return epoch.finish(config.policy("sft"), temperature=config.sft.temperature)
 
 

@@ -14,7 +14,6 @@ import pytest
 import torch
 from chains import Chain
 from lvlm_world import N_TRAIN
-from torch import nn
 from trained_world import measured, read_run, train_here, training
 
 from lever_pipe.base import numerics
@@ -94,7 +93,7 @@ def rule_judge(asked: Sequence[Asked], **_: object) -> list[Judged]:
     return [Judged(code * 37 % 101 / 100, float(code % 3 == 0)) for code in codes]
 
 
-class _Recorded(Updates[nn.Module]):
+class _Recorded(Updates):
     """Notes what each step computes and moves."""
 
     rows: ClassVar[list[Terms]]

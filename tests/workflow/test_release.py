@@ -196,7 +196,6 @@ def folder(released_of: dict[str, Released], tmp_path: Path) -> Path:
 SELECTORS = [
     *({"head": head} for head in ("static", "gated", "gru_mmr", "additive", "bilinear", "stop")),
     {"network": "bi_encoder", "head": "blend"},
-    *({"network": "train_ids", "width": 64, "heads": 4, "candidates": of} for of in ("pool", "all")),
 ]
 STEPS = {"gru_mmr", "additive", "bilinear", "stop"}
 

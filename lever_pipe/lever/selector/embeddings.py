@@ -37,17 +37,11 @@ def side_by_side(image_ND: NDArray[np.float32], question_ND: NDArray[np.float32]
     return np.asarray(parts / np.sqrt(np.float32(2)), dtype=np.float32)
 
 
-def added(image_ND: NDArray[np.float32], question_ND: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return `norm(image) + norm(question)`, `[N, D]`, as the language model over train ids sees an example."""
-    return unit(image_ND) + unit(question_ND)
-
-
 INPUTS: Mapping[str, Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]]] = {
     "fused": fuse,
     "parts": side_by_side,
-    "added": added,
 }
-"""By `selector.inputs`; `added` is that of `network: train_ids`."""
+"""By `selector.inputs`."""
 
 
 class EmbeddingTable(NamedTuple):
@@ -156,4 +150,4 @@ def architecture_of(selector: Selector, table: EmbeddingTable) -> Architecture:
 
 def architecture_for(selector: Selector, embedding: int) -> Architecture:
     """Return the architecture for embeddings of a width."""
-    return Architecture(embedding=embedding, **selector.model_dump(exclude={"inputs", "candidates"}))
+    return Architecture(embedding=embedding, **selector.model_dump(exclude={"inputs"}))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,6 @@ from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.base.shapes import require_shapes
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
-
-Network = TypeVar("Network", bound=nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +160,7 @@ def load_selector(path: Path, architecture: Architecture) -> PointerSelector:
     return load_into(build_selector(architecture), path)
 
 
-def load_into(module: Network, path: Path) -> Network:
+def load_into(module: PointerSelector, path: Path) -> PointerSelector:
     """Return a module with the tensors of a checkpoint, in eval mode.
 
     Raises:

@@ -75,9 +75,6 @@ class SelectorEpoch:
         RecordError: malformed groups.
     """
 
-    INPUTS = ""
-    """What it sees of an example, where `selector.inputs` does not say it."""
-
     def __init__(
         self,
         files: EpochFiles,
@@ -89,7 +86,7 @@ class SelectorEpoch:
         freezes: bool = False,
     ) -> None:
         self._files, self._config, self._objective, self._device = files, config, objective, device
-        inputs = self.INPUTS or config.selector.inputs
+        inputs = config.selector.inputs
         self.data = read_training_inputs(files.groups, files.embeddings, device, config.train_share, inputs)
         self.module = self._load(files.start)
         if freezes:
@@ -125,16 +122,14 @@ class SelectorEpoch:
             more: logged behind the means of the steps and the loss on held-out queries.
         """
         objective, epoch = self._objective, self._config.epoch
-        values = self.updates.means() | {"val_loss": self._held_out_loss(temperature), **more}
+        held_out = validation_loss(self.module, self.data.table, self.data.validation, temperature=temperature)
+        values = self.updates.means() | {"val_loss": held_out, **more}
         save_selector(self._files.selector, self.module, stage=objective, epoch=epoch)
         adam = self.updates.optimiser
         save_optimiser(self._files.optimiser, adam, stage=objective, epoch=epoch, kl_beta=kl_beta)
         row = EpochMetrics(policy=policy, values=values)
         storage.write_row(self._files.metrics, row)
         return row
-
-    def _held_out_loss(self, temperature: float) -> float:
-        return validation_loss(self.module, self.data.table, self.data.validation, temperature=temperature)
 
     def _load(self, path: Path) -> PointerSelector:
         return load_selector(path, architecture_of(self._config.selector, self.data.table)).to(self._device)

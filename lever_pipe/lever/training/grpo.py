@@ -7,7 +7,6 @@ from torch import Tensor
 
 from lever_pipe.experiment.config import Grpo
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
-from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.groups import BATCH, Groups, batches, keep_best
 from lever_pipe.lever.training.loop import Step, Updates, logged, policy_entropy
 from lever_pipe.losses.grpo import grpo_terms
@@ -24,7 +23,7 @@ def kept_in_epoch(groups: Groups, grpo: Grpo, epoch: int) -> tuple[Groups, Tenso
 
 
 def grpo_epoch(
-    updates: Updates[PointerSelector],
+    updates: Updates,
     reference: FrozenSelector,
     table: EmbeddingTable,
     kept: tuple[Groups, Tensor],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
-from lever_pipe.lever.selector.network import Network, PointerSelector
+from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.groups import BATCH, Groups
 from lever_pipe.losses.grpo import PolicyTerms
 from lever_pipe.losses.rce import rce_terms
@@ -25,7 +25,7 @@ class Step(NamedTuple):
     values: dict[str, float]
 
 
-class Updates(Generic[Network]):
+class Updates:
     """The optimiser steps of an epoch, and the means over its queries of what they log.
 
     Args:
@@ -34,7 +34,7 @@ class Updates(Generic[Network]):
         max_gradient_norm: a longer gradient is shortened to it.
     """
 
-    def __init__(self, module: Network, optimiser: AdamW, *, max_gradient_norm: float) -> None:
+    def __init__(self, module: PointerSelector, optimiser: AdamW, *, max_gradient_norm: float) -> None:
         self.module, self.optimiser = module, optimiser
         self._max_gradient_norm = max_gradient_norm
         self._trainable = [p for p in module.parameters() if p.requires_grad]
@@ -50,7 +50,7 @@ class Updates(Generic[Network]):
         for parameter in self._trainable:
             parameter.grad = None
         step.loss.backward()  # type: ignore[no-untyped-call]
-        _complete_head(self.module)
+        _complete(self.module.head)
         norm = nn.utils.clip_grad_norm_(self._trainable, self._max_gradient_norm)
         values = step.values | {"loss": float(step.loss.detach()), "grad_norm": float(norm)}
         _require_finite(values, after=self._n_queries)
@@ -64,11 +64,9 @@ class Updates(Generic[Network]):
         return {name: total / self._n_queries for name, total in self._totals.items()}
 
 
-def _complete_head(module: nn.Module) -> None:
+def _complete(head: nn.Module) -> None:
     """Selections of one shot do not reach all of a head: a gradient is then 0, while any other absence is a fault."""
-    if not isinstance(module, PointerSelector):
-        return
-    for parameter in module.head.parameters():
+    for parameter in head.parameters():
         if parameter.grad is None and parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)
 

@@ -71,7 +71,7 @@ class Spent(NamedTuple):
 
 
 def on_policy_epoch(
-    updates: Updates[PointerSelector],
+    updates: Updates,
     reference: FrozenSelector,
     table: EmbeddingTable,
     groups: Groups,

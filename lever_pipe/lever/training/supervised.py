@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from lever_pipe.base.records import Example
 from lever_pipe.experiment.config import Distil, Rce, Sft
 from lever_pipe.lever.baselines import best_by_annotations
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
-from lever_pipe.lever.selector.network import Network, PointerSelector
+from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.groups import Groups, batches
 from lever_pipe.lever.training.loop import Step, Updates, policy_entropy
 from lever_pipe.losses.advantages import published_z_scores
@@ -24,7 +24,7 @@ from lever_pipe.losses.sequence import selection_log_probs
 
 
 def rce_epoch(
-    updates: Updates[PointerSelector],
+    updates: Updates,
     table: EmbeddingTable,
     groups: Groups,
     settings: Rce,
@@ -89,14 +89,12 @@ def targets_of(groups: Groups, settings: Sft) -> Groups:
 
 
 def sft_epoch(
-    updates: Updates[Network],
+    updates: Updates,
     table: EmbeddingTable,
     groups: Groups,
     settings: Sft,
     epoch: int,
     generator: torch.Generator,
-    *,
-    step: Callable[[Network, EmbeddingTable, Groups, Sft], Step],
 ) -> None:
     """Take the steps of one epoch; the learning rate follows a step's place in the horizon."""
     module = updates.module.train()
@@ -113,7 +111,7 @@ def sft_epoch(
             minimum=settings.final_learning_rate_share,
         )
         batch = groups.take(rows)
-        loss, values = step(module, table, batch, settings)
+        loss, values = sft_step(module, table, batch, settings)
         updates.take(Step(loss, values | {"learning_rate": learning_rate}), len(batch))
 
 
@@ -144,7 +142,7 @@ def oracle_targets(train: Sequence[Example], groups: Groups) -> Tensor:
 
 
 def distil_epoch(
-    updates: Updates[PointerSelector],
+    updates: Updates,
     table: EmbeddingTable,
     groups: Groups,
     targets_BK: Tensor,

@@ -130,7 +130,7 @@ class Arm:
     def judged(self, sweep: Sweep) -> str:
         """Return the group that stands for the arm in a sweep: at the reference beta, on-policy where that is swept.
 
-        Without such a run it is the last RCE epoch, without RCE (`train_ids`) the last SFT epoch.
+        Without such a run it is the last RCE epoch, without RCE the last SFT epoch.
         """
         groups = self.drawn if any(key.startswith("on_policy.") for key in sweep.over) else self.last_grpo
         return groups.get(reference_of(sorted(groups)) or 0.0, self.last_rce or self.last_sft or "")

@@ -20,7 +20,7 @@ from lever_pipe.base.members import available, member
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import ambient_stream, torch_generator
-from lever_pipe.experiment.config import OPTIONS, STOPPING, TRAIN_IDS, Distil, Grpo, OnPolicy, Rce
+from lever_pipe.experiment.config import OPTIONS, STOPPING, Distil, Grpo, OnPolicy, Rce
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 from lever_pipe.lever.selector.decoding import choose, draw, greedy, gumbel, kl_to_base
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of
@@ -32,7 +32,7 @@ from lever_pipe.lever.training.supervised import distil_epoch, rce_epoch
 from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_log_probs
 
 HEADS = available("lever/heads")
-NETWORKS = [name for name in available("lever/networks") if name != TRAIN_IDS]  # which has no pool to rank
+NETWORKS = available("lever/networks")
 BOTH = list(itertools.product(NETWORKS, HEADS))
 SMALL = Architecture(embedding=6, width=8, layers=2, heads=2, dropout=0.0, attention_dropout=0.0, temperature=0.5)
 PUBLISHED = Architecture(512, 256, 1, 1, 0.5, 0.1, 0.1, steps=2)

@@ -518,30 +518,6 @@ def test_rce_may_start_from_a_supervised_epoch_that_is_trained() -> None:
         small(presets=presets)
 
 
-def test_a_language_model_over_train_ids_learns_beams_alone() -> None:
-    ids = {"selector": {"network": "train_ids", "width": 64}}
-    presets, arm = shipped()["presets"] | {"ids": ids}, {"preset": "ids", "seeds": [0]}
-    given = small(presets=presets, arms=[SMALL_ARM, arm | {"sft_epochs": 2}])
-    assert [name for name in plan.evaluated(given) if "~ids/" in name] == ["preset~ids/sft/seed~0/epoch~2"]
-    assert [name for name in plan.trained(given) if "~ids/" in name] == [
-        f"preset~ids/sft/seed~0/epoch~{epoch}" for epoch in (2, 1)
-    ]
-    assert "preset~ids/init/seed~0" in plan.starts(given)
-    refused = {
-        r"arms\[1\]\.sft_epochs: must be at least 1 with selector\.network: train_ids": [SMALL_ARM, arm],
-        r"arms\[1\]\.long_epochs: must be 0": [SMALL_ARM, arm | {"sft_epochs": 1, "long_epochs": 3}],
-        r"arms\[1\]\.on_policy: must be null": [SMALL_ARM, arm | {"sft_epochs": 1, "on_policy": {}}],
-        r"arms\[0\]\.preset: must have RCE and GRPO": [arm | {"sft_epochs": 1}],
-    }
-    for said, arms in refused.items():
-        with pytest.raises(ConfigError, match=said):
-            small(presets=presets, arms=arms)
-    with pytest.raises(
-        ConfigError, match=r"emulate\.preset: must name a preset with selector\.network: cross_attention"
-    ):
-        small(presets=presets, emulate={"preset": "ids"})
-
-
 def test_beams_are_searched_for_queries_that_have_pools() -> None:
     few = {"rl_data": {"n_queries": 300}}
     assert small(**few).beams.anchors == 800  # without supervised learning there is no search

@@ -5,7 +5,6 @@ from typing import get_args
 import numpy as np
 
 from lever_pipe.experiment.config import Selector
-from lever_pipe.lever.networks.train_ids import INPUTS as TRAIN_IDS
 from lever_pipe.lever.selector.embeddings import INPUTS, fuse, side_by_side, unit
 
 
@@ -41,6 +40,6 @@ def test_side_by_side_the_parts_are_of_one_length_and_can_be_told_apart() -> Non
 
 
 def test_the_config_names_the_inputs() -> None:
-    names = {"fused": "fuse", "parts": "side_by_side", "added": "added"}
+    names = {"fused": "fuse", "parts": "side_by_side"}
     assert {name: made.__name__ for name, made in INPUTS.items()} == names
-    assert set(INPUTS) - {TRAIN_IDS} == set(get_args(Selector.model_fields["inputs"].annotation))
+    assert set(INPUTS) == set(get_args(Selector.model_fields["inputs"].annotation))

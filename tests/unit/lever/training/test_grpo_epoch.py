@@ -121,7 +121,7 @@ def test_padding_changes_nothing(k: int) -> None:
 def test_the_weight_follows_the_penalty_of_each_batch(adaptive: AdaptiveKl | None) -> None:
     policy, weights, penalties = selector(), list[float](), list[float]()
 
-    class Watched(Updates[PointerSelector]):
+    class Watched(Updates):
         def take(self, step: Step, n_queries: int) -> None:
             penalties.append(step.values["kl"])
             weights.append(step.values["kl_loss"] / step.values["kl"] if step.values["kl"] else math.nan)

@@ -99,7 +99,7 @@ def test_known_projections_move_no_bit(batch: int, monkeypatch: pytest.MonkeyPat
 def test_the_ratio_is_1_before_the_first_update_whatever_the_batch(batch: int) -> None:
     policy, seen = selector(0, frozen=True), list[dict[str, float]]()
 
-    class Unmoved(Updates[PointerSelector]):
+    class Unmoved(Updates):
         def take(self, step: Step, n_queries: int) -> None:
             seen.append(step.values)
 
