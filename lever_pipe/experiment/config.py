@@ -58,9 +58,6 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "gated": (),
         "blend": (),
         "gru": ("steps",),
-        "gru_mmr": ("steps", "penalty"),
-        "additive": ("steps",),
-        "bilinear": ("steps",),
         "stop": ("steps",),
     },
 }
@@ -92,8 +89,6 @@ class Selector(Section):
     others each pick moves what later ones are scored against, so that they may complement it."""
     steps: int = Field(0, ge=0, le=16)
     """Rows of step embeddings, one a shot; 0 for none. Read by `gru` and the heads that are made from it."""
-    penalty: float = Field(0.744, gt=0, le=1000)
-    """Logits that `gru_mmr` takes off a candidate like an earlier pick before it is trained (published: 0.744)."""
 
     @rule
     def _heads_divide_width(self) -> list[Fault]:
@@ -109,12 +104,6 @@ class Selector(Section):
                     readers = [each for each, options in read.items() if option in options]
                     bound = f"must stay {default} with {key}: {name}, which does not read it"
                     yield (option,), f"{bound}, got {value}. Drop it, or name one of {', '.join(readers)}."
-
-    @rule
-    def _penalty_is_in_range(self) -> list[Fault]:
-        do = "Lower it, or lower the temperature."
-        is_read = "penalty" in OPTIONS["head"].get(self.head, ())
-        return at_most(("penalty",), self.penalty, "2 / temperature", 2 / self.temperature, do) if is_read else []
 
 
 class Reward(Section):

@@ -44,7 +44,7 @@ from lever_pipe.lever.training.supervised import (
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 
-TRAINING_ALONE = ("dropout", "attention_dropout", "penalty")
+TRAINING_ALONE = ("dropout", "attention_dropout")
 """Settings that a trained selector does not compute with."""
 
 

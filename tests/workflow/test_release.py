@@ -194,10 +194,10 @@ def folder(released_of: dict[str, Released], tmp_path: Path) -> Path:
 
 
 SELECTORS = [
-    *({"head": head} for head in ("static", "gated", "gru_mmr", "additive", "bilinear", "stop")),
+    *({"head": head} for head in ("static", "gated", "stop")),
     {"network": "bi_encoder", "head": "blend"},
 ]
-STEPS = {"gru_mmr", "additive", "bilinear", "stop"}
+STEPS = {"stop"}
 
 
 @pytest.mark.parametrize("values", SELECTORS, ids=lambda values: "-".join(map(str, values.values())))

@@ -54,7 +54,7 @@ class GruHead(Head):
         """
         if self.step_emb is None:
             return state.vectors
-        return F.normalize(state.vectors + self.step_emb.weight[len(state.picked)], dim=-1)
+        return F.normalize(state.vectors + self.step_emb.weight[len(state.picks)], dim=-1)
 
 
 build = GruHead

@@ -18,14 +18,12 @@ from lever_pipe.base.rowwise import filled
 
 
 class HeadSettings(NamedTuple):
-    """What a head is made from; which heads read the last two, `experiment.config.OPTIONS` says."""
+    """What a head is made from; which heads read the last one, `experiment.config.OPTIONS` says."""
 
     width: int  # H
     temperature: float
     steps: int = 0
     """Rows of step embeddings; 0 for none."""
-    penalty: float = 1.0
-    """Where a learned penalty starts, above 0."""
 
 
 class State(NamedTuple):
@@ -33,7 +31,6 @@ class State(NamedTuple):
 
     vectors: Tensor  # [B, G, H] unit vectors
     picks: tuple[Tensor, ...]  # [B, G] each: positions of what was picked, first pick first
-    picked: tuple[Tensor, ...]  # [B, G, H] each: its vectors
 
 
 class Head(nn.Module):
@@ -62,7 +59,7 @@ class Head(nn.Module):
 
     def start(self, queries_BGH: Tensor) -> State:
         """Return the state before any pick."""
-        return State(queries_BGH, (), ())
+        return State(queries_BGH, ())
 
     def after(self, state: State, picks_BG: Tensor, candidates_BKH: Tensor) -> State:
         """Return the state after a further pick, one for each selection: positions in 0..K-1.
@@ -71,7 +68,7 @@ class Head(nn.Module):
         """
         rows_BG1 = picks_BG.clamp(max=candidates_BKH.shape[1] - 1)[..., None]
         picked_BGH = candidates_BKH.gather(1, rows_BG1.expand(-1, -1, candidates_BKH.shape[-1]))
-        return State(self.moved(state.vectors, picked_BGH), (*state.picks, picks_BG), (*state.picked, picked_BGH))
+        return State(self.moved(state.vectors, picked_BGH), (*state.picks, picks_BG))
 
     def logits(self, states: Sequence[State], candidates_BKH: Tensor, *, may_stop: bool = False) -> Tensor:
         """Return the logits `[B, G, S, K]` of S states, nothing masked that was picked.

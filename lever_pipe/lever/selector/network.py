@@ -38,7 +38,6 @@ class Architecture:
     feed_forward: int = 0  # hidden width of the input block; 0 for none
     network: str = "cross_attention"
     steps: int = 0  # rows of step embeddings; 0 for none
-    penalty: float = 1.0  # where a learned penalty starts
 
 
 class Encoded(NamedTuple):
@@ -70,7 +69,7 @@ class PointerSelector(nn.Module):
         gradient norms.
         """
         a = self.architecture
-        head: Head = member("lever/heads", a.head).build(HeadSettings(a.width, a.temperature, a.steps, a.penalty))
+        head: Head = member("lever/heads", a.head).build(HeadSettings(a.width, a.temperature, a.steps))
         self._head = (head,)  # as a submodule it would come before the names of its tensors
         for name, part in head.named_children():
             self.add_module(name, part)

@@ -42,7 +42,6 @@ def test_the_options_are_told_of_every_member_of_the_package() -> None:
     [
         *(({"head": head}, {}) for head in available("lever/heads")),
         (V1, UNFROZEN),
-        ({"head": "gru_mmr", "penalty": 20.0}, {}),  # 2 / 0.1, the range of the logits
         ({"head": "stop"}, {"on_policy": {"stop_price": 0.05}}),
         ({"head": "gru", "steps": 4}, {"rl_data": {"shots": 4}}),
         ({"head": "gru", "steps": 2}, {"evaluation": {"shots": [1, 2]}, "on_policy": {"shots": [1, 2]}}),
@@ -59,9 +58,6 @@ def test_what_is_read_is_taken(selector: dict[str, Any], changed: dict[str, Any]
         ({"head": "gatd"}, {}, r"head: must be a module of .*/heads, got 'gatd'. Did you mean 'gated'"),
         ({"network": "biencoder"}, {}, r"network: .* got 'biencoder'. Did you mean 'bi_encoder'"),
         ({"head": "gated", "steps": 4}, {}, r"steps: must stay 0 with head: gated, .* got 4. Drop it, or name .* gru,"),
-        ({"head": "gru", "penalty": 1.0}, {}, r"penalty: must stay 0.744 with head: gru, .* name one of gru_mmr"),
-        ({"head": "gru_mmr", "penalty": 21.0}, {}, r"penalty: must be at most 2 / temperature=20.0, got 21.0"),
-        ({"head": "gru_mmr", "penalty": 0.0}, {}, "penalty: "),
         (V1 | {"layers": 2}, UNFROZEN, "layers: must stay 1 with network: bi_encoder"),
         (V1 | {"feed_forward": 8}, UNFROZEN, "feed_forward: must stay 0 with network: bi_encoder"),
         (V1, {}, "grpo.freeze_projections: must be false with selector.network: bi_encoder"),

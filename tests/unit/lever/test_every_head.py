@@ -21,7 +21,7 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import OPTIONS, STOPPING, Distil, Grpo, OnPolicy, Rce
-from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
+from lever_pipe.lever.heads.protocol import Head, HeadSettings
 from lever_pipe.lever.selector.decoding import choose, draw, greedy, gumbel, kl_to_base
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
@@ -78,15 +78,11 @@ def test_its_tensors_stand_beside_those_of_the_network_under_the_published_names
         "decoder_gru.bias_hh": (768,),
         "step_emb.weight": (2, 256),
     }
-    scorer = {"attn_Wc.weight": (256, 256), "attn_v.weight": (1, 256)}
     names = {
         "static": {},
         "gated": {"gate.weight": (256, 512), "gate.bias": (256,)},
         "blend": {"query_update_weight": ()},
         "gru": recurrent,
-        "gru_mmr": recurrent | {"div_lambda": ()},
-        "additive": recurrent | {"attn_Wq.weight": (256, 256), "attn_Wq.bias": (256,)} | scorer,
-        "bilinear": recurrent | {"bilinear.weight": (256, 256)},
         "stop": recurrent | {"stop_token": (1, 256)},
     }
     assert own == names[head]
@@ -96,8 +92,6 @@ def test_its_tensors_stand_beside_those_of_the_network_under_the_published_names
 def test_the_configuration_knows_what_it_reads(head: str) -> None:
     found, read = built(head, 8), OPTIONS["head"][head]
     assert ("steps" in read) == (count(built(head, 8, steps=2)) > count(found))
-    one, other = (built(head, 8, penalty=penalty).state_dict() for penalty in (0.5, 0.9))
-    assert ("penalty" in read) == any(not torch.equal(value, other[name]) for name, value in one.items())
     assert found.stops == (head in STOPPING)
     assert found.follows == (head != "static")
 
@@ -434,94 +428,6 @@ def test_step_embeddings_move_what_is_scored_and_not_the_state() -> None:
     assert not torch.equal(head.logits(states, candidates), plain.logits(bare, candidates))
     with pytest.raises(IndexError):
         head.logits([head.after(states[1], picks, candidates)], candidates)
-
-
-def mmr_picks(penalty: float) -> list[int]:
-    """Pick two out of scores (1.0, 0.9, 0.5), where the second is as the first and the third is not."""
-    head = built("gru_mmr", width=3, penalty=max(penalty, 1e-30))
-    v1, second, third = [1.0, 0.0, 0.0], [0.9, math.sqrt(0.19), 0.0], [0.1, 0.0, math.sqrt(0.99)]
-    v = torch.tensor([[v1, second, third]])
-    # u . v = (1.0, 0.9, 0.5) for u = (1, 0, y): 0.1 + y sqrt(0.99) = 0.5; the state is held where it is
-    u = torch.tensor([[[1.0, 0.0, 0.4 / math.sqrt(0.99)]]])
-    scores = head.logits([State(u, (), ())], v)[0, 0, 0]
-    torch.testing.assert_close(scores, torch.tensor([1.0, 0.9, 0.5]), atol=1e-6, rtol=0)
-    first = int(scores.argmax())
-    after = head.logits([State(u, (), (v[:, first][:, None],))], v)[0, 0, 0].detach()
-    left = after.masked_fill(torch.arange(3) == first, -math.inf)
-    torch.testing.assert_close(after[1:], torch.tensor([0.9 - 0.9 * penalty, 0.5 - 0.1 * penalty]), atol=1e-6, rtol=0)
-    return [first, int(left.argmax())]
-
-
-def test_the_penalty_by_hand() -> None:
-    assert mmr_picks(1.0) == [0, 2]  # 0.9 - 0.9 < 0.5 - 0.1
-    assert mmr_picks(0.0) == [0, 1]
-    assert mmr_picks(0.49) == [0, 1]  # equal at 0.5: 0.9 - 0.45 = 0.5 - 0.05
-    assert mmr_picks(0.51) == [0, 2]
-
-
-def test_the_penalty_is_of_the_nearest_pick() -> None:
-    head = built("gru_mmr", width=2, penalty=1.0)
-    v = torch.eye(2)[None]
-    u = torch.tensor([[[0.6, 0.8]]])
-    both = State(u, (), (v[:, 0][:, None], v[:, 1][:, None]))
-    torch.testing.assert_close(head.logits([both], v)[0, 0, 0], torch.tensor([-0.4, -0.2]), atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("penalty", [1e-3, 0.744, 5.0, 19.0])
-def test_the_penalty_starts_where_it_is_configured_and_has_a_bound(penalty: float) -> None:
-    head = built("gru_mmr", temperature=0.1, penalty=penalty)
-    assert float(head.penalty().detach()) == pytest.approx(penalty, rel=1e-4)  # type: ignore[operator]
-    with torch.no_grad():
-        head.div_lambda.fill_(1e4)  # type: ignore[operator]
-    assert float(head.penalty().detach()) == 20.0  # type: ignore[operator]
-
-
-def same_but(head: str, *, seed: int = 3) -> tuple[PointerSelector, PointerSelector]:
-    """Return a selector of this head and one with the head `gru` and the same weights otherwise."""
-    module, plain = selector(head, seed=seed), selector("gru", seed=seed)
-    plain.load_state_dict({n: v for n, v in module.state_dict().items() if n in plain.state_dict()})
-    return module, plain
-
-
-def test_without_a_penalty_the_head_is_the_recurrent_one() -> None:
-    module, plain = same_but("gru_mmr")
-    batch = groups()
-    with torch.no_grad():
-        assert not torch.allclose(table().scores(module, batch), table().scores(plain, batch), atol=1e-3)
-        module.div_lambda.fill_(-1e4)
-        assert torch.equal(table().scores(module, batch), table().scores(plain, batch))
-
-
-def test_a_bilinear_scorer_of_the_identity_is_the_recurrent_one() -> None:
-    module, plain = same_but("bilinear")
-    batch = groups()
-    with torch.no_grad():
-        assert not torch.allclose(table().scores(module, batch), table().scores(plain, batch), atol=1e-3)
-        module.bilinear.weight.copy_(torch.eye(8))
-        torch.testing.assert_close(table().scores(module, batch), table().scores(plain, batch), atol=1e-5, rtol=0)
-
-
-def test_a_bilinear_scorer_maps_the_state_and_not_the_candidate() -> None:
-    head = built("bilinear", width=2)
-    with torch.no_grad():
-        head.bilinear.weight.copy_(torch.tensor([[0.0, 2.0], [0.0, 0.0]]))  # type: ignore[union-attr, operator]
-    # W h = (2, 0) for h = (0, 1), so only the first candidate is met; W v would be 0 for it
-    scores = head.scores(torch.tensor([[[0.0, 1.0]]]), torch.eye(2)[None])
-    assert scores.tolist() == [[[2.0, 0.0]]]
-
-
-def test_the_additive_scorer_is_its_formula() -> None:
-    head = built("additive", width=4, temperature=0.5).double()
-    h, v = (torch.randn(2, n, 4, generator=torch_generator(n)).double() for n in (3, 5))
-    with torch.no_grad():
-        head.attn_Wq.bias.copy_(torch.randn(4, generator=torch_generator(9)))  # type: ignore[union-attr, operator]
-        found = head.scores(h, v).numpy()
-    w = {name: value.numpy() for name, value in head.state_dict().items()}
-    for b, n, k in itertools.product(range(2), range(3), range(5)):
-        hidden = np.tanh(
-            w["attn_Wq.weight"] @ h[b, n].numpy() + w["attn_Wq.bias"] + w["attn_Wc.weight"] @ v[b, k].numpy()
-        )
-        assert found[b, n, k] == pytest.approx(float(w["attn_v.weight"][0] @ hidden) / 0.5, abs=1e-12)
 
 
 # A head that may stop
