@@ -915,7 +915,7 @@ def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
         said = warnings(caplog)
         assert stored == (said == [])
         if not stored:
-            assert "no space left" in said[0] or "expected to find" in said[0]
+            assert "No space left" in said[0] or "expected to find" in said[0]
             assert not whole
         assert tree(store.folder).keys() & {"staging"} == set() or tree(store.folder / "staging") == {}
         faults = store.verify()
@@ -967,7 +967,7 @@ def test_contents_beyond_a_limit_are_not_kept(store: Store, tmp_path: Path, capl
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not done
-    assert "file too large" in warnings(caplog)[0]
+    assert "File too large" in warnings(caplog)[0]
     assert (places(store), tree(store.folder / "staging")) == ([], {})
 
 

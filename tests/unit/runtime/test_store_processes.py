@@ -226,7 +226,7 @@ def test_a_store_that_may_only_be_read(public: Path) -> None:
         assert tree(home / "b") == {}
         outputs = work(home / "c", 2)
         assert not a_store(public / "store").put(key(2), a_card(outputs), outputs)
-        assert "permission denied (EACCES)" in said[1]
+        assert "Permission denied" in said[1]
         trimmed = store.trim()
         assert (trimmed.entries, trimmed.entries_left) == (0, 2)
         assert len(store.verify(mend=True)) == 1
@@ -278,7 +278,7 @@ def test_a_full_disk(small_disk: Path, tmp_path: Path, caplog: pytest.LogCapture
     fit = sum(stored)
     assert stored == [True] * fit + [False] * (5 - fit)
     assert fit in (2, 3)  # of 300 kB in 1 MB, with 4 kB a file
-    assert sum("(ENOSPC)" in record.getMessage() for record in caplog.records) == 5 - fit
+    assert sum("No space left" in record.getMessage() for record in caplog.records) == 5 - fit
     assert len(places(store)) == fit
     assert tree(store.folder / "staging") == {}
     assert store.verify() == []
