@@ -55,7 +55,6 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "head": {
         "static": (),
-        "gated": (),
         "blend": (),
         "gru": ("steps",),
         "stop": ("steps",),
@@ -303,8 +302,8 @@ class OnPolicyRuns(Section):
     kl_betas: Distinct[KlBeta] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
     marks: Distinct[Mark] = ("reinforce", "distil")
     """Runs of other objectives from the same bases: REINFORCE, meant as a lower mark, with as many optimiser steps as
-    GRPO beside it; oracle distillation, meant as an upper one; it teaches the first pick, so it says little of a gated
-    head; and `continued`, RCE on the rewards and with the batch, learning rate and number of steps of offline GRPO."""
+    GRPO beside it; oracle distillation, meant as an upper one; it teaches the first pick, so it says little of a
+    head that follows; and `continued`, RCE on the rewards and with the batch, learning rate and number of steps of offline GRPO."""
     mark_seeds: Distinct[Seed] | None = None
     """Some of `seeds`; null for all of them."""
 

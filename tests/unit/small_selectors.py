@@ -19,12 +19,8 @@ NOISY: dict[str, Any] = {"dropout": 0.5, "attention_dropout": 0.1, "temperature"
 
 
 def selector(seed: int = 0, **changed: Any) -> PointerSelector:
-    """Return a selector in eval mode; a gate, if any, is far from its start, so that a pick matters to the next."""
-    module = initialise(build_selector(replace(SMALL, **changed)), torch_generator(seed)).eval()
-    if module.architecture.head == "gated":
-        with torch.no_grad():
-            nn.init.normal_(module.gate.weight, std=2.0, generator=torch_generator(seed, "gate"))
-    return module
+    """Return a selector in eval mode."""
+    return initialise(build_selector(replace(SMALL, **changed)), torch_generator(seed)).eval()
 
 
 def table(n: int = 40) -> EmbeddingTable:

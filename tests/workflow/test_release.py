@@ -194,10 +194,10 @@ def folder(released_of: dict[str, Released], tmp_path: Path) -> Path:
 
 
 SELECTORS = [
-    *({"head": head} for head in ("static", "gated", "stop")),
+    *({"head": head} for head in ("static", "gru", "stop")),
     {"network": "bi_encoder", "head": "blend"},
 ]
-STEPS = {"stop"}
+STEPS = {"gru", "stop"}
 
 
 @pytest.mark.parametrize("values", SELECTORS, ids=lambda values: "-".join(map(str, values.values())))

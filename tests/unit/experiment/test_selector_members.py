@@ -55,9 +55,9 @@ def test_what_is_read_is_taken(selector: dict[str, Any], changed: dict[str, Any]
 @pytest.mark.parametrize(
     ("selector", "changed", "said"),
     [
-        ({"head": "gatd"}, {}, r"head: must be a module of .*/heads, got 'gatd'. Did you mean 'gated'"),
+        ({"head": "statc"}, {}, r"head: must be a module of .*/heads, got 'statc'. Did you mean 'static'"),
         ({"network": "biencoder"}, {}, r"network: .* got 'biencoder'. Did you mean 'bi_encoder'"),
-        ({"head": "gated", "steps": 4}, {}, r"steps: must stay 0 with head: gated, .* got 4. Drop it, or name .* gru,"),
+        ({"head": "blend", "steps": 4}, {}, r"steps: must stay 0 with head: blend, .* got 4. Drop it, or name .* gru,"),
         (V1 | {"layers": 2}, UNFROZEN, "layers: must stay 1 with network: bi_encoder"),
         (V1 | {"feed_forward": 8}, UNFROZEN, "feed_forward: must stay 0 with network: bi_encoder"),
         (V1, {}, "grpo.freeze_projections: must be false with selector.network: bi_encoder"),

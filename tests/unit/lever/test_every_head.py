@@ -80,7 +80,6 @@ def test_its_tensors_stand_beside_those_of_the_network_under_the_published_names
     }
     names = {
         "static": {},
-        "gated": {"gate.weight": (256, 512), "gate.bias": (256,)},
         "blend": {"query_update_weight": ()},
         "gru": recurrent,
         "stop": recurrent | {"stop_token": (1, 256)},

@@ -60,7 +60,7 @@ def test_what_was_imported_is_a_start_of_the_selector_that_it_says(chain: Chain,
     found = started(chain, path, "imported", selector)
     assert all(torch.equal(tensor, state[name]) for name, tensor in found.items())
     for other, words in (({"heads": 2}, "heads 1, here 2"), ({"temperature": 0.5}, "temperature 0.1, here 0.5"),
-                         ({"head": "gated"}, "head 'static', here 'gated'")):  # fmt: skip
+                         ({"head": "gru"}, "head 'static', here 'gru'")):  # fmt: skip
         with pytest.raises(CheckpointError, match=f"{words} .import.json beside it.*Write presets.p.selector"):
             started(chain, path, "refused", selector.model_copy(update=other))
     started(chain, path, "free", selector.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0}))
@@ -78,7 +78,7 @@ def test_what_was_imported_is_a_start_of_the_selector_that_it_says(chain: Chain,
         ({"own": torch.ones(1)}, {}, "extra own"),
         ({"input_proj.weight": None}, {}, "missing input_proj.weight"),
         ({"query_proj.weight": torch.ones(3, 3)}, {}, "query_proj.weight has shape"),
-        ({}, {"head": "gated"}, "missing gate.bias"),
+        ({}, {"head": "gru"}, "missing decoder_gru.bias_hh"),
         ({}, {"network": "bi_encoder", "head": "blend"}, "extra attn_norms.0.bias"),
     ],
 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from dataclasses import replace
@@ -13,14 +14,13 @@ from torch import nn
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.lever.networks.cross_attention import attend
-from lever_pipe.lever.selector.decoding import rank_pool
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 
 PUBLISHED = Architecture(
     embedding=512, width=256, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1
 )
 SMALL = replace(PUBLISHED, embedding=12, width=16)
-GATED = replace(SMALL, head="gated")
+GRU = replace(SMALL, head="gru")
 
 
 def selector(architecture: Architecture = SMALL, seed: int = 0) -> PointerSelector:
@@ -65,30 +65,13 @@ def test_the_network_has_its_published_names() -> None:
     }
 
 
-def test_a_gate_is_drawn_after_all_other_weights() -> None:
-    static, gated = selector(), selector(GATED)
+def test_a_head_is_drawn_after_all_other_weights() -> None:
+    static, following = selector(), selector(GRU)
     for name, value in static.state_dict().items():
-        assert torch.equal(value, gated.state_dict()[name]), name
+        assert torch.equal(value, following.state_dict()[name]), name
     query, pool = inputs()
     with torch.no_grad():
-        assert torch.equal(static(query, pool), gated(query, pool))
-
-
-def test_a_gate_starts_near_the_static_ranking() -> None:
-    architecture = replace(PUBLISHED, embedding=64, width=64)
-    static, gated = selector(architecture), selector(replace(architecture, head="gated"))
-    query, pool = inputs(batch=40, size=64, width=64)
-    picks = rank_pool(static(query, pool), 4)[:, None]
-    with torch.no_grad():
-        distance = (along(gated, query, pool, picks) - along(static, query, pool, picks)).abs().amax(dim=(0, 1, 3))
-        unit = torch.ones(1, 64) / 8
-        closed = 1 - gated.gate(torch.cat([unit, unit], dim=-1)).sigmoid()
-    # 1 / (1 + e^3) = 0.0474, its logit off by 0.01 * sqrt(2) * N(0, 1): less than 6 of these among 64
-    assert 0.043 < float(closed.min()) <= float(closed.max()) < 0.053
-    # A pick moves the query's vector by at most 0.053 |v - u| <= 0.106, twice that after normalising; a logit is ten
-    # cosines. Each of the three picks adds as much.
-    assert float(distance[0]) < 1e-5  # rounding
-    assert all(0.01 < float(moved) <= 10 * 2 * 0.106 * step for step, moved in enumerate(distance[1:], start=1))
+        torch.testing.assert_close(static(query, pool), following(query, pool))  # kernels differ by shape
 
 
 def numpy_forward(module: PointerSelector, query: NDArray[np.float64], pool: NDArray[np.float64]) -> list[float]:
@@ -177,33 +160,24 @@ def test_logits_are_cosines_over_the_temperature() -> None:
     torch.testing.assert_close(at_tenth, 10 * at_one)
 
 
-def opened(module: PointerSelector) -> PointerSelector:
-    """Return the module with a gate that differs from element to element and by what it sees."""
-    with torch.no_grad():
-        nn.init.normal_(module.gate.weight, std=2.0, generator=torch_generator(9))
-        nn.init.normal_(module.gate.bias, std=2.0, generator=torch_generator(10))
-    return module
-
-
 def numpy_steps(
     module: PointerSelector, query: torch.Tensor, pool: torch.Tensor, picks: list[int]
 ) -> list[list[float]]:
-    """Score each step of one selection by the published update of the query's vector."""
+    """Score each step of one selection by the library's cell."""
     with torch.no_grad():
         encoded = module.encode(query[None], pool[None])
     u, v = encoded.queries[0].double().numpy(), encoded.candidates[0].double().numpy()
-    weight, bias = module.gate.weight.detach().double().numpy(), module.gate.bias.detach().double().numpy()
+    cell = copy.deepcopy(module.decoder_gru).double()
     steps = []
     for pick in picks:
         steps.append([float(u @ candidate) / 0.1 for candidate in v])
-        g = 1 / (1 + np.exp(-(weight @ np.concatenate([u, v[pick]]) + bias)))
-        mixed = [g[i] * u[i] + (1 - g[i]) * v[pick][i] for i in range(len(u))]
-        u = np.array(mixed) / math.sqrt(sum(x * x for x in mixed))
+        moved = cell(torch.from_numpy(v[pick])[None], torch.from_numpy(u)[None])[0].detach().numpy()
+        u = moved / math.sqrt(sum(x * x for x in moved))
     return steps
 
 
-def test_each_pick_moves_the_query_through_the_gate() -> None:
-    module, (query, pool) = opened(selector(GATED)), inputs()
+def test_each_pick_moves_the_query_through_the_cell() -> None:
+    module, (query, pool) = selector(GRU), inputs()
     picks = torch.tensor([[[3, 1, 6, 0], [2, 7, 4, 5]], [[0, 1, 2, 3], [3, 2, 1, 0]], [[5, 4, 6, 7], [7, 0, 1, 2]]])
     with torch.no_grad():
         scores = along(module, query, pool, picks)
@@ -214,17 +188,17 @@ def test_each_pick_moves_the_query_through_the_gate() -> None:
         torch.testing.assert_close(scores[b, g, 0], first[b], atol=1e-5, rtol=0)
 
 
-def test_dropout_comes_before_the_projections_of_a_gated_head() -> None:
+def test_dropout_comes_before_the_projections_of_a_head_that_follows() -> None:
     # All inputs of a projection dropped leave a vector of zeros; dropping its outputs would leave single elements.
     query, pool = inputs(batch=1, size=400)
     zeros = {}
-    for head in ("static", "gated"):
+    for head in ("static", "gru"):
         module = selector(replace(SMALL, dropout=0.5, head=head)).train()
         with ambient_stream(0, "dropout"), torch.no_grad():
             zeros[head] = (module.encode(query, pool).candidates == 0).double().mean().item()
     # 6,400 elements, each dropped with probability a half: five standard errors are 5 * 0.5 / 80
     assert abs(zeros["static"] - 0.5) < 5 * 0.5 / 80
-    assert zeros["gated"] < 0.001
+    assert zeros["gru"] < 0.001
 
 
 def test_scores_are_static_in_eval_mode_and_move_with_dropout() -> None:

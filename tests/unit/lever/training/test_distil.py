@@ -75,7 +75,7 @@ def test_every_pass_shows_every_query_once_with_its_own_target(monkeypatch: pyte
     assert orders[0] != orders[1] != orders[2]
 
 
-@pytest.mark.parametrize("head", ["static", "gated"])
+@pytest.mark.parametrize("head", ["static", "gru"])
 def test_it_learns_what_the_oracle_would_choose(head: str) -> None:
     module, batch = selector(width=16, head=head), groups_of_kinds(16, N_EXAMPLES)
     targets = oracle_targets(examples(), batch)

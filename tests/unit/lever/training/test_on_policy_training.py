@@ -158,7 +158,7 @@ def scores_of(policy: PointerSelector, batch: Groups) -> tuple[Tensor, Tensor]:
     return table().scores(policy, batch, may_stop=True), anchor.scores(batch, may_stop=True)
 
 
-@pytest.mark.parametrize("head", ["static", "gated"])
+@pytest.mark.parametrize("head", ["static", "gru"])
 def test_what_comes_behind_a_selection_does_not_count(head: str) -> None:
     policy, drawn = drawn_of(SETTINGS, head=head)
     advantages = advantages_of(drawn.groups, SETTINGS)
@@ -181,7 +181,7 @@ def test_what_comes_behind_a_selection_does_not_count(head: str) -> None:
             assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("head", ["static", "gated"])
+@pytest.mark.parametrize("head", ["static", "gru"])
 def test_log_probabilities_and_divergence_are_those_of_the_cut_selections(head: str) -> None:
     policy, drawn = drawn_of(SETTINGS, head=head)
     advantages = advantages_of(drawn.groups, SETTINGS)
@@ -320,7 +320,7 @@ def test_only_the_clipped_objective_clips() -> None:
     assert epoch(settings, clips=False).values["clip_fraction"] == 0.0
 
 
-@pytest.mark.parametrize("head", ["static", "gated"])
+@pytest.mark.parametrize("head", ["static", "gru"])
 def test_the_same_stream_gives_the_same_bits(head: str) -> None:
     first, second = (epoch(SETTINGS, head=head) for _ in range(2))
     assert first.values == second.values

@@ -26,11 +26,11 @@ from lever_pipe.lever.training.loop import Step, Updates, policy_entropy, valida
 from lever_pipe.lever.training.supervised import rce_epoch
 from lever_pipe.losses.sequence import outcome_log_probs, selection_log_probs, step_logits
 
-GATED = Selector(width=16, head="gated")  # dropout 0.5 and attention dropout 0.1, as published
+GRU = Selector(width=16, head="gru")  # dropout 0.5 and attention dropout 0.1, as published
 
 
 def selector(seed: int = 0, **changed: Any) -> PointerSelector:
-    return small_selectors.selector(seed, head="gated", **changed)
+    return small_selectors.selector(seed, head="gru", **changed)
 
 
 def table() -> EmbeddingTable:
@@ -46,13 +46,13 @@ def test_gradients_of_the_log_probabilities_are_finite_differences() -> None:
     vectors = table().vectors.double()
 
     def log_probs(weight: Tensor, bias: Tensor, projection: Tensor) -> Tensor:
-        tensors = {"gate.weight": weight, "gate.bias": bias, "query_proj.weight": projection}
+        tensors = {"decoder_gru.weight_hh": weight, "decoder_gru.bias_hh": bias, "query_proj.weight": projection}
         scores = torch.func.functional_call(
             Along(module, batch), {f"module.{k}": v for k, v in tensors.items()}, vectors
         )
         return selection_log_probs(scores, batch.selections)
 
-    leaves = (module.gate.weight, module.gate.bias, module.query_proj.weight)
+    leaves = (module.decoder_gru.weight_hh, module.decoder_gru.bias_hh, module.query_proj.weight)
     assert torch.autograd.gradcheck(log_probs, tuple(leaf.detach().clone().requires_grad_() for leaf in leaves))
 
 
@@ -83,8 +83,8 @@ def test_entropy_and_divergence_are_those_of_the_steps() -> None:
     assert total > 0.01
 
 
-def test_jobs_of_one_epoch_are_one_run_and_the_gate_trains_in_both_phases(tmp_path: Path) -> None:
-    chain = Chain(tmp_path, selector=GATED)
+def test_jobs_of_one_epoch_are_one_run_and_the_head_trains_in_both_phases(tmp_path: Path) -> None:
+    chain = Chain(tmp_path, selector=GRU)
     chain.initialise()
     runs = [("rce", 1), ("rce", 2), ("grpo", 1), ("grpo", 2)]
     jobs = [(chain.epoch(*run), chain.bytes_of("{}{}".format(*run))) for run in runs]
@@ -94,8 +94,8 @@ def test_jobs_of_one_epoch_are_one_run_and_the_gate_trains_in_both_phases(tmp_pa
         assert [(chain.epoch(*run), chain.bytes_of("{}{}".format(*run))) for run in runs[2:]] == jobs[2:]
     assert chain.grpo.freeze_projections
     weights = {run: load_tensors(chain.outputs(run)["selector"])[0] for run in ("rce0", "rce1", "grpo2")}
-    gate = {"gate.weight", "gate.bias"}
-    assert gate <= moved(weights["rce0"], weights["rce1"])
+    cell = {f"decoder_gru.{kind}_{side}" for kind in ("weight", "bias") for side in ("ih", "hh")}
+    assert cell <= moved(weights["rce0"], weights["rce1"])
     assert moved(weights["rce1"], weights["grpo2"]) == weights["rce1"].keys() - {
         f"{n}.weight" for n in ("input_proj", "query_proj", "cand_proj")
     }
@@ -105,7 +105,7 @@ def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-def test_selections_of_one_shot_leave_the_gate_where_it_is() -> None:
+def test_selections_of_one_shot_leave_the_head_where_it_is() -> None:
     module = selector()
     adam = AdamW(module, learning_rate=0.01, weight_decay=0.0)
 
@@ -115,12 +115,12 @@ def test_selections_of_one_shot_leave_the_gate_where_it_is() -> None:
         loss = -selection_log_probs(table().scores(module, batch), batch.selections).mean()
         updates.take(Step(loss, {}), len(batch))
 
-    before, query = module.gate.weight.detach().clone(), module.query_proj.weight.detach().clone()
+    before, query = module.decoder_gru.weight_hh.detach().clone(), module.query_proj.weight.detach().clone()
     take(groups(shots=1))
-    assert torch.equal(module.gate.weight, before)
+    assert torch.equal(module.decoder_gru.weight_hh, before)
     assert not torch.equal(module.query_proj.weight, query)
     take(groups(shots=2))
-    assert not torch.equal(module.gate.weight, before)
+    assert not torch.equal(module.decoder_gru.weight_hh, before)
 
 
 def test_a_missing_gradient_elsewhere_is_still_refused() -> None:
@@ -204,15 +204,15 @@ def trained(head: str, *, objective: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("objective", ["rce", "policy gradient"])
-def test_a_gated_head_learns_to_complement_where_no_ranking_can(objective: str) -> None:
+def test_a_head_that_follows_learns_to_complement_where_no_ranking_can(objective: str) -> None:
     ranked, _ = trained("static", objective=objective)
     assert BEST_RANKING - 0.01 < ranked <= BEST_RANKING + 1e-6  # it learns all that it can
-    drawn, chosen = trained("gated", objective=objective)
+    drawn, chosen = trained("gru", objective=objective)
     assert drawn > BEST_RANKING + 0.3
     assert chosen == 1.0
 
 
-def test_validation_of_a_gated_head_is_the_loss_of_its_selections() -> None:
+def test_validation_is_the_loss_of_its_selections() -> None:
     table, groups = complementary_world()
     module = selector(embedding=KEYS)
     log_probs = selection_log_probs(table.scores(module, groups), groups.selections).detach()
