@@ -303,7 +303,8 @@ class OnPolicyRuns(Section):
     marks: Distinct[Mark] = ("reinforce", "distil")
     """Runs of other objectives from the same bases: REINFORCE, meant as a lower mark, with as many optimiser steps as
     GRPO beside it; oracle distillation, meant as an upper one; it teaches the first pick, so it says little of a
-    head that follows; and `continued`, RCE on the rewards and with the batch, learning rate and number of steps of offline GRPO."""
+    head that follows; and `continued`, RCE on the rewards and with the batch, learning rate and number of steps of
+    offline GRPO."""
     mark_seeds: Distinct[Seed] | None = None
     """Some of `seeds`; null for all of them."""
 
