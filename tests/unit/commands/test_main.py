@@ -102,17 +102,6 @@ def test_a_stage_that_fails_leaves_no_card_beside_files_of_two_calls(tmp_path: P
     assert not (tmp_path / "card").exists()
 
 
-def test_a_ledger_that_cannot_be_written_is_refused_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4))
-    (tmp_path / "ledger").touch()
-    text = fault(
-        capsys, "initialise_selector", *words(tmp_path), "--spec", SPEC, "--ledger", str(tmp_path / "ledger/0")
-    )
-    assert f"expected {tmp_path}/ledger/0/answers.jsonl, or a folder in which it can be written" in text
-    assert "is no folder" in text
-    assert not (tmp_path / "selector").exists()
-
-
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     with pytest.raises(RecordError):
         main(["initialise_selector", *words(tmp_path), "--spec", SPEC, "--debug"])
