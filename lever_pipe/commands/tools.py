@@ -28,7 +28,14 @@ LOCK = Path("requirements.lock")
 FOLDER = Path("envs")
 PYTHON = "3.11"
 PROJECT = Path("pyproject.toml")
-MAIN_PROCESS = ("snakemake[reports]", "snakemake-executor-plugin-slurm", "pydantic", "pyyaml", "markupsafe")
+MAIN_PROCESS = (
+    "snakemake[reports]",
+    "snakemake-executor-plugin-slurm",
+    "pydantic",
+    "pyyaml",
+    "markupsafe",
+    "safetensors",
+)
 """What the modules behind the Snakefile and the cluster tools import."""
 
 

@@ -68,7 +68,6 @@ def picture(browser: Any) -> np.ndarray[Any, Any]:
 def test_it_opens_without_an_error(opened: Open, page: str, size: tuple[int, int]) -> None:
     browser = opened(page, size)
     assert script(browser, "return document.readyState") == "complete"
-    assert not script(browser, "return navigator.onLine")
     assert script(browser, "return performance.getEntriesByType('resource').map(entry => entry.name)") == []
     assert browser.get_log("browser") == []
 

@@ -217,7 +217,7 @@ def test_the_production_grid_has_a_cell_for_each_published_accuracy_that_can_hav
     with (ROOT / "resources/reference/lever-plus-published.csv").open(newline="") as lines:
         rows = placed(csv.DictReader(lines))
     parts, found = published_beside(board, rows, shown.kinds, shown.stands_for)
-    assert sum(part.n_targets for part in parts) == len(found) == 488
+    assert (sum(part.n_targets for part in parts), len(found)) == (488, 408)  # 80 are of selectors that left
     assert {part.part for part in parts if part.n_filled} == {
         "sft",
         "heads",

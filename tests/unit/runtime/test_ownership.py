@@ -445,11 +445,11 @@ def test_several_processes_take_the_lock_with_them(artefact: Path, monkeypatch: 
 
     def become(*_: object) -> None:
         held.append(ownership._locked(lock_of(artefact / "card")) is None)
-        raise OSError("no such launcher")
+        raise RuntimeError("no such launcher")
 
     monkeypatch.setattr(os, "execv", become)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    with pytest.raises(OSError, match="no such launcher"):
+    with pytest.raises(RuntimeError, match="no such launcher"):
         main([*call(artefact), "--processes", "2"])
     assert held == [True]
     assert not lock_of(artefact / "card").exists()
