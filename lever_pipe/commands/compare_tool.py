@@ -20,7 +20,6 @@ from tabulate import tabulate
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import RunCard
-from lever_pipe.commands.telling import as_json
 from lever_pipe.report.evidence import MEAN, EvidenceRow, read_evidence
 from lever_pipe.runtime.rerun.why_names import flat
 
@@ -56,12 +55,8 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m lever_pipe compare", description=__doc__)
     parser.add_argument("a", metavar="A", type=Path, help="a results folder")
     parser.add_argument("b", metavar="B", type=Path, help="the results folder that it is compared with")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     options = parser.parse_args(words[1:])
     results, settings = differing_results(options.a, options.b), differing_settings(options.a, options.b)
-    if options.json:
-        sys.stdout.write(as_json({"settings": settings, "results": results}))
-        return 0
     of_settings = [[f"{cell!s:.{WIDEST}}" for cell in line] for line in settings]
     of_results = []
     for name, a, b in results:

@@ -23,7 +23,6 @@ from typing import NamedTuple
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import DataError, RecordError
 from lever_pipe.base.provenance import canonical_json
-from lever_pipe.commands.telling import counted
 from lever_pipe.lvlms.asking.ledger import Row, merge_into, parse_row, read_files, sealed_line
 
 
@@ -116,6 +115,11 @@ def merge(folder: Path, *, drop: bool = False) -> Merged:
     removed = [path for path in others if _remove_unless_grown(path, sizes[path])]
     stayed = [path for path in others if path not in removed]
     return Merged(target, len(rows), len(sizes), lines, torn, disagreements, damaged, removed, stayed)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with what is counted, as `1 row` or `1,200 rows`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _remove_unless_grown(path: Path, size: int) -> bool:

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 from tabulate import tabulate
 
 from lever_pipe.base import contents
-from lever_pipe.commands.telling import as_json, words_for_snakemake
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
 from lever_pipe.runtime.rerun.explain import Explained, explain
 from lever_pipe.runtime.sizing import gpus_of
@@ -64,11 +63,13 @@ class RuleForecast(NamedTuple):
 
 def main(words: Sequence[str]) -> int:
     """Print the forecast and return 0."""
-    options = words_for_snakemake(words, __doc__)
-    if options:
-        jobs, results = planned_jobs(options.words), results_folder(options.words)
-        rules = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
-        sys.stdout.write(as_json(as_object(rules)) if options.as_json else text(rules))
+    rest = [word for word in words[1:] if word != "--json"]
+    if {"-h", "--help"} & set(rest):
+        sys.stdout.write(__doc__ or "")
+        return 0
+    jobs, results = planned_jobs(rest), results_folder(rest)
+    rules = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
+    sys.stdout.write(json.dumps(as_object(rules), indent=2) + "\n" if "--json" in words else text(rules))
     return 0
 
 
@@ -97,11 +98,15 @@ def recorded(results: Path) -> Records:
 
 def as_object(rules: Sequence[RuleForecast]) -> dict[str, Any]:
     """Return a forecast with its totals, as JSON holds them."""
+
+    def named(hours: Hours | None) -> dict[str, float] | None:
+        return hours and hours._asdict()
+
     return {
         "jobs": sum(rule.jobs for rule in rules),
-        "rules": rules,
-        "hours": _sum(rule.hours for rule in rules),
-        "at_most_without_record": _sum(rule.at_most for rule in rules),
+        "rules": [rule._asdict() | {"hours": named(rule.hours), "at_most": named(rule.at_most)} for rule in rules],
+        "hours": named(_sum(rule.hours for rule in rules)),
+        "at_most_without_record": named(_sum(rule.at_most for rule in rules)),
     }
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from tabulate import tabulate
 
 from lever_pipe.base.errors import ConfigError, StoreError
-from lever_pipe.commands.telling import as_json
 from lever_pipe.experiment.studies import StoreSettings, parse_experiment
 from lever_pipe.runtime.snakemake_adapter import CONFIG, configured
 from lever_pipe.runtime.store import GB, Store
@@ -34,24 +33,18 @@ def main(words: Sequence[str]) -> int:
         trimmed = store.trim()
         state["removed"] = {"entries": trimmed.entries, "bytes": trimmed.bytes, "temporary": trimmed.temporary}
     state |= {**store.stats()._asdict(), "max_bytes": store.max_bytes}
-    if options.json:
-        state["faults"] = [{**vars(of.fault), "removed": of.mended} for of in faults]
-        sys.stdout.write(as_json(state))
-    else:
-        sys.stdout.writelines(f"{fault}\n" for fault in faults)
-        table = tabulate(_cells(state), tablefmt="plain", colalign=("left", "right"), disable_numparse=True)
-        sys.stdout.write(f"{table}\n")
+    sys.stdout.writelines(f"{fault}\n" for fault in faults)
+    table = tabulate(_cells(state), tablefmt="plain", colalign=("left", "right"), disable_numparse=True)
+    sys.stdout.write(f"{table}\n")
     return 1 if any(not fault.mended for fault in faults) else 0
 
 
-def _cells(state: Mapping[str, Any], indent: str = "") -> list[tuple[str, str]]:
-    """Return lines of names and values; what a mapping holds stands below its name."""
-    cells = []
+def _cells(state: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return lines of names and values; of a mapping a line for each of its values."""
+    flat: dict[str, Any] = {}
     for name, value in state.items():
-        shown = "" if isinstance(value, dict) else f"{value:,}" if isinstance(value, int) else str(value)
-        cells.append((indent + name, shown))
-        cells += _cells(value, f"{indent}  ") if isinstance(value, dict) else []
-    return cells
+        flat |= {f"{name}.{key}": of for key, of in value.items()} if isinstance(value, dict) else {name: value}
+    return [(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in flat.items()]
 
 
 def _opened(options: argparse.Namespace) -> Store:
@@ -89,7 +82,6 @@ def _parser() -> argparse.ArgumentParser:
         tool.add_argument(
             "--configfile", type=Path, nargs="+", default=[], metavar="FILE", help=f"laid over {CONFIG}, as for a run"
         )
-        tool.add_argument("--json", action="store_true", help="print a JSON object")
         tool.add_argument("--debug", action="store_true", help="show the traceback of a fault")
     collect.set_defaults(mend=True)
     return parser

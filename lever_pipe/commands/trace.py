@@ -6,8 +6,6 @@ that it prints, to those that they are worked out from, to the lines of the file
 the runs behind these lines alone. Each artefact is shown once: its settings, code fingerprint, commit, device, seconds,
 and whether its files still are what was made. The way ends at raw data and model folders, with their digests, and at
 the row of `resources/reference` of a published number.
-
-`--json` prints the same: `steps`, each with `inputs.NAME.made_by` as a place in that list.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from lever_pipe.base.errors import CheckpointError, RecordError, UnknownMemberEr
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
-from lever_pipe.commands.telling import as_json
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
 from lever_pipe.runtime.rerun.artefacts import CARD, Artefact, Maker, absolute, cards_below, makers_of, read_artefact
 from lever_pipe.runtime.rerun.why_names import STUDIES, flat, label
@@ -45,7 +42,6 @@ OF_FAMILY = "p_holm"
 RUNS = ("preset~", "baseline/", "arm~")
 """How the names of policies and agents begin that have files of their own."""
 MODEL = "model_identity"
-FORMAT = 3
 SHOWN, DIGITS = 6, 12
 
 
@@ -131,10 +127,8 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("what", help="a file, TABLE:ROW:COLUMN, a key of the evidence, or e12")
     parser.add_argument("--results", type=Path, default="results", help="the results folder")
-    parser.add_argument("--json", action="store_true", help="print the same as data")
     options = parser.parse_args(words[1:])
-    traced = traced_back(options.what, options.results)
-    sys.stdout.write(as_json(as_object(traced)) if options.json else text(traced))
+    sys.stdout.write(text(traced_back(options.what, options.results)))
     return 0
 
 
@@ -352,41 +346,6 @@ def _state(path: Path, digest: str, digests: Digests, same: str) -> str:
         return MISSING
     except (CheckpointError, OSError):
         return DAMAGED
-
-
-def as_object(traced: Traced) -> dict[str, Any]:
-    """Return a way back for JSON; a file's `state` says whether it has the content of its digest still."""
-    return {
-        "format": FORMAT,
-        "what": traced.target.what,
-        "file": traced.target.file,
-        "evidence": [_quantity_object(quantity) for quantity in traced.target.quantities],
-        "policies": sorted({name for source in traced.sources for name in source.names}),
-        "sources": traced.sources,
-        "notes": traced.notes,
-        "steps": [_step_object(step) for step in traced.steps],
-    }
-
-
-def _quantity_object(quantity: TracedRow) -> dict[str, Any]:
-    return {"key": quantity.row.key, **quantity._asdict(), "of": [_quantity_object(each) for each in quantity.of]}
-
-
-def _step_object(step: TracedJob) -> dict[str, Any]:
-    kept = ("stage", "config", "code", "commit", "dirty", "versions", "device", "threads", "seconds")
-    digests = step.made.inputs | step.made.outputs
-    files = {
-        name: {"path": step.artefact.paths[name], "digest": digests[name], "state": state}
-        for name, state in step.states.items()
-    }
-    return {
-        "name": step.name,
-        "card": step.artefact.card,
-        **{key: getattr(step.made, key) for key in kept},
-        "models": step.models,
-        "outputs": {name: files[name] for name in step.outputs},
-        "inputs": {name: files[name] | {"made_by": step.makers.get(name)} for name in step.inputs},
-    }
 
 
 def text(traced: Traced) -> str:

@@ -4,7 +4,7 @@ TARGET is an output path, an artefact's folder, a policy as the tables name it (
 without its seed for all of them), or a rule. The words are those of the run itself, as for `plan`: `--configfile`,
 `--config`. Each job is named with why it runs, the target first. A job without a reason of its own runs only if one
 that it reads from comes out with other content; otherwise it counts as made. If nothing runs, it is said what the
-target was made from. `--json` prints the same for programs. Nothing is run, and no more is written than by a dry run.
+target was made from. Nothing is run, and no more is written than by a dry run.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from lever_pipe.base import contents
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
-from lever_pipe.commands.telling import as_json, plain, words_for_snakemake
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, cards_below, read_artefact
 from lever_pipe.runtime.rerun.decision import judge
 from lever_pipe.runtime.rerun.explain import ONLY_IF, RUNS, Explained, explain, walk
@@ -35,28 +33,25 @@ MOST_NAMES = 3
 
 def main(words: Sequence[str]) -> int:
     """Print the reasons and return 0."""
-    options = words_for_snakemake(words, __doc__)
-    if options is None:
+    target, *rest = words[1:] or [""]
+    if target in ("-h", "--help"):
+        sys.stdout.write(__doc__ or "")
         return 0
-    target, *rest = options.words or [""]
     if not target.strip() or target.startswith("-"):
         do = "Name an output, a policy or a rule first."
         raise ConfigError("why: expected a target, then words for Snakemake", found=f"'{target}'", do=do)
     explained, targets, made = reasons(target, rest)
-    if options.as_json:
-        sys.stdout.write(as_json(as_object(explained, targets, made)))
-        return 0
     lines = sentences(explained, targets)
     if targets and made:
         lines.append(f"{len(made)} other artefacts of this name do not run.")
     else:
-        lines += [made_text(each) for each in made]
+        lines += [made_text(artefact, card) for artefact, card in made]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 
-def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[int], list[dict[str, Any]]]:
-    """Return all planned jobs explained, the places of those that make the target, and what the others are made from.
+def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[int], list[tuple[Artefact, RunCard]]]:
+    """Return all planned jobs explained, the places of those that make the target, and what of it need not be made.
 
     Raises:
         UnknownMemberError: nothing of this name is made or was made.
@@ -72,7 +67,7 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
     explained = explain(jobs, artefacts, results=results, digests=digests)
     planned = {absolute(explained[place].card) for place in targets if explained[place].card}
     rest = [whole[place] for place in there if absolute(whole[place][0].card) not in planned]
-    return explained, targets, [_made_from(artefact, made) for artefact, made in rest]
+    return explained, targets, rest
 
 
 def _meant(outputs: Sequence[Sequence[str | Path]], stages: Sequence[str], target: str, results: Path) -> list[int]:
@@ -120,19 +115,6 @@ def _planned_for(target: str, words: Sequence[str], *, known: set[str]) -> list[
         ) from None
 
 
-def _made_from(artefact: Artefact, made: RunCard) -> dict[str, Any]:
-    """Return how an artefact came to be and what is not as then, as plain values."""
-    return {
-        "missing": [name for name in artefact.missing if name in made.outputs],
-        "damaged": artefact.damaged,
-        "replaced": list(artefact.replaced),
-        "name": label(made.stage, str(artefact.card)),
-        "card": str(artefact.card),
-        **made.model_dump(include={"stage", "code", "commit", "dirty", "device", "seconds", "inputs", "outputs"}),
-        "when": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(artefact.card.stat().st_mtime)),
-    }
-
-
 def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[str]:
     """Return the chain of reasons from the targets up to the root causes, nearest first.
 
@@ -149,44 +131,23 @@ def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[st
     return [_sentence(explained, places, str(key[0]), str(key[1])) for key, places in causes.items()]
 
 
-def as_object(
-    explained: Sequence[Explained], targets: Sequence[int], made: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Return the same as JSON holds it: the jobs from the targets upwards, and what up-to-date targets were made from.
-
-    A job's `follows` holds the places, in this list, of the jobs whose outputs it reads, with the inputs' names.
-    """
-    places = walk(explained, targets)
-    order = {place: i for i, (place, _) in enumerate(places)}
-    jobs = [
-        {
-            "name": explained[place].name,
-            "rule": explained[place].job.rule,
-            "wildcards": explained[place].job.wildcards,
-            "outputs": explained[place].job.outputs,
-            "distance": distance,
-            "status": explained[place].status,
-            "causes": explained[place].causes,
-            "follows": {str(order[other]): names for other, names in explained[place].follows.items()},
-            "snakemake": explained[place].job.reason,
-        }
-        for place, distance in places
-    ]
-    return dict(plain({"jobs": jobs, "up_to_date": made}))
-
-
-def made_text(made: Mapping[str, Any]) -> str:
+def made_text(artefact: Artefact, made: RunCard) -> str:
     """Return what an artefact was made from, for one that need not run."""
-    state = f"{made['commit'][:12]}{' with uncommitted changes' if made['dirty'] else ''}"
-    inputs = "".join(f"\n    {name} {digest[:16]}" for name, digest in sorted(made["inputs"].items())[:12])
-    more = f"\n    ... and {len(made['inputs']) - 12} more" if len(made["inputs"]) > 12 else ""
-    astray = [f"{state}: {', '.join(made[state])}" for state in ("missing", "damaged", "replaced") if made[state]]
-    found = f"nothing that would run needs it anew ({'; '.join(astray)})" if astray else "everything is as it was made"
+    states = {
+        "missing": [name for name in artefact.missing if name in made.outputs],
+        "damaged": artefact.damaged,
+        "replaced": list(artefact.replaced),
+    }
+    astray = "; ".join(f"{state}: {', '.join(names)}" for state, names in states.items() if names)
+    found = f"nothing that would run needs it anew ({astray})" if astray else "everything is as it was made"
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(artefact.card.stat().st_mtime))
+    commit = f"{made.commit[:12]}{' with uncommitted changes' if made.dirty else ''}"
+    inputs = "".join(f"\n    {name} {digest[:16]}" for name, digest in sorted(made.inputs.items())[:12])
+    more = f"\n    ... and {len(made.inputs) - 12} more" if len(made.inputs) > 12 else ""
     return (
-        f"{made['name']} does not run: {found}.\n"
-        f"  made {made['when']} by {made['stage']}, code {made['code']}, commit {state}, "
-        f"on {made['device']}, {made['seconds']} s\n  from{inputs}{more}"
-        + ("" if inputs else " nothing but its configuration")
+        f"{label(made.stage, str(artefact.card))} does not run: {found}.\n"
+        f"  made {when} by {made.stage}, code {made.code}, commit {commit}, on {made.device}, {made.seconds} s\n"
+        f"  from{inputs or ' nothing but its configuration'}{more}"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -121,14 +120,7 @@ def test_results_that_differ_stand_with_both_values(
     runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Single seeds, single shot counts, training metrics and comparisons are left to the tables."""
-    assert main(["compare", *map(str, runs), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
     at = "accuracy:samples=40:shots=mean"
-    assert found["results"] == [
-        {"quantity": f"lever:baseline/random:{at}", "left": 40.0, "right": 42.5},
-        {"quantity": f"lever:only/a:{at}", "left": 1.0, "right": None},
-    ]
-    assert [line["key"] for line in found["settings"]] == ["code"]
     assert main(["compare", *map(str, runs)]) == 0
     settings, results = capsys.readouterr().out.split("Results that differ")
     assert "train    code   a    b    1" in settings

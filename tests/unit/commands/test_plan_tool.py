@@ -102,8 +102,8 @@ def test_a_rule_without_record_counts_by_its_requested_runtime_and_apart() -> No
     assert [rule.hours for rule in found] == [None, Hours(0, 1)]
     assert [rule.at_most for rule in found] == [Hours(2, 4), None]
     values = plan_tool.as_object(found)
-    assert values["hours"] == Hours(gpu=0, cpu=1)
-    assert values["at_most_without_record"] == Hours(gpu=2, cpu=4)
+    assert values["hours"] == {"gpu": 0, "cpu": 1}
+    assert values["at_most_without_record"] == {"gpu": 2, "cpu": 4}
     assert plan_tool.text(found).splitlines()[3].split() == ["total", "3", "1", "0", "1.00", "2.00", "4.00"]
 
 

@@ -394,17 +394,3 @@ def test_the_text_tells_each_artefact_once(capsys: pytest.CaptureFixture[str]) -
     assert "    learning_rate 0.5, seed 0" in lines
     assert f"    code {tree.CODE}, commit ffffffffffff, 1.5 s on cpu" in lines
     assert any("train_questions: raw/train.json" in line for line in lines)
-
-
-def test_as_data_its_shape_is_stable(capsys: pytest.CaptureFixture[str]) -> None:
-    assert trace.main(["trace", "overview:2:Shot 1", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    names = "format what file evidence policies sources notes steps"
-    assert list(found) == names.split()
-    assert found["format"] == 3
-    assert [each["line"] for each in found["evidence"]] == [3]
-    assert set(found["sources"][0]) == {"path", "lines", "cells", "names"}
-    step = found["steps"][2]
-    names = "name card stage config code commit dirty versions device threads seconds models inputs outputs"
-    assert set(step) == set(names.split())
-    assert set(step["inputs"]["per_question[2]"]) == {"path", "digest", "state", "made_by"}
