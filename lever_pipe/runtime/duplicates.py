@@ -27,6 +27,8 @@ from lever_pipe.runtime.snakemake_adapter import Workflow
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in SLURM's log of the job
 SECONDS_BETWEEN_LOOKS = 10.0
+MAY_WRITE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"))
+"""States of a SLURM job whose processes may still write."""
 
 
 class Duplicate(NamedTuple):
@@ -73,7 +75,7 @@ def wait_for_first(card: Path, *, sleep: Callable[[float], None] = time.sleep) -
     log.warning(f"{card.parent} is being made by another job: {owner}; waiting")
     with ownership.owned(card):
         pass
-    while owner.job and squeue.state_of(owner.job) in ownership.MAY_WRITE:
+    while owner.job and squeue.state_of(owner.job) in MAY_WRITE:
         sleep(SECONDS_BETWEEN_LOOKS)
 
 

@@ -3,8 +3,7 @@
 After a workflow was killed and started again, or a lost node came back, a job of the former run may still compute what
 a job of the present one begins. The first locks a file beside the run card, which names it; the other waits, and leaves
 if the artefact is whole by then. The lock is one of `flock`: the kernel lets go of it however its owner ends, a network
-file system when it gives the owner's machine up. Not every one shares such locks between machines. So a file that is
-free although it names a job of another machine which runs, as SLURM says, is still that job's.
+file system when it gives the owner's machine up.
 """
 
 from __future__ import annotations
@@ -24,16 +23,12 @@ from typing import IO, NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lever_pipe.base import atomic
-from lever_pipe.runtime.slurm import squeue
 
 log = logging.getLogger(__name__)
 
-MAY_WRITE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"))
-"""States of a SLURM job whose processes may still write."""
 UNKNOWN_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 """How a file system refuses that has no such locks."""
 SUFFIX = ".owner"
-THE_FILE_ITSELF = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW  # and nothing that a link stands for
 
 
 class Times(NamedTuple):
@@ -41,8 +36,6 @@ class Times(NamedTuple):
 
     poll_s: float = 1.0
     """Between two looks."""
-    ask_s: float = 30.0
-    """Between two looks where SLURM must be asked."""
     say_s: float = 60.0
     """Between two lines of its log."""
 
@@ -67,12 +60,6 @@ class Owner(BaseModel):
         """Return what a waiting user must know."""
         job = f", SLURM job {self.job}" if self.job else ""
         return f"host {self.host}, process {self.pid}{job}, since {self.since}"
-
-    def may_write(self) -> bool:
-        """Return whether an owner whose lock seems free is a running job on a machine that does not share locks."""
-        # A job that SLURM put back into its queue has the number of its former life, and is this one.
-        is_other = self.job not in ("", os.environ.get("SLURM_JOB_ID")) and self.machine != atomic.machine()
-        return is_other and squeue.state_of(self.job) in MAY_WRITE
 
 
 def this_process() -> Owner:
@@ -106,9 +93,7 @@ def sweep(results: Path) -> None:
             free = _locked(path)
             if free is not None:
                 with free:
-                    former = _named_in(free)
-                    if former is None or not former.may_write():
-                        path.unlink()
+                    path.unlink()
         elif atomic.is_abandoned(path, 0.0):  # those of other machines have time
             atomic.remove(path)
 
@@ -142,34 +127,20 @@ def owned(card: Path, *, times: Times | None = None) -> Iterator[bool]:
 def _acquired(lock: Path, times: Times) -> tuple[IO[str], bool]:
     """Return the lock, empty and this process's, when nobody else has it, and whether anybody had."""
     waited, said = False, -times.say_s
-    while True:
-        handle, pause = _locked(lock), times.poll_s
-        if handle is None:
-            owner = _owner_in(lock)
-        else:
-            owner = _named_in(handle)
-            if owner is None or not owner.may_write():
-                handle.truncate(0)
-                return handle, waited or owner is not None
-            handle.close()
-            pause = times.ask_s
+    while (handle := _locked(lock)) is None:
         waited = True
         if time.monotonic() - said >= times.say_s:
             said = time.monotonic()
-            log.info("%s is being made by another job: %s; waiting", lock.parent, owner or "unknown")
-        time.sleep(pause)
+            log.info("%s is being made by another job: %s; waiting", lock.parent, _owner_in(lock) or "unknown")
+        time.sleep(times.poll_s)
+    former = _named_in(handle)
+    handle.truncate(0)
+    return handle, waited or former is not None
 
 
 def _locked(lock: Path) -> IO[str] | None:
     """Return a lock that nobody else holds, open; None for one that is another's, or went meanwhile."""
-    try:
-        handle = os.fdopen(os.open(lock, THE_FILE_ITSELF, 0o666), "a+", encoding="utf-8")
-    except OSError as fault:
-        if fault.errno != errno.ELOOP:
-            raise
-        log.warning("%s: expected a file, found a symbolic link; it is removed, what it stands for stays", lock)
-        lock.unlink(missing_ok=True)
-        return _locked(lock)
+    handle = lock.open("a+", encoding="utf-8")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as fault:

@@ -12,7 +12,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.ownership import Owner, Times, lock_of, owned, owner_of, this_process
 
-FAST = Times(poll_s=0.01, ask_s=0.02, say_s=0.1)
+FAST = Times(poll_s=0.01, say_s=0.1)
 FORK = multiprocessing.get_context("fork")
 
 
@@ -65,13 +64,6 @@ def far(**changes: str) -> Owner:
     return this_process().model_copy(update={"host": "n7", "machine": "other", "pid": 12} | changes)
 
 
-def put_lock(card: Path, owner: Owner) -> Path:
-    """Leave a lock as a killed process does."""
-    lock = lock_of(card)
-    lock.write_text(owner.model_dump_json())
-    return lock
-
-
 def note(folder: Path, *words: object) -> None:
     """Append a line to the protocol, whole."""
     handle = os.open(folder / "protocol", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -88,12 +80,6 @@ def on_waiting(
 ) -> None:
     """Let who waits for a lock do something in place of sleeping."""
     monkeypatch.setattr(ownership, "time", SimpleNamespace(monotonic=clock, sleep=act))
-
-
-def work(card: Path, *, seconds: float = 0.0) -> None:
-    note(card.parent, "begin", os.getpid())
-    time.sleep(seconds)
-    note(card.parent, "end", os.getpid())
 
 
 def require_one_at_a_time(lines: list[list[str]], killed: set[str]) -> None:
@@ -180,32 +166,13 @@ def test_a_killed_owner_is_replaced_at_once(card: Path, monkeypatch: pytest.Monk
     assert rests == []
 
 
-def test_a_link_in_the_place_of_a_lock_is_removed_and_not_followed(card: Path, tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("mine")
-    lock_of(card).parent.mkdir(parents=True, exist_ok=True)
-    lock_of(card).symlink_to(victim)
-    with owned(card):
-        assert not lock_of(card).is_symlink()
-    assert victim.read_text() == "mine"
-
-
-def test_a_lock_of_another_version_is_free_if_nobody_holds_it(card: Path) -> None:
-    lock_of(card).write_text("{")
-    with owned(card):
-        assert owner_of(card) == this_process().model_copy(update={"since": owner_of(card).since})  # type: ignore[union-attr]
-    assert not lock_of(card).exists()
-
-
-def test_a_sweep_removes_what_the_dead_left_and_nothing_else(card: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_removes_what_the_dead_left_and_nothing_else(card: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    here, other_job = atomic.machine(), far(job="17")
-    fake_squeue(card.parent, monkeypatch).write_text("RUNNING\n")
+    here = atomic.machine()
     cases = {
         ".dead.json.owner": (this_process().model_dump_json(), False),
         ".elsewhere.json.owner": (far().model_dump_json(), False),
-        ".running.json.owner": (other_job.model_dump_json(), True),  # on a file system that does not share locks
         ".torn.json.owner": ("{", False),
         f".{here}.{gone.pid}.01234567.tmp": ("", False),
         f".{here}.{os.getpid()}.01234567.tmp": ("", True),
@@ -219,72 +186,17 @@ def test_a_sweep_removes_what_the_dead_left_and_nothing_else(card: Path, monkeyp
         assert {path.name for path in card.parent.iterdir() if path.name.startswith(".")} == stay
 
 
-def fake_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put a squeue before all others that says what the returned file holds, and fails without it."""
-    state, program = folder / "state", folder / "bin" / "squeue"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$*" >> {folder}/asked\ncat {state} 2>/dev/null\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    return state
-
-
-@pytest.mark.parametrize(
-    ("said", "lives"), {"RUNNING": True, "COMPLETING": True, "PENDING": False, "CANCELLED": False, "": False}.items()
-)
-def test_slurm_speaks_for_a_job_elsewhere_whose_lock_seems_free(
-    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, lives: bool
-) -> None:
-    """On a file system that does not share locks between machines."""
-    state = fake_squeue(tmp_path, monkeypatch)
-    state.write_text(f"{said}\n")
-    put_lock(card, far(job="17"))
-    rests: list[float] = []
-    on_waiting(monkeypatch, lambda seconds: rests.append(seconds) or state.write_text("COMPLETED\n"))
-    with owned(card, times=FAST):
-        assert rests == ([FAST.ask_s] if lives else [])
-    assert set((tmp_path / "asked").read_text().splitlines()) == {"--noheader --states=all --jobs=17 --format=%T"}
-
-
-def test_a_requeued_job_does_not_wait_for_itself(card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_squeue(tmp_path, monkeypatch).write_text("RUNNING\n")
-    monkeypatch.setenv("SLURM_JOB_ID", "17")
-    put_lock(card, far(job="17"))
-    with owned(card, times=FAST):
-        assert not (tmp_path / "asked").exists()
-
-
-def test_a_file_system_without_locks_is_told_and_slurm_alone_speaks(
-    card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_file_system_without_locks_is_told(
+    card: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    fake_squeue(tmp_path, monkeypatch).write_text("COMPLETED\n")
-    put_lock(card, far(job="17"))
     with owned(card, times=FAST) as waited:
-        assert waited
+        assert not waited
     assert "no locks" in caplog.text
     assert not lock_of(card).exists()
-
-
-def test_a_stopped_owner_keeps_its_lock(card: Path) -> None:
-    def job() -> None:
-        with owned(card, times=FAST):
-            work(card, seconds=0.2)
-
-    process = start(job)
-    wait_for(lambda: (card.parent / "protocol").exists())
-    assert process.pid is not None
-    os.kill(process.pid, signal.SIGSTOP)
-    timer = threading.Timer(0.5, os.kill, (process.pid, signal.SIGCONT))
-    timer.start()
-    with owned(card, times=FAST):
-        note(card.parent, "begin", os.getpid())
-    timer.join()
-    assert end(process) == [0]
-    assert [what for what, _ in protocol(card.parent)] == ["begin", "end", "begin"]
 
 
 def test_who_waits_says_for_whom(card: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -398,12 +310,6 @@ def test_a_duplicate_runs_where_an_output_is_missing(artefact: Path) -> None:
     with another_job(artefact):
         assert main(call(artefact)) == 0
     assert (artefact / "metrics").exists()
-
-
-def test_without_another_job_a_stage_runs_again(artefact: Path) -> None:
-    before = times_of(artefact)
-    assert main(call(artefact)) == 0
-    assert times_of(artefact)["card"] > before["card"]
 
 
 def test_sigterm_gives_the_lock_back(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import tick
 from finished_work import (
     GB,
     VERSIONS,
@@ -33,10 +32,8 @@ from finished_work import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lever_pipe.base import atomic, contents, storage
+from lever_pipe.base import atomic, contents
 from lever_pipe.base.errors import StoreError
-from lever_pipe.runtime import copying
-from lever_pipe.runtime import store as stores
 from lever_pipe.runtime.store import Store, key_of, opened
 
 SPEC = '{"code":"c0de","config":{"beta":0.15,"seed":3}}'
@@ -171,13 +168,6 @@ def test_work_is_stored_once(store: Store, tmp_path: Path) -> None:
     assert stats.stages == {"train_rce_epoch": 2}
 
 
-def test_incomplete_work_is_stored_again(store: Store, tmp_path: Path) -> None:
-    outputs = kept(store, tmp_path / "a")
-    number_of(store, 0).unlink()
-    assert store.put(key(0), a_card(outputs), outputs)
-    assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
-
-
 def test_a_store_keeps_nothing_larger_than_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     outputs = work(tmp_path / "a")
     size = 3000 + 1 + len("the same for all")
@@ -243,49 +233,21 @@ def test_notes_of_tools_are_no_content(store: Store, tmp_path: Path) -> None:
     assert not any(".snakemake" in name or ".cache" in name for name in found)
 
 
-def _changed_output(outputs: dict[str, Path]) -> None:
-    outputs["weights"].write_bytes(b"other")
+def _linked(outputs: dict[str, Path]) -> None:
+    outputs["weights"].symlink_to(outputs["weights"].rename(outputs["weights"].with_name("moved")))
 
 
-def _added_file(outputs: dict[str, Path]) -> None:
-    (outputs["last"] / "more").write_bytes(b"other")
+SPOILS: dict[str, Callable[[dict[str, Path]], object]] = {
+    "changed": lambda outputs: outputs["weights"].write_bytes(b"other"),
+    "a file more": lambda outputs: (outputs["last"] / "more").write_bytes(b"other"),
+    "gone": lambda outputs: outputs["weights"].unlink(),
+    "a link": _linked,
+    "a linked folder": lambda outputs: (outputs["last"] / "more").symlink_to("/usr"),
+    "unknown to the card": lambda outputs: outputs.update(more=outputs["weights"]),
+}
 
 
-def _vanished(outputs: dict[str, Path]) -> None:
-    outputs["weights"].unlink()
-
-
-def _link_inside(outputs: dict[str, Path]) -> None:
-    (outputs["last"] / "shared.txt").rename(outputs["last"].parent / "moved")
-    (outputs["last"] / "shared.txt").symlink_to(outputs["last"].parent / "moved")
-
-
-def _linked_folder(outputs: dict[str, Path]) -> None:
-    (outputs["last"] / "more").symlink_to("/usr")
-
-
-def _link(outputs: dict[str, Path]) -> None:
-    moved = outputs["weights"].rename(outputs["weights"].with_name("moved"))
-    outputs["weights"].symlink_to(moved)
-
-
-def _pipe(outputs: dict[str, Path]) -> None:
-    outputs["weights"].unlink()
-    os.mkfifo(outputs["weights"])
-
-
-def _unnamed(outputs: dict[str, Path]) -> None:
-    outputs["more"] = outputs["weights"]
-
-
-def _no_text(outputs: dict[str, Path]) -> None:
-    os.rename(os.fsencode(outputs["last"] / "empty"), os.fsencode(outputs["last"]) + b"/\xff")  # noqa: PTH104
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [_changed_output, _added_file, _vanished, _link_inside, _linked_folder, _link, _pipe, _unnamed, _no_text],
-)
+@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
 def test_what_differs_from_its_card_is_not_kept(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[dict[str, Path]], None]
 ) -> None:
@@ -299,29 +261,6 @@ def test_what_differs_from_its_card_is_not_kept(
     assert places(store) == []
     assert tree(store.folder).get("staging", None) is None
     assert restored(store, tmp_path / "b") is None
-
-
-def test_an_output_that_changes_while_it_is_copied_is_not_kept(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    outputs = work(tmp_path / "a")
-    card = a_card(outputs)
-    open_file = copying.open_file
-
-    def changing(path: Path) -> Any:
-        if path != outputs["weights"]:
-            return open_file(path)
-        right = path.read_bytes()
-        path.write_bytes(b"other")
-        handle = open_file(path)
-        path.unlink()
-        path.write_bytes(right)  # who looks again sees nothing
-        return handle
-
-    monkeypatch.setattr(copying, "open_file", changing)
-    assert not store.put(key(0), card, outputs)
-    assert f"{outputs['weights']}: expected the content that the run card states" in warnings(caplog)[0]
-    assert places(store) == []
 
 
 @pytest.mark.parametrize("umask", [0o002, 0o077])
@@ -408,16 +347,6 @@ def test_entries_of_one_key_are_told_apart_by_versions(store: Store, tmp_path: P
         assert tree(tmp_path / f"back {torch}") == tree(tmp_path / torch)
 
 
-def test_names_of_outputs_must_match(store: Store, tmp_path: Path) -> None:
-    kept(store, tmp_path / "a")
-    wanted = targets(tmp_path / "b")
-    for names in (["weights"], ["weights", "last", "more"], ["weights", "first"]):
-        outputs = {name: wanted.get(name, tmp_path / "b" / name) for name in names}
-        assert store.restore(key(0), outputs, versions=VERSIONS) is None
-    assert len(places(store)) == 1
-    assert not (tmp_path / "b").exists()
-
-
 def test_nothing_is_replaced_before_all_is_known_to_be_right(store: Store, tmp_path: Path) -> None:
     kept(store, tmp_path / "a")
     seen = []
@@ -441,58 +370,37 @@ def _flip(path: Path, at: int, bit: int = 0) -> None:
     path.write_bytes(content)
 
 
-def _to_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _to_link(path: Path) -> None:
-    path.symlink_to(path.rename(path.parents[4] / "elsewhere"))
-
-
-def _to_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "first bit": lambda path: _flip(path, 0),
-    "middle bit": lambda path: _flip(path, 1500, 7),
-    "last bit": lambda path: _flip(path, 2999),
-    "truncated": lambda path: os.truncate(path, 2999),
-    "empty": lambda path: os.truncate(path, 0),
-    "extended": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
-    "zeros": lambda path: path.write_bytes(bytes(3000)),
-    "missing": lambda path: path.unlink(),
-    "folder": _to_folder,
-    "link": _to_link,
-    "pipe": _to_pipe,
-    "sparse, huge": lambda path: os.truncate(path, 10**15) if path.stat().st_size else None,
+DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "a bit": ("1", lambda path: _flip(path, 1500, 7), "the sha256 "),
+    "zeros": ("1", lambda path: path.write_bytes(bytes(3000)), "the sha256 "),
+    "truncated": ("1", lambda path: os.truncate(path, 2999), "3016 bytes"),
+    "extended": ("1", lambda path: path.write_bytes(path.read_bytes() + b"\0"), "3018 bytes"),
+    "missing": ("1", lambda path: path.unlink(), "none"),
+    "a file more": ("2", lambda path: path.touch(), "one file more"),
+    "an empty statement": ("work.json", lambda path: os.truncate(path, 0), "other content"),
+    "another statement": ("work.json", lambda path: path.write_bytes(b"{}"), "other content"),
+    "no statement": ("work.json", lambda path: path.unlink(), "none"),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(("name", "damage", "found"), DAMAGES.values(), ids=DAMAGES)
 def test_damaged_work_is_named_and_never_used(
-    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+    store: Store,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    damage: Callable[[Path], object],
+    found: str,
 ) -> None:
-    outputs = kept(store, tmp_path / "a")
-    weights, place = weights_of(store), place_of(store, 0)
-    try:
-        DAMAGES[damage](weights)
-    except OSError:
-        assert damage == "sparse, huge"  # not every file system holds such a file
-        os.truncate(weights, 10**10)
+    outputs, place = kept(store, tmp_path / "a"), places(store)[0]
+    damage(place / name)
     work(tmp_path / "b", 7)
     before = tree(tmp_path / "b")
     assert restored(store, tmp_path / "b") is None
     (said,) = warnings(caplog)
     assert str(place) in said
-    if damage in ("missing", "truncated", "empty", "extended", "zeros"):
-        sizes = {"missing": "none", "truncated": "3016 bytes", "empty": "17 bytes", "extended": "3018 bytes"}
-        zeros = f"the sha256 {hashlib.sha256(bytes(3000)).hexdigest()} instead of "
-        assert f"; found {sizes.get(damage, zeros)}" in said
-    assert tree(tmp_path / "b") == before
-    assert places(store) == []
+    assert f"; found {found}" in said
+    assert (tree(tmp_path / "b"), places(store)) == (before, [])
     assert restored(store, tmp_path / "b") is None  # a miss as any other
     assert warnings(caplog) == []
     assert store.put(key(0), a_card(outputs), outputs)
@@ -511,43 +419,6 @@ def test_a_flipped_bit_of_a_statement_is_never_believed(store: Store, tmp_path: 
             store._read(place)
     (place / "work.json").write_bytes(whole)
     assert store._read(place).key == key(0)
-
-
-@pytest.mark.parametrize("spoil", [b"", b"{}", b"\xff\xfe", b'{"sha256":"', b"[" * 10_000])
-def test_a_damaged_statement_is_named_removed_and_a_miss(
-    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: bytes
-) -> None:
-    outputs = kept(store, tmp_path / "a")
-    path = place_of(store, 0) / "work.json"
-    path.write_bytes(spoil)
-    assert restored(store, tmp_path / "b") is None
-    (said,) = warnings(caplog)
-    expected = f"{path}: expected finished work as it was stored; found other content than its digest says"
-    assert said.startswith(expected)
-    assert tree(tmp_path / "b") == {}
-    assert places(store) == []
-    assert store.put(key(0), a_card(outputs), outputs)
-
-
-@pytest.mark.parametrize("spoil", [Path.unlink, _to_folder, _to_pipe, lambda path: path.with_name("2").touch()])
-def test_a_folder_that_is_not_as_it_was_stored_is_damaged(
-    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], object]
-) -> None:
-    kept(store, tmp_path / "a")
-    spoil(place_of(store, 0) / "work.json")
-    assert restored(store, tmp_path / "b") is None
-    assert len(warnings(caplog)) == 1
-    assert places(store) == []
-
-
-def test_sound_work_beside_damaged_is_found(store: Store, tmp_path: Path) -> None:
-    outputs = work(tmp_path / "a")
-    for torch in "23456":
-        assert store.put(key(0), a_card(outputs, versions={"numpy": torch}), outputs)
-    for place in places(store)[:-1]:
-        _flip(place / "work.json", 300)
-    assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
-    assert len(places(store)) == 1
 
 
 def test_damage_is_no_obstacle_to_sound_work(store: Store, tmp_path: Path) -> None:
@@ -582,7 +453,7 @@ def test_work_belongs_to_its_key_and_versions(store: Store, tmp_path: Path) -> N
     assert places(store) == [place]
 
 
-EVIL = ["../out", "/out", "a/../../out", "a//b", "./a", "a/.", "..", ".", ".hidden", "a/.hidden/b", "", "a/", "a\0b"]
+EVIL = ["../out", "/out", "a/../../out", ".hidden"]
 
 
 @pytest.mark.parametrize("evil", EVIL)
@@ -604,50 +475,6 @@ def test_a_statement_leads_nowhere_else(
     assert tree(tmp_path / "b") == {"c": None}
     assert tree(tmp_path / "a") == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "store"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda said: said["outputs"]["last"].update({"shared.txt/below": said["outputs"]["last"]["shared.txt"]}),
-        lambda said: said["outputs"].update(weights={"name": said["outputs"]["weights"]}),
-        lambda said: said["outputs"].update(weights={}),
-        lambda said: said["outputs"].update(weights=None),
-        lambda said: said["outputs"].update(weights="../../../etc/passwd"),
-        lambda said: said.update(size=-1),
-        lambda said: said["card"].pop("versions"),
-        lambda said: said.update(more=1),
-    ],
-)
-def test_an_impossible_statement_is_damaged(
-    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[dict[str, Any]], object]
-) -> None:
-    kept(store, tmp_path / "a")
-    path = place_of(store, 0) / "work.json"
-    said = stated(path)
-    change(said)
-    path.write_bytes(sealed(said))
-    assert restored(store, tmp_path / "b") is None
-    assert str(path.parent) in warnings(caplog)[0]
-    assert tree(tmp_path / "b") == {}
-
-
-@given(spoiled=st.binary(max_size=200))
-def test_any_bytes_are_no_statement(tmp_path_factory: pytest.TempPathFactory, spoiled: bytes) -> None:
-    store = a_store(tmp_path_factory.getbasetemp() / "store")
-    place = store._place(key(0), {})
-    place.mkdir(parents=True, exist_ok=True)
-    for content in (spoiled, hashlib.sha256(spoiled).hexdigest().encode() + b"\n" + spoiled):
-        (place / "work.json").write_bytes(content)
-        with pytest.raises(StoreError):
-            store._read(place)
-
-
-def test_an_endless_statement_is_not_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept(store, tmp_path / "a")
-    monkeypatch.setattr(stores, "LARGEST", 100)
-    with pytest.raises(StoreError, match="more than 100 bytes"):
-        store._read(places(store)[0])
 
 
 @pytest.mark.parametrize(
@@ -798,51 +625,6 @@ def test_damaged_work_goes_when_room_is_made(tmp_path: Path, caplog: pytest.LogC
     assert places(store) == [found[0]]
 
 
-def test_a_writer_of_the_same_work_at_once_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, outputs = a_store(tmp_path / "store"), work(tmp_path / "a")
-    place = atomic.place
-
-    def late(temporary: Path, target: Path) -> None:
-        if "work" in target.parts:
-            monkeypatch.setattr(atomic, "place", place)
-            assert a_store(store.folder).put(key(0), a_card(outputs), outputs)
-        place(temporary, target)
-
-    monkeypatch.setattr(atomic, "place", late)
-    assert store.put(key(0), a_card(outputs), outputs)
-    assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
-    assert (store.verify(), tree(store.folder / "staging")) == ([], {})
-
-
-def test_work_that_is_used_while_room_is_made_stays(tmp_path: Path) -> None:
-    store, found = stocked(tmp_path, 2)
-    held = store._held(found[1])
-    tick(tmp_path)
-    assert restored(store, tmp_path / "hit", 1) is not None
-    assert not store._drop(held)
-    assert found[1].exists()
-    assert store._drop(store._held(found[1]))
-
-
-@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
-def test_a_reader_misses_what_goes_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: int
-) -> None:
-    store, _ = stocked(tmp_path, 1)
-    open_file, seen = copying.open_file, []
-
-    def collected(path: Path) -> Any:
-        if "work" in path.parts and path.name != "VERSION":
-            seen.append(path)
-            if len(seen) == step:
-                shutil.rmtree(place_of(store, 0))
-        return open_file(path)
-
-    monkeypatch.setattr(copying, "open_file", collected)
-    assert restored(store, tmp_path / "b") is None
-    assert (tree(tmp_path / "b"), warnings(caplog)) == ({}, [])
-
-
 # Check
 
 
@@ -955,22 +737,6 @@ def test_targets_on_a_disk_that_fills_stay_as_they_were(
     assert steps > 10
 
 
-def test_contents_beyond_a_limit_are_not_kept(store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    import resource
-
-    outputs = work(tmp_path / "a", size=100_000)
-    card = a_card(outputs)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-    try:
-        done = store.put(key(0), card, outputs)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert not done
-    assert "File too large" in warnings(caplog)[0]
-    assert (places(store), tree(store.folder / "staging")) == ([], {})
-
-
 def test_leftovers_of_killed_restores_go_with_the_next(store: Store, tmp_path: Path) -> None:
     kept(store, tmp_path / "a")
     old, young = (tmp_path / "b" / f".elsewhere.{number}.01234567.tmp" for number in (1, 2))
@@ -979,16 +745,3 @@ def test_leftovers_of_killed_restores_go_with_the_next(store: Store, tmp_path: P
     aged(old, 2 * atomic.ABANDONED_S)
     restored(store, tmp_path / "b")
     assert (old.exists(), young.exists()) == (False, True)
-
-
-def test_storage_of_cards_is_that_of_run_cards(store: Store, tmp_path: Path) -> None:
-    outputs = work(tmp_path / "a")
-    tensors = {"start": {"a.weight": "F32[2,3] 0f5a"}}
-    card = a_card(outputs, tensors=tensors, paths={"weights": "é/ü"}, config={"x": [1, 2.5, None, "ö"]})
-    store.put(key(0), card, outputs)
-    back = store.restore(key(0), targets(tmp_path / "b"), versions=VERSIONS)
-    assert back == card
-    storage.write_row(tmp_path / "one.json", card)
-    assert back is not None
-    storage.write_row(tmp_path / "two.json", back)
-    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()

@@ -1,4 +1,4 @@
-"""Several processes at one store, processes that are killed, another user, a disk that is full."""
+"""Several processes at one store, processes that are killed, another user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finished_work import VERSIONS, a_card, a_store, kept, key, places, targets, tree, weights_of, work
+from finished_work import VERSIONS, a_card, a_store, kept, key, targets, tree, weights_of, work
 
 from lever_pipe.runtime.store import Store
 
@@ -171,7 +170,7 @@ def test_a_terminated_process_leaves_nothing(tmp_path: Path) -> None:
     assert tree(folder) == {"staging": None}
 
 
-# Another user, and no room
+# Another user
 
 
 def as_nobody(call: Callable[[], Any]) -> Callable[[], Any]:
@@ -252,45 +251,3 @@ def test_a_store_that_may_not_even_be_read_is_a_miss(public: Path) -> None:
     with running(as_nobody(act)) as (process,):
         process.join(30)
         assert process.exitcode == 0
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to mount a file system")
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
-    mounted = subprocess.run(command, capture_output=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
-def test_a_full_disk(small_disk: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = a_store(small_disk / "store")
-    outputs = [work(tmp_path / str(number), number, size=300_000) for number in range(5)]
-    stored = [store.put(key(number), a_card(each), each) for number, each in enumerate(outputs)]
-    fit = sum(stored)
-    assert stored == [True] * fit + [False] * (5 - fit)
-    assert fit in (2, 3)  # of 300 kB in 1 MB, with 4 kB a file
-    assert sum("No space left" in record.getMessage() for record in caplog.records) == 5 - fit
-    assert len(places(store)) == fit
-    assert tree(store.folder / "staging") == {}
-    assert store.verify() == []
-    caplog.clear()
-    work(small_disk / "b", 7, size=10)
-    before = tree(small_disk / "b")
-    (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free))
-    for number in range(fit):
-        assert store.restore(key(number), targets(small_disk / "b"), versions=VERSIONS) is None
-        assert tree(small_disk / "b") == before
-        assert store.restore(key(number), targets(tmp_path / "b"), versions=VERSIONS) is not None
-        assert tree(tmp_path / "b") == tree(tmp_path / str(number))
-    assert len(places(store)) == fit
-    store.max_bytes = 300_100
-    assert store.trim().entries_left == 1
