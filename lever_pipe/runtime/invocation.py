@@ -203,8 +203,7 @@ def _check(workflow: Workflow, experiment: Experiment, jobs: list[Any]) -> None:
     from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 
     executor = _executor(workflow)
-    attempts = 1 + workflow.execution_settings.retries
-    settings = SlurmSettings(workflow.executor_settings, attempts) if executor == SLURM else None
+    settings = SlurmSettings(workflow.executor_settings) if executor == SLURM else None
     doctor.preflight(experiment, executor=executor, jobs=doctor.submitted(jobs), slurm=settings)
 
 

@@ -19,9 +19,6 @@ from lever_pipe.runtime.slurm import squeue as slurm
 EMBEDDED_PARAMETERS = 50_000_000
 SNAKEMAKE_MB = 300
 """What the two Snakemakes around a SLURM job's command take of its memory."""
-TRAINED_ON_ONE_GPU = 2_500_000_000
-"""Parameters whose training fits a GPU of 80 GB: 4 bytes of weights, 4 of gradients, 8 of AdamW and 4 of the frozen
-start each, and room for activations."""
 BYTES_OF_TRAINING = 16
 """Main memory per parameter at a checkpoint: float32 weights, the optimiser's two moments and a copy of the weights."""
 BYTES_OF_PLAYING = 8

@@ -6,8 +6,6 @@ knows nothing of the package. Other kinds of files get harm to their bytes, and 
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import math
 import struct
@@ -20,23 +18,16 @@ import pytest
 from harm import NoOneReading, fewer_inputs, harmed, harmed_bytes, inputs, law_of, only_reading, same
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
-from lever_pipe.base import images, storage
+from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
-from lever_pipe.base.records import Cell, EpochMetrics, Example, RlGroup, RunCard, SubsetScore
+from lever_pipe.base.records import Example, RlGroup, RunCard, SubsetScore
 from lever_pipe.experiment.configuration import read_file
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.intention.codecs import hf, word
-from lever_pipe.intention.records import EpisodeRow
 from lever_pipe.intention.sources import json as task_files
 from lever_pipe.intention.sources import parquet
 from lever_pipe.intention.sources.protocol import RawFiles
-from lever_pipe.lever import rl_data_files
-from lever_pipe.lever.datasets import okvqa, vqav2
-from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
-from lever_pipe.lever.rl_data_files import PoolRule, import_groups
-from lever_pipe.lvlms.protocol import ImageSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr", "ignore:Image size")
 
@@ -61,7 +52,6 @@ QUERY = {
     "query_id": 3, "question_id": 9, "image_id": 1, "question": "what?", "gt_answers_raw": ["red"],
     "gt_answers_norm": ["red"],
 }  # fmt: skip
-POLICY = {"name": "preset~a/rce/seed~0/epoch~1", "stage": "rce", "preset": "a", "seed": 0, "epoch": 1}
 SUBSET = {"subset": "prefix", "accuracy": 51.25, "n_questions": 100, "n_distinct_prompts": 90}
 DETAIL = {"description": "size", "importance": 2, "inquiry": "which size?", "options": ["s", "m"]}
 ROWS: dict[Any, dict[str, Any]] = {
@@ -70,47 +60,11 @@ ROWS: dict[Any, dict[str, Any]] = {
         "question": "what?", "question_type": "one", "answers": ["red", "blue"], "answer": "red",
     },
     RlGroup: {"query": QUERY, "candidate_pool_ids": [7, 8], "pointer_candidates": [TRAJECTORY]},
-    EpochMetrics: {"policy": POLICY, "values": {"loss": 0.5, "steps": 3}},
-    Cell: {"policy": POLICY, "samples": 100, "shots": 2, "subsets": [SUBSET]},
     RunCard: {
         "stage": "a", "config": {"x": [1, 2.5, None], "y": {"z": True}}, "inputs": {"a": "0" * 64}, "code": "c",
         "commit": "0", "dirty": False, "versions": {"torch": "2"}, "device": "cpu", "threads": 1, "seconds": 0.5,
     },
-    EpisodeRow: {
-        "step": 0, "split": "val", "mode": "greedy", "task_id": "t", "sample": 0, "rewards": [0.5, 0],
-        "ceiling": 1.0, "end": "complete", "n_agent_tokens": 3,
-    },
 }  # fmt: skip
-IDS = (11, 7)
-QUESTIONS = {
-    "info": {"version": "1"}, "license": {}, "data_type": "mscoco", "data_subtype": "val2014",
-    "task_type": "Open-Ended",
-    "questions": [{"image_id": i + 1, "question": f"what {i}?", "question_id": i} for i in IDS],
-}  # fmt: skip
-ANNOTATIONS = {
-    "info": {}, "license": {}, "data_type": "mscoco", "data_subtype": "val2014", "question_types": {},
-    "annotations": [
-        {
-            "image_id": i + 1, "question_id": i, "question_type": "one", "answer_type": "other", "confidence": 3,
-            "multiple_choice_answer": "red", "answers": [
-                {"answer_id": n, "raw_answer": "Red", "answer_confidence": "yes", "answer": f"red{n % 2}"}
-                for n in (1, 2, 3)
-            ],
-        }
-        for i in IDS
-    ],
-}  # fmt: skip
-OPTIONS = ReadOptions(image_name="{image_id}.png", n_answers=3)
-ROW = {key: value for key, value in TRAJECTORY.items() if key != "query_id"}
-OF_A = {key: ROW[key] for key in ("beam_rank", "beam_score", "gen_method", "temperature", "vqa_pred_answer")}
-OF_A |= {"pointer": [7, 8], "logprob_score": -1.5, "vqa_correct": 1, "vqa_acc_score": 1.0}
-TRAIN = [
-    Example(
-        example_id=i, question_id=100 + i, image_id=i, image=f"{i}.png", image_digest=str(i), question=f"question {i}?",
-        question_type="one", answers=("red",), answer="red",
-    )
-    for i in range(10)
-]  # fmt: skip
 
 
 def task(name: str) -> dict[str, Any]:
@@ -120,64 +74,6 @@ def task(name: str) -> dict[str, Any]:
 
 def says_row(row: Any, content: bytes) -> bool:
     return same(row.model_dump(), only_reading(content))
-
-
-def says_examples(documents: dict[str, Any], result: Any) -> bool:
-    """Return whether examples are what questions and annotations say."""
-    asked = {entry["question_id"]: entry for entry in documents["questions"]["questions"]}
-    answered = {entry["question_id"]: entry for entry in documents["annotations"]["annotations"]}
-    assert len(asked) == len(documents["questions"]["questions"]) == len(answered)
-    assert [example.question_id for example in result.examples] == sorted(asked)
-    for example in result.examples:
-        question, annotation = asked[example.question_id], answered[example.question_id]
-        assert same([example.question, example.image_id], [question["question"], question["image_id"]])
-        assert question["image_id"] == annotation["image_id"]
-        assert same(example.answers, [answer["answer"] for answer in annotation["answers"]])
-        assert len(example.answers) == OPTIONS.n_answers
-        assert same(example.question_type, annotation.get("question_type", ""))
-    return True
-
-
-def of_questions(reader: Any, harmed_file: str) -> Reader:
-    documents = {"questions": QUESTIONS, "annotations": ANNOTATIONS}
-
-    def read(path: Path) -> Any:
-        paths = {name: path.parent / f"{name}.json" for name in documents} | {harmed_file: path}
-        return reader.read(VqaFilePaths(**paths, images=path.parent), OPTIONS)
-
-    def says(result: Any, content: bytes) -> bool:
-        return says_examples(documents | {harmed_file: only_reading(content)}, result)
-
-    return Reader("harmed.json", harmed(documents[harmed_file]), read, says)
-
-
-def kept(block: Any) -> list[Any]:
-    rows = block["pointer_candidates"]
-    failed = rl_data_files.FAILED_MODES
-    return [row for row in rows if not row.get("eval_failed") and row.get("vqa_eval_mode") not in failed]
-
-
-def says_rl_data(result: Any, content: bytes) -> bool:
-    groups, report = result
-    blocks = {key: block for key, block in only_reading(content).items() if key != "_meta"}
-    assert len(blocks) == len(groups) + report["empty_queries"]
-    for group in groups:
-        block = blocks[str(group.query.query_id)]
-        assert same(group.query.model_dump(), block["query"])
-        assert same(group.candidate_pool_ids, block["candidate_pool_ids"])
-        for trajectory, row in zip(group.pointer_candidates, kept(block), strict=True):
-            stated = {key: value for key, value in row.items() if key not in rl_data_files.IGNORED_FIELDS}
-            assert same(trajectory.model_dump(), stated)
-    return True
-
-
-def says_rl_data_without_pools(result: Any, content: bytes) -> bool:
-    blocks = only_reading(content)
-    for group in result[0]:
-        stated = [row["pointer"] for row in kept(blocks[str(group.query.query_id)])]
-        assert same([list(row.pointer_global) for row in group.pointer_candidates], stated)
-        assert len(set(group.candidate_pool_ids)) == 5
-    return True
 
 
 def says_tasks(splits: Any, content: bytes) -> bool:
@@ -262,20 +158,6 @@ def says_arrays(arrays: Any, content: bytes) -> bool:
     return found == tensors_in(content)
 
 
-def encoded(kind: str, mode: str = "RGB") -> bytes:
-    stream = io.BytesIO()
-    Image.linear_gradient("L").resize((24, 16)).convert(mode).save(stream, kind)
-    return stream.getvalue()
-
-
-def read_image(path: Path) -> Any:
-    digest = images.digest_of(path)
-    source = ImageSource({digest: path})
-    shown = source.open(digest)
-    assert (shown.mode, shown.size) == ("RGB", source.size(digest))
-    return digest
-
-
 def splits(path: Path) -> RawFiles:
     others = [path.parent / f"{name}.json" for name in ("val", "test", "train")]
     return RawFiles((path,), *((other,) for other in others))
@@ -288,20 +170,6 @@ READERS: dict[str, Reader] = {
         )
         for model, row in ROWS.items()
     },
-    **{f"{r.__name__} {file}": of_questions(r, file) for r in (okvqa, vqav2) for file in ("questions", "annotations")},
-    "rl data g": Reader(
-        "rl.json",
-        harmed({"_meta": {"fix_version": "v3"}, "3": {
-            "query": QUERY, "candidate_pool_ids": [7, 8],
-            "pointer_candidates": [ROW, {**ROW, "pointer": [0, 1], "pointer_global": [7, 8]}],
-        }}),
-        lambda path: import_groups(path, "g", TRAIN, PoolRule(size=2, seed=0, exclude_same_image=True)), says_rl_data,
-    ),
-    "rl data a": Reader(
-        "rl.json", harmed({"3": {"pointer_candidates": [OF_A, {**OF_A, "pointer": [8, 9]}]}}),
-        lambda path: import_groups(path, "a", TRAIN, PoolRule(size=5, seed=0, exclude_same_image=True)),
-        says_rl_data_without_pools,
-    ),
     "tasks": Reader(
         "tasks.json", harmed([task("a"), task("b")]), lambda path: task_files.read(None, splits(path)), says_tasks
     ),
@@ -315,13 +183,6 @@ READERS: dict[str, Reader] = {
     ),
     "checkpoint": Reader("a.safetensors", SAFETENSORS, lambda path: load_tensors(path)[0], says_arrays),
     "arrays": Reader("a.safetensors", SAFETENSORS, storage.read_arrays, says_arrays),
-    **{
-        f"image {kind} {mode}": Reader(
-            "image", harmed_bytes(encoded(kind, mode)), read_image,
-            lambda digest, content: digest == hashlib.sha256(content).hexdigest(),
-        )
-        for kind, mode in (("JPEG", "RGB"), ("PNG", "RGB"), ("GIF", "P"), ("PNG", "P"))
-    },
 }  # fmt: skip
 
 
@@ -329,10 +190,6 @@ READERS: dict[str, Reader] = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with everything as it should be."""
     folder = tmp_path_factory.mktemp("raw")
-    for i in IDS:
-        Image.new("RGB", (4, 4), (i, 0, 0)).save(folder / f"{i + 1}.png")
-    for name, value in (("questions", QUESTIONS), ("annotations", ANNOTATIONS)):
-        (folder / f"{name}.json").write_text(json.dumps(value))
     for split in ("train", "val", "test"):
         (folder / f"{split}.json").write_text(json.dumps([task(split), task(f"{split} 2")]))
     return folder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,6 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from lever_pipe.base import images
-from lever_pipe.base.records import Example
-from lever_pipe.lever.datasets import okvqa
-from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
 
 logging.getLogger("transformers").setLevel(logging.CRITICAL)
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -102,59 +98,6 @@ def test_images_show_what_their_files_say(tmp_path: Path) -> None:
         ):
             complaints.append(f"{name}: other pixels")
     assert not complaints, "\n".join(complaints)
-
-
-QUESTION = {"image_id": 7, "question_id": 5, "question": "What is it?"}
-TEXTS = (
-    "caf\u00e9?", "\u8fd9\u662f\u4ec0\u4e48\uff1f", "\u0645\u0627 \u0647\u0630\u0627\u061f", "\U0001f984?", "a\tb\nc",
-    "what" * 2000, "?", "{braces} %s $x `y`", "<html>&amp;", 'say "hi"', "back\\slash", " spaces around ", "a\u200bb",
-    "CAPITALS",
-)  # fmt: skip
-IDS = (0, 1, 2**31, 2**32 + 1, 2**53 + 1, 2**63 - 1)
-
-
-class Files:
-    """One question with its annotation and image in a folder with blanks in its name."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "a folder, with blanks \u00e9"
-        (self.folder / "images").mkdir(parents=True)
-        self.question, self.image = dict(QUESTION), bytes_of(COLOURS, "PNG")
-        self.annotation: dict[str, Any] = {"image_id": 7, "question_id": 5, "answers": [{"answer": "red"}] * 10}
-
-    def read(self) -> Example:
-        documents = {"questions": [self.question], "annotations": [self.annotation]}
-        for name, entries in documents.items():
-            put(self.folder / name, json.dumps({name: entries}))
-        put(self.folder / "images" / f"{self.question['image_id']}.png", self.image)
-        files = VqaFilePaths(self.folder / "questions", self.folder / "annotations", self.folder / "images")
-        (found,) = okvqa.read(files, ReadOptions("{image_id}.png", n_answers=10)).examples
-        return found
-
-
-def test_questions_and_answers_are_taken_as_they_are(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    found = files.read()  # without question_type, answer_type and answer_id
-    assert (found.question_type, found.answer, len(found.answers)) == ("", "red", 10)
-    for text in TEXTS:
-        files.question["question"] = text
-        files.annotation["answers"] = [{"answer": text}] * 10
-        found = files.read()
-        assert (found.question, found.answer, set(found.answers)) == (text, text, {text})
-    files = Files(tmp_path / "ids")
-    for number in IDS:
-        files.question |= {"image_id": number, "question_id": number}
-        files.annotation |= {"image_id": number, "question_id": number}
-        found = files.read()
-        assert (found.image_id, found.question_id, found.image) == (number, number, f"{number}.png")
-
-
-def test_one_spelling_of_a_letter_meets_another(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    forms = [unicodedata.normalize(form, "caf\u00e9") for form in ("NFC", "NFD")]
-    files.annotation["answers"] = [{"answer": forms[i % 2]} for i in range(10)]
-    found = files.read()
-    assert (found.answer, found.answers) == (forms[0], (forms[0],) * 10)
 
 
 def test_entries_may_stand_in_any_order_and_share_what_they_like(doors: dict[str, Door], tmp_path: Path) -> None:

@@ -100,7 +100,6 @@ def look_at_jobs(
         found = list(local_checks.gpus(computing))
         may_be_left = orphans.may_be_left(folder)
         prefix, silence = orphans.PREFIX, warning
-    found += local_checks.trainable(experiment, jobs)
     yield from found
     can_go_on = all(each.level is not Level.FAULT for each in [*so_far, *found])
     if may_be_left and (can_go_on or on_orphans is orphans.OnOrphans.REPORT):
@@ -175,7 +174,7 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
             config=config,
             source=source,
             executor=executor,
-            slurm=SlurmSettings(settings, attempts=1 + args.retries) if settings else None,
+            slurm=SlurmSettings(settings) if settings else None,
         )
     except (CliException, WorkflowError, ValueError, OSError) as refusal:
         expected = "doctor: expected words that Snakemake understands"

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import FULL, LeverPipeError
-from lever_pipe.base.members import available
 from lever_pipe.experiment.data_config import Data
-from lever_pipe.experiment.lvlm_config import AUTO
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions
 from lever_pipe.lever.datasets._vqa_files import read_questions
@@ -89,8 +87,6 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     yield from disks(*written, kept=ledger)
     for model in needed:
         yield model_folder(model, folder)
-        if model.loaded.key == LVLM:
-            yield from family(experiment, folder)
         if model.loaded.key == AGENT and rules is None:
             yield from chat_template(experiment, folder)
     yield from raw_data(experiment, rules=rules, folder=folder)
@@ -192,24 +188,6 @@ def model_folder(model: Model, folder: Path) -> Outcome:
     return ok(f"{key} {name}", f"whole, {_bytes(model_folders.bytes_of(folder / name))}")
 
 
-def family(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
-    """Yield whether the LVLM's folder is of a family that the configured member answers for."""
-    named, kind = experiment.lvlm.member, model_folders.model_type(folder / experiment.lvlm.model)
-    check, members = f"lvlm.member {named}", [name for name in available("lvlms") if name != ANY_FAMILY]
-    if not kind or named == ANY_FAMILY:
-        return
-    if named != AUTO and kind in members and kind != named:
-        do = "Set lvlm.member: auto, or hf, which answers for any family, slowly."
-        yield warning(check, f"model_type {named}, which lvlm.member names", found=kind, do=do)
-    elif kind not in members and named in (AUTO, *members):
-        yield warning(
-            check,
-            f"a family with an adapter of its own: {', '.join(members)}",
-            found=f"model_type {kind!r}",
-            do="lvlm.member: hf answers for any family, slowly, by the model library's own `generate`.",
-        )
-
-
 def chat_template(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
     """Yield whether the agent's codec can use the chat template of its folder, before a policy is loaded."""
     model = experiment.intention.model
@@ -224,19 +202,6 @@ def chat_template(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
         yield fault(check, "a chat template that the agent's codec can use", found=refusal.found, do=refusal.do)
     else:
         yield ok(check, "shows and calls the tool")
-
-
-def trainable(experiment: Experiment, jobs: Sequence[Job]) -> Iterator[Outcome]:
-    """Yield a warning where a planned job trains a larger agent than a GPU of 80 GB holds."""
-    folder = experiment.intention.model.folder
-    parameters, limit = plan.parameters_of(folder), sizing.TRAINED_ON_ONE_GPU
-    if parameters > limit and any(job["rule"] == "train_agent" and job.get("device") != "cpu" for job in jobs):
-        yield warning(
-            f"agent of {folder}",
-            f"at most {limit / 1e9:.1f} B parameters, whose training fits a GPU of 80 GB",
-            found=f"{parameters / 1e9:.1f} B",
-            do="Set intention.engine: verl, which spreads an agent over GPUs, or train on a larger GPU.",
-        )
 
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:

@@ -13,22 +13,15 @@ from lever_pipe.runtime.slurm.requests import OTHER_CLUSTER, JobRequest, distinc
 
 CHECKS_PER_RECORD = 3  # the plugin trusts squeue when it remembers a job for so many first waits
 CLUSTER, STATUS, REQUEUE = "SLURM", "status command", "requeue"
-SHORT_MEMORY = 60  # seconds of MinJobAge: with less, one slow answer is enough to miss the end of a job
 DEFAULT_COMMAND = "the plugin's default, sacct"
 ASK_ADMIN = "Ask the cluster's administrators, or start the run again when `scontrol ping` says UP."
 LONGER_MEMORY = "Ask the administrators for a MinJobAge of 300 s, SLURM's default."
 
 
 class SlurmSettings(NamedTuple):
-    """What jobs are submitted with.
-
-    Attributes:
-        own: the executor plugin's own settings.
-        attempts: how often a job may run, retries included.
-    """
+    """What jobs are submitted with: the executor plugin's own settings."""
 
     own: Any
-    attempts: int = 1
 
     @property
     def wait(self) -> int:
@@ -57,7 +50,7 @@ def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterato
     if partitions is None:
         yield fault("partitions", "an answer of scontrol and sinfo", found="none", do=ASK_ADMIN)
         return
-    yield from requests(settings, jobs, partitions, known)
+    yield from requests(jobs, partitions)
 
 
 def status_command(settings: SlurmSettings, known: dict[str, str]) -> Outcome:
@@ -76,7 +69,7 @@ def status_command(settings: SlurmSettings, known: dict[str, str]) -> Outcome:
             do="Set slurm-status-command: squeue in the profile.",
         )
     if age is not None and age >= needed:
-        return _memory(age, has_accounting=has_accounting)
+        return ok(STATUS, f"squeue; SLURM remembers an ended job for {age} s")
     lacks = "" if has_accounting else ", which knows nothing here: ends of jobs would be missed"
     possible = (age or 0) // CHECKS_PER_RECORD
     return complaint(
@@ -85,18 +78,6 @@ def status_command(settings: SlurmSettings, known: dict[str, str]) -> Outcome:
         found=f"{known.get('MinJobAge', 'none')}, so that the plugin asks sacct{lacks}",
         do=f"Set slurm-init-seconds-before-status-checks: {possible} in the profile." if possible else LONGER_MEMORY,
     )
-
-
-def _memory(age: int, *, has_accounting: bool) -> Outcome:
-    """Return whether SLURM remembers an ended job for long enough.
-
-    The plugin asks less and less often, every 180 s at last; the watchdog lets it ask thrice in MinJobAge at least.
-    """
-    if age >= SHORT_MEMORY:
-        return ok(STATUS, f"squeue, thrice or more in the {age} s for which SLURM remembers an ended job")
-    other = "the accounting" if has_accounting else "its artefact, or counts as failed"
-    found = f"{age} s: the end of a job may be missed, and is then found out from {other}"
-    return warning(STATUS, f"MinJobAge of at least {SHORT_MEMORY} s", found=found, do=LONGER_MEMORY)
 
 
 def _settings_alone(settings: SlurmSettings) -> Iterator[Outcome]:
@@ -139,26 +120,19 @@ def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterat
         expected, do = "to see the accounts that you may charge", "Let it be if sbatch accepts the account."
         yield warning("account", expected, found="none listed by sacctmgr", do=do)
         return
-    numbers = {str(job["slurm_account"]) for job in jobs if isinstance(job.get("slurm_account"), int)}
     for name in asked:
         if name.lower() in {account.lower() for account in mine}:
             yield ok(f"account {name}", "known")
         else:
-            hint = " A number loses its leading zeros: quote it twice, as '\"0123\"'." if name in numbers else ""
             yield fault(
                 f"account {name}",
                 f"one that you may charge: {', '.join(sorted(mine))}",
                 found="none of them",
-                do=f"Set slurm_account in default-resources of the profile.{hint}",
+                do="Set slurm_account in default-resources of the profile.",
             )
 
 
-def requests(
-    settings: SlurmSettings,
-    jobs: Sequence[Mapping[str, Any]],
-    partitions: dict[str, slurm.Partition],
-    known: dict[str, str],
-) -> Iterator[Outcome]:
+def requests(jobs: Sequence[Mapping[str, Any]], partitions: dict[str, slurm.Partition]) -> Iterator[Outcome]:
     """Yield for every partition whether it exists and suits the jobs that name it."""
     standard = tuple(name for name, partition in partitions.items() if partition.is_default)
     by_partition: dict[tuple[str, ...], dict[JobRequest, list[str]]] = {}
@@ -176,20 +150,10 @@ def requests(
         offer = _together(chosen)
         unfit = (each for request, rules in asked.items() for each in _unfit(check, request, rules, offer))
         faults = list(dict.fromkeys(unfit))
-        if not faults:
-            faults = list(_unfit_later(check, asked, offer, settings.attempts))
         yield from faults or [ok(check, f"{_offered(offer)}; {counted(len(asked), 'kind')} of jobs fit")]
         if not any(node.is_working for node in offer.nodes):
             found = ", ".join(sorted({node.state for node in offer.nodes})) or "no node"
             yield warning(check, "a node that works", found=found, do="Jobs wait until one comes back.")
-        killing = [p.name for p in chosen if _kills(p, settings) and _is_preempted(p, partitions, known)]
-        if killing:
-            yield warning(
-                check,
-                "a partition whose jobs stay until they end",
-                found=f"preemption kills jobs of {', '.join(killing)}",
-                do="A killed job counts as failed: set retries in the profile, or name another slurm_partition.",
-            )
 
 
 def _together(chosen: list[slurm.Partition]) -> slurm.Partition:
@@ -221,38 +185,6 @@ def _unfit(check: str, request: JobRequest, rules: list[str], offer: slurm.Parti
             found=f"at most {_largest(offer, request)} on a node",
             do="Ask for less under set-resources or set-threads of the profile, or name another slurm_partition.",
         )
-
-
-def _unfit_later(
-    check: str, asked: dict[JobRequest, list[str]], offer: slurm.Partition, attempts: int
-) -> Iterator[Outcome]:
-    """Yield a warning where a last attempt, after kills for want of memory or time alone, would find no place."""
-    short: dict[str, set[str]] = {}
-    for request, rules in asked.items():
-        if any(_unfit(check, request.grown(attempts), rules, offer)):
-            short.setdefault(f"{_largest(offer, request)} on a node, {_limit(offer)}", set()).update(rules)
-    for most, those in short.items():
-        yield warning(
-            check,
-            "room for every attempt: after a kill for want of memory or time a job asks for its first memory and time "
-            f"once more, {attempts} times at last",
-            found=f"at most {most} ({first(sorted(those))})",
-            do="Such a job may not run again; ask for enough at first, or name another slurm_partition.",
-        )
-
-
-def _kills(partition: slurm.Partition, settings: SlurmSettings) -> bool:
-    """Tell whether preemption ends a job: in mode REQUEUE also one that must not be requeued."""
-    modes = {mode.strip() for mode in partition.preempt_mode.split(",")}
-    return "CANCEL" in modes or ("REQUEUE" in modes and settings.own.no_requeue)
-
-
-def _is_preempted(partition: slurm.Partition, partitions: dict[str, slurm.Partition], known: dict[str, str]) -> bool:
-    """Tell whether others may take the nodes: by partition, those of a higher tier on the same nodes."""
-    if known.get("PreemptType") != "preempt/partition_prio":
-        return known.get("PreemptType") not in (None, "preempt/none")
-    own = {node.name for node in partition.nodes}
-    return any(p.tier > partition.tier and own & {node.name for node in p.nodes} for p in partitions.values())
 
 
 def _fits(request: JobRequest, node: slurm.ClusterNode) -> bool:

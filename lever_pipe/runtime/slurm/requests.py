@@ -61,10 +61,6 @@ class JobRequest(NamedTuple):
         ]
         return ", ".join(found)
 
-    def grown(self, attempt: int) -> JobRequest:
-        """Return what a job asks for at an attempt, if memory and time grow with it."""
-        return self._replace(mem_mb=self.mem_mb * attempt, minutes=self.minutes * attempt)
-
 
 def distinct(jobs: Iterable[Mapping[str, Any]]) -> dict[JobRequest, list[str]]:
     """Return every kind of request and the rules that make it.

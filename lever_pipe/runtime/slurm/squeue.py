@@ -42,7 +42,6 @@ class Partition(NamedTuple):
 
     Attributes:
         minutes: longest run time of a job; None without limit.
-        tier: jobs of a higher one may preempt jobs of a lower one.
         nodes: those that belong to it, whatever their state.
     """
 
@@ -50,8 +49,6 @@ class Partition(NamedTuple):
     is_default: bool
     state: str
     minutes: int | None
-    preempt_mode: str
-    tier: int
     nodes: tuple[ClusterNode, ...]
 
 
@@ -182,8 +179,7 @@ def partitions() -> dict[str, Partition] | None:
         if name := fields.get("PartitionName"):
             nodes = tuple(node for partition, node in listed if partition == name)
             known = (fields.get("Default") == "YES", fields.get("State", ""), minutes(fields.get("MaxTime", "")))
-            preemption = (fields.get("PreemptMode", ""), _whole(fields.get("PriorityTier", "")))
-            found[name] = Partition(name, *known, *preemption, nodes)
+            found[name] = Partition(name, *known, nodes)
     return found
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import ascii_letters
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from lever_pipe.base.errors import ComparisonError
 from lever_pipe.report import comparability, lineage
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.cells import Name
-from lever_pipe.report.comparability import FACTORS, NAMED, deviations, guard, named, read_lineages
+from lever_pipe.report.comparability import FACTORS, NAMED, deviations, guard, named
 from lever_pipe.report.lineage import published_key
 from lever_pipe.report.selector import printed
 from lever_pipe.report.table import Column, Table, TableLine
@@ -141,13 +140,6 @@ def test_without_a_majority_every_row_is_named(pools: Sequence[str]) -> None:
         guard([table(groups)], found, "strict")
 
 
-def test_policies_of_two_presets_are_told_apart() -> None:
-    one, other = group("0.12"), group("0.12").replace("preset~p", "preset~q")
-    lineages = {one: ours()[one], other: {**ours()[one], "preset": "q", "seeds": "0"}}
-    _marks, notes = guarded(table([one, other], "preset"), lineages, "footnote")
-    assert notes == (f"Seeds: 0, 1 ({one}); 0 ({other}).",)
-
-
 def test_a_row_with_several_policies_is_marked_for_each_and_names_them() -> None:
     """A table with betas as columns: every row holds all of them, so the footnote says which column it is about."""
     one_row = " ".join(BY_BETA)
@@ -203,19 +195,6 @@ def test_unknown_factors_and_groups_are_refused() -> None:
         guard([table([group("9")])], ours(), "footnote")
 
 
-def test_many_differences_are_cut_in_a_message_and_share_the_last_letter_in_a_table() -> None:
-    found = ours()
-    found[group("0.15")] |= {f"grpo.setting{i}": "x" for i in range(60)}
-    for beta in ("0.12", "0.145", "0.18"):
-        found[group(beta)] |= {f"grpo.setting{i}": "y" for i in range(60)}
-    marks, notes = guarded(table(BY_BETA), found, "footnote")
-    assert marks[2] == ascii_letters
-    assert len(notes) == len(ascii_letters)
-    assert notes[-1].count("grpo.setting") == 60 - len(ascii_letters) + 1
-    with pytest.raises(ComparisonError, match="and 55 more"):
-        guard([table(BY_BETA)], found, "strict")
-
-
 PUBLISHED = [published_key(float(beta), 1) for beta in BETAS]
 
 
@@ -255,14 +234,6 @@ def test_two_unknowns_are_no_difference_and_one_is_named() -> None:
     lineages[PUBLISHED[0]]["device"] = "cuda"
     _, (note,) = guarded(table(PUBLISHED), lineages)
     assert note == "Published 0.12 differs: Device."
-
-
-def test_lineages_of_both_kinds_are_read_together(tmp_path: Path) -> None:
-    path = tmp_path / "lineage.csv"
-    path.write_text("group,field,value\nbaseline/oracle,pool,x\n")
-    found = read_lineages(path, FILE)
-    assert found["baseline/oracle"] == {"pool": "x"}
-    assert PUBLISHED[0] in found
 
 
 VALUES = st.lists(st.sampled_from("abc"), min_size=1, max_size=9)

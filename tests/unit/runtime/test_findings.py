@@ -1,12 +1,9 @@
-"""`config/findings.yaml`: what its cells share and differ in, and what `docs/runs.md` says that they cost."""
+"""`config/findings.yaml`: what its cells share and differ in."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
 from functools import cache
-from pathlib import Path
 
 import pytest
 from test_plan import shipped_with
@@ -19,12 +16,6 @@ from lever_pipe.experiment.studies import Experiment
 from lever_pipe.losses.schedules import scheduled_rate
 from lever_pipe.runtime import agent_plan, plan
 
-PAGE = Path(__file__).parents[3] / "docs/runs.md"
-EXPERIMENTS = ("X1", "X2", "X2, long", "X3")
-SELECTED = "select_demonstrations and score_answers"
-LIMIT = 100  # CPU minutes
-AROUND = 4  # what comes before and after the experiments
-
 
 @cache
 def findings() -> Experiment:
@@ -33,51 +24,6 @@ def findings() -> Experiment:
 
 def experiment_of(preset: str) -> str:
     return "X3" if preset == "world" else "X2, long" if preset.endswith("_long") else "X2"
-
-
-def planned() -> Counter[tuple[str, str]]:
-    """Return the number of jobs by rule and experiment."""
-    given = findings()
-    found: Counter[tuple[str, str]] = Counter()
-    for rule in ("train_agent", "evaluate_agent"):
-        found[rule, "X1"] = len(agent_plan.runs(given.intention))
-    for name in map(PolicyName.parse, plan.trained(given)):
-        found[f"train_{name.kind}_epoch", experiment_of(name.preset)] += 1
-    for text in plan.evaluated(given):
-        if (name := PolicyName.parse(text)).kind != "baseline":
-            found[SELECTED, experiment_of(name.preset)] += 1
-    for batch in plan.batches(given):
-        if batch != "baseline":
-            found["answer_prompts", experiment_of(batch.split("/")[0].removeprefix("preset~"))] += 1
-    return found
-
-
-def told() -> dict[str, list[str]]:
-    """Return the cells of the page's table of costs by their first one."""
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    at = next(i for i, row in enumerate(rows) if row[0] == "jobs")
-    assert rows[at][2:] == list(EXPERIMENTS)
-    return {row[0].replace("`", ""): row[1:] for row in rows[at + 2 :]}
-
-
-def test_the_page_tells_how_many_jobs_there_are_and_what_they_cost() -> None:
-    table, jobs, minutes = told(), planned(), dict.fromkeys(EXPERIMENTS, 0.0)
-    stated, each, cells = (table.pop(name) for name in ("CPU minutes", "CPU minutes a cell", "cells"))
-    for rule, (seconds, *counts) in table.items():
-        assert [int(count) for count in counts] == [jobs.pop((rule, of), 0) for of in EXPERIMENTS], rule
-        for of, count in zip(EXPERIMENTS, counts, strict=True):
-            minutes[of] += float(seconds) * int(count) / 60
-    assert not +jobs  # every job of a cell is in a row
-    assert stated[1:] == [f"{of:.1f}" for of in minutes.values()]
-    presets = Counter(experiment_of(arm.preset) for arm in findings().arms)
-    counts = (len(findings().intention.arms), presets["X2"], presets["X2, long"], len(findings().arms[0].kl_betas))
-    assert cells[1:] == [f"{n} {of}" for n, of in zip(counts, ("arms", "presets", "presets", "betas"), strict=True)]
-    assert each[1:] == [f"{of / n:.1f}" for of, n in zip(minutes.values(), counts, strict=True)]
-    total = re.search(r"Together ([0-9.]+) CPU minutes", PAGE.read_text())
-    assert total is not None
-    assert float(total[1]) == pytest.approx(sum(minutes.values()), abs=0.06)
-    assert sum(minutes.values()) + AROUND < LIMIT
 
 
 def test_cells_of_x2_differ_in_reward_and_learning_rate_alone() -> None:

@@ -96,17 +96,6 @@ def test_what_slurm_gave_is_used_whole(tmp_path: Path, monkeypatch: pytest.Monke
     assert os.environ[gpu_slots.VISIBLE] == "3,5"
 
 
-def test_two_jobs_never_share_the_only_gpu(tmp_path: Path) -> None:
-    first = holder(tmp_path, 1, "0")
-    assert gpus_of(first) == {"0"}
-    second = holder(tmp_path, 1, "0")
-    with pytest.raises(subprocess.TimeoutExpired):
-        second.wait(timeout=0.6)
-    end(first)
-    assert gpus_of(second) == {"0"}
-    end(second)
-
-
 @pytest.mark.parametrize("visible", ["0", "", "0,-1"])
 def test_too_few_gpus_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
     monkeypatch.setenv(gpu_slots.VISIBLE, visible)
@@ -147,23 +136,13 @@ def test_each_allocation_has_its_own_slots(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(folders) == 2
 
 
-@pytest.mark.parametrize("kind", ["a link", "open to all", "of another user", "of this user"])
-def test_locks_lie_in_a_folder_of_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_locks_lie_in_a_folder_of_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(gpu_slots.VISIBLE, "0")
-    folder = tmp_path / "locks"
-    if kind == "a link":
-        folder.symlink_to(tmp_path)
-    else:
-        folder.mkdir()
-        folder.chmod(0o777 if kind == "open to all" else 0o755)
-    if kind == "of another user":
-        monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
-    if kind == "of this user":
-        gpu_slots.take(1, folder=folder)
-        return
+    (tmp_path / "locks").mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(DeviceError, match="into which nobody else writes"):
-        gpu_slots.take(1, folder=folder)
-    assert not (folder / "0").exists()
+        gpu_slots.take(1, folder=tmp_path / "locks")
+    assert not (tmp_path / "locks" / "0").exists()
 
 
 def test_slots_survive_exec(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,12 +121,6 @@ def test_a_report_names_every_job_and_both_ways_out(fake: FakeSlurm, tmp_path: P
     assert not [call for call in fake.calls if call.startswith("scancel")]
 
 
-def test_a_long_list_is_cut(tmp_path: Path) -> None:
-    lines = orphans.described([job(i, tmp_path) for i in range(orphans.SHOWN + 3)])
-    assert len(lines) == orphans.SHOWN + 1
-    assert lines[-1] == "and 3 more"
-
-
 def test_no_jobs_are_no_trouble_and_silence_is(fake: FakeSlurm, tmp_path: Path) -> None:
     assert orphans.settle(OnOrphans.REPORT, PREFIX, tmp_path).level is Level.OK
     fake.fails("squeue")
@@ -180,19 +173,6 @@ def test_sigterm_ends_a_wait_and_nothing_else(
     assert noted == [signal.SIGTERM]
 
 
-def test_a_wait_in_another_thread_leaves_signals_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: list[int]
-) -> None:
-    queue = Queue([job(1, tmp_path)], looks=3)
-    monkeypatch.setattr(slurm, "queued_jobs", queue)
-    found = []
-    words = (OnOrphans.WAIT, PREFIX, tmp_path)
-    thread = threading.Thread(target=lambda: found.append(orphans.settle(*words, sleep=queue.sleep)))
-    thread.start()
-    thread.join(10)
-    assert [finding.level for finding in found] == [Level.OK]
-
-
 def test_waiting_ends_with_the_jobs_and_tells_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -225,12 +205,6 @@ def test_cancelled_jobs_that_stay_are_a_fault(fake: FakeSlurm, tmp_path: Path, m
     assert queue.slept == orphans.GONE_WITHIN
 
 
-def test_a_refused_cancellation_is_a_fault(fake: FakeSlurm, tmp_path: Path) -> None:
-    fake.has(job(1, tmp_path))
-    fake.fails("scancel")
-    assert orphans.settle(OnOrphans.CANCEL, PREFIX, tmp_path).level is Level.FAULT
-
-
 def test_the_environment_chooses_unless_a_word_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(orphans.VARIABLE, raising=False)
     assert orphans.choice() is OnOrphans.REPORT
@@ -240,9 +214,3 @@ def test_the_environment_chooses_unless_a_word_does(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(orphans.VARIABLE, "kill")
     with pytest.raises(ConfigError, match="one of report, wait, cancel; found 'kill'"):
         orphans.choice()
-
-
-def test_comments_become_words() -> None:
-    assert orphans.told("rule_train_rce_epoch_wildcards_world_0_1") == "train_rce_epoch (world_0_1)"
-    assert orphans.told("rule_build_report") == "build_report"
-    assert orphans.told("") == ""

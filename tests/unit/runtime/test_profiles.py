@@ -43,15 +43,6 @@ def test_profiles_agree_on_what_is_trusted(name: str) -> None:
     assert not profile(name).get("keep-incomplete")
 
 
-def test_each_line_of_the_slurm_profile_is_commented() -> None:
-    lines = PROFILES["slurm"].read_text(encoding="utf-8").splitlines()
-    settings = [number for number, line in enumerate(lines) if re.match(r"\s*[\w-]+:", line)]
-    bare = [
-        lines[n] for n in settings if not lines[n - 1].lstrip().startswith("#") and lines[n] != "default-resources:"
-    ]
-    assert bare == []
-
-
 def test_the_slurm_profile_keeps_the_rules_that_prevent_hangs_and_doubles() -> None:
     slurm = profile("slurm")
     assert slurm["slurm-status-command"] == "squeue"

@@ -185,21 +185,6 @@ def test_words_come_back_as_a_shell_reads_them(words: list[str]) -> None:
     assert call_in(command) == PlainCall(words, "a b")
 
 
-def test_methods_and_properties_are_wrapped_once() -> None:
-    class Counted:
-        @property
-        def time(self) -> int:
-            return 1
-
-        def number(self) -> int:
-            return 1
-
-    for _ in range(2):
-        amend_methods(Counted, number=lambda own: lambda self: own(self) + 1)
-        amend_methods(Counted, time=lambda own: property(lambda self: own.fget(self) + 1))
-    assert (Counted().number(), Counted().time) == (2, 2)
-
-
 def test_a_job_that_is_done_is_reported_and_not_run() -> None:
     class Executor:
         ran: list[Any]
@@ -362,12 +347,6 @@ def test_a_job_is_told_with_each_text_formatted_once(amended: Any) -> None:
         assert texts == ["m", "c"] * told
     assert (job.shellcmd, job.shellcmd) == ("c", "c")
     assert texts == [*["m", "c"] * 2, "c", "c"]
-
-
-def test_files_are_told_with_what_they_are_flagged(amended: Any) -> None:
-    plain, piped = amended.IOFile("a/b"), amended.IOFile(amended.flag("c", "pipe"))
-    assert amended.format_files([plain, piped, "d"], as_output=True) == ["a/b", "c (pipe)", "d"]
-    assert {type(name) for name in amended.format_files([plain, piped])} == {str}
 
 
 @given(outputs=st.lists(st.lists(st.sampled_from(["a", "b", "a/b", "a/b/c", "./b/c", "ab"]), max_size=3), max_size=4))

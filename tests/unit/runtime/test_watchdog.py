@@ -236,23 +236,6 @@ class TestWaitsForEver:
             assert self.taken_back(executor, clock, 2) == ["78"]
         assert self.taken_back(executor, clock, 1, NEVER - 1, 1) == ["78", "78", "8"]
 
-    def test_one_line_says_beforehand_what_to_do_and_when(
-        self, waits: dict[str, str], clock: Clock, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        executor = executor_class(lambda *_: "wait")()
-        waits["7"] = "PartitionTimeLimit"
-        with caplog.at_level(logging.WARNING):
-            self.taken_back(executor, clock, 0, 100)
-            waits["7"] = "Priority"
-            self.taken_back(executor, clock, 100)
-            waits["7"] = "PartitionTimeLimit"
-            self.taken_back(executor, clock, 100, 100)
-        (line,) = [record.getMessage() for record in caplog.records]
-        assert "SLURM job 7 " in line
-        assert "(PartitionTimeLimit)" in line
-        assert watchdog.NEVER["PartitionTimeLimit"] in line
-        assert f"{NEVER / 60:.0f} min" in line
-
     def test_a_reason_that_nodes_give_while_they_are_down_is_none(
         self, waits: dict[str, str], clock: Clock, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -378,13 +361,6 @@ class TestMade:
                 self.make(name, age)
         assert self.judged(job("7", table="table.csv", card="run.json"), states, clock) == [said]
 
-    def test_what_is_not_as_the_job_would_make_it_does_not_count(
-        self, states: dict[str, str], clock: Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.make("run.json", 1)
-        monkeypatch.setattr(decision, "is_made", lambda *_, **__: False)
-        assert self.judged(job("7", card="run.json"), states, clock) == ["error"]
-
     def test_of_a_group_or_a_job_without_outputs_nothing_is_known(self, states: dict[str, str], clock: Clock) -> None:
         self.make("run.json", 1)
         assert self.judged(job("7", is_group=True, card="run.json"), states, clock) == ["error"]
@@ -415,18 +391,10 @@ class TestMade:
         assert seen != "TIMEOUT" or "ended as TIMEOUT" in executor.messages[0]
 
 
-def test_jobs_of_snakemake_have_what_tells_whether_they_are_made() -> None:
-    from snakemake.jobs import GroupJob, Job
-
-    for kind in (Job, GroupJob):
-        assert callable(kind.is_group)
-        assert isinstance(inspect.getattr_static(kind, "output"), property)
-
-
 class TestLoneJob:
     """The plugin's own rounds, which grow until a job ends, on a clock that only they and SLURM's answers move."""
 
-    AGES = (30, 60, 120, 150, 300)
+    AGES = (30, 120, 300)
     ANSWER = 2.0
     """Seconds that an answer takes."""
 

@@ -70,16 +70,6 @@ def test_arms_over_seeds_lead_and_single_runs_stand_apart(evidence: list[Evidenc
     )
 
 
-def test_the_tests_are_those_that_the_evidence_names(evidence: list[EvidenceRow]) -> None:
-    rows = [compared("bundle", "sampled", -0.02, 0.01, 3), compared("kl_only", "sampled", -0.02, 0.01, 1)]
-    found = judged(evidence, *rows)
-    assert (
-        "Tests: between single runs sign flips over tasks and between several seeds Student's t on crossed"
-        in found.told("agent-arms")
-    )
-    assert "undecidable" not in found.told("agent-arms")
-
-
 def test_the_start_policy_is_a_row_and_what_arms_gain_on(default: Tabulated) -> None:
     rows = {row["Arm"]: row for row in default.rows("agent-arms")}
     for mode in ("sampled", "greedy"):
@@ -122,13 +112,6 @@ def test_a_policy_that_nothing_trains_is_its_last_and_its_best(tmp_path: Path) -
         for mode in ("sampled", "greedy"):
             assert best[f"Held-out, {mode}"] == last[f"Held-out, {mode}"] != ""
             assert all(best[f"{head}, {mode}"] for head in ("Difference", "Holm p", "Gain")) is (arm == "gpt")
-
-
-def test_other_factors_get_a_column(tabulated: Tabulate) -> None:
-    other = ARMS[4].model_copy(update={"learning_rate": 5e-4, "trajectory_score": "mean"})
-    rows = tabulated(Study(arms=(ARMS[0], other), steps=5)).rows("agent-arms")
-    found = [(row["Learning rate"], row["Trajectory score"]) for row in rows[:2]]
-    assert found == [("0.0002", "sum of turn rewards"), ("0.0005", "mean of turn rewards")]
 
 
 def test_arms_that_adapt_rise_and_stop_stand_beside_the_others(tmp_path: Path, default: Tabulated) -> None:
@@ -179,27 +162,6 @@ def test_a_term_counts_in_the_loss_with_the_weight_that_each_step_told(tabulated
     assert share(0.01, kl_coefficient=0.005) == share(0.005) != share(0.01)
 
 
-def test_secondary_endpoints_of_both_decodings(default: Tabulated) -> None:
-    rows = default.rows("agent-secondary")
-    assert [(row["Arm"], row["Decoding"]) for row in rows] == [
-        (arm.name, mode) for arm in ARMS for mode in ("greedy", "sampled")
-    ]
-    row = default.row("agent-secondary", Arm="bundle", Decoding="sampled")
-    mean = default.view.find("arm~bundle", "trapezoid", mode="sampled")
-    assert mean is not None
-    assert float(row["Trapezoid mean"]) == pytest.approx(mean.value, abs=5.01e-4)
-    assert row["Step at 0.5 of the ceiling"]
-    assert (row["Difference of it"] != "", row["Holm p"] != "") == (True, True)
-
-
-def test_every_curve_stands_with_its_noise(default: Tabulated) -> None:
-    assert len(default.rows("agent-curves")) == 2 * len(Study().runs)
-    row = default.row("agent-curves", Arm="bundle", Seed="1", Decoding="sampled")
-    found = default.view.find("arm~bundle/seed~1", "error", mode="sampled")
-    assert found is not None
-    assert float(row["Error, same tasks"]) == pytest.approx(found.value, abs=5.01e-4)
-
-
 def test_every_run_stands_with_its_selected_checkpoint(default: Tabulated) -> None:
     rows = default.rows("agent-runs")
     assert [(row["Arm"], row["Seed"]) for row in rows] == [(run.arm, str(run.seed)) for run in Study().runs]
@@ -246,12 +208,6 @@ def test_a_broken_identity_is_told(tabulated: Tabulate, changes: dict[str, float
     rows = [row for row in found.material.evidence if row.study != "report"]
     limited = tabulate(rows, Study(arms=(ARMS[0], ARMS[4])), max_context=89)
     assert "no mean length exceeds the context" in SAY(next(texts(limited.view)))
-
-
-def test_failures_of_training_are_counted_over_all_runs(tabulated: Tabulate) -> None:
-    study = Study(arms=(ARMS[0], ARMS[5]), steps=5, metrics={"simulator_failures": 2.0, "environment_timeouts": 1.0})
-    *_, troubles = texts(tabulated(study, document_arm="kl_strong").view)
-    assert SAY(troubles) == "Simulator failures in training: 40; time-outs: 20."  # 4 runs of 5 steps
 
 
 def test_the_unit_of_a_reward() -> None:

@@ -112,20 +112,6 @@ def test_lengths_are_called_what_they_are(default: Tabulated) -> None:
     assert ours["no KL"] == f"{np.mean(spread):.1f}"
 
 
-def test_efficiency_is_shown_and_counts_for_nothing(default: Tabulated) -> None:
-    def cells(quantity: str, source: str) -> tuple[str, str]:
-        row = default.row("003-efficiency", Quantity=quantity, Source=source)
-        return row["no KL"], row["KL bundle"]
-
-    assert cells("Seconds a step", PUBLISHED) == ("193 to 205", "205 to 220")
-    assert cells("MFU of the update", PUBLISHED) == ("0.306 to 0.340", "0.280 to 0.375")
-    # 1.5 s, 0.1 s more with an evaluation, 0.01 s a seed
-    assert cells("Seconds a step", OURS) == ("1.50 to 1.62",) * 2
-    assert cells("Log-probabilities of the reference", OURS) == ("5.0", "5.0")
-    slower = default.row("003-advice", **{"The document": "Against: training is slower"})
-    assert (slower["Its reason"], slower["Verdict"]) == ("15 to 20 s more a step", "not judged")
-
-
 def test_the_core_answer(default: Tabulated) -> None:
     best = default.row("004-answer", Quantity="Best reward", Source=PUBLISHED)
     assert (best["no KL"], best["KL bundle"], best["Difference"]) == ("2.202", "2.123", "-0.079 (-3.6 %)")
@@ -139,16 +125,6 @@ def test_the_core_answer(default: Tabulated) -> None:
         row = default.row("004-answer", Quantity="Best reward", Source=OURS, Decoding=mode)
         best_of = [max(curve) for curve in curves(default, "baseline", mode)]
         assert float(row["no KL"]) == pytest.approx(sum(best_of) / 3, abs=5.01e-4)
-
-
-def test_steps_to_the_best(default: Tabulated) -> None:
-    rows = default.rows("004-steps-to-best", Source=PUBLISHED)
-    assert [(row["Run"], row["Step of the best"], row["Best"]) for row in rows] == [
-        *(("no KL", "45", "2.202"), ("KL bundle", "40", "2.123"), ("Difference", "-5", "-0.079"))
-    ]
-    steps = [f"{5 * (int(np.argmax(curve)) + 1)}" for curve in curves(default, "bundle", "sampled")]
-    ours = default.row("004-steps-to-best", Source=OURS, Run="KL bundle", Decoding="sampled")
-    assert ours["Step of the best"] == (steps[0] if len(set(steps)) == 1 else " / ".join(steps))
 
 
 def test_step_by_step_is_as_printed_with_computed_remarks(default: Tabulated) -> None:
@@ -177,13 +153,6 @@ def test_remarks_of_any_two_curves(pairs: list[tuple[int, int]]) -> None:
         assert text.split("; ")[0] == {1: "KL bundle ahead", -1: "no KL ahead", 0: "equal"}[int(sign)]
     for name, curve in zip(("no KL", "KL bundle"), rows, strict=True):
         assert [step for step, text in found.items() if f"best of {name}" in text] == [best_step(values_of(curve))]
-
-
-def test_changes_begin_at_the_second_evaluation(default: Tabulated) -> None:
-    rows = default.rows("004-changes", Source=PUBLISHED)
-    assert [row["no KL"] for row in rows] == ["+17.7", "-14.0", "-0.5", "-4.4", "+2.2", "+14.1", "-1.8", "+9.9"]
-    assert [row["KL bundle"] for row in rows] == ["+17.5", "-11.2", "+8.3", "+2.9", "-7.2", "+0.7", "+15.4", "-5.6"]
-    assert [row["Step"] for row in default.rows("004-changes", Source=OURS)] == [*map(str, range(10, 50, 5))]
 
 
 def test_stability(default: Tabulated) -> None:

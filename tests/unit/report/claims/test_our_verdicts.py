@@ -99,19 +99,6 @@ def test_an_order_of_betas_is_judged_over_the_seeds(tmp_path: Path, is_shared: b
     assert "paired t over 3 seeds, p" in said(found)
 
 
-def test_a_small_configuration_names_what_is_missing(tmp_path: Path) -> None:
-    small = Ours(betas=(0.0, 0.15), epochs=1, seeds=(0,), samples=(8, 16), shots=(1, 2), long_betas=())
-    found = of(tmp_path, small)
-    assert said(found["000-kl-falls"].ours) == "There is no training-curve run of KL_BETA 0.12."
-    assert said(found["001-015-best"].ours) == "KL_BETA 0.12, epoch 1 is not part of this configuration."
-    assert {of.ours.verdict for of in found.values()} == {UNTESTABLE}
-
-
-def test_the_nearest_sample_count_stands_in(tmp_path: Path) -> None:
-    found = of(tmp_path, replace(FULL, samples=(150, 600)))
-    assert said(found["001-identical-rows"].ours).startswith("shots 1 to 4: 52.50 /")
-
-
 def test_nothing_trained_is_nothing_testable(tmp_path: Path) -> None:
     found = of(tmp_path, Ours(betas=(), long_betas=()))
     assert {of.ours.verdict for of in found.values()} == {UNTESTABLE}

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cache
 
-import claim_files
 import numpy as np
 import pandas as pd
 import pytest
@@ -82,25 +81,6 @@ def test_no_verdict_depends_on_the_order_of_the_files() -> None:
     for name, of in unchanged().items():
         assert said(found[name].published) == said(of.published), name
         assert found[name].published.verdict == of.published.verdict, name
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("000-kl-falls", "0.079385 to 0.053792 (0.12) and 0.078858 to 0.053616 (0.15)"),
-        ("000-penalty-lower", "mean: 0.00719828 (0.12) and 0.00893216 (0.15)"),
-        ("003-step-10", "step 10: 1.992 - 2.140 = -0.148"),
-        ("003-kl-constrained", "0.0021 a step (steps 1 to 40) and 0.0060 a step (steps 40 to 45)"),
-        ("004-more-stable", "sd of changes: 0.1947 (KL bundle) and 0.2027 (no KL); F p 0.918"),
-        ("004-faster", "40 against 10 (2)"),
-        ("004-middle-phase", "range: 0.142 (KL bundle) and 0.290 (no KL)"),
-        ("001-015-because-of-beta", "also different: Base checkpoint and KL_BETA as applied"),
-        ("003-regularisation", "also different: lr_schedule"),
-        ("003-stability", "also different: entropy_coeff and lr_schedule"),
-    ],
-)
-def test_the_numbers_that_decide_are_shown(name: str, text: str) -> None:
-    assert text in said(unchanged()[name].published)
 
 
 def lever(file: str, value: str, **wanted: str) -> Callable[[pd.DataFrame], None]:
@@ -181,11 +161,6 @@ def test_one_base_makes_the_cause_testable() -> None:
     assert "also different" not in said(found["001-015-best"].published)
 
 
-def test_unknown_fields_are_no_difference() -> None:
-    # the learning rate of the run that is labelled 0.15 is unknown, those of the others are 5e-06
-    assert "learning_rate" not in said(unchanged()["001-015-because-of-beta"].published)
-
-
 def test_one_schedule_makes_regularisation_testable_and_one_factor_the_kl_loss() -> None:
     def same(*metrics: str) -> Callable[[pd.DataFrame], None]:
         def change(rows: pd.DataFrame) -> None:
@@ -201,7 +176,3 @@ def test_one_schedule_makes_regularisation_testable_and_one_factor_the_kl_loss()
     found = judge(published(intention=same("lr_schedule", "entropy_coeff")))["004-exploration"].published
     assert found.verdict == UNDECIDED
     assert "also different" not in said(found)
-
-
-def test_flat_curves_stand_in_for_noise() -> None:
-    assert claim_files.NOISE.chance_of_best_gap(0.079) == pytest.approx(0.465, abs=0.015)

@@ -118,12 +118,6 @@ def test_of_several_arms_with_one_cause_the_documents_coefficient_is_taken(tmp_p
     assert strong.arm_for({"kl_loss_coef"}) == "kl_strong"
 
 
-def test_other_settings_that_differ_are_named(tmp_path: Path) -> None:
-    other = ARMS[4].model_copy(update={"learning_rate": 5e-4, "trajectory_score": "mean"})
-    found = said(judged(tmp_path, Study(arms=(ARMS[0], other), steps=30))["003-stability"].ours)
-    assert found.endswith("also different: entropy_coeff, lr_schedule, learning_rate and trajectory_score")
-
-
 def test_insignificance_is_a_question_to_the_seeds(stepped: Mapping[str, JudgedClaim]) -> None:
     # `bundle` is behind at three of nine steps with every seed alike
     found = stepped["004-insignificant"].ours
@@ -135,18 +129,6 @@ def test_no_share_is_taken_of_zero_and_a_flat_study_has_verdicts(tmp_path: Path)
     found = judged(tmp_path, Study(metrics={"entropy": 0.0}, skill=lambda arm, seed, step: 0.0))
     assert {of.ours.verdict for of in found.values()} <= {*VERDICTS}
     assert found["003-entropy-rises"].ours.verdict == UNDECIDED
-
-
-def test_a_short_run_names_what_it_lacks(tmp_path: Path) -> None:
-    found = judged(tmp_path, Study(arms=(ARMS[0], ARMS[4]), steps=6, every=3))
-    assert said(found["003-step-10"].ours) == "No reward of bundle is known at step 10."
-    assert said(found["003-stability"].ours) == "Fewer than 5 evaluations lie at the same steps of both runs."
-
-
-def test_arms_without_a_common_seed_are_not_testable(tmp_path: Path) -> None:
-    other = ARMS[4].model_copy(update={"seeds": (7,)})
-    found = judged(tmp_path, Study(arms=(ARMS[0], other), steps=30))
-    assert said(found["003-stability"].ours) == "The two arms have no seed in common."
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])

@@ -73,16 +73,6 @@ def test_a_missing_number_is_not_testable() -> None:
     assert (found.verdict, said(found)) == ("not testable", "No GRPO epoch was evaluated.")
 
 
-def test_a_fault_of_a_computation_is_not_swallowed() -> None:
-    with pytest.raises(ZeroDivisionError):
-        judge("order", lambda: Measured(Name(str(1 / 0)), (Check(1.0),)))
-
-
-def test_no_comparison_is_a_fault() -> None:
-    with pytest.raises(ValueError, match="at least one comparison"):
-        Measured(None, ())
-
-
 @given(value=NUMBERS, needed=POSITIVE)
 def test_turning_the_sentence_round_never_keeps_a_clear_verdict(value: float, needed: float) -> None:
     assert {verdict("order", Check(value)), verdict("order", Check(-value))} == {"supported", "contradicted"}

@@ -160,21 +160,6 @@ def test_comparisons_by_hand(found: Found) -> None:
     assert {row.reference for row in found.comparisons} == {"baseline"}
 
 
-def test_statistics_of_a_curve_and_of_a_pair(found: Found) -> None:
-    curve = found.curve("baseline", "", 1, "sampled")
-    assert (curve["n"], curve["most"], curve["best_step"]) == (9, pytest.approx(CEILING, rel=1e-8), 25)
-    changes = [value for name, value in curve.items() if name.startswith("change_to_step~")]
-    assert changes == pytest.approx([0, 0, 0, CEILING, 0, 0, 0, 0], abs=1e-8)
-    pair = found.curve("bundle", "baseline", 0, "greedy")
-    # zero against the ceiling at steps 25, 30 and 35 of nine
-    assert (pair["mean"], pair["above"], pair["below"]) == (pytest.approx(-CEILING / 3, rel=1e-8), 0, 3)
-    assert found.curve("baseline", "", 7, "sampled") == {}
-
-
-def test_noise_is_not_known_of_runs_that_never_vary(found: Found) -> None:
-    assert "flat_sd" not in found.curve("baseline", "", 0, "sampled")
-
-
 def test_other_primary_endpoints(tmp_path: Path) -> None:
     small = Study(arms=(ARMS[0], ARMS[5]), steps=10)
     for metric, mode, split, checkpoint in (
@@ -209,14 +194,6 @@ def test_a_converted_log_has_greedy_curves_only(tmp_path: Path) -> None:
     assert {row.mode for row in found.statistics} == {"greedy"}
 
 
-def test_arms_without_a_common_seed_are_compared_over_tasks(tmp_path: Path) -> None:
-    other = ARMS[4].model_copy(update={"seeds": (7,)})
-    paths = agent_runs.compare(tmp_path, Study(arms=(ARMS[0], other), steps=10))
-    found = read_found(paths)
-    assert {row.test for row in found.comparisons} == {"Student's t"}
-    assert not any(row.against for row in found.statistics)
-
-
 def test_tasks_must_be_the_same_everywhere(paths: dict[str, Path], tmp_path: Path) -> None:
     rows = pd.read_csv(paths["episodes_table"], dtype=str)
     first = (rows["arm"] == "bundle") & (rows["step"] == "5") & (rows["task_id"] == "val-003")
@@ -248,14 +225,3 @@ def test_tasks_without_a_sound_episode_are_left_out_everywhere(
     rows.to_csv(tmp_path / "all.csv", index=False)
     with pytest.raises(RecordError, match=r"split test: expected a task with a sound episode .*; found none of 12"):
         _ = read_episodes(tmp_path / "all.csv").means
-
-
-def test_a_file_without_its_columns_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "e.csv").write_text("arm,seed\nbaseline,0\n")
-    with pytest.raises(RecordError, match=r"e\.csv: expected the columns arm, seed, step"):
-        read_episodes(tmp_path / "e.csv")
-    with pytest.raises(RecordError, match="expected a file; found none"):
-        read_episodes(tmp_path / "none.csv")
-    (tmp_path / "c.csv").write_text("arm,seed,step,split,mode,metric,value\nbaseline,0,5,val,greedy,reward,high\n")
-    with pytest.raises(RecordError, match=r"c\.csv: expected numbers"):
-        read_agent_runs(tmp_path / "c.csv", tmp_path / "r.csv")

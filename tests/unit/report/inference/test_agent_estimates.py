@@ -59,12 +59,6 @@ def test_a_reward_stays_between_nothing_and_its_ceiling() -> None:
     assert math.isnan(within_ceiling(Interval(2.0, math.nan, math.nan, 1), 0.1, 2.5).high)
 
 
-def test_one_task_has_no_interval() -> None:
-    (found,) = means_over_tasks([[np.array([0.5])]], DRAWS, are_shares=False)
-    assert found.value == 0.5
-    assert math.isnan(found.low)
-
-
 def test_numbers_of_whole_runs() -> None:
     # mean 2, sd 1, three seeds: half width 4.303 / sqrt(3)
     found = mean_over_seeds([1.0, 2.0, 3.0])

@@ -70,15 +70,6 @@ def test_two_single_runs_are_exchanged() -> None:
     assert found(left, right) == pytest.approx((stats.binomtest(wins, wins + losses).pvalue, 1), abs=1e-9)
 
 
-def test_each_comparison_names_its_test() -> None:
-    groups = {
-        name: group(kind, *runs)
-        for name, kind, runs in (("a", "rce", (0,)), ("b", "grpo", (0,)), ("c", "random", (0, 1)))
-    }
-    found = comparisons(groups, [ComparisonFamily("f", 60, (("a", "b"), ("a", "c")), "f")], DRAWS)
-    assert [row.test for row in found] == [SIGN_FLIP] * 2 + [STUDENT] * 2
-
-
 def test_groups_with_other_seeds_are_compared_over_those_of_both() -> None:
     groups = {"drawn": group("drawn", 1, 3), "rce": group("rce", 0, 1, 2), "alone": group("rce", 1)}
     single = {"drawn": group("drawn", 1), "rce": group("rce", 1)}
@@ -99,10 +90,6 @@ def test_equal_answers_have_an_interval_with_a_width() -> None:
     for row in rows:
         assert (row.difference, row.p) == (0, 1)
         assert (row.low, row.high) == pytest.approx((-exact, exact), abs=1e-9)
-
-
-def test_baselines_count_their_draws() -> None:
-    assert found(group("random", 0, 1), group("random", 2))[1] == 1
 
 
 def test_each_set_of_questions_has_a_stream_of_its_own() -> None:

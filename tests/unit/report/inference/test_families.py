@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lever_pipe.experiment.evaluation_config import PrimaryCells
-from lever_pipe.report.inference.families import arms_of, families_of, highest_beta, near, reference_of
+from lever_pipe.report.inference.families import arms_of, families_of, near, reference_of
 
 BASELINES = ["baseline/random", "baseline/oracle"]
 
@@ -98,12 +98,6 @@ def test_the_highest_is_on_the_right_and_the_rest_is_adjusted_with_it() -> None:
     assert {found[name].adjusted_with for name in ("highest-beta", "other-betas")} == {"highest-beta"}  # type: ignore[attr-defined]
 
 
-def test_of_equal_betas_the_smallest_is_highest() -> None:
-    arm = arms_of([grpo("0.18", 1), grpo("0.12", 1)], "main")[0]
-    assert highest_beta(arm, lambda _: 0.5) == 0.12
-    assert highest_beta(arms_of([], "main")[0], lambda _: 0.5) is None
-
-
 def test_another_preset_writes_its_name() -> None:
     groups = [rce(5), *(grpo(beta, 1, preset="other") for beta in ("0", "0.15")), rce(5, "other")]
     found = families(groups, is_main=False)
@@ -161,14 +155,6 @@ def test_families_of_the_offline_objective_do_not_know_on_policy_runs() -> None:
     }
 
 
-def test_on_policy_runs_are_compared_after_an_epoch_that_all_of_them_have() -> None:
-    arm = arms_of([*OFFLINE, *ON_POLICY, lower(2), drawn("0", 1, base=2)], "main")[0]
-    assert (arm.last_on_policy, arm.drawn_base) == (1, 5)
-    assert arm.drawn == {0.0: drawn("0", 1), 0.15: drawn("0.15", 1), 1.0: drawn("1", 1)}
-    assert (arm.mark("reinforce"), arm.mark("distil")) == (None, None)  # neither has that epoch
-    assert arm.last == 2
-
-
 def test_every_base_meets_its_own_and_the_latest_has_the_marks() -> None:
     both = [drawn("0.15", 1, base) for base in (2, 5)] + [upper(1, base) for base in (2, 5)]
     groups = [rce(2), rce(5), *(grpo("0.15", 1, base) for base in (2, 5)), *both]
@@ -178,17 +164,6 @@ def test_every_base_meets_its_own_and_the_latest_has_the_marks() -> None:
     }
     assert [left for left, _ in pairs(groups, "marks")] == [upper(1)] * 3
     assert pairs(groups, "on-policy-betas") == ()
-
-
-def test_marks_need_no_on_policy_run_and_it_needs_no_marks() -> None:
-    assert pairs([rce(5), lower(1)], "marks") == ((lower(1), rce(5)),)
-    assert pairs([rce(5), upper(1)], "marks") == ((upper(1), rce(5)), (upper(1), "baseline/oracle"))
-    assert set(families([rce(5), drawn("0", 1)])) == {
-        *("learning", "on-policy-against-rce", "on-policy-against-rce-by-shots")
-    }
-    beside = "preset~main/continued/base~5/epoch~1"
-    both = ((beside, rce(5)), (drawn("0", 1), beside), (grpo("0", 2), beside))
-    assert pairs([rce(5), drawn("0", 1), drawn("1", 1), grpo("0", 2), grpo("0.1", 2), beside], "marks") == both
 
 
 @pytest.mark.parametrize(

@@ -56,13 +56,3 @@ def test_a_dot_stands_at_its_value_and_names_its_row() -> None:
 def test_a_label_is_no_markup_and_no_rows_are_no_plot() -> None:
     assert "&lt;b&gt;" in dots.plot(card(("<b>", [("muted", number(1.0))])), VOICE)
     assert dots.plot(card(), VOICE) == ""
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_every_mark_of_a_row_is_drawn_beside_the_others(n: int) -> None:
-    marks: list[tuple[MarkKind, Number]] = [("muted", number(float(i))) for i in range(n)]
-    root = ElementTree.fromstring(dots.plot(card(("0", marks)), VOICE))
-    heights = [float(group[1].get("y1", 0)) for group in root.iter("g") if group.get("data-e")]
-    assert len(set(heights)) == n
-    (row,) = {float(text.get("y", 0)) for text in root.iter("text") if text.text == "0" and text.get("class") == "end"}
-    assert sum(heights) / n == pytest.approx(row - 4)

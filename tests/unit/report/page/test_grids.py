@@ -35,11 +35,6 @@ def test_cells_sort_by_their_number_and_name_its_row() -> None:
     assert text.count("absent") == 1
 
 
-def test_a_phrase_wraps_where_a_number_does_not() -> None:
-    text = html(TableLine((Name("a"), say("w", n=2))), TableLine((Name("b"), Number(1.0, 1, "row"))))
-    assert re.findall(r'<td class="([^"]*)"', text) == ["number phrase", "number"]
-
-
 def test_a_line_shows_whose_it_is_and_leads_to_its_footnote() -> None:
     text = html(TableLine((Name("a"), None), "published", marks="a"), footnotes=(say("note"),))
     assert '<tr class="published">' in text
@@ -47,12 +42,6 @@ def test_a_line_shows_whose_it_is_and_leads_to_its_footnote() -> None:
     assert "<li><sup>a</sup> Differs</li>" in text
     assert 'href="tables/t1.csv"' in text
     assert "A &lt;title&gt;" in text
-
-
-def test_a_long_table_is_folded() -> None:
-    few, many = ([TableLine((Name(str(i)), None)) for i in range(n)] for n in (pages.LONG - 1, pages.LONG))
-    assert "<details" not in html(*few)
-    assert f"<summary>All {pages.LONG} lines</summary>" in html(*many)
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,3 @@ def test_a_dialogue_marks_what_a_reply_uncovered() -> None:
     assert "what about &lt;date&gt;" in text
     assert "<li>hm</li>" in text
     assert "1 of 2.5" in text
-
-
-def test_nothing_is_shown_of_nothing() -> None:
-    assert SAMPLES.gallery(None) == SAMPLES.dialogues(None) == ""
-    assert SAMPLES.gallery({"questions": []}) == SAMPLES.dialogues({"tasks": []}) == ""

@@ -219,12 +219,6 @@ def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
     assert "reproduces 4 of 5 published statements; 2 more" in ENGLISH.text(tally(patterns(study_of())))
 
 
-@pytest.mark.parametrize(("share", "text"), [(0.0, "0.0 %"), (1e-6, "0.1 %"), (0.12345, "12.3 %"), (0.99999, "99.9 %")])
-def test_only_whole_shares_print_as_whole(share: float, text: str) -> None:
-    found = judged(identical={"head": share})["identical-choices"].with_fault
-    assert found == f"0 of 105 pairs, least {text}"
-
-
 def shown(name: str, study: Any) -> list[list[str]]:
     table = next(table for table in emulation.tables(study.material) if table.id == name)
     return [[ENGLISH.text(cell) for cell in line.cells] for line in table.lines]
@@ -238,13 +232,6 @@ def test_the_accuracies_stand_below_the_published_ones() -> None:
     assert rows["published", "1", "0.15"] == ["58.8", "56.6", "53.9", "55.2", "56.13"]
     assert ("published", "3", "0.12") not in rows
     assert len(rows) == 3 * 15 + 5 + 3  # 0.12, 0.15 and 0.18 were published for epoch 2
-
-
-def test_the_kl_without_an_update_is_told_with_and_without_dropout() -> None:
-    assert shown("emulated-kl", study_of()) == [
-        ["1", "0.09000", "0.00000", "0.00000", "0.00000"],
-        [">1", "0.08000", "0.00000", "0.00000", "0.00000"],
-    ]
 
 
 def test_every_number_of_the_tables_is_found_in_the_evidence() -> None:
