@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 
@@ -61,7 +60,7 @@ def random_batch(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return log_probs, reference, group_advantages(rewards, valid), valid
 
 
-def check_hand_derived_step() -> None:
+def test_hand_derived_step() -> None:
     # Two selections, rho = 2 with A = 1 and rho = 1/2 with A = -1.
     # policy: min(2, 1.2) = 1.2 and min(-.5, -.8) = -.8; mean .2; negated -.2.
     # penalty: (2 - 1 - ln 2 + 1/2 - 1 + ln 2) / 2 = 1/4. total = -.2 + .15/4 = -.1625.
@@ -74,7 +73,7 @@ def check_hand_derived_step() -> None:
     assert actual == pytest.approx(expected, abs=1e-12)
 
 
-def check_unequal_groups_by_hand() -> None:
+def test_unequal_groups_by_hand() -> None:
     # rho = 1 everywhere. Query 1: A = 2 alone; query 2: A = 1, -3, 0. policy: -(2 - 2/3)/2.
     # Largest |A|: 2 and 3. Std: 0 for the single one, sqrt(13/3) for the other (mean -2/3).
     advantages = tensor([2.0, 70.0, 70.0], [1.0, -3.0, 0.0])
@@ -87,7 +86,7 @@ def check_unequal_groups_by_hand() -> None:
     assert terms.mean_advantage.item() == pytest.approx(2 / 3, abs=1e-12)
 
 
-def check_identity() -> None:
+def test_identity() -> None:
     log_probs, _, advantages, valid = random_batch("identity")
     terms = terms_of(log_probs, log_probs, advantages, valid)
     assert terms.penalty.item() == 0.0
@@ -96,7 +95,7 @@ def check_identity() -> None:
     assert terms.policy.item() == pytest.approx(0.0, abs=1e-12)  # the mean advantage, negated
 
 
-def check_gradient_at_identity_is_minus_the_advantage() -> None:
+def test_gradient_at_identity_is_minus_the_advantage() -> None:
     log_probs, _, advantages, valid = random_batch("gradient")
     policy = log_probs.clone().requires_grad_()
     terms_of(policy, log_probs, advantages, valid).total.backward()
@@ -105,7 +104,7 @@ def check_gradient_at_identity_is_minus_the_advantage() -> None:
     assert torch.allclose(policy.grad, wanted, atol=1e-12, rtol=0)  # float64 rounding
 
 
-def check_tied_group_has_no_policy_gradient_and_is_counted() -> None:
+def test_tied_group_has_no_policy_gradient_and_is_counted() -> None:
     rewards = tensor([1.6, 1.6, 1.6], [0.0, 1.6, 2.0], [0.0, 0.0, 0.0])
     valid = torch.ones(3, 3, dtype=torch.bool)
     advantages = group_advantages(published_z_scores(rewards, valid), valid)
@@ -132,7 +131,7 @@ def slow_terms(batch: tuple[Tensor, Tensor, Tensor, Tensor], beta: float) -> tup
     return sum(policies) / len(policies), sum(penalties) / len(penalties)
 
 
-def check_slow_oracle() -> None:
+def test_slow_oracle() -> None:
     batch = random_batch("oracle")
     policy, penalty = slow_terms(batch, 0.15)
     terms = terms_of(*batch)
@@ -141,7 +140,7 @@ def check_slow_oracle() -> None:
     assert terms.total.item() == pytest.approx(policy + 0.15 * penalty, abs=1e-12)
 
 
-def check_four_corners_by_hand() -> None:
+def test_four_corners_by_hand() -> None:
     # rho = 1.5, 1.5, .5, .5 and A = 1, -1, 1, -1: min(rho A, clip A) = 1.2, -1.5, .5, -.8;
     # the mean is -.6 / 4, negated .15. Clipped: the first and the last.
     terms = surrogate_of(tensor([1.5, 1.5, 0.5, 0.5]), tensor([1.0, -1.0, 1.0, -1.0]))
@@ -149,7 +148,7 @@ def check_four_corners_by_hand() -> None:
     assert terms.clip_fraction.item() == 0.5
 
 
-def check_gradient_is_cut_where_the_clip_is_counted() -> None:
+def test_gradient_is_cut_where_the_clip_is_counted() -> None:
     ratios = tensor([1.5, 1.5, 0.5, 0.5, 1.1])
     log_ratio = ratios.log().requires_grad_()
     advantages = tensor([1.0, -1.0, 1.0, -1.0, 1.0])
@@ -158,23 +157,6 @@ def check_gradient_is_cut_where_the_clip_is_counted() -> None:
     assert log_ratio.grad is not None
     assert (log_ratio.grad == 0).tolist() == [[True, False, False, True, False]]
     assert terms.clip_fraction.item() == pytest.approx(2 / 5, abs=1e-12)
-
-
-CHECKS = (
-    check_hand_derived_step,
-    check_unequal_groups_by_hand,
-    check_identity,
-    check_gradient_at_identity_is_minus_the_advantage,
-    check_tied_group_has_no_policy_gradient_and_is_counted,
-    check_slow_oracle,
-    check_four_corners_by_hand,
-    check_gradient_is_cut_where_the_clip_is_counted,
-)
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_grpo_passes_the_checks(check: Callable[[], None]) -> None:
-    check()
 
 
 def unweighted_penalty(**kwargs: object) -> PolicyTerms:
@@ -191,29 +173,21 @@ def unmasked(**kwargs: object) -> PolicyTerms:
     return real_grpo_terms(**{**kwargs, "valid": valid})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("name", "broken"),
-    [
-        ("grpo_terms", unweighted_penalty),
-        ("grpo_terms", penalty_subtracted),
-        ("grpo_terms", unmasked),
-        ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(-r, a, v, e)),
-        ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r, -a, v, e)),
-        ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r, a, v, 1e9)),
-        ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r.exp().clamp(1 - e, 1 + e).log(), a, v, e)),
-        ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(*(x.reshape(1, -1) for x in (r, a, v)), e)),
-        ("k3", lambda log_ratio: k3(-log_ratio)),
-        ("k3", lambda log_ratio: log_ratio),
-        ("mean_of_group_means", lambda values, valid: values[valid].mean()),
-        ("mean_over_queries", lambda values, valid: values.sum()),
-        ("group_standard_deviations", lambda a, v: a.std(dim=1, correction=0)),
-    ],
-)
-def test_the_checks_reject_a_broken_loss(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpo, name, broken)
-    with pytest.raises(AssertionError):
-        for check in CHECKS:
-            check()
+WRONG: list[tuple[object, str, object]] = [
+    (grpo, "grpo_terms", unweighted_penalty),
+    (grpo, "grpo_terms", penalty_subtracted),
+    (grpo, "grpo_terms", unmasked),
+    (grpo, "clipped_surrogate", lambda r, a, v, e: clipped_surrogate(-r, a, v, e)),
+    (grpo, "clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r, -a, v, e)),
+    (grpo, "clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r, a, v, 1e9)),
+    (grpo, "clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r.exp().clamp(1 - e, 1 + e).log(), a, v, e)),
+    (grpo, "clipped_surrogate", lambda r, a, v, e: clipped_surrogate(*(x.reshape(1, -1) for x in (r, a, v)), e)),
+    (grpo, "k3", lambda log_ratio: k3(-log_ratio)),
+    (grpo, "k3", lambda log_ratio: log_ratio),
+    (grpo, "mean_of_group_means", lambda values, valid: values[valid].mean()),
+    (grpo, "mean_over_queries", lambda values, valid: values.sum()),
+    (grpo, "group_standard_deviations", lambda a, v: a.std(dim=1, correction=0)),
+]
 
 
 def test_the_penalty_pulls_the_policy_towards_the_reference() -> None:

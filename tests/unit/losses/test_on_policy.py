@@ -74,7 +74,7 @@ def random_batch(name: str) -> Batch:
     }
 
 
-def check_hand_derived_step() -> None:
+def test_hand_derived_step() -> None:
     # policy: query 1 min(2, 1.2) = 1.2 and min(-.5, -.8) = -.8, mean .2; query 3: 3; mean over the two 1.6.
     # penalty: (.4 + .2 + 1) / 3; total = -1.6 + .15 * 1.6 / 3 = -1.52. Ratios: (1.25 + 1 + 1) / 3.
     # Two of the five draws are clipped. A: means 0, 0, 3; std sqrt 2, 0, 0; largest 1, 0, 3.
@@ -83,7 +83,7 @@ def check_hand_derived_step() -> None:
     assert [getattr(terms, field.name).item() for field in fields(terms)] == pytest.approx(expected, abs=1e-12)
 
 
-def check_plain_surrogate_by_hand() -> None:
+def test_plain_surrogate_by_hand() -> None:
     # Query 1: mean of ln .2 and -ln .1 = (ln 2) / 2; query 3: 3 ln .5 = -3 ln 2; - their mean = 5/4 ln 2.
     terms = terms_of(hand_batch(), clip_epsilon=None)
     assert terms.policy.item() == pytest.approx(1.25 * math.log(2), abs=1e-12)
@@ -91,7 +91,7 @@ def check_plain_surrogate_by_hand() -> None:
     assert terms.mean_ratio.item() == pytest.approx(3.25 / 3, abs=1e-12)
 
 
-def check_skipped_queries_do_not_dilute_the_others() -> None:
+def test_skipped_queries_do_not_dilute_the_others() -> None:
     batch = random_batch("skipped")
     moving = [0, 2, 3, 4, 5]
     for clip in (0.2, None):
@@ -102,7 +102,7 @@ def check_skipped_queries_do_not_dilute_the_others() -> None:
         assert abs(whole.penalty.item() - alone.penalty.item()) > 1e-3  # the penalty is a mean over all
 
 
-def check_gradient_of_the_first_step() -> None:
+def test_gradient_of_the_first_step() -> None:
     # Policy = behaviour: d policy / d ln P = - A / (valid draws of the query) / (queries with a signal).
     batch = random_batch("first step")
     for clip in (0.2, None):
@@ -116,7 +116,7 @@ def check_gradient_of_the_first_step() -> None:
         assert terms.clip_fraction.item() == 0.0
 
 
-def check_nothing_moves_where_all_queries_are_tied() -> None:
+def test_nothing_moves_where_all_queries_are_tied() -> None:
     batch = random_batch("tied")
     for clip in (0.2, None):
         leaf = batch["log_probs"].clone().requires_grad_()
@@ -157,27 +157,12 @@ def slow_terms(batch: Batch, clip_epsilon: float | None) -> dict[str, float]:
     }
 
 
-def check_slow_oracle() -> None:
+def test_slow_oracle() -> None:
     for clip, index in itertools.product((0.2, 0.05, None), range(3)):
         batch = random_batch(f"oracle {index}")
         terms = terms_of(batch, clip)
         for name, value in slow_terms(batch, clip).items():
             assert getattr(terms, name).item() == pytest.approx(value, abs=1e-12)
-
-
-CHECKS = (
-    check_hand_derived_step,
-    check_plain_surrogate_by_hand,
-    check_skipped_queries_do_not_dilute_the_others,
-    check_gradient_of_the_first_step,
-    check_nothing_moves_where_all_queries_are_tied,
-    check_slow_oracle,
-)
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_on_policy_passes_the_checks(check: Callable[[], None]) -> None:
-    check()
 
 
 def unweighted_penalty(**kwargs: object) -> PolicyTerms:
@@ -196,28 +181,20 @@ def diluted(r: Tensor, a: Tensor, v: Tensor, e: float) -> object:
     return clipped_surrogate(r, a, torch.ones_like(v), e)
 
 
-@pytest.mark.parametrize(
-    ("name", "broken"),
-    [
-        ("on_policy_terms", unweighted_penalty),
-        ("on_policy_terms", with_changed(kl_beta=lambda k: -k["kl_beta"])),  # type: ignore[operator]
-        ("on_policy_terms", with_changed(clip_epsilon=lambda k: 0.2)),
-        ("on_policy_terms", with_changed(clip_epsilon=lambda k: 0.3)),
-        ("on_policy_terms", with_changed(behaviour_log_probs=lambda k: k["log_probs"])),
-        ("on_policy_terms", with_changed(valid=lambda k: torch.ones_like(k["valid"]))),  # type: ignore[arg-type]
-        ("clipped_surrogate", diluted),
-        ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r, -a, v, e)),
-        ("clipped_surrogate", lambda r, a, v, e: clipped_surrogate(-r, a, v, e)),
-        ("score_function_surrogate", lambda p, a, v: -score_function_surrogate(p, a, v)),
-        ("score_function_surrogate", lambda p, a, v: -(p * a)[v].mean()),
-        ("mean_of_group_means", lambda values, valid: values[valid].mean()),
-    ],
-)
-def test_the_checks_reject_a_broken_objective(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpo, name, broken)
-    with pytest.raises(AssertionError):
-        for check in CHECKS:
-            check()
+WRONG: list[tuple[object, str, object]] = [
+    (grpo, "on_policy_terms", unweighted_penalty),
+    (grpo, "on_policy_terms", with_changed(kl_beta=lambda k: -k["kl_beta"])),  # type: ignore[operator]
+    (grpo, "on_policy_terms", with_changed(clip_epsilon=lambda k: 0.2)),
+    (grpo, "on_policy_terms", with_changed(clip_epsilon=lambda k: 0.3)),
+    (grpo, "on_policy_terms", with_changed(behaviour_log_probs=lambda k: k["log_probs"])),
+    (grpo, "on_policy_terms", with_changed(valid=lambda k: torch.ones_like(k["valid"]))),  # type: ignore[arg-type]
+    (grpo, "clipped_surrogate", diluted),
+    (grpo, "clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r, -a, v, e)),
+    (grpo, "clipped_surrogate", lambda r, a, v, e: clipped_surrogate(-r, a, v, e)),
+    (grpo, "score_function_surrogate", lambda p, a, v: -score_function_surrogate(p, a, v)),
+    (grpo, "score_function_surrogate", lambda p, a, v: -(p * a)[v].mean()),
+    (grpo, "mean_of_group_means", lambda values, valid: values[valid].mean()),
+]
 
 
 @settings(max_examples=30)
