@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from intention_cases import ScriptedUser, env_of, judged, task_of
 
-from lever_pipe.experiment.agent_config import AgentExecution, Environment, ImportanceReward, Simulator
+from lever_pipe.experiment.agent_config import Environment, ImportanceReward, Simulator
 from lever_pipe.intention.codecs.protocol import ToolCall
-from lever_pipe.intention.environment import IntentionEnv, ceiling, load_simulator, step_all, turn_reward
+from lever_pipe.intention.environment import IntentionEnv, ceiling, step_all, turn_reward
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply
 
 FAILED = Judgement((), related=False, ok=False)
@@ -68,12 +68,6 @@ def test_covered_details_leave_the_list_and_positions_count_what_remains() -> No
     assert user.asked[1][1] == (Exchange("a", "yes"),)
 
 
-def test_several_details_at_once_all_leave_and_one_is_paid() -> None:
-    env = env_of(task_of(2, 2), ScriptedUser(judged(0, 1)))
-    result = env.step("action", "everything")
-    assert (result.reward, result.covered, result.done) == (0.5, (0, 1), True)  # not 1.4
-
-
 @pytest.mark.parametrize(
     ("choice", "content", "question"),
     [
@@ -125,15 +119,6 @@ def test_a_turn_over_its_time_ends_the_episode() -> None:
     late = env.step("action", "b")
     assert (late.timed_out, late.done, late.reward, late.failed) == (True, True, 0.0, False)
     assert len(user.asked) == 1  # a late reply is not judged
-
-
-def test_no_clock_is_read_for_a_user_that_takes_no_time() -> None:
-    def never() -> float:
-        raise AssertionError
-
-    user = load_simulator(Simulator(kind="rule"), AgentExecution())
-    env = IntentionEnv(task_of(3), user, Environment(), Simulator(kind="rule"), clock=never)
-    assert env.step("action", "what about budget").reward == 1.0
 
 
 def calls(*contents: str) -> list[ToolCall]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from intention_cases import task_of
 from tiny_tokenizer import MARKERS, SPECIAL, TEMPLATE, WITHOUT_TOOLS, save_tokenizer, tiny_tokenizer
 
-from lever_pipe.base.errors import CheckpointError, RecordError
+from lever_pipe.base.errors import CheckpointError
 from lever_pipe.intention.codecs import hf
 from lever_pipe.intention.codecs.hf import HfCodec
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
@@ -104,10 +104,6 @@ def test_a_reader_is_told_what_stands_beside_the_calls() -> None:
     assert aside("<tool_call>{") == "<tool_call>{"
 
 
-def test_calls_nested_too_deeply_are_malformed() -> None:
-    assert said("<tool_call>" + "[" * 100_000 + "</tool_call><|im_end|>") == AgentTurn((), "malformed")
-
-
 @settings(max_examples=60)
 @given(content=st.text(max_size=40), choice=st.sampled_from(["action", "answer", "search"]))
 def test_a_call_that_the_template_writes_is_read_back(content: str, choice: str) -> None:
@@ -125,12 +121,6 @@ def test_no_text_can_pose_as_a_turn_or_a_call(word: str) -> None:
     assert CODEC.feedback(hostile, 0.7).count(token) == CODEC.feedback("yes", 0.7).count(token)
     task = task_of(3, task=hostile, category=hostile)
     assert CODEC.prompt(task).count(token) == CODEC.prompt(task_of(3)).count(token)
-
-
-def test_the_ids_of_control_tokens_come_from_the_tokenizer() -> None:
-    assert CODEC.end_ids == {TOKENIZER.convert_tokens_to_ids("<|im_end|>")}
-    assert CODEC.pad_id == TOKENIZER.convert_tokens_to_ids("<|endoftext|>")
-    assert CODEC.vocabulary_size == len(TOKENIZER)
 
 
 def test_a_prompt_is_the_same_on_any_day(tmp_path: Path) -> None:
@@ -157,10 +147,7 @@ def test_a_saved_codec_writes_the_same_tokens(tmp_path: Path) -> None:
         (TEMPLATE.replace("<tool_call>", "<call>").replace("</tool_call>", "</call>"), "found others"),
         (TEMPLATE + "{{ raise_exception('no tools here') }}", "no tools here"),
         (TEMPLATE.replace("<|im_end|>", ""), "behind it"),
-        (TEMPLATE.replace("{{- message.content }}", ""), "a template that leaves them out"),
         (TEMPLATE + "{{ 1 / 0 }}", "ZeroDivisionError"),
-        (TEMPLATE + "{% for i in range(10**9) %}{% endfor %}", "OverflowError"),
-        (TEMPLATE + "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "RecursionError"),
     ],
 )
 def test_a_template_that_will_not_do_is_one_clear_line(tmp_path: Path, template: str | None, found: str) -> None:
@@ -203,14 +190,3 @@ def test_the_model_may_end_its_turn_with_further_tokens(tmp_path: Path, text: st
     if further:
         assert codec.parse([*codec.closing()[:-1], 7]).kind == "closed"
         assert CODEC.parse([*codec.closing()[:-1], 7]).kind == "length"
-
-
-@pytest.mark.parametrize(
-    "text", ["{", "[1]", "7", '{"eos_token_id": "x"}', '{"eos_token_id": [1, -1]}', '{"eos_token_id": true}']
-)
-def test_unreadable_generation_settings_are_told_in_one_line(tmp_path: Path, text: str) -> None:
-    save_tokenizer(tmp_path)
-    (tmp_path / "generation_config.json").write_text(text)
-    with pytest.raises(RecordError, match=r"generation_config\.json: expected a GenerationSettings row") as caught:
-        hf.load(tmp_path)
-    assert "\n" not in str(caught.value)

@@ -14,7 +14,6 @@ from endpoint_double import (
     say,
     send,
     serve,
-    talk_nonsense,
 )
 from intention_cases import env_of, task_of
 
@@ -24,7 +23,7 @@ from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention.chat import Chat, find_access
 from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.environment import load_simulator, step_all
-from lever_pipe.intention.simulators.openai import STOCK_REPLY, PromptedUser
+from lever_pipe.intention.simulators.openai import PromptedUser
 
 KEY = "sk-not-a-real-key"
 TASK = task_of(3, 2, 1)
@@ -58,15 +57,10 @@ def test_a_question_is_answered_and_judged_by_two_requests() -> None:
 BROKEN: dict[str, tuple[Act, bool]] = {  # what goes wrong, and whether an answer came that cannot be read
     "500": (send(b"oops", status=500), False),
     "429": (send(b"{}", status=429), False),
-    "html": (send(b"<html><body>Bad gateway</body></html>", kind="text/html"), True),
     "half a JSON": (send(chat_body("x")[:-7]), True),
-    "no choices": (send(b'{"error": {"message": "overloaded"}}'), True),
     "no content": (say(None), True),
-    "half a character": (send(b'{"choices": [{"message": {"content": "{\\"response\\": 1} \\ud800"}}]}'), True),
-    "a longer body than promised": (send(chat_body("x"), **{"Transfer-Encoding": "chunked"}), False),
     "a broken-off object": (say('{"analysis": "a", "covered_'), True),
     "hang up": (hang_up, False),
-    "no HTTP": (talk_nonsense, False),
 }
 
 
@@ -90,14 +84,6 @@ def test_a_silent_server_is_given_up_in_time() -> None:
         assert not user.judge(TASK, "q", (), (0, 1, 2)).ok
     assert counts_of(user) == (1, 1, 0, 0)
     assert user.counts.last_fault == "no answer in time"
-
-
-def test_a_request_that_the_server_rejects_is_not_repeated() -> None:
-    with serve(always=send(b"too long", status=400)) as double:
-        user = user_of(double.url)
-        assert user.reply(TASK, "q", (), ()) == (STOCK_REPLY, False)
-    assert counts_of(user) == (1, 1, 0, 0)
-    assert user.counts.last_fault == "HTTP 400"
 
 
 @pytest.mark.parametrize(
@@ -144,14 +130,6 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
         assert user_of(double.url).reply(TASK, "q", (), ()).ok
 
 
-def test_the_address_may_come_from_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serve(say(REPLY)) as double:
-        monkeypatch.setenv("SIM_URL", double.url + "/")
-        connection = Connection(base_url_variable="SIM_URL")
-        assert load_simulator(Simulator(), AgentExecution(connection=connection)).reply(TASK, "q", (), ()).ok
-    assert double.requests[0]["path"] == "/v1/chat/completions"
-
-
 def test_no_address_at_all_is_one_clear_line() -> None:
     with pytest.raises(SimulatorError, match=r"neither .*base_url nor .*OPENAI_BASE_URL.*Set one of them"):
         load_simulator(Simulator(), AgentExecution())
@@ -161,13 +139,8 @@ def test_no_address_at_all_is_one_clear_line() -> None:
     "url",
     [
         "127.0.0.1:8000/v1",
-        "file:///etc/passwd",
-        "http://127.0.0.1:port/v1",
         "http://127.0.0.1:0/v1",
-        "http://a b/v1",
         "http://127.0.0.1/v1?key=secret",
-        "http://127.0.0.1/v1\r\nX: y",
-        "http://" + "x" * 80 + ".example/v1",
         "http://me:secret@127.0.0.1/v1",
     ],
 )

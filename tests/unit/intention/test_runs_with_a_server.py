@@ -14,8 +14,6 @@ from trained_world import train_here, training
 
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.experiment.agent_config import Connection
-from lever_pipe.experiment.studies import parse_experiment
-from lever_pipe.runtime import snapshot
 
 # Read as a reply and as a judgement alike.
 ANSWER = json.dumps(
@@ -81,16 +79,3 @@ def test_no_file_and_no_log_line_of_a_run_holds_the_key(
     assert (tmp_path / "run" / "run.json").is_file()
     assert holding(tmp_path) == []
     assert KEY not in caplog.text
-
-
-def test_a_snapshot_names_the_variable_and_not_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_KEY", KEY)
-    monkeypatch.chdir(tmp_path)
-    experiment = parse_experiment({"intention": {"execution": {"connection": {"api_key_variable": "MY_KEY"}}}})
-    snakefile = tmp_path / "Snakefile"
-    snakefile.write_text("")
-    monkeypatch.setenv(snapshot.VARIABLE, "")
-    snapshot.freeze(experiment.model_dump(mode="json"), {}, snakefile=snakefile)
-    kept = [path for path in tmp_path.rglob("*") if path.is_file() and b"MY_KEY" in path.read_bytes()]
-    assert kept
-    assert holding(tmp_path) == []

@@ -51,12 +51,6 @@ def test_only_the_last_three_exchanges_are_shown() -> None:
     assert "first question" in judge_prompt(TASK, "q", (), (0,), leak_details=False)
 
 
-def test_what_an_agent_writes_is_no_placeholder() -> None:
-    assert "$details {request} ${category}" in judge_prompt(
-        TASK, "$details {request} ${category}", (), (0,), leak_details=False
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "indices", "related"),
     [

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -297,20 +296,3 @@ def test_what_transformers_would_leave_out_is_refused(
     assert not folder.exists()
     with pytest.raises(CheckpointError, match=r"none\.jinja: expected a readable chat template"):
         convert_gguf(path, folder, tmp_path / "none.jinja")
-
-
-def test_a_gguf_that_counts_more_than_it_holds_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("gguf")
-    header = struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q1sI", 1, b"a", 9)  # one key: a list
-    path = tmp_path / "m.gguf"
-    path.write_bytes(header + struct.pack("<IQ", 4, 2**40))  # of so many numbers
-    assert path.stat().st_size == 49
-    with pytest.raises(CheckpointError, match="found ValueError: 1 values at byte 49 of 49"):
-        convert_gguf(path, tmp_path / "new")
-
-
-def test_the_way_on_to_written_tasks_is_a_configuration() -> None:
-    text = (ROOT / "docs/intention.md").read_text(encoding="utf-8")
-    of = laid_over(yaml.safe_load(text.partition("lay this over")[2].partition("```yaml")[2].partition("```")[0]))
-    assert of.intention.scale == "warm_start/policy on IntentionGym"
-    assert not of.intention.is_taught

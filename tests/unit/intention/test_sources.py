@@ -139,34 +139,6 @@ def test_a_request_that_is_trained_or_validated_on_is_not_held_out(tmp_path: Pat
     assert ([t.id for t in splits.test], splits.n_left_out) == (["t"], 1)
 
 
-FAULTS: dict[str, tuple[Any, str]] = {
-    "importance 4": (
-        [record("a", missing_details=[detail(importance="4")])],
-        r"train\.json: task 'a' \(row 0\): missing_details\[0\]\.importance: .*, got '4'",
-    ),
-    "importance true": ([record("a", missing_details=[detail(importance=True)])], r"importance: .* got True"),
-    "importance 2.0": ([record("a", missing_details=[detail(importance=2.0)])], r"importance: .* got 2\.0"),
-    "no details": ([without(record("a"), "missing_details")], r"task 'a' .*missing_details: Field required"),
-    "empty details": ([record("a", missing_details=[])], r"task 'a' .*missing_details: .*, got \[\]"),
-    "blank description": ([record("a", missing_details=[detail(description=" ")])], r"description: .* not be blank"),
-    "id twice": ([record("a"), record("b"), record("a")], r"task 'a' \(row 2\): id: must differ"),
-    "id in train and val": ([record("v")], r"val\.json: task 'v': must not stand in .*train\.json too"),
-    "no id": ([without(record("a"), "id")], r"train\.json: row 0: id: Field required"),
-    "not a list": ({"a": 1}, r"train\.json: must be a list of task objects, got \{'a': 1\}"),
-    "no tasks": ([], r"train\.json: must hold at least one train task"),
-    "a row that is none": ([3], r"row 0: .*, got 3"),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_faulty_record_is_one_clear_line(tmp_path: Path, name: str) -> None:
-    train, message = FAULTS[name]
-    with pytest.raises(DataError, match=message) as caught:
-        read_json(tmp_path, train)
-    assert "found 1 fault:" in str(caught.value)
-    assert str(caught.value).endswith("Fix the named fields, or take the records out.")
-
-
 def test_all_faults_are_told_at_once_up_to_twenty(tmp_path: Path) -> None:
     bad = detail(importance="4", description="")
     with pytest.raises(DataError) as caught:
@@ -175,31 +147,6 @@ def test_all_faults_are_told_at_once_up_to_twenty(tmp_path: Path) -> None:
     assert "24 faults" in lines[0]
     assert len([line for line in lines if line.startswith("  ")]) == 21
     assert "and 4 more" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b'[{"id": "a",', "must be JSON"),
-        (b"\xff\xfe", "must be JSON"),
-        (b"[" * 100_000, "must be JSON: values nested too deeply"),
-        (None, "cannot be read: No such file"),
-    ],
-)
-def test_a_file_that_is_no_json_is_named(tmp_path: Path, content: bytes | None, message: str) -> None:
-    path = tmp_path / "train.json"
-    if content is not None:
-        path.write_bytes(content)
-    files = RawFiles((path,), write(tmp_path / "v.json", [record("v")]), write(tmp_path / "t.json", [record("t")]))
-    with pytest.raises(DataError, match=rf"train\.json: {message}"):
-        json_source.read(None, files)
-
-
-def test_a_test_file_that_holds_nothing_of_its_own_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"test\.json: must hold a task that is in neither .*train\.json nor .*val\.json"
-    ):
-        read_json(tmp_path, [record("a")], [record("v")], [record("a"), record("v")])
 
 
 # Parquet
@@ -255,23 +202,6 @@ def test_rows_of_other_environments_are_passed_over(tmp_path: Path) -> None:
 def test_a_faulty_row_is_one_clear_line(tmp_path: Path, rows: list[tuple[str, Any]], message: str) -> None:
     with pytest.raises(DataError, match=message):
         parquet.read(None, parquet_files(tmp_path, *rows))
-
-
-def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
-    files = parquet_files(tmp_path, (OURS, "a"))
-    (tmp_path / "bad.parquet").write_text("id,task\n1,2\n")
-    with pytest.raises(DataError, match=r"bad\.parquet: must be parquet with the columns"):
-        parquet.read(None, files._replace(train=(tmp_path / "bad.parquet",)))
-    with pytest.raises(DataError, match=r"none\.parquet: must be a parquet file; there is none"):
-        parquet.read(None, files._replace(train=(tmp_path / "none.parquet",)))
-
-
-def test_a_path_is_taken_literally(tmp_path: Path) -> None:
-    files = parquet_files(tmp_path, (OURS, "a"))
-    odd = tmp_path / "od[d]*.parquet"
-    odd.write_bytes(files.train[0].read_bytes())
-    (tmp_path / "odd.parquet").write_bytes(b"not this one")
-    assert [task.id for task in parquet.read(None, files._replace(train=(odd,))).train] == ["a"]
 
 
 # The real files

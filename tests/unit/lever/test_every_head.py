@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lever_pipe.base.members import available, member
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Pool
-from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import OPTIONS, STOPPING, Distil, Grpo, OnPolicy, Rce
 from lever_pipe.lever.heads.protocol import Head, HeadSettings
 from lever_pipe.lever.selector.decoding import choose, draw, greedy, gumbel, kl_to_base
@@ -392,20 +392,6 @@ def test_a_bi_encoded_query_does_not_look_at_its_pool() -> None:
         assert not torch.equal(seen.encode(query, pool).queries, seen.encode(query, -pool).queries)
 
 
-def test_dropout_of_the_bi_encoder_lies_inside_its_perceptrons() -> None:
-    module, (query, pool) = selector("blend", "bi_encoder", dropout=0.5), inputs(3)
-    with ambient_stream(0, "dropout"), torch.no_grad():
-        assert torch.equal(module(query, pool), module(query, pool))
-        assert not torch.equal(module.train()(query, pool), module(query, pool))
-
-
-def test_the_cell_is_the_librarys() -> None:
-    head = built("gru", width=8).double()
-    h, v = (F.normalize(torch.randn(2, 3, 8, generator=torch_generator(i)).double(), dim=-1) for i in (1, 2))
-    cell = head.decoder_gru(v.flatten(0, 1), h.flatten(0, 1)).reshape(2, 3, 8)  # type: ignore[operator]
-    torch.testing.assert_close(head.moved(h, v), F.normalize(cell, dim=-1), atol=1e-12, rtol=0)
-
-
 def test_step_embeddings_move_what_is_scored_and_not_the_state() -> None:
     head, plain = built("gru", width=8, steps=2).double(), built("gru", width=8).double()
     plain.load_state_dict({name: value for name, value in head.state_dict().items() if name != "step_emb.weight"})
@@ -461,17 +447,6 @@ def ends_at(logits: Tensor, drawn: Tensor) -> Tensor:
     return step_log_probs(logits, ended)[:, :, 1].exp()
 
 
-def test_untrained_it_takes_every_shot_and_draws_fewer() -> None:
-    module, (query, pool) = initialise(build_selector(replace(SMALL, head="stop")), torch_generator(0)), inputs(40)
-    with torch.no_grad():
-        encoded = module.encode(query, 10 * pool)
-    assert int((greedy(module, encoded, 5) == K).sum()) == 0
-    ended = draw(module, encoded, gumbel((40, 50, 5, K + 1), torch_generator(0))) == K
-    # sigmoid(-1) = 0.269, moved by h . e / 0.5 with e of deviation 0.02: by less than 0.02 * sqrt(8) / 0.5 * 0.2
-    share = float(ended[..., 1].double().mean())
-    assert abs(share - 1 / (1 + math.e)) < 0.025 + 5 * math.sqrt(0.2 / 2000)
-
-
 def test_greedy_ends_where_the_end_is_likelier_than_going_on() -> None:
     module, (query, pool) = selector("stop"), inputs(60)
     encoded = module.encode(query, pool)
@@ -489,22 +464,6 @@ def test_stored_selections_say_nothing_of_the_end() -> None:
     selection_log_probs(scores, batch.selections).sum().backward()
     assert module.stop_token.grad is None
     assert table().scores(module, batch, may_stop=True).shape == (6, 4, 3, K + 1)
-
-
-def test_choice_gives_from_one_to_all_shots() -> None:
-    module = selector("stop")
-    with torch.no_grad():
-        module.stop_token.mul_(2.0)
-    queries = EmbeddingTable(torch.randn(60, 6, generator=torch_generator(3)))
-    pools = pools_of(60)
-    rows = {shots: choose(module, table(), queries, pools, shots) for shots in (1, 2, 5)}
-    lengths = {shots: [len(row.demonstrations) for row in of] for shots, of in rows.items()}
-    assert lengths[1] == [1] * 60
-    assert set(lengths[5]) >= {1, 5}
-    assert set(lengths[5]) <= {1, 2, 3, 4, 5}
-    for few, many, pool in zip(rows[2], rows[5], pools, strict=True):
-        assert few.demonstrations == many.demonstrations[:2]
-        assert set(many.demonstrations) <= set(pool.candidates)
 
 
 def drawn_with(price: float, shots: tuple[int, ...] = (2, 5)) -> tuple[PointerSelector, Judge, object]:

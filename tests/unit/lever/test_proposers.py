@@ -74,15 +74,6 @@ def test_beams_equal_the_best_of_all_selections(similarities: list[float], shots
     assert len(found) == min(n_beams, math.perm(len(similarities), shots))
 
 
-@given(similarity_lists)
-def test_three_shot_beams_are_exact_when_the_width_holds_every_prefix(similarities: list[float]) -> None:
-    size = len(similarities)
-    beams = run(similarities, replace(NONE, shots=3, n_beams=math.perm(size, 3)))
-    assert {beam.pointer for beam in beams} == set(permutations(range(size), 3))
-    logs = [beam.logprob_score or 0.0 for beam in beams]
-    assert logs == sorted(logs, reverse=True)
-
-
 def test_beam_scores_by_hand() -> None:
     # Similarities 1, 0, -1: sd sqrt(2/3); scale sqrt(2/3) ln 2 makes the weights 2, 1, 1/2.
     # First pick 2 / 3.5 = 4/7, then 1 / 1.5 = 2/3.
@@ -109,12 +100,6 @@ def test_proposals_are_distinct_valid_and_follow_the_precedence(
     order = ["beam", "retrieval", "sample", "random"]
     ranks = [order.index(p.gen_method) for p in found]
     assert ranks == sorted(ranks)
-
-
-def test_equal_selections_keep_the_first_method() -> None:
-    # One beam is the top two in order, which the first retrieval finds again.
-    found = run([0.9, 0.1, 0.5, 0.3], replace(NONE, n_beams=1, n_retrieval=1))
-    assert [(p.gen_method, p.pointer) for p in found] == [("beam", (0, 2))]
 
 
 def test_retrieval_takes_the_next_most_similar_again_and_again() -> None:

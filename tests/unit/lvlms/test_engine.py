@@ -149,14 +149,6 @@ def test_scoring_alone_decodes_nothing(bench, reference) -> None:
     assert largest_gap(found, reference, generated=False) < ATOL  # another batch shape, so only closeness
 
 
-def test_text_only_prompts_work(bench) -> None:
-    prompt = TokenPrompt((bench.segment("<|im_start|>user\nwhat is two<|im_end|>\n<|im_start|>assistant\n"),))
-    engine, counters = bench.engine()
-    assert results(engine, [TokenRequest(prompt)])[0].tokens == stock(bench, [prompt])[0]
-    assert counters["images_encoded"] == 0
-    assert results(engine, []) == []
-
-
 def prompt_length(bench, prompt: TokenPrompt) -> int:
     return int(bench.library.inputs(prompt)["input_ids"].shape[1])
 
@@ -241,14 +233,6 @@ def test_an_answer_that_a_given_one_tells_is_not_decoded(bench) -> None:
             assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=ATOL)
         prefills = max(len(p.segments) for p in prompts)
         assert counters["forwards"] == prefills + passes
-
-
-def test_the_model_is_left_as_found(bench, folder) -> None:
-    parts, prompts = load(folder, dtype="float32", device="cpu"), bench.prompts()[:2]
-    library = Library(folder, bench.paths)
-    library.family = replace(library.family, model=parts.model)
-    replace(bench, parts=parts).answered(generating(prompts), beams=3)
-    assert library.tokens(prompts, bench.options()) == stock(bench, prompts)
 
 
 def test_half_precision_is_as_close_to_single_as_the_stock_path(bench, folder) -> None:

@@ -19,13 +19,11 @@ from lever_pipe.base.errors import ConfigError, DataError, ImageError
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.lvlm_config import PromptSettings
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.lvlms import qwen2_5_vl
 from lever_pipe.lvlms._planner import trie_order
 from lever_pipe.lvlms._requests import merge_requests
-from lever_pipe.lvlms.asking import answering
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.asking.ledger import Ledger, engines_of
-from lever_pipe.lvlms.asking.prompts import ImagePart, Prompt, Turn, Wording
+from lever_pipe.lvlms.asking.prompts import Prompt, Turn, Wording
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmRequest
 
 STYLE = PromptSettings(layout="turns", system="", demonstration="{question} {answer}", query="{question}")
@@ -92,17 +90,6 @@ def test_identical_prompts_are_answered_once(load, requests) -> None:
     assert set(member.counters) == set(COUNTERS)
 
 
-def test_what_others_have_answered_is_looked_at_before_the_first_answer_alone(
-    load, requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(answering, "require_consent", lambda *words, **_: asked.append(words[3]))
-    member = load(tmp_path)
-    member.run(requests[:2])
-    member.run(requests)
-    assert asked == [2]
-
-
 def test_every_image_is_encoded_once(load, requests) -> None:
     member = load()
     member.run(requests[:3])
@@ -164,19 +151,6 @@ def test_a_broken_image_is_named_and_what_was_done_is_kept(load, requests, paths
     warm = load(tmp_path / "ledger")
     warm.run(requests[:2])
     assert warm.counters["forwards"] == 0
-
-
-def test_an_unknown_image_is_named(load, requests) -> None:
-    with pytest.raises(ImageError, match=f"image ({'|'.join(requests[0].prompt.images)}): expected"):
-        load(images={}).run(requests[:1])
-
-
-def test_a_placeholder_without_an_image_is_refused(load, monkeypatch: pytest.MonkeyPatch) -> None:
-    member = load()
-    monkeypatch.setattr(qwen2_5_vl, "IMAGE", "<|image_pad|>" * 2)
-    prompt = Prompt(((Turn("user", (ImagePart("any"),)),),))
-    with pytest.raises(DataError, match="expected 1 image placeholders; found 2"):
-        member.run([LvlmRequest(prompt)])
 
 
 @pytest.mark.parametrize("place", ["question", "answer", "given answer"])

@@ -90,11 +90,6 @@ def test_the_standard_error_is_over_tasks(found: PolicyEvaluation) -> None:
     assert found.rows[1].values["reward_se"] == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_single_task_has_no_error(player: Player, tasks: list[Task]) -> None:
-    single = evaluate(player, tasks[:1], NOW, sampling(2))
-    assert single.rows[1].values["reward_se"] == 0
-
-
 def test_draws_are_common_to_steps_and_belong_to_their_episode(
     player: Player, tasks: list[Task], found: PolicyEvaluation
 ) -> None:
@@ -132,15 +127,6 @@ def test_episodes_that_the_user_failed_are_counted_and_left_out(
         assert row.values["reward"] == pytest.approx(sum(means) / len(means), abs=1e-12)
     warning = f"split val at step 3: 1 of 3 tasks have no sound episode and are left out: {tasks[1].id}"
     assert [record.getMessage() for record in caplog.records] == [f"greedy evaluation of {warning}"]
-
-
-def test_an_evaluation_without_a_sound_episode_is_refused(player: Player, tasks: list[Task]) -> None:
-    message = (
-        "greedy evaluation of split val at step 3: expected an episode that the simulated user neither failed .*;"
-        " found none of 3 on 3 tasks. See that the endpoint answers"
-    )
-    with pytest.raises(TrainingError, match=message):
-        evaluate(failing(player, *tasks), tasks, NOW, sampling(1))
 
 
 def test_failures_and_time_outs_of_the_user_are_counted_against_the_limit(player: Player) -> None:

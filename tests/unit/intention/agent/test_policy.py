@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,21 +67,6 @@ def test_a_saved_policy_is_the_same_in_every_bit(tmp_path: Path) -> None:
     assert not loaded.training
     assert word.load(tmp_path / "policy").words == CODEC.words
     assert {"config.json", "model.safetensors", "words.json"} <= {p.name for p in (tmp_path / "policy").iterdir()}
-
-
-def test_others_may_read_a_policy_as_they_may_read_any_file(tmp_path: Path) -> None:
-    save_policy(tmp_path / "policy", tiny(), CODEC)
-    modes = {stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "policy").iterdir()}
-    (tmp_path / "plain").write_text("")
-    assert modes == {stat.S_IMODE((tmp_path / "plain").stat().st_mode)}
-
-
-def test_gathered_weights_are_saved_in_place_of_the_models_own(tmp_path: Path) -> None:
-    model = tiny()
-    other = tiny(seed=1)
-    copies = {name: tensor.clone() for name, tensor in other.state_dict().items()}  # tied tensors are two now
-    save_policy(tmp_path / "policy", model, CODEC, copies)
-    assert torch.equal(logits_of(load_policy(tmp_path / "policy", "float32")), logits_of(other))
 
 
 def test_single_files_of_a_folder_are_written_among_others(tmp_path: Path) -> None:

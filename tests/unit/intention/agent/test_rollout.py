@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from agent_doubles import CODEC, ENVIRONMENT, TASKS, ChattyPolicy, chatty, log_probs_of, player_of, rule_user, scripted
+from agent_doubles import CODEC, TASKS, ChattyPolicy, chatty, log_probs_of, player_of, rule_user, scripted
 
 from lever_pipe.base.errors import DataError
 from lever_pipe.experiment.agent_config import Environment
@@ -88,13 +88,6 @@ def test_the_mask_marks_exactly_what_was_sampled() -> None:
     assert len(episode.log_probs) == 7 + 9 + 3
 
 
-def test_a_hidden_reward_is_not_told() -> None:
-    hidden = ENVIRONMENT.model_copy(update={"show_reward": False})
-    episode = play(ask("budget") + END, CLOSE, environment=hidden)
-    assert "reward" not in words_of(episode.tokens)
-    assert episode.rewards == [1.0, 0.0]
-
-
 # --- how it ends
 
 
@@ -148,12 +141,6 @@ def test_every_end(end: EndReason, turns: list[str], rewards: list[float], optio
     assert episode.is_agent[-1], "what nobody reads is not told"
 
 
-def test_a_full_context_keeps_what_the_last_turn_earned_but_not_its_answer() -> None:
-    episode = play(ask("budget") + END, max_context=26)
-    assert words_of(episode.tokens).endswith("</tool_call> <im_end>")
-    assert episode.coverage == pytest.approx(1 / 3)
-
-
 @pytest.mark.parametrize(("execute_last_turn", "rewards"), [(False, [0.0, 0.0]), (True, [0.0, 1.0])])
 def test_the_last_turn_is_executed_only_where_the_settings_say_so(
     execute_last_turn: bool, rewards: list[float]
@@ -164,12 +151,6 @@ def test_the_last_turn_is_executed_only_where_the_settings_say_so(
     episode = play(*turns, user=user, environment=environment)
     assert (episode.rewards, episode.end) == (rewards, "turns")
     assert user.counts.requests == 2 * (1 + execute_last_turn)
-
-
-@pytest.mark.parametrize(("execute_last_turn", "end"), [(True, "complete"), (False, "turns")])
-def test_a_last_turn_that_finds_everything_is_complete_where_it_is_executed(execute_last_turn: bool, end: str) -> None:
-    environment = Environment(max_turns=1, execute_last_turn=execute_last_turn)
-    assert play(ask("budget") + END, task=task_of("budget"), environment=environment).end == end
 
 
 def test_calls_of_one_turn_are_executed_in_order_and_their_rewards_summed() -> None:
@@ -194,14 +175,6 @@ def test_mishaps_are_counted() -> None:
     assert mishaps(user=Failing(fails_at=1)) == (2, 0)
     assert mishaps(**LATE) == (0, 2)
     assert mishaps(**{**LATE, "user": Failing(fails_at=1, is_remote=True)}) == (2, 0)  # once each, as a failure
-
-
-def test_what_happened_in_an_earlier_rollout_does_not_count() -> None:
-    user = Failing(fails_at=2)
-    for _ in range(2):
-        policy = scripted({TRAVEL.id: [ids(ask("budget") + END)] * 2}, [TRAVEL])
-        counts = roll(policy, requests_of([TRAVEL]), user=user).counts
-        assert (counts.simulator_requests, counts.simulator_failures) == (3, 1)
 
 
 def test_a_prompt_without_room_for_the_agent_is_one_clear_line() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from intention_cases import task_of
 
-from lever_pipe.base.errors import DataError, TrainingError
+from lever_pipe.base.errors import TrainingError
 from lever_pipe.experiment.agent_config import (
     Environment,
     SyntheticTasks,
@@ -56,15 +56,6 @@ def one_by_one(model: Any, batch: list[Demonstration]) -> torch.Tensor:
 
 def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor]:
     return list(torch.autograd.grad(loss, list(model.parameters())))
-
-
-def test_packed_dialogues_have_the_loss_and_gradient_of_single_ones() -> None:
-    model = tiny()
-    packed, single = imitation_loss(model, BATCH, pad_id=0), one_by_one(model, BATCH)
-    # float32 sums in another order.
-    assert float(packed.detach()) == pytest.approx(float(single.detach()), abs=1e-5)
-    for ours, theirs in zip(gradients(model, packed), gradients(model, single), strict=True):
-        assert torch.allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
@@ -234,23 +225,8 @@ def test_the_last_turn_is_executed_only_where_the_environment_says_so(execute_la
     assert len(turns_of(demonstration)) == 1
 
 
-def test_a_hidden_reward_is_not_shown() -> None:
-    tokens = {CODEC.words[t] for each in held(knowing(environment={"show_reward": False}), 20) for t in each.tokens}
-    assert "reward" not in tokens
-
-
 @pytest.mark.parametrize("max_context", [32, 40, 60])
 def test_no_demonstration_outgrows_the_context(max_context: int) -> None:
     lengths = [len(each.tokens) for each in held(knowing(max_context=max_context), 200)]
     assert max(lengths) <= max_context
     assert max(lengths) > max_context - 9  # a turn that asks for two slots has 9 tokens
-
-
-def test_a_context_without_room_for_a_turn_is_one_clear_line() -> None:
-    with pytest.raises(DataError, match=r"task 't': expected room for a turn .* found 12 of .*max_context=14 tokens"):
-        knowing(max_context=14).hold(task_of(3, category="travel"), np.random.default_rng(0))
-
-
-def test_another_world_is_one_clear_line() -> None:
-    with pytest.raises(DataError, match=r"task 't': expected a category of the embedded world; found 'Gardening'"):
-        knowing().hold(task_of(3, category="Gardening"), np.random.default_rng(0))

@@ -104,22 +104,10 @@ def test_a_log_without_validation_is_refused(tmp_path: Path) -> None:
         converted(tmp_path, console([(1, {"actor/pg_loss": 0.1}), (2, {"actor/pg_loss": 0.1})]))
 
 
-def test_a_mixed_validation_is_refused(tmp_path: Path) -> None:
-    both = {REWARD: 1.8, "val-core/interact_travel/reward/mean@1": 0.4}
-    with pytest.raises(RecordError, match=r"console.log:1: expected the validation of one data source"):
-        converted(tmp_path, console([(1, both)]))
-
-
 def test_more_steps_than_planned_are_another_run(tmp_path: Path) -> None:
     text = console([(6, {REWARD: 1.8}), (7, {REWARD: 1.8})])
     with pytest.raises(RecordError, match=r"console.log:2: expected at most 6 steps; found step 7"):
         converted(tmp_path, text)
-
-
-def test_the_best_step_is_the_first_of_equal_ones(tmp_path: Path) -> None:
-    rewards = {0: 1.5, 1: 2.0, 2: 1.75, 3: 2.0}
-    text = console([(step, {REWARD: reward}) for step, reward in rewards.items()])
-    assert converted(tmp_path, text).done.best_step == 1
 
 
 def test_another_number_of_gpus_is_found_out(tmp_path: Path) -> None:

@@ -85,13 +85,6 @@ def test_the_files_are_the_golden_ones() -> None:
     assert launch_files(render_config()) == {path.name: path.read_text(encoding="utf-8") for path in GOLDEN.iterdir()}
 
 
-def test_arms_differ_in_their_names_and_overrides_alone() -> None:
-    one, other = launch_files(render_config()), launch_files(render_config(arm=bundle(seed=1)))
-    for name in one.keys() - {"overrides.txt"}:
-        renamed = one[name].replace("arm baseline, seed 0", "arm bundle, seed 1").replace("baseline-0", "bundle-1")
-        assert renamed.replace("baseline/seed-0", "bundle/seed-1") == other[name]
-
-
 def test_the_number_of_gpus_and_steps_reaches_the_scheduler() -> None:
     job = launch_files(render_config(n_gpus=6, grpo={"steps": 465}))["launch.sbatch"]
     assert "#SBATCH --gpus-per-node=6\n" in job
@@ -148,11 +141,6 @@ def test_what_is_missing_is_named_before_anything_runs(place: Path, changed: dic
     assert done.returncode != 0
     assert said in done.stderr
     assert not (place / "seen").exists()
-
-
-def test_a_failed_trainer_fails_the_job_and_keeps_its_log(place: Path) -> None:
-    assert run(place, "launch.sh", TRAINER_STATUS="3").returncode == 3
-    assert (place / "logs/verl/bundle/seed-1/console.log").exists()
 
 
 def test_a_continued_log_does_not_join_lines(place: Path) -> None:

@@ -16,8 +16,6 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, PreTrainedTokenizerFast
 
-from lever_pipe.base.errors import CheckpointError
-from lever_pipe.commands.convert_tool import convert
 from lever_pipe.lever.encoders import clip
 
 POSITIONS, WIDTH = 8, 16
@@ -131,37 +129,6 @@ def test_same_inputs_give_same_bits(folder: Path, encoder: clip.ClipEncoder, pic
     other = clip.load(folder, device="cpu", batch_size=2)
     assert encoder.images(pictures).tobytes() == other.images(pictures).tobytes()
     assert encoder.texts(["a b", "c"]).tobytes() == other.texts(["a b", "c"]).tobytes()
-
-
-def test_a_folder_without_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
-    """`CLIPModel.save_pretrained` writes none; the library then makes a tokenizer of two tokens."""
-    bare = Path(shutil.copytree(folder, tmp_path / "bare"))
-    (bare / "tokenizer.json").unlink()
-    for name in ("vocab.json", "merges.txt"):
-        with pytest.raises(CheckpointError, match=r"none of tokenizer\.json, vocab\.json with merges\.txt"):
-            clip.load(bare, device="cpu", batch_size=2)
-        (bare / name).touch()
-
-
-def test_a_tokenizer_of_two_tokens_is_refused(folder: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copytree(folder, tmp_path / "other"))
-    core = Tokenizer(WordLevel({"<pad>": 0, "</s>": 1}, unk_token="<pad>"))
-    PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="</s>").save_pretrained(other)
-    with pytest.raises(CheckpointError, match="2 tokens for a vocabulary of 14"):
-        clip.load(other, device="cpu", batch_size=2)
-
-
-def test_bin_weights_are_answered_with_the_command_that_turns_them(folder: Path, tmp_path: Path) -> None:
-    old = Path(shutil.copytree(folder, tmp_path / "old"))
-    weights = load_file(old / "model.safetensors")
-    (old / "model.safetensors").unlink()
-    torch.save(weights, old / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="python -m lever_pipe convert") as refused:
-        clip.load(old, device="cpu", batch_size=2)
-    assert refused.value.do.endswith(f"convert {old}")
-    convert(old)
-    before, after = (clip.load(place, device="cpu", batch_size=2).texts(["a b", "c"]) for place in (folder, old))
-    assert np.array_equal(before, after)
 
 
 def test_position_buffers_of_older_exports_are_accepted(folder: Path, tmp_path: Path) -> None:

@@ -147,11 +147,6 @@ def test_the_lengths_of_a_batch_are_even(shots: tuple[int, ...]) -> None:
         assert all(len(found) == 1 for found in by_query.values())  # a group has one length
 
 
-def test_a_batch_smaller_than_the_number_of_lengths_leaves_none_out() -> None:
-    run = epoch(OnPolicy(batch_queries=2, group=2, shots=(1, 2, 3, 4), learning_rate=STILL), n=16)
-    assert {len(chosen) for call in run.judge.calls for _, chosen in call} == {1, 2, 3, 4}
-
-
 def scores_of(policy: PointerSelector, batch: Groups) -> tuple[Tensor, Tensor]:
     """Return the logits of policy and anchor as a step takes them."""
     anchor = FrozenSelector(selector(head=policy.architecture.head), table())
