@@ -22,7 +22,7 @@ from lever_pipe.experiment.agent_config import (
     WarmStart,
 )
 from lever_pipe.experiment.config import Sweep
-from lever_pipe.experiment.stage_configs import Planned, Setting, Wildcard, identity_of
+from lever_pipe.experiment.identities import Planned, Setting, Wildcard, identity_of
 
 CODEC = "intention.codecs.{policy.model.codec}"
 SIMULATOR = "intention.simulators.{simulator.kind}"

@@ -11,7 +11,8 @@ from lever_pipe.experiment.agent_config import AgentGrpo, Environment
 from lever_pipe.experiment.agent_stage_configs import ComparedArms
 from lever_pipe.experiment.config import ArmSettings, Preset
 from lever_pipe.experiment.evaluation_config import Emulate
-from lever_pipe.experiment.stage_configs import Guard, MainPreset, Planned, Setting, Sweeps, identity_of
+from lever_pipe.experiment.identities import Planned, Setting, identity_of
+from lever_pipe.experiment.stage_configs import Guard, MainPreset, Sweeps
 
 
 class ShownStudy(Section):

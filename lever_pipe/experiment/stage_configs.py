@@ -2,16 +2,13 @@
 
 The workflow writes a stage's model as canonical JSON into the one param `spec` of its rule, and the command line
 parses the same model back; so a key that a stage does not read cannot rerun it.
-
-`identity_of` names the section that a stage's fields are taken from, by their own names; a field that comes from
-elsewhere says so itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import not_
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -21,6 +18,7 @@ from lever_pipe.base.sections import Section, Seed
 from lever_pipe.experiment.config import Distil, Epoch, Grpo, KlBeta, OnPolicy, Rce, Reward, Selector, Sft, Sweep
 from lever_pipe.experiment.data_config import ExampleSettings, Pools, WorldData
 from lever_pipe.experiment.evaluation_config import EmulatedPolicy, EvaluatedCells, PrimaryCells, PrimaryFamily
+from lever_pipe.experiment.identities import Planned, Setting, Wildcard, identity_of
 from lever_pipe.experiment.lvlm_config import VISION_BYTES, AnswerSettings
 from lever_pipe.experiment.rl_data_config import Balance, Beams, ImportFormat, ProposalSettings
 
@@ -40,49 +38,6 @@ class Runtime(Section):
     """Fingerprint of the code as the workflow planned this job; empty to compute it."""
     agent: str = ""
     """JSON of an `AgentExecution`, for the stages of study `intention`; text, so that no other stage imports it."""
-
-
-class Setting(NamedTuple):
-    """Source of a field: a key of the configuration, as `presets.{preset}.grpo`; braces name a wildcard or a key."""
-
-    path: str
-
-
-class Wildcard(NamedTuple):
-    """Source of a field: a wildcard of the job."""
-
-    name: str
-
-
-class Planned(NamedTuple):
-    """Source of a field, or of all of them: what a function of `runtime.plan.PLANNED` makes of the configuration."""
-
-    name: str
-
-
-class StageIdentity(NamedTuple):
-    """How a stage's identity is formed."""
-
-    config: type[Section]
-    of: Setting | Planned | None
-    """Where fields come from that name no source of their own."""
-    members: tuple[str, ...]
-    """Modules that the identity selects by name, as `lever.samplers.{pools.sampler}`; they are code of the stage."""
-
-
-IDENTITIES: dict[str, StageIdentity] = {}
-"""By stage."""
-S = TypeVar("S", bound=Section)
-
-
-def identity_of(stage: str, *members: str, of: str | Planned | None = None) -> Callable[[type[S]], type[S]]:
-    """Declare a model as the identity of a stage; see `StageIdentity`."""
-
-    def declare(config: type[S]) -> type[S]:
-        IDENTITIES[stage] = StageIdentity(config, Setting(of) if isinstance(of, str) else of, members)
-        return config
-
-    return declare
 
 
 OF_PRESET = "presets.{preset}"

@@ -134,7 +134,6 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> 
     for stage, code, members in _codes_of(jobs):  # so that `why` can name the modules that differ
         record_code(Path(experiment.results), stage, members, code)
     contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
-    provenance.remembered().save()  # and for the same code
     _set_back_future_times(jobs)
     _check(workflow, experiment, jobs)
     snakemake_adapter.keep_files_from_jobs(workflow)

@@ -26,18 +26,15 @@ from lever_pipe.experiment.config import ArmSettings, OnPolicy, Reward
 from lever_pipe.experiment.data_config import EncoderSettings, ExampleSettings, WorldData
 from lever_pipe.experiment.evaluation_config import HEAD, POOL, Emulate
 from lever_pipe.experiment.grid_config import Corner
+from lever_pipe.experiment.identities import IDENTITIES, Planned, Setting, Wildcard
 from lever_pipe.experiment.lvlm_config import AUTO
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
 from lever_pipe.experiment.stage_configs import (
-    IDENTITIES,
     ContinuedRce,
     EvaluatedCell,
     LvlmConfig,
     MissingCell,
-    Planned,
     SelectorKind,
-    Setting,
-    Wildcard,
 )
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import agent_plan, grid_plan

@@ -94,7 +94,7 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _forget() -> None:
-    for cached in (provenance._module, provenance._code_of, package_digest):
+    for cached in (provenance._module, provenance._used_by_stage, package_digest):
         cached.cache_clear()
 
 

@@ -35,8 +35,8 @@ from typing import Any
 from lever_pipe.base import contents, provenance, storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import CheckpointError, LeverPipeError
+from lever_pipe.experiment.identities import IDENTITIES
 from lever_pipe.experiment.run_card import Files, files_of, flat
-from lever_pipe.experiment.stage_configs import IDENTITIES
 from lever_pipe.runtime import plan, snapshot
 from lever_pipe.runtime.rerun.artefacts import (
     CARD,

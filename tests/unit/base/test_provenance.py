@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import ast
-import json
 import math
 import os
 import re
 import subprocess
 import sys
 from functools import cache
-from hashlib import sha256
 from importlib import import_module
 from inspect import getsource
 from pathlib import Path
@@ -19,15 +17,13 @@ from pydantic import BaseModel
 
 from lever_pipe.base import provenance
 from lever_pipe.base.provenance import (
-    Modules,
     canonical_json,
-    closure_of,
     code_of,
     commit_of,
     engine_code,
     installed_versions,
 )
-from lever_pipe.experiment.stage_configs import IDENTITIES
+from lever_pipe.experiment.identities import IDENTITIES
 
 FILES = {
     "__init__.py": '"""The package."""\n',
@@ -48,6 +44,7 @@ FILES = {
     "late.py": "def late(x):\n    return x + 1\n",
     "hints.py": "class Hint: ...\n",
     "unrelated.py": "VALUE = 1\n",
+    "registry.py": "KNOWN = {}\ndef known(of):\n    KNOWN[of.__name__] = of\n    return of\n",
     "samplers/__init__.py": "",
     "samplers/uniform.py": "def draw():\n    return 1\n",
     "samplers/nearest.py": "def draw():\n    return 2\n",
@@ -59,7 +56,7 @@ TRAIN = FILES["stages/train.py"].partition("Hint\n")[2]
 
 @pytest.fixture(autouse=True)
 def _forget_fingerprints() -> None:
-    provenance._code_of.cache_clear()
+    provenance._used_by_stage.cache_clear()
     provenance._module.cache_clear()
     provenance.stages.cache_clear()
 
@@ -78,9 +75,23 @@ def fingerprint(folder: Path, members: tuple[str, ...] = (), **changed: str) -> 
     return code_of("train", members, root=package(folder, **changed))
 
 
-def test_the_closure_holds_what_runs(tmp_path: Path) -> None:
-    names = closure_of("fake.stages.train", root=package(tmp_path))
-    assert names == ["fake", "fake.deep", "fake.late", "fake.loss", "fake.stages.train"]
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, {"stages.train.train", "loss.sign", "deep", "late", "__init__"}),
+        ({"deep": "import fake.loss\ndef one(x):\n    return x\n"}, {"deep", "loss"}),
+        (
+            {"stages__train": "if TYPE_CHECKING:\n    import fake.hints\nelse:\n    import fake.deep\n" + TRAIN},
+            {"deep"},
+        ),
+        ({"stages__train": "import numpy, fakery.loss\ndef train(*, x):\n    return numpy\n"}, {"stages.train.train"}),
+    ],
+    ids=["late and deep", "a cycle", "the branch beside type checking", "names from elsewhere"],
+)
+def test_the_code_of_a_stage_is_told_by_module(tmp_path: Path, changed: dict[str, str], expected: set[str]) -> None:
+    found = provenance.modules_of("train", root=package(tmp_path, **changed)).keys()
+    assert expected <= found if changed else expected == found
+    assert not {"hints", "unrelated"} & found
 
 
 @pytest.mark.parametrize(
@@ -132,40 +143,6 @@ def test_what_may_change_a_number_changes_the_fingerprint(tmp_path: Path, change
     assert fingerprint(tmp_path / "a") != fingerprint(tmp_path / "b", **changed)
 
 
-def test_a_moved_or_renamed_module_changes_no_fingerprint(tmp_path: Path) -> None:
-    moved = tmp_path / "b"
-    train = (
-        FILES["stages/train.py"]
-        .replace("from fake.loss", "from fake.house.room")
-        .replace("import late", "import soon as late")
-    )
-    loss = (
-        FILES["loss.py"]
-        .replace("import fake.deep", "from fake.house import deeper")
-        .replace("fake.deep.one", "deeper.one")
-    )
-    plain = (
-        FILES["loss.py"]
-        .replace("import fake.deep", "from fake import deep as deeper")
-        .replace("fake.deep.one", "deeper.one")
-    )
-    house = {"house__room": loss, "house__deeper": FILES["deep.py"], "house____init__": '"""Rooms."""\n'}
-    found = fingerprint(moved, stages__train=train, soon=FILES["late.py"], **house)
-    assert found == fingerprint(tmp_path / "a", loss=plain)
-    assert {"fake.house.room", "fake.house.deeper", "fake.soon"} <= set(
-        closure_of("fake.stages.train", root=moved / "fake")
-    )
-
-
-def test_the_folder_of_members_may_move_but_not_become_another(tmp_path: Path) -> None:
-    text = f"def late(x):\n    return import_module(f'{provenance.PACKAGE.name}.samplers.{{x}}')\n"
-    found, moved, other = (
-        fingerprint(tmp_path / folder, late=text.replace("pipe.samplers", f"pipe.{folder}"))
-        for folder in ("samplers", "lever.samplers", "readers")
-    )
-    assert found == moved != other
-
-
 def test_two_functions_that_swap_what_they_import_change_the_fingerprint(tmp_path: Path) -> None:
     deep, late = "from fake.deep import one", "from fake.late import late as one"
     one, two = (
@@ -173,14 +150,6 @@ def test_two_functions_that_swap_what_they_import_change_the_fingerprint(tmp_pat
         for first, second in ((deep, late), (late, deep))
     )
     assert fingerprint(tmp_path / "a", stages__train=one) != fingerprint(tmp_path / "b", stages__train=two)
-
-
-def test_the_branch_beside_type_checking_runs(tmp_path: Path) -> None:
-    train = "if TYPE_CHECKING:\n    import fake.hints\nelse:\n    import fake.deep\n"
-    assert closure_of("fake.stages.train", root=package(tmp_path, stages__train=train)) == [
-        "fake.deep",
-        "fake.stages.train",
-    ]
 
 
 def test_members_belong_to_the_code(tmp_path: Path) -> None:
@@ -192,16 +161,6 @@ def test_members_belong_to_the_code(tmp_path: Path) -> None:
     assert code_of("train", ("samplers.nearest",), root=tmp_path / "b" / "fake") in prints
 
 
-def test_a_cycle_of_imports_ends(tmp_path: Path) -> None:
-    root = package(tmp_path, deep="import fake.loss\ndef one(x):\n    return x\n")
-    assert "fake.deep" in closure_of("fake.stages.train", root=root)
-
-
-def test_names_from_elsewhere_do_not_enter(tmp_path: Path) -> None:
-    train = "import numpy, fakery.loss\nfrom os import path\n"
-    assert closure_of("fake.stages.train", root=package(tmp_path, stages__train=train)) == ["fake.stages.train"]
-
-
 def test_the_fingerprint_is_the_same_in_every_process() -> None:
     command = [sys.executable, "-c", "from lever_pipe.base.provenance import code_of; print(code_of('score_answers'))"]
 
@@ -210,54 +169,6 @@ def test_the_fingerprint_is_the_same_in_every_process() -> None:
         for seed in ("0", "1")
     }
     assert outputs == {f"{code_of('score_answers')}\n".encode()}
-
-
-def test_a_text_is_parsed_once_for_all_processes(tmp_path: Path) -> None:
-    text, memory = FILES["stages/train.py"], tmp_path / "folder" / "modules.json"
-    first = Modules(memory)
-    said = first.of(text)
-    assert [first.of(text), first.parsed] == [said, 1]
-    first.save()
-    second = Modules(memory)
-    assert [second.of(text), second.parsed] == [said, 0]
-    second.of(FILES["deep.py"])
-    assert second.parsed == 1
-    second.save()
-    third = Modules(memory)
-    third.of(FILES["deep.py"])
-    third.save()
-    assert set(json.loads(memory.read_text())["modules"]) == {sha256(FILES["deep.py"].encode()).hexdigest()}
-
-
-def spoiled(memory: Path) -> dict[str, bytes]:
-    content = json.loads(memory.read_text())
-    (entry,) = content["modules"].items()
-    return {
-        "nothing": b"",
-        "half": memory.read_bytes()[:50],
-        "another reader": json.dumps(content | {"reader": "3.10"}).encode(),
-        "no modules": json.dumps({"reader": content["reader"]}).encode(),
-        "another shape": json.dumps(content | {"modules": {entry[0]: entry[1][:1]}}).encode(),
-        "a list": b"[]",
-    }
-
-
-@pytest.mark.parametrize("how", ["nothing", "half", "another reader", "no modules", "another shape", "a list"])
-def test_a_memory_that_cannot_be_used_counts_for_nothing(tmp_path: Path, how: str) -> None:
-    memory = tmp_path / "modules.json"
-    first = Modules(memory)
-    said = first.of("import fake.loss\n")
-    first.save()
-    memory.write_bytes(spoiled(memory)[how])
-    second = Modules(memory)
-    assert [second.of("import fake.loss\n"), second.parsed] == [said, 1]
-
-
-def test_a_memory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    modules = Modules(tmp_path / "file" / "modules.json")
-    modules.of("x = 1\n")
-    modules.save()
 
 
 def test_canonical_json_is_equal_for_equal_values() -> None:
@@ -319,11 +230,8 @@ DECLARING = (
     "from dataclasses import dataclass\n"
     "from fake.deep import one\n"
     "from fake.late import late\n"
-    "KNOWN = {}\n"
+    "from fake.registry import known\n"
     "LIMIT = 3\n"
-    "def known(found):\n"
-    "    KNOWN[found.__name__] = found\n"
-    "    return found\n"
     "@known\n"
     "class Base:\n"
     "    size: int = LIMIT\n"
@@ -331,7 +239,7 @@ DECLARING = (
     "        return one(self.size)\n"
     "@known\n"
     "class Train(Base):\n"
-    '    kind: "Kind" = 1\n'
+    "    kind: Kind = 1\n"
     "Kind = int\n"
     "@known\n"
     "class Other:\n"
@@ -363,15 +271,14 @@ def test_what_a_stage_does_not_use_of_declarations_is_none_of_its_code(tmp_path:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('kind: "Kind" = 1', 'kind: "Kind" = 2'),
+        ("kind: Kind = 1", "kind: Kind = 2"),
         ("LIMIT = 3", "LIMIT = 4"),
         ("return one(self.size)", "return one(-self.size)"),
         ("Kind = int", "Kind = float"),
-        ("    return found\n", "    return type(found)\n"),
+        ("import known\n", "import other as known\n"),
         ("import one\n", "import other as one\n"),
-        ("KNOWN = {}", "KNOWN = {1: 2}"),
     ],
-    ids=["itself", "a constant", "a base's method", "a quoted annotation", "its decorator", "an import", "a registry"],
+    ids=["itself", "a constant", "a base's method", "an annotation", "its decorator", "an import"],
 )
 def test_what_a_stage_uses_of_declarations_is_part_of_its_code(tmp_path: Path, old: str, new: str) -> None:
     assert declaring(tmp_path / "a") != declaring(tmp_path / "b", old, new)
@@ -387,7 +294,7 @@ def test_what_a_stage_uses_of_declarations_is_part_of_its_code(tmp_path: Path, o
         ("modules by name", DECLARING.replace("return one(self.size)", "return sys.modules['one']"), USING),
         ("everything is imported", DECLARING, "from fake.settings import *\n" + USING),
         ("the module is imported", DECLARING, "from fake import settings\ndef train(*, x: settings.Train): ...\n"),
-        ("a registry that others fill", DECLARING, "from fake.settings import KNOWN\ndef train(*, x=KNOWN): ...\n"),
+        ("a registry that others fill", DECLARING + "KNOWN = {}\ndef keep(of):\n    KNOWN[1] = of\n", USING),
     ],
     ids=lambda value: value if " " in value and "\n" not in value else "",
 )
@@ -425,8 +332,8 @@ def test_stages_of_one_module_have_each_its_own_code(tmp_path: Path, old: str, n
 def test_the_code_of_declarations_is_told_by_name(tmp_path: Path) -> None:
     found = provenance.modules_of("train", root=package(tmp_path, stages__train=USING, settings=DECLARING))
     names = {name.removeprefix("settings.") for name in found if name.startswith("settings")}
-    assert names == {"Train", "Base", "LIMIT", "Kind", "known", "KNOWN"}
-    assert "deep.one" in found
+    assert names == {"Train", "Base", "LIMIT", "Kind"}
+    assert {"deep.one", "registry"} <= found.keys()
     assert "late.late" not in found
 
 
