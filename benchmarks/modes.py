@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.subjects import Subject
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.lvlms.asking.answering import LedgerLvlm, Team
+from lever_pipe.lvlms.asking.answering import LedgerLvlm
 from lever_pipe.lvlms.asking.prompts import Prompt
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
 
@@ -172,7 +172,7 @@ class ByEngine:
         self._shares = shares
         self._asked: Sequence[LvlmRequest] = ()
         self._replies: list[LvlmReply] = []
-        self._member = LedgerLvlm(subject.parts, subject.settings, subject.images, Runtime(), Team("cpu"))
+        self._member = LedgerLvlm(subject.parts, subject.settings, subject.images, Runtime())
 
     @property
     def work(self) -> Work:

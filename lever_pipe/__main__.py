@@ -26,7 +26,7 @@ from lever_pipe.experiment import run_card
 from lever_pipe.experiment.lvlm_config import VISION_BYTES
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import declared
-from lever_pipe.runtime import forks, gpu_slots, ownership, snapshot
+from lever_pipe.runtime import gpu_slots, ownership, snapshot
 
 TOOLS = {
     "doctor": ("runtime.checks.doctor", "look whether a run can work here, before it starts"),
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigError(f"expected a tool ({', '.join(TOOLS)}) or a stage", found=f"'{words[0]}'", do=do)
         options = _parser().parse_intermixed_args(words)
         with _unwinding(), _claimed(options) as waited:
-            _make(options, words, waited=waited)
+            _make(options, waited=waited)
     except (TerminatedError, KeyboardInterrupt) as end:
         number = end.number if isinstance(end, TerminatedError) else signal.SIGINT
         sys.stderr.write(f"{number.name}: ended before the artefact was whole\n")
@@ -103,42 +103,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _claimed(options: argparse.Namespace) -> AbstractContextManager[bool]:
-    """Return the time in which this process alone makes the artefact; without a run card there is none to own.
-
-    Processes of a launcher work under the lock that it holds: they end with it, or they would write on without one.
-    """
-    if "LOCAL_RANK" in os.environ:
-        forks.die_with(os.getppid(), signal.SIGKILL)
-        return nullcontext(False)
+    """Return the time in which this process alone makes the artefact; without a run card there is none to own."""
     cards = [word.partition("=")[2] for word in options.files if word.startswith(f"{CARD}=")]
     return ownership.owned(Path(cards[0])) if len(cards) == 1 else nullcontext(False)
 
 
-def _make(options: argparse.Namespace, words: Sequence[str], *, waited: bool) -> None:
-    """Run the stage here or in several processes, unless another process made the same while this one waited."""
+def _make(options: argparse.Namespace, *, waited: bool) -> None:
+    """Run the stage, unless another process made the same while this one waited."""
     if waited and is_made(options):
         log.info("%s: another job has made the very same artefact meanwhile; nothing to do", options.stage)
         return
-    if options.device == "cuda" and "LOCAL_RANK" not in os.environ:  # `cuda:1` says itself which
-        gpu_slots.take(options.processes)
-    if options.processes > 1 and "LOCAL_RANK" not in os.environ:
-        _share(options, words)
-    else:
-        run_stage(options)
-
-
-def _share(options: argparse.Namespace, words: Sequence[str]) -> NoReturn:
-    """Become accelerate's launcher of several processes with this very call; each finds the others by its environment.
-
-    Its settings are said here, so that no default of this machine's user moves a run. It keeps this process's number,
-    which the artefact's lock names, and the lock itself. A process between would have to pass on each signal, and could
-    be killed or stopped without those that write.
-    """
-    plain = ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    launcher = ["-m", "accelerate.commands.launch", *plain, "--num_processes", str(options.processes)]
-    free_port = ["--main_process_port", "0"]
-    threads = ["--threads", str(max(1, options.threads // options.processes))]  # the job's are shared, too
-    os.execv(sys.executable, [sys.executable, *launcher, *free_port, "--module", "lever_pipe", *words, *threads])
+    if options.device == "cuda":  # `cuda:1` says itself which
+        gpu_slots.take(1)
+    run_stage(options)
 
 
 def run_stage(options: argparse.Namespace) -> object:
@@ -151,10 +128,10 @@ def run_stage(options: argparse.Namespace) -> object:
 
         code = code_of(options.stage, members_of(call.config))
         snapshot.require_code(options.stage, planned=call.runtime.code, found=code)
-    if frozen is not None and run_card.leads():
+    if frozen is not None:
         _require_models(options.stage, call)
     made = run_card.carry_out(call.function, call.card, config=call.config, runtime=call.runtime, **call.files)
-    if frozen is not None and run_card.leads():
+    if frozen is not None:
         _keep(frozen, options.spec, call.card)
     return made
 
@@ -256,7 +233,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spec", required=True, help="the stage's identity as JSON")
     parser.add_argument("--device", default="cpu", help="where tensors live; execution, not identity")
     parser.add_argument("--threads", type=int, default=1, help="threads of this process")
-    parser.add_argument("--processes", type=int, default=1, help="processes that share the work, one a device")
     parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")
     parser.add_argument("--ask-again", action="store_true", help="ask although the ledger has another engine's answers")
     parser.add_argument("--vision-bytes", type=int, default=VISION_BYTES, help="bytes of image features to keep")

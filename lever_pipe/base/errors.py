@@ -89,7 +89,7 @@ class PreflightError(LeverPipeError):
 
 
 class DeviceError(LeverPipeError):
-    """A job sees fewer GPUs than it has processes."""
+    """A job sees no GPU that it could have alone."""
 
 
 class SimulatorError(LeverPipeError):

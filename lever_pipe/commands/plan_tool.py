@@ -143,10 +143,10 @@ def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) 
 
 
 def _taken(job: PlannedJob, seconds: float) -> Hours:
-    """Return the hours of a job; without a scheduler no GPU is requested, and each process has one."""
-    processes = int(job.resources.get("processes") or 1) if _kind(job.resources.get("device")) == "cuda" else 0
+    """Return the hours of a job; without a scheduler no GPU is requested, and a job on one has it."""
+    on_gpu = _kind(job.resources.get("device")) == "cuda"
     hours = seconds / 3600
-    return Hours(hours * (gpus_of(job.resources) or processes), hours * job.threads)
+    return Hours(hours * (gpus_of(job.resources) or int(on_gpu)), hours * job.threads)
 
 
 def _kind(device: object) -> str:

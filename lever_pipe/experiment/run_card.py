@@ -6,7 +6,6 @@ stage whose input was exchanged under it fails.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -36,7 +35,7 @@ def carry_out(
 ) -> Made:
     """Call a stage with its named files, write its run card, and return what the stage returns.
 
-    Of several processes that share the work the first one writes the card. A stage's state goes when that is there.
+    A stage's state goes when the card is there.
 
     Raises:
         RecordError: an input has not the content any more that it had when the stage began.
@@ -45,8 +44,6 @@ def carry_out(
     given = files | {"config": config}
     if "runtime" in signature(stage).parameters:
         given["runtime"] = runtime
-    if not leads():
-        return stage(**given)
     card.unlink(missing_ok=True)  # first: no card may stand beside the files of two jobs
     read, outputs = files_of_card(stage, files)
     before = {name: contents.digest(path) for name, path in read.items() if path.exists()}
@@ -61,11 +58,6 @@ def carry_out(
             with suppress(OSError):  # the work is done; what is left of its state goes with the next attempt
                 atomic.drop(files[name])  # half of it would be none to go on from
     return result
-
-
-def leads() -> bool:
-    """Return whether this process is the first of those that share a call."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 @cache

@@ -6,8 +6,8 @@ function,
     load(folder, *, dtype, device) -> LvlmFamily
 
 which reads a local model folder strictly (a folder that lacks a file or whose tensors differ from the
-architecture is a `CheckpointError`) and never reaches for the network. Ledger, merging, counters and the processes
-of a job are the same for all families (`asking.answering`).
+architecture is a `CheckpointError`) and never reaches for the network. Ledger, merging and counters are the same
+for all families (`asking.answering`).
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Lvlm(Protocol):
 
     @property
     def counters(self) -> dict[str, float]:
-        """Work done since loading by all processes of the job, by the names in `COUNTERS`."""
+        """Work done since loading, by the names in `COUNTERS`."""
         ...
 
     def run(self, requests: Sequence[LvlmRequest]) -> list[LvlmReply]:

@@ -48,8 +48,6 @@ _STATE = re.compile(r"(?:status is: '|ended as )([A-Z_]+)")
 _REFUSED = "sbatch failed."
 _OF_JOB = re.compile(r"^Job (\d+) ", re.M)
 _SIGNALLED = re.compile(r"died with <Signals\.(\w+): \d+>")
-_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):(?:\n.*){1,6}?\n\s*exitcode\s*: -(\d+)")
-"""How torch's launcher says by which signal the first of its processes ended."""
 _STATUS = re.compile(r"returned non-zero exit status (\d+)")
 _DUE_TO = re.compile(r"CANCELLED AT \S+ DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)")
 _DUE = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
@@ -266,24 +264,19 @@ def _ended(job: _Job) -> str:
     """Return the state or signal by which a job's last attempt ended; empty where its log says more."""
     if _REFUSED in job.message:
         return ""
-    own, of_slurm = _logs_of(job)
+    _, of_slurm = _logs_of(job)
     ended, due_to = _STATE.search(job.message), _DUE_TO.search(of_slurm)  # its own log knows more than its state
     state = _DUE[due_to[1]] if due_to else ended[1] if ended else ""
     if state in STATES:
         return state
-    return "OUT_OF_MEMORY" if _NO_MEMORY.search(of_slurm) else _signal(job.fault or of_slurm, own)
+    return "OUT_OF_MEMORY" if _NO_MEMORY.search(of_slurm) else _signal(job.fault or of_slurm)
 
 
-def _signal(text: str, own: str) -> str:
-    """Return by which signal a command ended, or the first of its processes.
-
-    Args:
-        text: tells the command's status, its own or as a shell puts it (128 and more).
-        own: the stage's log, with the words of a launcher.
-    """
-    named, status, cause = _SIGNALLED.search(text), _STATUS.search(text), _ROOT_CAUSE.search(own)
-    numbers = (int(status[1]) - 128 if status else 0, int(cause[1]) if cause else 0)
-    return named[1] if named else next((s.name for number in numbers for s in signal.Signals if s == number), "")
+def _signal(text: str) -> str:
+    """Return by which signal a command ended, told by its status: its own, or as a shell puts it (128 and more)."""
+    named, status = _SIGNALLED.search(text), _STATUS.search(text)
+    number = int(status[1]) - 128 if status else 0
+    return named[1] if named else next((s.name for s in signal.Signals if s == number), "")
 
 
 def _last_lines(job: _Job) -> list[str]:

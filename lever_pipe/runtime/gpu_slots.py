@@ -31,10 +31,10 @@ _held: list[IO[str]] = []  # open, and so locked, until this process ends
 def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
     """Leave this process `count` GPUs that no other job of this allocation uses; wait until there are so many.
 
-    The locks last as long as this process, or what it becomes by `exec`.
+    The locks last as long as this process.
 
     Args:
-        count: GPUs, one a process of the job.
+        count: GPUs of the job.
         folder: where the locks lie; by default a folder of this machine, user and SLURM job.
         sleep: waits so many seconds between two tries.
 
@@ -47,10 +47,9 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
     visible = visible or []
     if len(visible) < count:
         raise DeviceError(
-            f"expected {count} GPUs, one a process",
+            f"expected {count} GPUs",
             found=f"{len(visible)} visible",
-            do="Run where there are so many (resources gpu, processes), or on the CPU: "
-            "--set-resources RULE:device=cpu RULE:processes=1",
+            do="Run where there are so many, or on the CPU: --set-resources RULE:device=cpu",
         )
     where = folder or _folder()
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -106,7 +105,6 @@ def _locked(visible: list[str], count: int, folder: Path) -> dict[str, IO[str]]:
         except BlockingIOError:
             lock.close()
         else:
-            os.set_inheritable(lock.fileno(), True)
             taken[name] = lock
     if len(taken) < count:
         for held in taken.values():

@@ -102,8 +102,6 @@ def sweep(results: Path) -> None:
 def owned(card: Path, *, times: Times | None = None) -> Iterator[bool]:
     """Own an artefact for the time of the block; wait before it as long as another process does.
 
-    What this process becomes by `exec` keeps the lock until it ends; then the file stays, for `sweep`.
-
     Args:
         card: the run card of the artefact.
         times: of a wait; None: `TIMES`.
@@ -118,7 +116,6 @@ def owned(card: Path, *, times: Times | None = None) -> Iterator[bool]:
         try:
             handle.write(this_process().model_dump_json())
             handle.flush()
-            os.set_inheritable(handle.fileno(), True)
             yield waited
         finally:
             lock.unlink(missing_ok=True)  # first: whoever has the file open sees that it is not the lock any more

@@ -124,7 +124,7 @@ def rooms(
         need = need_of(rule)
         asked: Resources = {"device": "cuda" if need.gpus else "cpu", "mem_mb": mem_mb, "runtime": runtime}
         if rule in PRODUCTION_MODEL:
-            asked |= {"processes": 1} | _gpus(need.gpus, gpu_request)
+            asked |= _gpus(need.gpus, gpu_request)
         return Room(need.threads, asked)
 
     return room

@@ -42,8 +42,6 @@ def answer_prompts(
     prompter = Prompter(Wording(config.lvlm.prompt), train)
     wanted = distinct_prompts(selections, config.shots)
     replies = model.run([LvlmRequest(prompter(queries[query], chosen)) for query, chosen in wanted])
-    if not model.leads:
-        return len(replies)
     rows = {
         (query, chosen): AnswerRow(query_id=query, demonstrations=chosen, raw=reply.text, answer=cut_answer(reply.text))
         for (query, chosen), reply in zip(wanted, replies, strict=True)

@@ -66,8 +66,6 @@ def generate_rl_data(
     rows = trajectories_of(wanted, train, model, prompter)
     if config.diversity_budget:
         rows += trajectories_of(_fill(rows, pools, config), train, model, prompter)
-    if not model.leads:
-        return len(rows)
     storage.write_rows(trajectories, rows)
     storage.write_json(counters, model.counters)
     return len(rows)
@@ -192,8 +190,6 @@ def search_beams(
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
     score = of_beams.scorer(train, model, Prompter(Wording(config.lvlm.prompt), train), config)
     found = of_beams.search_beams(pools, score, config)
-    if not model.leads:
-        return len(found)
     storage.write_rows(beams, found)
     save_groups(groups, groups_of_beams(found, pools, lambda chosen: of_beams.shown(chosen, config)))
     storage.write_json(counters, model.counters)

@@ -218,7 +218,6 @@ def train_on_policy_epoch(
     """Advance the selector by one pass over the train queries and return its mean terms.
 
     Of `groups` the queries, their pools and the split are read, and for the validation loss the stored selections.
-    One process: what is asked follows from the weights, which several processes would have to keep equal.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     device, freezes = execution.prepare(runtime), config.on_policy.freeze_projections

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import pytest
 from snakemake.iocontainers import Namedlist
@@ -55,9 +54,8 @@ def test_a_rule_has_one_identity_param_and_calls_its_stage(stage: str) -> None:
     rule = rules()[stage]
     assert list(rule.params.keys()) == ["spec", "call"]
     assert rule.shellcmd.startswith("python -m lever_pipe {params.call:q} --spec {params.spec:q} ")
-    several = {"resources": SimpleNamespace(processes=2)} if calls_several(rule) else {}
     words = rule.params.call(
-        {"arm": "a", "seed": "0", "split": "train"}, Namedlist(), Namedlist(fromdict={"card": "x"}), **several
+        {"arm": "a", "seed": "0", "split": "train"}, Namedlist(), Namedlist(fromdict={"card": "x"})
     )
     assert words[:2] == [stage, "card=x"]
 
@@ -69,15 +67,6 @@ def test_log_and_benchmark_lie_beside_the_card(stage: str) -> None:
     beside = str(rule.output.card).removesuffix("run.json")
     assert list(map(str, rule.log)) == [f"{beside}log.txt"]
     assert str(rule.benchmark) == f"{beside}benchmark.jsonl"
-
-
-def test_those_stages_alone_are_shared_by_processes_that_can_be() -> None:
-    shared = {stage for stage in STAGES if calls_several(rules()[stage])}
-    assert shared == {"generate_rl_data", "search_beams", "answer_prompts"}
-
-
-def calls_several(rule: Any) -> bool:
-    return "resources" in inspect.signature(rule.params.call).parameters
 
 
 @pytest.mark.parametrize("stage", STAGES)

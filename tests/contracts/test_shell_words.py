@@ -19,7 +19,7 @@ HOSTILE = (
     "a>pwned", "$HOME", "${IFS}", "*", "~", "!!", "\\", "#", "-rf", "--help", "../../x", "a\\'; touch pwned; '", "{x}",
     "\t", "é", "x" * 3000,
 )  # fmt: skip
-UNQUOTED = {"threads", "resources.device", "resources.processes"}  # numbers, and a word that `sizing` chooses
+UNQUOTED = {"threads", "resources.device"}  # numbers, and a word that `sizing` chooses
 
 
 def commands() -> dict[str, str]:
@@ -38,7 +38,6 @@ def test_what_is_not_quoted_is_a_number_or_a_word() -> None:
     for name in commands():
         threads, resources = room(name)
         assert (type(threads), resources["device"]) in ((int, "cpu"), (int, "cuda"))
-        assert type(resources.get("processes", 1)) is int
 
 
 def words_of(command: str, folder: Path, **values: object) -> list[str]:
@@ -54,13 +53,11 @@ def words_of(command: str, folder: Path, **values: object) -> list[str]:
 @pytest.mark.parametrize("name", ["answer_prompts", "generate_world"])
 def test_a_hostile_value_stays_one_word(tmp_path: Path, name: str, hostile: str) -> None:
     log = "log " + hostile.replace("/", "_")[:200]  # a file name; a path is tried below
-    resources = Namedlist(fromdict={"device": "cpu", "processes": 1})
     files = Namedlist(fromdict={"a": hostile}), Namedlist(fromdict={"b": [hostile, hostile]})
-    several = {} if name == "generate_world" else {"resources": resources}
-    call = rules()[name].params.call({"arm": "a", "seed": "0"}, *files, **several)
+    call = rules()[name].params.call({"arm": "a", "seed": "0"}, *files)
     values = {
         "params": Namedlist(fromdict={"spec": hostile, "call": call}),
-        "resources": resources,
+        "resources": Namedlist(fromdict={"device": "cpu"}),
         "log": Namedlist([log]),
         "threads": 1,
     }

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-
-from tests.unit.faults.private_mounts import privately
 
 from .conftest import Project, begin
 from .counts import (
@@ -349,23 +346,3 @@ def test_rescored_rl_data_are_what_the_lvlm_said_before(smoke: Project, tmp_path
     imported = (project.folder / "results/smoke/lever/rl_data/imported.jsonl").read_bytes()
     assert generated == rescored
     assert generated == imported
-
-
-def test_two_processes_share_a_job_and_need_no_shared_memory(smoke: Project, tmp_path: Path) -> None:
-    """The command that the workflow calls, where /dev/shm is full."""
-    shard, project = "results/smoke/lever/rl_data/shard~0", begin(tmp_path, smoke)
-    project.snakemake("--cores", "2", "--", "results/smoke/lever/rl_data/proposals.jsonl")
-    target = ("--set-resources", "generate_rl_data:processes=2", "--", f"{shard}/trajectories.jsonl")
-    (call,) = re.findall("^Shell command: (.*)$", project.snakemake("--dry-run", "--printshellcmds", *target), re.M)
-    (project.folder / shard).mkdir()
-    done = privately("bash", "-c", f"{FULL} && {IS_FULL} && {call}", folder=project.folder)
-    assert done.returncode == 0, done.stderr + (project.folder / shard / "log.txt").read_text()
-    rows, counters = [], []
-    for folder in (smoke.folder / shard, project.folder / shard):
-        rows.append((folder / "trajectories.jsonl").read_bytes())
-        counters.append(json.loads((folder / "counters.json").read_text()))
-    assert rows[0] == rows[1]
-    one, other = counters
-    assert one["prompts_distinct"] == other["prompts_distinct"]
-    assert one["prompt_tokens"] == other["prompt_tokens"]
-    assert len(list((project.folder / "results/smoke/ledger").glob("*.jsonl"))) == 2  # both processes answered

@@ -42,7 +42,7 @@ PLANNING = ("invocation", "agent_plan", "grid_plan", "duplicates", "failures", "
 """What of `lever_pipe.runtime` the workflow imports."""
 OF_JOBS = (
     *("torch", "scipy.stats", "matplotlib.backends.backend_agg", "jinja2", "safetensors.torch", "tokenizers"),
-    *("accelerate", "transformers.models.qwen3.modeling_qwen3", "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl"),
+    *("transformers.models.qwen3.modeling_qwen3", "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl"),
 )
 THREADS = "OMP_NUM_THREADS"
 

@@ -136,7 +136,7 @@ def grpo_priority(wildcards):
     return CHAIN if is_long else SHORT_CHAIN
 
 
-def call(stage, external={}, *options, shared=False):
+def call(stage, external={}, *options):
     """Return the params of a stage's rule: the job's whole identity as canonical JSON, and the words of its call.
 
     The words are derived from files and resources, so that they never trigger a rerun.
@@ -147,7 +147,6 @@ def call(stage, external={}, *options, shared=False):
             Model folders: their digest is part of `spec`. Image folders: each image's digest is part of the examples,
             and every stage that opens an image compares.
         options: what changes no number, in words, or a function of the wildcards that returns them.
-        shared: whether several processes may share the job.
     """
 
     def spec(wildcards):
@@ -166,10 +165,7 @@ def call(stage, external={}, *options, shared=False):
             found += option(wildcards) if callable(option) else [option]
         return found
 
-    def words_for_several(wildcards, input, output, resources):
-        return [*words(wildcards, input, output), "--processes", resources.processes]
-
-    return {"spec": spec, "call": words_for_several if shared else words}
+    return {"spec": spec, "call": words}
 
 
 def of_split(pattern, split):

@@ -69,7 +69,7 @@ use rule stage as answer_prompts with:
     resources:
         **room("answer_prompts").resources,
     params:
-        **call("answer_prompts", {**IMAGES, **LVLM}, asking, shared=True),
+        **call("answer_prompts", {**IMAGES, **LVLM}, asking),
     message:
         "Answer all prompts of {wildcards.batch}"
 

@@ -46,7 +46,7 @@ use rule stage as generate_rl_data with:
     resources:
         **room("generate_rl_data").resources,
     params:
-        **call("generate_rl_data", {**TRAIN_IMAGES, **LVLM}, asking, shared=True),
+        **call("generate_rl_data", {**TRAIN_IMAGES, **LVLM}, asking),
     message:
         "Generate RL data, shard {wildcards.shard}: the LVLM answers with each proposed pair"
 
@@ -109,7 +109,7 @@ use rule stage as search_beams with:
     resources:
         **room("search_beams").resources,
     params:
-        **call("search_beams", {**TRAIN_IMAGES, **LVLM}, asking, shared=True),
+        **call("search_beams", {**TRAIN_IMAGES, **LVLM}, asking),
     message:
         "Search beams: the LVLM tells how probable each demonstration makes the true answer"
 

@@ -1,10 +1,9 @@
-"""An LVLM that remembers: texts to tokens, the answer ledger, and the processes that share one job."""
+"""An LVLM that remembers: texts to tokens, and the answer ledger."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 import time
 from array import array
@@ -12,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
-from datetime import timedelta
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -21,14 +19,13 @@ from typing import Any
 import torch
 
 from lever_pipe.base import members, numerics, rowwise
-from lever_pipe.base.errors import CheckpointError, ConfigError, DataError, shortened
+from lever_pipe.base.errors import CheckpointError, DataError, shortened
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.provenance import canonical_json, engine_code, installed_versions
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.lvlm_config import AnswerSettings
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lvlms._decoding import DecodeOptions
-from lever_pipe.lvlms._planner import trie_order
 from lever_pipe.lvlms._requests import (
     Answer,
     PromptTooLongError,
@@ -59,68 +56,27 @@ def open_lvlm(settings: AnswerSettings, folder: Path, images: ImageSource, runti
         CheckpointError: a file is missing, or tensors differ from the architecture.
     """
     torch.set_num_threads(runtime.threads)
-    team = Team(runtime.device)
-    if team.size > 1 and not runtime.ledger:
-        raise ConfigError(
-            "several processes: expected an answer ledger, through which they share their answers",
-            found="none",
-            do="Name a folder with --ledger.",
-        )
-    family: LvlmFamily = members.member("lvlms", settings.member).load(folder, dtype=settings.dtype, device=team.device)
-    return LedgerLvlm(family, settings, images, runtime, team)
-
-
-class Team:
-    """This process among those of its job: those of its launcher, a device each, or itself alone on `device`."""
-
-    def __init__(self, device: str) -> None:
-        self._state: Any = None
-        self.rank, self.size, self.device = 0, 1, device
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            from accelerate import PartialState
-
-            # Shards may end hours apart; the usual ten minutes would end the job of those who wait.
-            self._state = PartialState(cpu=device == "cpu", timeout=timedelta(days=7))
-            self.rank, self.size = int(self._state.process_index), int(self._state.num_processes)
-            self.device = str(self._state.device)
-
-    def wait(self) -> None:
-        """Return when all processes have come here."""
-        if self._state is not None:
-            self._state.wait_for_everyone()
-
-    def total(self, counts: Counter[str]) -> Counter[str]:
-        """Return the sum of the counts in `COUNTERS` over all processes."""
-        if self._state is None:
-            return Counter(counts)
-        from accelerate.utils import reduce
-
-        # Double precision holds every integer up to 2**53, more than the work of a job.
-        own = torch.tensor([counts[name] for name in COUNTERS], dtype=torch.float64, device=self._state.device)
-        return Counter(dict(zip(COUNTERS, map(int, reduce(own, reduction="sum").tolist()), strict=True)))
+    member = members.member("lvlms", settings.member)
+    family: LvlmFamily = member.load(folder, dtype=settings.dtype, device=runtime.device)
+    return LedgerLvlm(family, settings, images, runtime)
 
 
 class LedgerLvlm:
-    """A family's model that asks nothing twice and shares its work with a team (`protocol.Lvlm`).
+    """A family's model that asks nothing twice (`protocol.Lvlm`).
 
     Args:
         family: the loaded model.
         settings: what the answers depend on.
         images: files of the digests that prompts will name.
         runtime: names the ledger, and whether a GPU may answer although it holds many answers of another engine.
-        team: the processes of the job.
     """
 
-    def __init__(
-        self, family: LvlmFamily, settings: AnswerSettings, images: ImageSource, runtime: Runtime, team: Team
-    ) -> None:
+    def __init__(self, family: LvlmFamily, settings: AnswerSettings, images: ImageSource, runtime: Runtime) -> None:
         self.family = family
         self.ledger = Ledger(Path(runtime.ledger) if runtime.ledger else None)
-        self._team = team
         self._ask_again = runtime.ask_again
         self._requested: Counter[str] = Counter()
-        self._work: Counter[str] = Counter()  # of this process
-        self._done: Counter[str] = Counter()  # of all of them
+        self._work: Counter[str] = Counter()
         self._seconds = 0.0
         self._seen_images: set[str] = set()
         self._segments: dict[TextSegment, Segment] = {}
@@ -137,26 +93,20 @@ class LedgerLvlm:
         self._engine = family.engine(
             images, settings=settings, decode=decode, vision_bytes=runtime.vision_bytes, counters=self._work
         )
-        self._identity = _identity_of(family, settings, team.device, decode) | {"backend": self._engine.backend}
+        self._identity = _identity_of(family, settings, runtime.device, decode) | {"backend": self._engine.backend}
         self._engine_digest = hashlib.sha256(canonical_json(self._identity).encode()).hexdigest()[:ENGINE_DIGITS]
         self._has_begun = False
 
     @property
-    def leads(self) -> bool:
-        """Whether this process writes the results of its job."""
-        return self._team.rank == 0
-
-    @property
     def counters(self) -> dict[str, float]:
         """Work done since loading, by the names in `protocol.COUNTERS`."""
-        counts = self._requested + self._done
+        counts = self._requested + self._work
         return {name: counts[name] for name in COUNTERS} | {"seconds": self._seconds}
 
     def run(self, requests: Sequence[LvlmRequest]) -> list[LvlmReply]:
         """Return one reply a request; what the ledger knows is not computed again.
 
-        Finished prompts reach the ledger chunk by chunk, so a killed run continues where it stopped. Of several
-        processes each computes a shard; they call `run` with the same requests and get the same replies.
+        Finished prompts reach the ledger chunk by chunk, so a killed run continues where it stopped.
 
         Raises:
             ConfigError: `kv_tokens` has no room for a prompt, or a GPU would answer again what the ledger holds of
@@ -166,7 +116,6 @@ class LedgerLvlm:
             CheckpointError: the model gives numbers that are not finite.
         """
         begin = time.perf_counter()
-        self._team.wait()  # nobody writes to the ledger before everybody has read it
         tokenized = self.tokenize(requests)
         merged = merge_requests(tokenized)
         keys = {request.prompt: self.key(request.prompt) for request in merged}
@@ -174,36 +123,19 @@ class LedgerLvlm:
         self._count(tokenized, merged, len(missing))
         if missing and not self._has_begun:
             require_consent(self.ledger, self._engine_digest, self._identity, len(missing), ask_again=self._ask_again)
-            if self.leads and self.ledger.folder is not None:
+            if self.ledger.folder is not None:
                 introduce(self.ledger.folder, self._engine_digest, self._identity)
             self._has_begun = True
-        self._answer(self._share_of(merged, missing), keys)
-        self._team.wait()
-        if self._team.size > 1:
-            self.ledger.reload()
-        self._done = self._team.total(self._work)
+        self._answer(missing, keys)
         replies = [self._to_reply(request, keys[request.prompt]) for request in tokenized]
         self._seconds += time.perf_counter() - begin
         return replies
 
-    def _share_of(self, merged: list[TokenRequest], missing: list[TokenRequest]) -> list[TokenRequest]:
-        """Return what this process computes: of neighbours in the tree of prompts, which share beginnings.
-
-        Shards are cut from what is asked, which all processes know alike. What is missing they may see differently,
-        where another job writes to the ledger while they read it.
-        """
-        rank, size = self._team.rank, self._team.size
-        if size == 1:
-            return missing
-        ordered = trie_order(merged)
-        mine = {r.prompt for r in ordered[len(ordered) * rank // size : len(ordered) * (rank + 1) // size]}
-        return [request for request in missing if request.prompt in mine]
-
-    def _answer(self, share: list[TokenRequest], keys: dict[TokenPrompt, str]) -> None:
+    def _answer(self, missing: list[TokenRequest], keys: dict[TokenPrompt, str]) -> None:
         """Have the engine answer, and keep each answer as soon as it is there."""
         tiles = rowwise.WORK["tiles"]
         try:
-            with Progress(len(share), "answer prompts") as progress, closing(self._engine.run(share)) as results:
+            with Progress(len(missing), "answer prompts") as progress, closing(self._engine.run(missing)) as results:
                 for request, result in results:
                     self.ledger.put(keys[request.prompt], self._to_row(request, result))
                     progress.advance()

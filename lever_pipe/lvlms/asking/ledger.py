@@ -68,7 +68,8 @@ class Ledger:
         self._pending: list[bytes] = []
         self._path: Path | None = None
         self._has_warned = False
-        self.reload()
+        for path, content in read_files(folder) if folder is not None else ():
+            self._read(path, content)
         if self.disagreements:
             log.warning("%s: %d values disagree between rows of one key; the first is used", folder, self.disagreements)
 
@@ -103,8 +104,7 @@ class Ledger:
     def flush(self) -> None:
         """Append all queued rows to this writer's file and force them to disk.
 
-        Where the disk has no room they stay queued, which is said once: who asked has them in memory. Of several
-        processes it is a fault, since they get each other's rows from the disk.
+        Where the disk has no room they stay queued, which is said once: who asked has them in memory.
 
         Raises:
             OSError: the rows cannot be written. They stay queued.
@@ -112,8 +112,7 @@ class Ledger:
         try:
             self._write()
         except OSError as fault:
-            is_shared = int(os.environ.get("WORLD_SIZE", "1")) > 1
-            if is_shared or fault.errno not in FULL:
+            if fault.errno not in FULL:
                 raise
             if not self._has_warned:
                 log.warning("%s: answers are not kept: %s", self.folder, fault)
@@ -133,12 +132,6 @@ class Ledger:
             kept = _append(path, content, mode="xb")
         self._path = path
         self._pending.clear()
-
-    def reload(self) -> None:
-        """Read the folder again, for the rows that others wrote meanwhile; all is counted anew."""
-        self.disagreements = 0
-        for path, content in read_files(self.folder) if self.folder is not None else ():
-            self._read(path, content)
 
     def __enter__(self) -> Self:
         return self

@@ -21,7 +21,6 @@ from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_ad
 from lever_pipe.runtime.checks import obtain
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
 from lever_pipe.runtime.sizing import LoadedModel
-from lever_pipe.runtime.slurm.requests import whole
 
 SNAKEMAKE = Path(".snakemake")
 LVLM, AGENT = "lvlm.model", "intention.model.folder"
@@ -114,19 +113,15 @@ def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outco
     if visible is None and any(path for name in DEVICE_FILES for path in devices.glob(name)):
         return
     number = len(visible or [])
-    taken = {str(job["rule"]): whole(job.get("processes")) if job["device"] == "cuda" else 1 for job in computing}
-    short = {rule: needed for rule, processes in taken.items() if (needed := max(1, processes)) > number}
-    if short:
-        most = max(short.values())
+    if number:
+        yield ok("CUDA", f"{number} visible")
+    else:
         yield fault(
             "CUDA",
-            "a CUDA device" if most == 1 else f"{most} CUDA devices, one a process",
-            found=f"{f'{number} visible' if number else NO_GPU} ({', '.join(sorted(short))})",
-            do="Run on such a machine or with profiles/slurm, or on the CPU: "
-            "--set-resources RULE:device=cpu RULE:processes=1",
+            "a CUDA device",
+            found=f"{NO_GPU} ({', '.join(sorted({str(job['rule']) for job in computing}))})",
+            do="Run on such a machine or with profiles/slurm, or on the CPU: --set-resources RULE:device=cpu",
         )
-    else:
-        yield ok("CUDA", f"{number} visible")
 
 
 def of_known_size(experiment: Experiment, jobs: Sequence[Job], folder: Path) -> list[Job]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from lever_pipe.runtime.slurm import squeue as slurm
 
-WHOLE = ("mem_mb", "mem_mb_per_cpu", "runtime", "gpu", "nodes", "tasks", "cpus_per_task", "threads", "processes")
+WHOLE = ("mem_mb", "mem_mb_per_cpu", "runtime", "gpu", "nodes", "tasks", "cpus_per_task", "threads")
 UNKNOWN = "<TBD>"  # Snakemake's word for what is known only when the inputs are there
 CLUSTERS = ("cluster", "clusters", "slurm_cluster")
 NAMES_CLUSTER = re.compile(r"""(?:^|[\s'"])(?:-M|--clusters?[=\s])""")  # in slurm_extra

@@ -15,7 +15,7 @@ from lever_pipe.base.errors import ConfigError
 from lever_pipe.commands import tools
 
 ROOT = Path(__file__).parents[3]
-HEAVY = ("torch", "transformers", "scipy", "matplotlib", "accelerate", "duckdb", "tokenizers", "PIL")
+HEAVY = ("torch", "transformers", "scipy", "matplotlib", "duckdb", "tokenizers", "PIL")
 
 
 @pytest.fixture(autouse=True)

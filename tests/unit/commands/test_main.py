@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import subprocess
 import sys
 from importlib import import_module
@@ -149,32 +148,6 @@ def test_the_schema_tool_shows_a_difference(
     text = fault(capsys, "schema", "--check")
     assert any(line.startswith("+") and '"maximum": 400' in line for line in text.splitlines())
     assert text.rstrip().endswith("Run: make schema")
-
-
-def test_several_processes_go_through_the_launcher_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    class ReplacedError(Exception):
-        pass
-
-    calls: list[list[str]] = []
-
-    def become(program: str, arguments: list[str]) -> None:
-        assert program == sys.executable
-        calls.append(arguments[1:])
-        raise ReplacedError
-
-    given = ["initialise_selector", "a=b", "--spec", "{}", "--processes", "3", "--threads", "8"]
-    monkeypatch.setattr(os, "execv", become)
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    with pytest.raises(ReplacedError):
-        main(given)
-    (call,) = calls
-    assert call[:2] == ["-m", "accelerate.commands.launch"]
-    assert "--multi_gpu" in call
-    assert call[call.index("--num_processes") + 1] == "3"
-    assert call[-len(given) - 4 :] == ["--module", "lever_pipe", *given, "--threads", "2"]  # 8 threads of 3 processes
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    assert main(given) == 2  # one of them: it runs the stage, which lacks its files
-    assert len(calls) == 1
 
 
 def test_the_rows_of_a_stage_are_scanned_rarely() -> None:

@@ -68,9 +68,8 @@ def test_an_estimate_is_the_median_of_the_rules_records() -> None:
     [
         ({"device": "cuda", "gpu": 2}, 2),
         ({"device": "cuda", "gres": "gpu:a100:4"}, 4),
-        ({"device": "cuda", "processes": 3}, 3),
         ({"device": "cuda"}, 1),
-        ({"device": "cpu", "processes": 3}, 0),
+        ({"device": "cpu"}, 0),
         ({}, 0),
     ],
 )

@@ -92,18 +92,6 @@ def test_a_state_goes_when_the_card_stands(
     assert not [path for path in tmp_path.iterdir() if path.name == "state" or path.suffix == ".tmp"]
 
 
-def test_of_several_processes_the_first_writes_the_card(
-    tmp_path: Path, files: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    carry_out(select_baseline, tmp_path / "card", config=CONFIG, **files)
-    assert not (tmp_path / "card").exists()
-    assert (tmp_path / "state").exists()
-    monkeypatch.setenv("RANK", "0")
-    carry_out(select_baseline, tmp_path / "card", config=CONFIG, **files)
-    assert (tmp_path / "card").exists()
-
-
 def test_an_input_that_is_exchanged_meanwhile_is_refused(tmp_path: Path, files: dict[str, Any]) -> None:
     def select_baseline(*, a: Input, made: Output, config: SelectBaselineConfig) -> None:
         made.write_text(a.read_text())

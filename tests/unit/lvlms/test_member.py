@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
-from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,8 +16,6 @@ from lever_pipe.base.errors import ConfigError, DataError, ImageError
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.lvlm_config import PromptSettings
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.lvlms._planner import trie_order
-from lever_pipe.lvlms._requests import merge_requests
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.asking.ledger import Ledger, engines_of
 from lever_pipe.lvlms.asking.prompts import Prompt, Turn, Wording
@@ -188,41 +183,6 @@ def test_a_budget_below_one_prompt_names_a_remedy(load, requests) -> None:
     load(kv=needed).run(requests)  # the named need is exact
     with pytest.raises(ConfigError):
         load(kv=needed - 1).run(requests)
-
-
-class Barrier:
-    """A team of threads."""
-
-    device = "cpu"
-
-    def __init__(self, rank: int, barrier: threading.Barrier) -> None:
-        self.rank, self.size, self._barrier = rank, barrier.parties, barrier
-
-    def wait(self) -> None:
-        self._barrier.wait(timeout=60)
-
-    def total(self, counts: Counter[str]) -> Counter[str]:
-        return Counter(counts)
-
-
-def test_a_team_loses_nothing_while_another_job_writes(load, requests, tmp_path: Path) -> None:
-    expected = load().run(requests)
-    members = [load(tmp_path)]
-    first = trie_order(merge_requests(members[0].tokenize(requests)))[:2]
-    other = load(tmp_path)  # another job answers what the first member will, between the loads of the two
-    done = {request.prompt for request in first}
-    asked = zip(requests, other.tokenize(requests), strict=True)
-    other.run([request for request, ours in asked if ours.prompt in done])
-    members.append(load(tmp_path))
-    barrier = threading.Barrier(2)
-    for rank, member in enumerate(members):
-        member._team = Barrier(rank, barrier)
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda member: member.run(requests), members))
-    for replies in found:
-        assert [reply.text for reply in replies] == [reply.text for reply in expected]
-    assert min(member._work["prompt_tokens"] for member in members) > 0  # both had something to do
-    assert [member.leads for member in members] == [True, False]
 
 
 def _key(weights: dict[str, torch.Tensor], end: str) -> str:

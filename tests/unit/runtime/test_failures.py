@@ -188,30 +188,6 @@ def test_an_exit_status_of_a_signal_names_it(run: Run, status: int, name: str) -
     assert run.only.ended == name
 
 
-LAUNCHER = """Failures:
-[1]:
-  rank      : 0 (local_rank: 0)
-  exitcode  : {other} (pid: 12)
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-11-21_18:00:00
-  host      : n1
-  rank      : 1 (local_rank: 1)
-  exitcode  : {first} (pid: 13)
-"""
-
-
-@pytest.mark.parametrize(("first", "other", "ended", "starved"), [("-9", "1", "SIGKILL", 1), ("1", "-9", "", 0)])
-def test_of_several_processes_the_first_that_ended_gives_the_signal(
-    run: Run, first: str, other: str, ended: str, starved: int
-) -> None:
-    log = run.write("log.txt", LAUNCHER.format(first=first, other=other))
-    run.starts(1, log=log)
-    run.ends_in_slurm(1, "FAILED", log=log)
-    assert run.only.ended == ended
-    assert run.heard.starved("train", {"seed": "0"}) == starved
-
-
 class TestStarved:
     """How often a job ended for want of memory or time: its next attempt asks for more."""
 

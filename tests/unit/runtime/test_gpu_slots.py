@@ -145,29 +145,11 @@ def test_locks_lie_in_a_folder_of_this_user_alone(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "locks" / "0").exists()
 
 
-def test_slots_survive_exec(tmp_path: Path) -> None:
-    """The accelerate launcher takes the place of the process that took the slots."""
-    code = """
-import os, sys
-from pathlib import Path
-from lever_pipe.runtime import gpu_slots
-gpu_slots.take(1, folder=Path(sys.argv[1]))
-os.execv(sys.executable, [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"])
-"""
-    environment = os.environ | {gpu_slots.VISIBLE: "0,1"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
-    first = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], **pipes)  # type: ignore[call-overload]
-    assert first.stdout.readline() == "up\n"
-    second = holder(tmp_path, 1, "0,1")
-    assert gpus_of(second) == {"1"}
-    end(first, second)
-
-
 def test_a_stage_on_gpus_takes_its_slots_first(monkeypatch: pytest.MonkeyPatch) -> None:
     from lever_pipe.__main__ import main
 
-    monkeypatch.setenv(gpu_slots.VISIBLE, "0")
-    assert main(["merge_rl_data", "--spec", "{}", "--device", "cuda", "--processes", "2"]) == 2
+    monkeypatch.setenv(gpu_slots.VISIBLE, "")
+    assert main(["merge_rl_data", "--spec", "{}", "--device", "cuda"]) == 2
     taken: list[int] = []
     monkeypatch.setattr(gpu_slots, "take", taken.append)
     assert main(["merge_rl_data", "--spec", "{}", "--device", "cuda"]) == 2  # no files: refused after the slots

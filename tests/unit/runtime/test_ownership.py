@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,11 +18,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 from builders import embedding_arrays
 
-from lever_pipe.__main__ import _claimed, _parser, is_made, main
+from lever_pipe.__main__ import _parser, is_made, main
 from lever_pipe.base import atomic, storage
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
@@ -227,27 +225,6 @@ def test_who_waits_says_for_whom(card: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert len(waiting) == 3  # at 0, 10 and 20 seconds
 
 
-def test_what_a_process_becomes_keeps_the_lock(card: Path) -> None:
-    """As a stage becomes accelerate's launcher."""
-
-    def job() -> None:
-        with owned(card):
-            os.execv(sys.executable, [sys.executable, "-c", "print(flush=True); input()"])
-
-    ours, theirs = os.pipe(), os.pipe()
-    process = FORK.Process(target=lambda: (os.dup2(theirs[0], 0), os.dup2(ours[1], 1), job()))
-    process.start()
-    assert os.read(ours[0], 1) == b"\n"
-    owner = owner_of(card)
-    assert owner is not None
-    assert owner.pid == process.pid
-    assert ownership._locked(lock_of(card)) is None
-    os.write(theirs[1], b"\n")
-    assert end(process) == [0]
-    with owned(card) as waited:
-        assert waited
-
-
 # The command line.
 
 FILES = ("embeddings", "selector", "optimiser", "metrics", "card")
@@ -344,36 +321,3 @@ def test_sigterm_ends_a_wait(artefact: Path, monkeypatch: pytest.MonkeyPatch) ->
         fcntl.flock(lock, fcntl.LOCK_EX)  # it never ends
         assert main(call(artefact)) == 128 + 15
     assert sorted(path.name for path in artefact.iterdir()) == sorted([*FILES, ".card.owner"])
-
-
-def test_several_processes_take_the_lock_with_them(artefact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[bool] = []
-
-    def become(*_: object) -> None:
-        held.append(ownership._locked(lock_of(artefact / "card")) is None)
-        raise RuntimeError("no such launcher")
-
-    monkeypatch.setattr(os, "execv", become)
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    with pytest.raises(RuntimeError, match="no such launcher"):
-        main([*call(artefact), "--processes", "2"])
-    assert held == [True]
-    assert not lock_of(artefact / "card").exists()
-
-
-def test_the_processes_of_a_launcher_end_with_it(tmp_path: Path) -> None:
-    """Of each it is the parent; whoever is killed between takes them with it."""
-
-    def member() -> None:
-        os.environ["LOCAL_RANK"] = "0"
-        with _claimed(_parser().parse_args(call(tmp_path))) as waited:
-            note(tmp_path, "works", os.getpid(), waited)
-            time.sleep(30)
-
-    launcher = start(lambda: end(start(member)))
-    wait_for(lambda: (tmp_path / "protocol").exists())
-    ((_, number, waited),) = protocol(tmp_path)
-    assert waited == "False"
-    launcher.kill()
-    wait_for(lambda: not psutil.pid_exists(int(number)) or psutil.Process(int(number)).status() == "zombie")
-    end(launcher)

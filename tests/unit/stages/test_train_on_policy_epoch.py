@@ -164,8 +164,6 @@ def test_reinforce_clips_nothing_and_is_named_apart(first: First) -> None:
 class Echo:
     """An LVLM that answers `yes` with as many percent as the prompt has segments."""
 
-    leads = True
-
     def __init__(self) -> None:
         self.calls: list[list[LvlmRequest]] = []
 
