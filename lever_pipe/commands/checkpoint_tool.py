@@ -72,11 +72,6 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
         out: a folder that is not there yet.
         experiment: its preset tells what no tensor does, its encoder's folder what CLIP's tensors must be.
         preset: key of `presets`; empty for the first arm's.
-
-    Raises:
-        CheckpointError: objects that are no tensors, another network, or tensors missing, unknown, doubled, of another
-            shape or type or not finite; CLIP's tensors that differ from the encoder's; or `out` exists.
-        ConfigError: no such preset, or this selector is none of the configuration's.
     """
     if out.exists():
         _refuse(f"{out}: expected no folder yet", "one", "Name another, or remove it.")

@@ -60,12 +60,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) -> list[Path]:
-    """Write the language model of a GGUF file as a model folder, which appears whole or not at all; return its files.
-
-    Raises:
-        CheckpointError: a folder that is there, a file that cannot be read, or one without weights for its settings.
-        ConfigError: the library `gguf` is not installed.
-    """
+    """Write the language model of a GGUF file as a model folder, whole or not at all; return its files."""
     if find_spec("gguf") is None:
         remedy = "Install it: pip install 'lever-pipe[gguf]'."
         raise ConfigError(f"{path}: expected the library gguf, which reads it", found="none", do=remedy)
@@ -136,12 +131,7 @@ def _refuse_scaled_positions(path: Path, fields: Mapping[str, Any], tensors: Seq
 
 
 def convert(folder: Path) -> list[Path]:
-    """Write the weights of a folder as safetensors and return the files, all of them or none.
-
-    Raises:
-        CheckpointError: no `.bin` weights, safetensors that are there, a file that is broken or holds anything but
-            plain tensors, or an index of other tensors.
-    """
+    """Write the weights of a folder as safetensors and return the files, all of them or none."""
     if present := [path.name for path in sorted(folder.glob("*.safetensors*"))]:
         do = "Use them, or remove them if they are broken."
         _refuse(f"{folder}: expected a folder without safetensors", ", ".join(present[:SHOWN]), do)
@@ -201,11 +191,7 @@ def _is_shard(folder: Path, name: object) -> bool:
 
 
 def load_restricted(path: Path) -> Any:
-    """Return what a file holds: tensors, numbers, texts and plain containers of them.
-
-    Raises:
-        CheckpointError: a broken file, or any other object, which is named and not built.
-    """
+    """Return what a file holds: tensors, numbers, texts and plain containers of them."""
     try:
         with path.open("rb") as handle:
             is_pointer = handle.read(len(POINTER)) == POINTER

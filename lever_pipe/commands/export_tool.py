@@ -41,12 +41,7 @@ class TrackedRun(NamedTuple):
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the runs of a results folder for a tracker and return 0.
-
-    Raises:
-        ConfigError: the tracker's library is not installed, or the folder is not empty.
-        RecordError: no curves, or a malformed row.
-    """
+    """Write the runs of a results folder for a tracker and return 0."""
     parser = argparse.ArgumentParser(prog="python -m lever_pipe export", description=__doc__)
     parser.add_argument("tracker", choices=TRACKERS)
     parser.add_argument("results", type=Path)

@@ -69,10 +69,6 @@ def merge(folder: Path, *, drop: bool = False) -> Merged:
     """Write the rows of a ledger into one file, one row a key, and remove the files that it replaces.
 
     Equal rows give equal bytes, however they were spread over files.
-
-    Raises:
-        RecordError: a folder without ledger files.
-        DataError: damaged lines that are not to be dropped, or numbers that are not finite; nothing is written then.
     """
     rows: dict[str, Row] = {}
     sizes: dict[Path, int] = {}

@@ -133,12 +133,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def traced_back(what: str, results: Path) -> Traced:
-    """Return the way back from a word of the command line.
-
-    Raises:
-        UnknownMemberError: no such file, table, row or column, or no run card says who made it.
-        RecordError: a file of the report that is damaged.
-    """
+    """Return the way back from a word of the command line."""
     target = target_of(what, results)
     way = _Way(map(read_artefact, cards_below(results)))
     maker = way.maker_of(target.file)

@@ -51,11 +51,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[int], list[tuple[Artefact, RunCard]]]:
-    """Return all planned jobs explained, the places of those that make the target, and what of it need not be made.
-
-    Raises:
-        UnknownMemberError: nothing of this name is made or was made.
-    """
+    """Return all planned jobs explained, the places of those that make the target, and what of it need not be made."""
     jobs, results, digests = planned_jobs(words), results_folder(words), contents.remembered()
     artefacts = [judge(read_artefact(card), digests) for card in cards_below(results)]
     whole = [(artefact, artefact.made) for artefact in artefacts if artefact.made is not None]

@@ -273,18 +273,10 @@ class ScoreAnswersConfig(EvaluatedCells):
 @identity_of("collect_results", of="evaluation")
 class CollectResultsConfig(Section):
     main_preset: MainPreset
-    evaluated: Evaluated
-    """Policies that must have every cell of samples x shots."""
-    trained: Annotated[Names, Planned("trained")]
-    """Training epochs that must have metrics."""
-    stepped: Annotated[Names, Planned("stepped")]
-    """Those among them that must have every step."""
     presets: Annotated[Names, Planned("presets")]
     """Of the arms, in their order."""
     train_shares: Annotated[tuple[float, ...], Planned("train_shares")]
     """Of these presets."""
-    samples: Counts
-    shots: Counts
 
 
 @identity_of("collect_samples", of="evaluation")

@@ -521,8 +521,6 @@ PLANNED: Mapping[str, Planner] = {
     ),
     "selectors": lambda experiment, _: {arm.preset: experiment.presets[arm.preset].selector for arm in experiment.arms},
     "evaluated": lambda experiment, _: evaluated(experiment),
-    "trained": lambda experiment, _: trained(experiment),
-    "stepped": lambda experiment, _: stepped(experiment),
     "starts": lambda experiment, _: starts(experiment),
     "sampled": lambda experiment, _: sampled(experiment),
     "world": lambda experiment, _: experiment.data.world if experiment.data.source == "world" else None,

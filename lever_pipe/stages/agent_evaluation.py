@@ -37,10 +37,6 @@ def evaluate_agent(
     `dialogues` holds the transcripts of the greedy episodes, a `DialogueRow` each.
 
     Where the last policy is the best one too, it is played once and stands in both rows.
-
-    Raises:
-        CheckpointError: a policy folder cannot be read.
-        TrainingError: too many of the simulator's requests failed.
     """
     finished = storage.read_row(done, DoneRow)
     found = [_play(last, test_tasks, When(finished.executed_steps, "test", "last"), config, runtime)]
@@ -68,12 +64,7 @@ def evaluate_start(
     config: EvaluateStartConfig,
     runtime: Runtime = Runtime(),
 ) -> PolicyEvaluation:
-    """Evaluate the start policy, greedy and sampled.
-
-    Raises:
-        CheckpointError: `start` is no policy folder.
-        TrainingError: too many of the simulator's requests failed.
-    """
+    """Evaluate the start policy, greedy and sampled."""
     found = _play(policy_folder(start), test_tasks, UNTRAINED, config, runtime)
     storage.write_rows(evaluations, found.rows)
     storage.write_rows(episodes, found.episodes)
@@ -92,10 +83,6 @@ def evaluate_served(
     """Evaluate a served agent in its decodings.
 
     `dialogues` holds the transcripts of the greedy episodes, a `DialogueRow` each.
-
-    Raises:
-        SimulatorError: the user or the agent cannot be asked as configured.
-        TrainingError: too many of the user's or of the agent's requests failed.
     """
     execution.prepare(runtime)
     player = load_served(config, execution_of(runtime))

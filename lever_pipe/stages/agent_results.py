@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from itertools import chain
-from pathlib import Path
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.agent_config import START_ARM
 from lever_pipe.experiment.agent_stage_configs import (
-    AgentRun,
     CollectAgentsConfig,
     CollectDialoguesConfig,
     CompareArmsConfig,
@@ -19,7 +16,6 @@ from lever_pipe.intention.dialogues import dialogues, samples_of
 from lever_pipe.intention.records import DialogueRow
 from lever_pipe.report.evidence import PRIMARY, SECONDARY
 from lever_pipe.report.inference.agent_lines import (
-    RunFiles,
     curve_lines,
     episode_lines,
     evaluation_lines,
@@ -60,27 +56,18 @@ def collect_agents(
     The files of every kind belong to `config.runs`, in their order; those of held-out tasks may be absent altogether.
     The start policy has its own lines, under the arm's name `start`; its files may be absent, too. So have served
     agents, under their names.
-
-    Raises:
-        RecordError: a malformed row, a run that did not get as far as it says, or a number of files that is not that of
-            the runs.
     """
-    tests = {"test_evaluations": test_evaluations, "test_episodes": test_episodes}
-    needed = {"metrics": metrics, "evaluations": evaluations, "episodes": episodes, "done": done, "cards": cards}
-    for name, paths in {**needed, **{name: paths for name, paths in tests.items() if paths}}.items():
-        _require_one_a_run(name, paths, config.runs)
-    found: list[RunFiles] = []
-    for index, run in enumerate(config.runs):
-        found.append(
-            read_run(
-                run,
-                metrics=metrics[index],
-                evaluations=(evaluations[index], *test_evaluations[index : index + 1]),
-                episodes=(episodes[index], *test_episodes[index : index + 1]),
-                done=done[index],
-                card=cards[index],
-            )
+    found = [
+        read_run(
+            run,
+            metrics=metrics[i],
+            evaluations=(evaluations[i], *test_evaluations[i : i + 1]),
+            episodes=(episodes[i], *test_episodes[i : i + 1]),
+            done=done[i],
+            card=cards[i],
         )
+        for i, run in enumerate(config.runs)
+    ]
     start = [read_untrained(START_ARM, *paths) for paths in zip(start_evaluations, start_episodes, strict=True)]
     files = zip(config.served, served_evaluations, served_episodes, strict=True)
     untrained = [*start, *(read_untrained(*of) for of in files)]
@@ -90,32 +77,16 @@ def collect_agents(
     write_csv(runs, RUNS_COLUMNS, map(run_line, found))
 
 
-def _require_one_a_run(name: str, paths: tuple[Path, ...], runs: tuple[AgentRun, ...]) -> None:
-    if len(paths) != len(runs):
-        raise RecordError(
-            f"{name}: expected a file of each of {len(runs)} runs", found=f"{len(paths)}", do="Name one file a run."
-        )
-
-
 def collect_dialogues(
     *, transcripts: Inputs, samples: Output, side_by_side: Output, config: CollectDialoguesConfig
 ) -> None:
     """Write an `AgentSample` for each greedy episode of the primary endpoint's checkpoint, and the JSON of `dialogues`.
 
     `transcripts` belong to `config.runs`, in their order; there are none where another engine evaluates.
-
-    Raises:
-        RecordError: a malformed row, or a number of files that is not that of the runs.
     """
-    if transcripts and len(transcripts) != len(config.runs):
-        raise RecordError(
-            f"transcripts: expected a file of each of {len(config.runs)} runs",
-            found=str(len(transcripts)),
-            do="Name one file a run.",
-        )
     runs = {
         (run.arm, run.seed): [r for r in storage.read_rows(path, DialogueRow) if r.checkpoint == config.checkpoint]
-        for run, path in zip(config.runs[: len(transcripts)], transcripts, strict=True)
+        for run, path in zip(config.runs if transcripts else (), transcripts, strict=True)
     }
     storage.write_rows(samples, samples_of(runs))
     storage.write_json(side_by_side, dialogues(runs, config.arms, config.reference_arm))
@@ -135,9 +106,6 @@ def compare_arms(
 
     Behind the comparisons with the reference arm stand those of each sweep at the primary endpoints: its cells against
     its own arm, families `sweep~NAME/ENDPOINT`.
-
-    Raises:
-        RecordError: a malformed file, or runs that were not evaluated on the same tasks.
     """
     of_runs, every = read_agent_runs(curves, runs), read_episodes(episodes_table)
     served = [arm for arm in every.rows["arm"].unique() if arm not in (START_ARM, *of_runs.arms)]

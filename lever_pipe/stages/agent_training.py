@@ -46,10 +46,6 @@ def prepare_tasks(
 
     The files are empty for tasks that are made, not read. The test split leaves out what is trained or validated
     on, by id or by request.
-
-    Raises:
-        DataError: files that break the format or contradict each other; all faults at once.
-        UnknownMemberError: no such source.
     """
     files = RawFiles(train_file, val_file, test_file, details)
     source: TaskSource = member("intention/sources", config.source)
@@ -116,12 +112,6 @@ def warm_start_agent(
     """Take the policy of a folder or build the tiny one, let it imitate demonstrations, and return its last step.
 
     `weights`, `settings` and the files of the `codec` make one policy folder; `start` is the folder, or nothing.
-
-    Raises:
-        CheckpointError: `start` is no policy folder.
-        ConfigError: the tiny policy with another codec than `word`.
-        DataError: tasks of another world.
-        TrainingError: a loss or a gradient is not finite.
     """
     device = execution.prepare(runtime)
     model, chat = _of_folder(policy_folder(start), config) if start else _tiny(config)
@@ -168,12 +158,7 @@ def train_agent(
     config: TrainAgentConfig,
     runtime: Runtime = Runtime(),
 ) -> DoneRow:
-    """Train one run, or go on with it from `state`, and return how far it came.
-
-    Raises:
-        CheckpointError: `start` is no policy folder.
-        TrainingError: a loss or gradient is not finite, or the simulator fails too often.
-    """
+    """Train one run, or go on with it from `state`, and return how far it came."""
     settings = execution_of(runtime)
     device, folder = execution.prepare(runtime), policy_folder(start)
     reference = load_policy(folder, "float32", device).requires_grad_(requires_grad=False)

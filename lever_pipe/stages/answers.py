@@ -77,11 +77,7 @@ def score_answers(
     cells: Outputs,
     config: ScoreAnswersConfig,
 ) -> list[Cell]:
-    """Write and return the cells, in the order samples x shots of the config.
-
-    Raises:
-        RecordError: a query has no selection, a prompt no answer, or a cell wants more queries than there are.
-    """
+    """Write and return the cells, in the order samples x shots of the config."""
     queries = storage.read_examples(eval_examples)
     chosen = storage.read_selections(selections)
     said = {(row.query_id, row.demonstrations): row.answer for row in storage.read_rows(answers, AnswerRow)}

@@ -56,9 +56,6 @@ def build_report(
     `plot_figures`; `lineage`, `gallery` and `dialogues` are one file or none. In `appendix` lie the appendix pages and
     those of the other language, `tables/*.csv`, `evidence.csv` (which the pages' numbers name by line), `index.json`
     (titles of tables and figures, and the lines of `evidence.csv` that each cell prints) and `answers.txt`.
-
-    Raises:
-        RecordError: an input is missing or malformed, a number has no row, or a message is missing.
     """
     lineages = read_lineages(lineage[0], reference_lineage) if lineage else {}
     specs = [spec for path in declared for spec in read_specs(path)]
@@ -97,7 +94,7 @@ def _lead(config: BuildReportConfig, material: Material) -> Cell:
     kinds = {study.is_world for study in config.studies}
     kind = "mixed" if len(kinds) > 1 else "world" if True in kinds else "files"
     what = say(f"lead.{kind}", models=[study.model for study in config.studies])
-    found = tuple(doubts(material.evidence, material.lineages))
+    found = tuple(doubts(material.evidence))
     return Series((what, *found), "spaced") if found else what
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import Cell, EpochMetrics, PolicyRef, RewardTies, StepMetrics
 from lever_pipe.experiment.stage_configs import CollectResultsConfig
@@ -53,23 +52,12 @@ def collect_results(
     """Write baselines and the main preset to `scores` and `training`, other presets to `arms*`, all to the others.
 
     `groups` belong to `config.presets`, in their order.
-
-    Raises:
-        RecordError: a malformed row, two rows for one cell, metric, step or reward, a cell, epoch or step of the
-            configuration that no file holds, or a nested RL summary.
     """
     cell_rows = [row for path in cells for row in storage.read_rows(path, Cell)]
     metric_rows = [storage.read_row(path, EpochMetrics) for path in metrics]
     logged = _by_run([row for path in steps for row in storage.read_rows(path, StepMetrics)])
-    if missing := [*_missing_targets(cell_rows, metric_rows, config), *_missing_steps(logged, config)]:
-        raise RecordError(
-            "tables: expected every cell and epoch of the configuration",
-            found=f"{len(missing)} missing, first {missing[0]}",
-            do=f"Build it: snakemake {scores.parents[1] / missing[0]}",
-        )
     presets = ("", config.main_preset)
-    score_lines = _distinct(_score_lines(cell_rows), SCORES_COLUMNS, ("accuracy", "n_questions", "n_distinct_prompts"))
-    training_lines = _distinct(_training_lines(metric_rows), TRAINING_COLUMNS, ("value",))
+    score_lines, training_lines = _score_lines(cell_rows), _training_lines(metric_rows)
     for path, columns, lines, main in (
         (scores, SCORES_COLUMNS, score_lines, True),
         (arms, SCORES_COLUMNS, score_lines, False),
@@ -80,45 +68,19 @@ def collect_results(
     write_csv(steps_csv, STEPS_COLUMNS, _step_lines(logged))
     write_csv(rl_data, ("metric", "value"), _summary_lines(rl_summary))
     write_csv(costs, CostRow._fields, _cost_lines(metric_rows, groups, config))
-    _write_ties(ties_csv, storage.read_rows(ties, RewardTies))
-
-
-def _missing_targets(cells: Iterable[Cell], metrics: Iterable[EpochMetrics], config: CollectResultsConfig) -> list[str]:
-    """Return the targets, from the study's folder, of cells and epochs that the tables need and no file holds."""
-    there = {(cell.policy.name, cell.samples, cell.shots) for cell in cells}
-    logged = {row.policy.name for row in metrics}
-    targets = [
-        f"{policy}/scores/samples~{samples}/shots~{shots}.json"
-        for policy in config.evaluated
-        for samples in config.samples
-        for shots in config.shots
-        if (policy, samples, shots) not in there
-    ]
-    return targets + [f"{policy}/metrics.json" for policy in config.trained if policy not in logged]
+    of_rewards = storage.read_rows(ties, RewardTies)
+    kept = sorted({k for row in of_rewards for k in row.best_differ}, key=int)
+    columns = ("mode", *WEIGHTS, "queries", "differ", "differ_clearly", *(f"best_{k}" for k in kept))
+    write_csv(ties_csv, columns, _tie_lines(of_rewards, kept))
 
 
 def _by_run(rows: Iterable[StepMetrics]) -> dict[PolicyName, Run]:
-    """Return the steps of each run, by its epoch 0; the same step may come from two files, but not with two values."""
+    """Return the steps of each run, by its epoch 0."""
     runs: dict[PolicyName, Run] = {}
     for row in rows:
-        steps = runs.setdefault(PolicyName.parse(row.policy.name).at(0), {}).setdefault(row.policy.epoch or 0, {})
-        if steps.setdefault(row.step, row) != row:
-            raise RecordError(
-                "expected one row for each step of an epoch",
-                found=f"two of step {row.step} of {row.policy.name}",
-                do="Remove the files of the other run.",
-            )
+        epochs = runs.setdefault(PolicyName.parse(row.policy.name).at(0), {})
+        epochs.setdefault(row.policy.epoch or 0, {})[row.step] = row
     return runs
-
-
-def _missing_steps(runs: Mapping[PolicyName, Run], config: CollectResultsConfig) -> list[str]:
-    """Return the targets of epochs without all their steps, of which each epoch of a run has as many."""
-    wanted, whole = dict.fromkeys(config.stepped), set()
-    for run, epochs in runs.items():
-        most = max(map(len, epochs.values()))
-        whole |= {str(run.at(epoch)) for epoch, steps in epochs.items() if set(steps) == set(range(most))}
-        wanted |= dict.fromkeys(str(run.at(epoch)) for epoch in range(1, max(epochs) + 1))
-    return [f"{policy}/steps.jsonl" for policy in wanted if policy not in whole]
 
 
 def _score_lines(cells: Iterable[Cell]) -> list[Line]:
@@ -161,7 +123,7 @@ def _cost_lines(metrics: Iterable[EpochMetrics], groups: Sequence[Path], config:
         for preset, share, path in zip(config.presets, config.train_shares, groups, strict=True)
     }
     rows = sorted(metrics, key=lambda row: _policy_order(row.policy))
-    return _distinct(list(cost_rows(rows, rl_prompts)), CostRow._fields, ())
+    return list(dict.fromkeys(cost_rows(rows, rl_prompts)))
 
 
 def _identity(policy: PolicyRef) -> Line:
@@ -182,44 +144,19 @@ def _natural(text: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
 
 
-def _distinct(lines: list[Line], columns: Sequence[str], values: Sequence[str]) -> list[Line]:
-    """Return the lines once each; the same row may come from two runs, but not with two values."""
-    keys = [index for index, column in enumerate(columns) if column not in values]
-    seen: dict[Line, Line] = {}
-    for line in lines:
-        key = tuple(line[index] for index in keys)
-        if seen.setdefault(key, line) != line:
-            raise RecordError(
-                "expected one value for each policy, cell and metric",
-                found=f"{seen[key]} and {line}",
-                do="Remove the files of the other run.",
-            )
-    return list(seen.values())
-
-
 def _summary_lines(path: Path) -> list[Line]:
     summary = storage.read_json(path)
-    if not isinstance(summary, dict) or any(isinstance(value, dict | list) for value in summary.values()):
-        raise RecordError(f"{path}: expected a flat JSON object", found="nested values", do="Rebuild the RL data.")
     values = {name: value if isinstance(value, str | float) else json.dumps(value) for name, value in summary.items()}
     return sorted(values.items())
 
 
-def _write_ties(path: Path, rows: Sequence[RewardTies]) -> None:
-    """Write each reward once, with a column for each number of best selections kept, `best_3`."""
-    kept = sorted({int(k) for row in rows for k in row.best_differ})
-    seen: dict[str, RewardTies] = {}
-    for row in rows:
-        key = json.dumps([row.mode, row.weights], sort_keys=True)
-        if seen.setdefault(key, row) != row or len(row.best_differ) != len(kept):
-            raise RecordError(
-                "ties: expected one row for each reward, every row with the same numbers of best selections",
-                found=f"{row.mode} with {', '.join(row.best_differ) or 'none'}",
-                do="Rebuild it: remove the file and run measure_rewards again.",
-            )
-    columns = ("mode", *WEIGHTS, "queries", "differ", "differ_clearly", *(f"best_{k}" for k in kept))
-    lines = (
-        (row.mode, *map(row.weights.get, WEIGHTS), row.queries, row.differ, row.differ_clearly) for row in seen.values()
-    )
-    best = ((row.best_differ[str(k)] for k in kept) for row in seen.values())
-    write_csv(path, columns, ((*line, *own) for line, own in zip(lines, best, strict=True)))
+def _tie_lines(rows: Iterable[RewardTies], kept: Sequence[str]) -> list[Line]:
+    """Return a line for each reward, with a column for each number of best selections kept."""
+    rewards = {json.dumps([row.mode, row.weights], sort_keys=True): row for row in rows}  # presets may share one
+    return [
+        (
+            *(row.mode, *map(row.weights.get, WEIGHTS), row.queries, row.differ, row.differ_clearly),
+            *(row.best_differ[k] for k in kept),
+        )
+        for row in rewards.values()
+    ]

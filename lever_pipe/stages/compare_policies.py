@@ -66,10 +66,6 @@ def compare_policies(
     * `sweep~NAME`: each cell of a sweep against the arm that is swept, at the primary endpoint alone.
 
     Comparisons of one run infer to further questions only; beside others they are a family `NAME-one-run`.
-
-    Raises:
-        RecordError: a malformed file, or policies that were not scored on the same questions.
-        ComparisonError: `config.guard` is `strict` and betas differ otherwise.
     """
     examples = storage.read_examples(eval_examples)
     questions = [example.example_id for example in examples]

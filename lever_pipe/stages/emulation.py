@@ -151,11 +151,7 @@ def score_emulation(
     training: Output,
     config: ScoreEmulationConfig,
 ) -> int:
-    """Write the four files and return how many policies were scored.
-
-    Raises:
-        RecordError: a query has no selection, a prompt no answer, or a cell wants more queries than there are.
-    """
+    """Write the four files and return how many policies were scored."""
     selected: Selected = {
         policy: storage.read_selections(path) for policy, path in zip(config.policies, selections, strict=True)
     }

@@ -65,9 +65,6 @@ def collect_evidence(
     """Write `evidence`; files of a study that did not run are absent.
 
     `emulated` are scores, prompts, agreement and training of the emulated faults.
-
-    Raises:
-        RecordError: a file is malformed, or a quantity stands twice.
     """
     kinds = (
         *((sources.intervals, intervals), (sources.comparisons, comparisons), (sources.scores, scores)),
@@ -101,9 +98,6 @@ def check_claims(
     """Write one line of English text a claim to `judged`, and its typed verdicts and numbers to `findings`.
 
     A study that the configuration leaves out has no rows, and its claims no side of ours.
-
-    Raises:
-        RecordError: a claim that cannot be computed (all of them, by id), or a malformed input file.
     """
     book, known = read_claims(claims), Evidence(read_evidence(evidence))
     lineages = read_published_lineage(reference_lineage)
@@ -170,9 +164,6 @@ def plot_figures(
     `sections.json` says, in order, in which section of the report each stands.
 
     Chinese figures are SVG alone: their characters come from the reader's fonts.
-
-    Raises:
-        RecordError: a malformed file, or a message that is missing.
     """
     material = Material(Evidence(read_evidence(evidence)), ReportedRun.model_validate(dict(config)))
     voices = [Voice("en", read_catalogue(english)), Voice("zh", read_catalogue(chinese))]

@@ -36,11 +36,6 @@ def prepare_examples(
     `train_examples` are what evaluation questions are held against, none for the train split, which depends on no
     evaluation. `summary` counts what was kept and skipped, and the evaluation questions that are train questions too
     where they may be.
-
-    Raises:
-        DataError: incomplete or contradictory files; all faults at once with counts. Splits that overlap, unless that
-            is allowed.
-        ImageError: an unreadable image, unless such images are skipped.
     """
     raw = VqaFilePaths(questions=questions, annotations=annotations, images=images)
     found = read_train(raw, config) if config.split == "train" else read_queries(raw, config)
@@ -67,12 +62,7 @@ def embed_examples(
     config: EmbedExamplesConfig,
     runtime: Runtime = Runtime(),
 ) -> dict[str, tuple[int, int]]:
-    """Write `image` and `question`, each `[N, D]` float32 with unit rows; return their shapes.
-
-    Raises:
-        CheckpointError: the encoder's folder is missing, incomplete or damaged.
-        ImageError: an image cannot be read, or is not the one that the examples were prepared with.
-    """
+    """Write `image` and `question`, each `[N, D]` float32 with unit rows; return their shapes."""
     execution.prepare(runtime)
     encoders: EncoderMember = member("lever/encoders", config.member)
     model = encoders.load(encoder, device=runtime.device, batch_size=config.batch_size)

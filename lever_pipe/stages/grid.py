@@ -35,9 +35,6 @@ def compare_cells(*, per_question: Inputs, leaderboard: Output, comparisons: Out
     """Write both long-format files and return the number of cells.
 
     `per_question` belong to `config.evaluated`, in their order.
-
-    Raises:
-        RecordError: a malformed file, or policies of a data set that were not scored on the same questions.
     """
     rows, compared = compare(per_question, config)
     write_csv(leaderboard, CellRow._fields, rows)

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import Example, ExampleId, Pool
 from lever_pipe.experiment import execution
@@ -58,13 +57,9 @@ def measure_agreement(
 
     `selections` belong to `config.policies`; `selectors` to the trained ones among them and then to `config.starts`.
     Of a policy that starts from RCE `parameters` has its divergence from there too (`kl_to_base`).
-
-    Raises:
-        RecordError: two policies do not select for the same queries.
-        ShapeError: a selector and its base do not have the same tensors.
     """
     queries = storage.read_examples(eval_examples)
-    chosen = {name: _read_selections(path, queries) for name, path in zip(config.policies, selections, strict=True)}
+    chosen = {name: storage.read_selections(path) for name, path in zip(config.policies, selections, strict=True)}
     trained = [name for name in config.policies if not name.startswith("baseline/")]
     paths = dict(zip([*trained, *config.starts], selectors, strict=True))
     compared = list(_compare_parameters(trained, paths))
@@ -77,18 +72,6 @@ def measure_agreement(
     write_csv(parameters, ("policy", "base", *SIZES, "kl_to_base"), totals)
     each = ((policy, base, name, *_sizes(of)) for policy, base, found in compared for name, of in found.items())
     write_csv(tensors, ("policy", "base", "tensor", *SIZES), each)
-
-
-def _read_selections(path: Path, queries: Sequence[Example]) -> Chosen:
-    chosen = storage.read_selections(path)
-    wanted = {query.example_id for query in queries}
-    if chosen.keys() != wanted:
-        raise RecordError(
-            f"{path}: expected a selection for each of the {len(wanted)} evaluation queries",
-            found=f"{len(wanted - chosen.keys())} without one and {len(chosen.keys() - wanted)} of other queries",
-            do="Rebuild the selections.",
-        )
-    return chosen
 
 
 def _compare_selections(chosen: Mapping[str, Chosen], shots: Sequence[int]) -> Iterator[Line]:

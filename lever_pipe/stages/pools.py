@@ -30,12 +30,7 @@ def sample_pools(
     pools: Output,
     config: SamplePoolsConfig,
 ) -> int:
-    """Write the pools of the RL queries, or of all evaluation queries; return how many there are.
-
-    Raises:
-        DataError: more RL queries wanted than train examples exist.
-        PoolError: a query has fewer than K eligible examples.
-    """
+    """Write the pools of the RL queries, or of all evaluation queries; return how many there are."""
     train, queries = (storage.read_examples(path) for path in (train_examples, query_examples))
     arrays = storage.read_embeddings(train_embeddings, len(train))
     of_queries = storage.read_embeddings(query_embeddings, len(queries))
@@ -47,11 +42,7 @@ def sample_pools(
 
 
 def rl_queries(n_train: int, n_queries: int, seed: int) -> list[int]:
-    """Return the train examples that serve as RL queries, rising.
-
-    Raises:
-        DataError: there are not enough.
-    """
+    """Return the train examples that serve as RL queries, rising."""
     if n_queries > n_train:
         raise DataError(
             f"rl_data.n_queries: expected at most the {n_train} train examples",

@@ -99,12 +99,7 @@ def merge_rl_data(
     summary: Output,
     config: MergeRlDataConfig,
 ) -> int:
-    """Write one line a query that is kept, in query-id order, and return how many there are.
-
-    Raises:
-        RecordError: a malformed row, a query without trajectories or without a pool, a selection that its query's
-            pool does not hold, or too few queries that are balanced.
-    """
+    """Write one line a query that is kept, in query-id order, and return how many there are."""
     train = storage.read_examples(train_examples)
     by_query: dict[ExampleId, list[Trajectory]] = {}
     for path in trajectories:
@@ -139,10 +134,6 @@ def import_rl_data(
 
     `summary` also counts what the import dropped and filled in. `proposals` and `train_pools` hold the selections
     without their scores, which the LVLM may answer with anew.
-
-    Raises:
-        RecordError: a malformed file, pools of another size, too few queries, or queries and positions that are not
-            those of these train examples.
     """
     train = storage.read_examples(train_examples)
     rule = PoolRule(config.pool_size, config.pool_seed, config.exclude_same_image)
@@ -180,9 +171,6 @@ def search_beams(
     """Write the beams of all anchors, as rows and as the tensors that training reads; return how many anchors.
 
     Selections of `groups` stand in the order in which a prompt shows them; their rewards are total probabilities.
-
-    Raises:
-        DataError: fewer queries have a pool than anchors are wanted.
     """
     execution.prepare(runtime)
     train = storage.read_examples(train_examples)
@@ -197,11 +185,7 @@ def search_beams(
 
 
 def anchors_of(pools: Sequence[Pool], settings: Beams) -> list[Pool]:
-    """Return the pools of the queries that are searched for, in the order of `pools`.
-
-    Raises:
-        DataError: there are not enough.
-    """
+    """Return the pools of the queries that are searched for, in the order of `pools`."""
     if settings.anchors > len(pools):
         raise DataError(
             f"beams.anchors: expected at most the {len(pools)} RL queries that have a pool",

@@ -107,11 +107,6 @@ def select_own(
 
     `own_selections` is the user's file, or none where `config.module` selects out of each query's pool. The file may
     name any train example: its author had them all.
-
-    Raises:
-        RecordError: a line with another head or another number of cells, an unknown question, one that stands twice
-            or is missing, or demonstrations that are unknown, repeated or fewer than the shots evaluated; the message
-            names the line.
     """
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     if own_selections:
@@ -148,11 +143,7 @@ def _selection(pool: Pool, positions: Sequence[int], config: SelectOwnConfig) ->
 def read_selections(
     path: Path, policy: str, *, train: Sequence[Example], queries: Sequence[Example], shots: int
 ) -> Mapping[ExampleId, tuple[ExampleId, ...]]:
-    """Return the first `shots` demonstrations of every query of a policy's lines in a file; other policies' lines wait.
-
-    Raises:
-        RecordError: as `select_own`.
-    """
+    """Return the first `shots` demonstrations of every query of a policy's lines in a file."""
     ids = {example.question_id: example.example_id for example in train}
     asked = {example.question_id: example.example_id for example in queries}
     chosen: dict[ExampleId, tuple[ExampleId, ...]] = {}

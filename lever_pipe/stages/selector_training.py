@@ -61,9 +61,6 @@ def initialise_selector(
     """Write the selector of `config.seed` before any training, with an optimiser state of zeros.
 
     Its tensors are random, or those of the one checkpoint that `start` may name.
-
-    Raises:
-        CheckpointError: `start` is of another selector, by its tensors or by the record beside it.
     """
     device = execution.prepare(runtime)
     table = read_table(embeddings, device, inputs=config.selector.inputs)

@@ -16,11 +16,7 @@ logger = logging.getLogger("convert_verl")
 
 
 def render_verl(*, launch: Output, config: RenderVerlConfig) -> tuple[str, ...]:
-    """Write the launch files and return their names; nothing is launched.
-
-    Raises:
-        ConfigError: the original cannot express the configuration; all such values at once.
-    """
+    """Write the launch files and return their names; nothing is launched."""
     files = launch_files(config)
     write_texts(launch, files)
     return tuple(sorted(files))
@@ -29,11 +25,7 @@ def render_verl(*, launch: Output, config: RenderVerlConfig) -> tuple[str, ...]:
 def convert_verl(
     *, log: Input, metrics: Output, evaluations: Output, episodes: Output, done: Output, config: ConvertVerlConfig
 ) -> DoneRow:
-    """Write what the log says under our names and return how far the run came; `episodes` is empty, as no log has them.
-
-    Raises:
-        RecordError: a damaged log, one of another configuration, or one without validations.
-    """
+    """Write what the log says under our names; return how far the run came. `episodes` is empty: no log has them."""
     converted = convert(read_log(log), config)
     for note in converted.notes:
         logger.warning("%s", note)

@@ -44,11 +44,7 @@ def check_world(
     config: CheckWorldConfig,
     runtime: Runtime = Runtime(),
 ) -> dict[str, Any]:
-    """Write and return the mechanism probes, the bounds they miss, and the agreement with the stock classes.
-
-    Raises:
-        WorldError: a bound is missed, or an answer differs from that of the stock classes (member `hf`).
-    """
+    """Write and return the mechanism probes, the bounds they miss, and the agreement with the stock classes."""
     execution.prepare(runtime)
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     splits = [(train, train_images), (queries, eval_images)]

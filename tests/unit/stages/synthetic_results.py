@@ -234,18 +234,10 @@ def outputs_in(folder: Path) -> dict[str, Path]:
 
 
 def collect_config(size: Size) -> CollectResultsConfig:
-    refs = [ref.name for preset in ("main", *size.arms) for ref in policies(size, preset)]
-    refs += [ref.name for ref in drawn_policies(size)]
-    names = [f"baseline/{name}" for name in BASELINES]
     return CollectResultsConfig(
         main_preset="main",
-        evaluated=(*names, *refs),
-        trained=tuple(refs),
-        stepped=tuple(name for name in refs if PolicyName.parse(name).mode == "on_policy"),
         presets=("main", *size.arms),
         train_shares=(0.8,) * (1 + len(size.arms)),
-        samples=size.samples,
-        shots=size.shots,
     )
 
 

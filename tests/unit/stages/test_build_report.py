@@ -247,17 +247,3 @@ def test_a_run_without_a_right_answer_says_so_below_its_title(tmp_path: Path, bu
     for name in ("report.html", "report.md"):
         assert "No answer of any policy was right." in (other / name).read_text(encoding="utf-8")
         assert "No answer of any policy was right." not in (built / name).read_text(encoding="utf-8")
-
-
-def test_exchanged_files_are_told_on_top_and_at_what_follows_from_them(tmp_path: Path, built: Path) -> None:
-    inputs, file = small.write_inputs(tmp_path, small.of_lever() + small.of_agents()), "lever/x/selector.safetensors"
-    with (tmp_path / "lineage.csv").open("a", encoding="utf-8") as lines:
-        lines.write(f"\n{small.OFFLINE.format('0.15')},exchanged,{file}\n")
-    other = small.build(inputs, tmp_path, small.config(*BOTH))
-    for name in ("report.html", "report.md"):
-        text = (other / name).read_text(encoding="utf-8")
-        head, _, rest = text.partition("Which KL_BETA?")
-        assert "Files were exchanged by hand" in head
-        assert file in head
-        assert "Follows from a file that somebody exchanged: " in rest
-        assert "exchanged" not in (built / name).read_text(encoding="utf-8")

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import csv
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
@@ -13,17 +11,9 @@ import pytest
 import synthetic_results as synthetic
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Cell, EpochMetrics, PolicyRef, StepMetrics
+from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.experiment.stage_configs import CollectResultsConfig
-from lever_pipe.experiment.studies import Experiment
-from lever_pipe.runtime import plan
 from lever_pipe.stages.collect_results import SCORES_COLUMNS, collect_results
-
-NOTHING = CollectResultsConfig(
-    main_preset="main", evaluated=(), trained=(), stepped=(), presets=(), train_shares=(), samples=(8,), shots=(1,)
-)
-
 
 DRAWN = replace(synthetic.SMOKE, drawn_betas=(0.12,))
 
@@ -31,14 +21,6 @@ DRAWN = replace(synthetic.SMOKE, drawn_betas=(0.12,))
 def collect(folder: Path, of: synthetic.Size | CollectResultsConfig, **inputs: Any) -> None:
     config = synthetic.collect_config(of) if isinstance(of, synthetic.Size) else of
     collect_results(**inputs, **synthetic.outputs_in(folder), config=config)
-
-
-def empty(folder: Path, summary: dict[str, object]) -> dict[str, Any]:
-    """Return inputs without a policy."""
-    storage.write_json(folder / "summary.json", summary)
-    storage.write_rows(folder / "ties.jsonl", [])
-    files = {"rl_summary": folder / "summary.json", "ties": folder / "ties.jsonl"}
-    return {"cells": (), "metrics": (), "steps": (), "groups": (), **files}
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -158,84 +140,6 @@ def test_the_order_of_files_does_not_matter(tmp_path: Path) -> None:
     assert texts[0] == texts[1]
 
 
-CELL = "preset~main/grpo/base~5/beta~0.15/seed~0/epoch~1"
-DRAWN_EPOCH = "preset~main/on_policy/base~5/beta~0.12/seed~0/epoch~2"
-LOST: dict[str, tuple[str, type[Any], Callable[[Any], bool]]] = {
-    f"{CELL}/scores/samples~16/shots~2.json": (
-        "cells", Cell, lambda row: (row.policy.name, row.samples, row.shots) == (CELL, 16, 2),
-    ),
-    "preset~main/rce/seed~0/epoch~1/metrics.json": (
-        "metrics", EpochMetrics, lambda row: row.policy.name == "preset~main/rce/seed~0/epoch~1",
-    ),
-    f"{DRAWN_EPOCH}/steps.jsonl": ("steps", StepMetrics, lambda row: row.policy.name == DRAWN_EPOCH),
-    f"{DRAWN_EPOCH}/steps.jsonl ": (  # its last step, which tells itself since every epoch of a run has as many
-        "steps", StepMetrics, lambda row: (row.policy.name, row.step) == (DRAWN_EPOCH, synthetic.N_STEPS - 1),
-    ),
-}  # fmt: skip
-"""What is lost, by target: the files and rows that hold it."""
-
-
-@pytest.mark.parametrize("target", LOST)
-def test_what_is_missing_names_its_target(tmp_path: Path, target: str) -> None:
-    files, model, is_lost = LOST[target]
-    raw: dict[str, Any] = synthetic.write_raw(tmp_path / "raw", DRAWN)
-    kept = []
-    for path in raw[files]:
-        rows = [storage.read_row(path, model)] if files == "metrics" else storage.read_rows(path, model)
-        left = [row for row in rows if not is_lost(row)]
-        if 0 < len(left) < len(rows):
-            storage.write_rows(path, left)
-        kept += [path] if left else []
-    study = tmp_path / "lever"
-    with pytest.raises(RecordError, match=re.escape(f"found 1 missing, first {target.strip()}")) as fault:
-        collect(study / "tables", DRAWN, **raw | {files: tuple(kept)})
-    assert fault.value.do == f"Build it: snakemake {study}/{target.strip()}"
-    assert not study.exists()  # nothing is written before everything is there
-
-
-def test_an_epoch_is_not_counted_on_without_those_before_it(tmp_path: Path) -> None:
-    """Also where the configuration asks for none of them: its steps would be counted from the wrong one."""
-    raw = synthetic.write_raw(tmp_path / "raw", DRAWN)
-    later = tuple(p for p in raw["steps"] if storage.read_rows(p, StepMetrics)[0].policy.epoch == 2)  # type: ignore[union-attr]
-    config = synthetic.collect_config(DRAWN).model_copy(update={"stepped": ()})
-    with pytest.raises(
-        RecordError, match=r"found 2 missing, first preset~main/\w+/base~5/beta~[0-9.]+/seed~0/epoch~1/steps"
-    ):
-        collect(tmp_path / "lever" / "tables", config, **{**raw, "steps": later})
-
-
-def test_the_plan_wants_the_steps_of_runs_that_draw() -> None:
-    runs = {"seeds": [1], "epochs": 2, "kl_betas": [0.15]}
-    given = Experiment(arms=[{"preset": "published", "seeds": [0, 1], "on_policy": runs}])
-    base = f"preset~published/{{}}/base~{given.arms[0].base_rce_epochs[-1]}/beta~{{}}/seed~1/epoch~{{}}"
-    expected = {base.format(run, beta, e) for run, beta in (("on_policy", "0.15"), ("reinforce", "0")) for e in (1, 2)}
-    config = plan.stage_config(given, "collect_results", {})
-    assert isinstance(config, CollectResultsConfig)
-    assert set(config.stepped) == expected <= set(config.trained)
-    assert plan.stepped(Experiment()) == []
-
-
-def test_a_step_may_come_twice_but_not_with_two_values(tmp_path: Path) -> None:
-    raw = synthetic.write_raw(tmp_path / "raw", DRAWN)
-    path = raw["steps"][0]  # type: ignore[index]
-    rows = storage.read_rows(path, StepMetrics)
-    storage.write_rows(path, [*rows, rows[1]])
-    collect(tmp_path / "twice", DRAWN, **raw)
-    steps = read(synthetic.outputs_in(tmp_path / "twice")["steps_csv"])
-    assert len(steps) == 2 * 2 * synthetic.N_STEPS
-    storage.write_rows(path, [*rows, rows[1].model_copy(update={"prompts": 7})])
-    with pytest.raises(RecordError, match=re.escape(f"two of step 1 of {rows[1].policy.name}")):
-        collect(tmp_path / "other", DRAWN, **raw)
-
-
-@pytest.mark.parametrize("change", [{"differ": 0.5}, {"best_differ": {"3": 0.25}, "mode": "other"}])
-def test_rewards_with_two_shares_or_other_columns_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    raw = synthetic.write_raw(tmp_path / "raw", synthetic.SMOKE)
-    storage.write_rows(tmp_path / "ties.jsonl", [synthetic.TIES, synthetic.TIES.model_copy(update=change)])
-    with pytest.raises(RecordError, match="one row for each reward"):
-        collect(tmp_path / "tables", synthetic.SMOKE, **{**raw, "ties": tmp_path / "ties.jsonl"})
-
-
 def test_rewards_that_differ_in_another_weight_are_two(tmp_path: Path) -> None:
     raw = synthetic.write_raw(tmp_path / "raw", synthetic.SMOKE)
     other = synthetic.TIES.model_copy(update={"weights": {**synthetic.WEIGHTS, "alpha": 1.0}, "differ": 0.5})
@@ -255,22 +159,6 @@ def test_rl_summary_becomes_metric_and_value(outputs: dict[str, Path]) -> None:
     }
 
 
-def test_two_values_for_one_metric_are_refused(tmp_path: Path) -> None:
-    policy = PolicyRef(name="preset~main/rce/seed~0/epoch~1", stage="rce", preset="main", seed=0, epoch=1)
-    paths = []
-    for index, value in enumerate((1.0, 2.0)):
-        paths.append(tmp_path / f"{index}.json")
-        storage.write_row(paths[-1], EpochMetrics(policy=policy, values={"loss": value}))
-    raw = empty(tmp_path, {})
-    with pytest.raises(RecordError, match="one value for each policy"):
-        collect(tmp_path, NOTHING, **{**raw, "metrics": tuple(paths)})
-
-
-def test_a_nested_summary_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="flat JSON"):
-        collect(tmp_path, NOTHING, **empty(tmp_path, {"methods": {"beam": 3}}))
-
-
 def test_every_policy_is_charged_alike(tmp_path: Path) -> None:
     raw = synthetic.write_raw(tmp_path, DRAWN)
     asked = {"preset~main/on_policy/base~5/beta~0.12/seed~0/epoch~1": 30.0}
@@ -281,7 +169,7 @@ def test_every_policy_is_charged_alike(tmp_path: Path) -> None:
         values = {"loss": 1.0} | ({"lvlm_prompts": asked[name]} if name in asked else {})
         paths.append(tmp_path / f"cost-{index}.json")
         storage.write_row(paths[-1], EpochMetrics(policy=PolicyRef.of(name), values=values))
-    config = NOTHING.model_copy(update={"presets": ("main",), "train_shares": (0.8,)})
+    config = CollectResultsConfig(main_preset="main", presets=("main",), train_shares=(0.8,))
     found = {**raw, "cells": (), "steps": (), "metrics": tuple(paths), "groups": raw["groups"][:1]}  # type: ignore[index]
     collect(tmp_path, config, **found)
     rows = read(synthetic.outputs_in(tmp_path)["costs"])
