@@ -193,9 +193,10 @@ def _json_object(text: str, *, source: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as fault:
-        raise ConfigError(f"{source}: expected JSON", found=str(fault), do="Quote it for the shell.") from None
+        value = str(fault)
     if not isinstance(value, dict):
-        raise ConfigError(f"{source}: expected a JSON object", found=type(value).__name__, do="Name the keys.")
+        found = value if isinstance(value, str) else type(value).__name__
+        raise ConfigError(f"{source}: expected a JSON object", found=found, do="Quote it for the shell.")
     return value
 
 

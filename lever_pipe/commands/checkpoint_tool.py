@@ -10,7 +10,6 @@ Source: Lever-Plus (published code), `models/v2`, `models/v3`
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -67,16 +66,12 @@ def main(words: Sequence[str]) -> int:
 def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: str = "") -> dict[str, Any]:
     """Write the selector of a file into a folder, with the record of the import, which is returned.
 
-    Args:
-        source: what the original's training or its converters wrote.
-        out: a folder that is not there yet.
-        experiment: its preset tells what no tensor does, its encoder's folder what CLIP's tensors must be.
-        preset: key of `presets`; empty for the first arm's.
+    The preset, by default the first arm's, tells what no tensor does; the encoder's folder what CLIP's tensors must be.
     """
     if out.exists():
         _refuse(f"{out}: expected no folder yet", "one", "Name another, or remove it.")
     settings = _preset(experiment, preset).selector
-    state, stated, ignored = _state_in(source, load_restricted(source))
+    state, ignored = _state_in(source, load_restricted(source))
     named = [(PREFIX.sub("", name), tensor) for name, tensor in state.items()]
     towers = {TOWER.sub("", n): tensor for n, tensor in named if TOWER.match(n) and not n.endswith(BUFFER)}
     _require_stock(source, towers, Path(experiment.encoder.model))
@@ -108,7 +103,6 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
         "selector": selector.model_dump(),
         "mapped": {old_names[name]: name for name in tensors},
         "ignored": sorted([*ignored, *(f"CLIP's {name}" for name in towers)]),
-        "stated": stated,
         "assumed": assumed,
     }
 
@@ -120,19 +114,13 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
     return record
 
 
-def _state_in(source: Path, content: Any) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
-    """Return the tensors in what a file holds, what it says beside them, and what is ignored of it."""
+def _state_in(source: Path, content: Any) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the tensors in what a file holds, and what is ignored beside them."""
     held = next((name for name in DICTS if isinstance(content, dict) and name in content), "")
     state = content[held] if held else content
     if wrong := list(no_tensors(state)):
         _refuse(f"{source}: expected plain tensors by name, alone or as {' or '.join(DICTS)}", _few(wrong), OTHER_FILE)
-    beside = {str(name): value for name, value in content.items() if name != held} if held else {}
-    stated = {
-        name: value
-        for name, value in beside.items()
-        if isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value))
-    }
-    return state, stated, sorted(beside.keys() - stated.keys())
+    return state, sorted(str(name) for name in content if name != held) if held else []
 
 
 def _newer(name: str) -> str:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import CheckpointError, ConfigError, shortened
-from lever_pipe.base.model_folders import INDEX, POINTER, readable, require_loaded
+from lever_pipe.base.model_folders import INDEX, readable, require_loaded
 
 STEM = "pytorch_model"
 BIN_INDEX = f"{STEM}.bin.index.json"
@@ -34,7 +34,9 @@ SAVE_ALONE = (
     "The file holds objects that would run code; it was not run. Where you trust it, save its tensors alone, as "
     "torch.save({'state_dict': loaded['state_dict']}, 'tensors.pt')."
 )
-BROKEN = "The file is broken, or holds objects that would run code; it was not run. Take another copy."
+BROKEN = (
+    "The file is broken, a git-lfs pointer, or holds objects that would run code; it was not run. Take another copy."
+)
 
 ABOUT = """
 Reads pytorch_model.bin, or the shards that pytorch_model.bin.index.json names, one at a time, and writes
@@ -66,6 +68,7 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
         raise ConfigError(f"{path}: expected the library gguf, which reads it", found="none", do=remedy)
     if folder.exists():
         _refuse(f"{folder}: expected a folder to be made", "one that is there", "Name another, or remove it.")
+    from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging as transformers_logging
 
@@ -76,7 +79,7 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
             template = chat_template.read_bytes().decode()
     options: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
     with readable(path, "GGUF file"):
-        header = _gguf_header(path)
+        header = GGUFReader(path)
         _refuse_scaled_positions(path, header.fields, [tensor.name for tensor in header.tensors])
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
         options |= {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
@@ -91,20 +94,6 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
 
     atomic.write_folder(folder, fill)
     return sorted(folder.iterdir())
-
-
-def _gguf_header(path: Path) -> Any:
-    """Return the library's reader of a file, which must hold what it counts: the library counts on without end."""
-    from gguf.gguf_reader import GGUFReader
-
-    class Bounded(GGUFReader):
-        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
-            found = super()._get(offset, dtype, count, override_order)
-            if len(found) < count:
-                raise ValueError(f"{count} values at byte {offset} of {self.data.size}")
-            return found
-
-    return Bounded(path)
 
 
 def _refuse_unplaced(path: Path, model: Any, header: Any) -> None:
@@ -180,25 +169,17 @@ def _index(folder: Path) -> dict[str, str]:
         return {}
     index = storage.read_json(path)
     names = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(names, dict) or not names or not all(_is_shard(folder, name) for name in names.values()):
+    beside = {file.name for file in folder.glob(f"{STEM}*.bin")}
+    if not isinstance(names, dict) or not names or not all(name in beside for name in map(str, names.values())):
         expected = f"{path}: expected a weight_map of files {STEM}*.bin that lie beside it"
         _refuse(expected, "none, or files that are absent or elsewhere", "Download the folder whole.")
     return names
 
 
-def _is_shard(folder: Path, name: object) -> bool:
-    return isinstance(name, str) and Path(name).name == name and name.startswith(STEM) and (folder / name).is_file()
-
-
 def load_restricted(path: Path) -> Any:
     """Return what a file holds: tensors, numbers, texts and plain containers of them."""
-    try:
-        with path.open("rb") as handle:
-            is_pointer = handle.read(len(POINTER)) == POINTER
-    except FileNotFoundError:
+    if not path.exists():
         _refuse(f"{path}: expected weights", "no such file", "Name one.")
-    if is_pointer:
-        _refuse(f"{path}: expected weights", "a git-lfs pointer", "Fetch the file itself.")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:

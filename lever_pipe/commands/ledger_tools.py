@@ -52,7 +52,6 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("tool", choices=("merge",))
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a ledger, as .lever_pipe/store/ledger")
     parser.add_argument("--drop", action="store_true", help="leave out damaged lines; their prompts are answered again")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of a fault")
     options = parser.parse_args(words[1:])
     merged = merge(options.folder, drop=options.drop)
     sys.stdout.writelines(f"left out: {fault}\n" for fault in merged.damaged)

@@ -13,7 +13,7 @@ from tabulate import tabulate
 
 from lever_pipe.base.errors import ConfigError, StoreError
 from lever_pipe.experiment.studies import StoreSettings, parse_experiment
-from lever_pipe.runtime.snakemake_adapter import CONFIG, configured
+from lever_pipe.runtime.snakemake_adapter import configured
 from lever_pipe.runtime.store import GB, Store
 
 GC = """
@@ -49,7 +49,7 @@ def _cells(state: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _opened(options: argparse.Namespace) -> Store:
     """Return the store that the words name, or else the configuration."""
-    values, source = configured(vars(options))
+    values, source = configured({})
     settings = parse_experiment(values, source=source).store if values else StoreSettings()
     if settings is None and options.folder is None:
         do = "Name its folder: python -m lever_pipe store TOOL FOLDER"
@@ -79,10 +79,6 @@ def _parser() -> argparse.ArgumentParser:
     for tool in (stats, verify, collect):
         tool.set_defaults(max_gb=None)
         tool.add_argument("folder", nargs="?", metavar="FOLDER", help="a store; by default the configured one")
-        tool.add_argument(
-            "--configfile", type=Path, nargs="+", default=[], metavar="FILE", help=f"laid over {CONFIG}, as for a run"
-        )
-        tool.add_argument("--debug", action="store_true", help="show the traceback of a fault")
     collect.set_defaults(mend=True)
     return parser
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.contents import Digests
-from lever_pipe.base.errors import CheckpointError, RecordError, UnknownMemberError
+from lever_pipe.base.errors import CheckpointError, UnknownMemberError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
@@ -175,11 +175,7 @@ class EvidenceFile:
             family = (row.study, adjusted_in(row.family))
             alike = [(i, of) for i, of in self.rows.items() if (of.study, adjusted_in(of.family)) == family]
             return TracedRow(line, row, part, tuple(TracedRow(i, of, "p") for i, of in alike if of.p == of.p))
-        operands = [self.lines.get(key, line) for key in row.operands]
-        if any(operand >= line for operand in operands):
-            what = f"{self.path}:{line}: expected the rows that it is made of above it"
-            raise RecordError(what, found=row.source, do="Run the workflow again.")
-        return TracedRow(line, row, part, tuple(map(self.quantity, operands)))
+        return TracedRow(line, row, part, tuple(self.quantity(self.lines[key]) for key in row.operands))
 
 
 def target_of(what: str, results: Path) -> TraceTarget:
@@ -213,25 +209,8 @@ def target_of(what: str, results: Path) -> TraceTarget:
 
 def _tables(index: Path) -> dict[str, tuple[list[str], list[list[list[str]]]]]:
     """Return the columns and cells of each table of the report; a cell is the rows of the evidence that it prints."""
-    try:
-        tables = storage.read_json(index)["tables"] if index.is_file() else {}
-        return {
-            name: (of["columns"], [[list(map(str, c)) for c in line] for line in of["cells"]])
-            for name, of in tables.items()
-        }
-    except (KeyError, TypeError, AttributeError) as fault:
-        raise RecordError(
-            f"{index}: expected the cells of each table", found=repr(fault), do="Run build_report."
-        ) from None
-
-
-def _lines(path: Path) -> list[dict[str, str]]:
-    """Return the lines of a CSV file."""
-    try:
-        with path.open("rb") as handle:
-            return list(csv.DictReader(handle.read().decode("utf-8").splitlines(), restval=""))
-    except (OSError, UnicodeDecodeError, csv.Error) as fault:
-        raise RecordError(f"{path}: expected CSV", found=str(fault), do="Run the rule that makes it.") from None
+    tables = storage.read_json(index)["tables"] if index.is_file() else {}
+    return {name: (of["columns"], of["cells"]) for name, of in tables.items()}
 
 
 def policies_of(row: EvidenceRow) -> frozenset[str]:
@@ -280,7 +259,8 @@ class _Way:
             lines = tuple(map(int, match["lines"].split("+"))) if match else ()
             for path in self._add(maker, _inputs_at(maker, match["path"] if match else source)):
                 if path not in files:
-                    files[path] = _lines(path) if lines and path.is_file() else []
+                    text = path.read_text(encoding="utf-8") if lines and path.is_file() else ""
+                files[path] = list(csv.DictReader(text.splitlines(), restval=""))
                 cells = next(iter(files[path][lines[0] - 2 :]), {}) if lines else {}
                 yield Source(path, lines, cells, names)
                 self._follow_file(path, names)
@@ -327,11 +307,7 @@ class _Way:
 def _inputs_at(maker: Maker, path: str) -> list[str]:
     """Return which inputs lay at a path, which may hold `*`, when they were read."""
     wanted, then = absolute(path), {name: absolute(maker.made.paths[name]) for name in maker.made.inputs}
-    names = [name for name, place in then.items() if place == wanted or fnmatch(place, wanted)]
-    if not names:
-        what = f"{maker.artefact.card}: expected the input {path}, which the evidence names"
-        raise RecordError(what, found="none", do="Run the workflow again.")
-    return names
+    return [name for name, place in then.items() if place == wanted or fnmatch(place, wanted)]
 
 
 def _state(path: Path, digest: str, digests: Digests, same: str) -> str:

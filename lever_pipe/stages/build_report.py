@@ -10,7 +10,6 @@ from typing import Any
 
 from lever_pipe.base import storage
 from lever_pipe.base.atomic import write_texts
-from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_catalogue
@@ -115,10 +114,7 @@ def _json(paths: Sequence[Path]) -> Any:
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, UnicodeDecodeError) as fault:
-        raise RecordError(f"{path}: expected UTF-8 text", found=str(fault), do="Restore or rebuild the file.") from None
+    return path.read_text(encoding="utf-8")
 
 
 def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> dict[str, Any]:

@@ -106,13 +106,6 @@ def merge_rl_data(
         for row in storage.read_rows(path, Trajectory):
             by_query.setdefault(row.query_id, []).append(row)
     pools = storage.read_rows(train_pools, Pool)
-    pooled, scored = {pool.query_id for pool in pools}, by_query.keys()
-    if pooled != scored:
-        raise RecordError(
-            "RL data: expected trajectories for exactly the queries that have a pool",
-            found=f"no trajectory for {sorted(pooled - scored)[:5]}, no pool for {sorted(scored - pooled)[:5]}",
-            do="Rebuild the shards from these pools.",
-        )
     made = [make_group(train[p.query_id], p, by_query[p.query_id]) for p in pools]
     groups, counts = keep_balanced(made, config.balance, source="RL data")
     storage.write_rows(rl_data, groups)

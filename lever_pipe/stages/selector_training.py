@@ -82,10 +82,9 @@ def _require_same_selector(path: Path, config: InitialiseSelectorConfig) -> None
     """Refuse a checkpoint whose record tells of another selector: no tensor tells of attention heads."""
     own = config.selector.model_dump(mode="json", exclude=set(TRAINING_ALONE))
     for record in filter(Path.is_file, (path.with_name(f"{name}.json") for name in ("run", "import"))):
-        told = storage.read_json(record)
-        told = told.get("config", told) if isinstance(told, dict) else None
-        theirs = told.get("selector") if isinstance(told, dict) else None
-        pairs = [(name, theirs[name], own[name]) for name in own if name in theirs] if isinstance(theirs, dict) else []
+        stated = storage.read_json(record)
+        theirs = stated.get("config", stated).get("selector", {})
+        pairs = [(name, theirs[name], own[name]) for name in own if name in theirs]
         if other := [f"{name} {value!r}, here {wanted!r}" for name, value, wanted in pairs if value != wanted]:
             raise CheckpointError(
                 f"{path}: expected the selector of presets.{config.preset}, whose start_from names it",

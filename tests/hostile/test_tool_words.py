@@ -19,7 +19,7 @@ CALLS: tuple[tuple[str, ...], ...] = (
     *(("compare", "@", "folder"), ("compare", "folder", "@")),
     *(("store", "stats", "@"), ("store", "verify", "@"), ("store", "gc", "@", "--max-gb", "1")),
     ("store", "gc", "--max-gb", "@"),
-    *(("store", "stats", "--configfile", "@"), ("ledger", "merge", "@"), ("ledger", "@")),
+    *(("ledger", "merge", "@"), ("ledger", "@")),
     ("environments", "@"),
     *(("plan", "--configfile", "@"), ("why", "train_rce_epoch", "--configfile", "@")),
     ("why", "train_rce_epoch", "--config", "@"),

@@ -71,7 +71,7 @@ def test_a_path_may_hold_an_equals_sign(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("{", "initialise_selector --spec: expected JSON; found "),
+        ("{", "initialise_selector --spec: expected a JSON object; found "),
         ("[]", "initialise_selector --spec: expected a JSON object; found list."),
         ('{"preset": "p", "sed": 3}', "sed: unknown key. Did you mean 'seed'?"),
         ("{}", "3 faults"),

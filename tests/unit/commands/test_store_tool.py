@@ -96,9 +96,6 @@ def test_the_folder_comes_from_words_or_configuration(store: Store, capsys: pyte
     other = a_store(Path("other"))
     kept(other, Path("made"), 7)
     assert table_of(capsys, "stats", "other")["entries"] == "1"
-    Path("more.yaml").write_text("store: {folder: other}\n")
-    found = table_of(capsys, "stats", "--configfile", "more.yaml")
-    assert (found["folder"], found["max_bytes"]) == ("other", "500,000,000")  # laid over, as for a run
     Path("config.yaml").write_text("store: null\n")
     assert table_of(capsys, "stats", "other")["max_bytes"] == "20,000,000,000"
     assert "found store: null" in refused(capsys, "stats")
@@ -113,7 +110,6 @@ def test_what_is_no_store_is_refused(store: Store, capsys: pytest.CaptureFixture
     (store.folder / "VERSION").write_text("9\n")
     for tool in ("stats", "verify", "gc"):
         assert "found '9'" in refused(capsys, tool)
-    assert "found no such file" in refused(capsys, "stats", "--configfile", "nowhere.yaml")
     Path("config.yaml").write_text("store: {folders: a}\n")
     assert main(["store", "stats"]) == 2
     assert "store.folders" in capsys.readouterr().err

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.experiment.agent_stage_configs import AgentRun, CollectDialoguesConfig
 from lever_pipe.intention.dialogues import AgentSample
@@ -102,9 +101,3 @@ def test_what_is_missing_is_told(tmp_path: Path, arms: tuple[AgentArm, ...], mis
 def test_an_engine_without_transcripts_leaves_empty_files(tmp_path: Path) -> None:
     samples, shown = written(tmp_path, ARMS, [AgentRun(arm="plain", seed=0)], [])
     assert (samples, shown["missing"], shown["tasks"]) == ([], "no_transcripts", [])
-
-
-def test_a_file_for_each_run_is_asked_for(tmp_path: Path) -> None:
-    runs = [AgentRun(arm="plain", seed=seed) for seed in (0, 1)]
-    with pytest.raises(RecordError, match="each of 2 runs"):
-        written(tmp_path, ARMS, runs, [tmp_path / "one"])

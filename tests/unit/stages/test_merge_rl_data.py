@@ -46,15 +46,6 @@ def test_shards_become_one_line_a_query(tmp_path: Path) -> None:
     assert merge(tmp_path, shards[::-1]) == groups
 
 
-def test_nothing_is_dropped_in_silence(tmp_path: Path) -> None:
-    shard = [row for query in range(5) for row in rows_of(query)]
-    with pytest.raises(RecordError, match=r"found no trajectory for \[5\], no pool for \[\]"):
-        merge(tmp_path, [shard])
-    strange = rows_of(5)[0].model_copy(update={"query_id": 17})
-    with pytest.raises(RecordError, match=r"no pool for \[17\]"):
-        merge(tmp_path, [[*shard, *rows_of(5), strange]])
-
-
 def test_trajectories_of_other_pools_are_refused(tmp_path: Path) -> None:
     moved = rows_of(5)[0].model_copy(update={"pointer": (3, 4)})
     with pytest.raises(RecordError, match="trajectories of query 5: expected selections from its pool"):
