@@ -70,8 +70,8 @@ def collect_results(
     write_csv(costs, CostRow._fields, _cost_lines(metric_rows, groups, config))
     of_rewards = storage.read_rows(ties, RewardTies)
     kept = sorted({k for row in of_rewards for k in row.best_differ}, key=int)
-    columns = ("mode", *WEIGHTS, "queries", "differ", "differ_clearly", *(f"best_{k}" for k in kept))
-    write_csv(ties_csv, columns, _tie_lines(of_rewards, kept))
+    tie_columns = ("mode", *WEIGHTS, "queries", "differ", "differ_clearly", *(f"best_{k}" for k in kept))
+    write_csv(ties_csv, tie_columns, _tie_lines(of_rewards, kept))
 
 
 def _by_run(rows: Iterable[StepMetrics]) -> dict[PolicyName, Run]:
