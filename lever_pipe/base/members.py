@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from pathlib import Path
-from symtable import symtable
 from types import ModuleType
 
 from pydantic import AfterValidator
@@ -33,16 +32,6 @@ def available(kind: str) -> list[str]:
     """Return the members of an extension point: the modules of its folders, without importing them."""
     paths = [path for root in roots() for path in (root / kind).glob("*.py")]
     return sorted({path.stem for path in paths if not path.stem.startswith("_") and path.stem != "protocol"})
-
-
-def defines(kind: str, name: str, what: str) -> bool:
-    """Return whether a member gives a name of its own a value, told without running it; no broken file does."""
-    path = next(path for root in roots() if (path := root / kind / f"{name}.py").is_file())
-    try:
-        table = symtable(path.read_text(encoding="utf-8"), str(path), "exec")
-        return table.lookup(what).is_assigned() or table.lookup(what).is_imported()
-    except (KeyError, SyntaxError, ValueError):
-        return False
 
 
 def member(kind: str, name: str) -> ModuleType:

@@ -243,17 +243,10 @@ class Schedule(Section):
     """`adaptive` only: episodes in which the weight moves by about a fifth at most."""
 
     @rule
-    def _keys_are_read(self) -> Iterator[Fault]:
-        is_adaptive = self.kind == "adaptive"
+    def _adaptive_ones_have_a_target(self) -> Iterator[Fault]:
         for key in ("target", "horizon"):
-            value = getattr(self, key)
-            if is_adaptive and value is None:
+            if self.kind == "adaptive" and getattr(self, key) is None:
                 yield (key,), "must be given with kind: adaptive, got nothing. Add it."
-            if not is_adaptive and value is not None:
-                yield (key,), f"must be absent with kind: {self.kind}, got {value}. Drop it, or write kind: adaptive."
-        for key in {"adaptive": ("warmup_steps", "minimum"), "rising": ("warmup_steps",)}.get(self.kind, ()):
-            if value := getattr(self, key):
-                yield (key,), f"must be 0 with kind: {self.kind}, which does not read it, got {value}. Drop it."
 
 
 class Stop(Section):
@@ -368,17 +361,10 @@ class AgentArm(Section):
     seeds: Distinct[RunSeed] = Field((0,), min_length=1)
 
     @rule
-    def _schedules_move_something(self) -> Iterator[Fault]:
+    def _learning_rates_follow_no_target(self) -> Iterator[Fault]:
         if self.schedule.kind == "adaptive":
             fault = "must be constant, linear, cosine or rising, got 'adaptive'. Only kl_schedule and entropy_schedule"
             yield ("schedule", "kind"), f"{fault} follow a target."
-        for term in WEIGHTS:
-            weight, schedule = getattr(self, term), getattr(self, f"{term}_schedule")
-            if schedule.kind == "constant" and schedule.minimum and not schedule.warmup_steps:
-                said = f"must be 0 with kind: constant without warm-up, which does not read it, got {schedule.minimum}"
-                yield (f"{term}_schedule", "minimum"), f"{said}. Drop it."
-            if not weight and not _is_default(schedule):
-                yield (term,), f"must be above 0 with {term}_schedule, whose peak it is, got 0. Raise it, or drop that."
 
 
 def _document_arm(arms: Sequence[AgentArm], reference: str) -> str:
@@ -524,19 +510,3 @@ class Intention(Section):
             return []
         bound, most = "intention.tasks.synthetic.n_train", self.tasks.synthetic.n_train
         return at_most(("grpo", "prompts"), self.grpo.prompts, bound, most, "Lower it or raise n_train.")
-
-    @rule
-    def _schedules_fit(self) -> Iterator[Fault]:
-        grpo, do = self.grpo, "Lower it or train longer."
-        last = -(-grpo.steps // self.evaluation.every) - 1
-        for index, arm in enumerate(self.arms):
-            for key in SCHEDULES:
-                place, schedule = ("arms", index, key), getattr(arm, key)
-                bound = "intention.grpo.steps"
-                yield from at_most((*place, "warmup_steps"), schedule.warmup_steps, bound, grpo.steps, do)
-                if schedule.horizon is not None and schedule.horizon < grpo.episodes:
-                    fault = f"must be at least the {grpo.episodes} episodes of a step, got {schedule.horizon}."
-                    yield (*place, "horizon"), f"{fault} Raise it."
-            if arm.stop is not None:
-                bound = "the evaluations after the start but the last"
-                yield from at_most(("arms", index, "stop", "patience"), arm.stop.patience, bound, last, do)

@@ -8,7 +8,7 @@ world overrides them in `config.yaml`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
@@ -48,22 +48,6 @@ RewardModeName = Literal[
 AdvantageName = Literal["standardised", "centred", "leave_one_out", "batch"]
 Mark = Literal["reinforce", "distil", "continued"]
 MOST_CELLS = 256  # of a sweep
-OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "network": {
-        "cross_attention": ("feed_forward", "layers", "heads", "attention_dropout"),
-        "bi_encoder": (),
-    },
-    "head": {
-        "static": (),
-        "blend": (),
-        "gru": ("steps",),
-        "stop": ("steps",),
-    },
-}
-"""Which keys of `selector` a member of the package reads beside those that all read; a member beside the package may
-read any."""
-STOPPING = ("stop",)
-"""Heads of the package that may end a selection before its last shot."""
 
 
 class Selector(Section):
@@ -92,17 +76,6 @@ class Selector(Section):
     @rule
     def _heads_divide_width(self) -> list[Fault]:
         return dividing(("heads",), self.heads, "width", self.width)
-
-    @rule
-    def _members_read_their_options(self) -> Iterator[Fault]:
-        for key, read in OPTIONS.items():
-            name = getattr(self, key)
-            for option in sorted({each for options in read.values() for each in options} - {*read.get(name, ())}):
-                default, value = type(self).model_fields[option].default, getattr(self, option)
-                if name in read and value != default:
-                    readers = [each for each, options in read.items() if option in options]
-                    bound = f"must stay {default} with {key}: {name}, which does not read it"
-                    yield (option,), f"{bound}, got {value}. Drop it, or name one of {', '.join(readers)}."
 
 
 class Reward(Section):
@@ -163,10 +136,6 @@ class AdaptiveKl(Section):
     @rule
     def _window_is_in_order(self) -> list[Fault]:
         return at_most(("low",), self.low, "high", self.high, "Exchange or change them.")
-
-    @rule
-    def _bounds_are_in_order(self) -> list[Fault]:
-        return at_most(("minimum",), self.minimum, "maximum", self.maximum, "Exchange or change them.")
 
 
 class Grpo(Section):
@@ -277,13 +246,6 @@ class Preset(Section):
     train_share: float = Field(0.8, gt=0, lt=1)
     """Share of the RL queries, in id order, that trains; the rest gives the validation loss."""
     max_gradient_norm: float = Field(1.0, gt=0)
-
-    @rule
-    def _a_price_is_paid(self) -> Iterator[Fault]:
-        price, head = self.on_policy.stop_price, self.selector.head
-        if price and head in OPTIONS["head"] and head not in STOPPING:
-            bound = f"must stay 0.0 with selector.head: {head}, which takes every shot"
-            yield ("on_policy", "stop_price"), f"{bound}, got {price}. Drop it, or name {', '.join(STOPPING)}."
 
     @rule
     def _something_is_trained(self) -> Iterator[Fault]:

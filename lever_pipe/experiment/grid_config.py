@@ -13,9 +13,9 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from lever_pipe.base.members import available, defines, member_of
+from lever_pipe.base.members import available, member_of
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, one_of, rule, some_of
-from lever_pipe.experiment.config import ArmSettings, KlBeta
+from lever_pipe.experiment.config import ArmSettings, Epoch, KlBeta
 from lever_pipe.experiment.data_config import Data
 from lever_pipe.experiment.evaluation_config import BASELINES, Baselines
 from lever_pipe.experiment.lvlm_config import LvlmSettings
@@ -47,15 +47,11 @@ class GridData(Data):
 class GridArm(ArmSettings):
     """A trained selector of the grid: of each of its runs the last epoch is evaluated."""
 
+    base_rce_epochs: Distinct[Epoch] = Field((5,), min_length=1, max_length=1)
+    """One, as a row of the grid names none."""
     kl_betas: Distinct[KlBeta] = ()
     """Of offline GRPO; none for a selector without it."""
     only_last: Literal[True] = True
-
-    @rule
-    def _base_is_one(self) -> Iterator[Fault]:
-        if len(self.base_rce_epochs) > 1:
-            bound = "must be one epoch in the grid, where a row names none"
-            yield ("base_rce_epochs",), f"{bound}, got {list(self.base_rce_epochs)}. Keep one."
 
 
 class GridBaselines(Baselines):
@@ -164,9 +160,6 @@ class Grid(Section):
             if name not in known:
                 do = "Name a file of selections, or put the module into a folder that LEVER_PIPE_MEMBERS names."
                 yield ("policies", name), f"must be a module lever/policies/{name}.py, got none. {do}"
-            elif not defines("lever/policies", name, "select"):
-                do = "Write one as lever_pipe/lever/policies.py has it."
-                yield ("policies", name), f"must have a function `select`, got none in its module. {do}"
 
     @rule
     def _selections_are_of_data_sets(self) -> Iterator[Fault]:

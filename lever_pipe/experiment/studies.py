@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.errors import shortened
 from lever_pipe.base.numerics import Mode
 from lever_pipe.base.parsing import parse_model, refusal
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dotted, one_of, rule, shown
@@ -19,7 +18,7 @@ from lever_pipe.experiment.agent_config import AgentArm, Intention
 from lever_pipe.experiment.config import ArmSettings, Preset, Selector, Sweep, swept
 from lever_pipe.experiment.data_config import Data, EncoderSettings, Pools
 from lever_pipe.experiment.evaluation_config import Baselines, Emulate, EvaluationSettings
-from lever_pipe.experiment.grid_config import Grid
+from lever_pipe.experiment.grid_config import Grid, Name
 from lever_pipe.experiment.lvlm_config import LvlmSettings
 from lever_pipe.experiment.rl_data_config import Beams, RlData
 from lever_pipe.experiment.sweep_cells import expanded, faults_of
@@ -74,7 +73,7 @@ class Experiment(Section):
     lvlm: LvlmSettings = LvlmSettings()
     rl_data: RlData = RlData()
     beams: Beams = Beams()
-    presets: dict[str, Preset] = Field({"published": Preset()})
+    presets: dict[Name, Preset] = Field({"published": Preset()})
     arms: tuple[ArmSettings, ...] = Field((ArmSettings(preset="published"),), min_length=1)
     """The first arm fills the documents' tables; further arms get tables of their own."""
     sweeps: tuple[Sweep, ...] = ()
@@ -123,20 +122,6 @@ class Experiment(Section):
         if len({os.path.realpath(text) for text in folders.values()}) < len(folders):
             yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
 
-    @rule
-    def _start_policy_is_of_another_run(self) -> Iterator[Fault]:
-        folder, own = self.intention.model.folder, f"{self.results}/intention"
-        if folder and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(own)):
-            bound = f"must not lie in {own}, whose policies this run writes"
-            yield ("intention", "model", "folder"), f"{bound}, got {shown(folder)}. Copy it, or name other results."
-
-    @rule
-    def _presets_name_folders(self) -> Iterator[Fault]:
-        for name in self.presets:
-            if not re.fullmatch("[A-Za-z0-9_]{1,64}", name):
-                bound = "must be named by 1 to 64 letters, digits and _ (a folder)"
-                yield ("presets", shortened(name)), f"{bound}, got {shown(name)}. Rename it."
-
     def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
         """Yield the arms of both studies of selectors with their places."""
         yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))
@@ -170,11 +155,6 @@ class Experiment(Section):
     @rule
     def _sweeps_are_over_keys_of_arms(self) -> Iterator[Fault]:
         yield from faults_of(self.sweeps, [arm.preset for arm in self.arms], ArmSettings, Preset)
-        drawing = [arm.preset for arm in self.arms if arm.on_policy and arm.on_policy.kl_betas]
-        for index, sweep in enumerate(self.sweeps):
-            if any(key.startswith("on_policy.") for key in sweep.over):
-                do = "Name an arm with on_policy.kl_betas."
-                yield from one_of(("sweeps", index, "arm"), sweep.arm, drawing, do)
         for place, text in faults_of(self.intention.sweeps, [arm.name for arm in self.intention.arms], AgentArm):
             yield ("intention", *place), text
 
@@ -185,10 +165,6 @@ class Experiment(Section):
         for name, axis in (("data", self.grid.data), ("samplers", self.grid.samplers), ("lvlms", self.grid.lvlms)):
             if not axis:
                 yield ("grid", name), "must name at least one value where study `grid` runs, got none. Add one."
-        arms = [arm for at in self.grid.corners for arm in self.grid.arms if not self.grid.excluded(at, arm.preset)]
-        if not {*self.grid.baselines.names} - {"random", "oracle"} and not arms and not self.grid.policies:
-            others = "must name an arm that some corner has where no other baseline than random and oracle is named"
-            yield ("grid", "arms"), f"{others}, got none. Add what to compare."
         for name, data in self.grid.data.items():
             largest, bound = max(self.evaluation.samples), f"grid.data.{name}.n_eval"
             yield from at_most(("evaluation", "samples"), largest, bound, data.n_eval)
@@ -227,27 +203,15 @@ class Experiment(Section):
             yield from at_most(("beams", "anchors"), self.beams.anchors, bound, rl_data.n_queries)
 
     @rule
-    def _rce_starts_from_an_sft_epoch_that_is_trained(self) -> Iterator[Fault]:
-        for place, arm, preset in self._trained():
-            bound, do = f"{dotted(place)}.sft_epochs", "Lower it or train more epochs."
-            place = ("presets", arm.preset, "rce_from_sft_epoch")
-            yield from at_most(place, preset.rce_from_sft_epoch, bound, arm.sft_epochs, do)
-
-    @rule
     def _step_embeddings_are_trained(self) -> Iterator[Fault]:
-        """A step without an embedding could not be scored, and one that no selection reaches keeps random numbers."""
-        most = max(self.evaluation.shots)
-        stored = {dotted((*of, "shots")): rl_data.shots for of, rl_data in self._placed_rl_data()}
-        fewest = min(stored, key=stored.__getitem__)
+        """A step without an embedding could not be scored."""
+        stored = [rl_data.shots for _, rl_data in self._placed_rl_data()]
         for _, arm, preset in self._trained():
             steps, place = preset.selector.steps, ("presets", arm.preset, "selector", "steps")
-            needed = max(most, *stored.values(), *preset.on_policy.shots)
+            needed = max(*self.evaluation.shots, *stored, *preset.on_policy.shots)
             if 0 < steps < needed:
                 bound = f"must be 0 or at least {needed}, the most shots that are evaluated or trained"
                 yield place, f"{bound}, got {steps}. Raise it, or write steps: 0."
-            elif steps and stored[fewest] < most:
-                bound = f"must be 0 where {fewest}={stored[fewest]} is below the largest of evaluation.shots, {most}"
-                yield place, f"{bound}, got {steps}. Later rows would not be trained: raise {fewest}."
 
     @rule
     def _worlds_are_large_enough(self) -> Iterator[Fault]:
@@ -261,13 +225,6 @@ class Experiment(Section):
                 if self.pools.size >= n_train:
                     said = f"must be below {bound}={n_train}, as no query is in its own pool, got {self.pools.size}"
                     yield ("pools", "size"), f"{said}. Lower it or raise {bound}."
-
-    @rule
-    def _imported_rl_data_are_of_one_data_set(self) -> Iterator[Fault]:
-        if self.rl_data.import_from and len(self.data_sets) > 1:
-            named = ", ".join(self.data_sets)
-            bound = f"must be empty with several data sets ({named}), since a file's queries are those of one"
-            yield ("rl_data", "import_from"), f"{bound}, got {shown(self.rl_data.import_from)}. Run one data set."
 
     @rule
     def _emulation_has_its_preset(self) -> Iterator[Fault]:

@@ -135,16 +135,12 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
     (f"{A}over: (schedule.kind 'cosin') schedule.kind: input should be 'constant'",
      {"schedule.kind": ["cosin"]}),
     (f"{A}over: (kl '0.10') must differ from earlier combinations, got the same values. Drop", {"kl": [0.1, "0.10"]}),
-    ("intention.arms.s__warmup_steps_99.schedule.warmup_steps: must be at most intention.grpo.steps=45, got 99. ",
-     {"schedule.warmup_steps": [2, 99]}),
+    ("presets.s__steps_3.selector.steps: must be 0 or at least 4, the most shots ", {"selector.steps": [3]}),
     (f"{A}cells: must be left out, as they are filled, got others. ", {"cells": [{"arm": "baseline", "values": {}}]}),
     (f"{S}over: must name keys of an arm, got 'grpo.learning_rates'. Did you mean 'grpo.learning_rate'?",
      {"grpo.learning_rates": [1]}),
     (f"{S}over: (base_rce_epochs [9]) base_rce_epochs: must be at most rce_epochs=1, got [9]. ",
      {"base_rce_epochs": [[9]]}),
-    (f"{S}arm: must be one of [], got 'world'. Name an arm with on_policy.kl_betas.", {"on_policy.group": [4]}),
-    (f"{S}over: (selector.network 'bi_encoder') selector.feed_forward: must stay 0 with network: bi_encoder",
-     {"selector.network": ["bi_encoder"]}),
 ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from lever_pipe.base.members import available, member
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import OPTIONS, STOPPING, Distil, Grpo, OnPolicy, Rce
+from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce
 from lever_pipe.lever.heads.protocol import Head, HeadSettings
 from lever_pipe.lever.selector.decoding import choose, draw, greedy, gumbel, kl_to_base
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of
@@ -33,6 +33,8 @@ from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_l
 
 HEADS = available("lever/heads")
 NETWORKS = available("lever/networks")
+STEPPING = ("gru", "stop")
+"""Heads with a step embedding a shot, where `steps` is above 0."""
 BOTH = list(itertools.product(NETWORKS, HEADS))
 SMALL = Architecture(embedding=6, width=8, layers=2, heads=2, dropout=0.0, attention_dropout=0.0, temperature=0.5)
 PUBLISHED = Architecture(512, 256, 1, 1, 0.5, 0.1, 0.1, steps=2)
@@ -88,10 +90,10 @@ def test_its_tensors_stand_beside_those_of_the_network_under_the_published_names
 
 
 @every_head
-def test_the_configuration_knows_what_it_reads(head: str) -> None:
-    found, read = built(head, 8), OPTIONS["head"][head]
-    assert ("steps" in read) == (count(built(head, 8, steps=2)) > count(found))
-    assert found.stops == (head in STOPPING)
+def test_what_is_said_of_a_head_is_so(head: str) -> None:
+    found = built(head, 8)
+    assert (head in STEPPING) == (count(built(head, 8, steps=2)) > count(found))
+    assert found.stops == (head == "stop")
     assert found.follows == (head != "static")
 
 
@@ -288,7 +290,7 @@ def test_whatever_moves_the_module_moves_its_head(network: str, head: str) -> No
 
 @every_pair
 def test_a_gradient_reaches_every_parameter(network: str, head: str) -> None:
-    module, batch = selector(head, network, steps=3 if "steps" in OPTIONS["head"][head] else 0).train(), groups()
+    module, batch = selector(head, network, steps=3 if head in STEPPING else 0).train(), groups()
     scores = module.following(table().encoded(module, batch), batch.selections, may_stop=True)
     loss = selection_log_probs(scores, batch.selections).mean()
     loss.backward()

@@ -180,14 +180,8 @@ def test_a_job_s_code_holds_the_members_that_the_configuration_names() -> None:
 
 
 FAULTY_SCHEDULES: list[tuple[dict[str, Any], str]] = [
-    ({"schedule": {"kind": "cosine", "warmup_steps": 46}}, "schedule.warmup_steps: must be at most intention.grpo.ste"),
     ({"schedule": {"kind": "adaptive", "target": 1, "horizon": 64}}, "schedule.kind: must be constant, linear, cosine"),
-    ({"kl_schedule": {"kind": "linear", "target": 0.05}}, "kl_schedule.target: must be absent with kind: linear"),
     ({"kl_schedule": {"kind": "adaptive", "target": 0.05}}, "kl_schedule.horizon: must be given with kind: adaptive"),
-    ({"kl_schedule": {"kind": "rising", "warmup_steps": 5}}, "kl_schedule.warmup_steps: must be 0 with kind: rising"),
-    ({"entropy_schedule": {"kind": "adaptive", "target": 0.05, "horizon": 63}}, "entropy_schedule.horizon: must be at"),
-    ({"entropy_schedule": {"minimum": 0.5}}, "entropy_schedule.minimum: must be 0 with kind: constant"),
-    ({"stop": {"patience": 9}}, "stop.patience: must be at most the evaluations after the start but the last=8"),
     ({"seeds": [1, 1]}, "seeds: must not repeat a value, got [1, 1]."),
 ]
 
@@ -205,9 +199,7 @@ FAULTY_SCHEDULES: list[tuple[dict[str, Any], str]] = [
         ({"served": [SERVED | {"name": "kl_only"}]}, "intention.served[0].name: must differ"),
         ({"execution": {"served": {"gpt": {}}}}, "intention.execution.served.gpt: must be one of [], got 'gpt'"),
         ({"served": [SERVED], "engine": "verl"}, "intention.served: must be empty with engine: verl"),
-        ({"model": {"folder": "results/intention/x"}}, "intention.model.folder: must not lie in results/intention"),
         *(({"arms": arms(bundle=values)}, f"intention.arms[4].{fault}") for values, fault in FAULTY_SCHEDULES),
-        ({"arms": arms(baseline={"kl_schedule": {"kind": "cosine"}})}, "arms[0].kl: must be above 0 with kl_schedule"),
         ({"model": {"tiny": {"kv_heads": 3}}}, "intention.model.tiny.kv_heads: must divide heads=4, got 3."),
     ],
 )

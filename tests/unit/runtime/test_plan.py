@@ -468,16 +468,12 @@ def test_of_supervised_epochs_all_are_trained_and_the_last_is_evaluated() -> Non
     assert {key[0] for key in base.keys() & more.keys() if base[key] != more[key]} <= COLLECTING | SHOWING
 
 
-def test_rce_may_start_from_a_supervised_epoch_that_is_trained() -> None:
+def test_rce_may_start_from_a_supervised_epoch() -> None:
     world = shipped()["presets"]["world"] | {"rce_from_sft_epoch": 2}
     presets = shipped()["presets"] | {"world": world}
     arms = [SMALL_ARM | {"sft_epochs": 2}]
     base, other = specs(small(arms=arms)), specs(small(arms=arms, presets=presets))
     assert {key[0] for key in base if base[key] != other[key]} == {"train_rce_epoch"} | PAGE
-    with pytest.raises(
-        ConfigError, match=r"presets\.world\.rce_from_sft_epoch: must be at most arms\[0\]\.sft_epochs=0"
-    ):
-        small(presets=presets)
 
 
 def test_beams_are_searched_for_queries_that_have_pools() -> None:
