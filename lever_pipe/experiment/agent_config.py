@@ -336,8 +336,6 @@ class ServedAgent(Section):
     """Decodings that are evaluated: at temperature 0 once, at that of `grpo` as often as the arms."""
     max_tokens: int = Field(2048, ge=1, le=100_000)
     """Of one turn (source: UserRL's evaluation)."""
-    tool_choice: Literal["auto", "required"] = "auto"
-    """`required` forbids turns without a call, with which an agent ends an episode."""
 
 
 class AgentArm(Section):

@@ -67,8 +67,6 @@ class WarmStartAgentConfig(Section):
 
 @identity_of("train_agent", SIMULATOR, CODEC, of="intention")
 class TrainAgentConfig(Section):
-    """Identity of `train_agent`: one arm with one seed."""
-
     arm: OneArm
     grpo: Annotated[AgentGrpo, Planned("grpo_of_arm")]
     policy: OfPolicy
@@ -84,8 +82,6 @@ class TrainAgentConfig(Section):
 
 @identity_of("evaluate_start", SIMULATOR, CODEC, of="intention")
 class EvaluateStartConfig(Section):
-    """Identity of `evaluate_start`: the policy that every run starts from, on held-out tasks."""
-
     temperature: Annotated[float, Setting("intention.grpo.temperature")]
     policy: OfPolicy
     environment: Environment
@@ -100,8 +96,6 @@ class EvaluateAgentConfig(EvaluateStartConfig, AgentRun):
 
 @identity_of("evaluate_served", SIMULATOR, of="intention")
 class EvaluateServedConfig(Section):
-    """Identity of `evaluate_served`: an agent behind a server on held-out tasks."""
-
     agent: Annotated[ServedAgent, Planned("served_agent")]
     temperature: Annotated[float, Planned("temperature_of_served")]
     environment: Environment
@@ -145,8 +139,6 @@ class CompareArmsConfig(ComparedArms):
 
 @identity_of("render_verl", of="intention")
 class RenderVerlConfig(Section):
-    """Identity of `render_verl`: the launch files of one arm and seed for the original trainer."""
-
     arm: OneArm
     grpo: AgentGrpo
     model: AgentModel
@@ -159,8 +151,6 @@ class RenderVerlConfig(Section):
 
 @identity_of("convert_verl", of="intention.verl")
 class ConvertVerlConfig(AgentRun):
-    """Identity of `convert_verl`: one recorded log to one run directory."""
-
     planned_steps: Annotated[int, Setting("intention.grpo.steps")]
     n_gpus: int
     n_tasks: Annotated[int, Setting("intention.verl.n_val")]

@@ -114,10 +114,6 @@ class Rce(Section):
     final_learning_rate_share: Share = 1.0
     """Learning rate at the horizon as a share of the first, on a cosine; 1 keeps it constant."""
     weight_decay: float = Field(0.01, ge=0, le=1)
-    raw_reward: bool = True
-    """False: weights from rewards normalised within the group."""
-    z_clamp: float = Field(3.0, gt=0, le=100)
-    """Bound on a reward so normalised."""
     weight_by_spread: bool = False
     """True: a query counts by its reward range, so uniform groups are not imitated."""
 
@@ -296,8 +292,6 @@ class ArmSettings(Section):
     what an arm is compared by, so an arm whose betas are all long is compared by the last of these."""
     on_policy: OnPolicyRuns | None = None
     """null for the published, offline objective alone."""
-    only_last: bool = False
-    """Evaluate the last epoch of each run alone."""
 
     @rule
     def _on_policy_seeds_exist(self) -> list[Fault]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -51,7 +51,6 @@ class GridArm(ArmSettings):
     """One, as a row of the grid names none."""
     kl_betas: Distinct[KlBeta] = ()
     """Of offline GRPO; none for a selector without it."""
-    only_last: Literal[True] = True
 
 
 class GridBaselines(Baselines):

@@ -102,8 +102,6 @@ class ProposeTrajectoriesConfig(ProposalSettings):
 
 @identity_of("generate_rl_data", LVLM, of="rl_data")
 class GenerateRlDataConfig(Section):
-    """Identity of one shard of `generate_rl_data`."""
-
     lvlm: OfLvlm
     shard: Annotated[int, Wildcard("shard")]
     n_shards: int

@@ -271,19 +271,9 @@ def _with_arms_of_sweeps(experiment: Experiment, source: str) -> Experiment:
     update["intention"] = study.model_copy(update={"sweeps": sweeps, "arms": agents})
     whole = experiment.model_copy(update=update)
     faults = [*whole.faults(), *((("intention", *place), text) for place, text in whole.intention.faults())]
-    if lines := [*lines, *more] or [_of_arm(whole, *fault) for fault in faults]:
+    if lines := [*lines, *more] or [f"{dotted(place)}: {text}" for place, text in faults]:
         raise refusal(lines, source)
     return whole
-
-
-def _of_arm(experiment: Experiment, place: Place, text: str) -> str:
-    """Return the line of a fault, with an arm's name for its number: that says more of a sweep's cell."""
-    match place:
-        case ("arms", int(index), *rest):
-            place = ("arms", experiment.arms[index].preset, *rest)
-        case ("intention", "arms", int(index), *rest):
-            place = ("intention", "arms", experiment.intention.arms[index].name, *rest)
-    return f"{dotted(place)}: {text}"
 
 
 def _with_grid_laid_over(values: Any) -> Any:

@@ -25,7 +25,7 @@ from lever_pipe.base.storage import header_of
 from lever_pipe.experiment.config import ArmSettings, OnPolicy, Reward
 from lever_pipe.experiment.data_config import EncoderSettings, ExampleSettings, WorldData
 from lever_pipe.experiment.evaluation_config import HEAD, POOL, Emulate
-from lever_pipe.experiment.grid_config import Corner
+from lever_pipe.experiment.grid_config import Corner, GridArm
 from lever_pipe.experiment.identities import IDENTITIES, Planned, Setting, Wildcard
 from lever_pipe.experiment.lvlm_config import AUTO
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
@@ -89,7 +89,7 @@ def rce_policies(arm: ArmSettings, seed: int) -> list[str]:
 
 
 def _evaluated_epochs(arm: ArmSettings, last: int) -> range:
-    return range(last if arm.only_last else 1, last + 1)
+    return range(last if isinstance(arm, GridArm) else 1, last + 1)
 
 
 def grpo_policies(arm: ArmSettings, seed: int) -> list[str]:

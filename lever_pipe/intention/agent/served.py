@@ -139,7 +139,7 @@ class ServedPlayer(Host):
         rules, agent = self.environment, self.agent
         env = IntentionEnv(request.task, self.simulator, rules, self.simulator_config)
         episode = ServedEpisode(request.task, request.index, request.sample, env.ceiling)
-        fixed = agent.model_dump(include={"model", "max_tokens", "tool_choice"}) | {"tools": [TOOL]}
+        fixed = agent.model_dump(include={"model", "max_tokens"}) | {"tool_choice": "auto", "tools": [TOOL]}
         draw = {"temperature": self.temperature, "seed": int(generator(*request.stream).integers(LARGEST_SEED))}
         settings = fixed | ({"temperature": 0.0} if greedy else draw)
         messages: list[dict[str, Any]] = [*opening(request.task)]

@@ -16,7 +16,6 @@ from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.groups import Groups, batches
 from lever_pipe.lever.training.loop import Step, Updates, policy_entropy
-from lever_pipe.losses.advantages import published_z_scores
 from lever_pipe.losses.distillation import distillation_terms
 from lever_pipe.losses.rce import RceTerms, rce_terms, reward_ranges
 from lever_pipe.losses.schedules import cosine, linear, scheduled_rate
@@ -50,13 +49,10 @@ def rce_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, temp
     """Return the RCE loss of a batch."""
     scores = table.scores(module, batch)
     log_probs = selection_log_probs(scores, batch.selections, batch.valid)
-    rewards = (
-        batch.rewards if settings.raw_reward else published_z_scores(batch.rewards, batch.valid, clamp=settings.z_clamp)
-    )
     weights = reward_ranges(batch.rewards, batch.valid) if settings.weight_by_spread else None
     terms = rce_terms(
         log_probs_BG=log_probs,
-        rewards_BG=rewards,
+        rewards_BG=batch.rewards,
         valid_BG=batch.valid,
         temperature=temperature,
         query_weights_B=weights,

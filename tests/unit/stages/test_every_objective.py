@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
 
 EVERY_OPTION = Rce(
-    batch_queries=3, learning_rate=1e-2, horizon_epochs=3, passes=2, final_learning_rate_share=0.1, raw_reward=False,
+    batch_queries=3, learning_rate=1e-2, horizon_epochs=3, passes=2, final_learning_rate_share=0.1,
     weight_by_spread=True,
 )  # fmt: skip
 ADAPTIVE = Grpo(batch_queries=3, learning_rate=1e-2, adaptive_kl=AdaptiveKl())
