@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from material import Door, all_doors, linked, put, read_world, write_weights
+from material import Door, linked, put, read_world, write_weights
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -381,11 +381,6 @@ def of_every_file(door: Door) -> Iterator[tuple[str, Harm]]:
         for other in paths:
             if other != path:
                 yield f"{name} is {other.name}", files(name, other.name)
-
-
-@pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Door]:
-    return all_doors(tmp_path_factory.mktemp("doors"))
 
 
 def outcome(door: Door, harm: Harm, copy: Path) -> tuple[Any, str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from material import Door, all_doors, linked, put, read_image, read_world, write_weights
+from material import Door, linked, put, read_image, read_world, write_weights
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -76,11 +76,6 @@ IMAGES: dict[str, tuple[bytes, np.ndarray[Any, Any], int]] = {  # content, pixel
        for w, h in ((1, 1), (1, 200), (200, 1), (2, 3), (4000, 20), (333, 7), (28, 28))},
     "as many pixels as are taken": (bytes_of(Image.new("1", (8192, 4096)), "PNG"), None, 0),  # type: ignore[dict-item]
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Door]:
-    return all_doors(tmp_path_factory.mktemp("doors"))
 
 
 def test_images_show_what_their_files_say(tmp_path: Path) -> None:

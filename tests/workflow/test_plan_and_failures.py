@@ -60,11 +60,6 @@ onerror:
     print("FINISHED", INVOCATION.finished)
     print(INVOCATION.summary_of_failures())
 """
-MENDED = (
-    JOBS.replace("exit 2", "touch {output}")
-    .replace('"true"', '"touch {output}"')
-    .replace("kill -9 $$", "touch {output}")
-)
 
 
 def run(folder: Path, *words: str) -> str:
@@ -93,14 +88,6 @@ def test_each_failed_job_is_told_with_its_reason_however_quiet_the_run(tmp_path:
     assert "log: x.log" in said
     assert "1 job finished at a further attempt: late 1\n" in said
     assert "--keep-going --retries 1" in said.partition("3 jobs failed:")[2]
-
-
-def test_without_keep_going_what_finished_is_told(tmp_path: Path) -> None:
-    (tmp_path / "Snakefile").write_text(JOBS)
-    said, status = snakemake(tmp_path, "--quiet", "all", "--", "x.bad", "after.txt")
-    assert status == 1
-    assert "1 job failed:" in said
-    assert "0 jobs finished.\nWhat finished stays." in said
 
 
 def test_the_workflow_ends_with_the_table(project: Project) -> None:
@@ -158,15 +145,6 @@ def test_a_plan_for_a_cluster_keeps_the_threads_that_rules_ask_for(project: Proj
     words = ["--workflow-profile", "profiles/slurm", "--set-threads", "generate_world=8", "--", WORLD]
     (world,) = planned(project, *words)["rules"]
     assert world["at_most"] == {"gpu": 0, "cpu": 8 * WORLD_CPU.runtime / 60}
-
-
-def test_what_snakemake_cannot_plan_is_told_in_its_words(project: Project) -> None:
-    with project.edited("config/smoke.yaml", "n_train: 600", "n_train: many"):
-        done = warm.run("lever_pipe", ["plan", *SMOKE], project.folder, project.environment)
-        own = project.call("--dry-run", *SMOKE)
-    assert (done.returncode, own.returncode) == (2, 1)
-    fault = next(line for line in own.stdout.splitlines() if "n_train" in line)
-    assert fault in done.stdout
 
 
 def test_a_served_agent_and_a_given_start_are_planned_with_the_files_that_decide_them(project: Project) -> None:

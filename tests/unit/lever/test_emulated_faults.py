@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import small_selectors
 import torch
-from builders import pool
 from chains import Chain
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,11 +16,9 @@ from small_selectors import NOISY
 
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import Grpo
-from lever_pipe.lever import emulation
 from lever_pipe.lever.emulation import (
     drop_head,
     epoch_without_updates,
-    first_items,
     head_names,
     identical_prompts,
     prompts_a_query,
@@ -105,22 +102,6 @@ def test_without_an_update_dropout_alone_makes_a_kl(chain: Chain, epoch: int) ->
     assert "kl_loss" not in right
 
 
-def test_the_noise_follows_its_stream(chain: Chain) -> None:
-    values = [untouched(chain, pair_of(chain), 1, has_dropout=True, stream=of)["kl"] for of in (0, 0, 1)]
-    assert values[0] == values[1] != values[2]
-
-
-def test_means_do_not_depend_on_the_batch(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, reference = pair_of(chain)
-    with torch.no_grad():
-        policy.query_proj.weight.add_(0.1)
-    whole = untouched(chain, (policy, reference), 1, has_dropout=False)
-    monkeypatch.setattr(emulation, "BATCH", 3)  # 16 train queries: five whole batches and one of a single query
-    parts = untouched(chain, (policy, reference), 1, has_dropout=False)
-    assert whole["kl"] > 0
-    assert parts == pytest.approx(whole, rel=0, abs=1e-5)  # float32 sums of values near 1, grouped otherwise
-
-
 TWO_LAYERS = {"layers": 2, "heads": 2, **NOISY}
 PUBLISHED = {"embedding": 512, "width": 256, **NOISY}
 
@@ -175,14 +156,6 @@ def test_the_projections_stay_and_everything_else_is_fresh() -> None:
     assert kept == {f"{name}.weight" for name in ("input_proj", "query_proj", "cand_proj")}
 
 
-def test_the_fresh_head_follows_its_seed_and_no_global_stream() -> None:
-    first = scores(drop_head(selector(), 42))
-    with torch.random.fork_rng():
-        torch.manual_seed(99)
-        assert torch.equal(scores(drop_head(selector(), 42)), first)
-    assert not torch.equal(scores(drop_head(selector(), 43)), first)
-
-
 def published_decoding(scores: list[float], shots: int) -> list[int]:
     """Return picks as the published loop makes them: the chosen get a score of -100, and the first maximum wins."""
     left, picks = list(scores), []
@@ -203,8 +176,3 @@ def test_it_is_the_published_loop(scores: list[int], shots: int) -> None:
 
 def test_what_has_ended_stays_so() -> None:
     assert with_repeats(torch.tensor([[1, 2], [0, 1]]), 4, 2).tolist() == [[1, 2, 2, 2], [0, 1, 0, 0]]
-
-
-def test_every_query_gets_the_first_train_items() -> None:
-    pools = first_items([pool(5, [9, 4, 7]), pool(2, [1, 8, 3])], 2)
-    assert [(p.query_id, p.candidates) for p in pools] == [(5, (0, 1)), (2, (0, 1))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from builders import example, ids
 
 from lever_pipe.base.policy_names import PolicyName
@@ -60,11 +59,6 @@ def test_who_is_shown_follows_what_was_run() -> None:
     assert roles(RCE) == {"rce": RCE} | others
     assert roles(SIMILARITY) == {}
     assert gallery({}, {}, QUERIES, TRAIN, (1,))["questions"] == []
-
-
-@pytest.mark.parametrize(("shots", "expected"), [((1, 2, 3, 4), 2), ((1, 4), 1), ((4, 8), 4)])
-def test_a_row_has_room_for_two_demonstrations(shots: tuple[int, ...], expected: int) -> None:
-    assert shown(shots)["shots"] == expected
 
 
 def test_selections_are_shares_by_rank_and_kind() -> None:

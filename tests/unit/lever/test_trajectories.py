@@ -5,8 +5,6 @@ import math
 
 import pytest
 from builders import example, ids, pool, trajectory
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, PoolPosition, Proposal, RlGroup
@@ -132,18 +130,3 @@ def test_a_query_is_kept_by_its_share_of_positive_trajectories_bounds_included(n
         "balance_rejected_low": int(fate == "low"),
         "balance_rejected_high": int(fate == "high"),
     }
-
-
-@given(st.lists(st.integers(0, 20), min_size=2, max_size=8), st.integers(0, 10), st.integers(10, 20))
-def test_kept_and_rejected_make_up_all(positives: list[int], low: int, high: int) -> None:
-    groups = [of_positives(query, n) for query, n in enumerate(positives)]
-    assert keep_balanced(groups, None, source="RL data") == (groups, {})
-    expected = [group for group, n in zip(groups, positives, strict=True) if low <= n <= high]
-    balance = Balance(low=low / 20, high=high / 20)
-    if len(expected) < 2:
-        with pytest.raises(RecordError, match=r"at least 2 queries .* found kept"):
-            keep_balanced(groups, balance, source="RL data")
-        return
-    kept, counts = keep_balanced(groups, balance, source="RL data")
-    assert kept == expected
-    assert sum(counts.values()) == len(groups)

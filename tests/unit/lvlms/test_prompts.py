@@ -107,9 +107,3 @@ def test_a_prompter_words_each_example_once_in_a_role(layout: str, monkeypatch: 
     prompter = Prompter(wording, train)
     assert [prompter(train[query], [ExampleId(i) for i in shown]) for query, shown in chosen] == expected
     assert sorted(worded) == [("asked", 1), ("asked", 9), *(("shown", i) for i in (1, 2, 3, 9))]
-
-
-def test_a_prompter_tells_queries_of_two_splits_apart() -> None:
-    prompter = Prompter(Wording(PromptSettings()), DEMONSTRATIONS)
-    other = QUERY.model_copy(update={"question": "What is the cat riding?"})  # of the same number
-    assert prompter(QUERY, []) != prompter(other, [])

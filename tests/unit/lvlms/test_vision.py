@@ -44,15 +44,6 @@ def test_windows_of_one_length_share_a_call(bench, monkeypatch: pytest.MonkeyPat
     assert sorted((n, length) for n, _, length, _ in calls) == [(3, 4), (3, 140), (15, 8), (18, 16)]
 
 
-def test_each_image_is_encoded_once(bench) -> None:
-    store, counters = bench.vision()
-    digests = list(bench.paths)[:4]
-    store.prepare(digests + digests)
-    store.prepare(reversed(digests))
-    store.features(digests * 3)
-    assert counters["images_encoded"] == 4
-
-
 def test_dropped_features_come_back_with_the_same_bits(bench) -> None:
     everything, _ = bench.vision()
     digests = list(bench.paths)
@@ -76,13 +67,6 @@ def test_the_batch_size_of_the_tower_does_not_matter(bench, monkeypatch: pytest.
     for one, other in zip(found, wanted, strict=True):
         # 1e-5: as above, sums in another order.
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
-
-
-def test_order_of_the_images_does_not_move_a_bit(bench) -> None:
-    digests = list(bench.paths)
-    forward = bench.vision()[0].features(digests)
-    backward = bench.vision()[0].features(digests[::-1])
-    assert all(torch.equal(one, other) for one, other in zip(forward, backward[::-1], strict=True))
 
 
 def test_grids_by_size_are_those_of_the_processor(bench) -> None:

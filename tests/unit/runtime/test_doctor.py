@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import errno
 import json
 import logging
 import shutil
@@ -191,11 +190,6 @@ def test_without_a_default_partition_one_must_be_named(fake: FakeSlurm) -> None:
     assert complaints(of_slurm({"slurm_partition": "main"})) == []
 
 
-def test_a_closed_partition_is_told_once(fake: FakeSlurm) -> None:
-    jobs = [{"slurm_partition": "closed", "mem_mb": mem_mb} for mem_mb in (100, 200)]
-    assert complaints(of_slurm(*jobs)) == [("fault", "partition closed")]
-
-
 @pytest.mark.parametrize(
     ("account", "accounting", "known", "expected"),
     [
@@ -306,11 +300,6 @@ def test_the_agents_chat_template_is_looked_at(folder: Path, template: str | Non
     assert list(local_checks.chat_template(parse_experiment(absent), folder)) == []
 
 
-@pytest.mark.parametrize(("studies", "n_models"), [(["lever"], 2), (["intention"], 1), (["lever", "intention"], 3)])
-def test_only_configured_studies_need_their_models(studies: list[str], n_models: int) -> None:
-    assert len(local_checks.models(parse_experiment({**WORLD, "studies": studies}))) == n_models
-
-
 def constant(module: str, name: str) -> Any:
     """Return a constant of a module that imports torch, without importing it."""
     tree = ast.parse((REPOSITORY / "lever_pipe" / module).read_text())
@@ -390,19 +379,6 @@ def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [finding.level for finding in with_free(10**9)] == [Level.OK]  # one file system is told once
     assert [finding.level for finding in with_free(10**9 - 1)] == [Level.WARNING]
     assert [finding.level for finding in with_free(local_checks.NO_ROOM - 1)] == [Level.FAULT]
-
-
-def test_a_full_disk_of_the_store_stops_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(**_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-    monkeypatch.setattr("tempfile.TemporaryFile", full)
-    (found,) = local_checks.disks(kept=tmp_path / "store" / "ledger")
-    assert found.level is Level.WARNING
-    assert "The run goes on and keeps nothing there." in found.line
-    (found,) = local_checks.disks(tmp_path, kept=tmp_path)
-    assert found.level is Level.FAULT  # results lie there, too
 
 
 @pytest.mark.parametrize("executor", ["local", "touch"])
@@ -486,13 +462,6 @@ def test_a_model_that_is_not_there_asks_for_no_gpu(experiment: Experiment, folde
     assert local_checks.of_known_size(experiment, jobs, folder) == jobs[2:]
     expected = [("fault", "lvlm.model resources/world/lvlm")]
     assert complaints(local_checks.check(experiment, rules={"train_on_policy_epoch"}, folder=folder)) == expected
-
-
-@pytest.mark.parametrize(("file", "level"), [("nvidia0", None), ("kfd", None), ("nvidiactl", Level.FAULT)])
-def test_a_gpu_that_no_tool_lists_may_be_there(no_tool: Path, file: str, level: Level | None) -> None:
-    (no_tool / file).touch()
-    found = list(local_checks.gpus([{**JOB, "device": "cuda"}], devices=no_tool))
-    assert [finding.level for finding in found] == ([level] if level else [])
 
 
 def test_all_faults_come_at_once_and_nothing_is_cancelled(

@@ -116,22 +116,10 @@ class TestMade:
         path.unlink()
         assert not duplicates.is_made(target, experiment)
 
-    def test_an_input_with_other_content_makes_it_again(self, target: Duplicate, experiment: Experiment) -> None:
-        path = target.files["train_pools"]
-        assert isinstance(path, Path)
-        path.write_text("another pool")
-        assert not duplicates.is_made(target, experiment)
-
     def test_what_is_older_than_the_plan_is_made_again(self, target: Duplicate, experiment: Experiment) -> None:
         """A user who forces a rule wants it to run."""
         Path(os.environ[snapshot.VARIABLE]).touch()
         os.utime(os.environ[snapshot.VARIABLE], (2**32, 2**32))
-        assert not duplicates.is_made(target, experiment)
-
-    def test_another_code_makes_it_again(
-        self, target: Duplicate, experiment: Experiment, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(plan, "code_of", lambda *_: "another")
         assert not duplicates.is_made(target, experiment)
 
     def test_without_snapshot_nothing_is_made(

@@ -15,7 +15,7 @@ from fake_slurm import FakeSlurm, on_path
 
 from lever_pipe.base.errors import ConfigError, PreflightError
 from lever_pipe.runtime.checks import orphans
-from lever_pipe.runtime.checks.findings import Level, warning
+from lever_pipe.runtime.checks.findings import Level
 from lever_pipe.runtime.checks.orphans import OnOrphans
 from lever_pipe.runtime.slurm import squeue as slurm
 
@@ -57,12 +57,6 @@ def test_only_jobs_of_this_folder_and_prefix_are_orphans(fake: FakeSlurm, tmp_pa
     others = [job(3, "/elsewhere"), job(4, tmp_path, name="other_1f"), job(5, tmp_path, name="lever_pipeline_1f")]
     fake.has(*mine, *others)
     assert orphans.find(PREFIX, tmp_path) == mine
-
-
-def test_without_a_prefix_the_comment_tells_snakemakes_jobs(fake: FakeSlurm, tmp_path: Path) -> None:
-    bare = job(1, tmp_path, name="0a1b-uuid")
-    fake.has(bare, bare._replace(id="2", comment=""))
-    assert orphans.find("", tmp_path) == [bare]
 
 
 def test_an_id_that_snakemake_stored_counts_in_this_folder_alone(fake: FakeSlurm, tmp_path: Path) -> None:
@@ -125,14 +119,6 @@ def test_no_jobs_are_no_trouble_and_silence_is(fake: FakeSlurm, tmp_path: Path) 
     assert orphans.settle(OnOrphans.REPORT, PREFIX, tmp_path).level is Level.OK
     fake.fails("squeue")
     assert orphans.settle(OnOrphans.CANCEL, PREFIX, tmp_path).level is Level.FAULT
-
-
-def test_silence_is_as_grave_as_the_caller_says_until_jobs_are_known(fake: FakeSlurm, tmp_path: Path) -> None:
-    fake.has(job(1, tmp_path))
-    fake.fails("scancel")
-    assert orphans.settle(OnOrphans.CANCEL, PREFIX, tmp_path, silence=warning).level is Level.FAULT
-    fake.fails("squeue")
-    assert orphans.settle(OnOrphans.WAIT, PREFIX, tmp_path, silence=warning).level is Level.WARNING
 
 
 def test_a_folder_without_logs_of_slurm_has_no_orphans(

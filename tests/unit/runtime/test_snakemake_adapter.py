@@ -362,11 +362,3 @@ def test_an_output_in_the_output_of_another_job_is_found(amended: Any, outputs: 
         return ""
 
     assert found(amended.DAG.check_directory_outputs) == found(amended.own_check)
-
-
-def test_outputs_are_compared_only_where_one_may_lie_in_another(amended: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared, own = list[object](), os.path.commonpath
-    monkeypatch.setattr("os.path.commonpath", lambda paths: (compared.append(paths), own(paths))[1])
-    for files, is_compared in ((["a/b", "a/c", "ab"], False), (["a", "a/c"], True)):
-        amended.DAG.check_directory_outputs(SimpleNamespace(jobs=[MakingJob(0, files)]))
-        assert bool(compared) == is_compared

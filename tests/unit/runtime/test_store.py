@@ -124,11 +124,6 @@ def test_making_a_store_or_missing_in_it_touches_nothing(tmp_path: Path) -> None
     assert tree(tmp_path / "results") == {}
 
 
-def test_a_home_folder_may_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert opened({"folder": "~/store", "max_gb": 1}).folder == tmp_path / "store"
-
-
 def test_work_comes_back_with_its_card(store: Store, tmp_path: Path) -> None:
     outputs = work(tmp_path / "made")
     card = a_card(outputs)
@@ -345,20 +340,6 @@ def test_entries_of_one_key_are_told_apart_by_versions(store: Store, tmp_path: P
         back = targets(tmp_path / f"back {torch}")
         assert store.restore(key(0), back, versions={"torch": torch}) == cards[torch]
         assert tree(tmp_path / f"back {torch}") == tree(tmp_path / torch)
-
-
-def test_nothing_is_replaced_before_all_is_known_to_be_right(store: Store, tmp_path: Path) -> None:
-    kept(store, tmp_path / "a")
-    seen = []
-    old = work(tmp_path / "b", 7)
-    before = tree(tmp_path / "b")
-
-    def look() -> None:
-        seen.append({name: value for name, value in tree(tmp_path / "b").items() if not name.startswith(".")})
-
-    assert store.restore(key(0), old, versions=VERSIONS, placing=look) is not None
-    assert seen == [before]
-    assert tree(tmp_path / "b") == tree(tmp_path / "a")
 
 
 # Damage
@@ -612,17 +593,6 @@ def test_answers_beside_the_store_stay(tmp_path: Path) -> None:
     store.trim()
     store.verify(mend=True)
     assert ledger.exists()
-
-
-def test_damaged_work_goes_when_room_is_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store, found = stocked(tmp_path, 4)
-    number_of(store, 2).unlink()
-    os.truncate(weights_of(store, 1), 2999)
-    _flip(found[3] / "work.json", 200)
-    assert store.trim().entries == 3
-    told = {said.split(": expected")[0] for said in warnings(caplog)}
-    assert told == {str(found[1]), str(found[2] / "0/inner/number.txt"), str(found[3] / "work.json")}
-    assert places(store) == [found[0]]
 
 
 # Check

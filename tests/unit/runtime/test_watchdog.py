@@ -361,18 +361,6 @@ class TestMade:
                 self.make(name, age)
         assert self.judged(job("7", table="table.csv", card="run.json"), states, clock) == [said]
 
-    def test_of_a_group_or_a_job_without_outputs_nothing_is_known(self, states: dict[str, str], clock: Clock) -> None:
-        self.make("run.json", 1)
-        assert self.judged(job("7", is_group=True, card="run.json"), states, clock) == ["error"]
-        assert self.judged(job("7"), states, clock) == ["error"]
-
-    def test_without_a_plan_nothing_is_known(
-        self, states: dict[str, str], clock: Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.make("run.json", 1)
-        monkeypatch.delenv(snapshot.VARIABLE)
-        assert self.judged(job("7", card="run.json"), states, clock) == ["error"]
-
     @pytest.mark.parametrize(("seen", "said"), [("COMPLETED", "success"), ("TIMEOUT", "error"), ("RUNNING", "success")])
     def test_an_end_that_one_round_showed_goes_before(
         self, states: dict[str, str], clock: Clock, seen: str, said: str
@@ -524,19 +512,6 @@ class TestPace:
         executor.next_seconds_between_status_checks = 5
         executor.round([])
         assert executor.next_seconds_between_status_checks == 5
-
-    def test_slurm_is_asked_until_it_answers_once(
-        self, states: dict[str, str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        answers: list[dict[str, str] | None] = [None, {"MinJobAge": "60 sec"}]
-        monkeypatch.setattr(slurm, "settings", lambda: answers.pop(0))
-        executor = executor_class(lambda *_: "wait")()
-        paces = []
-        for _ in range(3):
-            executor.next_seconds_between_status_checks = 40
-            executor.round([])
-            paces.append(executor.next_seconds_between_status_checks)
-        assert paces == [40, 20, 20]
 
 
 def test_the_plugin_still_has_the_methods_that_are_wrapped() -> None:

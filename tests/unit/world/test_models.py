@@ -11,7 +11,6 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
 from lever_pipe.world.architectures import (
-    Reader,
     build_clip,
     build_reader,
     clip_tokenizer,
@@ -41,21 +40,6 @@ def test_the_tokenizer_knows_every_word_and_agrees_with_the_lexicon() -> None:
             assert tokenizer.decode(tokenizer(answer)["input_ids"]) == answer
 
 
-def test_the_chat_template_writes_qwens_format() -> None:
-    text = reader_tokenizer().apply_chat_template(
-        [
-            {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what is this?"}]},
-            {"role": "assistant", "content": "ball"},
-        ],
-        tokenize=False,
-        add_generation_prompt=True,
-    )
-    assert text == (
-        "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>what is this?<|im_end|>\n"
-        "<|im_start|>assistant\nball<|im_end|>\n<|im_start|>assistant\n"
-    )
-
-
 def test_clip_pools_at_its_end_token(folder: Path) -> None:
     # With end id 2 transformers pools at the highest word id instead; then words after it in
     # vocabulary order would not matter and padding would.
@@ -83,10 +67,3 @@ def test_folders_load_through_the_auto_classes(folder: Path) -> None:
         # Black is -1 after normalisation with mean and deviation one half.
         assert torch.equal(pixels, -torch.ones(shape))
     assert AutoTokenizer.from_pretrained(folder / "lvlm").padding_side == "left"
-
-
-def test_weights_survive_the_folder(folder: Path) -> None:
-    loaded, built = Reader.from_pretrained(folder / "lvlm"), build_reader(0)
-    assert all(torch.equal(loaded.state_dict()[name], value) for name, value in built.state_dict().items())
-    assert loaded.generation_config.eos_token_id == 2
-    assert loaded.generation_config.do_sample is False

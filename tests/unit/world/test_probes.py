@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world.files import draw_examples
@@ -110,24 +109,6 @@ def test_draws_depend_on_seed_and_question_only(
     # The facts could differ with fewer queries; the pool of 1000 outvotes them.
     assert half["exact_4"] == wanted
     assert build_probes(queries, pool, seed=1)["exact_4"] != probes["exact_4"]
-
-
-def test_queries_without_demonstrations_are_left_out_of_all_probes(
-    probes: dict[str, list[Probe]], pool: list[Example], queries: list[Example], caplog: pytest.LogCaptureFixture
-) -> None:
-    kept = [row for row in pool if not row.question_type.startswith("material")]
-    fewer = build_probes(queries, kept, seed=0)
-    wanted = [p.query.question_id for p in probes["exact_1"] if relation_of(p.query) != "material"]
-    assert len(wanted) < len(probes["exact_1"])
-    for rows in fewer.values():
-        assert [probe.query.question_id for probe in rows] == wanted
-    n_left_out = len(probes["exact_1"]) - len(wanted)
-    assert f"leave out {n_left_out} of {len(probes['exact_1'])}" in caplog.text
-
-
-def test_a_pool_that_suffices_for_no_query_is_refused(pool: list[Example], queries: list[Example]) -> None:
-    with pytest.raises(DataError, match="suffice for none"):
-        build_probes(queries, pool[:20], seed=0)
 
 
 def test_summary_scores_facts_and_annotators_apart(probes: dict[str, list[Probe]]) -> None:

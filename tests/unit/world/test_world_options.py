@@ -137,14 +137,6 @@ def test_things_beside_each_other_share_the_answer() -> None:
     assert abs(len(composites) / len(alone) - 0.5) < 0.05
 
 
-def test_a_composite_shows_both_things() -> None:
-    options = world(composite_share=1.0)
-    picture = next(p for p in draw_split(options, "train") if p.scene.beside is not None)
-    rng = generator(0, "pixels", "train", picture.image_id)
-    alone = np.asarray(render(picture.scene.kind, picture.scene.color, picture.scene.count, rng))
-    assert not np.array_equal(draw_image(options, "train", picture), alone)
-
-
 def test_guessed_facts_grow_with_their_share_and_leave_the_others() -> None:
     drawn, half, whole = (draw_knowledge(world(guessable_share=share)).facts for share in (0, 0.5, 1))
     for relation in KNOWLEDGE:
@@ -195,9 +187,3 @@ def test_options_that_contradict_each_other_are_refused(values: dict[str, Any], 
     with pytest.raises(ConfigError) as fault:
         parse_model(Data, {"source": "world", **values}, source="config.yaml")
     assert told in str(fault.value)
-
-
-def test_the_mechanism_is_judged_where_the_world_is_not_harder() -> None:
-    assert not world(n_train=64, seed=3, perceptual_share=0.5, skew=1, near_duplicates=0.5).is_harder
-    harder = ({"dissent": 2}, {"flipped_share": 0.2}, {"blur": 1}, {"composite_share": 0.1})
-    assert all(world(**one).is_harder for one in harder)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 from agent_doubles import CODEC, player_of, scripted
 
-from lever_pipe.intention.agent import evaluation
 from lever_pipe.intention.agent.evaluation import dialogue_of
 from lever_pipe.intention.agent.rollout import EpisodeRequest
 from lever_pipe.intention.records import DialogueRow, DialogueTurn, EpisodeRow, MissingDetail, Task
@@ -51,10 +50,3 @@ def test_a_turn_that_is_not_executed_stands_as_it_was_said(text: str, said: str,
     row = told(text)
     (turn,) = row.turns
     assert (turn.said, turn.calls, turn.reply, turn.uncovered, row.end) == (said, (), "", (), end)
-
-
-def test_long_texts_are_cut_and_their_length_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "MOST_CHARACTERS", 11)
-    row = told(ASK.format("budget"), "all set <im_end>")
-    assert row.turns[0].calls[0].content == "what about  [... 17 characters]"
-    assert row.turns[1].said == "all set"

@@ -137,14 +137,6 @@ def test_all_faults_come_at_once() -> None:
     assert all(key in str(caught.value) for key in ("trajectory_score", "model.codec", "simulator.kind"))
 
 
-def test_what_can_be_set_is_no_fault() -> None:
-    assert faults(render_config(environment={"max_turns": 8}, grpo={"turn_credit": "em", "gamma": 0.5})) == []
-    assert faults(render_config(arm=arm(schedule=Schedule(warmup_steps=5)))) == []
-    assert faults(render_config(arm=arm(trajectory_score="r2g", kl=0.5, entropy=0.1))) == []
-    cosine = Schedule(kind="cosine", warmup_steps=5, minimum=0.1)
-    assert faults(render_config(arm=arm(schedule=cosine), model={"folder": "/models/Qwen3 8B (a, b)"})) == []
-
-
 @given(
     prompts=st.integers(1, 24),
     group=st.integers(2, 9),

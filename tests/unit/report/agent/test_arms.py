@@ -162,31 +162,6 @@ def test_a_term_counts_in_the_loss_with_the_weight_that_each_step_told(tabulated
     assert share(0.01, kl_coefficient=0.005) == share(0.005) != share(0.01)
 
 
-def test_every_run_stands_with_its_selected_checkpoint(default: Tabulated) -> None:
-    rows = default.rows("agent-runs")
-    assert [(row["Arm"], row["Seed"]) for row in rows] == [(run.arm, str(run.seed)) for run in Study().runs]
-    assert {(row["Planned"], row["Executed"]) for row in rows} == {("45", "45")}
-    assert rows[0]["Cumulative learning rate"] == "0.00900"  # 45 x 2e-4
-    for row in rows:
-        shares = [float(row[f"{term} in the loss (%)"]) for term in ("Policy", "KL", "Entropy")]
-        assert sum(shares) == pytest.approx(100, abs=0.15)  # three roundings of 0.05
-        last = default.view.find(
-            f"arm~{row['Arm']}/seed~{row['Seed']}", "normalised_reward", at="last", subset="val", mode="sampled"
-        )
-        assert last is not None
-        assert float(row["Validation, last"]) == pytest.approx(100 * last.value, abs=0.051)
-
-
-def test_a_converted_log_has_its_planned_and_executed_steps(tabulated: Tabulate) -> None:
-    arms = (ARMS[0].model_copy(update={"seeds": (0,)}), ARMS[5])
-    study = Study(arms=arms, engine="verl", steps=465, executed=45, has_test=False, modes=("greedy",))
-    found = tabulated(study, document_arm="kl_strong")
-    row = found.rows("agent-runs")[0]
-    assert (row["Planned"], row["Executed"]) == ("465", "45")
-    assert found.tables["agent-arms"].lead is None
-    assert "sampled" not in " ".join(SAY(column.head) for column in found.tables["003-validation-reward"].columns)
-
-
 def test_identities_hold(default: Tabulated) -> None:
     assert SAY(next(texts(default.view))).startswith("At every step and evaluation: tokens of a step")
     checked = {check.name: len(check.deviations) for check in identities(default.view)}

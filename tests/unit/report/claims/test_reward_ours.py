@@ -125,12 +125,6 @@ def test_insignificance_is_a_question_to_the_seeds(stepped: Mapping[str, JudgedC
     assert "t over seeds p <0.001" in said(found)
 
 
-def test_no_share_is_taken_of_zero_and_a_flat_study_has_verdicts(tmp_path: Path) -> None:
-    found = judged(tmp_path, Study(metrics={"entropy": 0.0}, skill=lambda arm, seed, step: 0.0))
-    assert {of.ours.verdict for of in found.values()} <= {*VERDICTS}
-    assert found["003-entropy-rises"].ours.verdict == UNDECIDED
-
-
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_one_seed_shows_nothing(tmp_path: Path, seeds: tuple[int, ...]) -> None:
     arms = tuple(arm.model_copy(update={"seeds": seeds}) for arm in (ARMS[0], ARMS[1], ARMS[4]))

@@ -160,22 +160,6 @@ def test_comparisons_by_hand(found: Found) -> None:
     assert {row.reference for row in found.comparisons} == {"baseline"}
 
 
-def test_other_primary_endpoints(tmp_path: Path) -> None:
-    small = Study(arms=(ARMS[0], ARMS[5]), steps=10)
-    for metric, mode, split, checkpoint in (
-        ("reward", "greedy", "val", "last"),
-        ("normalised_reward", "sampled", "val", "best"),
-        ("reward", "sampled", "test", "best"),
-    ):
-        primary = {"metric": metric, "modes": [mode], "split": split, "checkpoint": checkpoint}
-        evaluation = small.evaluation.model_validate({**small.evaluation.model_dump(), "primary": primary})
-        paths = agent_runs.compare(tmp_path / checkpoint / mode, small, evaluation=evaluation)
-        found = read_found(paths)
-        assert found.primary == f"{split}_{metric}_{mode}_{checkpoint}"
-        assert [row.arm for row in found.family(is_primary=True)] == ["kl_strong"]
-        assert found.family(is_primary=False)[0].endpoint == f"trapezoid_{mode}"
-
-
 def test_a_converted_log_has_greedy_curves_only(tmp_path: Path) -> None:
     arms = tuple(arm.model_copy(update={"seeds": (0, 1)}) for arm in (ARMS[0], ARMS[4]))
     study = Study(arms=arms, engine="verl", steps=465, executed=45, has_test=False, modes=("greedy",))
