@@ -14,7 +14,6 @@ from lever_pipe.base.errors import SimulatorError
 from lever_pipe.experiment.agent_config import Connection
 from lever_pipe.intention import chat as chats
 from lever_pipe.intention.chat import Access, Chat, UnreadableError
-from lever_pipe.intention.codecs import hf
 from lever_pipe.intention.simulators.openai import read_judgement, read_reply, text_of
 
 WORDS = json.dumps({"response": "red \u00e9", "covered_detail_indices": [0, "2"], "is_task_related": True})
@@ -65,18 +64,6 @@ def test_a_judgement_is_what_the_judge_says(text: bytes, around: tuple[str, str]
             assert all(type(index) is int and index >= 0 for index in found.indices)
             truth = json.loads(said[said.find("{") : said.rfind("}") + 1])  # the published rule, of equal keys the last
             assert found.related == bool(truth.get("is_task_related", True))
-
-
-@inputs
-@given(text=harmed({"name": "interact_with_env", "arguments": {"choice": "action", "content": "red?"}}))
-def test_a_call_is_what_the_agent_says(text: bytes) -> None:
-    said = text.decode("utf-8", "replace")
-    with in_time():
-        calls = hf.turn_of([hf.json_in(said)]).calls
-    for call in calls:
-        truth = json.loads(said)  # as UserRL reads its model's calls
-        call.content.encode()
-        assert (call.choice, call.content) == (truth["arguments"]["choice"], truth["arguments"]["content"])
 
 
 def test_a_remedy_never_shows_the_key() -> None:

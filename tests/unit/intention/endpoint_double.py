@@ -45,10 +45,6 @@ def hang_up(handler: BaseHTTPRequestHandler, request: dict[str, Any], released: 
     """Close the connection without a word."""
 
 
-def talk_nonsense(handler: BaseHTTPRequestHandler, request: dict[str, Any], released: Event) -> None:
-    handler.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n")
-
-
 class Double:
     """The running server: its address, and what it was asked."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from collections.abc import Iterator
@@ -275,17 +274,6 @@ def test_the_distance_from_a_base_by_hand() -> None:
     first = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
     found = [kl_to_base(policy, base, seen, seen, pools, shots) for shots in (1, 2)]
     assert found == pytest.approx([first, first / 2], abs=1e-6)
-
-
-@every_pair
-def test_whatever_moves_the_module_moves_its_head(network: str, head: str) -> None:
-    for module in (selector(head, network).double(), copy.deepcopy(selector(head, network)).double()):
-        own = dict(module.named_parameters())
-        assert all(tensor is own[name] for name, tensor in module.head.named_parameters())
-        assert all(tensor.dtype == torch.float64 for tensor in module.head.parameters())
-    module, other = selector(head, network, seed=1), selector(head, network, seed=2)
-    module.load_state_dict(other.state_dict(), strict=True)
-    assert torch.equal(table().scores(module, groups()), table().scores(other, groups()))
 
 
 @every_pair

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import example, pool, rl_groups, trajectory
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from builders import example, rl_groups
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, RecordError
 from lever_pipe.base.parsing import parse_model
-from lever_pipe.base.records import Pool, Proposal, RlGroup, RlQuery
+from lever_pipe.base.records import Pool, Proposal, RlGroup
 from lever_pipe.experiment.rl_data_config import RlData
 from lever_pipe.experiment.stage_configs import ImportRlDataConfig
 from lever_pipe.lever.rl_data_files import PoolRule, import_groups, require_train_examples, write_original
@@ -240,52 +237,6 @@ def test_export_of_an_import_keeps_every_known_field(tmp_path: Path) -> None:
         known = {name: value for name, value in row.items() if name != "pointer_pos"}
         assert {name: ours[name] for name in known} == known
         assert {name for name in ours if name not in known} == {"similarity_score", "vqa_gt_logprob"}
-
-
-numbers = st.floats(allow_nan=False, allow_infinity=False)
-shares = st.floats(0, 1)
-
-
-@st.composite
-def groups_strategy(draw: st.DrawFn) -> list[RlGroup]:
-    groups, shots = [], draw(st.integers(1, 2))
-    for query_id in draw(st.lists(st.integers(0, 10_000), unique=True, max_size=4)):
-        others = st.integers(0, 10_000).filter(query_id.__ne__)
-        of = pool(query_id, draw(st.lists(others, unique=True, min_size=4, max_size=4)))
-        pointers = st.lists(st.integers(0, len(of.candidates) - 1), unique=True, min_size=shots, max_size=shots)
-        accuracies = defaultdict[tuple[int, ...], float](lambda: draw(shares))  # one answer a prompt
-        rows = [
-            trajectory(
-                of,
-                chosen := draw(pointers),
-                accuracies[tuple(chosen)],
-                gen_method=draw(st.sampled_from(["beam", "sample", "fill"])),
-                beam_score=draw(st.none() | numbers),
-                temperature=draw(st.none() | numbers),
-                vqa_gt_prob=draw(shares),
-                vqa_gt_logprob=draw(st.none() | st.floats(max_value=0, allow_infinity=False)),
-                vqa_rel_score=draw(shares),
-                vqa_raw_generation=draw(st.text(max_size=8)),
-            )
-            for _ in range(draw(st.integers(1, 3)))
-        ]
-        query = RlQuery(
-            query_id=of.query_id,
-            question_id=draw(st.integers(0)),
-            image_id=draw(st.integers(0)),
-            question=draw(st.text(max_size=8)),
-            gt_answers_raw=tuple(draw(st.lists(st.text(max_size=3), max_size=3))),
-            gt_answers_norm=(),
-        )
-        groups.append(RlGroup(query=query, candidate_pool_ids=of.candidates, pointer_candidates=tuple(rows)))
-    return groups
-
-
-@given(groups_strategy())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_import_of_an_export_gives_the_groups_back(tmp_path: Path, groups: list[RlGroup]) -> None:
-    write_original(tmp_path / "original.json", groups)
-    assert imported(tmp_path, (tmp_path / "original.json").read_text(), "g")[0] == groups
 
 
 def test_imported_positions_must_mean_this_train_split() -> None:

@@ -217,15 +217,6 @@ def test_divergence_reaches_the_policy_alone_and_takes_logits_of_a_history() -> 
     assert torch.allclose(policy.grad, log_p.exp() * (log_p - log_r - steps), atol=1e-12, rtol=0)
 
 
-def test_steps_with_equal_logits_on_both_sides_add_nothing() -> None:
-    scores, reference = random_scores("lengths", 6)
-    selections = every_selection(6, 3)
-    longer, shorter = (tuple(step_logits(x, selections[..., :n]) for x in (scores, reference)) for n in (3, 2))
-    padded = [torch.cat([x[:, :, :2], torch.zeros_like(x[:, :, 2:])], dim=2) for x in longer]
-    assert torch.equal(selection_divergence(*padded), selection_divergence(*shorter))
-    assert (selection_divergence(*longer) > selection_divergence(*shorter)).all()
-
-
 def test_divergence_checks_shapes() -> None:
     with pytest.raises(ShapeError, match="reference_logits_BGSK"):
         selection_divergence(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 1, 4))

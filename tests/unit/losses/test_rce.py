@@ -9,7 +9,7 @@ from torch import Tensor
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import rce
-from lever_pipe.losses.rce import RceTerms, reward_ranges
+from lever_pipe.losses.rce import RceTerms
 from lever_pipe.losses.sequence import selection_log_probs
 
 real_imitation_weights = rce.imitation_weights
@@ -115,19 +115,6 @@ def test_an_untrained_policy_pays_the_uniform_loss() -> None:
     assert total == pytest.approx(math.log(64) + math.log(63), abs=1e-12)
 
 
-def test_shifting_the_rewards_of_a_query_changes_nothing() -> None:
-    log_probs, rewards, valid = random_batch("shift")
-    shift = torch.tensor([[1.0], [-2.0], [30.0], [0.0]], dtype=torch.float64)
-    plain, moved = (terms_of(log_probs, r, valid) for r in (rewards, rewards + shift))
-    assert moved.total.item() == pytest.approx(plain.total.item(), abs=1e-12)
-
-
-def test_tied_rewards_are_imitated_uniformly() -> None:
-    terms = terms_of(tensor([-1.0, -2.0, -6.0]), tensor([0.0, 0.0, 0.0]))
-    assert terms.total.item() == pytest.approx(3.0, abs=1e-12)
-    assert terms.weights_entropy.item() == pytest.approx(math.log(3), abs=1e-12)
-
-
 def test_published_weight_ratios() -> None:
     # Rewards 0, 1.6, 2.0. t = 2: e^.8 = 2.23 .. e^1 = 2.72; t = .5: e^3.2 = 24.5 .. e^4 = 54.6.
     rewards, valid = tensor([0.0, 1.6, 2.0]), torch.ones(1, 3, dtype=torch.bool)
@@ -135,12 +122,6 @@ def test_published_weight_ratios() -> None:
         weights = rce.imitation_weights(rewards, valid, temperature=temperature)[0]
         ratios = (weights[1:] / weights[0]).tolist()
         assert ratios == pytest.approx(expected, abs=1e-4)  # the digits given above
-
-
-def test_reward_ranges() -> None:
-    rewards = tensor([0.0, 2.0, 9.0], [1.6, 1.6, 9.0], [9.0, 9.0, 9.0])
-    valid = torch.tensor([[True, True, False], [True, True, False], [False, False, False]])
-    assert reward_ranges(rewards, valid).tolist() == [2.0, 0.0, 0.0]
 
 
 def test_faults_are_named() -> None:

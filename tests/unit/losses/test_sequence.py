@@ -73,22 +73,6 @@ def test_probabilities_of_all_ordered_selections_sum_to_one() -> None:
     assert total.tolist() == pytest.approx([1.0] * 3, abs=1e-12)
 
 
-def test_permuting_the_pool_with_the_selections_changes_nothing() -> None:
-    scores, picks = random_batch("pool")
-    order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
-    new_place = order.argsort()
-    moved = selection_log_probs(scores[:, order], new_place[picks])
-    # atol: the sum of 7 exponentials in another order
-    assert torch.allclose(moved, selection_log_probs(scores, picks), atol=1e-12, rtol=0)
-
-
-def test_a_constant_on_the_scores_changes_nothing_that_is_unmasked() -> None:
-    scores, picks = random_batch("shift")
-    shifted = selection_log_probs(scores + 2.0, picks)
-    # atol: the masked entries do not move with the constant, a share of e^-80 at most
-    assert torch.allclose(shifted, selection_log_probs(scores, picks), atol=1e-12, rtol=0)
-
-
 def test_padding_has_log_prob_zero_and_no_gradient() -> None:
     scores = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
     selections = torch.tensor([[[0, 1], [-1, -1]]])
@@ -98,14 +82,6 @@ def test_padding_has_log_prob_zero_and_no_gradient() -> None:
     (alone,) = torch.autograd.grad(selection_log_probs(scores, selections[:, :1]).sum(), scores, retain_graph=True)
     (padded,) = torch.autograd.grad(log_probs.sum(), scores)
     assert torch.equal(padded, alone)
-
-
-def test_gradient_raises_the_picked_score() -> None:
-    scores = torch.zeros(1, 4, requires_grad=True)
-    selection_log_probs(scores, torch.tensor([[[2]]])).sum().backward()
-    # d log softmax_2 / d score = onehot - 1/4
-    assert scores.grad is not None
-    assert scores.grad.tolist() == [[-0.25, -0.25, 0.75, -0.25]]
 
 
 def test_scores_may_depend_on_the_history() -> None:

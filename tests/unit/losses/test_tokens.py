@@ -228,16 +228,6 @@ def test_equal_scores_give_exactly_no_policy_gradient() -> None:
     assert (gradient[3:].abs().sum(dim=1) > 0).all()
 
 
-def test_the_penalty_points_from_the_policy_to_the_reference() -> None:
-    # Weighting every word by the policy makes k1 and k3 exact: p = (1/2, 1/3, 1/6), r = (1/5, 3/10, 1/2).
-    p, r = tensor([1 / 2, 1 / 3, 1 / 6])[0], tensor([1 / 5, 3 / 10, 1 / 2])[0]
-    wanted = 0.5 * math.log(2.5) + math.log(10 / 9) / 3 - math.log(3) / 6
-    every = torch.ones(1, 1, dtype=torch.bool)
-    each = [tokens.distances_to_reference(p[i].log().view(1, 1), r[i].log().view(1, 1), every, 1) for i in range(3)]
-    assert sum(p[i] * each[i].k1 for i in range(3)).item() == pytest.approx(wanted, abs=ATOL)  # type: ignore[union-attr]
-    assert sum(p[i] * each[i].k3 for i in range(3)).item() == pytest.approx(wanted, abs=ATOL)  # type: ignore[union-attr]
-
-
 def with_settings(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[..., AgentTerms]:
     return lambda **batch: real_terms(**{**batch, **change(batch)})
 
@@ -376,25 +366,6 @@ def test_a_token_is_cut_by_one_bound_at_most_and_then_has_no_gradient(seed: int)
     )
     assert not (losses.clipped & losses.dual_clipped).any()
     assert torch.equal(gradient_of(batch) == 0, losses.clipped | losses.dual_clipped | ~batch["mask_BT"])
-
-
-def test_on_the_behaviour_itself_the_gradient_is_minus_the_advantage() -> None:
-    batch = {**batch_of("on policy"), "kl": 0.0, "entropy": 0.0}
-    batch["behaviour_log_probs_BT"] = batch["log_probs_BT"].clone()
-    wanted = -batch["advantages_BT"] * batch["mask_BT"] / batch["n_tokens"]
-    assert torch.allclose(gradient_of(batch), wanted, atol=ATOL, rtol=0)
-    terms = terms_of(batch)
-    assert (terms.clipped.item(), terms.dual_clipped.item(), terms.ratio_max.item()) == (0, 0, 1.0)
-    assert terms.ratio_sum.item() == batch["n_tokens"]
-
-
-def test_the_reported_loss_is_positive_where_long_episodes_do_badly() -> None:
-    # On policy it is -sum A len / sum len = -(1 * 2 - 1 * 6) / 8.
-    batch = hand_batch([1.0] * 6, [0.0] * 6, [True] * 6)
-    both = {name: value.repeat(2, 1) if isinstance(value, Tensor) else value for name, value in batch.items()}
-    both["advantages_BT"] = tensor([1.0] * 6, [-1.0] * 6)
-    both["mask_BT"] = torch.tensor([[True] * 2 + [False] * 4, [True] * 6])
-    assert terms_of({**both, "n_tokens": 8}).policy.item() == 0.5
 
 
 @given(st.lists(st.floats(-60, 60), min_size=1, max_size=5))

@@ -42,11 +42,6 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.jsonl"))
 
 
-def rows_of(folder: Path) -> dict[str, object]:
-    ledger = Ledger(folder)
-    return {key: ledger.get(key) for key in list(ledger)}
-
-
 def start(script: str, *arguments: object) -> subprocess.Popen[str]:
     """Run a script that begins with a Ledger of its first argument as `ledger`."""
     head = (
@@ -113,27 +108,6 @@ def test_a_broken_line_inside_a_file_is_named(tmp_path: Path, bad: str) -> None:
         (tmp_path / "a.jsonl").write_text(f"{good}{text}{good}")
         with pytest.raises(RecordError, match=rf"a\.jsonl:2: expected a ledger row with {shown}"):
             Ledger(tmp_path)
-
-
-@given(data=st.data())
-def test_no_changed_byte_is_used(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    folder = tmp_path_factory.mktemp("changed")
-    with Ledger(folder) as ledger:
-        for key in (KEY, OTHER):
-            ledger.put(key, {"text": "red", "token_log_probs": [-1.25]})
-    path, truth = files(folder)[0], rows_of(folder)
-    content = bytearray(path.read_bytes())
-    place = data.draw(st.integers(0, len(content) - 1))
-    content[place] ^= 1 << data.draw(st.integers(0, 7))
-    path.write_bytes(content)
-    try:
-        survivor = Ledger(folder)
-    except RecordError as fault:
-        assert str(fault).startswith(f"{path}:{1 + path.read_bytes()[:place].count(10)}: expected a ledger row with")
-        assert "All such lines at once: python -m lever_pipe ledger merge" in fault.do
-    else:  # only the end of the file's last line may go: that is a torn line
-        assert place == len(content) - 1
-        assert len(survivor) == 1 and survivor.get(KEY) == truth[KEY]
 
 
 @given(stored=st.dictionaries(st.integers(0, 9).map("{:064x}".format), rows, max_size=5))
@@ -260,26 +234,6 @@ def test_a_writer_goes_on_where_its_file_was_taken_away(tmp_path: Path, gone: st
         ledger.put(OTHER, {"text": "blue"})
     assert path not in files(folder)  # a name stands for one content, whoever has read it
     assert Ledger(folder).get(OTHER) == {"text": "blue"}
-
-
-@pytest.mark.parametrize("first", [True, False], ids=["first chunk", "later chunk"])
-@pytest.mark.parametrize("stale", [True, False], ids=["stale handle of a network file system", "no file"])
-def test_a_chunk_whose_file_goes_while_it_is_written_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool, stale: bool
-) -> None:
-    def go() -> None:
-        if stale:
-            raise OSError(errno.ESTALE, "Stale file handle")
-        files(tmp_path)[0].unlink()
-
-    with Ledger(tmp_path) as ledger:
-        if not first:
-            ledger.put(OTHER, {"text": "blue"})
-            ledger.flush()
-        ledger.put(KEY, {"text": "red"})
-        once(monkeypatch, go)
-        ledger.flush()
-        assert Ledger(tmp_path).get(KEY) == {"text": "red"}
 
 
 @pytest.mark.parametrize("target", ["a.jsonl", "b.jsonl"], ids=["a new file", "a file that was read"])

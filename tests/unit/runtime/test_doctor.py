@@ -24,7 +24,7 @@ from lever_pipe.base import model_folders
 from lever_pipe.base.errors import PreflightError
 from lever_pipe.experiment.studies import Experiment, StoreSettings, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
-from lever_pipe.runtime.checks import compute, doctor, local_checks, obtain, orphans, slurm_checks
+from lever_pipe.runtime.checks import compute, doctor, local_checks, orphans, slurm_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome, ok
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.slurm import squeue as slurm
@@ -245,12 +245,6 @@ def lvlm_fault(experiment: Experiment, folder: Path) -> Outcome:
     return found
 
 
-def test_a_clip_folder_without_vocabulary_is_not_whole(experiment: Experiment, folder: Path) -> None:
-    (folder / "resources/world/clip/tokenizer.json").unlink()
-    found = [o for o in local_checks.check(experiment, rules={"embed_examples"}, folder=folder) if o.level != "ok"]
-    assert [outcome.found for outcome in found] == ["none of tokenizer.json, vocab.json with merges.txt"]
-
-
 @pytest.mark.parametrize(
     ("name", "command"),
     [
@@ -269,13 +263,6 @@ def test_an_absent_model_is_told_with_the_command_that_brings_it(folder: Path, n
     again = lvlm_fault(parse_experiment({**WORLD, "studies": ["lever"], "lvlm": {"model": name}}), folder)
     assert "Bring it again: " in again.do
     assert command in again.do
-
-
-def test_the_page_of_production_has_the_command_of_each_published_folder() -> None:
-    page = (REPOSITORY / "docs/production.md").read_text(encoding="utf-8")
-    for name in obtain.PUBLISHED:
-        assert f".venv/bin/{obtain.command(f'models/{name}')}\n" in page
-    assert "python -m lever_pipe convert models/clip-vit-base-patch32" in page
 
 
 def test_bin_weights_are_told_with_the_command_that_turns_them(experiment: Experiment, folder: Path) -> None:
@@ -553,28 +540,6 @@ def test_a_config_that_does_not_parse_is_a_fault(
     printed = capsys.readouterr().out
     assert "configuration: expected a valid configuration; found 1 fault" in printed
     assert "rl_data.n_queries" in printed and "'1e3'" in printed
-
-
-def test_without_slurm_the_tool_looks_at_gpus_and_left_jobs(
-    fake: FakeSlurm,
-    call: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    call["slurm"] = None
-    assert doctor.main(["doctor"]) == 0
-    call["jobs"] = [{**JOB, "device": "cuda"}]
-    assert doctor.main(["doctor"]) == 2
-    assert "fault    CUDA" in capsys.readouterr().out
-    assert fake.calls == []
-    call["jobs"] = [JOB]
-    orphans.LOGS.mkdir(parents=True)
-    fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(tmp_path), "None"))
-    assert doctor.main(["doctor"]) == 2
-    assert "fault    earlier jobs" in capsys.readouterr().out
 
 
 def answer_of(here: dict[str, Any], **other: Any) -> str:

@@ -128,13 +128,6 @@ def test_a_state_of_slurm_is_told_before_the_stages_log(run: Run, state: str) ->
     assert (row.attempts, row.log, row.slurm_job, row.slurm_log) == (2, log, "17", "17.log")
 
 
-def test_a_failed_slurm_job_has_the_lines_of_its_stage(run: Run) -> None:
-    log = run.write("log.txt", "ValueError: own\n")
-    run.starts(1, log=log)
-    run.ends_in_slurm(1, "FAILED", log=log)
-    assert (run.only.ended, run.only.lines) == ("", ("ValueError: own",))
-
-
 CANCELLED = "slurmstepd-n1: error: *** JOB 16 ON n1 CANCELLED AT 2026-11-21T17:43:43 DUE TO {} ***"
 SLURM_LOGS = {
     "time limit": (CANCELLED.format("TIME LIMIT"), "TIMEOUT"),

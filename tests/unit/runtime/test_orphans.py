@@ -99,22 +99,6 @@ def test_a_run_inside_a_job_neither_waits_for_it_nor_cancels_it(
     assert not [call for call in fake.calls if call.startswith("scancel")]
 
 
-def test_a_report_names_every_job_and_both_ways_out(fake: FakeSlurm, tmp_path: Path) -> None:
-    waiting = job(2, tmp_path, state="PENDING")._replace(reason="PartitionTimeLimit")
-    fake.has(job(1, tmp_path), waiting)
-    found = orphans.settle(OnOrphans.REPORT, PREFIX, tmp_path)
-    assert found.level is Level.FAULT
-    for words in (
-        "1  RUNNING  train_rce_epoch (world_0_1)",
-        "2  PENDING (PartitionTimeLimit)  train_rce_epoch",
-        "LEVER_PIPE_ORPHANS=wait",
-        "LEVER_PIPE_ORPHANS=cancel",
-        "--nolock",
-    ):
-        assert words in found.text
-    assert not [call for call in fake.calls if call.startswith("scancel")]
-
-
 def test_no_jobs_are_no_trouble_and_silence_is(fake: FakeSlurm, tmp_path: Path) -> None:
     assert orphans.settle(OnOrphans.REPORT, PREFIX, tmp_path).level is Level.OK
     fake.fails("squeue")

@@ -50,13 +50,6 @@ def end(*processes: BaseProcess) -> list[int | None]:
     return [process.exitcode for process in processes]
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    limit = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.005)
-
-
 def far(**changes: str) -> Owner:
     """Return an owner on another machine."""
     return this_process().model_copy(update={"host": "n7", "machine": "other", "pid": 12} | changes)
@@ -197,34 +190,6 @@ def test_a_file_system_without_locks_is_told(
     assert not lock_of(card).exists()
 
 
-def test_who_waits_says_for_whom(card: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "lever_pipe.runtime.ownership")
-    may_end, now = FORK.Event(), [0.0]
-
-    def job() -> None:
-        with owned(card):
-            note(card.parent, "begin", os.getpid())
-            assert may_end.wait(60)
-
-    def pass_time(seconds: float) -> None:
-        now[0] += seconds
-        if now[0] == 25:
-            may_end.set()
-            process.join()
-
-    process = start(job)
-    wait_for(lambda: (card.parent / "protocol").exists())
-    owner = owner_of(card)
-    on_waiting(monkeypatch, pass_time, lambda: now[0])
-    with owned(card, times=Times(poll_s=1, say_s=10)):
-        pass
-    assert end(process) == [0]
-    waiting = [record.getMessage() for record in caplog.records]
-    assert waiting[0] == f"{card.parent} is being made by another job: {owner}; waiting"
-    assert str(far(job="17", since="then")) == "host n7, process 12, SLURM job 17, since then"
-    assert len(waiting) == 3  # at 0, 10 and 20 seconds
-
-
 # The command line.
 
 FILES = ("embeddings", "selector", "optimiser", "metrics", "card")
@@ -280,13 +245,6 @@ def test_a_duplicate_with_another_spec_runs(artefact: Path) -> None:
     assert all(before[name] < now for name, now in times_of(artefact).items() if name != "embeddings")
     assert is_made(_parser().parse_args(call(artefact, seed=4)))
     assert not is_made(_parser().parse_args(call(artefact)))
-
-
-def test_a_duplicate_runs_where_an_output_is_missing(artefact: Path) -> None:
-    (artefact / "metrics").unlink()
-    with another_job(artefact):
-        assert main(call(artefact)) == 0
-    assert (artefact / "metrics").exists()
 
 
 def test_sigterm_gives_the_lock_back(

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 from builders import shipped
-from hypothesis import given
-from hypothesis import strategies as st
 from snakemake.utils import update_config
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.base.provenance import stages as all_stages
 from lever_pipe.base.records import PolicyRef
-from lever_pipe.experiment.config import ArmSettings
 from lever_pipe.experiment.configuration import read_file
 from lever_pipe.experiment.evaluation_config import EMULATED_ARMS as ARMS
 from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, TrainOnPolicyEpochConfig
@@ -143,11 +140,6 @@ def changed_stages(one: Experiment, other: Experiment) -> set[str]:
     return {key[0] for key in first.keys() & second.keys() if first[key] != second[key]}
 
 
-@given(st.floats(0, 1000))
-def test_a_beta_reads_back_from_its_text(beta: float) -> None:
-    assert float(beta_text(abs(beta))) == beta
-
-
 def test_the_published_betas_read_as_written() -> None:
     texts = [beta_text(beta) for beta in (0.0, 0.12, 0.145, 0.15, 0.155, 0.18, 1.0, 10.0, 1e-5, 0.1234567)]
     assert texts == ["0", "0.12", "0.145", "0.15", "0.155", "0.18", "1", "10", "1e-05", "0.1234567"]
@@ -180,14 +172,6 @@ def test_batches_hold_every_evaluated_policy_once() -> None:
     assert len(names) == 3 * (5 + 18) + (5 + 6) + 8
     with pytest.raises(KeyError):
         plan.policies_of(given, "preset~none/seed~0")
-
-
-def test_the_factors_cross() -> None:
-    arm = ArmSettings(preset="p", seeds=(4,), rce_epochs=2, base_rce_epochs=(1, 2), grpo_epochs=1, kl_betas=(0.0, 0.5))
-    assert plan.rce_policies(arm, 4) == [f"preset~p/rce/seed~4/epoch~{e}" for e in (1, 2)]
-    expected = [f"preset~p/grpo/base~{b}/beta~{x}/seed~4/epoch~1" for b in (1, 2) for x in ("0", "0.5")]
-    assert plan.grpo_policies(arm, 4) == expected
-    assert plan.long_runs(arm) == []
 
 
 def test_long_runs_share_their_first_epochs_with_the_evaluated_ones() -> None:
@@ -541,13 +525,6 @@ def test_reinforce_takes_as_many_optimiser_steps_as_grpo_beside_it(name: str) ->
         grpo, score = (math.ceil(n_train / each.batch_queries) * each.updates for each in both)
         assert score == grpo > 0
         assert both[1].updates == 1
-
-
-def test_more_on_policy_runs_change_only_what_collects() -> None:
-    grown = DRAWN | {"seeds": [0, 1], "epochs": 5, "kl_betas": [0, 0.1, 0.3], "marks": ["distil"]}
-    arm = SMALL_ARM | {"kl_betas": [0, 0.145]}
-    base, more = (specs(small(arms=[arm | {"on_policy": runs}])) for runs in (DRAWN, grown))
-    assert {key[0] for key in base.keys() & more.keys() if base[key] != more[key]} == COLLECTING | SHOWING
 
 
 def test_the_rewards_that_are_measured_are_those_in_use_and_the_dense_ones() -> None:

@@ -258,21 +258,6 @@ def test_what_differs_from_its_card_is_not_kept(
     assert restored(store, tmp_path / "b") is None
 
 
-@pytest.mark.parametrize("umask", [0o002, 0o077])
-def test_modes_follow_the_umask(tmp_path: Path, umask: int) -> None:
-    before = os.umask(umask)
-    try:
-        store = a_store(tmp_path / "store")
-        kept(store, tmp_path / "a")
-        restored(store, tmp_path / "b")
-    finally:
-        os.umask(before)
-    found = [path for top in ("store", "b") for path in (tmp_path / top, *(tmp_path / top).rglob("*"))]
-    for path in found:
-        assert path.stat().st_mode & 0o777 == (0o777 if path.is_dir() else 0o666) & ~umask, path
-    assert len(found) > 15
-
-
 @pytest.mark.parametrize("shares_blocks", [False, True])
 def test_an_edit_of_a_result_stays_outside(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares_blocks: bool
@@ -387,19 +372,6 @@ def test_damaged_work_is_named_and_never_used(
     assert store.put(key(0), a_card(outputs), outputs)
     assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
     assert store.verify() == []
-
-
-def test_a_flipped_bit_of_a_statement_is_never_believed(store: Store, tmp_path: Path) -> None:
-    kept(store, tmp_path / "a")
-    (place,) = places(store)
-    whole = (place / "work.json").read_bytes()
-    flipped = [whole[:at] + bytes([byte ^ (1, 32)[at % 2]]) + whole[at + 1 :] for at, byte in enumerate(whole)]
-    for content in [*flipped, *(whole[:length] for length in range(len(whole)))]:
-        (place / "work.json").write_bytes(content)
-        with pytest.raises(StoreError, match="expected finished work as it was stored"):
-            store._read(place)
-    (place / "work.json").write_bytes(whole)
-    assert store._read(place).key == key(0)
 
 
 def test_damage_is_no_obstacle_to_sound_work(store: Store, tmp_path: Path) -> None:

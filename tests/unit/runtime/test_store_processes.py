@@ -236,18 +236,3 @@ def test_a_store_that_may_only_be_read(public: Path) -> None:
         process.join(30)
         assert process.exitcode == 0
     assert tree(store.folder) == before
-
-
-def test_a_store_that_may_not_even_be_read_is_a_miss(public: Path) -> None:
-    kept(a_store(public / "store"), public / "made", 0)
-    (public / "store" / "work").chmod(0o700)
-    home = public / "home"
-    home.mkdir()
-    os.chown(home, 65534, 65534)
-
-    def act() -> None:
-        assert a_store(public / "store").restore(key(0), targets(home / "a"), versions=VERSIONS) is None
-
-    with running(as_nobody(act)) as (process,):
-        process.join(30)
-        assert process.exitcode == 0

@@ -52,22 +52,6 @@ def rows_of(folder: Path, config: TrainAgentConfig) -> Files:
     return read_run(folder)
 
 
-def test_the_same_seed_gives_the_same_run(tmp_path: Path, run: Path, files: Files) -> None:
-    again = rows_of(tmp_path, training(steps=4, evaluation={"every": 3}))
-    assert measured(again.metrics) == measured(files.metrics)
-    assert again[1:] == files[1:]
-    for name in ("last", "best"):
-        assert (tmp_path / name / "model.safetensors").read_bytes() == (run / name / "model.safetensors").read_bytes()
-
-
-def test_another_seed_gives_another_run(tmp_path: Path, files: Files) -> None:
-    other = rows_of(tmp_path, training(steps=4, evaluation={"every": 3}, seed=1))
-    mine, theirs = measured(files.metrics), measured(other.metrics)
-    assert all(row["pg_loss"] != other["pg_loss"] for row, other in zip(mine, theirs, strict=True))
-    assert other.evaluations[:2] == files.evaluations[:2]  # the start policy with common draws
-    assert other.evaluations[-1] != files.evaluations[-1]
-
-
 def test_every_value_is_there_at_every_step(files: Files) -> None:
     expected = {
         *MEASURED.split(),

@@ -143,15 +143,6 @@ def test_what_is_missing_is_named_before_anything_runs(place: Path, changed: dic
     assert not (place / "seen").exists()
 
 
-def test_a_continued_log_does_not_join_lines(place: Path) -> None:
-    log = place / "logs/verl/bundle/seed-1/console.log"
-    write(log, "step:1 - actor/l")
-    assert run(place, "launch.sh").returncode == 0
-    assert log.read_text() == "step:1 - actor/l\nstep:1 - actor/lr:0.000\n"
-    assert run(place, "launch.sh").returncode == 0
-    assert log.read_text().splitlines()[1:] == ["step:1 - actor/lr:0.000"] * 2
-
-
 def test_two_jobs_are_submitted_the_trainer_after_the_user(place: Path) -> None:
     done = run(place, "submit.sh", OPENAI_BASE_URL="", VERL_LOGS="my logs")
     assert done.returncode == 0, done.stderr

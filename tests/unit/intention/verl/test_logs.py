@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from verl_examples import RECORDED, REWARD, console, convert_config
+from verl_examples import RECORDED, REWARD, console
 
-from lever_pipe.base.errors import LeverPipeError, RecordError
-from lever_pipe.intention.verl.conversion import NAMES, convert, read_log
+from lever_pipe.base.errors import RecordError
+from lever_pipe.intention.verl.conversion import read_log
 
 STEPS = {1: {"actor/lr": 1e-6, "actor/pg_loss": -0.25}, 2: {"actor/pg_loss": 0.125, REWARD: 1.8175}}
 BAR = "Training Progress:   7%|█▊ | 1/15 [00:49<11:33, 49.09s/it]"
@@ -83,36 +83,6 @@ def test_a_damaged_log_is_named_with_its_line(tmp_path: Path, line: str, expecte
 def test_a_file_without_a_step_is_no_log(tmp_path: Path, text: bytes) -> None:
     with pytest.raises(RecordError, match=r"console.log: expected the console's log .*; found no line of a step"):
         read(tmp_path, text)
-
-
-PARTS = st.sampled_from(
-    [
-        console(STEPS.items()),
-        console(STEPS.items(), rounded=False),
-        console([(3, dict.fromkeys(NAMES, 1.5))]),
-        "step:4 - actor/pg_loss:1e999 - global_seqlen/mean:1e308\n",
-        "step:0 - actor/pg_loss:1.000\n",
-        f"step:1 - {REWARD}:1e15\n",
-        "\x00\n",
-    ]
-)
-
-
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(parts=st.lists(PARTS | st.text(max_size=40), max_size=5), cut=st.integers(0, 400), flips=st.binary(max_size=4))
-def test_no_input_ends_in_a_traceback(tmp_path: Path, parts: list[str], cut: int, flips: bytes) -> None:
-    text = bytearray("".join(parts).encode("utf-8", "surrogatepass"))[: cut or None]
-    for index, byte in enumerate(flips):
-        if text:
-            text[(index * 37 + byte) % len(text)] = byte
-    path = tmp_path / "console.log"
-    path.write_bytes(bytes(text))
-    try:
-        converted = convert(read_log(path), convert_config(planned_steps=9))
-    except LeverPipeError as fault:
-        assert str(path) in str(fault)
-    else:
-        assert converted.evaluations
 
 
 def test_a_resumed_run_keeps_the_later_account() -> None:

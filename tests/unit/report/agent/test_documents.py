@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from agent_runs import ARMS, Study
-from agent_tables import SAY, VOICES, Tabulated, findings_of, tabulate
+from agent_tables import SAY, Tabulated, findings_of, tabulate
 from claim_files import KL, NO_KL, STEPS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,13 +32,6 @@ def test_the_documents_have_their_tables_in_order(default: Tabulated) -> None:
     assert [name for name, table in default.tables.items() if table.section in ("003", "004")][: len(IDS)] == IDS
     for name in IDS:
         assert default.tables[name].section == name[:3]
-
-
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_every_text_has_words(default: Tabulated, language: str) -> None:
-    for table in default.tables.values():
-        for cell in (table.title, table.lead, *table.notes, *(cell for line in table.lines for cell in line.cells)):
-            VOICES[language].text(cell)
 
 
 def test_the_configuration(default: Tabulated) -> None:

@@ -73,16 +73,6 @@ def test_a_published_verdict(name: str) -> None:
     assert unchanged()[name].published.verdict == PINNED[name], said(unchanged()[name].published)
 
 
-def test_no_verdict_depends_on_the_order_of_the_files() -> None:
-    def shuffled(rows: pd.DataFrame) -> None:
-        rows.loc[:] = rows.sample(frac=1, random_state=7).to_numpy()
-
-    found = judge(published(lever=shuffled, intention=shuffled))
-    for name, of in unchanged().items():
-        assert said(found[name].published) == said(of.published), name
-        assert found[name].published.verdict == of.published.verdict, name
-
-
 def lever(file: str, value: str, **wanted: str) -> Callable[[pd.DataFrame], None]:
     """Replace the value of the rows of a file that have these fields."""
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lever_pipe.experiment.evaluation_config import PrimaryCells
-from lever_pipe.report.inference.families import arms_of, families_of, near, reference_of
+from lever_pipe.report.inference.families import arms_of, families_of, reference_of
 
 BASELINES = ["baseline/random", "baseline/oracle"]
 
@@ -171,13 +171,6 @@ def test_every_base_meets_its_own_and_the_latest_has_the_marks() -> None:
 )
 def test_the_reference_is_015_or_the_middle(betas: list[float], expected: float | None) -> None:
     assert reference_of(betas) == expected
-
-
-@pytest.mark.parametrize(
-    ("samples", "expected"), [((100, 400), 100), ((100, 200, 400), 200), ((8, 40), 40), ((100, 300), 100)]
-)
-def test_near_200(samples: tuple[int, ...], expected: int) -> None:
-    assert near(samples, 200) == expected
 
 
 def test_documents_are_read_near_200_and_the_rest_at_the_largest_count() -> None:
