@@ -9,7 +9,7 @@ from torch import Tensor
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import rce
-from lever_pipe.losses.rce import RceTerms
+from lever_pipe.losses.rce import RceTerms, reward_ranges
 from lever_pipe.losses.sequence import selection_log_probs
 
 real_imitation_weights = rce.imitation_weights
@@ -122,6 +122,12 @@ def test_published_weight_ratios() -> None:
         weights = rce.imitation_weights(rewards, valid, temperature=temperature)[0]
         ratios = (weights[1:] / weights[0]).tolist()
         assert ratios == pytest.approx(expected, abs=1e-4)  # the digits given above
+
+
+def test_reward_ranges() -> None:
+    rewards = tensor([0.0, 2.0, 9.0], [1.6, 1.6, 9.0], [9.0, 9.0, 9.0])
+    valid = torch.tensor([[True, True, False], [True, True, False], [False, False, False]])
+    assert reward_ranges(rewards, valid).tolist() == [2.0, 0.0, 0.0]
 
 
 def test_faults_are_named() -> None:
