@@ -31,6 +31,7 @@ def test_published_scores() -> None:
     assert credit.trajectory_score([1.0, 0.7, 0.0], "sum", GAMMA) == 1.7
     assert credit.trajectory_score([1.0, 0.7, 0.0], "mean", GAMMA) == 0.5667
     assert credit.trajectory_score([1.0, 0.7, 0.0], "r2g", GAMMA) == 1.56
+    assert [credit.trajectory_score([0.7], kind, GAMMA) for kind in ("sum", "mean", "r2g")] == [0.7, 0.7, 0.7]
 
 
 def test_asking_for_the_last_detail_lowers_the_mean_alone() -> None:
