@@ -13,7 +13,7 @@ import pytest
 import torch
 from builders import Runs
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lever_pipe.__main__ import main
@@ -60,11 +60,6 @@ def test_a_single_file_comes_out_the_same(tmp_path: Path, capsys: pytest.Capture
     same(load_file(made), TENSORS)
     assert listing(tmp_path) == ["model.safetensors", "pytorch_model.bin"]
     assert capsys.readouterr().out == f"sha256 {digest(made)}  {made}\n"
-
-
-def test_parameters_are_tensors(tmp_path: Path) -> None:
-    torch.save({"w": nn.Parameter(torch.ones(2))}, tmp_path / "pytorch_model.bin")
-    same(load_file(*convert(tmp_path)), {"w": torch.ones(2)})
 
 
 def test_shards_keep_their_places_and_get_an_index(tmp_path: Path) -> None:

@@ -40,19 +40,6 @@ def test_a_moved_version_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         tools.main(["environments", "--check"])
 
 
-@pytest.mark.parametrize("name", ["orchestrator", "cpu", "gpu"])
-def test_every_pin_is_a_line_of_the_lock_file(name: str) -> None:
-    locked = (ROOT / "requirements.lock").read_text().splitlines()
-    assert pins(name)
-    assert set(pins(name).values()) <= set(locked)
-
-
-def test_rules_have_what_the_project_requires_and_no_tools_of_developers() -> None:
-    for name in ("cpu", "gpu"):
-        assert pins(name).keys() >= {"torch", "transformers", "duckdb", "snakemake-executor-plugin-slurm"}
-        assert not pins(name).keys() & {"pytest", "mypy", "ruff", "hypothesis"}
-
-
 def test_the_container_has_the_python_and_the_lock_file_of_the_project() -> None:
     recipe = (ROOT / "envs/lever-pipe.def").read_text()
     assert f"From: python:{tools.PYTHON}" in recipe

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from agent_runs import Study, card
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.commands import export_tool
-from lever_pipe.commands.export_tool import TRACKERS
 
 TRAINING = """stage,mode,base_rce_epoch,kl_beta,seed,epoch,metric,value,preset
 rce,,,,0,1,loss,11.7775341,world
@@ -76,19 +74,6 @@ def test_what_cannot_be_exported_is_named(results: Path, capsys: pytest.CaptureF
     (results / "lever/tables/training.csv").write_text("stage,value\nrce,x\n")
     assert "training.csv:2: expected a row of curves" in said(capsys, "export", "wandb", str(results), out)
     assert not Path(out).exists()
-
-
-@pytest.mark.parametrize("name", TRACKERS)
-def test_a_library_that_is_absent_is_named_with_its_extra(
-    name: str, results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in [
-        name,
-        *(found for found in sys.modules if found.startswith((f"{name}.", "torch.utils.tensorboard"))),
-    ]:
-        monkeypatch.setitem(sys.modules, module, None)
-    told = said(capsys, "export", name, str(results), str(results.parent / name))
-    assert f"expected the library {name}" in told and f"lever-pipe[{name}]" in told
 
 
 @pytest.mark.filterwarnings("ignore")

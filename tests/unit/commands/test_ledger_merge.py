@@ -109,15 +109,6 @@ def test_however_rows_are_spread_the_merge_is_the_same(
     assert merged.target.read_bytes() == merge(whole.parent).target.read_bytes()
 
 
-def test_a_merge_keeps_the_first_value_and_tells_the_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "a.jsonl", line(KEY, {"scores": {"1": [-1.0]}}))
-    write(tmp_path / "b.jsonl", line(KEY, {"scores": {"1": [-2.0], "2": [-3.0]}}))
-    lines = told(capsys, "merge", tmp_path)
-    assert lines[0] == "read 2 rows in 2 files: 1 disagreement, 0 torn lines"
-    assert rows_of(tmp_path) == {KEY: {"scores": {"1": [-1.0], "2": [-3.0]}}}  # no mean
-    assert Ledger(tmp_path).disagreements == 0
-
-
 def test_what_was_met_first_stays_first_beside_a_file_that_grew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,16 +165,6 @@ def test_a_file_that_another_merge_took_is_no_fault(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(atomic, "sync_folder", lambda folder: (sync(folder), path.unlink()))
     assert merge(tmp_path).stayed == []
     assert rows_of(tmp_path) == {KEY: RED}
-
-
-def test_a_job_goes_on_writing_after_a_merge(tmp_path: Path) -> None:
-    with Ledger(tmp_path) as ledger:
-        ledger.put(KEY, RED)
-        ledger.flush()
-        merge(tmp_path)
-        ledger.put(OTHER, BLUE)
-    assert len(names(tmp_path)) == 2
-    assert rows_of(tmp_path) == {KEY: RED, OTHER: BLUE}
 
 
 def test_merging_without_pause_loses_no_row_of_running_jobs(tmp_path: Path) -> None:
@@ -271,16 +252,6 @@ def test_a_merge_is_on_disk_before_a_file_goes(tmp_path: Path, monkeypatch: pyte
     write(tmp_path / "a.jsonl", line(KEY, RED))
     merge(tmp_path)
     assert steps == ["sync", "sync", "gone"]  # the content, the folder that names it, the old file
-
-
-def test_the_command_is_light(tmp_path: Path) -> None:
-    write(tmp_path / "a.jsonl", line(KEY, RED))
-    probe = (
-        "import sys; from lever_pipe.__main__ import main; status = main(sys.argv[1:])\n"
-        "assert not {'torch', 'numpy', 'pandas'} & sys.modules.keys()\nsys.exit(status)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", probe, "ledger", "merge", str(tmp_path)], check=False)
-    assert done.returncode == 0
 
 
 def test_damaged_lines_are_left_out_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

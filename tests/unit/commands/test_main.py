@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 from builders import embedding_arrays
 
-from lever_pipe.__main__ import RARELY, TOOLS, _no_garbage_collection, main
+from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, RecordError
 from lever_pipe.base.records import EpochMetrics
@@ -62,12 +60,6 @@ def test_missing_unknown_and_repeated_files_are_named(tmp_path: Path, capsys: py
     assert "expected name=path; found 'x'" in fault(capsys, "initialise_selector", "x", "--spec", SPEC)
 
 
-def test_a_path_may_hold_an_equals_sign(tmp_path: Path) -> None:
-    folder = tmp_path / "a=b"
-    storage.write_arrays(folder / "embeddings", embedding_arrays(4))
-    assert main(["initialise_selector", *words(folder), "--spec", SPEC]) == 0
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -108,17 +100,6 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
         main(["zzz", "--spec", "{}", "--debug"])
 
 
-def test_a_programmers_fault_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lever_pipe.stages import selector_training as stage
-
-    def broken(*_: object, **__: object) -> object:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(stage, "read_table", broken)
-    with pytest.raises(ZeroDivisionError):
-        main(["initialise_selector", *words(tmp_path), "--spec", SPEC])
-
-
 def test_one_process_ends_with_status_2_and_one_message(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lever_pipe", "score_answer", "--spec", "{}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
@@ -126,15 +107,6 @@ def test_one_process_ends_with_status_2_and_one_message(tmp_path: Path) -> None:
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert "Did you mean 'score_answers'?" in done.stderr
-
-
-def test_help_says_what_each_tool_does(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.partition("tools, ")[2].splitlines()[1:]]
-    assert [words[0] for words in lines] == list(TOOLS)
-    assert all(len(words) == 2 for words in lines)
-    for module, _ in TOOLS.values():
-        assert callable(import_module(f"lever_pipe.{module}").main)
 
 
 def test_the_schema_tool_shows_a_difference(
@@ -148,19 +120,3 @@ def test_the_schema_tool_shows_a_difference(
     text = fault(capsys, "schema", "--check")
     assert any(line.startswith("+") and '"maximum": 400' in line for line in text.splitlines())
     assert text.rstrip().endswith("Run: make schema")
-
-
-def test_the_rows_of_a_stage_are_scanned_rarely() -> None:
-    former = gc.get_threshold()
-    try:
-        with _no_garbage_collection():
-            pass
-        assert gc.isenabled()
-        before = sum(generation["collections"] for generation in gc.get_stats())
-        rows = [[number] for number in range(10 * RARELY)]
-        scans = sum(generation["collections"] for generation in gc.get_stats()) - before
-    finally:
-        gc.set_threshold(*former)
-        gc.unfreeze()
-    assert len(rows) == 10 * RARELY
-    assert 1 <= scans <= 11

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import card_tree as tree
 import pytest
@@ -108,57 +108,3 @@ def test_a_rule_without_record_counts_by_its_requested_runtime_and_apart() -> No
 
 def test_a_rule_without_record_and_runtime_has_no_bound() -> None:
     assert forecast(seeds(0, resources={}))[0].at_most is None
-
-
-class TestWhy:
-    """The few words for what `test_why.py` tells in sentences."""
-
-    READ = "results/lever/pools.jsonl"
-    OUTPUTS: ClassVar = {"made": ("results/lever/made.txt", "made"), "more": ("results/lever/more.txt", "more")}
-    CARD = "results/lever/run.json"
-
-    def why(self, **changed: Any) -> str:
-        outputs = {name: path for name, (path, _) in self.OUTPUTS.items()} | {"card": self.CARD}
-        planned = tree.planned(
-            "train_rce_epoch", outputs, **{"inputs": {"pools": self.READ}, "config": {"a": 1}} | changed
-        )
-        (rule,) = forecast([planned])
-        assert list(rule.why.values()) == [1]
-        return next(iter(rule.why))
-
-    @pytest.fixture(autouse=True)
-    def made(self) -> None:
-        tree.write(self.READ, "pools")
-        tree.make(self.CARD, "train_rce_epoch", self.OUTPUTS, inputs={"pools": self.READ}, config={"a": 1})
-
-    def test_files_that_are_not_as_made(self) -> None:
-        tree.write(self.READ, "other pools")
-        assert self.why() == "input: pools.jsonl"
-        assert (
-            self.why(inputs={"pools": self.READ, "cells": ["results/a/cells"]})
-            == "other input files, input: pools.jsonl"
-        )
-        tree.write("results/lever/made.txt", "damage")
-        Path("results/lever/more.txt").unlink()
-        assert self.why() == "missing output, damaged output, input: pools.jsonl"
-        Path(self.CARD).write_text("{")
-        assert self.why() == "unreadable run card"
-        Path(self.CARD).unlink()
-        assert self.why() == "incomplete output"
-        Path("results/lever/made.txt").unlink()
-        assert self.why() == "missing output"
-
-    def test_a_changed_configuration_is_told_by_its_keys(self) -> None:
-        assert self.why(config={"a": {"b": 1}, "style": "it's"}) == "changed: a.b, style, a"
-        assert self.why(config={"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}) == "changed: b, c, d and 1 more"
-        assert self.why(code="f" * 16) == "changed: code"
-
-    def test_a_consequence(self) -> None:
-        above = job("results/lever", "above", outputs=(self.READ,))
-        below = tree.planned("train_rce_epoch", {"card": self.CARD}, inputs={"pools": self.READ}, config={"a": 1})
-        assert list(forecast([above, below])[1].why) == ["input rebuilt"]
-
-
-def test_an_empty_plan_says_so() -> None:
-    assert plan_tool.text(forecast([])).startswith("Nothing to be done")
-    assert plan_tool.as_object(forecast([]))["jobs"] == 0

@@ -338,27 +338,6 @@ def test_evidence_that_names_nothing_leads_everywhere() -> None:
     assert trained(back("e2")) == set(POLICIES)
 
 
-def test_a_list_keeps_files_of_the_policies_and_of_nobody() -> None:
-    kept = frozenset(("preset~world/rce/epoch~1", "baseline/oracle", "preset~world/grpo/base~1/beta~all/epoch~1"))
-    paths = {
-        "r/lever/preset~world/rce/seed~3/epoch~1/metrics.json": True,
-        "r/lever/preset~world/rce/seed~3/epoch~2/metrics.json": False,
-        f"r/lever/{grpo('0.15', 1)}/metrics.json": True,
-        "r/lever/answers/preset~world/seed~0/counters.json": True,
-        "r/lever/answers/preset~other/seed~0/counters.json": False,
-        "r/lever/answers/baseline/counters.json": True,
-        "r/lever/rl_data/shard~1/trajectories.jsonl": True,
-    }
-    assert {path: trace.keeps(path, kept) for path in paths} == paths
-
-
-def test_evidence_of_anything_else_narrows_nothing() -> None:
-    row = measured()[0]
-    assert trace.policies_of(row) == {GROUPS[0]}
-    assert trace.policies_of(row._replace(against="published/rce")) == frozenset()
-    assert trace.policies_of(row._replace(subject="rl_data")) == frozenset()
-
-
 def test_the_text_tells_each_artefact_once(capsys: pytest.CaptureFixture[str]) -> None:
     card = Path(f"{STUDY}/{grpo('0', 1)}/run.json")
     storage.write_json(card, json.loads(card.read_text()) | {"commit": "f" * 40})

@@ -17,11 +17,11 @@ from lever_pipe.base.records import RunCard
 from lever_pipe.commands import why_tool
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import plan
-from lever_pipe.runtime.rerun import decision, explain, why_names
+from lever_pipe.runtime.rerun import decision, explain
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
 from lever_pipe.runtime.rerun.decision import judge
 from lever_pipe.runtime.rerun.explain import Cause
-from lever_pipe.runtime.snakemake_adapter import PlannedJob, UnplannableError, results_folder
+from lever_pipe.runtime.snakemake_adapter import PlannedJob, UnplannableError
 
 RESULTS = Path("results")
 RCE = "results/lever/preset~world/rce/seed~1/epoch~5"
@@ -122,10 +122,6 @@ class TestRootCauses:
         assert found["grpo.clip"].details == {"key": "grpo.clip", "is": 1}
         assert found["grpo.top_k"].details == {"key": "grpo.top_k", "was": 3}
 
-    def test_values_that_swap_places_are_two_differences(self) -> None:
-        found = causes(grpo(config=CONFIG | {"grpo": {"learning_rate": 3, "top_k": 0.1}}))
-        assert [cause.details["key"] for cause in found] == ["grpo.learning_rate", "grpo.top_k"]
-
     def test_another_model_folder_is_no_setting(self) -> None:
         card = f"{RCE}/answers.run.json"
         was = {"lvlm": {"model_identity": "aaaa", "dtype": "x"}}
@@ -167,10 +163,6 @@ class TestRootCauses:
         found = only(grpo(inputs=reads(1) | {"start": other}))
         assert found.kind == "input_content"
         assert other in found.text
-
-    def test_a_rule_that_tells_nothing_is_said_to_be_so(self) -> None:
-        found = only(grpo()._replace(call=None, reason="Params have changed"))
-        assert (found.kind, found.details) == ("unknown", {"reason": "Params have changed"})
 
 
 class TestCode:
@@ -252,10 +244,6 @@ class TestConsequences:
         )
         assert said[3] == "RCE epoch 5 of seed 1 (world) runs because this is forced."
 
-    def test_jobs_beside_the_target_are_not_told(self) -> None:
-        jobs = explained(grpo(1, config={}), rce(asked=("forced",)))
-        assert [place for place, _ in explain.walk(jobs, [1])] == [1]
-
 
 class TestTool:
     @pytest.fixture
@@ -319,22 +307,6 @@ class TestTool:
         with pytest.raises(ConfigError, match="expected a target"):
             why_tool.main(["why", "--configfile", "x.yaml"])
 
-    @pytest.mark.parametrize(
-        ("words", "expected"),
-        [
-            ([], "default"),
-            (["--configfile", "a.yaml"], "of_a"),
-            (["--configfile=a.yaml", "b.yaml"], "of_a"),
-            (["--configfile", "a.yaml", "b.yaml", "--until", "c.yaml"], "of_b"),
-            (["--configfile", "a.yaml", "--config", "results=mine", "x=1"], "mine"),
-            (["--config", "x=1", "--", "results=target"], "default"),
-        ],
-    )
-    def test_the_results_folder_is_that_of_the_run(self, words: list[str], expected: str) -> None:
-        for name, results in (("config", "default"), ("a", "of_a"), ("b", "of_b"), ("c", "of_c")):
-            tree.write(f"{name}.yaml", f"results: {results}\n")
-        assert results_folder(words) == Path(expected)
-
     def test_nothing_is_written(self, plans: list[Sequence[str]], tmp_path: Path) -> None:
         def state() -> dict[str, int]:
             return {str(path): path.stat().st_mtime_ns for path in sorted(tmp_path.rglob("*"))}
@@ -344,13 +316,3 @@ class TestTool:
         assert state() == before
         assert len(plans) == 1
         assert os.listdir() != []  # noqa: PTH208 - the current folder
-
-
-def test_artefacts_have_names() -> None:
-    assert why_names.label("train_rce_epoch", f"{RCE}/run.json") == "RCE epoch 5 of seed 1 (world)"
-    chosen = "results/lever/baseline/random-1/selections.run.json"
-    assert why_names.label("select_baseline", chosen) == "select_baseline of baseline random-1"
-    batch = "r/lever/answers/preset~a/seed~2/run.json"
-    assert why_names.label("answer_prompts", batch) == "answer_prompts (preset a, seed 2)"
-    assert why_names.label("train_agent", "r/intention/arm~bundle/seed~0/run.json") == "arm bundle of seed 0"
-    assert why_names.label("build_report", "r/lever/report.run.json") == "build_report"

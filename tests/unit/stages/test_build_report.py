@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -128,15 +127,6 @@ def test_a_missing_row_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_derived_count_of_nothing_has_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    none = Number(0, 0, of=(small.of_lever()[0].key,), how="count")
-    table = Table("t", "data", say("run.presets"), (Column(Name("x")),), (TableLine((none,)),))
-    monkeypatch.setattr(contents, "TABLES", (lambda _: [table],))
-    small.build(small.write_inputs(tmp_path, small.of_lever()), tmp_path, small.config("lever"))
-    rows = csv.DictReader((tmp_path / "report" / "evidence.csv").read_text(encoding="utf-8").splitlines())
-    assert [row["value"] for row in rows if row["subject"] == "table/t"] == ["0"]
-
-
 class Blank(Voice):
     """Says everything but digits: neither numbers nor configured names, and of a message only its words."""
 
@@ -220,30 +210,3 @@ def test_every_run_has_a_first_screen(
     assert ("Embedded world" in text) == is_world
     told = (tmp_path / "report" / "answers.txt").read_text(encoding="utf-8")
     assert ("Which KL_BETA?" in told) == ("lever" in studies)
-
-
-def test_a_title_of_ones_own_is_the_pages(tmp_path: Path) -> None:
-    inputs = small.write_inputs(tmp_path, small.of_lever())
-    small.build(inputs, tmp_path, small.config("lever", title="My <run>", language="zh"))
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<h1>My &lt;run&gt;</h1>" in text
-    told = (tmp_path / "report.md").read_text(encoding="utf-8")
-    assert told.startswith("# My &lt;run>\n")
-    assert "<" not in told
-    assert '<html lang="zh">' in text
-    assert (tmp_path / "report" / "report.en.html").is_file()
-
-
-def test_index_and_answers_tell_what_there_is(built: Path) -> None:
-    index = json.loads((built / "report" / "index.json").read_text(encoding="utf-8"))
-    assert index["tables"]["ladder"]["section"] == "The selector"
-    assert index["figures"]["ladder"]["title"] == "Every policy"
-    assert set(index["tables"]) == {path.stem for path in (built / "report" / "tables").glob("*.csv")}
-
-
-def test_a_run_without_a_right_answer_says_so_below_its_title(tmp_path: Path, built: Path) -> None:
-    rows = [row._replace(value=0.0) if row.study == "lever" else row for row in small.of_lever() + small.of_agents()]
-    other = small.build(small.write_inputs(tmp_path, rows), tmp_path, small.config(*BOTH))
-    for name in ("report.html", "report.md"):
-        assert "No answer of any policy was right." in (other / name).read_text(encoding="utf-8")
-        assert "No answer of any policy was right." not in (built / name).read_text(encoding="utf-8")

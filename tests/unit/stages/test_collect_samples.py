@@ -12,7 +12,6 @@ from builders import example, ids
 from PIL import Image
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import AnswerRow, Example, QuestionScore
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.experiment.stage_configs import CollectSamplesConfig
@@ -114,13 +113,6 @@ def test_the_world_knows_what_demonstrations_share_and_other_data_their_type(
         if what == "fact":
             assert share == others[group, kind, rank, "type"]
             assert share <= min(ours[group, kind, rank, "relation"], ours[group, kind, rank, "key"])
-
-
-def test_a_score_without_its_answer_is_told(inputs: dict[str, Any], tmp_path: Path) -> None:
-    few, rows = tmp_path / "few", storage.read_rows(inputs["answers"][3], AnswerRow)
-    storage.write_rows(few, [*rows[:-2], rows[-1]])
-    with pytest.raises(RecordError, match="query 11 with 1 shots"):
-        collected({**inputs, "answers": (*inputs["answers"][:3], few)}, tmp_path)
 
 
 def test_a_selection_that_ends_early_is_shown_with_what_it_has(inputs: dict[str, Any], tmp_path: Path) -> None:

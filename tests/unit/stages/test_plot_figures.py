@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import pytest
 import synthetic_page as small
 
 from lever_pipe.experiment.config import ArmSettings, Sweep, SweptCell
@@ -110,20 +109,6 @@ def test_every_figure_is_drawn_in_both_languages_and_twice_alike(tmp_path: Path)
     assert draw_all(material(rows, "lever", "intention"), ENGLISH, again, with_png=True) == list(FIGURES)
     first = {path.name: path.read_bytes() for path in (figures / "en").iterdir()}
     assert first == {path.name: path.read_bytes() for path in again.iterdir()}
-
-
-@pytest.mark.parametrize(
-    ("study", "rows", "some"), [("lever", of_lever(), "ladder"), ("intention", of_agents(), "agent_kl")]
-)
-def test_one_study_alone_draws_its_own_figures(study: str, rows: list[EvidenceRow], some: str) -> None:
-    seen = material(rows, study)
-    names = {name for name, drawing in FIGURES.items() if drawing.draw(seen, ENGLISH) is not None}
-    assert some in names
-    assert names < set(FIGURES)
-
-
-def test_a_run_without_scores_draws_nothing(tmp_path: Path) -> None:
-    assert not list(drawn(tmp_path / "none", [], "lever").rglob("*.svg"))
 
 
 def test_selections_of_unlike_lengths_share_a_heat_map(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import DataError, UnknownMemberError
+from lever_pipe.base.errors import DataError
 from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig
 from lever_pipe.intention.records import Task
@@ -80,8 +80,3 @@ def test_nothing_is_written_of_faulty_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="3 faults"):
         run(tmp_path / "out", PrepareTasksConfig(source="json", synthetic=None), **files)
     assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_an_unknown_source_is_named_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(UnknownMemberError, match=r"found 'csv'\. Name one of json, parquet, synthetic"):
-        run(tmp_path, PrepareTasksConfig(source="csv", synthetic=None))

@@ -81,20 +81,6 @@ def test_question_scores_come_from_the_prompt_with_that_many_shots(study: Study)
     assert {row.accuracy for row in rows} == {0.0, 0.6, 1.0}
 
 
-def test_the_files_hold_what_is_returned(study: Study) -> None:
-    cells = study.score()
-    assert storage.read_rows(study.folder / "summary", Cell) == cells
-    names = [f"{n}-{s}.json" for n in SAMPLES for s in SHOTS]
-    assert [storage.read_row(study.folder / name, Cell) for name in names] == cells
-
-
-def test_a_smaller_sample_is_a_prefix_of_a_larger_one(study: Study) -> None:
-    ten, twenty = (cell for cell in study.score(n_random_subsets=0) if cell.shots == 1 and cell.samples < 30)
-    rows = [row.accuracy for row in study.rows() if row.shots == 1]
-    assert 10 * ten.accuracy + 100 * sum(rows[10:20]) == pytest.approx(20 * twenty.accuracy, abs=1e-3)
-    assert [score.subset for score in ten.subsets] == ["prefix"]
-
-
 def test_random_subsets_have_their_size_and_are_shared_by_policies_and_shots(study: Study) -> None:
     study.answers = [  # one accuracy a query, so that equal subsets have equal means at both shot counts
         row.model_copy(update={"answer": "cat" if row.query_id % 3 else "bird"}) for row in study.answers
