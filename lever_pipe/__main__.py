@@ -23,7 +23,6 @@ from lever_pipe.base.provenance import code_of, stages
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.experiment import run_card
-from lever_pipe.experiment.lvlm_config import VISION_BYTES
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import declared
 from lever_pipe.runtime import gpu_slots, ownership, snapshot
@@ -177,7 +176,7 @@ def call_of(options: argparse.Namespace) -> StageCall:
     config_class = get_type_hints(function)["config"]
     values = _json_object(options.spec, source=f"{options.stage} --spec")
     code = str(values.get("code", "")) if "config" in values else ""
-    execution = ("device", "threads", "ledger", "ask_again", "vision_bytes", "agent")
+    execution = ("device", "threads", "ledger", "ask_again", "agent")
     runtime = Runtime(**{name: getattr(options, name) for name in execution}, code=code)
     config = parse_model(config_class, values.get("config", values), source=f"{options.stage} --spec")
     files = _files(options.stage, function, options.files)
@@ -236,7 +235,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1, help="threads of this process")
     parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")
     parser.add_argument("--ask-again", action="store_true", help="ask although the ledger has another engine's answers")
-    parser.add_argument("--vision-bytes", type=int, default=VISION_BYTES, help="bytes of image features to keep")
     parser.add_argument("--agent", default="", help="the execution settings of study intention, as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of a fault")
     return parser

@@ -206,8 +206,3 @@ def _fault_of_values(name: str, tensor: Any) -> str:
         return "not finite"
     constant = low == high and tensor.numel() > 1 and (tensor.ndim > 1 or low == 0)
     return f"nothing but {low:g}" if constant and name.endswith("weight") else ""
-
-
-def bytes_of(folder: Path) -> int:
-    """Return the size of a folder's files; 0 without a folder."""
-    return sum(path.stat().st_size for path in folder.glob("*") if path.is_file())

@@ -12,7 +12,6 @@ from lever_pipe.base.members import member_of
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, filled, rule
 
 AUTO = "auto"
-VISION_BYTES = 16 * 2**30
 
 
 class PromptSettings(Section):
@@ -76,9 +75,6 @@ class AnswerSettings(Section):
 class LvlmSettings(AnswerSettings):
     """The frozen vision-language model that answers."""
 
-    vision_bytes: int = Field(VISION_BYTES, ge=0)
-    """Bytes of image features that are kept at one time, on a GPU a quarter of its free memory at most; the least
-    recently used go first and are encoded again. Execution, not identity."""
     model: FilePath = "models/Qwen2.5-VL-3B-Instruct"
     ask_again: bool = False
     """Whether a GPU may ask although the ledger holds many answers that other code, another library or another numeric

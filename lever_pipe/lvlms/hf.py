@@ -92,11 +92,10 @@ class Stock(LvlmFamily):
         *,
         settings: AnswerSettings,
         decode: DecodeOptions,
-        vision_bytes: int,
         counters: Counter[str],
     ) -> StockEngine:
-        """Return an engine over this model; waves and stored features are the packed engine's affair."""
-        del settings, vision_bytes
+        """Return an engine over this model; waves are the packed engine's affair."""
+        del settings
         return StockEngine(self, images, decode=decode, counters=counters)
 
 

@@ -113,7 +113,6 @@ class LvlmFamily(ABC):
         *,
         settings: AnswerSettings,
         decode: DecodeOptions,
-        vision_bytes: int,
         counters: Counter[str],
     ) -> Engine:
         """Return what answers; its work is counted by the names in `COUNTERS`."""

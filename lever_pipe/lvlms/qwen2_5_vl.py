@@ -42,6 +42,8 @@ END = "<|im_end|>"
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 SYSTEM = "You are a helpful assistant."
 """What the published template begins with where no system turn is given."""
+FEATURE_BYTES = 16 * 2**30
+"""Image features that are kept at one time; the least recently used go first and are encoded again."""
 LENGTHS = ("dynamic", "longrope")
 """Rotary positions whose frequencies follow the longest prompt of a pass."""
 
@@ -73,20 +75,19 @@ class Qwen(LvlmFamily):
         *,
         settings: AnswerSettings,
         decode: DecodeOptions,
-        vision_bytes: int,
         counters: Counter[str],
     ) -> PackedEngine:
         """Return the packed engine over this model."""
         return PackedEngine(
             self.model,
-            self.vision(images, capacity=vision_bytes, counters=counters),
+            self.vision(images, counters=counters),
             options=decode,
             wave_tokens=settings.wave_tokens,
             kv_tokens=settings.kv_tokens,
             counters=counters,
         )
 
-    def vision(self, images: ImageSource, *, capacity: int, counters: Counter[str]) -> VisionStore:
+    def vision(self, images: ImageSource, *, counters: Counter[str], capacity: int = FEATURE_BYTES) -> VisionStore:
         """Return a store of image features of this model."""
         return VisionStore(self.model, self.image_processor, images, capacity=capacity, counters=counters)
 

@@ -345,7 +345,7 @@ def members_of(config: Section) -> tuple[str, ...]:
 
 def lvlm_config(experiment: Experiment) -> LvlmConfig:
     """Return what the LVLM's answers depend on."""
-    values = experiment.lvlm.model_dump(exclude={"model", "ask_again", "vision_bytes"})
+    values = experiment.lvlm.model_dump(exclude={"model", "ask_again"})
     values["member"] = lvlm_member(experiment)
     return LvlmConfig(model_identity=agent_plan.identity_of_model(experiment.lvlm.model), **values)
 

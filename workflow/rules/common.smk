@@ -10,7 +10,6 @@ from lever_pipe.base import numerics
 from lever_pipe.runtime import duplicates, failures, invocation, sizing
 from lever_pipe.base.errors import LeverPipeError, MachineError
 from lever_pipe.experiment.evaluation_config import EMULATED_ARMS
-from lever_pipe.experiment.lvlm_config import VISION_BYTES
 from lever_pipe.runtime.rerun import decision, sparing
 
 STARTED = time.monotonic()
@@ -69,8 +68,6 @@ def asking(wildcards):
     lvlm = grid_plan.at(EXPERIMENT, wildcards).lvlm
     words = ["--ledger", plan.ledger_folder(EXPERIMENT)]
     words += ["--ask-again"] if lvlm.ask_again else []
-    if lvlm.vision_bytes != VISION_BYTES:
-        words += ["--vision-bytes", lvlm.vision_bytes]
     return words
 
 

@@ -90,9 +90,7 @@ class LedgerLvlm:
             never=(family.image_token,),  # behind a prompt it would stand for an image that nobody has shown
             **wanted.model_dump(exclude={"ends"}),
         )
-        self._engine = family.engine(
-            images, settings=settings, decode=decode, vision_bytes=runtime.vision_bytes, counters=self._work
-        )
+        self._engine = family.engine(images, settings=settings, decode=decode, counters=self._work)
         self._identity = _identity_of(family, settings, runtime.device, decode) | {"backend": self._engine.backend}
         self._engine_digest = hashlib.sha256(canonical_json(self._identity).encode()).hexdigest()[:ENGINE_DIGITS]
         self._has_begun = False

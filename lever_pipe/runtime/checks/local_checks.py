@@ -180,7 +180,7 @@ def model_folder(model: Model, folder: Path) -> Outcome:
             expected = "a model folder"
             do = f"Bring it (docs/production.md): {obtain.command(name)}\n    Or name another in {key}."
         return fault(f"{key} {name}", expected, found="; ".join(faults), do=do)
-    return ok(f"{key} {name}", f"whole, {_bytes(model_folders.bytes_of(folder / name))}")
+    return ok(f"{key} {name}", "whole")
 
 
 def chat_template(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
