@@ -69,12 +69,11 @@ class TraceTarget(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Lines of a file that hold a measured value, the cells of the first, and the policies it is of; none: all."""
+    """Lines of a file that hold a measured value, and the cells of the first."""
 
     path: Path
     lines: tuple[int, ...]
     cells: Mapping[str, str]
-    names: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -262,7 +261,7 @@ class _Way:
                     text = path.read_text(encoding="utf-8") if lines and path.is_file() else ""
                 files[path] = list(csv.DictReader(text.splitlines(), restval=""))
                 cells = next(iter(files[path][lines[0] - 2 :]), {}) if lines else {}
-                yield Source(path, lines, cells, names)
+                yield Source(path, lines, cells)
                 self._follow_file(path, names)
 
     def follow(self, maker: Maker, names: frozenset[str]) -> None:

@@ -1,23 +1,27 @@
-"""Rule `collect_results`: every score, training metric and step as plain CSV files."""
+"""Every score, training metric and step of all policies as plain CSV files, and how each policy came to be."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from lever_pipe.base import storage
-from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import Cell, EpochMetrics, PolicyRef, RewardTies, StepMetrics
-from lever_pipe.experiment.stage_configs import CollectResultsConfig
+from lever_pipe.base.policy_names import PolicyName, group_of
+from lever_pipe.base.records import Cell, EpochMetrics, PolicyRef, RewardTies, RunCard, StepMetrics
+from lever_pipe.experiment.stage_configs import CollectLineageConfig, CollectResultsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.report import lineage as fields_of
 from lever_pipe.report.inference.costs import CostRow, cost_rows, training_prompts
 from lever_pipe.report.long_format import decimal, write_csv
 
 Line = tuple[object, ...]
 Run = dict[int, dict[int, StepMetrics]]
 """The steps of a run by epoch and step."""
+Fields = dict[str, dict[str, set[str]]]
+"""Values of a lineage by group and field."""
 
 RUN = ("stage", "mode", "base_rce_epoch", "kl_beta", "seed")
 SCORES_COLUMNS = (
@@ -139,9 +143,9 @@ def _policy_order(policy: PolicyRef) -> tuple[object, ...]:
     return (*kind, policy.preset, known, _natural(policy.name))
 
 
-def _natural(text: str) -> tuple[tuple[int, str], ...]:
-    parts = re.split(r"(\d+)", text)
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
+def _natural(text: str, *, number: str = r"(\d+)") -> list[tuple[float, str]]:
+    parts = re.split(number, text)
+    return [(float(part), "") if i % 2 else (-1.0, part) for i, part in enumerate(parts)]
 
 
 def _summary_lines(path: Path) -> list[Line]:
@@ -160,3 +164,57 @@ def _tie_lines(rows: Iterable[RewardTies], kept: Sequence[str]) -> list[Line]:
         )
         for row in rewards.values()
     ]
+
+
+def collect_lineage(
+    *,
+    training: Inputs,
+    started: Inputs,
+    rewards: Inputs,
+    selections: Inputs,
+    answers: Inputs,
+    scores: Inputs,
+    lineage: Output,
+    config: CollectLineageConfig,
+) -> None:
+    """Write one line for each group of seeds or draws and each field that applies to it.
+
+    `started` are the selectors of presets that start from a checkpoint, before any training; where there are such, the
+    runs of all presets tell what they start from. `rewards` belong to `config.presets`; `selections` and `scores` to
+    the evaluated policies, batch by batch, of which `config.batch_sizes` says how many share each of `answers`. Several
+    values of a field are sorted and joined.
+    """
+    found: Fields = {}
+    shared = dict(zip(config.presets, map(_card, rewards), strict=True))
+    starts = {row.config["preset"]: fields_of.of_start(row) for row in map(_card, started)}
+    for row in map(_card, training):
+        own, rewarded = fields_of.of_training(row), fields_of.learns_from_rewards(row)
+        stored = fields_of.of_reward(shared[row.config["preset"]]) if rewarded else {}
+        values = own | {name: value for name, value in stored.items() if name not in own}
+        values |= starts.get(row.config["preset"], fields_of.UNTRAINED) if starts else {}
+        _add(found, fields_of.group_of_training(row), {**values, **fields_of.of_environment(row)})
+    batches = [_card(path) for path, n in zip(answers, config.batch_sizes, strict=True) for _ in range(n)]
+    for selection, score, batch in zip(map(_card, selections), map(_card, scores), batches, strict=True):
+        policy = score.config["policy"]["name"]
+        values = {"scale": config.scale, **fields_of.of_selection(selection, policy)}
+        values |= {**fields_of.of_answers(batch), **fields_of.of_scores(score)}
+        _add(found, group_of(policy), values)
+        for row in (selection, batch, score):
+            _add(found, group_of(policy), fields_of.of_environment(row))
+    write_csv(lineage, fields_of.COLUMNS, _lineage_lines(found))
+
+
+def _card(path: Path) -> RunCard:
+    return storage.read_row(path, RunCard)
+
+
+def _add(found: Fields, group: str, values: Mapping[str, str]) -> None:
+    for field, value in values.items():
+        found.setdefault(group, {}).setdefault(field, set()).add(value)
+
+
+def _lineage_lines(found: Fields) -> Iterable[tuple[str, str, str]]:
+    """Yield lines by group, `beta~0.145` before `beta~0.15`, with values in order, version `2.9` before `2.12`."""
+    for group in sorted(found, key=partial(_natural, number=r"(\d+(?:\.\d+)?)")):
+        for field, values in found[group].items():
+            yield group, field, ", ".join(sorted(values, key=_natural))

@@ -12,7 +12,7 @@ from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import CollectLineageConfig, InitialiseSelectorConfig
 from lever_pipe.report.comparability import FACTORS, deviations
 from lever_pipe.report.lineage import read_lineage
-from lever_pipe.stages.collect_lineage import collect_lineage
+from lever_pipe.stages.collect_results import collect_lineage
 
 BASELINES = ("baseline/oracle", "baseline/random-0", "baseline/random-1", "baseline/random-10")
 TRAINED = tuple(f"preset~p/grpo/base~5/beta~0.1/seed~{seed}/epoch~1" for seed in (0, 1))
