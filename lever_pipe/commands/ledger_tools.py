@@ -27,16 +27,10 @@ from lever_pipe.lvlms.asking.ledger import Row, merge_into, parse_row, read_file
 
 
 class Merged(NamedTuple):
-    """What a merge did: the merged file, rows and files that were read, and what became of them."""
+    """What a merge did."""
 
     target: Path
     rows: int
-    files: int
-    lines: int
-    torn: int
-    """Incomplete last lines."""
-    disagreements: int
-    """Values that two rows of one key state differently."""
     damaged: list[RecordError]
     """Lines that were left out."""
     removed: list[Path]
@@ -56,10 +50,8 @@ def main(words: Sequence[str]) -> int:
     merged = merge(options.folder, drop=options.drop)
     sys.stdout.writelines(f"left out: {fault}\n" for fault in merged.damaged)
     sys.stdout.write(
-        f"read {counted(merged.lines, 'row')} in {counted(merged.files, 'file')}: "
-        f"{counted(merged.disagreements, 'disagreement')}, {counted(merged.torn, 'torn line')}\n"
-        f"{merged.target}: {counted(merged.rows, 'row')}\n"
-        f"removed {counted(len(merged.removed), 'file')}; grown meanwhile, so kept: {len(merged.stayed):,}\n"
+        f"{merged.target}: {merged.rows:,} rows\n"
+        f"files removed: {len(merged.removed):,}; grown meanwhile, so kept: {len(merged.stayed):,}\n"
     )
     return 0
 
@@ -71,27 +63,22 @@ def merge(folder: Path, *, drop: bool = False) -> Merged:
     """
     rows: dict[str, Row] = {}
     sizes: dict[Path, int] = {}
-    lines = torn = disagreements = 0
     damaged: list[RecordError] = []
     for path, content in read_files(folder):
         sizes[path] = len(content)
         for number, line in enumerate(BytesIO(content), start=1):
-            if not line.endswith(b"\n"):
-                torn += 1
+            if not line.endswith(b"\n"):  # its writer was killed, or writes on
                 continue
             try:
-                key, row = parse_row(line, path, number)
+                merge_into(rows, *parse_row(line, path, number))
             except RecordError as fault:
                 damaged.append(fault)
-                continue
-            lines += 1
-            disagreements += merge_into(rows, key, row)[1]
     if not sizes:
         found = "no such file" if folder.is_dir() else "no folder"
         do = "Name the `ledger` folder of the store, as .lever_pipe/store/ledger, or without a store of the results."
         raise RecordError(f"{folder}: expected a folder with ledger files (*.jsonl)", found=found, do=do)
     if damaged and not drop:
-        found = f"{counted(len(damaged), 'fault')}, the first: {damaged[0].expected}; found {damaged[0].found}"
+        found = f"faults: {len(damaged):,}, the first: {damaged[0].expected}; found {damaged[0].found}"
         do = "Delete these lines, or leave them out: ledger merge --drop. Their prompts are answered again."
         raise DataError(f"{folder}: expected rows that can be merged", found=found, do=do)
     try:
@@ -109,12 +96,7 @@ def merge(folder: Path, *, drop: bool = False) -> Merged:
     others = [path for path in sizes if path != target]
     removed = [path for path in others if _remove_unless_grown(path, sizes[path])]
     stayed = [path for path in others if path not in removed]
-    return Merged(target, len(rows), len(sizes), lines, torn, disagreements, damaged, removed, stayed)
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with what is counted, as `1 row` or `1,200 rows`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return Merged(target, len(rows), damaged, removed, stayed)
 
 
 def _remove_unless_grown(path: Path, size: int) -> bool:
