@@ -25,7 +25,7 @@ from lever_pipe.base.policy_names import AGENT, PolicyName, group_of
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Pool
 from lever_pipe.base.sections import did_you_mean
-from lever_pipe.commands.trace import AS_MADE, AS_READ, EVIDENCE, MISSING, REPORT, TracedJob, traced_back
+from lever_pipe.commands.trace import AS_MADE, EVIDENCE, MISSING, REPORT, TracedJob, traced_back
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention import released as agents
 from lever_pipe.intention.records import DoneRow
@@ -97,7 +97,7 @@ def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow
 def _steps_behind(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
     """Return all that a score was made by, from files that still are what it was made from."""
     steps = traced_back(score.key, results).steps
-    sound = (AS_MADE, AS_READ, MISSING)  # raw data may have gone; what is copied is read
+    sound = (AS_MADE, MISSING)  # raw data may have gone; what is copied is read
     changed = [f"{step.name}: {file}" for step in steps for file, state in step.states.items() if state not in sound]
     if changed:
         what = f"{results}: expected the files that {score.subject} was scored with"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from lever_pipe.commands.trace import traced_back
+from lever_pipe.commands.trace import text, traced_back
 
 from .conftest import Project
 
@@ -82,9 +83,11 @@ def test_a_cell_leads_to_its_run_and_to_no_other(smoke: Project, monkeypatch: py
     place = f"modes:{printed.index(line) + 1}:Accuracy (%)"
     monkeypatch.chdir(smoke.folder)
     found = traced_back(place, Path(RESULTS))
-    (quantity,), (source,) = found.target.quantities, found.sources
-    assert (quantity.line, str(source.path)) == (line, f"{LEVER}/tables/intervals.csv")
-    assert float(source.cells["accuracy"]) == quantity.row.value
+    (quantity,), (source,) = found.rows, found.sources
+    path, _, measured = source.rpartition(":")
+    assert (quantity.line, path) == (line, f"{LEVER}/tables/intervals.csv")
+    rows = list(csv.DictReader(Path(path).read_text().splitlines()))
+    assert float(rows[int(measured) - 2]["accuracy"]) == quantity.row.value
     trained = [str(step.artefact.card) for step in found.steps if step.made.stage.startswith("train_")]
     folder = f"{LEVER}/preset~world"
     own = [f"{folder}/on_policy/base~2/beta~1/seed~0/epoch~{epoch}/run.json" for epoch in (1, 2)]
@@ -92,4 +95,4 @@ def test_a_cell_leads_to_its_run_and_to_no_other(smoke: Project, monkeypatch: py
     assert {step.states[name] for step in found.steps for name in step.outputs} == {"as made"}
     raw = [name for step in found.steps for name in step.inputs if name not in step.makers]
     assert raw == [], "the embedded world is made by a rule of its own"
-    assert {digest for step in found.steps for digest in step.models.values()}
+    assert "model folder lvlm.model_identity" in text(found)
