@@ -15,11 +15,7 @@ Similarities = dict[str, NDArray[np.float32]]  # `image`, `question` -> [K]
 
 
 def rank_by_similarity(baseline: str, similarities: Similarities) -> NDArray[np.int64]:
-    """Return the pool positions from most to least similar; ties keep pool order.
-
-    Raises:
-        UnknownMemberError: no such similarity.
-    """
+    """Return the pool positions from most to least similar; ties keep pool order."""
     weights = {"similar_image": (1, 0), "similar_question": (0, 1), "similar_both": (1, 1)}
     if baseline not in weights:
         raise UnknownMemberError(

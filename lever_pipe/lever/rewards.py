@@ -168,9 +168,6 @@ def reward(inputs: RewardInputs, settings: Reward) -> float:
     Args:
         inputs: the scores of the selection.
         settings: the mode, a name in `REWARD_MODES` or of a module beside the package, and the weights of the parts.
-
-    Raises:
-        ValueError: the reward is not a finite number.
     """
     mode: RewardMode = REWARD_MODES.get(settings.mode) or member("lever/rewards", settings.mode).reward
     value = mode(inputs, settings)

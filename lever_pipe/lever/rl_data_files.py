@@ -91,10 +91,6 @@ def import_groups(
         form: `a` or `g`.
         train: all train examples, by position; what `a` does not state.
         pools: how pools are made; for `g` its size alone counts.
-
-    Raises:
-        RecordError: no such file, another version, unknown, missing or contradictory keys, rows scored otherwise or
-            copied from other queries, or a pool of another size; names query, row and key.
     """
     expected = f"{path}: expected RL data of format {form} (rl_data.import_format)"
     document = read_json(path)
@@ -136,11 +132,7 @@ def import_groups(
 
 
 def write_original(path: Path, groups: Sequence[RlGroup]) -> None:
-    """Write groups as an original file, atomically and in their order; importing it gives them back.
-
-    Raises:
-        RecordError: two groups of one query, which the format cannot hold.
-    """
+    """Write groups as an original file, atomically and in their order; importing it gives them back."""
     document: dict[str, Any] = {"_meta": {"fix_version": FIX_VERSION}}
     for group in groups:
         key = str(group.query.query_id)
@@ -157,9 +149,6 @@ def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], 
     """Check that imported ids mean this train split: every position exists, every query is the example that it names.
 
     Answers are compared as VQA accuracy compares them, in any order.
-
-    Raises:
-        RecordError: the groups count another split, the same one in another order, or other questions.
     """
     faults = []
     for group in groups:

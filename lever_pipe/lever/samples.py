@@ -72,9 +72,6 @@ def read_answers(policy: str, answers: Path, per_question: Path, shots: Sequence
     """Return what a policy led to at these shot counts.
 
     A policy that gives a query fewer demonstrations, none for instance, has its longest answer for all further counts.
-
-    Raises:
-        RecordError: a malformed row, or a score without its answer.
     """
     rows: dict[int, dict[int, AnswerRow]] = {}
     for row in storage.read_rows(answers, AnswerRow):

@@ -85,11 +85,7 @@ def score_trajectory(proposal: Proposal, query: Example, text: str, log_probs: S
 
 
 def make_group(query: Example, pool: Pool, trajectories: Sequence[Trajectory]) -> RlGroup:
-    """Return one line of the RL data.
-
-    Raises:
-        RecordError: a selection that the pool does not hold.
-    """
+    """Return one line of the RL data."""
     block = RlQuery(
         query_id=query.example_id,
         question_id=query.question_id,
@@ -117,9 +113,6 @@ def keep_balanced(
         groups: RL data.
         balance: the bounds, both inclusive; None keeps all and counts nothing.
         source: what the groups are of, for the message.
-
-    Raises:
-        RecordError: fewer than `LEAST` groups are kept.
 
     Source: Lever-Plus published code (VQAv2)
     """

@@ -74,9 +74,6 @@ def make(out: Path, *, seed: int) -> dict[str, Any]:
     """Train and write `out/lvlm`, `out/clip` and the card, as `card.json` and as prose; return the card's values.
 
     The same seed and library versions give the same weights on one kind of CPU.
-
-    Raises:
-        WorldError: the trained reader misses a bound; models and card stay for inspection.
     """
     torch.set_num_threads(1)
     options = WorldData()

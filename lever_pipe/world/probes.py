@@ -71,11 +71,7 @@ class _TooFewError(Exception):
 def _demonstrations(
     query: Example, pool: Sequence[Example], by_type: Sequence[Example], truth: str, rng: np.random.Generator
 ) -> dict[str, tuple[Example, ...]]:
-    """Return the demonstrations of each probe; `by_type` is the pool sorted by question type.
-
-    Raises:
-        _TooFewError: the pool lacks some.
-    """
+    """Return the demonstrations of each probe; `by_type` is the pool sorted by question type."""
     relation = relation_of(query)
 
     def draw(n: int, accept: Callable[[Example], bool]) -> tuple[Example, ...]:
@@ -120,9 +116,6 @@ def build_probes(queries: Sequence[Example], pool: Sequence[Example], *, seed: i
     most common answer of that type over `pool` and `queries`. Demonstrations never show the query's
     own image. All probes hold the same queries; one whose demonstrations the pool lacks is left out
     of all, with a warning that counts them.
-
-    Raises:
-        DataError: no query is left.
     """
     truths = true_answers([*pool, *queries])
     by_type = sorted(pool, key=lambda row: row.question_type)

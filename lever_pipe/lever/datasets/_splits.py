@@ -19,12 +19,7 @@ def read_train(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
 
 
 def read_queries(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
-    """Return the `n_eval` evaluated queries; see `protocol.Reader.read`.
-
-    Raises:
-        DataError: there are fewer, or the files have another fault.
-        ImageError: an unreadable image, unless such images are skipped.
-    """
+    """Return the `n_eval` evaluated queries; see `protocol.Reader.read`."""
     options = ReadOptions(
         settings.eval_image_name,
         settings.n_answers,
@@ -54,9 +49,6 @@ def shared_questions(
 
     The same image has the same bytes, or the same id where the question has too; case and blanks of a question do not
     count.
-
-    Raises:
-        DataError: there are some, and `on_split_overlap` does not allow it; it names the files `asked` and `shown`.
     """
     seen = {mark for example in train for mark in _marks(example)}
     shared = [query.question_id for query in queries if not seen.isdisjoint(_marks(query))]

@@ -96,11 +96,7 @@ Fault = tuple[str, object]
 
 
 def read_questions(path: Path) -> list[Question]:
-    """Return the questions of one file, sorted by question id.
-
-    Raises:
-        DataError: missing file, missing or unknown keys, blank questions, duplicate question ids; all at once.
-    """
+    """Return the questions of one file, sorted by question id."""
     faults = list[Fault]()
     questions = _questions(path, faults)
     _raise_any(f"{path}: expected an official VQA question file", faults)
@@ -119,10 +115,6 @@ def read_split(
         files: questions, annotations and image folder.
         options: see `ReadOptions`. With `on_bad_image="skip"`, a `limit` counts readable questions.
         shown_answer: the answer that a demonstration shows; None is a fault of the annotation.
-
-    Raises:
-        DataError: anything missing, unknown, duplicate or contradictory; all faults at once.
-        ImageError: images that do not decode, when `on_bad_image="stop"`.
     """
     faults = list[Fault]()
     questions = _questions(files.questions, faults)
@@ -225,11 +217,7 @@ def _missing_images(questions: list[Question], folder: Path, template: str) -> I
 
 
 def _digests(questions: list[Question], folder: Path, options: ReadOptions) -> tuple[dict[int, str], dict[str, int]]:
-    """Return by question id the sha256 of its image, and by file name the questions of an image that cannot be shown.
-
-    Raises:
-        ImageError: images cannot be shown and are not to be skipped; the first few are named by reason.
-    """
+    """Return the sha256 of each question's image, and how many questions each image has that cannot be shown."""
     may_skip = options.on_bad_image == "skip"
     digest_of, digests, skipped, faults = dict[str, str](), dict[int, str](), Counter[str](), list[Fault]()
     for question in questions if may_skip else questions[: options.limit]:

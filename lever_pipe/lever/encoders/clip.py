@@ -44,11 +44,7 @@ class ClipEncoder:
         self._batch_size = batch_size
 
     def images(self, paths: Sequence[Path]) -> NDArray[np.float32]:
-        """Return normalised image features, float32 [N, D]; each distinct path is encoded once.
-
-        Raises:
-            ImageError: an image cannot be read.
-        """
+        """Return normalised image features, float32 [N, D]; each distinct path is encoded once."""
         return self._encode(paths, self._image_batch)
 
     def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -89,12 +85,7 @@ class ClipEncoder:
 
 
 def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
-    """Return the CLIP model of a local folder.
-
-    Raises:
-        CheckpointError: no folder, a file or tensor is missing, there are tensors too many or untrained ones, or a
-            tokenizer or image processor of another model.
-    """
+    """Return the CLIP model of a local folder."""
     require_whole(folder, "a CLIP model folder", files=FILES, any_of=VOCABULARY)
     with readable(folder, "CLIP model"):
         kind = strict_json((folder / "config.json").read_bytes()).get("model_type")

@@ -47,11 +47,7 @@ class GruHead(Head):
         return F.normalize(fresh + keep * (vectors_BGH - fresh), dim=-1)
 
     def seen(self, state: State) -> Tensor:
-        """Return the vectors that candidates are scored against.
-
-        Raises:
-            IndexError: there are step embeddings, and fewer than picks.
-        """
+        """Return the vectors that candidates are scored against."""
         if self.step_emb is None:
             return state.vectors
         return F.normalize(state.vectors + self.step_emb.weight[len(state.picks)], dim=-1)

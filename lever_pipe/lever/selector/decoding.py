@@ -27,9 +27,6 @@ def greedy(module: PointerSelector, encoded: Encoded, shots: int) -> Tensor:
 
     K in place of a position, from some step on and never at the first, ends a selection before: where its end is more
     likely than that it goes on.
-
-    Raises:
-        ShapeError: fewer candidates than shots.
     """
     _require_enough(encoded.candidates.shape[1], shots)
     if not module.head.follows:
@@ -45,9 +42,6 @@ def draw(module: PointerSelector, encoded: Encoded, noise_BGSK: Tensor) -> Tenso
     With standard Gumbel noise (`gumbel`) they are exact draws from the policy (Plackett-Luce, without repeats):
     P(argmax of logit + noise = k) = softmax(logit)_k over the candidates that are left. The noise is as wide as there
     are `outcomes`: where a selection may end, one more than candidates, and K ends it as in `greedy`.
-
-    Raises:
-        ShapeError: fewer candidates than shots, or noise of another shape.
     """
     n_pool, outcomes = encoded.candidates.shape[1], module.outcomes(encoded)
     sizes = require_shapes(("noise", "B G S K", noise_BGSK), ("queries", "B H", encoded.queries))

@@ -133,11 +133,7 @@ def scores_of(module: PointerSelector, encoded: Encoded, selections_BGS: Tensor,
 
 
 def read_table(embeddings: Path, device: torch.device, *, inputs: str = "fused") -> EmbeddingTable:
-    """Return what the selector sees of a split, `[N, D]`; `inputs` is a key of `INPUTS`.
-
-    Raises:
-        RecordError: a missing or damaged file, or other arrays.
-    """
+    """Return what the selector sees of a split, `[N, D]`; `inputs` is a key of `INPUTS`."""
     arrays = storage.read_embeddings(embeddings)
     seen = INPUTS[inputs](arrays["image"], arrays["question"])
     return EmbeddingTable(torch.from_numpy(seen).to(device))

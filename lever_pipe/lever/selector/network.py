@@ -151,20 +151,12 @@ def initialise(module: PointerSelector, generator: torch.Generator) -> PointerSe
 
 
 def load_selector(path: Path, architecture: Architecture) -> PointerSelector:
-    """Return the selector of a checkpoint, in eval mode.
-
-    Raises:
-        CheckpointError: missing file, or tensors of another architecture (all listed).
-    """
+    """Return the selector of a checkpoint, in eval mode."""
     return load_into(build_selector(architecture), path)
 
 
 def load_into(module: PointerSelector, path: Path) -> PointerSelector:
-    """Return a module with the tensors of a checkpoint, in eval mode.
-
-    Raises:
-        CheckpointError: missing file, or tensors of another architecture (all listed).
-    """
+    """Return a module with the tensors of a checkpoint, in eval mode."""
     tensors, _ = load_tensors(path)
     require_same_tensors(path, tensors, module.state_dict())
     module.load_state_dict(tensors, strict=True)

@@ -34,11 +34,7 @@ class TrainingInputs(NamedTuple):
 def read_training_inputs(
     groups: Path, embeddings: Path, device: torch.device, train_share: float, inputs: str = "fused"
 ) -> TrainingInputs:
-    """Return embeddings and rewarded groups on one device.
-
-    Raises:
-        RecordError: a missing or damaged file, or no query for one of the two parts.
-    """
+    """Return embeddings and rewarded groups on one device."""
     train, validation = split_groups(load_groups(groups).to(device), train_share)
     return TrainingInputs(read_table(embeddings, device, inputs=inputs), train, validation)
 
@@ -69,10 +65,6 @@ class SelectorEpoch:
     Attributes:
         updates: takes the epoch's steps.
         kl_beta: the weight of the penalty that the epoch before left; None at the first epoch of an objective.
-
-    Raises:
-        CheckpointError: `start` has another architecture.
-        RecordError: malformed groups.
     """
 
     def __init__(
@@ -96,11 +88,7 @@ class SelectorEpoch:
         self.updates = Updates(self.module, adam, max_gradient_norm=config.max_gradient_norm)
 
     def anchor(self, reference: Path) -> FrozenSelector:
-        """Return the policy that the trained one is held against.
-
-        Raises:
-            CheckpointError: another architecture.
-        """
+        """Return the policy that the trained one is held against."""
         return FrozenSelector(self._load(reference), self.data.table)
 
     @contextmanager
@@ -145,9 +133,6 @@ def resume_optimiser(path: Path, optimiser: AdamW, *, stage: str) -> float | Non
     """Load the moments of the same stage's previous epoch and return its beta.
 
     A phase starts with a fresh optimiser, as published: a state of another stage is left alone and None returned.
-
-    Raises:
-        CheckpointError: missing file, moments of other parameters, or a negative beta.
     """
     tensors, about = load_tensors(path)
     if "stage" not in about:

@@ -56,11 +56,7 @@ class _Scored(NamedTuple):
 
 
 def pad_groups(groups: Sequence[RlGroup], reward_of: Callable[[Trajectory], float]) -> Groups:
-    """Return RL groups, in query-id order, as tensors padded to the largest group.
-
-    Raises:
-        RecordError: no group, an empty one, two of one query, or selections or pools of unequal length.
-    """
+    """Return RL groups, in query-id order, as tensors padded to the largest group."""
     return _padded(
         _Scored(
             group.query.query_id,
@@ -83,9 +79,6 @@ def groups_of_beams(
         rows: beams of each query, the best one first; so stand the selections.
         pools: one a row, of the same query.
         shown: gives demonstrations in the order of choice that of the prompt, which is what a selector learns.
-
-    Raises:
-        RecordError: as `pad_groups`; or a beam that its pool does not hold or that repeats a demonstration.
     """
     groups = []
     for row, pool in zip(rows, pools, strict=True):
@@ -137,11 +130,7 @@ def save_groups(path: Path, groups: Groups) -> None:
 
 
 def load_groups(path: Path) -> Groups:
-    """Return the groups of a file.
-
-    Raises:
-        RecordError: a missing or damaged file, or one with other arrays.
-    """
+    """Return the groups of a file."""
     arrays = storage.read_arrays(path)
     names = {field.name for field in fields(Groups)}
     if arrays.keys() != names:
@@ -152,11 +141,7 @@ def load_groups(path: Path) -> Groups:
 
 
 def split_groups(groups: Groups, train_share: float) -> tuple[Groups, Groups]:
-    """Return the first `int(train_share * B)` queries for training and the rest for validation.
-
-    Raises:
-        RecordError: one of the two parts is empty.
-    """
+    """Return the first `int(train_share * B)` queries for training and the rest for validation."""
     n_train = int(train_share * len(groups))
     if not 0 < n_train < len(groups):
         raise RecordError(

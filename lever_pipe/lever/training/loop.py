@@ -42,11 +42,7 @@ class Updates:
         self._n_queries = 0
 
     def take(self, step: Step, n_queries: int) -> None:
-        """Take one optimiser step down the loss of a batch of so many queries.
-
-        Raises:
-            TrainingError: the loss or a gradient is not finite.
-        """
+        """Take one optimiser step down the loss of a batch of so many queries."""
         for parameter in self._trainable:
             parameter.grad = None
         step.loss.backward()  # type: ignore[no-untyped-call]
