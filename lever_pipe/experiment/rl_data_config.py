@@ -29,7 +29,7 @@ class ProposalSettings(Section):
 
     @property
     def per_query(self) -> int:
-        """How many trajectories a query has at most."""
+        """How many trajectories a query has at most, before a diversity budget adds some."""
         drawn = len(self.temperatures) * self.n_samples_per_temperature
         return self.n_beams + drawn + self.n_retrieval + self.n_random
 
@@ -57,14 +57,25 @@ class RlData(ProposalSettings):
     n_queries: int = Field(800, ge=2)
     """Train examples that serve as RL queries."""
     n_shards: int = Field(4, ge=1, le=512)
+    diversity_budget: int = Field(0, ge=0, le=256)
+    """Extra uniformly drawn selections for every query whose group shows one accuracy only (0: none)."""
     balance: Balance | None = None
     """Which queries are kept, by how many of their trajectories are positive; null keeps all, `{}` has the published
     bounds."""
 
     @rule
+    def _something_is_proposed(self) -> Iterator[Fault]:
+        n_samples = len(self.temperatures) * self.n_samples_per_temperature
+        if not (self.import_from or self.n_beams or n_samples or self.n_retrieval or self.n_random):
+            seen = "n_beams=0, n_retrieval=0, n_random=0 and no sample of any temperature"
+            yield (), f"must propose some selection, got {seen}. Raise one of them."
+
+    @rule
     def _what_is_rescored_was_imported(self) -> Iterator[Fault]:
         if self.rescore and not self.import_from:
             yield ("rescore",), "must be false without import_from, got True. Name the file, or drop it."
+        if self.rescore and self.diversity_budget:
+            yield ("diversity_budget",), f"must be 0 with rescore, got {self.diversity_budget}. Drop one of them."
 
     @property
     def is_answered(self) -> bool:

@@ -103,6 +103,9 @@ class GenerateRlDataConfig(Section):
     lvlm: OfLvlm
     shard: Annotated[int, Wildcard("shard")]
     n_shards: int
+    shots: int
+    diversity_budget: int
+    seed: Seed
 
 
 @identity_of("search_beams", LVLM, of="beams")

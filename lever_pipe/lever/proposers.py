@@ -6,7 +6,7 @@ pool, times a scale.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,26 @@ def propose(
     for positions, facts in drafts:
         distinct.setdefault(positions, facts)
     return [_proposal(pool, positions, facts) for positions, facts in distinct.items()]
+
+
+def diversity_fill(
+    pool: Pool, present: Iterable[Sequence[int]], *, shots: int, budget: int, generator: np.random.Generator
+) -> list[Proposal]:
+    """Return `budget` further uniform selections that are not yet `present`.
+
+    Whether a query is filled depends on its answers so far; how many are drawn, and which, does not depend on any
+    later answer. So there is no optional stopping, and the fill adds no bias towards successes.
+    """
+    taken = {tuple(positions) for positions in present}
+    drawn: list[Proposal] = []
+    for _ in range(100 * budget):  # a pool with fewer selections than the budget ends here
+        positions = _uniform(len(pool.candidates), shots, generator)
+        if len(drawn) == budget:
+            break
+        if positions not in taken:
+            taken.add(positions)
+            drawn.append(_proposal(pool, positions, {"gen_method": "fill"}))
+    return drawn
 
 
 def standardise(similarities: NDArray[np.float32]) -> Scores:

@@ -202,7 +202,7 @@ def training_prompts(experiment: Experiment, policy: str) -> int:
     name, rl = PolicyName.parse(policy), experiment.rl_data
     if not name.preset:
         return 0
-    stored, preset = rl.n_queries * rl.per_query, experiment.presets[name.preset]
+    stored, preset = rl.n_queries * (rl.per_query + rl.diversity_budget), experiment.presets[name.preset]
     searched = sum(prompts for _, prompts in experiment.beams.prompts(experiment.pools.size))
     if name.kind == "sft":
         return searched

@@ -20,7 +20,7 @@ from lever_pipe.experiment.stage_configs import (
 )
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lever import beams as of_beams
-from lever_pipe.lever.proposers import propose
+from lever_pipe.lever.proposers import diversity_fill, propose
 from lever_pipe.lever.rl_data_files import PoolRule, import_groups, require_train_examples
 from lever_pipe.lever.selector.embeddings import fuse
 from lever_pipe.lever.training.groups import groups_of_beams, save_groups
@@ -64,9 +64,30 @@ def generate_rl_data(
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
     prompter = Prompter(Wording(config.lvlm.prompt), train)
     rows = trajectories_of(wanted, train, model, prompter)
+    if config.diversity_budget:
+        rows += trajectories_of(_fill(rows, pools, config), train, model, prompter)
     storage.write_rows(trajectories, rows)
     storage.write_json(counters, model.counters)
     return len(rows)
+
+
+def _fill(rows: Sequence[Trajectory], pools: Sequence[Pool], config: GenerateRlDataConfig) -> list[Proposal]:
+    """Return extra uniform draws for the queries whose trajectories all have one accuracy."""
+    by_query: dict[ExampleId, list[Trajectory]] = {}
+    for row in rows:
+        by_query.setdefault(row.query_id, []).append(row)
+    extra: list[Proposal] = []
+    for pool in pools:
+        group = by_query.get(pool.query_id, [])
+        if len({row.vqa_acc_score for row in group}) == 1:
+            extra += diversity_fill(
+                pool,
+                [row.pointer for row in group],
+                shots=config.shots,
+                budget=config.diversity_budget,
+                generator=generator(config.seed, "fill", pool.query_id),
+            )
+    return extra
 
 
 def merge_rl_data(

@@ -75,6 +75,7 @@ def test_a_fault_names_its_key_what_it_is_and_what_is_meant(values: Any, line: s
 
 
 ARM = {"preset": "published"}
+NO_PROPOSER = {"n_beams": 0, "temperatures": [], "n_retrieval": 0, "n_random": 0}
 WORLD = {"source": "world"}
 DRAWN = "presets.published.on_policy"
 
@@ -121,6 +122,9 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"data": WORLD | {"n_eval": 801}}, "data.n_eval: must be at most data.world.n_eval=800, got 801."),
     ({"data": WORLD | {"world": {"n_train": 799}}},
      "rl_data.n_queries: must be at most data.world.n_train=799, got 800."),
+    ({"rl_data": NO_PROPOSER}, "rl_data: must propose some selection, got n_beams=0"),
+    ({"rl_data": NO_PROPOSER | {"temperatures": [1.0], "n_samples_per_temperature": 0}},
+     "rl_data: must propose some selection, got n_beams=0"),
     ({"rl_data": {"n_queries": 3}}, "rl_data.n_shards: must be at most rl_data.n_queries=3, got 4."),
     ({"arms": [ARM | {"seeds": [0, 1], "on_policy": {"seeds": [1, 2]}}]},
      "arms[0].on_policy.seeds: must be some of the arm's seeds=[0, 1], got [2]. Drop these or add them"),
@@ -156,6 +160,9 @@ def test_a_broken_rule_is_the_one_fault_and_says_what_to_do(values: dict[str, An
     [
         {"data": WORLD},
         {"data": {"world": {"n_eval": 8, "n_train": 64}}},  # files do not look at the world's size
+        {"rl_data": NO_PROPOSER | {"n_random": 1}},
+        {"rl_data": NO_PROPOSER | {"temperatures": [1.0], "n_samples_per_temperature": 1}},
+        {"rl_data": NO_PROPOSER | {"import_from": "rl.json", "n_queries": 2}},  # imported data are not proposed
         {"rl_data": {"n_queries": 4, "n_shards": 4}},
         {"lvlm": {"prompt": {"query": "{{{question}}}"}}},
         {"store": {"folder": "~/store"}},

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lever_pipe.base.records import Proposal
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.rl_data_config import ProposalSettings
-from lever_pipe.lever.proposers import propose
+from lever_pipe.lever.proposers import diversity_fill, propose
 
 NONE = ProposalSettings(
     shots=2,
@@ -147,3 +147,34 @@ def test_same_stream_gives_same_proposals() -> None:
     similarities = np.random.default_rng(0).uniform(-1, 1, 16).tolist()
     assert run(similarities, PUBLISHED) == run(similarities, PUBLISHED)
     assert run(similarities, PUBLISHED) != run(similarities, PUBLISHED, seed=1)
+
+
+def fill(size: int, present: list[tuple[int, ...]], budget: int, *, shots: int = 2, seed: int = 0) -> list[Proposal]:
+    of = pool(3, range(100, 100 + size))
+    return diversity_fill(of, present, shots=shots, budget=budget, generator=generator(seed, "fill", 3))
+
+
+@given(st.integers(3, 8), st.integers(0, 8), st.integers(0, 5))
+def test_fill_draws_its_budget_of_further_selections(size: int, budget: int, seed: int) -> None:
+    present = [(0, 1), (1, 0)]
+    found = fill(size, present, budget, seed=seed)
+    pointers = [p.pointer for p in found]
+    # perm(size, 2) - 2 selections are left: 4 at size 3.
+    assert len(found) == min(budget, math.perm(size, 2) - 2)
+    assert len(set(pointers)) == len(pointers)
+    assert not set(pointers) & set(present)
+    assert all(len(set(p)) == 2 and all(0 <= i < size for i in p) for p in pointers)
+    assert all(p.gen_method == "fill" and p.pointer_global == tuple(100 + i for i in p.pointer) for p in found)
+
+
+def test_a_smaller_budget_is_a_prefix_so_no_outcome_moves_a_draw() -> None:
+    assert fill(20, [], 12)[:5] == fill(20, [], 5)
+
+
+def test_fill_is_uniform_over_what_is_left() -> None:
+    draws = 3000
+    counts = dict.fromkeys(set(permutations(range(3), 2)) - {(0, 1)}, 0)
+    for seed in range(draws):
+        counts[fill(3, [(0, 1)], 1, seed=seed)[0].pointer] += 1
+    # binomial(3000, 1/5): mean 600, sd 21.9; four and a half of them
+    assert all(abs(count - 600) < 99 for count in counts.values())

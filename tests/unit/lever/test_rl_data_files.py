@@ -253,6 +253,7 @@ def test_imported_positions_must_mean_this_train_split() -> None:
     ("values", "words"),
     [
         ({"rescore": True}, "must be false without import_from"),
+        ({"rescore": True, "import_from": "x.json", "diversity_budget": 2}, "must be 0 with rescore"),
     ],
 )
 def test_only_what_was_imported_is_rescored(values: Document, words: str) -> None:
