@@ -13,7 +13,7 @@ from lever_pipe.base.errors import ComparisonError
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.report.cells import Cell, Code, Message, Name, Series, say
 from lever_pipe.report.labels import label
-from lever_pipe.report.lineage import REMARK, Fields, Lineages, read_lineage, read_published_lineage
+from lever_pipe.report.lineage import EXCHANGED, REMARK, Fields, Lineages, read_lineage, read_published_lineage
 from lever_pipe.report.table import Table, TableLine
 
 Guarding = Literal["footnote", "strict"]
@@ -137,12 +137,24 @@ def deviations(lineages: Lineages, allowed: frozenset[str], *, one_a_line: bool 
 
 def _guarded(table: Table, lineages: Lineages) -> tuple[Table, list[str]]:
     """Return the table with its marks, and what is wrong with lines of ours."""
-    ours, theirs = list[LineageGap](), list[LineageGap]()
+    ours, theirs = _exchanged(table, lineages), list[LineageGap]()
     if table.factor and any(line.groups for line in table.lines):
         allowed = allowed_fields(table)
-        ours = _compared(table, lineages, allowed, is_published=False)
+        ours += _compared(table, lineages, allowed, is_published=False)
         theirs = _compared(table, lineages, allowed, is_published=True)
     return _marked(table, [*ours, *_condensed(theirs)]), [fault for each in ours for fault in _faults(table, each)]
+
+
+def _exchanged(table: Table, lineages: Lineages) -> list[LineageGap]:
+    """Return what follows from files that somebody exchanged, one footnote for those of the same files."""
+    holders: dict[str, set[str]] = {}
+    for group in (group for line in table.lines for group in line.groups):
+        if files := lineages.get(group, {}).get(EXCHANGED):
+            holders.setdefault(files, set()).add(group)
+    return [
+        LineageGap(EXCHANGED, files, "", "none", frozenset(of), say("guard.exchanged", files=Code(files)))
+        for files, of in holders.items()
+    ]
 
 
 def _compared(table: Table, lineages: Lineages, allowed: frozenset[str], *, is_published: bool) -> list[LineageGap]:
@@ -177,7 +189,7 @@ def _fields(group: str, table: Table, lineages: Lineages) -> Fields:
             found=f"none of {group}",
             do="Rerun collect_lineage, or add the published run to resources/reference/lineage.yaml.",
         )
-    return {name: value for name, value in found.items() if not name.startswith(REMARK)}
+    return {name: value for name, value in found.items() if name != EXCHANGED and not name.startswith(REMARK)}
 
 
 def _cohorts(lineages: Lineages, field: str) -> Iterator[dict[str, str]]:

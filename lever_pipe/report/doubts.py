@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from lever_pipe.report.cells import Message, say
+from lever_pipe.report.cells import Code, Message, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.lineage import EXCHANGED, Lineages
 
 
-def doubts(evidence: Evidence) -> Iterator[Message]:
-    """Yield what speaks against a run: nothing right, equal policies, or no agent with a reward."""
+def doubts(evidence: Evidence, lineages: Lineages) -> Iterator[Message]:
+    """Yield what speaks against a run: exchanged files, nothing right, equal policies, or no agent with a reward."""
+    exchanged = {file for fields in lineages.values() if EXCHANGED in fields for file in fields[EXCHANGED].split(", ")}
+    if exchanged:
+        yield say("doubt.exchanged", files=list(map(Code, sorted(exchanged))))
     accuracies = _measured(evidence, "accuracy", study="lever", subset="prefix")
     if accuracies and not any(row.value for row in accuracies):
         yield say("doubt.no_answer")

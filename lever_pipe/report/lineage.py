@@ -21,6 +21,8 @@ REMARK = "remark."
 """Beginning of the name under which a field's remark stands among fields; it is printed, never compared."""
 UNKNOWN = "unknown"
 """Value of a published field that no source tells."""
+EXCHANGED = "exchanged"
+"""The field that names the files behind a policy that somebody put in the place of what their rules made."""
 Fields = Mapping[str, str]
 """Value by field; a field that does not apply is absent."""
 Lineages = Mapping[str, Fields]

@@ -93,7 +93,7 @@ def _lead(config: BuildReportConfig, material: Material) -> Cell:
     kinds = {study.is_world for study in config.studies}
     kind = "mixed" if len(kinds) > 1 else "world" if True in kinds else "files"
     what = say(f"lead.{kind}", models=[study.model for study in config.studies])
-    found = tuple(doubts(material.evidence))
+    found = tuple(doubts(material.evidence, material.lineages))
     return Series((what, *found), "spaced") if found else what
 
 

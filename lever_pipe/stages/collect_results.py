@@ -16,6 +16,7 @@ from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report import lineage as fields_of
 from lever_pipe.report.inference.costs import CostRow, cost_rows, training_prompts
 from lever_pipe.report.long_format import decimal, write_csv
+from lever_pipe.runtime.rerun.artefacts import Artefact, read_artefact
 
 Line = tuple[object, ...]
 Run = dict[int, dict[int, StepMetrics]]
@@ -182,30 +183,59 @@ def collect_lineage(
     `started` are the selectors of presets that start from a checkpoint, before any training; where there are such, the
     runs of all presets tell what they start from. `rewards` belong to `config.presets`; `selections` and `scores` to
     the evaluated policies, batch by batch, of which `config.batch_sizes` says how many share each of `answers`. Several
-    values of a field are sorted and joined.
+    values of a field are sorted and joined. Field `exchanged` names the files behind a policy that are not what their
+    rule made.
     """
     found: Fields = {}
     shared = dict(zip(config.presets, map(_card, rewards), strict=True))
+    cards = [read_artefact(path) for path in (*training, *started, *rewards, *selections, *scores)]
+    exchanged = _exchanged(cards)  # without the answers, which stand for a whole batch of policies
     starts = {row.config["preset"]: fields_of.of_start(row) for row in map(_card, started)}
-    for row in map(_card, training):
+    for path, row in zip(training, map(_card, training), strict=True):
         own, rewarded = fields_of.of_training(row), fields_of.learns_from_rewards(row)
         stored = fields_of.of_reward(shared[row.config["preset"]]) if rewarded else {}
         values = own | {name: value for name, value in stored.items() if name not in own}
         values |= starts.get(row.config["preset"], fields_of.UNTRAINED) if starts else {}
         _add(found, fields_of.group_of_training(row), {**values, **fields_of.of_environment(row)})
+        _note(found, fields_of.group_of_training(row), exchanged[path])
     batches = [_card(path) for path, n in zip(answers, config.batch_sizes, strict=True) for _ in range(n)]
-    for selection, score, batch in zip(map(_card, selections), map(_card, scores), batches, strict=True):
+    for path, selection, score, batch in zip(scores, map(_card, selections), map(_card, scores), batches, strict=True):
         policy = score.config["policy"]["name"]
         values = {"scale": config.scale, **fields_of.of_selection(selection, policy)}
         values |= {**fields_of.of_answers(batch), **fields_of.of_scores(score)}
         _add(found, group_of(policy), values)
         for row in (selection, batch, score):
             _add(found, group_of(policy), fields_of.of_environment(row))
+        _note(found, group_of(policy), exchanged[path])
     write_csv(lineage, fields_of.COLUMNS, _lineage_lines(found))
 
 
 def _card(path: Path) -> RunCard:
     return storage.read_row(path, RunCard)
+
+
+def _exchanged(cards: Sequence[Artefact]) -> dict[Path, set[str]]:
+    """Return by run card the files behind its artefact that had another content when read than their rule gave them."""
+    known = [(card, card.made) for card in cards if card.made is not None]
+    makers = {card.paths.get(name): (card, digest) for card, made in known for name, digest in made.outputs.items()}
+    behind: dict[Path, set[str]] = {}
+
+    def files_behind(card: Artefact) -> set[str]:
+        if card.card not in behind:
+            behind[card.card] = found = set[str]()
+            for name, digest in card.made.inputs.items() if card.made else ():
+                path = card.paths.get(name)
+                if path is not None and path in makers:
+                    maker, made = makers[path]
+                    found |= files_behind(maker) | ({str(path)} if made != digest else set())
+        return behind[card.card]
+
+    return {card.card: files_behind(card) for card in cards}
+
+
+def _note(found: Fields, group: str, files: set[str]) -> None:
+    if files:
+        found.setdefault(group, {}).setdefault(fields_of.EXCHANGED, set()).update(files)
 
 
 def _add(found: Fields, group: str, values: Mapping[str, str]) -> None:

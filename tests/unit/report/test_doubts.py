@@ -50,4 +50,4 @@ DIFFERENCE = accuracies(3.0, against="baseline/similar_both")
     ],
 )
 def test_what_speaks_against_a_run_is_told(rows: list[EvidenceRow], told: list[str]) -> None:
-    assert [message.id for message in doubts(Evidence(rows))] == told
+    assert [message.id for message in doubts(Evidence(rows), {})] == told

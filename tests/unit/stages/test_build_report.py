@@ -210,3 +210,17 @@ def test_every_run_has_a_first_screen(
     assert ("Embedded world" in text) == is_world
     told = (tmp_path / "report" / "answers.txt").read_text(encoding="utf-8")
     assert ("Which KL_BETA?" in told) == ("lever" in studies)
+
+
+def test_exchanged_files_are_told_on_top_and_at_what_follows_from_them(tmp_path: Path, built: Path) -> None:
+    inputs, file = small.write_inputs(tmp_path, small.of_lever() + small.of_agents()), "lever/x/selector.safetensors"
+    with (tmp_path / "lineage.csv").open("a", encoding="utf-8") as lines:
+        lines.write(f"\n{small.OFFLINE.format('0.15')},exchanged,{file}\n")
+    other = small.build(inputs, tmp_path, small.config(*BOTH))
+    for name in ("report.html", "report.md"):
+        text = (other / name).read_text(encoding="utf-8")
+        head, _, rest = text.partition("Which KL_BETA?")
+        assert "Files were exchanged by hand" in head
+        assert file in head
+        assert "Follows from a file that somebody exchanged: " in rest
+        assert "exchanged" not in (built / name).read_text(encoding="utf-8")

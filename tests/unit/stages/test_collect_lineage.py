@@ -153,3 +153,37 @@ def test_a_start_is_told_of_every_run_once_a_preset_has_one(tmp_path: Path) -> N
     assert starts == {**dict.fromkeys(("preset~p/rce/epoch~5", GROUP), "untrained"), "preset~q/rce/epoch~5": "a" * 12}
     gaps = deviations({group: found[group] for group in starts if "rce" in group}, FACTORS["preset"])
     assert [gap.field for gap in gaps if gap.field != "seeds"] == ["start_checkpoint"] * 2
+
+
+def test_a_policy_names_the_exchanged_files_that_it_follows_from(tmp_path: Path) -> None:
+    """Two betas swap their checkpoints of epoch 1: what follows are their later epochs, and not these two or RCE."""
+
+    def of(row: RunCard, folder: str, read: dict[str, str], made: str) -> RunCard:
+        places = {**read, "selector": folder}
+        paths = {name: f"{place}/selector.safetensors" for name, place in places.items()}
+        return row.model_copy(update={"paths": paths, "outputs": {"selector": made}})
+
+    def reads(row: RunCard, **digests: str) -> RunCard:
+        return row.model_copy(update={"inputs": row.inputs | digests})
+
+    base = of(rce(), "rce", {}, "base")
+    first = [
+        of(reads(grpo(beta=beta), reference="base"), f"{beta}/1", {"reference": "rce"}, f"made {beta}")
+        for beta in (0.1, 0.2)
+    ]
+    second = [
+        of(reads(grpo(beta=beta, epoch=2), start=f"made {other}"), f"{beta}/2", {"start": f"{beta}/1"}, f"then {beta}")
+        for beta, other in ((0.1, 0.2), (0.2, 0.1))
+    ]
+    same = [reads(row, start=f"made {row.config['kl_beta']}") for row in second]
+    given = {name: [] for name in cards()} | {"training": [base, *first, *second], "rewards": [reward()]}
+    found = run(tmp_path / "swapped", given, batch_sizes=())
+    exchanged = {group: of["exchanged"] for group, of in found.items() if "exchanged" in of}
+    assert exchanged == {
+        f"preset~p/grpo/base~5/beta~{beta}/epoch~2": f"{beta}/1/selector.safetensors" for beta in (0.1, 0.2)
+    }
+    own = run(tmp_path / "own", given | {"training": [base, *first, *same]}, batch_sizes=())
+    assert not any("exchanged" in of for of in own.values())
+    third = of(reads(grpo(beta=0.1, epoch=3), start="then 0.1"), "0.1/3", {"start": "0.1/2"}, "last")
+    later = run(tmp_path / "later", given | {"training": [base, *first, *second, third]}, batch_sizes=())
+    assert later["preset~p/grpo/base~5/beta~0.1/epoch~3"]["exchanged"] == "0.1/1/selector.safetensors"
