@@ -66,9 +66,6 @@ class Chat:
         Args:
             request: the body.
             read: raises UnreadableError on a completion that does not hold what was asked for.
-
-        Raises:
-            SimulatorError: the server refuses in a way that no further attempt helps.
         """
         self.counts.add(requests=1)
         for attempt in range(self._connection.retries + 1):
@@ -104,11 +101,7 @@ class Chat:
 
 
 def completion_of(body: bytes) -> dict[str, Any]:
-    """Return a chat completion, which has a first choice with a message.
-
-    Raises:
-        UnreadableError: it is another thing.
-    """
+    """Return a chat completion, which has a first choice with a message."""
     try:
         completion: dict[str, Any] = strict_json(body)
         is_one = isinstance(completion["choices"][0]["message"], dict)
@@ -132,11 +125,7 @@ class Access(NamedTuple):
 
 
 def find_access(connection: Connection, environ: Mapping[str, str] = os.environ) -> Access:
-    """Return the server's place and the headers that hold the key; a server of one's own needs none.
-
-    Raises:
-        SimulatorError: no address, one that is none, or a key that no header can hold.
-    """
+    """Return the server's place and the headers that hold the key; a server of one's own needs none."""
     name = connection.base_url_variable
     url = connection.base_url or environ.get(name, "")
     if not url:
@@ -165,10 +154,6 @@ def post_json(access: Access, value: Any, seconds: float) -> tuple[int, bytes]:
         access: the server.
         value: what is sent as JSON.
         seconds: how long the server may be silent.
-
-    Raises:
-        OSError: no connection, or none that lasts; TimeoutError after that time.
-        http.client.HTTPException: the answer is not HTTP.
     """
     parts = urlsplit(access.url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection

@@ -69,10 +69,6 @@ def load_policy(folder: Path, dtype: Precision, device: torch.device = torch.dev
         folder: of the policy.
         dtype: of the stored weights: float32 for those that are trained, whatever they compute in.
         device: where it computes.
-
-    Raises:
-        CheckpointError: missing or unreadable files, tensors that differ from its configuration, another family, or
-            attention with a sliding window.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging

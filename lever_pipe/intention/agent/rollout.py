@@ -195,13 +195,7 @@ def load_player(
     execution: AgentExecution,
     device: torch.device,
 ) -> Player:
-    """Return the player of a policy folder; weights that are trained are held in float32, whatever they compute in.
-
-    Raises:
-        CheckpointError: no readable model or dialogue format, or a model for shorter episodes.
-        SimulatorError: the user cannot be asked as configured.
-        UnknownMemberError: no codec or simulator of the configured name.
-    """
+    """Return the player of a policy folder; weights that are trained are held in float32, whatever they compute in."""
     model = config.policy.model
     dtype: Precision
     if isinstance(config, TrainAgentConfig):

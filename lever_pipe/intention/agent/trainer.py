@@ -54,10 +54,6 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
         state: folder of checkpoints; left to the caller to remove.
         checkpoint_every: steps between checkpoints.
         identity: which run a checkpoint must belong to (`resume.identity_of`).
-
-    Raises:
-        DataError: fewer train tasks than a step takes.
-        TrainingError: a loss or gradient is not finite, or the simulator fails too often or in all episodes.
     """
     config, policy = run.config, run.player.policy
     arm, grpo = config.arm, config.grpo

@@ -116,9 +116,6 @@ def update(
 
     Returns:
         `SHARES` as means over those tokens, `ratio_max`, `grad_norm` before clipping and `grad_clipped` (0 or 1).
-
-    Raises:
-        TrainingError: a loss or a gradient is not finite; the policy is left as it was.
     """
     n_tokens = max(1, sum(len(lesson.places) for lesson in lessons))
     for parameter in policy.parameters():

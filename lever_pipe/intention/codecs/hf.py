@@ -201,12 +201,7 @@ class HfCodec:
 
 
 def load(folder: Path) -> HfCodec:
-    """Return the codec of a model folder.
-
-    Raises:
-        CheckpointError: no readable tokenizer, or a chat template that does not do.
-        RecordError: generation settings that cannot be read.
-    """
+    """Return the codec of a model folder."""
     from transformers import AutoTokenizer
 
     if not any((folder / name).is_file() for name in _FILES):

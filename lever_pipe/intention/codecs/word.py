@@ -110,12 +110,7 @@ class WordCodec:
 
 
 def load(folder: Path) -> WordCodec:
-    """Return the codec of a policy folder.
-
-    Raises:
-        RecordError: `words.json` is missing or not JSON.
-        CheckpointError: it is no list of distinct words, or lacks a marker.
-    """
+    """Return the codec of a policy folder."""
     words = storage.read_json(folder / FILE)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         fault = "another value"

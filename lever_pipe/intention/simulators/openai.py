@@ -27,11 +27,7 @@ _MOST_DIGITS = 6
 
 
 def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
-    """Return the user behind the configured server; it is first contacted with the first question.
-
-    Raises:
-        SimulatorError: no address, or one that is none.
-    """
+    """Return the user behind the configured server; it is first contacted with the first question."""
     chat = Chat(find_access(execution.connection), execution.connection)
     return PromptedUser(chat, config.endpoint, leak_details=config.leak_details)
 
@@ -116,11 +112,7 @@ def text_of(completion: dict[str, Any]) -> str:
 
 
 def read_reply(text: str) -> str:
-    """Return the reply in a model's answer: the field of its JSON object, or the whole answer where it has none.
-
-    Raises:
-        UnreadableError: nothing is said, or an object breaks off or lacks the field.
-    """
+    """Return the reply in a model's answer: the field of its JSON object, or the whole answer where it has none."""
     reply = _object_in(text).get("response") if "{" in text else text
     if not isinstance(reply, str) or not reply.strip() or not is_unicode(reply):
         raise UnreadableError("a reply without words")
@@ -132,9 +124,6 @@ def read_judgement(text: str) -> Judgement:
 
     The object reaches from the first `{` to the last `}`. What is no list counts as an empty one; of a list, whole
     numbers and strings of digits count; a question that is not related covers nothing.
-
-    Raises:
-        UnreadableError: there is no such object.
     """
     answer = _object_in(text)
     listed = answer.get("covered_detail_indices", [])

@@ -55,11 +55,7 @@ class TaskObject(BaseModel):
 
 
 def read(synthetic: SyntheticTasks | None, files: RawFiles) -> Splits:
-    """Return the splits as the files have them.
-
-    Raises:
-        DataError: files that break the format or contradict each other; all faults at once.
-    """
+    """Return the splits as the files have them."""
     del synthetic
     faults: list[str] = []
     train, val, test = (read_tasks(paths, faults) for paths in (files.train, files.val, files.test))

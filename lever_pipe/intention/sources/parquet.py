@@ -24,9 +24,6 @@ def read(synthetic: SyntheticTasks | None, files: RawFiles) -> Splits:
     """Return the tasks that the rows name, in the rows' order.
 
     Rows of other environments than IntentionGym, as UserRL's mixed files have them, are passed over.
-
-    Raises:
-        DataError: files that break the format or contradict each other; all faults at once.
     """
     del synthetic
     faults: list[str] = []

@@ -38,8 +38,4 @@ class TaskSource(Protocol):
     """A module of `lever_pipe/intention/sources`."""
 
     def read(self, synthetic: SyntheticTasks | None, files: RawFiles) -> Splits:
-        """Return the tasks of all splits.
-
-        Raises:
-            DataError: files that break the format or contradict each other; all faults at once.
-        """
+        """Return the tasks of all splits."""

@@ -34,9 +34,6 @@ def read(synthetic: SyntheticTasks | None, files: RawFiles = RawFiles()) -> Spli
 
     Each task has a stream of its own, and the held-out ones are made first, so a larger split begins with the smaller
     one and more training tasks leave the others as they are.
-
-    Raises:
-        DataError: more tasks are asked for than there are requests.
     """
     del files
     settings = synthetic or SyntheticTasks()

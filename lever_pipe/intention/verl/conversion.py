@@ -86,11 +86,7 @@ Readings = dict[str, Reading]
 
 
 def read_log(path: Path) -> dict[int, Readings]:
-    """Return what a run logged of each step, in rising order; step 0 is before training.
-
-    Raises:
-        RecordError: the file is missing, holds no step or is damaged.
-    """
+    """Return what a run logged of each step, in rising order; step 0 is before training."""
     steps: dict[int, Readings] = {}
     for step, readings in _lines_in(path):
         is_again = _is_trained(readings) and _is_trained(steps.get(step, {}))
@@ -163,12 +159,7 @@ class Converted(NamedTuple):
 
 
 def convert(steps: Mapping[int, Readings], config: ConvertVerlConfig) -> Converted:
-    """Return one run's rows; what its log lacks stays absent.
-
-    Raises:
-        RecordError: a number of ours that is not finite; no validation, or one on several data sources; more steps
-            than planned; another number of GPUs.
-    """
+    """Return one run's rows; what its log lacks stays absent."""
     executed = max(steps)
     last = next(reading.place for reading in steps[executed].values())
     if executed > config.planned_steps:

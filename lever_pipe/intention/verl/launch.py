@@ -40,12 +40,7 @@ FIXED = (
 
 
 def launch_files(config: RenderVerlConfig) -> dict[str, str]:
-    """Return every launch file of one arm and seed; the same configuration gives the same bytes.
-
-    Raises:
-        ConfigError: the original cannot express the configuration; all such values at once.
-        RecordError: a template was edited without its digest.
-    """
+    """Return every launch file of one arm and seed; the same configuration gives the same bytes."""
     if lines := faults(config):
         raise refusal(lines, f"engine verl, arm {config.arm.name}")
     environment = jinja2.Environment(
