@@ -23,11 +23,6 @@ def roles_of(
 
     GRPO is an on-policy run, without one an offline run: that of the latest base at the reference beta, after its last
     epoch, and the seed the smallest. RCE is its base, without either the last RCE epoch.
-
-    Args:
-        policies: those that were evaluated.
-        preset: the main one.
-        reference_of: chooses among rising betas.
     """
     mine = [name for name in policies if name.preset == preset]
     for kind in ("on_policy", "grpo"):
@@ -54,12 +49,7 @@ def gallery(
 ) -> dict[str, Any]:
     """Return the first twelve questions that the policies do not all answer equally well, and what each said.
 
-    Args:
-        roles: policies by role (`roles_of`); one without answers is left out.
-        policies: answers by name.
-        queries: the evaluated questions that count, in order.
-        train: the train split.
-        shots: the evaluated shot counts; the largest that fits a row is shown, else the smallest there is.
+    A role (`roles_of`) without answers is left out. The largest shot count that fits a row is shown, else the smallest.
     """
     k = max((k for k in shots if k <= MOST_SHOTS), default=min(shots))
     shown = {role: policies[name] for role, name in roles.items() if name in policies}

@@ -26,13 +26,7 @@ def propose(
     """Return the distinct ordered selections of one query.
 
     (i, j) and (j, i) are two selections, because order changes the prompt. Of equal ones the first generator in the
-    order beam, retrieval, sample, random keeps it.
-
-    Args:
-        pool: the query's K candidates.
-        similarities: `[K]` cosine of the query with each candidate.
-        options: how many of each kind.
-        generator: the query's own stream.
+    order beam, retrieval, sample, random keeps it. `similarities` are the cosines `[K]` of query and candidates.
     """
     scores = standardise(similarities) * options.similarity_scale
     drafts = [
@@ -44,7 +38,17 @@ def propose(
     distinct: dict[Positions, dict[str, object]] = {}
     for positions, facts in drafts:
         distinct.setdefault(positions, facts)
-    return [_proposal(pool, positions, facts) for positions, facts in distinct.items()]
+    return [
+        Proposal.model_validate(
+            {
+                "query_id": pool.query_id,
+                "pointer": positions,
+                "pointer_global": tuple(pool.candidates[position] for position in positions),
+                **facts,
+            }
+        )
+        for positions, facts in distinct.items()
+    ]
 
 
 def diversity_fill(
@@ -129,17 +133,8 @@ def _retrieval(similarities: NDArray[np.float32], options: ProposalSettings) -> 
 
 def _random(size: int, options: ProposalSettings, generator: np.random.Generator) -> Iterator[Draft]:
     for _ in range(options.n_random):
-        yield _uniform(size, options.shots, generator), {"gen_method": "random"}
-
-
-def _uniform(size: int, shots: int, generator: np.random.Generator) -> Positions:
-    return tuple(generator.choice(size, shots, replace=False).tolist())
+        yield tuple(generator.choice(size, options.shots, replace=False).tolist()), {"gen_method": "random"}
 
 
 def _log_prob(scores: Scores, chosen: Positions) -> float:
     return float(sum(log_softmax_without(scores, chosen[:step])[pick] for step, pick in enumerate(chosen)))
-
-
-def _proposal(pool: Pool, positions: Positions, facts: dict[str, object]) -> Proposal:
-    chosen = tuple(pool.candidates[position] for position in positions)
-    return Proposal.model_validate({"query_id": pool.query_id, "pointer": positions, "pointer_global": chosen, **facts})

@@ -163,12 +163,7 @@ def reward_function(settings: Reward) -> Callable[[Trajectory], float]:
 
 
 def reward(inputs: RewardInputs, settings: Reward) -> float:
-    """Return the reward of one scored selection, limited to [-5, 5].
-
-    Args:
-        inputs: the scores of the selection.
-        settings: the mode, a name in `REWARD_MODES` or of a module beside the package, and the weights of the parts.
-    """
+    """Return the reward of one scored selection, limited to [-5, 5]."""
     mode: RewardMode = REWARD_MODES.get(settings.mode) or member("lever/rewards", settings.mode).reward
     value = mode(inputs, settings)
     if not math.isfinite(value):
@@ -192,15 +187,7 @@ class BinRow(NamedTuple):
 
 
 def bins(reward: Reward, what: str, kept: str, values: Tensor, valid: Tensor) -> Iterator[BinRow]:
-    """Yield the bins of the valid values, rising.
-
-    Args:
-        reward: what the values are of.
-        what: a key of `BIN_WIDTHS`.
-        kept: how many selections of a query there are.
-        values: [B, G].
-        valid: [B, G] bool.
-    """
+    """Yield the bins of the valid values `[B, G]`, rising; `what` is a key of `BIN_WIDTHS`."""
     width = BIN_WIDTHS[what]
     found = values[valid].double().numpy()
     zeros = int((found == 0).sum())

@@ -84,13 +84,8 @@ def import_groups(
 
     Rows that failed (`eval_failed`, or the mode "error" or "fallback") are dropped and counted as `dropped_rows_MODE`,
     and queries without any other row as `empty_queries`. `other_accuracies` are rows whose accuracy no normalisation of
-    their answer gives; they are kept: the original project's tools score in more than one way.
-
-    Args:
-        path: the file.
-        form: `a` or `g`.
-        train: all train examples, by position; what `a` does not state.
-        pools: how pools are made; for `g` its size alone counts.
+    their answer gives; they are kept: the original project's tools score in more than one way. `a` takes what it does
+    not state from the train examples, and its pools are made by the rule, of which for `g` the size alone counts.
     """
     expected = f"{path}: expected RL data of format {form} (rl_data.import_format)"
     document = read_json(path)

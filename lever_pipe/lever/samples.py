@@ -95,14 +95,7 @@ def read_answers(policy: str, answers: Path, per_question: Path, shots: Sequence
 def samples_of(
     policies: Sequence[PolicyAnswers], queries: Sequence[Example], train: Sequence[Example], shots: Sequence[int]
 ) -> Iterator[Sample]:
-    """Yield a row for each policy and query, in this order.
-
-    Args:
-        policies: with answers at all of `shots`.
-        queries: the evaluated questions.
-        train: the train split, which demonstrations are ids of.
-        shots: the evaluated shot counts, of which the largest and 1 are told.
-    """
+    """Yield a row for each policy and query, in this order; of the evaluated shot counts it has the largest and 1."""
     shown = [ShownDemonstration(id=one.example_id, question=one.question, answer=one.answer) for one in train]
     for policy in policies:
         for query in queries:
@@ -141,14 +134,9 @@ class SelectionRow(NamedTuple):
 def shares_by_rank(
     policies: Mapping[str, PolicyAnswers], queries: Sequence[Example], shots: Sequence[int], agreements: Agreements
 ) -> Iterator[SelectionRow]:
-    """Yield the shares of each group, over all questions and over those of each kind; policies without demonstrations
-    have none, and at a rank those questions count that have so many.
+    """Yield the shares of each group, over all questions and over those of each kind, up to the largest shot count.
 
-    Args:
-        policies: by name.
-        queries: the evaluated questions that count.
-        shots: the evaluated shot counts; ranks go up to the largest.
-        agreements: what is looked at.
+    Policies without demonstrations have none, and at a rank those questions count that have so many.
     """
     kinds = {ALL: list(range(len(queries)))}
     for place, query in enumerate(queries):

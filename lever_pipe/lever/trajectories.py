@@ -52,13 +52,7 @@ def score_trajectory(proposal: Proposal, query: Example, text: str, log_probs: S
     """Return a proposal with the LVLM's answer `text` and the scores that rewards are made of.
 
     `vqa_gt_prob` is the expected VQA accuracy over the distinct reference answers, with the probability of each
-    answer's real tokens and the end of the turn.
-
-    Args:
-        proposal: the selection.
-        query: its question and annotators' answers.
-        text: raw generation.
-        log_probs: one natural log-probability for each of `references_of(query)`.
+    answer's real tokens and the end of the turn; `log_probs` has one natural logarithm for each of `references_of`.
     """
     answer = cut_answer(text)
     accuracy = _accuracy(answer, query.answers)
@@ -109,10 +103,7 @@ def keep_balanced(
 ) -> tuple[list[RlGroup], dict[str, int]]:
     """Return the groups whose share of positive trajectories lies within the bounds, and what became of all.
 
-    Args:
-        groups: RL data.
-        balance: the bounds, both inclusive; None keeps all and counts nothing.
-        source: what the groups are of, for the message.
+    Both bounds are inclusive; None keeps all and counts nothing.
 
     Source: Lever-Plus published code (VQAv2)
     """

@@ -121,13 +121,7 @@ def render(
 ) -> Image.Image:
     """Return an RGB image of 56 x 56 pixels; position, size, tilt and shades come from `rng`.
 
-    Args:
-        kind: of each shape.
-        color: of each shape.
-        count: how many shapes.
-        rng: what the rest comes from.
-        beside: kind and colour of the second shape, where that differs.
-        blur: radius in pixels.
+    `beside` is kind and colour of the second shape, where that differs; `blur` a radius in pixels.
     """
     level = int(rng.integers(BACKGROUND_LEVELS, endpoint=True))
     background = _jittered((level, level, level), BACKGROUND_TINT, rng)

@@ -111,10 +111,8 @@ def read_split(
 ) -> ReadResult:
     """Return one split's examples in question-id order.
 
-    Args:
-        files: questions, annotations and image folder.
-        options: see `ReadOptions`. With `on_bad_image="skip"`, a `limit` counts readable questions.
-        shown_answer: the answer that a demonstration shows; None is a fault of the annotation.
+    With `on_bad_image="skip"`, a `limit` counts readable questions. `shown_answer` gives the answer that a
+    demonstration shows; None is a fault of the annotation.
     """
     faults = list[Fault]()
     questions = _questions(files.questions, faults)

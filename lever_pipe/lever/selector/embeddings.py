@@ -95,11 +95,8 @@ class EmbeddingTable(NamedTuple):
 class FrozenSelector:
     """A selector that does not change: what it makes of an example alone is computed once for a whole table.
 
-    On a CPU its logits are, bit by bit, those of `EmbeddingTable.scores`; a GPU's matrix products round by their size.
-
-    Args:
-        module: runs without dropout and without gradients.
-        table: the examples that it will be asked for.
+    It runs without dropout and without gradients. On a CPU its logits are, bit by bit, those of
+    `EmbeddingTable.scores`; a GPU's matrix products round by their size.
     """
 
     @torch.no_grad()

@@ -54,13 +54,7 @@ class EpochFiles(NamedTuple):
 class SelectorEpoch:
     """A selector as the epoch before left it, with its data and its optimiser.
 
-    Args:
-        files: of this epoch.
-        config: identity of its stage.
-        settings: of its objective, as the identity has them.
-        objective: its name; the optimiser of another objective's epoch is not resumed.
-        device: where it computes.
-        freezes: whether the projections stay as they are.
+    The optimiser of another objective's epoch is not resumed; `freezes` leaves the projections as they are.
 
     Attributes:
         updates: takes the epoch's steps.
@@ -101,13 +95,9 @@ class SelectorEpoch:
     def finish(
         self, policy: PolicyRef, *, temperature: float = 1.0, kl_beta: float = 0.0, more: Mapping[str, float] = {}
     ) -> EpochMetrics:
-        """Write the epoch's three files and return its metrics.
+        """Write the epoch's three files and return its metrics, `more` behind those of the steps.
 
-        Args:
-            policy: what it made.
-            temperature: of `validation_loss`.
-            kl_beta: the next epoch's weight of the penalty.
-            more: logged behind the means of the steps and the loss on held-out queries.
+        `temperature` is that of `validation_loss`, `kl_beta` the next epoch's weight of the penalty.
         """
         objective, epoch = self._objective, self._config.epoch
         held_out = validation_loss(self.module, self.data.table, self.data.validation, temperature=temperature)

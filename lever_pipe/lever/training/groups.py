@@ -75,10 +75,8 @@ def groups_of_beams(
 ) -> Groups:
     """Return beam data as groups: `rows[i]` was searched in `pools[i]`; a reward is a beam's total probability.
 
-    Args:
-        rows: beams of each query, the best one first; so stand the selections.
-        pools: one a row, of the same query.
-        shown: gives demonstrations in the order of choice that of the prompt, which is what a selector learns.
+    Selections stand as the beams do, the best one first. `shown` gives demonstrations in the order of choice that of
+    the prompt, which is what a selector learns.
     """
     groups = []
     for row, pool in zip(rows, pools, strict=True):

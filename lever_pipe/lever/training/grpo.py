@@ -32,17 +32,10 @@ def grpo_epoch(
     settings: Grpo,
     generator: torch.Generator,
 ) -> float:
-    """Take the steps of one epoch and return the weight of the penalty behind the last one.
+    """Take the steps of one epoch on what `kept_in_epoch` kept; return the weight of the penalty behind the last one.
 
-    Args:
-        updates: of the trained policy, which runs without dropout as the reference does: so the ratio is 1 and the
-            penalty 0 before the first one.
-        reference: the RCE checkpoint that anchors it.
-        table: embeddings of the train examples.
-        kept: the selections that the epoch trains on, and their advantages (`kept_in_epoch`).
-        kl_beta: weight of the penalty at the first step; with `adaptive_kl` it follows the penalty step by step.
-        settings: of the objective.
-        generator: CPU stream of the order.
+    The trained policy runs without dropout as the reference does: so the ratio is 1 and the penalty 0 before the first
+    step. `kl_beta` is the weight at that step; with `adaptive_kl` it follows the penalty step by step.
     """
     order = torch.cat(batches(len(kept[0]), settings.batch_queries, generator))
     groups, advantages = kept[0].take(order), kept[1][order]
@@ -82,13 +75,8 @@ def grpo_step(
 ) -> Step:
     """Return the GRPO loss of a batch with every published metric and the exact KL to the reference.
 
-    Args:
-        scores: logits of the trained policy (`EmbeddingTable.scores`).
-        anchored: [B, G, S, K] `reference_log_probs`.
-        batch: groups of selections.
-        advantages: [B, G].
-        kl_beta: weight of the penalty.
-        clip_epsilon: half-width of the trust region.
+    `scores` are the trained policy's (`EmbeddingTable.scores`), `anchored` `[B, G, S, K]` the `reference_log_probs`,
+    `advantages` `[B, G]`.
     """
     outcomes = outcome_log_probs(scores, batch.selections, batch.valid)
     terms = grpo_terms(

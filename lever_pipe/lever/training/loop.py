@@ -28,10 +28,7 @@ class Step(NamedTuple):
 class Updates:
     """The optimiser steps of an epoch, and the means over its queries of what they log.
 
-    Args:
-        module: what trains; parameters without a gradient stay as they are.
-        optimiser: of the module.
-        max_gradient_norm: a longer gradient is shortened to it.
+    Parameters without a gradient stay as they are; a gradient longer than `max_gradient_norm` is shortened to it.
     """
 
     def __init__(self, module: PointerSelector, optimiser: AdamW, *, max_gradient_norm: float) -> None:

@@ -86,19 +86,9 @@ def on_policy_epoch(
     """Draw batch by batch, take `settings.updates` steps on each, and yield what its first step was.
 
     A batch is drawn by the policy as the steps before have left it. The stream of draws does not depend on what is
-    learned: runs of several betas share their noise, and as long as their policies agree their prompts.
-
-    Args:
-        updates: of the trained policy; the learning rate follows the schedule's horizon.
-        reference: what anchors the trained policy.
-        table: embeddings of the train examples.
-        groups: the queries and their pools; stored selections are not looked at.
-        judge: rewards what was drawn.
-        settings: sizes, shots, advantages and learning rate.
-        epoch: its number, from 1.
-        kl_beta: weight of the exact divergence from the anchor.
-        clips: whether the ratio is clipped; False for REINFORCE.
-        generator: CPU stream of order and draws.
+    learned: runs of several betas share their noise, and as long as their policies agree their prompts. Of `groups`
+    the queries and pools count, not the stored selections; `kl_beta` weighs the exact divergence from the reference;
+    REINFORCE does not clip the ratio.
     """
     order = batches(len(groups), settings.batch_queries, generator)
     final = settings.learning_rate * settings.final_learning_rate_share
@@ -171,7 +161,6 @@ def judged_by_lvlm(
 ) -> list[Judged]:
     """Return reward and VQA accuracy of what the LVLM answers with each selection; equal ones are answered once."""
     distinct, reward_of = sorted(set(asked)), reward_function(reward)
-    anywhere = PoolPosition(0)  # the reward does not depend on pool positions
     anywhere = PoolPosition(0)  # the reward does not depend on pool positions
     proposals = [
         Proposal(query_id=query, pointer=(anywhere,) * len(chosen), pointer_global=chosen, gen_method="on_policy")
