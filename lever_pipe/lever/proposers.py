@@ -38,17 +38,7 @@ def propose(
     distinct: dict[Positions, dict[str, object]] = {}
     for positions, facts in drafts:
         distinct.setdefault(positions, facts)
-    return [
-        Proposal.model_validate(
-            {
-                "query_id": pool.query_id,
-                "pointer": positions,
-                "pointer_global": tuple(pool.candidates[position] for position in positions),
-                **facts,
-            }
-        )
-        for positions, facts in distinct.items()
-    ]
+    return [_proposal(pool, positions, facts) for positions, facts in distinct.items()]
 
 
 def diversity_fill(
@@ -133,8 +123,17 @@ def _retrieval(similarities: NDArray[np.float32], options: ProposalSettings) -> 
 
 def _random(size: int, options: ProposalSettings, generator: np.random.Generator) -> Iterator[Draft]:
     for _ in range(options.n_random):
-        yield tuple(generator.choice(size, options.shots, replace=False).tolist()), {"gen_method": "random"}
+        yield _uniform(size, options.shots, generator), {"gen_method": "random"}
+
+
+def _uniform(size: int, shots: int, generator: np.random.Generator) -> Positions:
+    return tuple(generator.choice(size, shots, replace=False).tolist())
 
 
 def _log_prob(scores: Scores, chosen: Positions) -> float:
     return float(sum(log_softmax_without(scores, chosen[:step])[pick] for step, pick in enumerate(chosen)))
+
+
+def _proposal(pool: Pool, positions: Positions, facts: dict[str, object]) -> Proposal:
+    chosen = tuple(pool.candidates[position] for position in positions)
+    return Proposal.model_validate({"query_id": pool.query_id, "pointer": positions, "pointer_global": chosen, **facts})
