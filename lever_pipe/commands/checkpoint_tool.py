@@ -89,11 +89,7 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
     values = {"inputs": "fused", "head": "static", **sizes, **assumed}
     selector = parse_model(Selector, values, source=f"{source}: its selector")
     module = build_selector(architecture_for(selector, embedding))
-    try:
-        require_same_tensors(source, tensors, module.state_dict())
-    except CheckpointError as fault:
-        do = "Take a file that holds the whole selector and no other network; nothing is made up."
-        _refuse(f"{source}: expected {WHAT}", fault.found, do)
+    require_same_tensors(source, tensors, module.state_dict())
     module.load_state_dict(tensors, strict=True)
     record = {
         "source": source.name,

@@ -30,12 +30,9 @@ ROPE_FACTORS, ROPE_SCALES = "rope_freqs.weight", re.compile(r"\.rope\.(?:scaling
 SHOWN = 5
 REFUSED_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 """What `torch.load` says of an object that it does not build."""
-SAVE_ALONE = (
-    "The file holds objects that would run code; it was not run. Where you trust it, save its tensors alone, as "
-    "torch.save({'state_dict': loaded['state_dict']}, 'tensors.pt')."
-)
 BROKEN = (
-    "The file is broken, a git-lfs pointer, or holds objects that would run code; it was not run. Take another copy."
+    "The file is broken, a git-lfs pointer, or holds objects that would run code; it was not run. Take another copy; "
+    "where you trust it, save its tensors alone, as torch.save({'state_dict': loaded['state_dict']}, 'tensors.pt')."
 )
 
 ABOUT = """
@@ -190,7 +187,7 @@ def load_restricted(path: Path) -> Any:
         _refuse(
             f"{path}: expected tensors that torch.load(weights_only=True) reads",
             f"the object {named[1]}" if named else f"{type(fault).__name__}: {shortened(said)}",
-            SAVE_ALONE if named else BROKEN,
+            BROKEN,
         )
 
 

@@ -1,4 +1,10 @@
-"""`python -m lever_pipe store`: count what a store of finished work holds, read and check all of it, make room."""
+"""`python -m lever_pipe store TOOL`: `stats` counts what a store of finished work holds; `verify` reads all of it and
+ends with status 1 and one line for each fault; `gc` makes room.
+
+`gc` reads everything and removes what is damaged; then finished work that was not used for the longest time, until the
+rest takes no more than the store may, and what killed jobs have left. Running jobs may go on. The ledger of LVLM
+answers stays.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +22,19 @@ from lever_pipe.experiment.studies import StoreSettings, parse_experiment
 from lever_pipe.runtime.snakemake_adapter import configured
 from lever_pipe.runtime.store import GB, Store
 
-GC = """
-Read everything and remove what is damaged; then finished work that was not used for the longest time, until the rest
-takes no more than the store may, and what killed jobs have left. Running jobs may go on. The ledger of LVLM answers
-stays.
-"""
-
 
 def main(words: Sequence[str]) -> int:
     """Run one tool; return 0, or 1 where faults remain."""
-    options = _parser().parse_args(words)
+    parser = argparse.ArgumentParser(
+        prog="python -m lever_pipe store", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tool", choices=("stats", "verify", "gc"))
+    parser.add_argument("folder", nargs="?", metavar="FOLDER", help="a store; by default the configured one")
+    parser.add_argument("--max-gb", type=_gigabytes, metavar="N", help="what may stay, instead of `store.max_gb`")
+    options = parser.parse_args(words[1:])
     store = _opened(options)
     state: dict[str, Any] = {"folder": store.folder}
-    faults = [] if options.tool == "stats" else store.verify(mend=options.mend)
+    faults = [] if options.tool == "stats" else store.verify(mend=options.tool == "gc")
     if options.tool == "gc":
         trimmed = store.trim()
         state["removed"] = {"entries": trimmed.entries, "bytes": trimmed.bytes, "temporary": trimmed.temporary}
@@ -65,22 +71,6 @@ def _opened(options: argparse.Namespace) -> Store:
         )
     limit = settings.max_gb if options.max_gb is None else options.max_gb
     return Store(folder, max_bytes=int(limit * GB))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m lever_pipe")
-    store = parser.add_subparsers(required=True).add_parser("store", description=__doc__)
-    tools = store.add_subparsers(required=True, metavar="TOOL", dest="tool")
-    stats = tools.add_parser("stats", help="count finished jobs, files and bytes")
-    verify = tools.add_parser("verify", help="read everything; status 1 and one line for each fault")
-    verify.add_argument("--mend", action="store_true", help="remove what is damaged; it is computed again")
-    collect = tools.add_parser("gc", help="remove what was not used for the longest time", description=GC)
-    collect.add_argument("--max-gb", type=_gigabytes, metavar="N", help="what may stay, instead of `store.max_gb`")
-    for tool in (stats, verify, collect):
-        tool.set_defaults(max_gb=None)
-        tool.add_argument("folder", nargs="?", metavar="FOLDER", help="a store; by default the configured one")
-    collect.set_defaults(mend=True)
-    return parser
 
 
 def _gigabytes(text: str) -> float:

@@ -50,7 +50,7 @@ LARGEST = 64_000_000  # bytes of a `work.json`; the largest run card lists a few
 ID_DIGITS = 16
 PLACE = re.compile(rf"[0-9a-f]{{2}}/[0-9a-f]{{64}}\.[0-9a-f]{{{ID_DIGITS}}}")
 """Where finished work lies below `work`."""
-AGAIN = "A run that needs it computes it again. All such work at once: python -m lever_pipe store verify --mend {}"
+AGAIN = "A run that needs it computes it again. All such work at once: python -m lever_pipe store gc {}"
 
 
 class Work(Row):

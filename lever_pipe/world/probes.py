@@ -64,21 +64,15 @@ def true_answers(examples: Sequence[Example]) -> dict[str, str]:
     return {name: counter.most_common(1)[0][0] for name, counter in votes.items()}
 
 
-class _TooFewError(Exception):
-    """The pool lacks demonstrations of the kind that a probe needs."""
-
-
 def _demonstrations(
     query: Example, pool: Sequence[Example], by_type: Sequence[Example], truth: str, rng: np.random.Generator
 ) -> dict[str, tuple[Example, ...]]:
-    """Return the demonstrations of each probe; `by_type` is the pool sorted by question type."""
+    """Return the demonstrations of each probe, none if the pool lacks some; `by_type` is it by question type."""
     relation = relation_of(query)
 
     def draw(n: int, accept: Callable[[Example], bool]) -> tuple[Example, ...]:
         rows = [row for row in by_type if row.image_id != query.image_id and accept(row)]
-        if len(rows) < n:
-            raise _TooFewError
-        return tuple(rows[i] for i in rng.choice(len(rows), size=n, replace=False))
+        return tuple(rows[i] for i in rng.choice(len(rows), size=n, replace=False)) if len(rows) >= n else ()
 
     def has_other_key(row: Example) -> bool:
         is_other = relation_of(row) == relation and row.question_type != query.question_type
@@ -87,6 +81,8 @@ def _demonstrations(
     exact = draw(MAX_EXACT, lambda row: row.question_type == query.question_type and row.answer == truth)
     others = draw(N_DISTRACTORS, has_other_key)
     unrelated = draw(N_DISTRACTORS, lambda row: relation_of(row) != relation)
+    if not (exact and others and unrelated):
+        return {}
     shuffled = [_with_other_image(row, pool, rng) for row in (exact[0], others[0])]
     return {
         "zero_shot": (),
@@ -124,11 +120,8 @@ def build_probes(queries: Sequence[Example], pool: Sequence[Example], *, seed: i
     n_skipped = 0
     for query in asked:
         rng = generator(seed, "probes", query.question_id)
-        try:
-            chosen = _demonstrations(query, pool, by_type, truths[query.question_type], rng)
-        except _TooFewError:
-            n_skipped += 1
-            continue
+        chosen = _demonstrations(query, pool, by_type, truths[query.question_type], rng)
+        n_skipped += not chosen
         for name, rows in chosen.items():
             probes[name].append(Probe(query, rows, truths[query.question_type]))
     if not probes:

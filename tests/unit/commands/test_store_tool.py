@@ -60,7 +60,7 @@ def test_stats_count_what_there_is(store: Store, capsys: pytest.CaptureFixture[s
     }
 
 
-def test_verify_tells_one_line_a_fault_and_mends(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_tells_one_line_a_fault_and_gc_mends(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "verify").startswith("folder ")
     weights, other = weights_of(store, 1), number_of(store, 2)
     weights.write_bytes(bytes(3000))
@@ -68,9 +68,9 @@ def test_verify_tells_one_line_a_fault_and_mends(store: Store, capsys: pytest.Ca
     before = tree(store.folder)
     lines = told(capsys, "verify", status=1).splitlines()
     assert {line.split(":")[0] for line in lines[:2]} == {str(other), str(weights)}
-    assert "python -m lever_pipe store verify --mend kept/here" in lines[0]
+    assert "python -m lever_pipe store gc kept/here" in lines[0]
     assert tree(store.folder) == before
-    assert told(capsys, "verify", "--mend").count("removed: ") == 2
+    assert told(capsys, "gc").count("removed: ") == 2
     assert table_of(capsys, "verify")["entries"] == "1"
 
 
