@@ -8,8 +8,7 @@ import numpy as np
 from builders import example, ids
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.lever.gallery import ORACLE, SIMILARITY, gallery, roles_of
-from lever_pipe.lever.samples import PolicyAnswers, Said, shares_by_rank
+from lever_pipe.lever.samples import ORACLE, SIMILARITY, PolicyAnswers, Said, gallery_of, roles_of, shares_by_rank
 from lever_pipe.report.inference.families import reference_of
 
 RCE, DRAWN = "preset~p/rce/seed~0/epoch~2", "preset~p/on_policy/base~2/beta~0.15/seed~0/epoch~3"
@@ -38,7 +37,7 @@ def roles(*names: str) -> dict[str, str]:
 
 def shown(shots: tuple[int, ...] = (1, 2)) -> dict[str, Any]:
     answered = policies(shots)
-    return gallery(roles(*answered), answered, QUERIES, TRAIN, shots)
+    return gallery_of(roles(*answered), answered, QUERIES, TRAIN, shots)
 
 
 def test_the_first_twelve_that_are_not_answered_alike_are_shown() -> None:
@@ -58,7 +57,7 @@ def test_who_is_shown_follows_what_was_run() -> None:
     assert roles(OFFLINE, RCE) == {"rce": RCE, "grpo": OFFLINE} | others
     assert roles(RCE) == {"rce": RCE} | others
     assert roles(SIMILARITY) == {}
-    assert gallery({}, {}, QUERIES, TRAIN, (1,))["questions"] == []
+    assert gallery_of({}, {}, QUERIES, TRAIN, (1,))["questions"] == []
 
 
 def test_selections_are_shares_by_rank_and_kind() -> None:
