@@ -22,8 +22,8 @@ TrajectoryScore = Literal["sum", "mean", "r2g"]
 TurnCredit = Literal["equalized", "r2g", "em"]
 EvaluationMode = Literal["greedy", "sampled"]
 ArmName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
-WRITTEN_TASKS = ("json", "parquet")
-"""Sources of tasks that people wrote, whose details no rule knows."""
+WRITTEN_TASKS = "intentiongym"
+"""The source of tasks that people wrote, whose details no rule knows."""
 WEIGHTS = {"kl": "kl_coefficient", "entropy": "entropy_coefficient"}
 """Terms of the loss that an arm weighs, and the training metric that tells a scheduled weight."""
 SCHEDULES = ("schedule", *(f"{term}_schedule" for term in WEIGHTS))
@@ -48,7 +48,7 @@ class TaskFiles(Section):
     """IntentionGym's own files: task objects as JSON, and the ids of the RL rows as parquet."""
 
     train: FilePath = "data/intention/train.parquet"
-    """Rows to train on: `.parquet` for source `parquet`, else `.json`."""
+    """What is trained on: `.json`, or `.parquet` whose rows name tasks that have details below."""
     val: FilePath = "data/intention/test.parquet"
     """Rows of the validation curve."""
     test: FilePath = "data/intention/all_intentions_test.json"
@@ -57,13 +57,13 @@ class TaskFiles(Section):
         "data/intention/all_intentions_train.json",
         "data/intention/all_intentions_test.json",
     )
-    """JSON files that hold the hidden details of the parquet's ids; source `parquet` only."""
+    """JSON files that hold the tasks of the parquet's ids; read only if a file above is `.parquet`."""
 
 
 class Tasks(Section):
     """Where the agent's tasks come from."""
 
-    source: Annotated[str, member_of("intention/sources")] = "parquet"
+    source: Annotated[str, member_of("intention/sources")] = WRITTEN_TASKS
     """A member of `lever_pipe/intention/sources`."""
     synthetic: SyntheticTasks = SyntheticTasks()
     files: TaskFiles = TaskFiles()
@@ -463,7 +463,7 @@ class Intention(Section):
     @rule
     def _the_rule_user_knows_the_tasks(self) -> Iterator[Fault]:
         kind, source = self.simulator.kind, self.tasks.source
-        if kind == "rule" and source in WRITTEN_TASKS:
+        if kind == "rule" and source == WRITTEN_TASKS:
             fault = f"must not be 'rule' with tasks.source={source!r}: that user plays the embedded tasks only."
             yield ("simulator", "kind"), f"{fault} Name openai, or set tasks.source to synthetic."
 
@@ -472,7 +472,7 @@ class Intention(Section):
         if self.warm_start.folder_micro_batch is None:
             return
         place = ("warm_start", "folder_micro_batch")
-        if (source := self.tasks.source) in WRITTEN_TASKS:
+        if (source := self.tasks.source) == WRITTEN_TASKS:
             fault = f"must be null with tasks.source={source!r}, whose tasks nobody demonstrates."
             yield place, f"{fault} Drop it, or set tasks.source to synthetic."
         if self.engine == "verl":

@@ -45,8 +45,9 @@ def raw_files(intention: Intention) -> dict[str, list[str]]:
     files = intention.tasks.files
     if intention.tasks.source == "synthetic":
         return {"train_file": [], "val_file": [], "test_file": [], "details": []}
-    details = list(files.details) if intention.tasks.source == "parquet" else []
-    return {"train_file": [files.train], "val_file": [files.val], "test_file": [files.test], "details": details}
+    splits = {"train_file": [files.train], "val_file": [files.val], "test_file": [files.test]}
+    named = any(path.endswith(".parquet") for (path,) in splits.values())
+    return {**splits, "details": list(files.details) if named else []}
 
 
 def codec_files(intention: Intention) -> tuple[str, ...]:

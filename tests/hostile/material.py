@@ -26,7 +26,7 @@ from lever_pipe.base.records import Example, Pool, Proposal
 from lever_pipe.commands import ledger_tools
 from lever_pipe.experiment.stage_configs import ImportRlDataConfig, Runtime
 from lever_pipe.experiment.studies import parse_experiment
-from lever_pipe.intention.sources import json as task_files
+from lever_pipe.intention.sources import intentiongym
 from lever_pipe.intention.sources.protocol import RawFiles
 from lever_pipe.lever.encoders import clip
 from lever_pipe.lever.rl_data_files import write_original
@@ -257,7 +257,7 @@ def _tasks(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], 
             for i in (1, 2)
         ]
         put(place / f"{split}.json", json.dumps(tasks))
-    return lambda copy: task_files.read(None, RawFiles(*((copy / f"{s}.json",) for s in ("train", "val", "test"))))
+    return lambda copy: intentiongym.read(None, RawFiles(*((copy / f"{s}.json",) for s in ("train", "val", "test"))))
 
 
 def write_weights(path: Path, tensors: dict[str, torch.Tensor]) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from lever_pipe.base import storage
 from lever_pipe.base.records import Example, RlGroup, RunCard, SubsetScore
 from lever_pipe.intention.codecs import hf, word
-from lever_pipe.intention.sources import parquet
+from lever_pipe.intention.sources import intentiongym
 from lever_pipe.intention.sources.protocol import RawFiles
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr", "ignore:Image size")
@@ -162,6 +162,6 @@ def rows_of_parquet(folder: Path) -> bytes:
 def test_parquet_rows_name_tasks_with_details(folder: Path, rows_of_parquet: bytes, data: st.DataObject) -> None:
     path = folder / "harmed.parquet"
     path.write_bytes(data.draw(harmed_bytes(rows_of_parquet)))
-    taken, found = law_of(lambda: parquet.read(None, splits(path)), names=str(path))
+    taken, found = law_of(lambda: intentiongym.read(None, splits(path)), names=str(path))
     if taken:
         assert {each.id for each in found.train} <= {"train", "train 2"}

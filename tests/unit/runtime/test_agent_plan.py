@@ -150,11 +150,16 @@ def test_a_tiny_agent_of_another_run_is_called_by_its_place() -> None:
 
 def test_tasks_that_are_read_do_not_depend_on_the_generator() -> None:
     asked = {"kind": "openai"}  # a rule plays the embedded tasks alone
-    config = plan.stage_config(experiment(tasks={"source": "parquet"}, simulator=asked), "prepare_tasks", {})
-    assert config.model_dump() == {"source": "parquet", "synthetic": None}
-    files = agent_plan.raw_files(experiment(tasks={"source": "json"}, simulator=asked).intention)
-    assert files["details"] == []
-    assert len(files["train_file"]) == 1
+    config = plan.stage_config(experiment(tasks={"source": "intentiongym"}, simulator=asked), "prepare_tasks", {})
+    assert config.model_dump() == {"source": "intentiongym", "synthetic": None}
+
+
+@pytest.mark.parametrize(("ending", "n_details"), [("json", 0), ("parquet", 2)])
+def test_details_are_read_where_a_file_only_names_its_tasks(ending: str, n_details: int) -> None:
+    written = {"train": f"a.{ending}", "val": "b.json", "test": "c.json"}
+    asked = {"tasks": {"source": "intentiongym", "files": written}, "simulator": {"kind": "openai"}}
+    files = agent_plan.raw_files(experiment(**asked).intention)
+    assert [len(paths) for paths in files.values()] == [1, 1, 1, n_details]
 
 
 def test_a_model_folder_enters_by_content(tmp_path: Path) -> None:
@@ -224,8 +229,8 @@ def test_what_an_arm_leaves_out_stands_in_no_identity() -> None:
     assert all("further" not in arm.model_dump() for arm in judged if arm.name != "bundle")
 
 
-@pytest.mark.parametrize("source", ["json", "parquet"])
-def test_a_rule_user_of_tasks_that_people_wrote_is_refused_at_the_start(source: str) -> None:
+def test_a_rule_user_of_tasks_that_people_wrote_is_refused_at_the_start() -> None:
+    source = "intentiongym"
     with pytest.raises(ConfigError, match=r"intention\.simulator\.kind: must not be 'rule'.*Name openai"):
         experiment(tasks={"source": source}, simulator={"kind": "rule"})
     experiment(tasks={"source": source}, simulator={"kind": "openai"})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import DataError
+from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig
 from lever_pipe.intention.records import Task
@@ -54,7 +54,7 @@ def test_files_are_summed_up_by_hand_made_numbers(tmp_path: Path) -> None:
         "val_file": write(tmp_path / "val.json", record("v", "x", 2, 2, 2)),
         "test_file": write(tmp_path / "test.json", record("t", "z", 3), record("v", "x", 1), record("u", "y", 3, 3)),
     }
-    told = run(tmp_path / "out", PrepareTasksConfig(source="json", synthetic=None), **files)
+    told = run(tmp_path / "out", PrepareTasksConfig(source="intentiongym", synthetic=None), **files)
     # Ceilings 1.7 and 0.4: mean 1.05, sd 1.3 / sqrt(2).
     assert told["train"] == {
         "n_tasks": 2,
@@ -77,6 +77,8 @@ def test_nothing_is_written_of_faulty_files(tmp_path: Path) -> None:
     files = {
         name: write(tmp_path / f"{name}.json", record(name, "x")) for name in ("train_file", "val_file", "test_file")
     }
-    with pytest.raises(DataError, match="3 faults"):
-        run(tmp_path / "out", PrepareTasksConfig(source="json", synthetic=None), **files)
+    with pytest.raises(
+        RecordError, match=r"train_file\.json: .*'0\.missing_details': Tuple should have at least 1 item"
+    ):
+        run(tmp_path / "out", PrepareTasksConfig(source="intentiongym", synthetic=None), **files)
     assert list((tmp_path / "out").iterdir()) == []
