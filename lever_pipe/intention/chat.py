@@ -104,14 +104,11 @@ def completion_of(body: bytes) -> dict[str, Any]:
     """Return a chat completion, which has a first choice with a message."""
     try:
         completion: dict[str, Any] = strict_json(body)
-        is_one = isinstance(completion["choices"][0]["message"], dict)
-    except ValueError:
-        raise UnreadableError("an answer that is not JSON") from None
-    except (LookupError, TypeError):
-        is_one = False
-    if not is_one:
-        raise UnreadableError("an answer without choices[0].message")
-    return completion
+        if isinstance(completion["choices"][0]["message"], dict):
+            return completion
+    except (ValueError, LookupError, TypeError):
+        pass
+    raise UnreadableError("an answer that is no JSON with choices[0].message")
 
 
 class Access(NamedTuple):
@@ -148,13 +145,7 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
 
 
 def post_json(access: Access, value: Any, seconds: float) -> tuple[int, bytes]:
-    """Send one request and return status and body of its answer.
-
-    Args:
-        access: the server.
-        value: what is sent as JSON.
-        seconds: how long the server may be silent.
-    """
+    """Send one request and return status and body of its answer; the server may be silent for so many seconds."""
     parts = urlsplit(access.url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     headers = {"Content-Type": "application/json", **access.headers}

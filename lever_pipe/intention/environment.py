@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
-from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.members import member
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator
@@ -45,11 +44,7 @@ class StepResult(NamedTuple):
 
 def execution_of(runtime: Runtime) -> AgentExecution:
     """Return how the stages of this study run."""
-    try:
-        values = json.loads(runtime.agent or "{}")
-    except json.JSONDecodeError as fault:
-        raise ConfigError("--agent: expected JSON", found=str(fault), do="Quote it for the shell.") from None
-    return parse_model(AgentExecution, values, source="--agent")
+    return parse_model(AgentExecution, json.loads(runtime.agent or "{}"), source="--agent")
 
 
 def load_simulator(config: Simulator, execution: AgentExecution) -> UserSimulator:
@@ -113,12 +108,7 @@ class IntentionEnv:
         return len(self._covered) / len(self.task.missing_details)
 
     def step(self, choice: str, content: str) -> StepResult:
-        """Put one call of the tool to the user.
-
-        Args:
-            choice: `action`, `answer` or `search`.
-            content: the question.
-        """
+        """Put one call of the tool to the user."""
         self._steps += 1
         question = content.strip() if choice in _PLAIN else f"[{choice}] {content}".strip()
         started = self._clock()

@@ -164,13 +164,7 @@ def _values(episodes: Sequence[Episode], where: str) -> dict[str, float]:
 
 
 def dialogue_of(episode: Episode, row: EpisodeRow, player: AnyPlayer) -> DialogueRow:
-    """Return the transcript of an episode.
-
-    Args:
-        episode: as it was rolled out.
-        row: its other numbers.
-        player: whose agent spoke in it.
-    """
+    """Return the transcript of an episode, whose other numbers stand in `row`."""
     task = episode.task
     return DialogueRow(
         **row.model_dump(),

@@ -66,15 +66,9 @@ def step_values(
     lessons: Sequence[Lesson],
     settings: Any,
 ) -> dict[str, float]:
-    """Return what a step measures before its first update.
+    """Return what a step measures before its first update: means over sound episodes, shares of ends over all.
 
-    Args:
-        episodes: of the step; means are over the sound ones, shares of ends over all.
-        counts: of its rollout.
-        credit: of its groups, of which one at least is compared.
-        before: log-probabilities and entropies of every response token, an episode each.
-        lessons: of all episodes, none of them silenced.
-        settings: the model's configuration.
+    `before` has an episode's log-probabilities and entropies of every response token; no lesson is silenced yet.
     """
     sound = [place for place, episode in enumerate(episodes) if episode.is_sound]
     tokens = token_sums([before[place] for place in sound], [lessons[place] for place in sound])
@@ -140,12 +134,7 @@ def log_prob_gap(episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> floa
 
 
 def update_flop(settings: Any, sequence_lengths: Sequence[int]) -> float:
-    """Return the operations of one forward and backward pass over whole sequences.
-
-    Args:
-        settings: a model's configuration.
-        sequence_lengths: tokens of each.
-    """
+    """Return the operations of one forward and backward pass over whole sequences of a model with these settings."""
     heads, layers = settings.num_attention_heads, settings.num_hidden_layers
     head_dim = getattr(settings, "head_dim", None) or settings.hidden_size // heads
     dense = dense_parameters(
@@ -166,12 +155,7 @@ def memory_peak(device: torch.device) -> dict[str, float]:
 
 
 def rates(values: Mapping[str, float], device: torch.device) -> dict[str, float]:
-    """Return a step's tokens a second, and its share of the hardware's peak where that is known.
-
-    Args:
-        values: of the step, its seconds included.
-        device: where it ran.
-    """
+    """Return a step's tokens a second, and its share of the hardware's peak where that is known."""
     seconds = values["seconds_step"]
     values_per_second = {
         "tokens_per_second": values["tokens_total"] / seconds,

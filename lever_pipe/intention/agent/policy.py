@@ -65,10 +65,7 @@ def build_tiny(config: TinyQwen3, vocabulary_size: int, seed: int) -> PreTrained
 def load_policy(folder: Path, dtype: Precision, device: torch.device = torch.device("cpu")) -> PreTrainedModel:
     """Return the causal language model of a folder, in evaluation mode.
 
-    Args:
-        folder: of the policy.
-        dtype: of the stored weights: float32 for those that are trained, whatever they compute in.
-        device: where it computes.
+    `dtype` is that of the stored weights: float32 for those that are trained, whatever they compute in.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
@@ -100,14 +97,7 @@ def load_policy(folder: Path, dtype: Precision, device: torch.device = torch.dev
 def save_policy(
     folder: Path, model: PreTrainedModel, codec: ChatCodec, state: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Write model and codec as a folder that appears whole or not at all.
-
-    Args:
-        folder: replaced where it exists.
-        model: whose configuration is written.
-        codec: whose files are written.
-        state: its weights; None takes the model's own.
-    """
+    """Write model and codec as a folder that appears whole or not at all; `state` may be other weights."""
     write_folder(folder, lambda path: _fill(path, model, codec, state))
 
 

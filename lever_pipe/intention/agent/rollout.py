@@ -130,9 +130,7 @@ class Host:
     def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
         """Stop a run whose simulated user fails too often: an episode that it ended says nothing about the policy.
 
-        Args:
-            counts: `MISHAPS`; a turn out of time counts as a failed request.
-            during: what was rolled out, as `step 3`.
+        Of the counts, a turn out of time is a failed request. `during` says what was rolled out, as `step 3`.
         """
         n_requests, n_failures, n_retries, n_malformed, n_timeouts = (int(counts[name]) for name in MISHAPS)
         limit = self.simulator_config.failure_limit
@@ -164,13 +162,7 @@ class Player(Host):
     def play(
         self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
     ) -> Rollouts:
-        """Return one episode for each request.
-
-        Args:
-            requests: what to roll out.
-            greedy: whether to say what is likeliest instead of drawing.
-            progress: advanced by one for each finished episode.
-        """
+        """Return one episode for each request; `progress` advances by one for each that is finished."""
         dialogues = [_opened(self, request) for request in requests]
         _require_room(dialogues, self.model.max_context)
         counts, seconds = RolloutCounts(), 0.0

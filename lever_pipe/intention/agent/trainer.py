@@ -49,11 +49,7 @@ class TrainingRun:
 def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str) -> RunProgress:
     """Train until `is_over`, from the run's checkpoint in `state` where there is one, and return all rows.
 
-    Args:
-        run: what is trained; its policy is moved in place.
-        state: folder of checkpoints; left to the caller to remove.
-        checkpoint_every: steps between checkpoints.
-        identity: which run a checkpoint must belong to (`resume.identity_of`).
+    The policy is moved in place; the caller removes `state`, whose checkpoints serve a run of this `identity` alone.
     """
     config, policy = run.config, run.player.policy
     arm, grpo = config.arm, config.grpo
@@ -83,14 +79,9 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
 
 
 def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clock: Clock) -> dict[str, float]:
-    """Roll out, hold each episode against its group, and update; return what the step measured.
+    """Roll out, hold each episode against its group, and update; return what the step (from 1) measured.
 
-    Args:
-        run: whose policy is moved.
-        arm: with what its terms weigh at this step.
-        optimiser: of the policy.
-        step: from 1.
-        clock: takes the seconds of each phase.
+    `arm` has what its terms weigh at this step.
     """
     grpo, seed, player, policy = run.config.grpo, run.config.seed, run.player, run.player.policy
     pad_id, precision = player.codec.pad_id, player.model.dtype
@@ -182,13 +173,7 @@ def peak_rate(config: TrainAgentConfig) -> float:
 
 
 def weights_at(config: TrainAgentConfig, step: int, before: Mapping[str, float]) -> dict[str, float]:
-    """Return what those terms of the loss weigh at a step whose weight is scheduled.
-
-    Args:
-        config: its arm has the schedules.
-        step: from 1.
-        before: the values of the step before; none at the first.
-    """
+    """Return the weights of the loss's terms whose weight is scheduled; `before` are the last step's values."""
     arm, grpo, weights = config.arm, config.grpo, dict[str, float]()
     for term, metric in WEIGHTS.items():
         peak, schedule = getattr(arm, term), getattr(arm, f"{term}_schedule")

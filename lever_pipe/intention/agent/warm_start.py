@@ -53,12 +53,6 @@ class Demonstrator:
 
     def hold(self, task: Task, rng: np.random.Generator) -> Demonstration:
         """Return one dialogue; it ends before what no longer fits the context."""
-        if task.category not in RELEVANT:
-            raise DataError(
-                f"task {task.id!r}: expected a category of the embedded world",
-                found=repr(task.category),
-                do="Name a model folder that can call tools already: other worlds have no demonstrations.",
-            )
         env = IntentionEnv(task, self.simulator, self.environment, Simulator(kind="rule"))
         tokens = self.codec.prompt(task)
         is_agent = [False] * len(tokens)
@@ -125,14 +119,7 @@ def imitate(
     """Train a model to say what the demonstrators say; yield loss, learning rate and gradient norm of each step.
 
     The loss is the mean cross-entropy of a batch's agent tokens. A model folder is trained in micro-batches, and its
-    steps have `tokens_per_second`, too.
-
-    Args:
-        model: a causal language model, changed in place.
-        batches: `config.steps` of them.
-        config: optimiser settings.
-        pad_id: token that fills short dialogues.
-        precision: of micro-batches.
+    steps have `tokens_per_second`, too. The model is changed in place; `precision` is that of micro-batches.
     """
     size = config.folder_micro_batch
     if size is not None:

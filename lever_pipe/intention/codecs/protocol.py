@@ -54,12 +54,7 @@ class ChatCodec(Protocol):
         """Return, for a reader, what a turn's tokens say beside its calls; all of it where a call cannot be read."""
 
     def feedback(self, text: str, reward: float | None) -> list[int]:
-        """Return the tokens between the end token of a turn and the next one: tool message and generation prefix.
-
-        Args:
-            text: what the environment says.
-            reward: of the turn; None hides it.
-        """
+        """Return what stands between a turn's end token and the next turn: tool message and generation prefix."""
 
     def call(self, call: ToolCall) -> list[int]:
         """Return an agent's turn that makes this call, its end token included; for demonstrations."""

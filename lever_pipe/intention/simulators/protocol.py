@@ -87,22 +87,12 @@ class UserSimulator(Protocol):
     def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
         """Return what the user answers.
 
-        Args:
-            task: the user's request with its hidden details.
-            question: the agent's, without its `[action]` mark.
-            history: earlier exchanges, oldest first.
-            covered: indices into `task.missing_details` that earlier questions uncovered.
+        `history` has earlier exchanges, oldest first; `covered` are indices into `task.missing_details` that they
+        uncovered.
         """
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
-        """Return which remaining details the question uncovers.
-
-        Args:
-            task: as above.
-            question: as above.
-            history: as above.
-            remaining: indices into `task.missing_details` that are still hidden.
-        """
+        """Return which of the `remaining` details, indices into `task.missing_details`, the question uncovers."""
 
 
 class SimulatorModule(Protocol):

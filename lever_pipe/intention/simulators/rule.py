@@ -6,11 +6,9 @@ Deterministic, without clock or network.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
-from lever_pipe.base.errors import SimulatorError
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
-from lever_pipe.intention.lexicon import IRRELEVANT, NO_SLOT, REPEATED, SLOTS, VALUES, disclosure
+from lever_pipe.intention.lexicon import IRRELEVANT, NO_SLOT, REPEATED, SLOTS, disclosure
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement, RequestCounts, UserReply
 
@@ -61,18 +59,5 @@ def _named(question: str) -> frozenset[str]:
     return _SLOTS.intersection(question.split())
 
 
-@lru_cache(maxsize=4096)
 def _slots_of(task: Task) -> tuple[str, ...]:
-    """Return the task's hidden slots in order; refuse tasks of another world, which could only ever score 0."""
-    foreign = [
-        detail.description
-        for detail in task.missing_details
-        if detail.description not in _SLOTS or not detail.options or detail.options[0] not in VALUES
-    ]
-    if foreign:
-        raise SimulatorError(
-            "intention.simulator.kind: rule plays the embedded tasks only",
-            found=f"task {task.id!r} with the detail {foreign[0]!r}",
-            do="Name openai for other tasks, or set intention.tasks.source: synthetic.",
-        )
     return tuple(d.description for d in task.missing_details)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from lever_pipe.base.errors import RecordError
+from lever_pipe.base.errors import RecordError, shortened
 from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
 from lever_pipe.intention.records import DoneRow, EvaluationRow, StepRow
 
@@ -30,14 +30,10 @@ MARK = r"(?:\((?![^()]*Worker)[^()]*\bpid=\d+[^()]*\)\s*)?"
 """Ray's mark of the process that printed a line; those of workers stand before dialogues."""
 BAR = r"(?:Training Progress:.*?\]\s*)?"
 """A progress bar does not end its line."""
-STEP_LINE = re.compile(rf"\s*{MARK}{BAR}{MARK}step:(\d+) - (.+)", re.ASCII)
+STEP_LINE = re.compile(rf"\s*{MARK}{BAR}{MARK}step:(\d{1, 9}) - (.+)", re.ASCII)
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?(?:nan|inf)", re.ASCII | re.IGNORECASE)
 NUMPY = re.compile(r"np\.\w+\((.*)\)")
 THREE_DECIMALS = re.compile(r"-?\d+\.\d{3}", re.ASCII)
-LONGEST_STEP = 9
-"""Digits of a step's number."""
-SHOWN = 60
-"""Characters of a faulty text that a message quotes."""
 TRAINING = re.compile(r"(?:actor|critic|training|global_seqlen)/")
 """Keys that only a training step logs; a resumed run validates the step that it starts from once more without them."""
 NAMES = {
@@ -118,8 +114,6 @@ def _lines_in(path: Path) -> Iterator[tuple[int, Readings]]:
                 place = f"{path}:{number}"
                 if not line.endswith("\n"):
                     raise _damaged(place, "a whole line", "the file's end in the middle of it")
-                if len(match[1]) > LONGEST_STEP:
-                    raise _damaged(place, f"a step's number of at most {LONGEST_STEP} digits", _quoted(match[1]))
                 yield int(match[1]), dict(_items(match[2], place))
 
 
@@ -128,7 +122,7 @@ def _items(text: str, place: str) -> Iterator[tuple[str, Reading]]:
         key, _, written = item.rpartition(":")
         value = _number(written.strip())
         if not key or value is None:
-            raise _damaged(place, "`key:value` items", _quoted(item))
+            raise _damaged(place, "`key:value` items", shortened(repr(item.strip())))
         yield key.strip(), Reading(value, place, bool(THREE_DECIMALS.fullmatch(written)))
 
 
@@ -138,11 +132,6 @@ def _number(written: str) -> float | None:
     match = NUMPY.fullmatch(written)
     text = match[1] if match else written
     return float(text) if NUMBER.fullmatch(text) else None
-
-
-def _quoted(text: str) -> str:
-    text = text.strip()
-    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "...")
 
 
 def _damaged(place: str, expected: str, found: str) -> RecordError:

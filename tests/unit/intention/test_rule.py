@@ -3,9 +3,7 @@ from __future__ import annotations
 import pytest
 from intention_cases import task_of
 
-from lever_pipe.base.errors import SimulatorError
 from lever_pipe.intention.lexicon import SLOTS
-from lever_pipe.intention.records import MissingDetail
 from lever_pipe.intention.simulators.rule import RuleUser
 
 TASK = task_of(3, 2, 1)  # hides budget, date, duration, all `low`
@@ -36,11 +34,3 @@ def test_the_user_knows_slots_by_their_word(
     assert judgement.ok
     assert judgement.related == any(slot in question.split() for slot in SLOTS)
     assert (user.counts.requests, user.counts.failures) == (2, 0)
-
-
-def test_a_task_of_another_world_is_refused() -> None:
-    foreign = TASK.model_copy(
-        update={"missing_details": (MissingDetail(description="Type of diabetes", importance=2),)}
-    )
-    with pytest.raises(SimulatorError, match=r"plays the embedded tasks only.*Type of diabetes.*synthetic"):
-        RuleUser().reply(foreign, "what about date", (), ())

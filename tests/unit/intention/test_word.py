@@ -113,16 +113,8 @@ def test_a_saved_codec_is_the_same(tmp_path: Path) -> None:
     assert (loaded.pad_id, loaded.end_ids) == (CODEC.pad_id, CODEC.end_ids)
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        ({"a": 1}, "another value"),
-        ([1, 2], "another value"),
-        ([*CODEC.words, "date"], "repeated words"),
-        ([each for each in CODEC.words if each not in ("<im_end>", "0.7")], "no 0.7, <im_end>"),
-    ],
-)
-def test_broken_words_are_one_clear_line(tmp_path: Path, words: object, found: str) -> None:
+@pytest.mark.parametrize("words", [{"a": 1}, [1, 2], [*CODEC.words, "date"], [w for w in CODEC.words if w != "0.7"]])
+def test_broken_words_are_one_clear_line(tmp_path: Path, words: object) -> None:
     (tmp_path / "words.json").write_text(json.dumps(words))
-    with pytest.raises(CheckpointError, match=f"found {found}"):
+    with pytest.raises(CheckpointError, match=r"words\.json: expected a list of distinct words with every marker"):
         word.load(tmp_path)
