@@ -30,7 +30,7 @@ MARK = r"(?:\((?![^()]*Worker)[^()]*\bpid=\d+[^()]*\)\s*)?"
 """Ray's mark of the process that printed a line; those of workers stand before dialogues."""
 BAR = r"(?:Training Progress:.*?\]\s*)?"
 """A progress bar does not end its line."""
-STEP_LINE = re.compile(rf"\s*{MARK}{BAR}{MARK}step:(\d{1, 9}) - (.+)", re.ASCII)
+STEP_LINE = re.compile(rf"\s*{MARK}{BAR}{MARK}step:(\d+) - (.+)", re.ASCII)
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?(?:nan|inf)", re.ASCII | re.IGNORECASE)
 NUMPY = re.compile(r"np\.\w+\((.*)\)")
 THREE_DECIMALS = re.compile(r"-?\d+\.\d{3}", re.ASCII)
