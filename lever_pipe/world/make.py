@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -49,13 +49,6 @@ def folder_digests(root: Path) -> dict[str, str]:
     """Return the sha256 of every file of the two model folders, by path below `root`."""
     files = sorted(p for name in ("lvlm", "clip") for p in (root / name).rglob("*") if p.is_file())
     return {str(path.relative_to(root)): digest(path) for path in files}
-
-
-def render_card(card: Mapping[str, Any]) -> str:
-    """Return the card as Markdown."""
-    text = TEMPLATE.read_text(encoding="utf-8")
-    template = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
-    return str(template.render(card))
 
 
 def probe_reader(model: Reader, options: WorldData, *, max_queries: int | None = None) -> dict[str, ProbeScore]:
@@ -114,7 +107,9 @@ def make(out: Path, *, seed: int) -> dict[str, Any]:
         "sha256": folder_digests(out),
     }
     write_json(out / "card.json", card)
-    write_text(out / "card.md", render_card(read_json(out / "card.json")))  # in the order of the file
+    text = TEMPLATE.read_text(encoding="utf-8")
+    template = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
+    write_text(out / "card.md", template.render(read_json(out / "card.json")))  # in the order of the file
     if faults := check_bounds(summary):
         raise WorldError(
             "the trained reader must find answers through the demonstrations' images",

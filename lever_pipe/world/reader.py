@@ -282,7 +282,11 @@ class ReaderTrainer:
             losses.append(loss.item())
             batches.append((hits, episodes))
             if (step + 1) % CHECK_EVERY == 0 or step + 1 == phase.n_steps:
-                shares = self._report(phase, step + 1, losses, _shares(batches))
+                shares = _shares(batches)
+                if phase.n_turns > 1:
+                    shares |= self._probe_world.truth_shares(self.model)
+                self.record.curve.append({"phase": phase.name, "step": step + 1, **shares})
+                log.info("%s step %d loss %.4f %s", phase.name, step + 1, np.mean(losses), shares)
                 if self._is_done(phase, shares):
                     return step + 1
                 losses, batches = [], []
@@ -310,15 +314,6 @@ class ReaderTrainer:
             looked = attention_loss(output.log_attention[:, :, :n_turns], answer, bound_key)
             loss = loss + weights.attention * looked
         return loss, (answers.argmax(-1) == targets).numpy()
-
-    def _report(
-        self, phase: Phase, step: int, losses: Sequence[float], shares: dict[str, float]
-    ) -> Mapping[str, float]:
-        if phase.n_turns > 1:
-            shares |= self._probe_world.truth_shares(self.model)
-        self.record.curve.append({"phase": phase.name, "step": step, **shares})
-        log.info("%s step %d loss %.4f %s", phase.name, step, np.mean(losses), shares)
-        return shares
 
     @staticmethod
     def _is_done(phase: Phase, shares: Mapping[str, float]) -> bool:
