@@ -24,7 +24,6 @@ T = TypeVar("T")
 ChatRequest = dict[str, Any]
 """The body of a chat completion request; it determines the answer as far as anything does."""
 LONGEST_WAIT_S = 60.0
-_OK = 200
 _REMEDIES = {
     401: "Export a valid key in the variable that api_key_variable names, of its connection in intention.execution.",
     403: "Use a key that may ask this model.",
@@ -37,7 +36,6 @@ _REMEDIES = {
 """Statuses that no further attempt helps, each with what to do."""
 _PASSING = (408, 409, 425, 429)
 """Statuses below 500 that may pass."""
-_CONTROL = 32
 
 
 class UnreadableError(Exception):
@@ -63,9 +61,7 @@ class Chat:
     def answer(self, request: ChatRequest, read: Callable[[dict[str, Any]], T]) -> T | None:
         """Return what `read` makes of a completion, or None after the last failed attempt.
 
-        Args:
-            request: the body.
-            read: raises UnreadableError on a completion that does not hold what was asked for.
+        `read` raises UnreadableError on a completion that does not hold what was asked for.
         """
         self.counts.add(requests=1)
         for attempt in range(self._connection.retries + 1):
@@ -94,7 +90,7 @@ class Chat:
                 found=f"HTTP {status}",
                 do=_REMEDIES[status],
             )
-        if status != _OK:
+        if status != http.client.OK:
             passes = status >= http.client.INTERNAL_SERVER_ERROR or status in _PASSING
             raise (ConnectionError if passes else _RejectedError)(f"HTTP {status}")
         return body
@@ -135,7 +131,7 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
         raise SimulatorError(f"${name}: expected a server's address", found=f"one that {fault}", do="Export another.")
     variable = connection.api_key_variable
     key = environ.get(variable, "").strip()
-    if not key.isascii() or any(ord(letter) <= _CONTROL for letter in key):
+    if not key.isascii() or any(letter <= " " for letter in key):
         raise SimulatorError(
             f"an API key in the environment variable {variable}",
             found="a value with blanks, control or non-ASCII characters (not shown)",

@@ -42,12 +42,8 @@ def dialogues(runs: Runs, arms: Sequence[AgentArm], reference: str) -> dict[str,
     (`higher`) and less (`lower`) than the reference, and as much (`equal`). Two tasks of each outcome are shown: first
     those of the larger difference, then those whose dialogues differ, then in the order of their ids; one that hides
     the same details of the same category as one before it in that order comes behind the others. Where an outcome has
-    fewer, the others fill up in turn. `missing` says why there is none, else it is empty.
-
-    Args:
-        runs: of the arms; an empty one keeps no transcripts.
-        arms: in the order of the configuration.
-        reference: name of the reference arm.
+    fewer, the others fill up in turn. `missing` says why there is none, else it is empty. A run without transcripts is
+    empty.
     """
     strongest = max((arm for arm in arms if arm.kl > 0 and arm.name != reference), key=lambda arm: arm.kl, default=None)
     page: dict[str, Any] = {"reference": reference, "other": strongest and strongest.name, "counts": {}, "tasks": []}

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from lever_pipe.base.members import member
 from lever_pipe.base.parsing import parse_model
@@ -18,7 +18,7 @@ from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simu
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.records import Task
-from lever_pipe.intention.simulators.protocol import Exchange, SimulatorModule, UserSimulator
+from lever_pipe.intention.simulators.protocol import Exchange, UserSimulator
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -49,8 +49,7 @@ def execution_of(runtime: Runtime) -> AgentExecution:
 
 def load_simulator(config: Simulator, execution: AgentExecution) -> UserSimulator:
     """Return the simulated user that the configuration names."""
-    simulators: SimulatorModule = member("intention/simulators", config.kind)
-    return simulators.load(config, execution)
+    return cast("UserSimulator", member("intention/simulators", config.kind).load(config, execution))
 
 
 def turn_reward(importances: Sequence[int], config: Environment) -> float:
@@ -146,10 +145,7 @@ def step_all(turns: Sequence[tuple[IntentionEnv, Sequence[ToolCall]]]) -> list[S
     """Execute one turn of many environments at once and return the results in their order.
 
     Calls of one turn are executed in order and their rewards summed (or the last one kept, with `last_call_only`). A
-    turn that ends the episode drops its further calls.
-
-    Args:
-        turns: distinct environments whose episodes run, each with at least one call.
+    turn that ends the episode drops its further calls. Each environment has at least one call.
     """
     workers = max((env.simulator.concurrency for env, _ in turns), default=1)
     return list(at_once(workers, lambda turn: _take_turn(*turn), turns))

@@ -27,7 +27,7 @@ from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.environment import ceiling, execution_of
 from lever_pipe.intention.records import DoneRow, StepRow, Task
 from lever_pipe.intention.simulators import rule
-from lever_pipe.intention.sources.protocol import RawFiles, TaskSource
+from lever_pipe.intention.sources.protocol import RawFiles, Splits
 
 
 def prepare_tasks(
@@ -48,8 +48,7 @@ def prepare_tasks(
     on, by id or by request.
     """
     files = RawFiles(train_file, val_file, test_file, details)
-    source: TaskSource = member("intention/sources", config.source)
-    splits = source.read(config.synthetic, files)
+    splits: Splits = member("intention/sources", config.source).read(config.synthetic, files)
     storage.write_rows(train_tasks, splits.train)
     storage.write_rows(val_tasks, splits.val)
     storage.write_rows(test_tasks, splits.test)

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     AnyPlayer = Player | ServedPlayer
 
 log = logging.getLogger(__name__)
-_SHOWN = 5
-"""Lost tasks that a warning names."""
 
 MOST_CHARACTERS = 2_000
 """Of one text; the rest of a longer one is cut off and its length said."""
@@ -147,9 +145,8 @@ def _values(episodes: Sequence[Episode], where: str) -> dict[str, float]:
             do=LET_THE_USER_ANSWER,
         )
     if lost:
-        listed = ", ".join(lost[:_SHOWN]) + ", ..." * (len(lost) > _SHOWN)
-        said = "%s: %d of %d tasks have no sound episode and are left out: %s"
-        log.warning(said, where, len(lost), len(tasks), listed)
+        said = "%s: %d of %d tasks have no sound episode and are left out, as %s"
+        log.warning(said, where, len(lost), len(tasks), lost[0])
     means = {name: [math.fsum(map(value, of)) / len(of) for of in known] for name, value in MEANS.items()}
     rewards = [math.fsum(episode.rewards) for of in known for episode in of]
     return {

@@ -31,12 +31,7 @@ def draw_tokens(logits_BV: Tensor, uniforms_B: Tensor, *, temperature: float) ->
     """Return tokens drawn at a temperature, int64 [B], and their log-probabilities at it, float64 [B].
 
     A token is drawn where its row's distribution function passes the row's uniform number, so that a row's draw
-    depends on nothing but its own numbers.
-
-    Args:
-        logits_BV: float [B, V].
-        uniforms_B: float64 [B] in [0, 1).
-        temperature: above 0.
+    depends on nothing but its own numbers. Uniform numbers are float64 in [0, 1).
     """
     log_probs_BV = (logits_BV.double() / temperature).log_softmax(dim=-1)
     cumulative_BV = log_probs_BV.exp().cumsum(dim=-1)
@@ -149,9 +144,7 @@ class DialogueCache:
     def read(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
         """Append a text of at least one token to each of n rows and return the float32 logits [n, V] behind it.
 
-        Args:
-            rows: in ascending order; the others wait.
-            texts: token ids for each of them.
+        The rows are in ascending order; the others wait.
         """
         if self._states or len(rows) < len(self._lengths):
             return self._read(rows, texts)

@@ -19,8 +19,6 @@ Places = tuple[Tensor, Tensor]
 """Rows and columns, int64 [n] each, no place twice."""
 Rotary = tuple[Tensor, Tensor]
 """Cosines and sines, [B or 1, L, 1, D] each."""
-
-
 Attend = Callable[[int, Tensor, Tensor, Tensor, Places | None], Tensor]
 """What the queries of one layer read: (its number, queries [B, L, heads, D], keys [B, L, kv heads, D], values likewise,
 wanted places) -> what is read at every place [B, L, heads * D], or at the n wanted ones [n, heads * D]."""
@@ -61,9 +59,7 @@ def causal(_: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places
 def branching(n_shared: int, n_texts: int) -> Attend:
     """Return the attention of one row that holds what n texts begin with, and behind it what each goes on with.
 
-    Args:
-        n_shared: places of the beginning; the rest of the row is n texts of one width.
-        n_texts: each of them reads the beginning and itself.
+    The first `n_shared` places are the beginning; the rest are n texts of one width, which read it and themselves.
     """
 
     def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places | None) -> Tensor:

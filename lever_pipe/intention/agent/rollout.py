@@ -248,14 +248,13 @@ def _opened(player: Player, request: EpisodeRequest) -> _Dialogue:
 
 
 def _require_room(dialogues: Sequence[_Dialogue], max_context: int) -> None:
-    long = {d.episode.task.id: d.episode.n_prompt for d in dialogues if d.episode.n_prompt >= max_context}
-    if long:
-        worst = max(long, key=lambda name: long[name])
-        raise DataError(
-            f"intention.model.max_context: expected prompts of fewer than {max_context} tokens",
-            found=f"{len(long)} longer tasks, as {worst!r} with {long[worst]}",
-            do="Raise max_context, or leave these tasks out.",
-        )
+    for episode in (dialogue.episode for dialogue in dialogues):
+        if episode.n_prompt >= max_context:
+            raise DataError(
+                f"intention.model.max_context: expected prompts of fewer than {max_context} tokens",
+                found=f"{episode.n_prompt} of task {episode.task.id!r}",
+                do="Raise max_context, or leave such tasks out.",
+            )
 
 
 def _roll_out(

@@ -37,15 +37,10 @@ def score(
 ) -> Scored:
     """Return what the model thinks of the tokens at the given places, in one forward pass.
 
-    Args:
-        model: a causal language model.
-        sequences: int64 [L] token ids each.
-        places: int64 [n_i] positions in each sequence, at least 1.
-        pad_id: fills the ends of shorter sequences; it changes no number, because nothing looks ahead.
-        temperature: divides the logits.
-        entropies: whether to give entropies too.
-        shared: whether what the texts begin with alike may be read once for all of them. A text's numbers then depend
-            on its company beyond rounding in bfloat16, so that old and new log-probabilities must not be compared.
+    Sequences are int64 [L] each, places int64 [n_i] positions in each of them, at least 1. What `pad_id` fills changes no
+    number, because nothing looks ahead. If `shared`, what the texts begin with alike may be read once for all of them:
+    a text's numbers then depend on its company beyond rounding in bfloat16, so that old and new log-probabilities must
+    not be compared.
     """
     device = model.device
     ids_BL = torch.nn.utils.rnn.pad_sequence(list(sequences), batch_first=True, padding_value=pad_id)

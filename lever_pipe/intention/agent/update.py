@@ -18,8 +18,6 @@ from lever_pipe.losses.credit import episode_z_scores, token_advantages, traject
 from lever_pipe.losses.tokens import agent_terms
 
 SHARES = ("pg_loss", "kl_loss", "loss", "clip_fraction", "dual_clip_fraction")
-Group = Sequence[Episode]
-"""All episodes of one task."""
 
 
 class Credit(NamedTuple):
@@ -31,7 +29,7 @@ class Credit(NamedTuple):
     """[tokens] float32 for each episode, group by group; None for one that is compared with nothing."""
 
 
-def assign_credit(groups: Sequence[Group], arm: AgentArm, grpo: AgentGrpo) -> Credit:
+def assign_credit(groups: Sequence[Sequence[Episode]], arm: AgentArm, grpo: AgentGrpo) -> Credit:
     """Return scores and token advantages; the sound episodes of a group are compared, if there are two at least."""
     compared = [sound for group in groups if len(sound := [each for each in group if each.is_sound]) > 1]
     kind = arm.trajectory_score or grpo.trajectory_score

@@ -98,13 +98,7 @@ class GenerationSettings(BaseModel):
 
 
 class HfCodec:
-    """A codec round a tokenizer.
-
-    Args:
-        tokenizer: a Hugging Face tokenizer with a chat template.
-        where: what errors name, as the model folder.
-        end_ids: tokens that end a turn beside the template's and the tokenizer's.
-    """
+    """A codec round a Hugging Face tokenizer with a chat template; `end_ids` end a turn beside the template's end."""
 
     def __init__(self, tokenizer: Any, where: str, end_ids: Iterable[int] = ()) -> None:
         self._tokenizer = tokenizer
@@ -134,11 +128,7 @@ class HfCodec:
         return self._ids(self._render(opening(task.model_copy(update=fields)), goes_on=True))
 
     def parse(self, tokens: Sequence[int]) -> AgentTurn:
-        """Return the calls of one turn; thoughts before them are skipped.
-
-        A call that is no JSON object with the tool's name, a known choice and a text, or a marker without its partner,
-        is malformed.
-        """
+        """Return the calls of one turn, behind its thoughts."""
         if not tokens or tokens[-1] not in self.end_ids:
             return AgentTurn((), "length")
         return turn_in(self._tokenizer.decode(list(tokens[:-1]), skip_special_tokens=False))
@@ -222,7 +212,7 @@ def _answered(message: str) -> list[dict[str, Any]]:
 
 
 def turn_in(text: str) -> AgentTurn:
-    """Return what a whole turn's text says; `HfCodec.parse` tells which calls can be read."""
+    """Return what a whole turn's text says; a call marker without its partner is malformed."""
     text = text.rpartition(THOUGHT_END)[2]
     rest = _CALL.sub("", text)
     if CALL_START in rest or CALL_END in rest:
@@ -237,7 +227,7 @@ def aside_of(text: str, *, is_read: bool) -> str:
 
 
 def turn_of(calls: Sequence[object]) -> AgentTurn:
-    """Return the turn that makes these calls, each an object with the tool's name and its arguments."""
+    """Return the turn that makes these calls; an object of the tool's name, a choice and a text each."""
     known = [call for call in map(_call_of, calls) if call is not None]
     if len(known) < len(calls):
         return AgentTurn((), "malformed")

@@ -1,8 +1,9 @@
 """What a simulated user offers.
 
-To add one, add a module `lever_pipe/intention/simulators/<name>.py` with a function `load` of the signature below; its
-name is then valid in `intention.simulator.kind`. A user answers a question and judges, in a second step that does not
-depend on the answer, which hidden details the question uncovers. Both may be called from several threads at once.
+To add one, add a module `lever_pipe/intention/simulators/<name>.py` with a function
+`load(config: Simulator, execution: AgentExecution) -> UserSimulator`; its name is then valid in
+`intention.simulator.kind`. A user answers a question and judges, in a second step that does not depend on the answer,
+which hidden details the question uncovers. Both may be called from several threads at once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple, Protocol
 
-from lever_pipe.experiment.agent_config import AgentExecution, Simulator
 from lever_pipe.intention.records import Task
 
 
@@ -93,10 +93,3 @@ class UserSimulator(Protocol):
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
         """Return which of the `remaining` details, indices into `task.missing_details`, the question uncovers."""
-
-
-class SimulatorModule(Protocol):
-    """A module of `lever_pipe/intention/simulators`."""
-
-    def load(self, config: Simulator, execution: AgentExecution) -> UserSimulator:
-        """Return the simulator of this kind."""

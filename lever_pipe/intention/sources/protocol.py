@@ -1,15 +1,14 @@
 """What a source of tasks offers.
 
-To add one, add a module `lever_pipe/intention/sources/<name>.py` with a function `read` of the signature below; its
-name is then valid in `intention.tasks.source`.
+To add one, add a module `lever_pipe/intention/sources/<name>.py` with a function
+`read(synthetic: SyntheticTasks | None, files: RawFiles) -> Splits`; its name is then valid in `intention.tasks.source`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.intention.records import Task
 
 
@@ -32,10 +31,3 @@ class Splits(NamedTuple):
     """Held out: neither ids nor requests of them stand in `train` or `val`."""
     n_left_out: int = 0
     """Tasks of the test file whose id or request is trained or validated on."""
-
-
-class TaskSource(Protocol):
-    """A module of `lever_pipe/intention/sources`."""
-
-    def read(self, synthetic: SyntheticTasks | None, files: RawFiles) -> Splits:
-        """Return the tasks of all splits."""

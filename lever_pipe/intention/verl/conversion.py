@@ -103,11 +103,7 @@ def _is_trained(keys: Iterable[str]) -> bool:
 
 
 def _lines_in(path: Path) -> Iterator[tuple[int, Readings]]:
-    try:
-        handle = path.open(encoding="utf-8", errors="replace", newline="\n")
-    except (FileNotFoundError, IsADirectoryError):
-        raise RecordError(f"{path}: expected a log", found="no such file", do="Put the trainer's log there.") from None
-    with handle:
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as handle:
         for number, line in enumerate(handle, start=1):
             match = STEP_LINE.fullmatch(COLOUR.sub("", line).rstrip())
             if match:

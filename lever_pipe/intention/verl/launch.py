@@ -5,6 +5,7 @@ What that cannot express is refused where it would change what a run studies, el
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import shlex
@@ -13,16 +14,17 @@ from pathlib import Path
 
 import jinja2
 
+from lever_pipe.base.errors import RecordError
 from lever_pipe.base.parsing import refusal
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import SCHEDULES, Endpoint, Environment, Schedule
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
-from lever_pipe.intention.texts import read_texts
 
 TEMPLATES = Path(__file__).with_name("templates")
 """A template a launch file. A value enters a script through the filter `sh`, which quotes it for the shell; the
 trainer's own settings never pass through a shell's grammar, because `launch.sh` reads them from `overrides.txt`."""
 TEMPLATES_DIGEST = "ed0ace8a11f09c31"
+"""A job's identity holds code and settings only, so the digest of its templates stands in the code."""
 SECONDS_OF_A_STEP = 300
 """Time limit of a job; the published steps took 193 to 220 s."""
 PROMPT_TOKENS = 1152
@@ -60,7 +62,11 @@ def launch_files(config: RenderVerlConfig) -> dict[str, str]:
         "prompt_tokens": PROMPT_TOKENS,
         "differences": differences(config),
     }
-    texts = read_texts(TEMPLATES, "*.j2", TEMPLATES_DIGEST)
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(TEMPLATES.glob("*.j2"))}
+    digest = hashlib.sha256("\0".join(part for item in texts.items() for part in item).encode()).hexdigest()[:16]
+    if digest != TEMPLATES_DIGEST:
+        expected = f"{TEMPLATES}: expected templates with digest {TEMPLATES_DIGEST}"
+        raise RecordError(expected, found=digest, do="Write it into launch.py, so that their files are made again.")
     return {name.removesuffix(".j2"): environment.from_string(text).render(values) for name, text in texts.items()}
 
 

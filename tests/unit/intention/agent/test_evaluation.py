@@ -125,7 +125,7 @@ def test_episodes_that_the_user_failed_are_counted_and_left_out(
         assert row.values["end_failed"] == n_failed / (N_VAL * row.n_samples)
         assert row.values["simulator_failures"] == n_failed
         assert row.values["reward"] == pytest.approx(sum(means) / len(means), abs=1e-12)
-    warning = f"split val at step 3: 1 of 3 tasks have no sound episode and are left out: {tasks[1].id}"
+    warning = f"split val at step 3: 1 of 3 tasks have no sound episode and are left out, as {tasks[1].id}"
     assert [record.getMessage() for record in caplog.records] == [f"greedy evaluation of {warning}"]
 
 
