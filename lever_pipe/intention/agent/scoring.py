@@ -37,7 +37,7 @@ def score(
 ) -> Scored:
     """Return what the model thinks of the tokens at the given places, in one forward pass.
 
-    Sequences are int64 [L] each, places int64 [n_i] positions in each of them, at least 1. What `pad_id` fills changes no
+    Sequences are int64 [L] each, places int64 [n_i] positions in each, at least 1. What `pad_id` fills changes no
     number, because nothing looks ahead. If `shared`, what the texts begin with alike may be read once for all of them:
     a text's numbers then depend on its company beyond rounding in bfloat16, so that old and new log-probabilities must
     not be compared.
