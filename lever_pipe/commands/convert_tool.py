@@ -60,9 +60,9 @@ def main(words: Sequence[str]) -> int:
 
 def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) -> list[Path]:
     """Write the language model of a GGUF file as a model folder, whole or not at all; return its files."""
-    if find_spec("gguf") is None:
-        remedy = "Install it: pip install 'lever-pipe[gguf]'."
-        raise ConfigError(f"{path}: expected the library gguf, which reads it", found="none", do=remedy)
+    if missing := [name for name in ("accelerate", "gguf") if find_spec(name) is None]:
+        remedy = "Install both: pip install 'lever-pipe[gguf]'."
+        raise ConfigError(f"{path}: expected the libraries accelerate and gguf", found=f"no {missing[0]}", do=remedy)
     if folder.exists():
         _refuse(f"{folder}: expected a folder to be made", "one that is there", "Name another, or remove it.")
     from gguf import GGUFReader

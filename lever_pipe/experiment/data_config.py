@@ -143,6 +143,12 @@ class Data(ExampleSettings):
         return at_most(("n_eval",), self.n_eval, "data.world.n_eval", self.world.n_eval) if is_world else []
 
     @rule
+    def _world_has_the_answers_to_show(self) -> Iterator[Fault]:
+        if self.source == "world" and self.reader == "vqav2" != self.world.layout:
+            bound = "must be vqav2 with data.reader: vqav2, which shows multiple_choice_answer"
+            yield ("world", "layout"), f"{bound}, got {self.world.layout!r}. Change one of them."
+
+    @rule
     def _accuracy_reaches_one(self) -> Iterator[Fault]:
         if self.n_answers in (2, 3):
             yield ("n_answers",), f"must be 1 or at least 4, got {self.n_answers}. Keep one answer a question."

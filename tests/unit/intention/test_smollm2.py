@@ -173,7 +173,7 @@ def test_each_fault_of_a_gguf_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
             convert_gguf(broken, tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
     monkeypatch.setattr("lever_pipe.commands.convert_tool.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"expected the library gguf.*pip install 'lever-pipe\[gguf\]'"):
+    with pytest.raises(ConfigError, match=r"expected the libraries accelerate and gguf.*pip install 'lever-pipe\[gguf\]'"):
         convert_gguf(broken, tmp_path / "new")
 
 
@@ -185,8 +185,8 @@ def test_a_folder_is_taken_as_it_is_unless_asked() -> None:
     assert (untouched.intention.is_taught, experiment().intention.is_taught) == (False, True)
     # At its default the key is no part of an identity: the tiny model's warm start stays what it was.
     assert "folder_micro_batch" not in untouched.intention.warm_start.model_dump()
-    with pytest.raises(ConfigError, match=r"folder_micro_batch: must be null with tasks\.source='json'"):
-        experiment(tasks={"source": "json"}, simulator={"kind": "openai"})
+    with pytest.raises(ConfigError, match=r"folder_micro_batch: must be null with tasks\.source='intentiongym'"):
+        experiment(tasks={"source": "intentiongym"}, simulator={"kind": "openai"})
     with pytest.raises(ConfigError, match="folder_micro_batch: must be null with engine='verl'"):
         experiment(engine="verl")
 
