@@ -1,24 +1,24 @@
 """Chats with an OpenAI-compatible server: local (vLLM, SGLang) or hosted.
 
-`http.client` reads no proxy from the environment and follows no redirect, so that a key goes to the configured server
-and nowhere else.
+The client reads no proxy from the environment and follows no redirect, so that a key goes to the configured server and
+nowhere else.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
-from typing import Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.base.storage import strict_json
 from lever_pipe.experiment.agent_config import Connection, address_fault
 from lever_pipe.intention.simulators.protocol import RequestCounts
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 T = TypeVar("T")
 ChatRequest = dict[str, Any]
@@ -34,8 +34,8 @@ _REMEDIES = {
     ),
 }
 """Statuses that no further attempt helps, each with what to do."""
-_PASSING = (408, 409, 425, 429)
-"""Statuses below 500 that may pass."""
+_PASSING, _OF_SERVER = (408, 409, 425, 429), 500
+"""Statuses that may pass: these, and all from the latter on."""
 
 
 class UnreadableError(Exception):
@@ -72,28 +72,50 @@ class Chat:
                 return read(completion_of(self._body(request)))
             except UnreadableError as fault:
                 self.counts.add(str(fault), malformed=1)
-            except TimeoutError:
-                self.counts.add("no answer in time")
-            except (OSError, http.client.HTTPException) as fault:
-                self.counts.add(f"{type(fault).__name__}: {fault}")
+            except ConnectionError as fault:
+                self.counts.add(str(fault))
             except _RejectedError as fault:
                 self.counts.add(str(fault))
                 break
         self.counts.add(failures=1)
         return None
 
+    @cached_property
+    def _client(self) -> OpenAI:
+        from openai import DefaultHttpxClient, OpenAI  # a second that runs without a server save
+
+        return OpenAI(
+            base_url=self._access.url,
+            api_key=self._access.key or "none",  # a server of one's own wants none
+            timeout=self._connection.timeout_seconds,
+            max_retries=0,  # `answer` asks again, also after what cannot be read
+            http_client=DefaultHttpxClient(trust_env=False, follow_redirects=False),
+        )
+
     def _body(self, request: ChatRequest) -> bytes:
-        status, body = post_json(self._access, request, self._connection.timeout_seconds)
-        if status in _REMEDIES:
-            raise SimulatorError(
-                f"{self._access.url}: expected a server that completes chats",
-                found=f"HTTP {status}",
-                do=_REMEDIES[status],
-            )
-        if status != http.client.OK:
-            passes = status >= http.client.INTERNAL_SERVER_ERROR or status in _PASSING
-            raise (ConnectionError if passes else _RejectedError)(f"HTTP {status}")
-        return body
+        """Return the body of an answer.
+
+        Raises:
+            SimulatorError: no further request can succeed.
+            ConnectionError: another attempt may.
+            _RejectedError: it will not.
+        """
+        import openai
+
+        try:
+            answer = self._client.chat.completions.with_raw_response.create(**request)  # read by `completion_of`
+        except openai.APITimeoutError:
+            raise ConnectionError("no answer in time") from None
+        except openai.APIStatusError as fault:
+            status = fault.status_code
+            if status in _REMEDIES:
+                expected = f"{self._access.url}: expected a server that completes chats"
+                raise SimulatorError(expected, found=f"HTTP {status}", do=_REMEDIES[status]) from None
+            passes = status >= _OF_SERVER or status in _PASSING
+            raise (ConnectionError if passes else _RejectedError)(f"HTTP {status}") from None
+        except openai.APIConnectionError as fault:
+            raise ConnectionError(f"no answer: {fault.__cause__ or fault}") from None
+        return answer.content
 
 
 def completion_of(body: bytes) -> dict[str, Any]:
@@ -111,14 +133,14 @@ class Access(NamedTuple):
     """A server and what lets us in; its text never shows the key."""
 
     url: str
-    headers: Mapping[str, str]
+    key: str
 
     def __repr__(self) -> str:
         return f"Access({self.url!r})"
 
 
 def find_access(connection: Connection, environ: Mapping[str, str] = os.environ) -> Access:
-    """Return the server's place and the headers that hold the key; a server of one's own needs none."""
+    """Return the server's place and the key; a server of one's own needs none."""
     name = connection.base_url_variable
     url = connection.base_url or environ.get(name, "")
     if not url:
@@ -137,15 +159,5 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
             found="a value with blanks, control or non-ASCII characters (not shown)",
             do="Export the key alone.",
         )
-    return Access(url, {"Authorization": f"Bearer {key}"} if key else {})
+    return Access(url, key)
 
-
-def post_json(access: Access, value: Any, seconds: float) -> tuple[int, bytes]:
-    """Send one request and return status and body of its answer; the server may be silent for so many seconds."""
-    parts = urlsplit(access.url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    headers = {"Content-Type": "application/json", **access.headers}
-    with closing(kind(parts.hostname or "", parts.port, timeout=seconds)) as connection:
-        connection.request("POST", parts.path.rstrip("/") + "/chat/completions", json.dumps(value).encode(), headers)
-        with connection.getresponse() as response:
-            return response.status, response.read()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx2
 import pytest
 from harm import harmed, in_time, inputs, law_of, only_reading
 from hypothesis import given
 from hypothesis import strategies as st
+from openai import OpenAI
 
 from lever_pipe.base.errors import SimulatorError
 from lever_pipe.experiment.agent_config import Connection
@@ -22,16 +24,23 @@ BODY = {
     "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": WORDS}}],
 }  # fmt: skip
 URL = "http://127.0.0.1:1/v1"
-ACCESS = Access(URL, {"Authorization": "KEY"})
+ACCESS = Access(URL, "KEY")
+REQUEST = {"model": "m", "messages": []}
+
+
+def answered_with(status: int, body: bytes) -> Chat:
+    """Return a chat whose server always says the same."""
+    chat = Chat(ACCESS, Connection(retries=1), sleep=lambda seconds: None)
+    said = httpx2.MockTransport(lambda _: httpx2.Response(status, content=body))
+    chat._client = OpenAI(base_url=URL, api_key=ACCESS.key, max_retries=0, http_client=httpx2.Client(transport=said))
+    return chat
 
 
 @inputs
 @given(body=harmed(BODY), status=st.sampled_from([200] * 6 + [100, 204, 301, 400, 401, 404, 429, 500, 503, 999]))
 def test_an_answer_is_the_servers_words_or_none(body: bytes, status: int) -> None:
-    chat = Chat(ACCESS, Connection(retries=1), sleep=lambda seconds: None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chats, "post_json", lambda *_: (status, body))
-        taken, words = law_of(lambda: chat.answer({}, text_of), names=URL)
+    chat = answered_with(status, body)
+    taken, words = law_of(lambda: chat.answer(REQUEST, text_of), names=URL)
     if not taken:
         assert status in chats._REMEDIES
     elif words is not None:
@@ -67,7 +76,6 @@ def test_a_judgement_is_what_the_judge_says(text: bytes, around: tuple[str, str]
 
 
 def test_a_remedy_never_shows_the_key() -> None:
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SimulatorError) as refusal:
-        patch.setattr(chats, "post_json", lambda *_: (401, b"KEY"))
-        Chat(ACCESS, Connection(retries=0)).answer({}, text_of)
+    with pytest.raises(SimulatorError) as refusal:
+        answered_with(401, b"KEY").answer(REQUEST, text_of)
     assert "KEY" not in str(refusal.value)
