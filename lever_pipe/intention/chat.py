@@ -6,6 +6,7 @@ nowhere else.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -84,6 +85,7 @@ class Chat:
     def _client(self) -> OpenAI:
         from openai import DefaultHttpxClient, OpenAI  # a second that runs without a server save
 
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # or a job's log has a line a request
         return OpenAI(
             base_url=self._access.url,
             api_key=self._access.key or "none",  # a server of one's own wants none
@@ -160,4 +162,3 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
             do="Export the key alone.",
         )
     return Access(url, key)
-

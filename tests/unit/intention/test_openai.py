@@ -109,7 +109,7 @@ def test_the_key_travels_in_its_header_and_stands_nowhere_else(
         user = load_simulator(Simulator(), AgentExecution(connection=connection))
         assert user.reply(TASK, "q", (), ()).text == "A small budget."
         user.reply(TASK, "q", (), ())
-    assert double.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert double.headers[0]["authorization"] == f"Bearer {KEY}"
     texts = [caplog.text, user.counts.last_fault, repr(vars(user)), repr(find_access(connection)), repr(connection)]
     assert not any(KEY in text for text in texts)
     assert "Authorization" not in json.dumps(double.requests)

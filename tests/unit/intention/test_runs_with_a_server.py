@@ -75,7 +75,7 @@ def test_no_file_and_no_log_line_of_a_run_holds_the_key(
     caplog.set_level(logging.DEBUG)
     with serve(always=say(ANSWER)) as double:
         train(tmp_path / "run", url=double.url, api_key_variable="MY_KEY")
-    assert double.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert double.headers[0]["authorization"] == f"Bearer {KEY}"
     assert (tmp_path / "run" / "run.json").is_file()
     assert holding(tmp_path) == []
     assert KEY not in caplog.text
