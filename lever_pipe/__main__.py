@@ -23,6 +23,7 @@ from lever_pipe.base.provenance import code_of, stages
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.experiment import run_card
+from lever_pipe.experiment.lvlm_config import LvlmExecution
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import declared
 from lever_pipe.runtime import gpu_slots, ownership, snapshot
@@ -113,7 +114,7 @@ def _make(options: argparse.Namespace, *, waited: bool) -> None:
         log.info("%s: another job has made the very same artefact meanwhile; nothing to do", options.stage)
         return
     if options.device == "cuda":  # `cuda:1` says itself which
-        gpu_slots.take(1)
+        gpu_slots.take(_of_lvlm(options).vllm.gpus)
     run_stage(options)
 
 
@@ -176,11 +177,15 @@ def call_of(options: argparse.Namespace) -> StageCall:
     config_class = get_type_hints(function)["config"]
     values = _json_object(options.spec, source=f"{options.stage} --spec")
     code = str(values.get("code", "")) if "config" in values else ""
-    execution = ("device", "threads", "ledger", "ask_again", "agent")
-    runtime = Runtime(**{name: getattr(options, name) for name in execution}, code=code)
+    execution = ("device", "threads", "ledger", "agent")
+    runtime = Runtime(**{name: getattr(options, name) for name in execution}, lvlm=_of_lvlm(options), code=code)
     config = parse_model(config_class, values.get("config", values), source=f"{options.stage} --spec")
     files = _files(options.stage, function, options.files)
     return StageCall(function, files, Path(str(files.pop(CARD))), config, runtime)
+
+
+def _of_lvlm(options: argparse.Namespace) -> LvlmExecution:
+    return parse_model(LvlmExecution, _json_object(options.lvlm, source="--lvlm"), source="--lvlm")
 
 
 def stage_function(name: str) -> Any:
@@ -234,7 +239,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cpu", help="where tensors live; execution, not identity")
     parser.add_argument("--threads", type=int, default=1, help="threads of this process")
     parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")
-    parser.add_argument("--ask-again", action="store_true", help="ask although the ledger has another engine's answers")
+    parser.add_argument("--lvlm", default="{}", help="the execution settings of the LVLM, as JSON")
     parser.add_argument("--agent", default="", help="the execution settings of study intention, as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of a fault")
     return parser

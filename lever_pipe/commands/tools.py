@@ -43,6 +43,7 @@ ABOUT = {
     "orchestrator": "The main process on a login node: plans, submits and watches; no torch.",
     "cpu": "Rules that load no large model. The same versions: that of torch brings CUDA along, unused.",
     "gpu": "Rules that load the encoder, the LVLM or the agent; needs a driver for CUDA.",
+    "vllm": "Rules that ask an LVLM by vLLM, which says itself which versions it needs.",
 }
 """The environments; those of the rules hold what the project requires, without its tools for developers."""
 
@@ -98,6 +99,9 @@ def environments() -> dict[str, str]:
     locked, files = locked_versions(LOCK), {}
     for name, about in ABOUT.items():
         roots = MAIN_PROCESS if name == "orchestrator" else project["dependencies"]
+        pins = [locked[each] for each in sorted(needed_by(roots)) if each in locked]
+        if name == "vllm":
+            pins = sorted(project["dependencies"] + project["optional-dependencies"]["vllm"])
         lines = [
             f"# {about}",
             f"# Written from {LOCK} by: python -m lever_pipe environments",
@@ -107,7 +111,7 @@ def environments() -> dict[str, str]:
             f"  - python={PYTHON}",
             "  - pip",
             "  - pip:",
-            *(f"      - {locked[each]}" for each in sorted(needed_by(roots)) if each in locked),
+            *(f"      - {pin}" for pin in pins),
         ]
         files[f"{name}.yaml"] = "\n".join(lines) + "\n"
     return files

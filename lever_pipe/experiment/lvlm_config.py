@@ -62,7 +62,8 @@ class AnswerSettings(Section):
     """How a vision-language model answers."""
 
     member: Annotated[str, member_of("lvlms", AUTO)] = AUTO
-    """A member of `lever_pipe/lvlms`; `auto` for that of the folder's `model_type`, or `hf` where none is."""
+    """A member of `lever_pipe/lvlms`; `auto` for `vllm` on a GPU if it is installed, on a CPU for that of the folder's
+    `model_type`, and for `hf` everywhere else."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     wave_tokens: int = Field(32_768, ge=64)
     """Tokens of one forward; identity, because batch composition moves the last bits."""
@@ -72,10 +73,37 @@ class AnswerSettings(Section):
     decode: Decode = Decode()
 
 
-class LvlmSettings(AnswerSettings):
+class VllmSettings(Section):
+    """How member `vllm` uses its GPUs; where memory runs out, lower `requests` and `context`."""
+
+    gpus: int = Field(1, ge=1, le=64)
+    """GPUs of one node that share each product of a model (tensor parallelism); a job takes so many."""
+    memory_share: float = Field(0.9, gt=0, lt=1)
+    """Share of a GPU's memory for weights, keys and values."""
+    requests: int = Field(256, ge=1)
+    """Prompts that are answered at one time."""
+    context: int = Field(0, ge=0)
+    """Most tokens of a prompt with its answer; 0 for the model's own bound, which takes more memory."""
+    image_cache_gb: float = Field(4.0, ge=0)
+    """Main memory for processed images; a demonstration's is processed once while it is there."""
+    eager: bool = False
+    """Whether kernels start one by one, which saves memory and minutes at the start, and is slower."""
+
+
+class LvlmExecution(Section):
+    """How an LVLM's work is done; it moves no answer's meaning and is in no identity."""
+
+    ask_again: bool = False
+    """Whether a GPU may ask although the ledger holds many answers that other code, another library or another numeric
+    path gave for this model."""
+    vllm: VllmSettings = VllmSettings()
+
+
+class LvlmSettings(AnswerSettings, LvlmExecution):
     """The frozen vision-language model that answers."""
 
     model: FilePath = "models/Qwen2.5-VL-3B-Instruct"
-    ask_again: bool = False
-    """Whether a GPU may ask although the ledger holds many answers that other code, another library or another numeric
-    path gave for this model; execution, not identity."""
+
+    def execution(self) -> str:
+        """Return the settings of `LvlmExecution` that are not the default, as JSON."""
+        return self.model_dump_json(include=set(LvlmExecution.model_fields), exclude_defaults=True)

@@ -19,7 +19,7 @@ from lever_pipe.experiment.config import Distil, Epoch, Grpo, KlBeta, OnPolicy, 
 from lever_pipe.experiment.data_config import ExampleSettings, Pools, WorldData
 from lever_pipe.experiment.evaluation_config import EmulatedPolicy, EvaluatedCells, PrimaryCells, PrimaryFamily
 from lever_pipe.experiment.identities import Planned, Setting, Wildcard, identity_of
-from lever_pipe.experiment.lvlm_config import AnswerSettings
+from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution
 from lever_pipe.experiment.rl_data_config import Balance, Beams, ImportFormat, ProposalSettings
 
 
@@ -30,8 +30,7 @@ class Runtime(Section):
     threads: int = 1
     ledger: str = ""
     """Folder of the answer ledger; empty for none."""
-    ask_again: bool = False
-    """`lvlm.ask_again`."""
+    lvlm: LvlmExecution = LvlmExecution()
     code: str = ""
     """Fingerprint of the code as the workflow planned this job; empty to compute it."""
     agent: str = ""

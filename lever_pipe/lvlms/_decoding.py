@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -28,10 +28,25 @@ class DecodeOptions:
     never: tuple[int, ...] = ()
 
 
+class BeamRows(Protocol):
+    """Prompts whose answers grow side by side."""
+
+    def shown(self, vocabulary: int) -> Tensor:
+        """Return which tokens stand in each row's prompt, bool [B, V]."""
+        ...
+
+    def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
+        """Return the logits [B, n, V] behind `ids` [B, n]; `visible` [B, n, fed] marks each one's own ancestors."""
+        ...
+
+
 def decode(rows: Rows, first: Tensor, options: DecodeOptions) -> list[Result]:
     """Return an answer a row, given the logits of its first token [B, V]."""
-    seen = rows.shown(first.shape[-1]) if options.repetition_penalty != 1 else None
-    return (_greedy if options.num_beams == 1 else _beam)(rows, first, seen, options)
+    return _greedy(rows, first, options) if options.num_beams == 1 else beam_search(rows, first, options)
+
+
+def _seen(rows: BeamRows, first: Tensor, options: DecodeOptions) -> Tensor | None:
+    return rows.shown(first.shape[-1]) if options.repetition_penalty != 1 else None
 
 
 def _searched(scores: Tensor, seen: Tensor | None, options: DecodeOptions) -> Tensor:
@@ -47,7 +62,8 @@ def _searched(scores: Tensor, seen: Tensor | None, options: DecodeOptions) -> Te
     return scores.index_fill(-1, never, -torch.inf) if options.never else scores
 
 
-def _greedy(rows: Rows, first: Tensor, seen: Tensor | None, options: DecodeOptions) -> list[Result]:
+def _greedy(rows: Rows, first: Tensor, options: DecodeOptions) -> list[Result]:
+    seen = _seen(rows, first, options)
     shape = (first.shape[0], options.max_new_tokens)
     tokens = torch.full(shape, -1, dtype=torch.long, device=first.device)
     scores = torch.zeros(shape, device=first.device)
@@ -111,11 +127,12 @@ def _empty(rows: int, beams: int, options: DecodeOptions, score: float, device: 
     )
 
 
-def _beam(rows: Rows, first: Tensor, seen: Tensor | None, options: DecodeOptions) -> list[Result]:
+def beam_search(rows: BeamRows, first: Tensor, options: DecodeOptions) -> list[Result]:
     """Beam search whose beams lie side by side in their row's buffer.
 
     A beam's mask holds the columns of its own ancestors, so keys and values are neither repeated nor reordered.
     """
+    seen = _seen(rows, first, options)
     n_rows, beams, device = first.shape[0], options.num_beams, first.device
     running = _empty(n_rows, 1, options, 0.0, device)
     finished = _empty(n_rows, beams, options, NEVER, device)

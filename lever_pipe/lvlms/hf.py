@@ -32,7 +32,7 @@ from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment, Turn
 from lever_pipe.lvlms.protocol import ImageSource, LvlmFamily, settings_of
 
 if TYPE_CHECKING:
-    from lever_pipe.experiment.lvlm_config import AnswerSettings
+    from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution
 
 REQUIRED = ("config.json", "tokenizer.json", "preprocessor_config.json")
 PROMPTS_PER_BATCH = 8
@@ -43,16 +43,14 @@ FOR_IMAGES = {"smolvlm": "Idefics3Processor"}
 
 
 @dataclass(frozen=True)
-class Stock(LvlmFamily):
-    """A loaded model in evaluation mode.
+class Templated(LvlmFamily):
+    """A model that is asked in the words of its folder's chat template.
 
     Attributes:
-        model: as the model library has it.
         processor: texts and images to what the model takes.
         begin: what the tokenizer writes before a text that its template does not.
     """
 
-    model: Any
     processor: Any
     begin: str
 
@@ -86,16 +84,24 @@ class Stock(LvlmFamily):
         alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))  # perhaps the beginning of a turn
         return with_one.endswith(text[alike:]) and SAID in with_one
 
+
+@dataclass(frozen=True)
+class Stock(Templated):
+    """A loaded model in evaluation mode, as the model library has it."""
+
+    model: Any
+
     def engine(
         self,
         images: ImageSource,
         *,
         settings: AnswerSettings,
         decode: DecodeOptions,
+        execution: LvlmExecution,
         counters: Counter[str],
     ) -> StockEngine:
-        """Return an engine over this model; waves are the packed engine's affair."""
-        del settings
+        """Return an engine over this model; waves and stored features are the packed engine's affair."""
+        del settings, execution
         return StockEngine(self, images, decode=decode, counters=counters)
 
 
@@ -238,8 +244,23 @@ def load(folder: Path, *, dtype: str, device: str) -> Stock:
     """Return model and processor of a folder as `save_pretrained` writes it.
 
     Raises:
-        CheckpointError: missing files, no vision-language model, tensors that differ from its architecture or were
-            never trained, or a chat template that cannot express a question with an image.
+        CheckpointError: as `described`, or tensors that differ from the architecture or were never trained.
+    """
+    about = described(folder)
+    part = "set of weights for its own config.json"
+    model = load_strictly(AutoModelForImageTextToText, folder, part, dtype=getattr(torch, dtype)).to(device)
+    model.eval().requires_grad_(False)
+    # The folder's own sampling defaults must not leak into anybody's `generate`.
+    model.generation_config = GenerationConfig(pad_token_id=about["tokenizer"].pad_token_id)
+    return Stock(**about, model=rowwise(model))
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """Return the fields of `Templated` of a folder, without its weights.
+
+    Raises:
+        CheckpointError: missing files, no vision-language model, or a chat template that cannot express a question with
+            an image.
     """
     require_whole(folder, "a model folder", files=REQUIRED)
     transformers_logging.disable_progress_bar()
@@ -252,22 +273,16 @@ def load(folder: Path, *, dtype: str, device: str) -> Stock:
     if tokenizer.pad_token_id is None:
         raise CheckpointError(f"{folder}: expected a tokenizer with a pad_token", found="none", do=MAKE)
     before_answer, end = _around_answer(folder, processor)
-    part = "set of weights for its own config.json"
-    model = load_strictly(AutoModelForImageTextToText, folder, part, dtype=getattr(torch, dtype)).to(device)
-    model.eval().requires_grad_(False)
-    # The folder's own sampling defaults must not leak into anybody's `generate`.
-    model.generation_config = GenerationConfig(pad_token_id=tokenizer.pad_token_id)
-    return Stock(
-        folder=folder,
-        tokenizer=tokenizer,
-        eos=_first_token(tokenizer, end),
-        image_token=_first_token(tokenizer, str(processor.image_token)),
-        context=model.config.get_text_config().max_position_embeddings,
-        before_answer=before_answer,
-        model=rowwise(model),
-        processor=processor,
-        begin=_begin(tokenizer),
-    )
+    return {
+        "folder": folder,
+        "tokenizer": tokenizer,
+        "eos": _first_token(tokenizer, end),
+        "image_token": _first_token(tokenizer, str(processor.image_token)),
+        "context": config.get_text_config().max_position_embeddings,
+        "before_answer": before_answer,
+        "processor": processor,
+        "begin": _begin(tokenizer),
+    }
 
 
 def _first_token(tokenizer: Any, text: str) -> int:

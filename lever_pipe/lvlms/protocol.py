@@ -27,7 +27,7 @@ from lever_pipe.base.errors import ImageError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from lever_pipe.experiment.lvlm_config import AnswerSettings
+    from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution
     from lever_pipe.lvlms._decoding import DecodeOptions
     from lever_pipe.lvlms._requests import Results, TokenRequest
     from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment
@@ -113,6 +113,7 @@ class LvlmFamily(ABC):
         *,
         settings: AnswerSettings,
         decode: DecodeOptions,
+        execution: LvlmExecution,
         counters: Counter[str],
     ) -> Engine:
         """Return what answers; its work is counted by the names in `COUNTERS`."""

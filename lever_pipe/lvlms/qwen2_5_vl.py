@@ -34,7 +34,7 @@ from lever_pipe.lvlms.asking.prompts import Block, ImagePart, Prompt, Role, Text
 from lever_pipe.lvlms.protocol import ImageSource, LvlmFamily, settings_of
 
 if TYPE_CHECKING:
-    from lever_pipe.experiment.lvlm_config import AnswerSettings
+    from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution
 
 REQUIRED = ("config.json", "tokenizer.json", "preprocessor_config.json")
 BEGIN = "<|im_start|>{role}\n"
@@ -75,9 +75,11 @@ class Qwen(LvlmFamily):
         *,
         settings: AnswerSettings,
         decode: DecodeOptions,
+        execution: LvlmExecution,
         counters: Counter[str],
     ) -> PackedEngine:
         """Return the packed engine over this model."""
+        del execution
         return PackedEngine(
             self.model,
             self.vision(images, counters=counters),

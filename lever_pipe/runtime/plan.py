@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from lever_pipe.experiment.data_config import EncoderSettings, ExampleSettings, 
 from lever_pipe.experiment.evaluation_config import HEAD, POOL, Emulate
 from lever_pipe.experiment.grid_config import Corner, GridArm
 from lever_pipe.experiment.identities import IDENTITIES, Planned, Setting, Wildcard
-from lever_pipe.experiment.lvlm_config import AUTO
+from lever_pipe.experiment.lvlm_config import AUTO, AnswerSettings, LvlmSettings
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
 from lever_pipe.experiment.stage_configs import (
     ContinuedRce,
@@ -42,6 +43,8 @@ from lever_pipe.runtime import agent_plan, grid_plan
 Wildcards = Mapping[str, str]
 Planner = Callable[[Experiment, Wildcards], Any]
 
+EMBEDDED_PARAMETERS = 50_000_000
+"""What a model of more needs is a GPU."""
 MARK_BETAS = {"reinforce": 0.0, "distil": None, "continued": None}
 """Runs that are no GRPO and stand beside the on-policy ones -> the KL_BETA that their names state."""
 GRPO_IN_CONTINUED = {"learning_rate", "batch_queries", "weight_decay", "freeze_projections", "reward"}
@@ -345,17 +348,23 @@ def members_of(config: Section) -> tuple[str, ...]:
 
 def lvlm_config(experiment: Experiment) -> LvlmConfig:
     """Return what the LVLM's answers depend on."""
-    values = experiment.lvlm.model_dump(exclude={"model", "ask_again"})
-    values["member"] = lvlm_member(experiment)
+    values = experiment.lvlm.model_dump(include=set(AnswerSettings.model_fields))
+    values["member"] = lvlm_member(experiment.lvlm)
     return LvlmConfig(model_identity=agent_plan.identity_of_model(experiment.lvlm.model), **values)
 
 
-def lvlm_member(experiment: Experiment) -> str:
-    """Return the family that answers: the named one, or that of the folder's `model_type`; `hf` takes every other."""
-    named = experiment.lvlm.member
-    if named != AUTO:
-        return named
-    kind = model_type(Path(experiment.lvlm.model))
+def asks_vllm(experiment: Experiment) -> bool:
+    """Return whether vLLM answers for any of the experiment's models."""
+    return "vllm" in map(lvlm_member, (experiment.lvlm, *experiment.grid.lvlms.values()))
+
+
+def lvlm_member(lvlm: LvlmSettings) -> str:
+    """Return who answers: the named member; for a model that needs a GPU `vllm`, for others that of their family."""
+    if lvlm.member != AUTO:
+        return lvlm.member
+    if is_large(lvlm.model):
+        return "vllm" if find_spec("vllm") else "hf"
+    kind = model_type(Path(lvlm.model))
     return kind if kind in available("lvlms") else "hf"
 
 
@@ -481,6 +490,11 @@ def parameters_of(folder: str) -> int:
     except (OSError, ValueError):
         return 0
     return sum(math.prod(tensor["shape"]) for _, tensors in headers for tensor in tensors.values())
+
+
+def is_large(folder: str) -> bool:
+    """Return whether a model is more than an embedded one; a folder that is not there yet will hold one."""
+    return bool(folder) and not 0 < parameters_of(folder) <= EMBEDDED_PARAMETERS
 
 
 PLANNED: Mapping[str, Planner] = {

@@ -1,7 +1,7 @@
 """How much of a machine each rule asks for, by the size of the models that are configured.
 
-The embedded worlds need a core, 2 GB and minutes. A model of more than `EMBEDDED_PARAMETERS` parameters, or one whose
-folder is not there yet, gets what its production run needs on GPUs of 80 GB; an agent is sized by its parameters.
+The embedded worlds need a core, 2 GB and minutes. A larger model (`plan.is_large`) gets what its
+production run needs on GPUs of 80 GB; an agent is sized by its parameters.
 None of this changes a number: a profile or `--set-resources` may ask for anything else.
 """
 
@@ -16,7 +16,6 @@ from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import plan
 from lever_pipe.runtime.slurm import squeue as slurm
 
-EMBEDDED_PARAMETERS = 50_000_000
 SNAKEMAKE_MB = 300
 """What the two Snakemakes around a SLURM job's command take of its memory."""
 BYTES_OF_TRAINING = 16
@@ -70,6 +69,7 @@ PRODUCTION_MODEL: Mapping[str, Need] = {
     "evaluate_agent": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
     "evaluate_start": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
 }
+ASKING = ("generate_rl_data", "search_beams", "answer_prompts", "check_world", "train_on_policy_epoch")
 AGENT_RULES = ("warm_start_agent", "train_agent", "evaluate_agent", "evaluate_start")
 BESIDE_WEIGHTS_MB = 16_000
 """Python, CUDA's own and the episodes of an agent."""
@@ -104,14 +104,17 @@ def rooms(
     """
     _gpus(1, gpu_request)  # refused here, also where no rule asks for one
     is_production = any(data.source == "files" for data in experiment.data_sets.values()) or any(
-        _is_large(model.folder) for model in loaded(experiment)
+        plan.is_large(model.folder) for model in loaded(experiment)
     )
 
     def need_of(rule: str) -> Need:
         if rule in PRODUCTION_MODEL:
-            if not _is_large(model_of(experiment, rule)):
+            if not plan.is_large(model_of(experiment, rule)):
                 return WORLD_MODEL
-            return _of_agent(experiment, rule) if rule in AGENT_RULES else PRODUCTION_MODEL[rule]
+            if rule in AGENT_RULES:
+                return _of_agent(experiment, rule)
+            need = PRODUCTION_MODEL[rule]
+            return need._replace(gpus=experiment.lvlm.vllm.gpus) if rule in ASKING else need
         return PRODUCTION_CPU.get(rule, PRODUCTION_OTHER) if is_production else WORLD_CPU
 
     def mem_mb(wildcards: Mapping[str, str], rulename: str) -> int:
@@ -154,13 +157,12 @@ def _gpus(count: int, request: str) -> Resources:
 def loaded(experiment: Experiment) -> list[LoadedModel]:
     """Return the model folders that the configured studies load; the tiny agent is none."""
     found = []
-    asking = ("generate_rl_data", "search_beams", "answer_prompts", "check_world", "train_on_policy_epoch")
     lvlms = {"lvlm.model": experiment.lvlm} if "lever" in experiment.studies else {}
     if "grid" in experiment.studies:
         lvlms |= {f"grid.lvlms.{name}.model": lvlm for name, lvlm in experiment.grid.lvlms.items()}
     encoders = {"encoder.model": experiment.encoder, "pools.encoder.model": experiment.pools.encoder} if lvlms else {}
     found += [LoadedModel(key, of.model, ("embed_examples",)) for key, of in encoders.items() if of is not None]
-    found += [LoadedModel(key, of.model, asking) for key, of in lvlms.items()]
+    found += [LoadedModel(key, of.model, ASKING) for key, of in lvlms.items()]
     if "intention" in experiment.studies and experiment.intention.model.folder:
         readers = AGENT_RULES if experiment.intention.is_taught else AGENT_RULES[1:]
         found.append(LoadedModel("intention.model.folder", experiment.intention.model.folder, readers))
@@ -180,8 +182,3 @@ def _of_agent(experiment: Experiment, rule: str) -> Need:
         return need
     of_each = BYTES_OF_PLAYING if rule.startswith("evaluate") else BYTES_OF_TRAINING
     return need._replace(mem_mb=BESIDE_WEIGHTS_MB + of_each * parameters // 1_000_000)
-
-
-def _is_large(folder: str) -> bool:
-    """Return whether a model is more than an embedded one; a folder that is not there yet will hold one."""
-    return bool(folder) and not 0 < plan.parameters_of(folder) <= EMBEDDED_PARAMETERS

@@ -229,10 +229,10 @@ def test_jobs_take_the_configured_path_and_their_cards_tell_it(smoke: Project) -
 
 def test_consent_to_ask_again_reaches_the_jobs(smoke: Project) -> None:
     words = ("--dry-run", "--printshellcmds", "--forcerun", "answer_prompts", "--until", "answer_prompts")
-    assert "--ask-again" not in smoke.snakemake(*words)
+    assert "--lvlm" not in smoke.snakemake(*words)
     assert smoke.planned("--forcerun", "answer_prompts")["score_answers"] == SEED_SCORES + BASELINES
     with consent(smoke):
-        assert "--ask-again" in smoke.snakemake(*words)
+        assert "--lvlm" in smoke.snakemake(*words)
 
 
 def consent(smoke: Project) -> AbstractContextManager[None]:

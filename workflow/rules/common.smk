@@ -63,12 +63,14 @@ def in_documents(pattern):
     return pattern
 
 
+LVLM_ENVIRONMENT = f"../../envs/{'vllm' if plan.asks_vllm(EXPERIMENT) else 'gpu'}.yaml"
+
+
 def asking(wildcards):
     """Return what a job that asks an LVLM is told, which changes no number."""
-    lvlm = grid_plan.at(EXPERIMENT, wildcards).lvlm
+    told = grid_plan.at(EXPERIMENT, wildcards).lvlm.execution()
     words = ["--ledger", plan.ledger_folder(EXPERIMENT)]
-    words += ["--ask-again"] if lvlm.ask_again else []
-    return words
+    return words + (["--lvlm", told] if told != "{}" else [])
 
 
 TABLES = f"{LEVER}/tables"

@@ -65,7 +65,7 @@ use rule stage as answer_prompts with:
     pathvars:
         beside=f"{CORNER}/answers/{{batch}}/",
     conda:
-        "../../envs/gpu.yaml"
+        LVLM_ENVIRONMENT
     resources:
         **room("answer_prompts").resources,
     params:
@@ -118,7 +118,7 @@ use rule stage as check_world with:
     pathvars:
         beside=f"{LEVER}/world_check/",
     conda:
-        "../../envs/gpu.yaml"
+        LVLM_ENVIRONMENT
     resources:
         **room("check_world").resources,
     params:

@@ -42,7 +42,7 @@ use rule stage as generate_rl_data with:
         beside=f"{CORNER}/rl_data/shard~{{shard}}/",
     priority: CHAIN
     conda:
-        "../../envs/gpu.yaml"
+        LVLM_ENVIRONMENT
     resources:
         **room("generate_rl_data").resources,
     params:
@@ -105,7 +105,7 @@ use rule stage as search_beams with:
         beside=f"{BEAMS}/",
     priority: CHAIN
     conda:
-        "../../envs/gpu.yaml"
+        LVLM_ENVIRONMENT
     resources:
         **room("search_beams").resources,
     params:

@@ -111,7 +111,7 @@ use rule stage as train_on_policy_epoch with:
         beside=f"{ON_POLICY}/",
     priority: SHORT_CHAIN
     conda:
-        "../../envs/gpu.yaml"
+        LVLM_ENVIRONMENT
     resources:
         **room("train_on_policy_epoch").resources,
     params:

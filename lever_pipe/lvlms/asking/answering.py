@@ -74,7 +74,7 @@ class LedgerLvlm:
     def __init__(self, family: LvlmFamily, settings: AnswerSettings, images: ImageSource, runtime: Runtime) -> None:
         self.family = family
         self.ledger = Ledger(Path(runtime.ledger) if runtime.ledger else None)
-        self._ask_again = runtime.ask_again
+        self._ask_again = runtime.lvlm.ask_again
         self._requested: Counter[str] = Counter()
         self._work: Counter[str] = Counter()
         self._seconds = 0.0
@@ -90,7 +90,9 @@ class LedgerLvlm:
             never=(family.image_token,),  # behind a prompt it would stand for an image that nobody has shown
             **wanted.model_dump(exclude={"ends"}),
         )
-        self._engine = family.engine(images, settings=settings, decode=decode, counters=self._work)
+        self._engine = family.engine(
+            images, settings=settings, decode=decode, execution=runtime.lvlm, counters=self._work
+        )
         self._identity = _identity_of(family, settings, runtime.device, decode) | {"backend": self._engine.backend}
         self._engine_digest = hashlib.sha256(canonical_json(self._identity).encode()).hexdigest()[:ENGINE_DIGITS]
         self._has_begun = False

@@ -546,11 +546,13 @@ def test_the_rewards_that_are_measured_are_those_in_use_and_the_dense_ones() -> 
         ("internvl", "auto", "hf"),
         (None, "auto", "hf"),
         ("qwen2_5_vl", "hf", "hf"),
+        ("internvl", "vllm", "vllm"),
     ],
 )
-def test_a_folders_family_answers_unless_another_is_named(
-    tmp_path: Path, kind: str | None, named: str, expected: str
+def test_a_small_folders_family_answers_unless_another_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str | None, named: str, expected: str
 ) -> None:
+    monkeypatch.setattr(plan, "parameters_of", lambda _: 1000)
     if kind:
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     values = shipped() | {"lvlm": shipped()["lvlm"] | {"model": str(tmp_path), "member": named}}
@@ -558,3 +560,14 @@ def test_a_folders_family_answers_unless_another_is_named(
     assert plan.lvlm_config(experiment).member == expected
     config = plan.stage_config(experiment, "generate_rl_data", {"shard": "0"})
     assert f"lvlms.{expected}" in plan.members_of(config)
+
+
+@pytest.mark.parametrize(("is_there", "expected"), [(True, "vllm"), (False, "hf")])
+def test_vllm_answers_on_a_gpu_if_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, is_there: bool, expected: str
+) -> None:
+    monkeypatch.setattr(plan, "find_spec", lambda _: is_there or None)
+    monkeypatch.setattr(plan, "parameters_of", lambda _: plan.EMBEDDED_PARAMETERS + 1)
+    experiment = parse_experiment(shipped())
+    assert plan.lvlm_config(experiment).member == expected
+    assert plan.asks_vllm(experiment) == is_there

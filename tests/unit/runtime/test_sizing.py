@@ -13,8 +13,9 @@ import pytest
 import yaml
 from snakemake.utils import update_config
 
+from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime import sizing
+from lever_pipe.runtime import plan, sizing
 
 ROOT = Path(__file__).parents[3]
 GPU_RULES = {
@@ -143,7 +144,12 @@ def test_gpus_are_counted_in_both_ways_of_asking(asked: dict[str, Any], count: i
     assert sizing.gpus_of(asked) == count
 
 
-@pytest.mark.parametrize(("parameters", "device"), [(1000, "cpu"), (sizing.EMBEDDED_PARAMETERS + 1, "cuda")])
+def test_another_way_of_asking_is_refused() -> None:
+    with pytest.raises(ConfigError, match="gpu_request"):
+        sizing.rooms(experiment(), gpu_request="gpus")
+
+
+@pytest.mark.parametrize(("parameters", "device"), [(1000, "cpu"), (plan.EMBEDDED_PARAMETERS + 1, "cuda")])
 def test_the_size_of_the_weights_decides(tmp_path: Path, parameters: int, device: str) -> None:
     values = experiment().model_dump(mode="json")
     values["lvlm"]["model"] = weights(tmp_path, parameters)

@@ -1,0 +1,281 @@
+"""Any vision-language model that vLLM knows, in this process: batches, prefix cache and several GPUs are vLLM's.
+
+Prompts go in as tokens with one placeholder an image, in the order of a tree, so that neighbours share beginnings. A
+greedy answer is one call. Beams are searched by the rules of the other members (`_decoding`), a call a step: vLLM's own
+search knows neither a repetition penalty nor several ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lever_pipe.base.errors import CheckpointError, ConfigError, shortened
+from lever_pipe.lvlms import hf
+from lever_pipe.lvlms._decoding import DecodeOptions, beam_search
+from lever_pipe.lvlms._planner import trie_order
+from lever_pipe.lvlms._requests import Answer, PromptTooLongError, Result, Results, Scores, TokenPrompt, TokenRequest
+from lever_pipe.lvlms.protocol import ImageSource
+
+if TYPE_CHECKING:
+    from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution, VllmSettings
+
+INSTALL = "Install it beside the package: pip install 'lever-pipe[vllm]', or the conda environment envs/vllm.yaml."
+PROMPTS_PER_CALL = 256
+"""Their answers reach the ledger together; their images are in memory at one time."""
+KNOWN = 64
+"""Likeliest next tokens that a step of a search asks for. Of the others it knows the sum of their probabilities."""
+IMAGES_PER_PROMPT = 64
+INVARIANT = "VLLM_BATCH_INVARIANT"
+ALONE: Mapping[str, str] = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, so that it ends with the job
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+"""vLLM's switches, where the user has set no other."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Vllm(hf.Templated):
+    """A model folder that vLLM opens when it is first asked.
+
+    Attributes:
+        dtype: of weights and sums, `float32` or `bfloat16`.
+    """
+
+    dtype: str
+
+    def engine(
+        self,
+        images: ImageSource,
+        *,
+        settings: AnswerSettings,
+        decode: DecodeOptions,
+        execution: LvlmExecution,
+        counters: Counter[str],
+    ) -> VllmEngine:
+        """Return an engine over this model; waves are the packed engine's affair."""
+        del settings
+        return VllmEngine(self, images, options=decode, settings=execution.vllm, counters=counters)
+
+
+def load(folder: Path, *, dtype: str, device: str) -> Vllm:
+    """Return a folder as `save_pretrained` writes it.
+
+    Raises:
+        CheckpointError: as `hf.described`.
+        ConfigError: vLLM is not installed, or the device is one of several by number.
+    """
+    if find_spec("vllm") is None:
+        raise ConfigError("lvlm.member vllm: expected the package vllm", found="none", do=INSTALL)
+    if ":" in device:
+        named = f"lvlm.member vllm: expected the device {device.partition(':')[0]}"
+        raise ConfigError(named, found=device, do="Choose one of several GPUs by CUDA_VISIBLE_DEVICES.")
+    return Vllm(**hf.described(folder), dtype=dtype)
+
+
+class VllmEngine:
+    """Answers requests by `vllm.LLM` (`protocol.Engine`).
+
+    Args:
+        family: the folder.
+        images: files of the digests.
+        options: how answers are searched.
+        settings: how vLLM uses its GPUs.
+        counters: receives `forwards` (calls of vLLM), `images_encoded` (images that were handed to it),
+            `prompt_tokens` and `tokens_prefilled` (those that its prefix cache did not hold).
+    """
+
+    def __init__(
+        self,
+        family: Vllm,
+        images: ImageSource,
+        *,
+        options: DecodeOptions,
+        settings: VllmSettings,
+        counters: Counter[str],
+    ) -> None:
+        self.backend = f"vllm {version(_distribution())}, batch invariant {os.environ.get(INVARIANT, '0')}"
+        self._family = family
+        self._images = images
+        self._options = options
+        self._settings = settings
+        self._counters = counters
+
+    @cached_property
+    def _llm(self) -> Any:
+        for name, value in ALONE.items():
+            os.environ.setdefault(name, value)
+        import vllm
+
+        own, folder = self._settings, self._family.folder
+        try:
+            return vllm.LLM(
+                str(folder),
+                dtype=self._family.dtype,
+                tensor_parallel_size=own.gpus,
+                gpu_memory_utilization=own.memory_share,
+                max_num_seqs=own.requests,
+                max_model_len=min(own.context, self._family.context) or self._family.context,
+                enforce_eager=own.eager,
+                mm_processor_cache_gb=own.image_cache_gb,
+                limit_mm_per_prompt={"image": IMAGES_PER_PROMPT},
+                max_logprobs=KNOWN,
+                enable_prefix_caching=True,
+                generation_config="vllm",  # the folder's own sampling defaults must not leak in
+                load_format="safetensors",
+                seed=0,
+            )
+        except (ValueError, RuntimeError, ImportError) as fault:
+            do = "Lower lvlm.vllm.requests, .context or .memory_share" if _is_memory(fault) else "Set lvlm.member: hf"
+            raise CheckpointError(
+                f"{folder}: expected a model that vLLM {version(_distribution())} can open here",
+                found=shortened(" ".join(str(fault).split())),
+                do=f"{do}; vLLM's own words stand above.",
+            ) from fault
+
+    def run(self, requests: Sequence[TokenRequest]) -> Results:
+        """Yield each request with its result, call by call."""
+        ordered = trie_order(requests)
+        for start in range(0, len(ordered), PROMPTS_PER_CALL):
+            batch = ordered[start : start + PROMPTS_PER_CALL]
+            before = self._images.opened
+            shown = {digest: self._images.open(digest) for request in batch for digest in request.prompt.images}
+            self._counters["images_encoded"] += self._images.opened - before
+            yield from self._batch(batch, shown)
+
+    def _batch(
+        self, requests: Sequence[TokenRequest], shown: Mapping[str, Any]
+    ) -> Iterator[tuple[TokenRequest, Result]]:
+        prompts = [request.prompt for request in requests if request.generate]
+        search = self._greedy if self._options.num_beams == 1 else self._beams
+        generated = iter(search(prompts, shown) if prompts else ())
+        pairs = [(request.prompt, answer) for request in requests for answer in request.answers]
+        scores = iter(self._scores(pairs, shown) if pairs else ())
+        for request in requests:
+            said = next(generated) if request.generate else Result()
+            yield (
+                request,
+                Result(
+                    said.tokens, said.token_log_probs, said.beam_score, tuple(next(scores) for _ in request.answers)
+                ),
+            )
+
+    def _greedy(self, prompts: Sequence[TokenPrompt], shown: Mapping[str, Any]) -> Iterator[Result]:
+        options = self._options
+        for output in self._ask(
+            [(prompt, ()) for prompt in prompts],
+            shown,
+            room=options.max_new_tokens,
+            logprobs=0,
+            repetition_penalty=options.repetition_penalty,
+            logit_bias=dict.fromkeys(options.never, -100.0),
+            stop_token_ids=list(options.eos),
+        ):
+            tokens = tuple(output.outputs[0].token_ids)
+            steps = output.outputs[0].logprobs
+            yield Result(tokens, tuple(step[token].logprob for step, token in zip(steps, tokens, strict=True)))
+
+    def _beams(self, prompts: Sequence[TokenPrompt], shown: Mapping[str, Any]) -> list[Result]:
+        rows = _Rows(self, prompts, shown)
+        return beam_search(rows, self.next_tokens([(prompt, ()) for prompt in prompts], shown), self._options)
+
+    def _scores(self, pairs: Sequence[tuple[TokenPrompt, Answer]], shown: Mapping[str, Any]) -> Iterator[Scores]:
+        outputs = self._ask(pairs, shown, prompt_logprobs=0)
+        for (_, answer), output in zip(pairs, outputs, strict=True):
+            last = output.prompt_logprobs[-len(answer) :]
+            yield tuple(step[token].logprob for step, token in zip(last, answer, strict=True))
+
+    def next_tokens(self, pairs: Sequence[tuple[TokenPrompt, Answer]], shown: Mapping[str, Any]) -> Tensor:
+        """Return the log-probabilities of what follows each prompt and the answer begun [pairs, V].
+
+        What is not among the `KNOWN` likeliest has an equal part of the rest, so that each row is a distribution.
+        """
+        vocabulary = self._llm.model_config.get_vocab_size()
+        lines = torch.empty(len(pairs), vocabulary)
+        for line, output in zip(lines, self._ask(pairs, shown, logprobs=min(KNOWN, vocabulary)), strict=True):
+            known = output.outputs[0].logprobs[0]
+            values = torch.tensor([each.logprob for each in known.values()])
+            rest = max(1 - float(values.double().exp().sum()), 1e-30) / max(1, vocabulary - len(known))
+            line.fill_(math.log(rest))
+            line[list(known)] = values
+        return lines
+
+    def _ask(
+        self, pairs: Sequence[tuple[TokenPrompt, Answer]], shown: Mapping[str, Any], *, room: int = 1, **how: Any
+    ) -> list[Any]:
+        """Return what vLLM says to prompts with answers begun, in their order."""
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMValidationError
+
+        sampling = SamplingParams(temperature=0, max_tokens=room, ignore_eos=True, detokenize=False, **how)
+        inputs = [self._input(prompt, answer, shown) for prompt, answer in pairs]
+        try:
+            outputs: list[Any] = self._llm.generate(inputs, sampling, use_tqdm=False)
+        except VLLMValidationError as fault:
+            if fault.parameter != "input_tokens" or not isinstance(fault.value, int):
+                raise
+            longest = max((prompt for prompt, _ in pairs), key=lambda prompt: (len(prompt.images), len(prompt.text)))
+            raise PromptTooLongError(longest, fault.value) from None
+        self._counters["forwards"] += 1
+        for (prompt, _), output in zip(pairs, outputs, strict=True):
+            length = len(output.prompt_token_ids)
+            if length + room > self._llm.model_config.max_model_len:
+                raise PromptTooLongError(prompt, length + room)
+            self._counters["prompt_tokens"] += length
+            self._counters["tokens_prefilled"] += length - (output.num_cached_tokens or 0)
+        return outputs
+
+    def _input(self, prompt: TokenPrompt, answer: Answer, shown: Mapping[str, Any]) -> dict[str, Any]:
+        tokens = [token for segment in prompt.segments for token in segment.ids]
+        asked: dict[str, Any] = {"prompt_token_ids": [*tokens, *answer]}
+        if prompt.images:
+            asked["multi_modal_data"] = {"image": [shown[digest] for digest in prompt.images]}
+            asked["multi_modal_uuids"] = {"image": list(prompt.images)}
+        return asked
+
+
+class _Rows:
+    """Prompts with beams (`_decoding.BeamRows`), each step a call."""
+
+    def __init__(self, engine: VllmEngine, prompts: Sequence[TokenPrompt], shown: Mapping[str, Any]) -> None:
+        self._engine, self._prompts, self._images = engine, prompts, shown
+        self._fed: list[Tensor] = []  # [B, beams] of each step
+
+    def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
+        self._fed = [*self._fed[:step], ids]
+        rows = zip(self._prompts, torch.cat(self._fed, dim=1), visible, strict=True)
+        pairs = [(prompt, tuple(row[own].tolist())) for prompt, row, beams in rows for own in beams]
+        return self._engine.next_tokens(pairs, self._images).view(*ids.shape, -1)
+
+    def shown(self, vocabulary: int) -> Tensor:
+        seen = torch.zeros(len(self._prompts), vocabulary, dtype=torch.bool)
+        for row, prompt in zip(seen, self._prompts, strict=True):
+            row[[token for segment in prompt.segments for token in segment.ids]] = True
+        return seen
+
+
+def _distribution() -> str:
+    """Return the name under which vLLM is installed: its builds for other devices have names of their own."""
+    from importlib.metadata import packages_distributions
+
+    return packages_distributions()["vllm"][0]
+
+
+def _is_memory(fault: BaseException) -> bool:
+    return isinstance(fault, torch.OutOfMemoryError) or "memory" in str(fault).lower()
