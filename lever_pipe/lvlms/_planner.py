@@ -168,7 +168,7 @@ def require_fit(request: TokenRequest, length: int, budget: Budget) -> int:
     longest = length + max(map(len, request.answers), default=0)
     longest = max(longest, length + budget.new_tokens) if request.generate else longest
     if longest > budget.context:
-        raise PromptTooLongError(request.prompt, longest)
+        raise PromptTooLongError(request.prompt, longest, budget.context)
     branches = sum(len(answer) - 1 for answer in request.answers)
     stored = length + branches + (budget.spare if request.generate else 0)
     if stored > budget.stored:

@@ -98,10 +98,11 @@ Results = Generator[tuple[TokenRequest, Result], None, None]
 class PromptTooLongError(ValueError):
     """A prompt with its answer exceeds the model's context; the caller knows its text and says so."""
 
-    def __init__(self, prompt: TokenPrompt, tokens: int) -> None:
+    def __init__(self, prompt: TokenPrompt, tokens: int, limit: int) -> None:
         super().__init__(f"{tokens} tokens")
         self.prompt = prompt
         self.tokens = tokens
+        self.limit = limit
 
 
 def merge_requests(requests: Iterable[TokenRequest]) -> list[TokenRequest]:

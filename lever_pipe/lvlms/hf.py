@@ -214,7 +214,7 @@ class StockEngine:
         )
         for prompt, length in zip(prompts, batch["attention_mask"].sum(dim=1).tolist(), strict=True):
             if length + room > self._family.context:
-                raise PromptTooLongError(prompt, length + room)
+                raise PromptTooLongError(prompt, length + room, self._family.context)
         return {name: tensor.to(self._model.device) for name, tensor in batch.items() if name in self._taken}
 
     @contextmanager

@@ -7,14 +7,13 @@ search knows neither a repetition penalty nor several ends.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib.metadata import version
+from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,8 +36,6 @@ PROMPTS_PER_CALL = 256
 """Their answers reach the ledger together; their images are in memory at one time."""
 KNOWN = 64
 """Likeliest next tokens that a step of a search asks for. Of the others it knows the sum of their probabilities."""
-IMAGES_PER_PROMPT = 64
-INVARIANT = "VLLM_BATCH_INVARIANT"
 ALONE: Mapping[str, str] = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, so that it ends with the job
     "VLLM_NO_USAGE_STATS": "1",
@@ -47,16 +44,10 @@ ALONE: Mapping[str, str] = {
 }
 """vLLM's switches, where the user has set no other."""
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class Vllm(hf.Templated):
-    """A model folder that vLLM opens when it is first asked.
-
-    Attributes:
-        dtype: of weights and sums, `float32` or `bfloat16`.
-    """
+    """A model folder that vLLM opens when it is first asked."""
 
     dtype: str
 
@@ -69,7 +60,7 @@ class Vllm(hf.Templated):
         execution: LvlmExecution,
         counters: Counter[str],
     ) -> VllmEngine:
-        """Return an engine over this model; waves are the packed engine's affair."""
+        """Return an engine over this folder."""
         del settings
         return VllmEngine(self, images, options=decode, settings=execution.vllm, counters=counters)
 
@@ -84,21 +75,14 @@ def load(folder: Path, *, dtype: str, device: str) -> Vllm:
     if find_spec("vllm") is None:
         raise ConfigError("lvlm.member vllm: expected the package vllm", found="none", do=INSTALL)
     if ":" in device:
-        named = f"lvlm.member vllm: expected the device {device.partition(':')[0]}"
-        raise ConfigError(named, found=device, do="Choose one of several GPUs by CUDA_VISIBLE_DEVICES.")
+        raise ConfigError("lvlm.member vllm: expected cuda or cpu", found=device, do="Set CUDA_VISIBLE_DEVICES.")
     return Vllm(**hf.described(folder), dtype=dtype)
 
 
 class VllmEngine:
     """Answers requests by `vllm.LLM` (`protocol.Engine`).
 
-    Args:
-        family: the folder.
-        images: files of the digests.
-        options: how answers are searched.
-        settings: how vLLM uses its GPUs.
-        counters: receives `forwards` (calls of vLLM), `images_encoded` (images that were handed to it),
-            `prompt_tokens` and `tokens_prefilled` (those that its prefix cache did not hold).
+    As `forwards` it counts calls, as `tokens_prefilled` what vLLM's prefix cache did not hold.
     """
 
     def __init__(
@@ -110,7 +94,7 @@ class VllmEngine:
         settings: VllmSettings,
         counters: Counter[str],
     ) -> None:
-        self.backend = f"vllm {version(_distribution())}, batch invariant {os.environ.get(INVARIANT, '0')}"
+        self.backend = f"vllm {_version()}, batch invariant {os.environ.get('VLLM_BATCH_INVARIANT', '0')}"
         self._family = family
         self._images = images
         self._options = options
@@ -134,7 +118,7 @@ class VllmEngine:
                 max_model_len=min(own.context, self._family.context) or self._family.context,
                 enforce_eager=own.eager,
                 mm_processor_cache_gb=own.image_cache_gb,
-                limit_mm_per_prompt={"image": IMAGES_PER_PROMPT},
+                limit_mm_per_prompt={"image": 64},
                 max_logprobs=KNOWN,
                 enable_prefix_caching=True,
                 generation_config="vllm",  # the folder's own sampling defaults must not leak in
@@ -142,11 +126,12 @@ class VllmEngine:
                 seed=0,
             )
         except (ValueError, RuntimeError, ImportError) as fault:
-            do = "Lower lvlm.vllm.requests, .context or .memory_share" if _is_memory(fault) else "Set lvlm.member: hf"
+            said = " ".join(str(fault).split())
+            small = "Lower lvlm.vllm.requests, .context or .memory_share" if "memory" in said.lower() else ""
             raise CheckpointError(
-                f"{folder}: expected a model that vLLM {version(_distribution())} can open here",
-                found=shortened(" ".join(str(fault).split())),
-                do=f"{do}; vLLM's own words stand above.",
+                f"{folder}: expected a model that vLLM {_version()} can open here",
+                found=shortened(said),
+                do=f"{small or 'Set lvlm.member: hf'}; the job's log has vLLM's own words.",
             ) from fault
 
     def run(self, requests: Sequence[TokenRequest]) -> Results:
@@ -154,9 +139,9 @@ class VllmEngine:
         ordered = trie_order(requests)
         for start in range(0, len(ordered), PROMPTS_PER_CALL):
             batch = ordered[start : start + PROMPTS_PER_CALL]
-            before = self._images.opened
-            shown = {digest: self._images.open(digest) for request in batch for digest in request.prompt.images}
-            self._counters["images_encoded"] += self._images.opened - before
+            named = sorted({digest for request in batch for digest in request.prompt.images})
+            shown = {digest: self._images.open(digest) for digest in named}
+            self._counters["images_encoded"] += len(named)
             yield from self._batch(batch, shown)
 
     def _batch(
@@ -169,24 +154,13 @@ class VllmEngine:
         scores = iter(self._scores(pairs, shown) if pairs else ())
         for request in requests:
             said = next(generated) if request.generate else Result()
-            yield (
-                request,
-                Result(
-                    said.tokens, said.token_log_probs, said.beam_score, tuple(next(scores) for _ in request.answers)
-                ),
-            )
+            yield request, replace(said, scores=tuple(next(scores) for _ in request.answers))
 
     def _greedy(self, prompts: Sequence[TokenPrompt], shown: Mapping[str, Any]) -> Iterator[Result]:
         options = self._options
-        for output in self._ask(
-            [(prompt, ()) for prompt in prompts],
-            shown,
-            room=options.max_new_tokens,
-            logprobs=0,
-            repetition_penalty=options.repetition_penalty,
-            logit_bias=dict.fromkeys(options.never, -100.0),
-            stop_token_ids=list(options.eos),
-        ):
+        how = {"logprobs": 0, "repetition_penalty": options.repetition_penalty, "stop_token_ids": list(options.eos)}
+        how["logit_bias"] = dict.fromkeys(options.never, -100.0)
+        for output in self._ask([(prompt, ()) for prompt in prompts], shown, room=options.max_new_tokens, **how):
             tokens = tuple(output.outputs[0].token_ids)
             steps = output.outputs[0].logprobs
             yield Result(tokens, tuple(step[token].logprob for step, token in zip(steps, tokens, strict=True)))
@@ -208,7 +182,7 @@ class VllmEngine:
         """
         vocabulary = self._llm.model_config.get_vocab_size()
         lines = torch.empty(len(pairs), vocabulary)
-        for line, output in zip(lines, self._ask(pairs, shown, logprobs=min(KNOWN, vocabulary)), strict=True):
+        for line, output in zip(lines, self._ask(pairs, shown, logprobs=KNOWN), strict=True):
             known = output.outputs[0].logprobs[0]
             values = torch.tensor([each.logprob for each in known.values()])
             rest = max(1 - float(values.double().exp().sum()), 1e-30) / max(1, vocabulary - len(known))
@@ -225,18 +199,19 @@ class VllmEngine:
 
         sampling = SamplingParams(temperature=0, max_tokens=room, ignore_eos=True, detokenize=False, **how)
         inputs = [self._input(prompt, answer, shown) for prompt, answer in pairs]
+        limit = self._llm.model_config.max_model_len
         try:
             outputs: list[Any] = self._llm.generate(inputs, sampling, use_tqdm=False)
         except VLLMValidationError as fault:
-            if fault.parameter != "input_tokens" or not isinstance(fault.value, int):
+            if not isinstance(fault.value, int):
                 raise
             longest = max((prompt for prompt, _ in pairs), key=lambda prompt: (len(prompt.images), len(prompt.text)))
-            raise PromptTooLongError(longest, fault.value) from None
+            raise PromptTooLongError(longest, fault.value, limit) from None
         self._counters["forwards"] += 1
         for (prompt, _), output in zip(pairs, outputs, strict=True):
             length = len(output.prompt_token_ids)
-            if length + room > self._llm.model_config.max_model_len:
-                raise PromptTooLongError(prompt, length + room)
+            if length + room > limit:
+                raise PromptTooLongError(prompt, length + room, limit)
             self._counters["prompt_tokens"] += length
             self._counters["tokens_prefilled"] += length - (output.num_cached_tokens or 0)
         return outputs
@@ -270,12 +245,6 @@ class _Rows:
         return seen
 
 
-def _distribution() -> str:
-    """Return the name under which vLLM is installed: its builds for other devices have names of their own."""
-    from importlib.metadata import packages_distributions
-
-    return packages_distributions()["vllm"][0]
-
-
-def _is_memory(fault: BaseException) -> bool:
-    return isinstance(fault, torch.OutOfMemoryError) or "memory" in str(fault).lower()
+def _version() -> str:
+    """Return vLLM's version; its builds for other devices have names of their own."""
+    return version(packages_distributions()["vllm"][0])

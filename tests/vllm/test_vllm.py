@@ -76,7 +76,7 @@ def test_given_answers_have_the_same_probabilities() -> None:
 
 def test_a_prompt_beyond_the_context_is_told() -> None:
     small = LvlmExecution(vllm=OF_VLLM.lvlm.vllm.model_copy(update={"context": 40}))
-    with pytest.raises(DataError, match="expected at most 512 tokens with its answer"):
+    with pytest.raises(DataError, match="expected at most 40 tokens with its answer"):
         opened(asked_with("vllm"), Runtime(lvlm=small)).run(requests(5))
 
 

@@ -164,7 +164,7 @@ class LedgerLvlm:
     def _too_long(self, fault: PromptTooLongError) -> DataError:
         return DataError(
             f"prompt of {len(fault.prompt.images)} images that ends with {fault.prompt.text[-120:]!r}: "
-            f"expected at most {self.family.context} tokens with its answer, the model's context",
+            f"expected at most {fault.limit} tokens with its answer, the context",
             found=str(fault.tokens),
             do="Show fewer demonstrations (evaluation.shots, rl_data.shots), or lower max_pixels in the model folder.",
         )
