@@ -113,7 +113,13 @@ def main(words: Sequence[str]) -> int:
         sys.stdout.write(f"{compute.probe(options.probe)}\n")
         return 0
     faulty = False
-    found = examine(call_words, orphans.choice(options.orphans), on_nodes=options.compute, in_data=options.data)
+    found = examine(
+        call_words,
+        orphans.choice(options.orphans),
+        on_nodes=options.compute,
+        in_data=options.data,
+        n_answers=options.answer,
+    )
     for finding in found:
         sys.stdout.write(f"{finding.line}\n")
         sys.stdout.flush()
@@ -122,7 +128,13 @@ def main(words: Sequence[str]) -> int:
 
 
 def examine(
-    words: Sequence[str], on_orphans: orphans.OnOrphans, *, on_nodes: bool, in_data: bool = False, folder: Path = Path()
+    words: Sequence[str],
+    on_orphans: orphans.OnOrphans,
+    *,
+    on_nodes: bool,
+    in_data: bool = False,
+    n_answers: int = 0,
+    folder: Path = Path(),
 ) -> Iterator[Outcome]:
     """Yield what is found for a call of Snakemake with these words.
 
@@ -131,6 +143,7 @@ def examine(
         on_orphans: what to do about jobs of an earlier run.
         on_nodes: whether to submit a tiny job to each partition that the planned jobs name.
         in_data: whether to read the raw data whole.
+        n_answers: how many questions to ask the LVLM.
         folder: the working directory.
     """
     call = read_call(words)
@@ -145,6 +158,10 @@ def examine(
     yield from found
     if in_data:
         yield from local_checks.data(experiment, folder)
+    if n_answers:
+        from lever_pipe.runtime.checks import answers  # loads torch
+
+        yield from answers.check(experiment, n_answers, folder)
     jobs: list[Job] = []
     try:
         jobs = planned(words)
@@ -215,6 +232,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"what to do about jobs of an earlier run; {orphans.VARIABLE} says it for a run",
     )
     parser.add_argument("--data", action="store_true", help="also read every question, annotation and image")
+    parser.add_argument("--answer", type=int, default=0, metavar="N", help="also ask the LVLM N questions")
     parser.add_argument("--compute", action="store_true", help="also run a tiny job in each partition")
     parser.add_argument("--probe", type=Path, help=argparse.SUPPRESS)
     return parser

@@ -1,0 +1,83 @@
+"""Whether the LVLM answers: a few prompts of the configured data, timed, and asked of the model library as well."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.base.records import Example, ExampleId
+from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.studies import Experiment
+from lever_pipe.lever.datasets._splits import read_train
+from lever_pipe.lever.datasets.protocol import VqaFilePaths
+from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.prompts import Prompter, Wording
+from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
+from lever_pipe.runtime import plan, sizing
+from lever_pipe.runtime.checks.findings import Outcome, ok, warning
+from lever_pipe.runtime.checks.local_checks import refused
+from lever_pipe.world.files import write_raw_files
+
+LIBRARY = "hf"
+"""The member that answers by the model library's own `generate`."""
+SHOTS = 2
+
+
+def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]:
+    """Yield who answers and how fast, each text, and how many the model library answers alike.
+
+    Args:
+        experiment: names the model and the data, whose first train questions are asked with two demonstrations each.
+        count: questions.
+        folder: the working directory.
+    """
+    lvlm, config = experiment.lvlm, plan.lvlm_config(experiment)
+    device = str(sizing.rooms(experiment)("answer_prompts").resources["device"])
+    name = f"answers of {lvlm.model}"
+    yield ok(name, f"by member {config.member} on {device} (lvlm.member: {lvlm.member})")
+    try:
+        with tempfile.TemporaryDirectory() as made:
+            train, images = _examples(experiment, folder, Path(made))
+            prompter = Prompter(Wording(lvlm.prompt), train)
+            begin, *asked = [
+                LvlmRequest(prompter(train[i], [ExampleId(count + 1 + SHOTS * i + j) for j in range(SHOTS)]))
+                for i in range(count + 1)
+            ]
+            replies: dict[str, list[LvlmReply]] = {}
+            for member in dict.fromkeys((config.member, LIBRARY)):
+                own = config.model_copy(update={"member": member})
+                model = load_lvlm(own, folder / lvlm.model, [(train, images)], Runtime(device=device, lvlm=lvlm))
+                model.run([begin])  # what a model does once
+                started = time.perf_counter()
+                replies[member] = model.run(asked)
+                seconds = time.perf_counter() - started
+                yield ok(f"member {member}", f"{count} prompts in {seconds:.1f} s, {count / seconds:.1f} a second")
+    except LeverPipeError as refusal:
+        yield refused(name, refusal)
+        return
+    for example, reply in zip(train[1 : count + 1], replies[config.member], strict=True):
+        yield ok("answer", f"{example.question} {reply.text!r} (people: {example.answer})")
+    texts = [[reply.text for reply in each] for each in replies.values()]
+    alike = sum(len(set(pair)) == 1 for pair in zip(*texts, strict=True))
+    if alike == count:
+        yield ok(f"member {LIBRARY}", f"the same {count} answers")
+    else:
+        do = "In bfloat16 a few differ; if many do, compare in float32 (lvlm.dtype)."
+        yield warning(f"member {LIBRARY}", f"the same {count} answers", found=str(alike), do=do)
+
+
+def _examples(experiment: Experiment, folder: Path, made: Path) -> tuple[list[Example], Path]:
+    """Return train examples and the folder of their images; those of the embedded world are made."""
+    data = experiment.data
+    if data.source == "files":
+        files = data.files
+        names = (files.train_questions, files.train_annotations, files.train_images)
+        paths = VqaFilePaths(*(folder / name for name in names))
+    else:
+        paths = VqaFilePaths(made / "questions.json", made / "annotations.json", made / "images")
+        write_raw_files(data.world, "train", **asdict(paths))
+    return read_train(paths, data).examples, paths.images

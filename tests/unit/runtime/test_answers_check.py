@@ -1,0 +1,34 @@
+"""`doctor --answer`: the embedded LVLM is asked, and the model library beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builders import shipped
+
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.runtime.checks import answers
+from lever_pipe.runtime.checks.findings import Level
+
+ROOT = Path(__file__).parents[3]
+N_QUESTIONS = 3
+
+
+def experiment(**lvlm: object) -> Experiment:
+    values = shipped()
+    values["data"] |= {"world": values["data"]["world"] | {"n_train": 64}}
+    return parse_experiment(values | {"lvlm": values["lvlm"] | lvlm})
+
+
+def test_questions_are_answered_alike_by_both() -> None:
+    found = list(answers.check(experiment(), N_QUESTIONS, ROOT))
+    assert {outcome.level for outcome in found} == {Level.OK}
+    assert "by member qwen2_5_vl on cpu" in found[0].text
+    assert sum(outcome.check == "answer" for outcome in found) == N_QUESTIONS
+    assert found[-1].text == "member hf: the same 3 answers"
+
+
+def test_a_model_that_cannot_be_asked_is_a_fault(tmp_path: Path) -> None:
+    *_, last = answers.check(experiment(model=str(tmp_path), member="hf"), N_QUESTIONS, ROOT)
+    assert last.level is Level.FAULT
+    assert str(tmp_path) in last.text
