@@ -16,7 +16,6 @@ N_QUESTIONS = 3
 
 def experiment(**lvlm: object) -> Experiment:
     values = shipped()
-    values["data"] |= {"world": values["data"]["world"] | {"n_train": 64}}
     return parse_experiment(values | {"lvlm": values["lvlm"] | lvlm})
 
 
