@@ -47,7 +47,7 @@ test-vllm: ## answers of vLLM and of servers, in an environment of their own (3 
 	VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/pytest -m vllm tests/vllm
 
 test-emulated: setup ## answers and training curves by other instructions and under emulated CPUs (Debian's qemu-user; installs it as root)
-	PYTEST_ADDOPTS=$(call SAMPLED,function) tests/emulated/run.sh Haswell EPYC
+	PYTEST_ADDOPTS=$(call SAMPLED,file) tests/emulated/run.sh Haswell EPYC
 
 test-faults: setup ## jobs and runs killed at random moments, then the bytes compared
 	$(BIN)/pytest -s -m faults $(call SAMPLED,function) tests/faults tests/unit/faults
