@@ -58,7 +58,9 @@ FIRST = ("tests/workflow/test_contents", "tests/unit/lvlms", "tests/workflow", "
 first makes the finished run that others read, the next has work that needs none."""
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the tests, and draw the sample from those that marks and keywords leave."""
     items.sort(key=lambda item: next((i for i, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST)))
     by = config.getoption("sample")
     if by is not None:
