@@ -4,6 +4,7 @@ The words are those of the run itself: targets, `--configfile`, `--workflow-prof
 result is written; where somebody replaced an output, its run card notes that, as in any dry run.
 A rule's seconds are the median of the records that jobs of this rule left on the same kind of device below the results
 folder. A rule without a record has its requested runtime as an upper bound instead, under `max`.
+Below stands what an LVLM is asked at most, and for a large one tokens, operations and hours of a GPU by arithmetic.
 `--json` prints the same for programs.
 """
 
@@ -22,10 +23,12 @@ from typing import Any, NamedTuple
 from tabulate import tabulate
 
 from lever_pipe.base import contents
+from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.runtime import lvlm_work
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
 from lever_pipe.runtime.rerun.explain import Explained, explain
 from lever_pipe.runtime.sizing import gpus_of
-from lever_pipe.runtime.snakemake_adapter import PlannedJob, planned_jobs, results_folder
+from lever_pipe.runtime.snakemake_adapter import PlannedJob, configured, options_of, planned_jobs, results_folder
 
 CARD, RECORD = "run.json", "benchmark.jsonl"
 Records = dict[tuple[str, str], list[float]]
@@ -69,7 +72,13 @@ def main(words: Sequence[str]) -> int:
         return 0
     jobs, results = planned_jobs(rest), results_folder(rest)
     rules = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
-    sys.stdout.write(json.dumps(as_object(rules), indent=2) + "\n" if "--json" in words else text(rules))
+    values, source = configured(options_of(rest))
+    asked = lvlm_work.lvlm_work(jobs, parse_experiment(values, source=source))
+    if "--json" in words:
+        lvlm = {"at_most": [each._asdict() for each in asked], "estimated_hours": lvlm_work.hours(asked)}
+        sys.stdout.write(json.dumps(as_object(rules) | {"lvlm": lvlm}, indent=2) + "\n")
+    else:
+        sys.stdout.write(text(rules) + lvlm_work.text(asked))
     return 0
 
 

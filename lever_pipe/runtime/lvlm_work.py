@@ -1,0 +1,116 @@
+"""What planned jobs ask a vision-language model at most, and what that takes by arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from tabulate import tabulate
+
+from lever_pipe.experiment.lvlm_config import LvlmSettings
+from lever_pipe.experiment.studies import Experiment
+from lever_pipe.metrics.throughput import peak_flop
+from lever_pipe.runtime import grid_plan, plan
+from lever_pipe.runtime.sizing import ASKING
+from lever_pipe.runtime.snakemake_adapter import PlannedJob
+
+EXAMPLE_TOKENS = 460
+"""Assumed of an example with a photograph of COCO's size: Qwen2.5-VL has about 2,300 for five."""
+REFERENCES = 10
+"""Answers of annotators; the probability of each different one is asked for with a prompt of the RL queries."""
+UTILISATION = 0.3
+"""Assumed share of a GPU's peak."""
+GPUS = ("A100", "H100", "L40")
+PUBLISHED = {"Qwen2.5-VL-3B-Instruct": 3_750_000_000}
+"""Parameters of a model whose folder is not there yet."""
+ASSUMED = (
+    f"Assumed: {UTILISATION:.0%} of the dense bfloat16 peak, {EXAMPLE_TOKENS} tokens an example with its photograph, "
+    f"{REFERENCES} different given answers a prompt of an RL query, 2 FLOP a parameter and token."
+)
+HEADS = ("LVLM", "rule", "prompts", "given answers", "million tokens", "PFLOP")
+
+
+class LvlmWork(NamedTuple):
+    """What the jobs of a rule ask one model.
+
+    Attributes:
+        prompts: to be answered.
+        given: answers whose probability is asked for.
+        tokens: of the prompts, and of one more for each given answer where the member computes one; None for an
+            embedded model, whose images have other sizes.
+        flop: 2 x parameters x tokens; None where either is unknown.
+    """
+
+    model: str
+    rule: str
+    prompts: int
+    given: int
+    tokens: int | None
+    flop: float | None
+
+
+def lvlm_work(jobs: Iterable[PlannedJob], experiment: Experiment) -> list[LvlmWork]:
+    """Return what the jobs that are not spared ask, by model and rule in the order of the jobs."""
+    asked: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    models: dict[str, LvlmSettings] = {}
+    for job in jobs:
+        if job.rule in ASKING and not job.spared:
+            here = grid_plan.at(experiment, job.wildcards)
+            models[here.lvlm.model] = here.lvlm
+            asked.setdefault((here.lvlm.model, job.rule), []).extend(_asked(job, here))
+    found = (_summed(models[model], rule, prompts) for (model, rule), prompts in asked.items())
+    return [work for work in found if work.prompts]
+
+
+def _asked(job: PlannedJob, here: Experiment) -> list[tuple[int, float]]:
+    """Return numbers of prompts, each with how many demonstrations they show; nobody counts those of a file."""
+    rl = here.rl_data
+    match job.rule:
+        case "answer_prompts" if job.call:
+            of_a_length = len(job.call.inputs["selections"]) * here.data.n_eval
+            return [(of_a_length, shots) for shots in here.evaluation.shots]
+        case "generate_rl_data" if not rl.import_from:
+            queries = len(range(int(job.wildcards["shard"]), rl.n_queries, rl.n_shards))
+            return [(queries * (rl.per_query + rl.diversity_budget), rl.shots)]
+        case "search_beams":
+            return [(count, shots) for shots, count in here.beams.prompts(here.pools.size)]
+        case "train_on_policy_epoch":
+            preset = here.presets[job.wildcards["preset"]]
+            drawn = int(preset.train_share * rl.n_queries) * preset.on_policy.group
+            return [(drawn, fmean(preset.on_policy.shots))]
+    return []
+
+
+def _summed(lvlm: LvlmSettings, rule: str, asked: Sequence[tuple[int, float]]) -> LvlmWork:
+    prompts = sum(count for count, _ in asked)
+    each = 0 if rule == "answer_prompts" else REFERENCES
+    name = Path(lvlm.model).name
+    if not plan.is_large(lvlm.model):
+        return LvlmWork(name, rule, prompts, each * prompts, None, None)
+    passes = 1 if plan.lvlm_member(lvlm) == "qwen2_5_vl" else 1 + each
+    shown = sum(count * (1 + shots) for count, shots in asked)
+    generated = prompts * lvlm.decode.num_beams * lvlm.decode.max_new_tokens
+    tokens = int(passes * EXAMPLE_TOKENS * shown) + generated
+    parameters = plan.parameters_of(lvlm.model) or PUBLISHED.get(name)
+    return LvlmWork(name, rule, prompts, each * prompts, tokens, 2.0 * parameters * tokens if parameters else None)
+
+
+def hours(work: Sequence[LvlmWork]) -> dict[str, float]:
+    """Return the hours of one GPU of each kind; nothing where the work of a model is unknown."""
+    if not work or any(each.flop is None for each in work):
+        return {}
+    flop = sum(each.flop or 0 for each in work)
+    return {gpu: flop / ((peak_flop(gpu) or 0) * UTILISATION) / 3600 for gpu in GPUS}
+
+
+def text(work: Sequence[LvlmWork]) -> str:
+    """Return the work as a table with what it rests on; nothing without work."""
+    if not work:
+        return ""
+    rows = [(*w[:4], w.tokens and w.tokens / 1e6, w.flop and w.flop / 1e15) for w in work]
+    table = tabulate(rows, HEADS, "plain", intfmt=",", floatfmt=",.1f")
+    said = f"\nAsked of the LVLM at most; equal prompts, and those in the ledger, are answered once:\n\n{table}\n"
+    listed = ", ".join(f"{gpu} {value:,.1f}" for gpu, value in hours(work).items())
+    return said + (f"\nHours of one GPU, an estimate and no measurement: {listed}. {ASSUMED}\n" if listed else "")
