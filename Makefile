@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 CORES ?= all
+OF_BENCH = LEVER_PIPE_NUMERICS=fastest VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_LOGGING_LEVEL=ERROR
 SAMPLED = $(if $(SAMPLE),--sample=$(1))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 1
@@ -89,8 +90,8 @@ rehearsal-3b: setup real-parts ## two prompts at the full size of Qwen2.5-VL-3B 
 gpu: setup ## tests that need a CUDA device
 	$(BIN)/pytest -m gpu tests/gpu
 
-bench: setup ## engine against plain answering, in turns; writes docs/benchmarks.md
-	$(BIN)/python -m benchmarks.answering
+bench: setup ## packed engine against plain answering, hf and vLLM, in turns; writes docs/benchmarks.md
+	$(OF_BENCH) $(if $(wildcard .venv-vllm/complete),.venv-vllm/bin,$(BIN))/python -m benchmarks.answering
 
 bench-run: setup ## whole commands on a fresh clone; writes docs/pace.md
 	$(BIN)/python -m benchmarks.pace

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.modes import MODES, PLAIN, Mode, Outcome, Work
+from benchmarks.modes import MODES, Mode, Outcome, Work
 from benchmarks.subjects import Subject
 from benchmarks.workloads import Workload
 from lever_pipe.lvlms.protocol import LvlmRequest
@@ -56,19 +56,17 @@ class Measured:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All modes on one workload of one model, by name."""
+    """All modes on one workload of one model, by name; the first one has the answers that the others must give."""
 
     subject: Subject
     workload: Workload
     measured: dict[str, Measured]
 
-    def ratio(self, mode: str) -> float:
-        """Return how many times the mode's median of CPU seconds goes into the plain one's."""
-        return median(self.measured[PLAIN.name].cpu) / median(self.measured[mode].cpu)
-
-    def wall_ratio(self, mode: str) -> float:
-        """Return the same for wall seconds."""
-        return median(self.measured[PLAIN.name].wall) / median(self.measured[mode].wall)
+    def ratio(self, mode: str, over: str) -> float | None:
+        """Return how many times a mode's median of CPU seconds goes into another's; None where that one is absent."""
+        if over not in self.measured:
+            return None
+        return median(self.measured[over].cpu) / median(self.measured[mode].cpu)
 
 
 def compare(subject: Subject, workload: Workload, *, rounds: int, modes: Sequence[Mode] = MODES) -> Comparison:
@@ -78,10 +76,10 @@ def compare(subject: Subject, workload: Workload, *, rounds: int, modes: Sequenc
         subject: the model.
         workload: its requests.
         rounds: how often each mode runs.
-        modes: what is compared; `PLAIN` is among them.
+        modes: what is compared.
 
     Raises:
-        DifferentAnswersError: a mode does not answer as `PLAIN` does.
+        DifferentAnswersError: a mode does not answer as the first one does.
     """
     requests = workload.requests
     for mode in modes:
@@ -96,7 +94,7 @@ def compare(subject: Subject, workload: Workload, *, rounds: int, modes: Sequenc
             spent, outcomes[mode.name], work[mode.name] = _run(subject, mode, requests)
             seconds[mode.name].append(spent)
         for name, found in outcomes.items():
-            difference = largest_difference(name, requests, outcomes[PLAIN.name], found)
+            difference = largest_difference(name, requests, outcomes[modes[0].name], found)
             differences[name] = max(differences[name], difference)
     measured = {name: Measured(seconds[name], work[name], differences[name]) for name in seconds}
     return Comparison(subject, workload, measured)
@@ -121,17 +119,16 @@ def largest_difference(
         for difference in (abs(a - b) for a, b in pairs):
             # Written so that a NaN fails too.
             if not difference <= TOLERANCE:
-                raise DifferentAnswersError(
-                    f"{where}: expected a log-probability within {TOLERANCE:g} of the plain one; found {difference:.2g}"
-                )
+                expected_one = f"expected a log-probability within {TOLERANCE:g} of the first mode's"
+                raise DifferentAnswersError(f"{where}: {expected_one}; found {difference:.2g}")
             largest = max(largest, difference)
     return largest
 
 
 def _run(subject: Subject, mode: Mode, requests: Sequence[LvlmRequest]) -> tuple[Seconds, list[Outcome], Work]:
     gc.collect()
-    cpu, wall = time.process_time(), time.perf_counter()
     answerer = mode.make(subject)
+    cpu, wall = time.process_time(), time.perf_counter()
     answerer.run(requests)
     spent = Seconds(time.process_time() - cpu, time.perf_counter() - wall)
     return spent, answerer.outcomes(), answerer.work

@@ -1,22 +1,28 @@
-"""The ways of answering that are compared: plainly, one prompt at a time, and by the engine."""
+"""The ways of answering that are compared: plainly, one prompt at a time, and by members of `lvlms`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from benchmarks.subjects import Subject
+from lever_pipe.base import members
+from lever_pipe.experiment.lvlm_config import LvlmExecution, VllmSettings
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lvlms.asking.answering import LedgerLvlm
 from lever_pipe.lvlms.asking.prompts import Prompt
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
 
 IMAGE_TOKEN = "<|image_pad|>"
+OF_VLLM = VllmSettings(memory_share=0.1, eager=True, image_cache_gb=0.1)
 
 
 @dataclass(frozen=True)
@@ -160,19 +166,24 @@ class Plain:
         )
 
 
-class ByEngine:
-    """The member of `lvlms` with an empty ledger in memory.
+class ByMember:
+    """A member of `lvlms` with an empty ledger in memory.
 
     Args:
         subject: whose model answers.
+        member: the name of the member.
         shares: whether prompts keep their segments; a prompt of a single segment shares its beginning with none.
     """
 
-    def __init__(self, subject: Subject, *, shares: bool) -> None:
+    def __init__(self, subject: Subject, member: str = "qwen2_5_vl", *, shares: bool = True) -> None:
         self._shares = shares
         self._asked: Sequence[LvlmRequest] = ()
         self._replies: list[LvlmReply] = []
-        self._member = LedgerLvlm(subject.parts, subject.settings, subject.images, Runtime())
+        settings = subject.settings.model_copy(update={"member": member})
+        runtime = Runtime(lvlm=LvlmExecution(vllm=OF_VLLM))
+        self._member = LedgerLvlm(_family(member, subject.parts.folder), settings, subject.images, runtime)
+        if member == "vllm":
+            _forget(self._member.family)
 
     @property
     def work(self) -> Work:
@@ -197,8 +208,27 @@ class ByEngine:
         return found
 
 
+@cache
+def _family(member: str, folder: Path) -> Any:
+    return members.member("lvlms", member).load(folder, dtype="float32", device="cpu")
+
+
+def _forget(family: Any) -> None:
+    """Empty what vLLM keeps of prompts, images and their features; the model stays open."""
+    from lever_pipe.lvlms import vllm
+
+    llm = vllm.opened(family.folder, family.dtype, family.context, OF_VLLM)
+    llm.reset_prefix_cache()
+    llm.reset_mm_cache()
+    llm.llm_engine.reset_encoder_cache()
+
+
 def _in_one_segment(prompt: Prompt) -> Prompt:
     return replace(prompt, blocks=(tuple(turn for block in prompt.blocks for turn in block),))
+
+
+def _by(member: str) -> Callable[[Subject], Answerer]:
+    return lambda subject: ByMember(subject, member)
 
 
 PLAIN = Mode(
@@ -206,18 +236,22 @@ PLAIN = Mode(
     "`generate` for every prompt, then one forward for each given answer; processor and pixels each time, batch 1",
     Plain,
 )
-ENGINE = Mode(
-    "engine",
-    "the default: packed rows without padding, common beginnings of prompts computed once",
-    lambda subject: ByEngine(subject, shares=True),
+HF = Mode("hf", "member `hf`: `generate` for 8 prompts at a time, a forward a prompt for its given answers", _by("hf"))
+PACKED = Mode(
+    "packed",
+    "member `qwen2_5_vl`, the default: packed rows without padding, common beginnings of prompts computed once",
+    _by("qwen2_5_vl"),
 )
-MODES = (
-    PLAIN,
-    ENGINE,
-    Mode(
-        "engine, no common beginnings",
-        "the same, but each prompt is computed alone; equal ones are still answered once, images encoded once, and "
-        "given answers scored in the prompt's own forward",
-        lambda subject: ByEngine(subject, shares=False),
-    ),
+ALONE = Mode(
+    "packed, no common beginnings",
+    "the same, but each prompt is computed alone; equal ones are still answered once, images encoded once, and "
+    "given answers scored in the prompt's own forward",
+    lambda subject: ByMember(subject, shares=False),
 )
+VLLM = Mode(
+    "vllm",
+    "member `vllm` with kernels that start one by one (`eager`): its prefix cache, its cache of images, 256 prompts a "
+    "call; its forwards are calls, and a given answer is a prompt of its own",
+    _by("vllm"),
+)
+MODES = (PLAIN, HF, PACKED, ALONE, *([VLLM] if find_spec("vllm") else []))

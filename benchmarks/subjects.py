@@ -22,6 +22,7 @@ from lever_pipe.lvlms.qwen2_5_vl import Qwen, load
 from lever_pipe.runtime import plan
 from lever_pipe.stages.examples import prepare_examples
 from lever_pipe.stages.world import generate_world
+from lever_pipe.world.architectures import CHAT_TEMPLATE
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,10 +30,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 N_POOL = 64  # examples that may be demonstrations
 N_QUERIES = 6
-SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
+SPECIALS = (
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"),
+    "<|video_pad|>",
+)
 N_VOCABULARY = 1024
 N_WORDS = 600
-SIZES = ((160, 120), (120, 160), (168, 168), (224, 112), (140, 196))  # width, height
+SIZES = ((168, 112), (112, 168), (168, 168), (224, 112), (140, 196))
+"""Width and height, multiples of 28: nothing is resized, which libraries do slightly differently."""
 SYSTEM = (
     "A few solved examples come first, each with an image, a question and its answer. A new image and a new question "
     "follow. Answer the new question in one or two words."
@@ -87,18 +92,19 @@ class Subject:
         return sum(parameter.numel() for parameter in self.parts.model.parameters())
 
 
-def random_subject(folder: Path) -> Subject:
+def random_subject(folder: Path, scale: int = 1) -> Subject:
     """Return a model with random weights, saved to `folder` and loaded from there as any other.
 
-    Its weights are larger than usual, else no output would react to an image or to a position.
+    Its weights are larger than usual, else no output would react to an image or to a position. It has `scale` times the
+    width and the layers of the smallest.
     """
     words = _words()
-    save_random_model(folder, words)
+    save_random_model(folder, words, scale)
     images = {hashlib.sha256(image.tobytes()).hexdigest(): image for image in map(_image, range(N_POOL + N_QUERIES))}
     examples = [_example(number, digest, words) for number, digest in enumerate(images)]
     return Subject(
-        name="random",
-        title="Random weights",
+        name="random" if scale == 1 else "larger",
+        title="Random weights" if scale == 1 else "Random weights, larger",
         parts=load(folder, dtype="float32", device="cpu"),
         settings=AnswerSettings(
             member="qwen2_5_vl",
@@ -159,8 +165,8 @@ def _world_examples(experiment: Experiment, folder: Path) -> tuple[list[Example]
     return train, queries, paths
 
 
-def save_random_model(folder: Path, words: Sequence[str]) -> None:
-    """Write a model folder as `save_pretrained` does: about a million random weights and a tokenizer of these words."""
+def save_random_model(folder: Path, words: Sequence[str], scale: int = 1) -> None:
+    """Write a model folder as `save_pretrained` does: random weights, a million at scale 1, and a tokenizer."""
     import torch
     from transformers import Qwen2_5_VLForConditionalGeneration
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -169,27 +175,28 @@ def save_random_model(folder: Path, words: Sequence[str]) -> None:
     transformers_logging.disable_progress_bar()
     tokenizer = _tokenizer(words)
     with ambient_stream(0, "benchmark", "weights"), torch.no_grad():
-        model = Qwen2_5_VLForConditionalGeneration(_model_config(tokenizer))
+        model = Qwen2_5_VLForConditionalGeneration(_model_config(tokenizer, scale))
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(0, 0.05)
             elif parameter.ndim >= 2:
-                parameter.normal_(0, 0.2 if "embed_tokens" in name else 0.08)
+                parameter.normal_(0, 0.2 if "embed_tokens" in name else 0.08 / scale**0.5)
     model.save_pretrained(folder)
+    tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.save_pretrained(folder)
     Qwen2VLImageProcessorPil(min_pixels=4 * 28 * 28, max_pixels=64 * 28 * 28).save_pretrained(folder)
 
 
-def _model_config(tokenizer: Any) -> Any:
+def _model_config(tokenizer: Any, scale: int) -> Any:
     from transformers import Qwen2_5_VLConfig
 
-    pad, _, end, start, stop, image = tokenizer.convert_tokens_to_ids(list(SPECIALS))
+    pad, _, end, start, stop, image, video = tokenizer.convert_tokens_to_ids(list(SPECIALS))
     text = {
-        "hidden_size": 128,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 256,
+        "hidden_size": 128 * scale,
+        "num_hidden_layers": 4 * scale,
+        "num_attention_heads": 4 * scale,
+        "num_key_value_heads": 2 * scale,
+        "intermediate_size": 256 * scale,
         "vocab_size": len(tokenizer),
         "max_position_embeddings": 4096,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]},
@@ -200,16 +207,16 @@ def _model_config(tokenizer: Any) -> Any:
     }
     vision = {
         "depth": 4,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_heads": 4,
-        "out_hidden_size": 128,
+        "hidden_size": 64 * scale,
+        "intermediate_size": 128 * scale,
+        "num_heads": 4 * scale,
+        "out_hidden_size": 128 * scale,
         "fullatt_block_indexes": [1, 3],
         "window_size": 112,
     }
     tokens = {"image_token_id": image, "vision_start_token_id": start, "vision_end_token_id": stop}
     return Qwen2_5_VLConfig(
-        text_config=text, vision_config=vision, video_token_id=pad, tie_word_embeddings=True, **tokens
+        text_config=text, vision_config=vision, video_token_id=video, tie_word_embeddings=True, **tokens
     )
 
 

@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import lru_cache
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,6 +79,40 @@ def load(folder: Path, *, dtype: str, device: str) -> Vllm:
     return Vllm(**hf.described(folder), dtype=dtype)
 
 
+@lru_cache(maxsize=1)
+def opened(folder: Path, dtype: str, context: int, settings: VllmSettings) -> Any:
+    """Return vLLM's own view of a model folder, opened once a process: that takes longer than many answers."""
+    for name, value in ALONE.items():
+        os.environ.setdefault(name, value)
+    import vllm
+
+    try:
+        return vllm.LLM(
+            str(folder),
+            dtype=dtype,
+            tensor_parallel_size=settings.gpus,
+            gpu_memory_utilization=settings.memory_share,
+            max_num_seqs=settings.requests,
+            max_model_len=min(settings.context, context) or context,
+            enforce_eager=settings.eager,
+            mm_processor_cache_gb=settings.image_cache_gb,
+            limit_mm_per_prompt={"image": 64},
+            max_logprobs=KNOWN,
+            enable_prefix_caching=True,
+            generation_config="vllm",  # the folder's own sampling defaults must not leak in
+            load_format="safetensors",
+            seed=0,
+        )
+    except (ValueError, RuntimeError, ImportError) as fault:
+        said = " ".join(str(fault).split())
+        small = "Lower lvlm.vllm.requests, .context or .memory_share" if "memory" in said.lower() else ""
+        raise CheckpointError(
+            f"{folder}: expected a model that vLLM {vllm_version()} can open here",
+            found=shortened(said),
+            do=f"{small or 'Set lvlm.member: hf'}; the job's log has vLLM's own words.",
+        ) from fault
+
+
 class VllmEngine:
     """Answers requests by `vllm.LLM` (`protocol.Engine`).
 
@@ -94,45 +128,16 @@ class VllmEngine:
         settings: VllmSettings,
         counters: Counter[str],
     ) -> None:
-        self.backend = f"vllm {_version()}, batch invariant {os.environ.get('VLLM_BATCH_INVARIANT', '0')}"
+        self.backend = f"vllm {vllm_version()}, batch invariant {os.environ.get('VLLM_BATCH_INVARIANT', '0')}"
         self._family = family
         self._images = images
         self._options = options
         self._settings = settings
         self._counters = counters
 
-    @cached_property
+    @property
     def _llm(self) -> Any:
-        for name, value in ALONE.items():
-            os.environ.setdefault(name, value)
-        import vllm
-
-        own, folder = self._settings, self._family.folder
-        try:
-            return vllm.LLM(
-                str(folder),
-                dtype=self._family.dtype,
-                tensor_parallel_size=own.gpus,
-                gpu_memory_utilization=own.memory_share,
-                max_num_seqs=own.requests,
-                max_model_len=min(own.context, self._family.context) or self._family.context,
-                enforce_eager=own.eager,
-                mm_processor_cache_gb=own.image_cache_gb,
-                limit_mm_per_prompt={"image": 64},
-                max_logprobs=KNOWN,
-                enable_prefix_caching=True,
-                generation_config="vllm",  # the folder's own sampling defaults must not leak in
-                load_format="safetensors",
-                seed=0,
-            )
-        except (ValueError, RuntimeError, ImportError) as fault:
-            said = " ".join(str(fault).split())
-            small = "Lower lvlm.vllm.requests, .context or .memory_share" if "memory" in said.lower() else ""
-            raise CheckpointError(
-                f"{folder}: expected a model that vLLM {_version()} can open here",
-                found=shortened(said),
-                do=f"{small or 'Set lvlm.member: hf'}; the job's log has vLLM's own words.",
-            ) from fault
+        return opened(self._family.folder, self._family.dtype, self._family.context, self._settings)
 
     def run(self, requests: Sequence[TokenRequest]) -> Results:
         """Yield each request with its result, call by call."""
@@ -245,6 +250,6 @@ class _Rows:
         return seen
 
 
-def _version() -> str:
+def vllm_version() -> str:
     """Return vLLM's version; its builds for other devices have names of their own."""
     return version(packages_distributions()["vllm"][0])
