@@ -20,6 +20,8 @@ CONVERT = "python -m lever_pipe convert"
 """The command that makes safetensors of `.bin` weights."""
 VOCABULARY = ("tokenizer.json", ("vocab.json", "merges.txt"))
 """Of a byte-pair tokenizer: its whole, or its two parts. Without either a library makes one of a few special tokens."""
+IMAGES = ("preprocessor_config.json", "processor_config.json")
+"""Files that say how images are prepared: of an image processor, and of a whole processor as it is saved today."""
 LEAST_SHARE = 4
 """A layer of width H has at least H * H / 4 values: attention alone has about 4 H * H."""
 SHOWN = 5
@@ -97,6 +99,12 @@ def require_whole(folder: Path, kind: str, *, files: Iterable[str], any_of: Iter
         raise CheckpointError(f"{folder}: expected {kind}", found="; ".join(faults), do=remedy)
 
 
+def image_settings(folder: Path) -> Path:
+    """Return which of `IMAGES` says how images are prepared: a whole processor's where both do, as in the library."""
+    alone, whole = (folder / name for name in IMAGES)
+    return whole if whole.is_file() and "image_processor" in strict_json(whole.read_bytes()) else alone
+
+
 def require_keys(path: Path, *keys: str) -> None:
     """Refuse a file that leaves settings to a library's defaults, as another file under its name does.
 
@@ -105,6 +113,7 @@ def require_keys(path: Path, *keys: str) -> None:
     """
     with readable(path.parent, path.name):
         settings = strict_json(path.read_bytes())
+        settings = settings.get("image_processor", settings)
     if missing := [key for key in keys if not isinstance(settings, dict) or key not in settings]:
         raise CheckpointError(f"{path}: expected {', '.join(keys)}", found=f"no {', '.join(missing)}", do=MAKE)
 

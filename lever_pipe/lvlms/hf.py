@@ -11,7 +11,7 @@ import inspect
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, pr
 from transformers.utils import logging as transformers_logging
 
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.model_folders import MAKE, load_strictly, readable, require_size, require_whole, written
+from lever_pipe.base.model_folders import IMAGES, MAKE, load_strictly, readable, require_size, require_whole, written
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.storage import digest
 from lever_pipe.lvlms._decoding import DecodeOptions
@@ -34,7 +34,7 @@ from lever_pipe.lvlms.protocol import ImageSource, LvlmFamily, settings_of
 if TYPE_CHECKING:
     from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution
 
-REQUIRED = ("config.json", "tokenizer.json", "preprocessor_config.json")
+REQUIRED = ("config.json", "tokenizer.json")
 PROMPTS_PER_BATCH = 8
 ASKED, SAID = "a question", "an answer"
 """What a template is tried with."""
@@ -160,7 +160,7 @@ class StockEngine:
                 raise CheckpointError(
                     f"{self._family.folder}: expected a processor whose images the model takes",
                     found=" ".join(str(fault).split()),
-                    do="Download processor_config.json and preprocessor_config.json of this very model.",
+                    do="Bring the processor files of this very model, or write them with its save_pretrained.",
                 ) from None
             yield from answered
 
@@ -246,47 +246,50 @@ def load(folder: Path, *, dtype: str, device: str) -> Stock:
     Raises:
         CheckpointError: as `described`, or tensors that differ from the architecture or were never trained.
     """
-    about = described(folder)
+    family = described(folder)
     part = "set of weights for its own config.json"
     model = load_strictly(AutoModelForImageTextToText, folder, part, dtype=getattr(torch, dtype)).to(device)
     model.eval().requires_grad_(False)
     # The folder's own sampling defaults must not leak into anybody's `generate`.
-    model.generation_config = GenerationConfig(pad_token_id=about["tokenizer"].pad_token_id)
-    return Stock(**about, model=rowwise(model))
+    model.generation_config = GenerationConfig(pad_token_id=family.tokenizer.pad_token_id)
+    return replace(family, model=rowwise(model))
 
 
-def described(folder: Path) -> dict[str, Any]:
-    """Return the fields of `Templated` of a folder, without its weights.
+def described(folder: Path) -> Stock:
+    """Return how a folder's model is asked; no weight is read, and `model` is None.
 
     Raises:
         CheckpointError: missing files, no vision-language model, or a chat template that cannot express a question with
             an image.
     """
-    require_whole(folder, "a model folder", files=REQUIRED)
+    require_whole(folder, "a model folder", files=REQUIRED, any_of=IMAGES)
     transformers_logging.disable_progress_bar()
     with readable(folder, "config.json"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         require_size(folder, config)
-    with readable(folder, "processor"):
+    with readable(folder, "processor of images and texts"):
         processor = _processor(folder, config.model_type)
-    tokenizer = processor.tokenizer
+        tokenizer, image = processor.tokenizer, str(processor.image_token)
     if tokenizer.pad_token_id is None:
         raise CheckpointError(f"{folder}: expected a tokenizer with a pad_token", found="none", do=MAKE)
-    before_answer, end = _around_answer(folder, processor)
-    return {
-        "folder": folder,
-        "tokenizer": tokenizer,
-        "eos": _first_token(tokenizer, end),
-        "image_token": _first_token(tokenizer, str(processor.image_token)),
-        "context": config.get_text_config().max_position_embeddings,
-        "before_answer": before_answer,
-        "processor": processor,
-        "begin": _begin(tokenizer),
-    }
+    if tokenizer.chat_template is None:  # older folders keep it with the processor, in chat_template.json
+        tokenizer.chat_template = processor.chat_template
+    before_answer, end = _around_answer(folder, tokenizer, image)
+    return Stock(
+        folder=folder,
+        tokenizer=tokenizer,
+        eos=end,
+        image_token=_ids(tokenizer, image)[0],
+        context=config.get_text_config().max_position_embeddings,
+        before_answer=before_answer,
+        processor=processor,
+        begin=_begin(tokenizer),
+        model=None,
+    )
 
 
-def _first_token(tokenizer: Any, text: str) -> int:
-    return int(tokenizer(text, add_special_tokens=False).input_ids[0])
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False).input_ids)
 
 
 def _applied(folder: Path, tokenizer: Any, messages: Sequence[dict[str, Any]], *, asks: bool = True) -> str:
@@ -294,26 +297,36 @@ def _applied(folder: Path, tokenizer: Any, messages: Sequence[dict[str, Any]], *
         return written(tokenizer, messages, add_generation_prompt=asks)
 
 
-def _around_answer(folder: Path, processor: Any) -> tuple[str, str]:
-    """Return what the folder's template writes before and behind an answer, found by trying.
+def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
+    """Return what stands before an answer that is tokenized apart, and the token that ends it, found by trying.
+
+    Where no more than blanks stand behind an answer, the end of a text ends it.
 
     Raises:
-        CheckpointError: it does not begin an answer as it asks for one, or shows no image.
+        CheckpointError: the folder's template does not begin an answer as it asks for one, or shows no image; an
+            answer's tokens are not its own.
     """
-    tokenizer, image = processor.tokenizer, str(processor.image_token)
     user_turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": ASKED}]}]
     answered = [*user_turn, {"role": "assistant", "content": [{"type": "text", "text": SAID}]}]
     question, whole = _applied(folder, tokenizer, user_turn), _applied(folder, tokenizer, answered, asks=False)
-    before, said, end = whole.removeprefix(question).partition(SAID)
+    before, said, behind = whole.removeprefix(question).partition(SAID)
     faults = [] if question.count(image) == 1 else [f"{question.count(image)} times {image} for one image"]
     if not whole.startswith(question) or not said or before.strip():
         faults.append("an answer that begins otherwise than it is asked for")
-    if not end:
+    elif not behind:
         faults.append("nothing behind an answer")
+    asked, told, ended = (
+        _ids(tokenizer, question + text) for text in ("", before + SAID, before + SAID + behind.lstrip(" "))
+    )
+    # A tokenizer that itself puts a blank before a text has no need of the template's.
+    begins = [text for text in (before, before[1:]) if asked + _ids(tokenizer, text + SAID) == told]
+    end = next(iter(ended[len(told) :]), tokenizer.eos_token_id)
+    if not faults and (not begins or ended[: len(told)] != told or end is None):
+        faults.append(f"{question[-10:] + whole.removeprefix(question)!r}, where an answer has no tokens of its own")
     if faults:
         where = f"{folder}: expected a chat template that shows images and ends answers"
         raise CheckpointError(where, found="; ".join(faults), do="Mend its chat template, or name another model.")
-    return before, end
+    return begins[0], int(end)
 
 
 def _begin(tokenizer: Any) -> str:

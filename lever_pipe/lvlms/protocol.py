@@ -6,8 +6,9 @@ function,
     load(folder, *, dtype, device) -> LvlmFamily
 
 which reads a local model folder strictly (a folder that lacks a file or whose tensors differ from the
-architecture is a `CheckpointError`) and never reaches for the network. Ledger, merging and counters are the same
-for all families (`asking.answering`).
+architecture is a `CheckpointError`) and never reaches for the network; and, by which `doctor` writes a prompt,
+`described(folder)`, the same without weights. Ledger, merging and counters are the same for all families
+(`asking.answering`).
 """
 
 from __future__ import annotations

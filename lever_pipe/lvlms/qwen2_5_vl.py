@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,9 @@ from transformers.utils import logging as transformers_logging
 
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import (
+    IMAGES,
     MAKE,
+    image_settings,
     load_strictly,
     model_type,
     readable,
@@ -36,7 +38,7 @@ from lever_pipe.lvlms.protocol import ImageSource, LvlmFamily, settings_of
 if TYPE_CHECKING:
     from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution
 
-REQUIRED = ("config.json", "tokenizer.json", "preprocessor_config.json")
+REQUIRED = ("config.json", "tokenizer.json")
 BEGIN = "<|im_start|>{role}\n"
 END = "<|im_end|>"
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -132,17 +134,27 @@ def load(folder: Path, *, dtype: str, device: str) -> Qwen:
         CheckpointError: missing files, another architecture, tensors that differ from it or were never trained, or a
             tokenizer or image processor of another model.
     """
-    require_whole(folder, "a Qwen2.5-VL model folder", files=REQUIRED)
-    transformers_logging.disable_progress_bar()
-    config = _read_config(folder)
-    tokenizer = _read_tokenizer(folder, config)
-    processor = _read_processor(folder, config.vision_config)
+    family = described(folder)
     part = "set of weights for its own config.json"
     kind = Qwen2_5_VLForConditionalGeneration
     model = load_strictly(kind, folder, part, dtype=getattr(torch, dtype), attn_implementation="sdpa")
     model.to(device).eval().requires_grad_(False)
     # The folder's own sampling defaults must not leak into anybody's `generate`.
-    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    ends = {"eos_token_id": family.eos, "pad_token_id": family.tokenizer.pad_token_id}
+    model.generation_config = GenerationConfig(**ends)
+    return replace(family, model=rowwise(model))
+
+
+def described(folder: Path) -> Qwen:
+    """Return how a folder's model is asked; no weight is read, and `model` is None.
+
+    Raises:
+        CheckpointError: as `load`, of all but the weights.
+    """
+    require_whole(folder, "a Qwen2.5-VL model folder", files=REQUIRED, any_of=IMAGES)
+    transformers_logging.disable_progress_bar()
+    config = _read_config(folder)
+    tokenizer = _read_tokenizer(folder, config)
     return Qwen(
         folder=folder,
         tokenizer=tokenizer,
@@ -150,8 +162,8 @@ def load(folder: Path, *, dtype: str, device: str) -> Qwen:
         image_token=config.image_token_id,
         context=config.text_config.max_position_embeddings,
         before_answer="",
-        model=rowwise(model),
-        image_processor=processor,
+        model=None,
+        image_processor=_read_processor(folder, config.vision_config),
     )
 
 
@@ -213,7 +225,7 @@ def _faults_of_tokenizer(tokenizer: Any, wanted: dict[str, int | None]) -> Itera
 def _read_processor(folder: Path, vision: Any) -> Any:
     """Return the image processor of a folder; the automatic class needs torchvision and resizes slightly otherwise."""
     with readable(folder, "image processor"):
-        path = folder / "preprocessor_config.json"
+        path = image_settings(folder)
         require_keys(path, "image_mean", "image_std", "patch_size", "merge_size")
         processor = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
         where = f"{path}: expected the image processor of the model in config.json"

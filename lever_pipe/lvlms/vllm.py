@@ -26,6 +26,7 @@ from lever_pipe.lvlms import hf
 from lever_pipe.lvlms._decoding import DecodeOptions, beam_search
 from lever_pipe.lvlms._planner import trie_order
 from lever_pipe.lvlms._requests import Answer, PromptTooLongError, Result, Results, Scores, TokenPrompt, TokenRequest
+from lever_pipe.lvlms.hf import described
 from lever_pipe.lvlms.protocol import ImageSource
 
 if TYPE_CHECKING:
@@ -69,14 +70,15 @@ def load(folder: Path, *, dtype: str, device: str) -> Vllm:
     """Return a folder as `save_pretrained` writes it.
 
     Raises:
-        CheckpointError: as `hf.described`.
+        CheckpointError: as `described`.
         ConfigError: vLLM is not installed, or the device is one of several by number.
     """
     if find_spec("vllm") is None:
         raise ConfigError("lvlm.member vllm: expected the package vllm", found="none", do=INSTALL)
     if ":" in device:
         raise ConfigError("lvlm.member vllm: expected cuda or cpu", found=device, do="Set CUDA_VISIBLE_DEVICES.")
-    return Vllm(**hf.described(folder), dtype=dtype)
+    templated = {name: value for name, value in vars(described(folder)).items() if name != "model"}
+    return Vllm(**templated, dtype=dtype)
 
 
 @lru_cache(maxsize=1)

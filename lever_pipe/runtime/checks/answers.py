@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from lever_pipe.base import members
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.stage_configs import Runtime
@@ -18,13 +20,15 @@ from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
 from lever_pipe.runtime import plan, sizing
-from lever_pipe.runtime.checks.findings import Outcome, ok, warning
+from lever_pipe.runtime.checks.findings import Outcome, fault, ok, warning
 from lever_pipe.runtime.checks.local_checks import refused
 from lever_pipe.world.files import write_raw_files
 
 LIBRARY = "hf"
 """The member that answers by the model library's own `generate`."""
 SHOTS = 2
+TAIL = 160
+"""Characters of a written prompt that are shown: its end says what the model goes on with."""
 
 
 def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]:
@@ -68,6 +72,33 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
     else:
         do = "In bfloat16 a few differ; if many do, compare in float32 (lvlm.dtype)."
         yield warning(f"member {LIBRARY}", f"the same {count} answers", found=str(alike), do=do)
+
+
+def prompt(experiment: Experiment, folder: Path) -> Outcome:
+    """Return what the member that would answer makes of a question with one demonstration; no weight is read."""
+    lvlm, member = experiment.lvlm, plan.lvlm_member(experiment.lvlm)
+    check = f"prompt of {lvlm.model}"
+    one = {"image": "", "question_type": "", "answer": "yes", "answers": ("yes",)}
+    shown, asked = (
+        Example(example_id=ExampleId(i), question_id=i, image_id=i, image_digest=f"{i}", question=question, **one)
+        for i, question in enumerate(("Is it red?", "Is it blue?"))
+    )
+    try:
+        family = members.member("lvlms", member).described(folder / lvlm.model)
+        wanted = Wording(lvlm.prompt).prompt(asked, [shown])
+        text = "".join(segment.text for segment in family.render(wanted))
+    except LeverPipeError as refusal:
+        return refused(check, refusal)
+    image, end = family.tokenizer.convert_ids_to_tokens([family.image_token, family.eos])
+    parts = [part if isinstance(part, str) else image for turn in wanted.turns for part in turn.parts]
+    said = f"{text[-TAIL:]!r} by member {member}"
+    if text.count(image) != len(wanted.images) or any(text.count(part) < parts.count(part) for part in parts):
+        wants = f"a chat template that writes each text and two images, {image}"
+        return fault(check, wants, found=said, do="Mend chat_template.jinja in the folder, or name another model.")
+    if not re.search(".*".join(map(re.escape, parts)), text, re.DOTALL):
+        do = "Set lvlm.prompt.layout to turns, or mend chat_template.jinja in the folder."
+        return warning(check, "a chat template that keeps images and texts in their order", found=said, do=do)
+    return ok(check, f"{said}; an answer ends with {end!r}")
 
 
 def _examples(experiment: Experiment, folder: Path, made: Path) -> tuple[list[Example], Path]:

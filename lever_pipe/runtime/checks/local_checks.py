@@ -65,7 +65,7 @@ def models(experiment: Experiment) -> list[Model]:
     of_encoder = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
     files: dict[str, tuple[tuple[str, ...], tuple[model_folders.AnyOf, ...]]] = {
         "encoder.model": (of_encoder, model_folders.VOCABULARY),
-        LVLM: (("config.json", "preprocessor_config.json", "tokenizer.json"), ()),
+        LVLM: (("config.json", "tokenizer.json"), model_folders.IMAGES),
     }
     if intention.engine == "native":
         files[AGENT] = (("config.json",), TOKENIZERS.get(intention.model.codec, ()))
@@ -85,9 +85,12 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     ledger = folder / plan.ledger_folder(experiment)
     yield from disks(*written, kept=ledger)
     for model in needed:
-        yield model_folder(model, folder)
+        whole = model_folder(model, folder)
+        yield whole
         if model.loaded.key == AGENT and rules is None:
             yield from chat_template(experiment, folder)
+        if model.loaded.key == LVLM and rules is None and whole.level is Level.OK:
+            yield from _prompt(experiment, folder)
     yield from raw_data(experiment, rules=rules, folder=folder)
     for package, version in snakemake_adapter.unknown_versions().items():
         known = snakemake_adapter.WRITTEN_FOR[package]
@@ -179,6 +182,10 @@ def model_folder(model: Model, folder: Path) -> Outcome:
         elif not (folder / name).is_dir():
             expected = "a model folder"
             do = f"Bring it (docs/production.md): {obtain.command(name)}\n    Or name another in {key}."
+        elif obtain.UNKNOWN in do:
+            do += (
+                "\n    Of a model of your own save model and processor there with save_pretrained (docs/your-model.md)."
+            )
         return fault(f"{key} {name}", expected, found="; ".join(faults), do=do)
     return ok(f"{key} {name}", "whole")
 
@@ -197,6 +204,15 @@ def chat_template(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
         yield fault(check, "a chat template that the agent's codec can use", found=refusal.found, do=refusal.do)
     else:
         yield ok(check, "shows and calls the tool")
+
+
+def _prompt(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
+    """Yield what the folder of an LVLM of the user's own makes of a prompt; tests know that of the embedded one."""
+    if obtain.is_embedded(experiment.lvlm.model) or find_spec("transformers") is None:
+        return
+    from lever_pipe.runtime.checks import answers  # loads torch: seconds
+
+    yield answers.prompt(experiment, folder)
 
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:

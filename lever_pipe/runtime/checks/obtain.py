@@ -21,10 +21,14 @@ OTHER_FORMATS = ("*.h5", "*.msgpack")
 """Weights for other libraries, which some repositories hold beside those that are read."""
 
 
+def is_embedded(folder: str) -> bool:
+    """Return whether a model folder is one that the repository holds."""
+    return PurePath(folder).is_relative_to(WORLD)
+
+
 def command(folder: str) -> str:
     """Return the command that brings a model folder to where the configuration names it."""
-    path = PurePath(folder)
-    if path.is_relative_to(WORLD):
+    if is_embedded(folder):
         return f"git checkout -- {folder}"
     without = " ".join(f"--exclude '{pattern}'" for pattern in OTHER_FORMATS)
-    return f"hf download {PUBLISHED.get(path.name, UNKNOWN)} --local-dir {folder} {without}"
+    return f"hf download {PUBLISHED.get(PurePath(folder).name, UNKNOWN)} --local-dir {folder} {without}"

@@ -119,20 +119,3 @@ def test_a_prompt_is_the_same_on_any_day(tmp_path: Path, paths: dict[str, Path])
     template.write_text("{{ strftime_now('%d %b %Y, %H:%M:%S.%f') }}" + template.read_text())
     (written,) = opened("hf", tmp_path, paths).family.render(prompts_of(paths)[0])
     assert written.text.startswith("26 Jul 2024, 00:00:00.000000<")
-
-
-@pytest.mark.parametrize(
-    ("template", "fault"),
-    [
-        ("{% for m in messages %}{{ m['role'] }}:{% endfor %}", "0 times .* for one image"),
-        ("{{ raise_exception('no images here') }}", "no images here"),
-        ("{{ 1 / 0 }}", "ZeroDivisionError"),
-    ],
-)
-def test_a_template_that_shows_no_image_is_refused(
-    tmp_path: Path, paths: dict[str, Path], template: str, fault: str
-) -> None:
-    FOLDERS["internvl"](tmp_path)
-    (tmp_path / "chat_template.jinja").write_text(template)
-    with pytest.raises(CheckpointError, match=fault):
-        opened("hf", tmp_path, paths)

@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import nn
 from transformers import PreTrainedTokenizerFast
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
@@ -57,6 +59,24 @@ TILES_TEMPLATE = (
     "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n"
     "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
+LLAVA = ("<pad>", "<s>", "</s>", "<image>")
+LLAVA_TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] != 'system' %}{{ message['role'].upper() + ': '}}{% endif %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}{% endfor %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] + ' '}}"
+    "{% endfor %}{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+"""LLaVA-1.5's own: a blank alone stands behind an answer."""
+GEMMA = ("<pad>", "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image>")
+GEMMA_NAMES = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image>"}
+GEMMA_TEMPLATE = (
+    "{{ bos_token }}{% set ns = namespace(system='') %}{% if messages[0]['role'] == 'system' %}"
+    "{% set ns.system = messages[0]['content'][0]['text'] + '\n\n' %}{% set messages = messages[1:] %}{% endif %}"
+    "{% for message in messages %}{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else 'user') }}\n"
+    "{{ ns.system if loop.first }}{% for item in message['content'] %}"
+    "{{ '<start_of_image>' if item['type'] == 'image' else item['text'] | trim }}{% endfor %}<end_of_turn>\n"
+    "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
 
 
 def make_tokenizer(
@@ -82,12 +102,51 @@ def make_tokenizer(
     return made
 
 
+def make_sentencepiece(
+    specials: Sequence[str], *, begins: bool, template: str, **named: str
+) -> PreTrainedTokenizerFast:
+    """Return a tokenizer as SentencePiece makes them, of few words; `begins`: it writes a blank before a text.
+
+    The first special tokens are for padding, the beginning and the end of a text.
+    """
+    pad, start, end = specials[:3]
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [*([normalizers.Prepend("\u2581")] if begins else []), normalizers.Replace(" ", "\u2581")]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+        + ([decoders.Strip(" ", 1, 0)] if begins else [])
+    )
+    bytes_ = [f"<0x{value:02X}>" for value in range(256)]
+    tokenizer.train_from_iterator(
+        [word for word in WORDS for _ in range(3)] + ["USER:", "ASSISTANT:", "user", "model"],
+        trainers.BpeTrainer(
+            vocab_size=480,
+            special_tokens=["<unk>", *specials, *bytes_],
+            initial_alphabet=["\u2581"],
+            show_progress=False,
+        ),
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{start} $A", special_tokens=[(start, 2)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=start,
+        eos_token=end,
+        pad_token=pad,
+        unk_token="<unk>",
+        padding_side="left",
+        chat_template=template,
+        extra_special_tokens=named or list(specials[3:]),
+    )
+
+
 def loud(model: Model) -> Model:
     """Return a model with weights far above the usual 0.02, else no output would react to an image or a position."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
+            if name.endswith("bias") or not parameter.any():  # Gemma's norms multiply by one more than their weights
                 parameter.normal_(0, 0.05, generator=generator)
             elif parameter.ndim >= 2:
                 parameter.normal_(0, 0.15 if "embed_tokens" in name else 0.25, generator=generator)
@@ -182,6 +241,53 @@ def save_smolvlm(folder: Path) -> None:
     (folder / "processor_config.json").write_text(json.dumps({"image_seq_len": 4}))
 
 
+def save_llava(folder: Path) -> None:
+    """Write a LLaVA with LLaVA-1.5's template, its processor as `save_pretrained` writes one."""
+    tokenizer = make_sentencepiece(LLAVA, begins=True, template=LLAVA_TEMPLATE)
+    pad, start, end, image = LLAVA
+    vision = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    config = transformers.LlavaConfig(
+        text_config=text_part(tokenizer, start=start, end=end, pad=pad, model_type="llama"),
+        vision_config={"model_type": "clip_vision_model", "image_size": 56, "patch_size": 14, **vision},
+        image_token_index=tokenizer.convert_tokens_to_ids(image),
+        vision_feature_layer=-1,
+    )
+    loud(transformers.LlavaForConditionalGeneration(config)).save_pretrained(folder)
+    square = {"height": 56, "width": 56}
+    transformers.LlavaProcessor(
+        CLIPImageProcessorPil(size={"shortest_edge": 56}, crop_size=square),
+        tokenizer,
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=LLAVA_TEMPLATE,
+    ).save_pretrained(folder)
+
+
+def save_gemma3(folder: Path) -> None:
+    """Write a Gemma 3, its processor as `save_pretrained` writes one; a window is shorter than a prompt."""
+    tokenizer = make_sentencepiece(GEMMA, begins=False, template=GEMMA_TEMPLATE, **GEMMA_NAMES)
+    pad, start, end, *_ = GEMMA
+    text = text_part(tokenizer, start=start, end=end, pad=pad, head_dim=16, sliding_window=32)
+    vision = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    boi, eoi, image = tokenizer.convert_tokens_to_ids(list(GEMMA_NAMES.values()))
+    config = transformers.Gemma3Config(
+        text_config=text,
+        vision_config={"image_size": 56, "patch_size": 14, **vision},
+        mm_tokens_per_image=4,
+        boi_token_index=boi,
+        eoi_token_index=eoi,
+        image_token_index=image,
+    )
+    loud(transformers.Gemma3ForConditionalGeneration(config)).save_pretrained(folder)
+    transformers.Gemma3Processor(
+        Gemma3ImageProcessorPil(size={"height": 56, "width": 56}),
+        tokenizer,
+        chat_template=GEMMA_TEMPLATE,
+        image_seq_length=4,
+    ).save_pretrained(folder)
+
+
 def rotary(*sections: int, **more: Any) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": 1e4, "mrope_section": list(sections), **more}
 
@@ -203,6 +309,8 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     "qwen3_vl": partial(save_qwen, kind="Qwen3VL", **QWEN3),
     "internvl": save_internvl,
     "smolvlm": save_smolvlm,
+    "llava": save_llava,
+    "gemma3": save_gemma3,
 }
 """Family -> what writes its folder."""
 FAST = ("qwen2_5_vl",)

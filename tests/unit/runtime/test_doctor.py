@@ -301,6 +301,7 @@ def test_the_files_asked_for_are_those_that_the_readers_open() -> None:
     assert set(encoder.files) == set(constant("lever/encoders/clip.py", "FILES"))
     assert encoder.any_of == model_folders.VOCABULARY
     assert set(lvlm.files) == set(constant("lvlms/qwen2_5_vl.py", "REQUIRED"))
+    assert lvlm.any_of == model_folders.IMAGES
     assert agent.any_of == constant("intention/codecs/hf.py", "_FILES")
     of_words = parse_experiment({**WORLD, "intention": {"model": {"codec": "word"}}})
     assert local_checks.models(of_words)[-1].any_of == (constant("intention/codecs/word.py", "FILE"),)
