@@ -12,6 +12,7 @@ from pathlib import Path
 from lever_pipe.base import members
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.records import Example, ExampleId
+from lever_pipe.experiment.lvlm_config import LvlmSettings
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_train
@@ -74,9 +75,9 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
         yield warning(f"member {LIBRARY}", f"the same {count} answers", found=str(alike), do=do)
 
 
-def prompt(experiment: Experiment, folder: Path) -> Outcome:
+def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
     """Return what the member that would answer makes of a question with one demonstration; no weight is read."""
-    lvlm, member = experiment.lvlm, plan.lvlm_member(experiment.lvlm)
+    member = plan.lvlm_member(lvlm)
     check = f"prompt of {lvlm.model}"
     one = {"image": "", "question_type": "", "answer": "yes", "answers": ("yes",)}
     shown, asked = (

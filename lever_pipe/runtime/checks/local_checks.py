@@ -69,7 +69,12 @@ def models(experiment: Experiment) -> list[Model]:
     }
     if intention.engine == "native":
         files[AGENT] = (("config.json",), TOKENIZERS.get(intention.model.codec, ()))
-    return [Model(model, *files[model.key]) for model in sizing.loaded(experiment) if model.key in files]
+    found: dict[str, Model] = {}
+    for model in sizing.loaded(experiment):
+        kind = LVLM if model.rules == sizing.ASKING else model.key  # those of the grid have keys of their own
+        if kind in files:
+            found.setdefault(model.folder, Model(model, *files[kind]))
+    return list(found.values())
 
 
 def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
@@ -89,8 +94,8 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
         yield whole
         if model.loaded.key == AGENT and rules is None:
             yield from chat_template(experiment, folder)
-        if model.loaded.key == LVLM and rules is None and whole.level is Level.OK:
-            yield from _prompt(experiment, folder)
+        if model.loaded.rules == sizing.ASKING and rules is None and whole.level is Level.OK:
+            yield from _prompt(experiment, model.loaded.folder, folder)
     yield from raw_data(experiment, rules=rules, folder=folder)
     for package, version in snakemake_adapter.unknown_versions().items():
         known = snakemake_adapter.WRITTEN_FOR[package]
@@ -206,13 +211,14 @@ def chat_template(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
         yield ok(check, "shows and calls the tool")
 
 
-def _prompt(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
+def _prompt(experiment: Experiment, name: str, folder: Path) -> Iterator[Outcome]:
     """Yield what the folder of an LVLM of the user's own makes of a prompt; tests know that of the embedded one."""
-    if obtain.is_embedded(experiment.lvlm.model) or find_spec("transformers") is None:
+    if obtain.is_embedded(name) or find_spec("transformers") is None:
         return
     from lever_pipe.runtime.checks import answers  # loads torch: seconds
 
-    yield answers.prompt(experiment, folder)
+    lvlms = (experiment.lvlm, *experiment.grid.lvlms.values())
+    yield answers.prompt(next(lvlm for lvlm in lvlms if lvlm.model == name), folder)
 
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:

@@ -168,5 +168,5 @@ def test_doctor_writes_a_prompt_and_names_the_end_of_an_answer(made: tuple[str, 
 def test_what_a_template_lacks_is_told_before_a_job(tmp_path: Path, written: str, level: Level, told: str) -> None:
     FOLDERS["llava"](tmp_path)
     (tmp_path / "chat_template.jinja").write_text(written)
-    found = answers.prompt(experiment(tmp_path, "single_turn"), Path())
+    found = answers.prompt(experiment(tmp_path, "single_turn").lvlm, Path())
     assert (found.level, told in found.text) == (level, True), found.text

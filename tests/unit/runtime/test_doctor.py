@@ -265,6 +265,13 @@ def test_an_absent_model_is_told_with_the_command_that_brings_it(folder: Path, n
     assert command in again.do
 
 
+def test_a_model_of_the_grid_is_looked_at(folder: Path) -> None:
+    grid = {"data": {"world": {}}, "samplers": ["uniform"], "lvlms": {"own": {"model": "models/own"}}}
+    experiment = parse_experiment({**WORLD, "studies": ["grid"], "grid": grid})
+    found = {outcome.check: outcome.level for outcome in local_checks.check(experiment, rules=None, folder=folder)}
+    assert found["grid.lvlms.own.model models/own"] is Level.FAULT
+
+
 def test_bin_weights_are_told_with_the_command_that_turns_them(experiment: Experiment, folder: Path) -> None:
     place = folder / "resources/world/lvlm"
     for path in place.glob("*.safetensors*"):
