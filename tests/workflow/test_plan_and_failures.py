@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,17 @@ def files_of(folder: Path) -> dict[str, int]:
     caches = {"__pycache__", "iocache", "digests.json"}
     paths = (path for path in folder.rglob("*") if path.is_file() and not caches & set(path.parts))
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in paths}
+
+
+def test_an_lvlm_is_asked_no_more_than_the_plan_says(smoke: Project) -> None:
+    """Beams are searched as planned; other stages ask equal prompts once."""
+    most = {work["rule"]: work["prompts"] for work in planned(smoke, "--forceall")["lvlm"]["at_most"]}
+    asked = Counter[str]()
+    for path in (smoke.folder / "results/smoke/lever").rglob("counters.json"):
+        card = json.loads(path.with_name("run.json").read_text())
+        asked[card["stage"]] += json.loads(path.read_text())["prompts_asked"]
+    assert asked["search_beams"] == most["search_beams"]
+    assert all(0 < asked[rule] <= prompts for rule, prompts in most.items())
 
 
 def test_a_plan_tells_jobs_reasons_and_hours_and_writes_nothing(project: Project) -> None:
