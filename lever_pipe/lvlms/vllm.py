@@ -7,6 +7,7 @@ search knows neither a repetition penalty nor several ends.
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from collections import Counter
@@ -84,6 +85,8 @@ def load(folder: Path, *, dtype: str, device: str) -> Vllm:
 @lru_cache(maxsize=1)
 def opened(folder: Path, dtype: str, context: int, settings: VllmSettings) -> Any:
     """Return vLLM's own view of a model folder, opened once a process: that takes longer than many answers."""
+    opened.cache_clear()
+    gc.collect()  # another folder's, collected later, would take the process groups of this one with it
     for name, value in ALONE.items():
         os.environ.setdefault(name, value)
     import vllm
