@@ -20,7 +20,7 @@ GATES = {
     ("random", "rl_data", PLAIN.name): 15.0,
     ("random", "evaluation", PLAIN.name): 8.0,
     ("world", "rl_data", VLLM.name): 3.0,
-    ("world", "evaluation", VLLM.name): 2.0,
+    ("world", "evaluation", VLLM.name): 3.0,
 }
 """Model, workload and peer -> how many times as fast `packed` must be; less than usual, as a busy machine moves it."""
 ABSENT = (
