@@ -92,8 +92,8 @@ class DeviceError(LeverPipeError):
     """A job sees no GPU that it could have alone."""
 
 
-class SimulatorError(LeverPipeError):
-    """A simulated user cannot be asked as configured; the message names the setting, never a secret."""
+class ServerError(LeverPipeError):
+    """A server cannot be asked as configured; the message names the setting, never a secret."""
 
 
 class TrainingError(LeverPipeError):

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from lever_pipe.base.chat import Connection
 from lever_pipe.base.members import member_of
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, rule, shown
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, rule
 from lever_pipe.experiment.config import Sweep, swept
 
 RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -75,44 +75,6 @@ class Endpoint(Section):
     model: str = "Qwen3-32B"
     temperature: float = Field(0.0, ge=0, le=2)
     max_tokens: int = Field(2048, ge=1, le=100_000)
-
-
-def address_fault(url: str) -> str:
-    """Return what a server's address must be, if it is none; one that may hold a secret is not shown."""
-    if "@" in url or "?" in url:
-        said = "must hold no name, password or query, got one that does (not shown)"
-        return f"{said}. Export the key in the variable that api_key_variable names."
-    try:
-        parts = urlsplit(url)
-        is_one = parts.scheme in ("http", "https") and parts.port != 0 and (parts.hostname or "").encode("idna")
-    except ValueError:
-        is_one = False
-    if is_one and not parts.fragment and url.isascii() and url.isprintable() and " " not in url:
-        return ""
-    return f"must be an address such as http://127.0.0.1:8000/v1, got {shown(url)}. Write it so."
-
-
-class Connection(Section):
-    """How that server is reached; changes no number and never enters `spec`."""
-
-    base_url: str = ""
-    """Such as http://127.0.0.1:8000/v1; empty reads the variable below."""
-    base_url_variable: str = Field("OPENAI_BASE_URL", pattern="^[A-Za-z_][A-Za-z0-9_]*$")
-    api_key_variable: str = Field("OPENAI_API_KEY", pattern="^[A-Za-z_][A-Za-z0-9_]*$")
-    """Name of the environment variable that holds the key; the key itself stands nowhere."""
-    timeout_seconds: float = Field(10.0, gt=0, le=600)
-    """Of one request."""
-    retries: int = Field(3, ge=0, le=20)
-    """Further attempts after a failed request, with back-off."""
-    backoff_seconds: float = Field(0.5, ge=0, le=60)
-    """Wait before the first retry; it doubles each time, up to a minute."""
-    concurrency: int = Field(64, ge=1, le=1024)
-    """Requests in flight at one time."""
-
-    @rule
-    def _address_is_one(self) -> Iterator[Fault]:
-        if self.base_url and (fault := address_fault(self.base_url)):
-            yield ("base_url",), fault
 
 
 class AgentExecution(Section):

@@ -42,7 +42,7 @@ class Agent:
     Raises:
         CheckpointError: no readable model or dialogue format.
         RecordError: a file is missing or malformed.
-        SimulatorError: its user cannot be asked.
+        ServerError: its user cannot be asked.
     """
 
     def __init__(

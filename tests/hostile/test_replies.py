@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import OpenAI
 
-from lever_pipe.base.errors import SimulatorError
-from lever_pipe.experiment.agent_config import Connection
-from lever_pipe.intention import chat as chats
-from lever_pipe.intention.chat import Access, Chat, UnreadableError
+from lever_pipe.base import chat as chats
+from lever_pipe.base.chat import Access, Chat, Connection, UnreadableError
+from lever_pipe.base.errors import ServerError
 from lever_pipe.intention.simulators.openai import read_judgement, read_reply, text_of
 
 WORDS = json.dumps({"response": "red \u00e9", "covered_detail_indices": [0, "2"], "is_task_related": True})
@@ -76,6 +75,6 @@ def test_a_judgement_is_what_the_judge_says(text: bytes, around: tuple[str, str]
 
 
 def test_a_remedy_never_shows_the_key() -> None:
-    with pytest.raises(SimulatorError) as refusal:
+    with pytest.raises(ServerError) as refusal:
         answered_with(401, b"KEY").answer(REQUEST, text_of)
     assert "KEY" not in str(refusal.value)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lever_pipe.base.chat import RequestCounts
 from lever_pipe.experiment.agent_config import Environment, Simulator
 from lever_pipe.intention.environment import IntentionEnv
 from lever_pipe.intention.lexicon import SLOTS
 from lever_pipe.intention.records import MissingDetail, Task
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, RequestCounts, UserReply
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply
 
 
 def task_of(*importances: int, name: str = "t", **values: Any) -> Task:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from string import Template
 from typing import Any
 
+from lever_pipe.base.chat import Chat, ChatRequest, UnreadableError, find_access
 from lever_pipe.base.storage import is_unicode
 from lever_pipe.experiment.agent_config import AgentExecution, Endpoint, Simulator
-from lever_pipe.intention.chat import Chat, ChatRequest, UnreadableError, find_access
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply
 

@@ -9,9 +9,9 @@ which hidden details the question uncovers. Both may be called from several thre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Lock
 from typing import NamedTuple, Protocol
 
+from lever_pipe.base.chat import RequestCounts
 from lever_pipe.intention.records import Task
 
 
@@ -39,34 +39,6 @@ class Judgement(NamedTuple):
     """Whether the question has to do with the task."""
     ok: bool = True
     """False where no judgement could be had; `indices` is then empty, which says nothing about the question."""
-
-
-class RequestCounts:
-    """What a user, or an agent behind a server, was asked and how that went; safe to change from several threads."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self.requests = 0
-        """Replies and judgements, or turns, asked for."""
-        self.failures = 0
-        """Requests given up after their last retry."""
-        self.retries = 0
-        """Further attempts after one that failed."""
-        self.malformed = 0
-        """Attempts that were answered with something unreadable."""
-        self.last_fault = ""
-        """What went wrong last, in words."""
-
-    def add(self, fault: str = "", **counts: int) -> None:
-        """Add to the counts, and keep the words of a fault."""
-        with self._lock:
-            for name, count in counts.items():
-                setattr(self, name, getattr(self, name) + count)
-            self.last_fault = fault or self.last_fault
-
-    def values(self) -> dict[str, int]:
-        """Return the counts by name."""
-        return {name: getattr(self, name) for name in ("requests", "failures", "retries", "malformed")}
 
 
 class UserSimulator(Protocol):

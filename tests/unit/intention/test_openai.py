@@ -17,10 +17,10 @@ from endpoint_double import (
 )
 from intention_cases import env_of, task_of
 
-from lever_pipe.base.errors import ConfigError, SimulatorError
-from lever_pipe.experiment.agent_config import AgentExecution, Connection, Endpoint, Simulator
+from lever_pipe.base.chat import Chat, Connection, find_access
+from lever_pipe.base.errors import ConfigError, ServerError
+from lever_pipe.experiment.agent_config import AgentExecution, Endpoint, Simulator
 from lever_pipe.experiment.studies import parse_experiment
-from lever_pipe.intention.chat import Chat, find_access
 from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.environment import load_simulator, step_all
 from lever_pipe.intention.simulators.openai import PromptedUser
@@ -94,7 +94,7 @@ def test_a_server_that_refuses_stops_the_run_with_one_line(status: int, remedy: 
     elsewhere = {"Location": "http://192.0.2.1/v1"}
     with serve(always=send(KEY.encode(), status=status, **elsewhere)) as double:
         user = user_of(double.url)
-        with pytest.raises(SimulatorError, match=f"HTTP {status}.*{remedy}") as caught:
+        with pytest.raises(ServerError, match=f"HTTP {status}.*{remedy}") as caught:
             step_all([(env_of(TASK, user), [ToolCall("action", "q")]) for _ in range(8)])
     assert KEY not in str(caught.value)
 
@@ -117,7 +117,7 @@ def test_the_key_travels_in_its_header_and_stands_nowhere_else(
 
 def test_a_key_that_no_header_can_hold_is_refused_unseen() -> None:
     connection = Connection(base_url="http://127.0.0.1:1/v1")
-    with pytest.raises(SimulatorError, match=r"OPENAI_API_KEY.*not shown") as caught:
+    with pytest.raises(ServerError, match=r"OPENAI_API_KEY.*not shown") as caught:
         find_access(connection, {"OPENAI_API_KEY": f"{KEY}\r\nX-Evil: 1"})
     assert KEY not in str(caught.value)
 
@@ -131,7 +131,7 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_address_at_all_is_one_clear_line() -> None:
-    with pytest.raises(SimulatorError, match=r"neither .*base_url nor .*OPENAI_BASE_URL.*Set one of them"):
+    with pytest.raises(ServerError, match=r"neither .*base_url nor .*OPENAI_BASE_URL.*Set one of them"):
         load_simulator(Simulator(), AgentExecution())
 
 
@@ -149,7 +149,7 @@ def test_an_address_that_is_none_is_refused_wherever_it_stands(url: str) -> None
         with pytest.raises(ConfigError, match=rf"intention\.execution\.{key}\.base_url: must") as refusal:
             parse_experiment({"intention": {"execution": {key.partition(".")[0]: execution}}})
         assert "secret" not in str(refusal.value)
-    with pytest.raises(SimulatorError, match=r"\$OPENAI_BASE_URL: expected a server's address") as caught:
+    with pytest.raises(ServerError, match=r"\$OPENAI_BASE_URL: expected a server's address") as caught:
         find_access(Connection(), {"OPENAI_BASE_URL": url})
     assert "secret" not in str(caught.value)
 

@@ -12,8 +12,8 @@ import pytest
 from endpoint_double import Act, hang, say, send, serve
 from trained_world import train_here, training
 
+from lever_pipe.base.chat import Connection
 from lever_pipe.base.errors import TrainingError
-from lever_pipe.experiment.agent_config import Connection
 
 # Read as a reply and as a judgement alike.
 ANSWER = json.dumps(

@@ -15,11 +15,11 @@ from endpoint_double import Act, Double, hang_up, judgement, say, send, serve
 from trained_world import CODE, N_TEST, world
 
 from lever_pipe.base import storage
+from lever_pipe.base.chat import Connection, UnreadableError, completion_of
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.experiment.agent_config import (
     AgentEvaluation,
     AgentExecution,
-    Connection,
     Environment,
     ServedAgent,
     Simulator,
@@ -28,7 +28,6 @@ from lever_pipe.experiment.agent_stage_configs import EvaluateServedConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent.rollout import EpisodeRequest, Player
 from lever_pipe.intention.agent.served import ServedPlayer, load_served, reply_in
-from lever_pipe.intention.chat import UnreadableError, completion_of
 from lever_pipe.intention.codecs.hf import TOOL_NAME, opening
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.records import DialogueRow, EpisodeRow, EvaluationRow, Task

@@ -5,7 +5,7 @@ import re
 import pytest
 from intention_cases import task_of
 
-from lever_pipe.intention.chat import UnreadableError
+from lever_pipe.base.chat import UnreadableError
 from lever_pipe.intention.records import MissingDetail
 from lever_pipe.intention.simulators.openai import (
     judge_prompt,

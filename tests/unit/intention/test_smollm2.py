@@ -27,10 +27,11 @@ from trained_world import read_run, train_here
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
+from lever_pipe.base.chat import Connection
 from lever_pipe.base.errors import CheckpointError, ConfigError
 from lever_pipe.base.model_folders import faults_of
 from lever_pipe.commands.convert_tool import convert_gguf
-from lever_pipe.experiment.agent_config import Connection, Environment, SyntheticTasks, TinyQwen3
+from lever_pipe.experiment.agent_config import Environment, SyntheticTasks, TinyQwen3
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig, WarmStartAgentConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.intention.agent.policy import build_tiny, load_policy, save_policy

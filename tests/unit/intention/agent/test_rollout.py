@@ -7,11 +7,12 @@ import pytest
 import torch
 from agent_doubles import CODEC, TASKS, ChattyPolicy, chatty, log_probs_of, player_of, rule_user, scripted
 
+from lever_pipe.base.chat import RequestCounts
 from lever_pipe.base.errors import DataError
 from lever_pipe.experiment.agent_config import Environment
 from lever_pipe.intention.agent.rollout import Episode, EpisodeRequest, Rollouts
 from lever_pipe.intention.records import EndReason, MissingDetail, Task
-from lever_pipe.intention.simulators.protocol import Exchange, Judgement, RequestCounts, UserReply
+from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply
 
 
 def task_of(*slots: str, name: str = "t", request: str = "task : travel .") -> Task:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
-from lever_pipe.base.errors import SimulatorError
+from pydantic import Field
+
+from lever_pipe.base.errors import ServerError
+from lever_pipe.base.sections import Fault, Section, rule, shown
 from lever_pipe.base.storage import strict_json
-from lever_pipe.experiment.agent_config import Connection, address_fault
-from lever_pipe.intention.simulators.protocol import RequestCounts
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -26,7 +29,7 @@ ChatRequest = dict[str, Any]
 """The body of a chat completion request; it determines the answer as far as anything does."""
 LONGEST_WAIT_S = 60.0
 _REMEDIES = {
-    401: "Export a valid key in the variable that api_key_variable names, of its connection in intention.execution.",
+    401: "Export a valid key in the variable that its connection's api_key_variable names.",
     403: "Use a key that may ask this model.",
     404: "Check the address and the configured model's name.",
     405: "Check the address: it must lead to an OpenAI-compatible server.",
@@ -37,6 +40,72 @@ _REMEDIES = {
 """Statuses that no further attempt helps, each with what to do."""
 _PASSING, _OF_SERVER = (408, 409, 425, 429), 500
 """Statuses that may pass: these, and all from the latter on."""
+
+
+def address_fault(url: str) -> str:
+    """Return what a server's address must be, if it is none; one that may hold a secret is not shown."""
+    if "@" in url or "?" in url:
+        said = "must hold no name, password or query, got one that does (not shown)"
+        return f"{said}. Export the key in the variable that api_key_variable names."
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and parts.port != 0 and (parts.hostname or "").encode("idna")
+    except ValueError:
+        is_one = False
+    if is_one and not parts.fragment and url.isascii() and url.isprintable() and " " not in url:
+        return ""
+    return f"must be an address such as http://127.0.0.1:8000/v1, got {shown(url)}. Write it so."
+
+
+class Connection(Section):
+    """How a server is reached; changes no number and never enters `spec`."""
+
+    base_url: str = ""
+    """Such as http://127.0.0.1:8000/v1; empty reads the variable below."""
+    base_url_variable: str = Field("OPENAI_BASE_URL", pattern="^[A-Za-z_][A-Za-z0-9_]*$")
+    api_key_variable: str = Field("OPENAI_API_KEY", pattern="^[A-Za-z_][A-Za-z0-9_]*$")
+    """Name of the environment variable that holds the key; the key itself stands nowhere."""
+    timeout_seconds: float = Field(10.0, gt=0, le=600)
+    """Of one request."""
+    retries: int = Field(3, ge=0, le=20)
+    """Further attempts after a failed request, with back-off."""
+    backoff_seconds: float = Field(0.5, ge=0, le=60)
+    """Wait before the first retry; it doubles each time, up to a minute."""
+    concurrency: int = Field(64, ge=1, le=1024)
+    """Requests in flight at one time."""
+
+    @rule
+    def _address_is_one(self) -> Iterator[Fault]:
+        if self.base_url and (fault := address_fault(self.base_url)):
+            yield ("base_url",), fault
+
+
+class RequestCounts:
+    """What a server was asked and how that went; safe to change from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.requests = 0
+        """Completions asked for."""
+        self.failures = 0
+        """Requests given up after their last retry."""
+        self.retries = 0
+        """Further attempts after one that failed."""
+        self.malformed = 0
+        """Attempts that were answered with something unreadable."""
+        self.last_fault = ""
+        """What went wrong last, in words."""
+
+    def add(self, fault: str = "", **counts: int) -> None:
+        """Add to the counts, and keep the words of a fault."""
+        with self._lock:
+            for name, count in counts.items():
+                setattr(self, name, getattr(self, name) + count)
+            self.last_fault = fault or self.last_fault
+
+    def values(self) -> dict[str, int]:
+        """Return the counts by name."""
+        return {name: getattr(self, name) for name in ("requests", "failures", "retries", "malformed")}
 
 
 class UnreadableError(Exception):
@@ -98,7 +167,7 @@ class Chat:
         """Return the body of an answer.
 
         Raises:
-            SimulatorError: no further request can succeed.
+            ServerError: no further request can succeed.
             ConnectionError: another attempt may.
             _RejectedError: it will not.
         """
@@ -112,7 +181,7 @@ class Chat:
             status = fault.status_code
             if status in _REMEDIES:
                 expected = f"{self._access.url}: expected a server that completes chats"
-                raise SimulatorError(expected, found=f"HTTP {status}", do=_REMEDIES[status]) from None
+                raise ServerError(expected, found=f"HTTP {status}", do=_REMEDIES[status]) from None
             passes = status >= _OF_SERVER or status in _PASSING
             raise (ConnectionError if passes else _RejectedError)(f"HTTP {status}") from None
         except openai.APIConnectionError as fault:
@@ -146,17 +215,17 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
     name = connection.base_url_variable
     url = connection.base_url or environ.get(name, "")
     if not url:
-        raise SimulatorError(
+        raise ServerError(
             "the address of an OpenAI-compatible server",
             found=f"neither its connection's base_url nor the environment variable {name}",
-            do="Set one of them (intention.execution), such as http://127.0.0.1:8000/v1.",
+            do="Set one of them (lvlm.server or intention.execution), such as http://127.0.0.1:8000/v1.",
         )
     if fault := address_fault(url):
-        raise SimulatorError(f"${name}: expected a server's address", found=f"one that {fault}", do="Export another.")
+        raise ServerError(f"${name}: expected a server's address", found=f"one that {fault}", do="Export another.")
     variable = connection.api_key_variable
     key = environ.get(variable, "").strip()
     if not key.isascii() or any(letter <= " " for letter in key):
-        raise SimulatorError(
+        raise ServerError(
             f"an API key in the environment variable {variable}",
             found="a value with blanks, control or non-ASCII characters (not shown)",
             do="Export the key alone.",
