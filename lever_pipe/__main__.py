@@ -142,7 +142,7 @@ def _require_models(stage: str, call: StageCall) -> None:
     for name, folder in (("lvlm", call.files.get("lvlm")), ("encoder", call.files.get("encoder")), ("policy", start)):
         of = call.config if name == "encoder" else getattr(call.config, name, None)
         planned = getattr(of, "model_identity", None)
-        if folder is None or planned is None:
+        if folder is None or planned in (None, str(folder)):  # the name of a server's model is its identity
             continue
         if (found := contents.model_identity(str(folder))) != planned:
             what = f"{stage}: expected the model {planned} in {folder}, as planned when this invocation began"

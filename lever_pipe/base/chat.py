@@ -7,9 +7,11 @@ nowhere else.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -17,7 +19,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from lever_pipe.base.errors import ServerError
+from lever_pipe.base.errors import ServerError, shortened
 from lever_pipe.base.sections import Fault, Section, rule, shown
 from lever_pipe.base.storage import strict_json
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
 T = TypeVar("T")
+R = TypeVar("R")
 ChatRequest = dict[str, Any]
 """The body of a chat completion request; it determines the answer as far as anything does."""
 LONGEST_WAIT_S = 60.0
@@ -73,6 +76,10 @@ class Connection(Section):
     """Wait before the first retry; it doubles each time, up to a minute."""
     concurrency: int = Field(64, ge=1, le=1024)
     """Requests in flight at one time."""
+    most_requests: int | None = Field(None, ge=1)
+    """Of a job, further attempts not counted; None for any number."""
+    most_tokens: int | None = Field(None, ge=1)
+    """Of a job, of prompts and answers as the server counts them; None for any number."""
 
     @rule
     def _address_is_one(self) -> Iterator[Fault]:
@@ -93,6 +100,8 @@ class RequestCounts:
         """Further attempts after one that failed."""
         self.malformed = 0
         """Attempts that were answered with something unreadable."""
+        self.tokens = 0
+        """Of prompts and answers, as far as the server counts them."""
         self.last_fault = ""
         """What went wrong last, in words."""
 
@@ -124,6 +133,7 @@ class Chat:
     ) -> None:
         self.counts = RequestCounts()
         self.concurrency = connection.concurrency
+        self.url = access.url
         self._access = access
         self._connection = connection
         self._sleep = sleep
@@ -132,14 +142,20 @@ class Chat:
         """Return what `read` makes of a completion, or None after the last failed attempt.
 
         `read` raises UnreadableError on a completion that does not hold what was asked for.
+
+        Raises:
+            ServerError: no further request can succeed, or the connection allows none.
         """
         self.counts.add(requests=1)
+        self._require_allowance()
         for attempt in range(self._connection.retries + 1):
             if attempt:
                 self.counts.add(retries=1)
                 self._sleep(min(LONGEST_WAIT_S, self._connection.backoff_seconds * 2 ** (attempt - 1)))
             try:
-                return read(completion_of(self._body(request)))
+                completion = completion_of(self._body(request))
+                self.counts.add(tokens=tokens_of(completion))
+                return read(completion)
             except UnreadableError as fault:
                 self.counts.add(str(fault), malformed=1)
             except ConnectionError as fault:
@@ -150,13 +166,23 @@ class Chat:
         self.counts.add(failures=1)
         return None
 
+    def _require_allowance(self) -> None:
+        limits, counts = self._connection, self.counts
+        for key, passed, spent in (
+            ("most_requests", counts.requests > (limits.most_requests or math.inf), counts.requests),
+            ("most_tokens", counts.tokens >= (limits.most_tokens or math.inf), counts.tokens),
+        ):
+            if passed:
+                expected = f"{self.url}: expected a job within its connection's {key}"
+                raise ServerError(expected, found=f"{spent}", do="Raise it and run again; what was answered is kept.")
+
     @cached_property
     def _client(self) -> OpenAI:
         from openai import DefaultHttpxClient, OpenAI  # a second that runs without a server save
 
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # or a job's log has a line a request
         return OpenAI(
-            base_url=self._access.url,
+            base_url=self.url,
             api_key=self._access.key or "none",  # a server of one's own wants none
             timeout=self._connection.timeout_seconds,
             max_retries=0,  # `answer` asks again, also after what cannot be read
@@ -180,10 +206,11 @@ class Chat:
         except openai.APIStatusError as fault:
             status = fault.status_code
             if status in _REMEDIES:
-                expected = f"{self._access.url}: expected a server that completes chats"
+                expected = f"{self.url}: expected a server that completes chats"
                 raise ServerError(expected, found=f"HTTP {status}", do=_REMEDIES[status]) from None
             passes = status >= _OF_SERVER or status in _PASSING
-            raise (ConnectionError if passes else _RejectedError)(f"HTTP {status}") from None
+            said = shortened(" ".join(fault.message.split())).replace(self._access.key or "\n", "(not shown)")
+            raise (ConnectionError if passes else _RejectedError)(f"HTTP {status}: {said}") from None
         except openai.APIConnectionError as fault:
             raise ConnectionError(f"no answer: {fault.__cause__ or fault}") from None
         return answer.content
@@ -198,6 +225,13 @@ def completion_of(body: bytes) -> dict[str, Any]:
     except (ValueError, LookupError, TypeError):
         pass
     raise UnreadableError("an answer that is no JSON with choices[0].message")
+
+
+def tokens_of(completion: Mapping[str, Any]) -> int:
+    """Return the tokens of prompt and answer that a completion tells of; 0 where it tells none."""
+    usage = completion.get("usage")
+    total = usage.get("total_tokens") if isinstance(usage, dict) else 0
+    return total if type(total) is int and total > 0 else 0
 
 
 class Access(NamedTuple):
@@ -231,3 +265,18 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
             do="Export the key alone.",
         )
     return Access(url, key)
+
+
+def at_once(workers: int, act: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Yield what `act` makes of each item, in their order, of several at one time; a fault drops what has not begun."""
+    workers = min(len(items), workers)
+    if workers <= 1:
+        yield from map(act, items)
+        return
+    with ThreadPoolExecutor(workers, thread_name_prefix="chat") as pool:
+        futures = [pool.submit(act, item) for item in items]
+        try:
+            yield from (future.result() for future in futures)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

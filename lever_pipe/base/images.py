@@ -13,6 +13,7 @@ Taken: BMP, GIF, JPEG (and MPO, its first picture), JPEG 2000, PNG, PPM, TIFF, W
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,6 +71,23 @@ def rgb(path: Path, content: bytes) -> Image:
             shown = upright.convert("RGBA")
             upright = Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown)
         return upright.convert("RGB")
+
+
+def data_url(path: Path, content: bytes) -> str:
+    """Return the picture that a file's bytes show as a data URL: the bytes, or a PNG where a reader may show others.
+
+    Raises:
+        ImageError: they show none.
+    """
+    with _opening(path, content) as image:
+        kind = str(image.format).lower()
+        is_plain = kind in ("jpeg", "png") and image.mode == "RGB" and not image.has_transparency_data
+        is_plain &= image.getexif().get(ORIENTATION, 1) == 1
+    if not is_plain:
+        written = BytesIO()
+        rgb(path, content).save(written, "PNG")
+        kind, content = "png", written.getvalue()
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def size_of(path: Path, content: bytes) -> tuple[int, int]:

@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from lever_pipe.base.chat import Connection
 from lever_pipe.base.members import member_of
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, filled, rule
 
-AUTO = "auto"
+AUTO, SERVED = "auto", "served"
 
 
 class PromptSettings(Section):
@@ -63,7 +64,7 @@ class AnswerSettings(Section):
 
     member: Annotated[str, member_of("lvlms", AUTO)] = AUTO
     """A member of `lever_pipe/lvlms`; `auto` for `vllm` on a GPU if it is installed, on a CPU for that of the folder's
-    `model_type`, and for `hf` everywhere else."""
+    `model_type`, and for `hf` everywhere else; `served` asks a server, which knows `lvlm.model` by that name."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     wave_tokens: int = Field(32_768, ge=64)
     """Tokens of one forward; identity, because batch composition moves the last bits."""
@@ -97,12 +98,24 @@ class LvlmExecution(Section):
     """Whether a GPU may ask although the ledger holds many answers that other code, another library or another numeric
     path gave for this model."""
     vllm: VllmSettings = VllmSettings()
+    server: Connection = Connection(timeout_seconds=120.0)
+    """Of member `served`."""
 
 
 class LvlmSettings(AnswerSettings, LvlmExecution):
     """The frozen vision-language model that answers."""
 
     model: FilePath = "models/Qwen2.5-VL-3B-Instruct"
+    """Its folder; with member `served` its name at the server."""
+
+    @rule
+    def _servers_search_no_beams(self) -> Iterator[Fault]:
+        if self.member != SERVED:
+            return
+        if self.decode.num_beams > 1:
+            yield ("decode", "num_beams"), f"must be 1 with member: served, got {self.decode.num_beams}. Lower it."
+        if self.decode.ends:
+            yield ("decode", "ends"), "must be empty with member: served, whose server ends answers. Drop them."
 
     def execution(self) -> str:
         """Return the settings of `LvlmExecution` that are not the default, as JSON."""

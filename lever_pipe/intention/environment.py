@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, cast
 
+from lever_pipe.base.chat import at_once
 from lever_pipe.base.members import member
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator
@@ -20,8 +20,6 @@ from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import Exchange, UserSimulator
 
-T = TypeVar("T")
-R = TypeVar("R")
 _PLAIN = ("action", "answer")
 """Choices of the tool that a question does not show; it shows others, as published."""
 _DIGITS = 9
@@ -149,21 +147,6 @@ def step_all(turns: Sequence[tuple[IntentionEnv, Sequence[ToolCall]]]) -> list[S
     """
     workers = max((env.simulator.concurrency for env, _ in turns), default=1)
     return list(at_once(workers, lambda turn: _take_turn(*turn), turns))
-
-
-def at_once(workers: int, act: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Yield what `act` makes of each item, in their order, of several at one time; a fault drops what has not begun."""
-    workers = min(len(items), workers)
-    if workers <= 1:
-        yield from map(act, items)
-        return
-    with ThreadPoolExecutor(workers, thread_name_prefix="simulator") as pool:
-        futures = [pool.submit(act, item) for item in items]
-        try:
-            yield from (future.result() for future in futures)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def _take_turn(env: IntentionEnv, calls: Sequence[ToolCall]) -> StepResult:

@@ -179,6 +179,14 @@ class ImageSource:
         self.opened += 1
         return images.rgb(*self._read(digest))
 
+    def data_url(self, digest: str) -> str:
+        """Return an image as servers take it.
+
+        Raises:
+            ImageError: as `open`.
+        """
+        return images.data_url(*self._read(digest))
+
     def size(self, digest: str) -> tuple[int, int]:
         """Return width and height of an image without decoding it.
 

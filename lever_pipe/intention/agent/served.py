@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from lever_pipe.base.chat import Chat, UnreadableError, find_access
+from lever_pipe.base.chat import Chat, UnreadableError, at_once, find_access
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
@@ -31,7 +31,7 @@ from lever_pipe.intention.agent.rollout import (
 )
 from lever_pipe.intention.codecs.hf import TOOL, aside_of, json_in, opening, tool_message, turn_in, turn_of
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
-from lever_pipe.intention.environment import IntentionEnv, at_once, load_simulator, step_all
+from lever_pipe.intention.environment import IntentionEnv, load_simulator, step_all
 from lever_pipe.intention.records import EndReason
 
 ABOVE = "(answered with the last call)"

@@ -1,4 +1,7 @@
-"""Whether the LVLM answers: a few prompts of the configured data, timed, and asked of the model library as well."""
+"""Whether the LVLM answers: a few prompts of the configured data, timed, and asked of the model library as well.
+
+A server's model has no folder to compare with: what is tried is whether it tells the probabilities of given answers.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from lever_pipe.base import members
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.lvlm_config import LvlmSettings
+from lever_pipe.experiment.lvlm_config import SERVED
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_train
@@ -53,7 +57,7 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
                 for i in range(count + 1)
             ]
             replies: dict[str, list[LvlmReply]] = {}
-            for member in dict.fromkeys((config.member, LIBRARY)):
+            for member in dict.fromkeys((config.member, *([] if config.member == SERVED else [LIBRARY]))):
                 own = config.model_copy(update={"member": member})
                 model = load_lvlm(own, folder / lvlm.model, [(train, images)], Runtime(device=device, lvlm=lvlm))
                 model.run([begin])  # what a model does once
@@ -66,6 +70,14 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
         return
     for example, reply in zip(train[1 : count + 1], replies[config.member], strict=True):
         yield ok("answer", f"{example.question} {reply.text!r} (people: {example.answer})")
+    if config.member == SERVED:
+        try:
+            model.run([LvlmRequest(begin.prompt, (train[0].answer,))])
+            yield ok("probabilities", "told of given answers")
+        except LeverPipeError as refusal:
+            is_needed = experiment.rl_data.is_answered
+            yield refused("probabilities", refusal) if is_needed else ok("probabilities", "none told, none needed")
+        return
     texts = [[reply.text for reply in each] for each in replies.values()]
     alike = sum(len(set(pair)) == 1 for pair in zip(*texts, strict=True))
     if alike == count:

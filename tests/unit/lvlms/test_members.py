@@ -35,7 +35,7 @@ def opened(member: str, folder: Path, paths: dict[str, Path], **options: object)
 
 
 def test_every_member_is_tested() -> None:
-    assert sorted([*FAST, "hf", "vllm"]) == available("lvlms")  # the last one in tests/vllm
+    assert sorted([*FAST, "hf", "served", "vllm"]) == available("lvlms")
 
 
 def test_a_member_keeps_the_protocol(made: tuple[str, Path], paths: dict[str, Path]) -> None:

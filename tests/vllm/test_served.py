@@ -1,0 +1,77 @@
+"""Member `served` has from `vllm serve` what the packed engine answers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+from lvlm_world import LVLM
+from test_vllm import GIVEN, TOLERANCE, asked_with, opened, requests
+
+from lever_pipe.base.chat import Connection
+from lever_pipe.base.errors import ServerError
+from lever_pipe.experiment.lvlm_config import LvlmExecution
+from lever_pipe.experiment.stage_configs import Runtime
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
+NAME = "tiny"
+OWN = ("--dtype", "float32", "--enforce-eager", "--gpu-memory-utilization", "0.1", "--generation-config", "vllm")
+PATIENCE_S = 300
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server of the embedded LVLM."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place, log = f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("server") / "log"
+    command = [Path(sys.executable).with_name("vllm"), "serve", LVLM, "--served-model-name", NAME, *OWN]
+    command += ["--host", "127.0.0.1", "--port", port]
+    alone = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    with log.open("w") as told, subprocess.Popen(command, stdout=told, stderr=told, env=alone) as server:
+        try:
+            for _ in range(PATIENCE_S):
+                assert server.poll() is None, log.read_text()[-2000:]
+                try:
+                    urllib.request.urlopen(f"{place}/health", timeout=1).close()
+                    break
+                except (URLError, OSError):
+                    time.sleep(1)
+            yield f"{place}/v1"
+        finally:
+            server.terminate()
+
+
+def runtime(url: str) -> Runtime:
+    return Runtime(lvlm=LvlmExecution(server=Connection(base_url=url, timeout_seconds=120.0, concurrency=64)))
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.05])
+def test_answers_are_equal(url: str, penalty: float) -> None:
+    search = {"num_beams": 1, "repetition_penalty": penalty}
+    ours = opened(asked_with("served", **search), runtime(url), Path(NAME)).run(requests())
+    theirs = opened(asked_with("qwen2_5_vl", **search)).run(requests())
+    assert [reply.text for reply in ours] == [reply.text for reply in theirs]
+
+
+def test_given_answers_have_the_same_probabilities(url: str) -> None:
+    prompts = requests(100, GIVEN)
+    ours = opened(asked_with("served", num_beams=1), runtime(url), Path(NAME)).run(prompts)
+    theirs = opened(asked_with("qwen2_5_vl", num_beams=1)).run(prompts)
+    for one, other in zip(ours, theirs, strict=True):
+        for mine, its in zip(one.token_log_probs, other.token_log_probs, strict=True):
+            assert mine == pytest.approx(its, abs=TOLERANCE)
+
+
+def test_a_name_that_the_server_does_not_know_is_told(url: str) -> None:
+    with pytest.raises(ServerError, match=r"HTTP 404.*model's name"):
+        opened(asked_with("served", num_beams=1), runtime(url), Path("another")).run(requests(5))
