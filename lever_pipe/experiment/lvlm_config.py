@@ -12,7 +12,7 @@ from lever_pipe.base.chat import Connection
 from lever_pipe.base.members import member_of
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, filled, rule
 
-AUTO, SERVED = "auto", "served"
+AUTO = "auto"
 
 
 class PromptSettings(Section):
@@ -110,12 +110,17 @@ class LvlmSettings(AnswerSettings, LvlmExecution):
 
     @rule
     def _servers_search_no_beams(self) -> Iterator[Fault]:
-        if self.member != SERVED:
+        if not self.is_served:
             return
         if self.decode.num_beams > 1:
             yield ("decode", "num_beams"), f"must be 1 with member: served, got {self.decode.num_beams}. Lower it."
         if self.decode.ends:
             yield ("decode", "ends"), "must be empty with member: served, whose server ends answers. Drop them."
+
+    @property
+    def is_served(self) -> bool:
+        """Return whether a server answers, which knows `model` by that name."""
+        return self.member == "served"
 
     def execution(self) -> str:
         """Return the settings of `LvlmExecution` that are not the default, as JSON."""

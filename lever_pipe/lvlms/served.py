@@ -11,7 +11,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -105,8 +105,9 @@ class ServedEngine:
     ) -> None:
         self._model, self._images, self._options, self._counters = model, images, options, counters
         self._connection, self._lock = connection, Lock()
-        self._n_refused = 0
-        self._n_behind = 0  # tokens that the server's template writes behind an answer; the first ends its turn
+        self._n_refused = self._n_behind = (
+            0  # the latter: tokens that the server's template writes behind an answer; the first ends its turn
+        )
 
     @cached_property
     def _chat(self) -> Chat:
@@ -124,9 +125,8 @@ class ServedEngine:
             self._learn_to_score(given[0])
         n_lost, n_refused = 0, self._n_refused
         for request, result in zip(ordered, at_once(self._chat.concurrency, self._answer, ordered), strict=True):
-            if result is None:
-                n_lost += 1
-            else:
+            n_lost += result is None
+            if result is not None:
                 yield request, result
         if self._n_refused > n_refused:
             log.warning("%s refused %d of %d prompts", self._model, self._n_refused - n_refused, len(ordered))
@@ -141,30 +141,25 @@ class ServedEngine:
 
     def _answer(self, request: TokenRequest) -> Result | None:
         """Return the result of a request; None where the server gave none."""
-        messages, penalty = self._messages(request.prompt), self._options.repetition_penalty
-        beyond = {} if penalty == 1 else {"repetition_penalty": penalty}
-        said = self._ask(messages, room=self._options.max_new_tokens if request.generate else 1, **beyond)
-        if said is None:
+        messages, options = self._messages(request.prompt), self._options
+        beyond = {} if options.repetition_penalty == 1 else {"repetition_penalty": options.repetition_penalty}
+        said = self._ask(messages, room=options.max_new_tokens if request.generate else 1, **beyond)
+        whole = [self._with_answer(messages, answer) for answer in request.answers] if said else []
+        if said is None or not all(0 < said.prompt_tokens < len(log_probs) for log_probs in whole):
             return None
-        scores = []
-        for answer in request.answers:
-            log_probs = self._with_answer(messages, answer)
-            if not 0 < said.prompt_tokens < len(log_probs):
-                return None
-            scores.append(log_probs[said.prompt_tokens - 1 : len(log_probs) - self._n_behind + 1])
         words = (*said.text.encode(), *([END] if said.has_ended else [])) if request.generate else ()
-        return replace(Result(words), scores=tuple(scores))
+        begin, behind = said.prompt_tokens - 1, self._n_behind - 1  # the first token has no probability
+        return Result(words, scores=tuple(log_probs[begin : len(log_probs) - behind] for log_probs in whole))
 
     def _learn_to_score(self, request: TokenRequest) -> None:
         messages, answer = self._messages(request.prompt), request.answers[0]
         whole, begun = self._with_answer(messages, answer), self._with_answer(messages, answer, ends=False)
         self._n_behind = len(whole) - len(begun)
         if not begun or self._n_behind < 1:
-            fault = self._chat.counts.last_fault
             raise ConfigError(
                 f"{self._chat.url}: expected the probabilities of given answers (prompt_logprobs), of which RL data,"
                 " beams and on-policy rewards are made",
-                found=f"none{f': {fault}' if fault else ''}",
+                found=f"none {self._chat.counts.last_fault}".strip(),
                 do="Ask `vllm serve`, or set lvlm.member to vllm or hf; the evaluation alone needs none.",
             )
 
@@ -199,7 +194,8 @@ def read(completion: dict[str, Any]) -> Said:
     message, reason = choice["message"], choice.get("finish_reason")
     is_refused = bool(message.get("refusal")) or reason == "content_filter"
     try:
-        text = "" if is_refused else (message.get("content") or "").encode().decode()
+        # Some servers keep the blank before a first word, which the same model's tokenizer drops.
+        text = "" if is_refused else (message.get("content") or "").encode().decode().strip()
         steps = [next(iter(step.values()))["logprob"] for step in (completion.get("prompt_logprobs") or [None])[1:]]
         tokens = int((completion.get("usage") or {}).get("prompt_tokens", 0))
         return Said(text, reason == "stop", is_refused, tokens, tuple(map(float, steps)))

@@ -28,7 +28,7 @@ from lever_pipe.experiment.data_config import EncoderSettings, ExampleSettings, 
 from lever_pipe.experiment.evaluation_config import HEAD, POOL, Emulate
 from lever_pipe.experiment.grid_config import Corner, GridArm
 from lever_pipe.experiment.identities import IDENTITIES, Planned, Setting, Wildcard
-from lever_pipe.experiment.lvlm_config import AUTO, SERVED, AnswerSettings, LvlmSettings
+from lever_pipe.experiment.lvlm_config import AUTO, AnswerSettings, LvlmSettings
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
 from lever_pipe.experiment.stage_configs import (
     ContinuedRce,
@@ -349,9 +349,10 @@ def members_of(config: Section) -> tuple[str, ...]:
 def lvlm_config(experiment: Experiment) -> LvlmConfig:
     """Return what the LVLM's answers depend on."""
     values = experiment.lvlm.model_dump(include=set(AnswerSettings.model_fields))
-    member = values["member"] = lvlm_member(experiment.lvlm)
-    model = experiment.lvlm.model  # of a server's model the name is all that is known
-    return LvlmConfig(model_identity=model if member == SERVED else agent_plan.identity_of_model(model), **values)
+    values["member"] = lvlm_member(experiment.lvlm)
+    model = experiment.lvlm.model
+    identity = model if experiment.lvlm.is_served else agent_plan.identity_of_model(model)
+    return LvlmConfig(model_identity=identity, **values)
 
 
 def asks_vllm(experiment: Experiment) -> bool:

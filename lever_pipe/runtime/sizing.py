@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.experiment.lvlm_config import SERVED
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import plan
 from lever_pipe.runtime.slurm import squeue as slurm
@@ -110,7 +109,7 @@ def rooms(
 
     def need_of(rule: str) -> Need:
         if rule in PRODUCTION_MODEL:
-            if rule in ASKING and experiment.lvlm.member == SERVED:
+            if rule in ASKING and experiment.lvlm.is_served:
                 return PRODUCTION_MODEL[rule]._replace(mem_mb=16_000, threads=1, gpus=0)
             if not plan.is_large(model_of(experiment, rule)):
                 return WORLD_MODEL
@@ -165,7 +164,7 @@ def loaded(experiment: Experiment) -> list[LoadedModel]:
         lvlms |= {f"grid.lvlms.{name}.model": lvlm for name, lvlm in experiment.grid.lvlms.items()}
     encoders = {"encoder.model": experiment.encoder, "pools.encoder.model": experiment.pools.encoder} if lvlms else {}
     found += [LoadedModel(key, of.model, ("embed_examples",)) for key, of in encoders.items() if of is not None]
-    found += [LoadedModel(key, of.model, ASKING) for key, of in lvlms.items() if of.member != SERVED]
+    found += [LoadedModel(key, of.model, ASKING) for key, of in lvlms.items() if not of.is_served]
     if "intention" in experiment.studies and experiment.intention.model.folder:
         readers = AGENT_RULES if experiment.intention.is_taught else AGENT_RULES[1:]
         found.append(LoadedModel("intention.model.folder", experiment.intention.model.folder, readers))

@@ -34,8 +34,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     place, log = f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("server") / "log"
-    command = [Path(sys.executable).with_name("vllm"), "serve", LVLM, "--served-model-name", NAME, *OWN]
-    command += ["--host", "127.0.0.1", "--port", port]
+    # What `vllm serve` runs; the command itself looks for a package of that name, which the one for CPUs has not.
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", LVLM, "--served-model-name", NAME]
+    command += [*OWN, "--host", "127.0.0.1", "--port", port]
     alone = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     with log.open("w") as told, subprocess.Popen(command, stdout=told, stderr=told, env=alone) as server:
         try:

@@ -5,7 +5,12 @@ if EXPERIMENT.rl_data.is_answered:
     COUNTERS += [in_documents(f"{shard}/counters.json") for shard in SHARDS]
 if any(arm.sft_epochs for arm in EXPERIMENT.arms):
     COUNTERS += [in_documents(f"{BEAMS}/counters.json")]
-WORLD_CHECK = [f"{LEVER}/world_check/check.json"] if WORLD else []
+# A server's model is no folder that the model library could answer from.
+WORLD_CHECK = (
+    [f"{LEVER}/world_check/check.json"]
+    if WORLD and not EXPERIMENT.lvlm.is_served
+    else []
+)
 
 
 use rule stage as collect_results with:

@@ -13,15 +13,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lever_pipe.base import members
-from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.base.errors import ConfigError, LeverPipeError
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.lvlm_config import LvlmSettings
-from lever_pipe.experiment.lvlm_config import SERVED
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_train
 from lever_pipe.lever.datasets.protocol import VqaFilePaths
-from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.answering import LedgerLvlm, load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
 from lever_pipe.runtime import plan, sizing
@@ -57,7 +56,7 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
                 for i in range(count + 1)
             ]
             replies: dict[str, list[LvlmReply]] = {}
-            for member in dict.fromkeys((config.member, *([] if config.member == SERVED else [LIBRARY]))):
+            for member in dict.fromkeys((config.member, *([] if lvlm.is_served else [LIBRARY]))):
                 own = config.model_copy(update={"member": member})
                 model = load_lvlm(own, folder / lvlm.model, [(train, images)], Runtime(device=device, lvlm=lvlm))
                 model.run([begin])  # what a model does once
@@ -65,18 +64,14 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
                 replies[member] = model.run(asked)
                 seconds = time.perf_counter() - started
                 yield ok(f"member {member}", f"{count} prompts in {seconds:.1f} s, {count / seconds:.1f} a second")
+            if lvlm.is_served:
+                yield _probabilities(model, LvlmRequest(begin.prompt, (train[0].answer,)), experiment)
     except LeverPipeError as refusal:
         yield refused(name, refusal)
         return
     for example, reply in zip(train[1 : count + 1], replies[config.member], strict=True):
         yield ok("answer", f"{example.question} {reply.text!r} (people: {example.answer})")
-    if config.member == SERVED:
-        try:
-            model.run([LvlmRequest(begin.prompt, (train[0].answer,))])
-            yield ok("probabilities", "told of given answers")
-        except LeverPipeError as refusal:
-            is_needed = experiment.rl_data.is_answered
-            yield refused("probabilities", refusal) if is_needed else ok("probabilities", "none told, none needed")
+    if lvlm.is_served:
         return
     texts = [[reply.text for reply in each] for each in replies.values()]
     alike = sum(len(set(pair)) == 1 for pair in zip(*texts, strict=True))
@@ -112,6 +107,16 @@ def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
         do = "Set lvlm.prompt.layout to turns, or mend chat_template.jinja in the folder."
         return warning(check, "a chat template that keeps images and texts in their order", found=said, do=do)
     return ok(check, f"{said}; an answer ends with {end!r}")
+
+
+def _probabilities(model: LedgerLvlm, request: LvlmRequest, experiment: Experiment) -> Outcome:
+    """Return whether a server tells how probable a given answer is."""
+    try:
+        model.run([request])
+    except ConfigError as refusal:
+        name = "probabilities of given answers"
+        return refused(name, refusal) if experiment.rl_data.is_answered else ok(name, "not told; this run needs none")
+    return ok("probabilities of given answers", "told")
 
 
 def _examples(experiment: Experiment, folder: Path, made: Path) -> tuple[list[Example], Path]:
