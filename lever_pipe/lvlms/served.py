@@ -105,9 +105,8 @@ class ServedEngine:
     ) -> None:
         self._model, self._images, self._options, self._counters = model, images, options, counters
         self._connection, self._lock = connection, Lock()
-        self._n_refused = self._n_behind = (
-            0  # the latter: tokens that the server's template writes behind an answer; the first ends its turn
-        )
+        self._n_refused = 0
+        self._n_behind = 0  # tokens that the server's template writes behind an answer; the first ends its turn
 
     @cached_property
     def _chat(self) -> Chat:
@@ -131,12 +130,11 @@ class ServedEngine:
         if self._n_refused > n_refused:
             log.warning("%s refused %d of %d prompts", self._model, self._n_refused - n_refused, len(ordered))
         if n_lost:
-            counts = self._chat.counts
             raise ServerError(
                 f"{self._chat.url}: expected an answer of {self._model} to each of {len(ordered)} prompts",
-                found=f"none to {n_lost} after {counts.retries} further attempts; the last fault: {counts.last_fault}",
-                do="Run again: the ledger has the others. Raise timeout_seconds or retries of lvlm.server; or show"
-                " fewer demonstrations or smaller images, where the server says that a prompt is too large.",
+                found=f"none to {n_lost} of them; the last fault: {self._chat.counts.last_fault}",
+                do="Run again: the ledger has the others. Raise timeout_seconds or retries of lvlm.server; where the"
+                " server calls a prompt too large, show fewer demonstrations or smaller images.",
             )
 
     def _answer(self, request: TokenRequest) -> Result | None:
@@ -153,7 +151,7 @@ class ServedEngine:
 
     def _learn_to_score(self, request: TokenRequest) -> None:
         messages, answer = self._messages(request.prompt), request.answers[0]
-        whole, begun = self._with_answer(messages, answer), self._with_answer(messages, answer, ends=False)
+        whole, begun = (self._with_answer(messages, answer, ends=ends) for ends in (True, False))
         self._n_behind = len(whole) - len(begun)
         if not begun or self._n_behind < 1:
             raise ConfigError(
@@ -165,10 +163,9 @@ class ServedEngine:
 
     def _with_answer(self, messages: Messages, answer: Answer, *, ends: bool = True) -> Scores:
         """Return the log-probabilities of a prompt's tokens and, behind them, of an answer's; empty for none."""
-        turn = {"role": "assistant", "content": Utf8().decode(answer)}
+        dialogue = [*messages, {"role": "assistant", "content": Utf8().decode(answer)}]
         how = {"add_generation_prompt": False, "continue_final_message": not ends, "prompt_logprobs": 0}
-        said = self._ask([*messages, turn], room=1, **how)
-        return said.log_probs if said else ()
+        return said.log_probs if (said := self._ask(dialogue, room=1, **how)) else ()
 
     def _ask(self, messages: Messages, *, room: int, **beyond: Any) -> Said | None:
         """Return what the server says; `beyond` is what OpenAI's own interface does not have."""
@@ -182,8 +179,8 @@ class ServedEngine:
 
     def _messages(self, prompt: TokenPrompt) -> Messages:
         messages: Messages = json.loads(prompt.text.replace(chr(IMAGE), SHOWN))
-        places = [part for message in messages for part in message["content"] if part["type"] == "image"]
-        for part, digest in zip(places, prompt.images, strict=True):
+        parts = [part for message in messages for part in message["content"] if part["type"] == "image"]
+        for part, digest in zip(parts, prompt.images, strict=True):
             part.update(type="image_url", image_url={"url": self._images.data_url(digest)})
         return messages
 

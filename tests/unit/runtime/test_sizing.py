@@ -65,6 +65,19 @@ def test_the_production_models_run_on_one_gpu_each() -> None:
         assert first(room, rule)["device"] == "cpu"  # this experiment has the tiny agent
 
 
+def test_a_servers_model_asks_for_no_gpu_and_no_folder() -> None:
+    published = experiment("config/okvqa_qwen2_5_vl_3b.yaml")
+    decode = published.lvlm.decode.model_copy(update={"num_beams": 1})
+    lvlm = published.lvlm.model_copy(update={"member": "served", "model": "some/model", "decode": decode})
+    asked = published.model_copy(update={"lvlm": lvlm})
+    room = sizing.rooms(asked)
+    assert {first(room, rule)["device"] for rule in sizing.ASKING} == {"cpu"}
+    assert {model.key for model in sizing.loaded(published)} - {model.key for model in sizing.loaded(asked)} == {
+        "lvlm.model"
+    }
+    assert plan.lvlm_config(asked).model_identity == "some/model"
+
+
 def test_every_rule_that_loads_a_model_has_a_size() -> None:
     """All but the tiny agent's own training, which loads none."""
     models = sizing.loaded(experiment("config/intention_qwen3_8b.yaml")) + sizing.loaded(experiment())
