@@ -84,7 +84,7 @@ def load(folder: Path, *, dtype: str, device: str) -> Served:
     return Served(folder, Utf8(), eos=END, image_token=IMAGE, context=0, before_answer="")
 
 
-class Said(NamedTuple):
+class Completion(NamedTuple):
     """What a completion holds; a refusal is an answer without words."""
 
     text: str
@@ -167,7 +167,7 @@ class ServedEngine:
         how = {"add_generation_prompt": False, "continue_final_message": not ends, "prompt_logprobs": 0}
         return said.log_probs if (said := self._ask(dialogue, room=1, **how)) else ()
 
-    def _ask(self, messages: Messages, *, room: int, **beyond: Any) -> Said | None:
+    def _ask(self, messages: Messages, *, room: int, **beyond: Any) -> Completion | None:
         """Return what the server says; `beyond` is what OpenAI's own interface does not have."""
         request = {"model": self._model, "messages": messages, "temperature": 0.0, "max_tokens": room}
         said = self._chat.answer({**request, "extra_body": beyond}, read)
@@ -185,7 +185,7 @@ class ServedEngine:
         return messages
 
 
-def read(completion: dict[str, Any]) -> Said:
+def read(completion: dict[str, Any]) -> Completion:
     """Return what a chat completion says."""
     choice = completion["choices"][0]
     message, reason = choice["message"], choice.get("finish_reason")
@@ -195,6 +195,6 @@ def read(completion: dict[str, Any]) -> Said:
         text = "" if is_refused else (message.get("content") or "").encode().decode().strip()
         steps = [next(iter(step.values()))["logprob"] for step in (completion.get("prompt_logprobs") or [None])[1:]]
         tokens = int((completion.get("usage") or {}).get("prompt_tokens", 0))
-        return Said(text, reason == "stop", is_refused, tokens, tuple(map(float, steps)))
+        return Completion(text, reason == "stop", is_refused, tokens, tuple(map(float, steps)))
     except (AttributeError, LookupError, StopIteration, TypeError, ValueError):
         raise UnreadableError("an answer whose content, usage or prompt_logprobs is no text and numbers") from None
