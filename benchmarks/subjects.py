@@ -53,6 +53,7 @@ class DecodedImages(ImageSource):
 
     def open(self, digest: str) -> Image:
         """Return the decoded image."""
+        self.opened += 1
         return self._images[digest]
 
     def size(self, digest: str) -> tuple[int, int]:
