@@ -9,7 +9,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.records import AnswerRow, Cell, ExampleId, Selection
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import AnswerPromptsConfig, Runtime, ScoreAnswersConfig
-from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, Outputs
+from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmRequest
@@ -73,8 +73,7 @@ def score_answers(
     answers: Input,
     eval_examples: Input,
     per_question: Output,
-    summary: Output,
-    cells: Outputs,
+    cells: Output,
     config: ScoreAnswersConfig,
 ) -> list[Cell]:
     """Write and return the cells, in the order samples x shots of the config."""
@@ -86,7 +85,5 @@ def score_answers(
     subsets = {"n_random_subsets": config.n_random_subsets, "seed": config.seed}
     built = build_cells(config.policy, scores, keys, samples=config.samples, **subsets)
     storage.write_rows(per_question, scores)
-    storage.write_rows(summary, built)
-    for path, cell in zip(cells, built, strict=True):
-        storage.write_row(path, cell)
+    storage.write_rows(cells, built)
     return built

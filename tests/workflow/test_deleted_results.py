@@ -29,7 +29,7 @@ DELETED = {
     "figures/en/shots.svg": "plot_figures",
     "report/tables": "build_report",
     "lever/preset~world/rce/seed~0/epoch~1/optimiser.safetensors": "train_rce_epoch",
-    "lever/baseline/oracle/scores/samples~20/shots~1.json": "score_answers",
+    "lever/baseline/oracle/scores/per_question.jsonl": "score_answers",
     "lever/answers/baseline/policies/baseline/oracle.jsonl": "answer_prompts",
     "lever/emulation/scores.csv": "score_emulation",
     "lever/world_check/run.json": "check_world",

@@ -141,8 +141,7 @@ def test_a_released_policy_selects_and_scores_as_in_the_results(
         answers=study / f"answers/preset~world/seed~0/policies/{policy}.jsonl",
         eval_examples=study / "examples/eval.jsonl",
         per_question=tmp_path / "per_question.jsonl",
-        summary=tmp_path / "cells.jsonl",
-        cells=tuple(tmp_path / f"{n}.json" for n in range(4)),
+        cells=tmp_path / "cells.jsonl",
         config=ScoreAnswersConfig(**json.loads((scored / "run.json").read_text())["config"]),
     )
     assert cells == storage.read_rows(scored / "cells.jsonl", Cell)

@@ -1,5 +1,3 @@
-SAMPLES = EXPERIMENT.evaluation.samples
-SHOTS = EXPERIMENT.evaluation.shots
 SCORES = f"{CORNER}/{{policy}}/scores"
 ANSWERS = f"{CORNER}/answers/{{batch}}/policies"
 """A file of answers for each policy."""
@@ -81,8 +79,7 @@ use rule stage as score_answers with:
         eval_examples=EXAMPLES["eval_examples"],
     output:
         per_question=f"{SCORES}/per_question.jsonl",
-        summary=f"{SCORES}/cells.jsonl",
-        cells=[f"{SCORES}/samples~{n}/shots~{s}.json" for n in SAMPLES for s in SHOTS],
+        cells=f"{SCORES}/cells.jsonl",
         card=f"{SCORES}/run.json",
     pathvars:
         beside=f"{SCORES}/",

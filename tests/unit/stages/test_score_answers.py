@@ -31,14 +31,12 @@ class Study:
             storage.write_rows(self.folder / name, rows)
         values = {"samples": SAMPLES, "shots": SHOTS, "n_random_subsets": 4, "seed": 0} | changed
         config = ScoreAnswersConfig.model_validate({"policy": PolicyRef(name=policy, stage="baseline"), **values})
-        names = [f"{n}-{s}.json" for n in config.samples for s in config.shots]
         return score_answers(
             selections=self.folder / "selections",
             answers=self.folder / "answers",
             eval_examples=self.folder / "queries",
             per_question=self.folder / "per_question",
-            summary=self.folder / "summary",
-            cells=tuple(self.folder / name for name in names),
+            cells=self.folder / "cells",
             config=config,
         )
 
