@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# Logs and benchmark records hold times and process numbers throughout. Ledger files are named
+# Logs hold times throughout. Ledger files are named
 # after their processes, and which of two jobs asks a shared prompt is up to the scheduler: their rows are compared as
 # one set.
-NOT_COMPARED = re.compile(r"log\.txt$|benchmark\.jsonl$|^ledger/")
+NOT_COMPARED = re.compile(r"log\.txt$|^ledger/")
 # What an artefact cost, in units of `units`: only this may differ, and what the report prints of it.
 WORK = (
     "flop|forwards|images_encoded|prompt_tokens|prompts_from_ledger|seconds|tokens_padded|tokens_prefilled"

@@ -1,9 +1,9 @@
-"""`python -m lever_pipe plan [words for Snakemake]`: what would run, why, and how long by the benchmark records.
+"""`python -m lever_pipe plan [words for Snakemake]`: what would run, why, and how long by the run cards.
 
 The words are those of the run itself: targets, `--configfile`, `--workflow-profile`. Nothing is run or locked, and no
 result is written; where somebody replaced an output, its run card notes that, as in any dry run.
-A rule's seconds are the median of the records that jobs of this rule left on the same kind of device below the results
-folder. A rule without a record has its requested runtime as an upper bound instead, under `max`.
+A rule's seconds are the median of those on the run cards of its jobs on the same kind of device below the results
+folder. A rule without a card has its requested runtime as an upper bound instead, under `max`.
 Below stands what an LVLM is asked at most, and for a large one tokens, operations and hours of a GPU by arithmetic.
 `--json` prints the same for programs.
 """
@@ -11,12 +11,10 @@ Below stands what an LVLM is asked at most, and for a large one tokens, operatio
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +28,6 @@ from lever_pipe.runtime.rerun.explain import Explained, explain
 from lever_pipe.runtime.sizing import gpus_of
 from lever_pipe.runtime.snakemake_adapter import PlannedJob, configured, options_of, planned_jobs, results_folder
 
-CARD, RECORD = "run.json", "benchmark.jsonl"
 Records = dict[tuple[str, str], list[float]]
 """Rule and kind of device -> seconds of each job that left a record."""
 HEADS = ("rule", "jobs", "s each", "records", "GPU-h", "CPU-h", "max GPU-h", "max CPU-h", "why")
@@ -91,17 +88,11 @@ def forecast(explained: Sequence[Explained], records: Records) -> list[RuleForec
 
 
 def recorded(results: Path) -> Records:
-    """Return what jobs took, by the benchmark records beside the run cards below the results."""
+    """Return what jobs took, by the run cards below the results."""
     records: Records = {}
     for card in cards_below(results):
-        made, record = read_artefact(card).made, card.with_name(card.name.removesuffix(CARD) + RECORD)
-        if made is None or not record.exists():
-            continue
-        for line in record.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError, KeyError, TypeError):  # a killed job leaves half a line
-                seconds = float(json.loads(line)["s"])
-                if math.isfinite(seconds):
-                    records.setdefault((made.stage, _kind(made.device)), []).append(seconds)
+        if (made := read_artefact(card).made) is not None:
+            records.setdefault((made.stage, _kind(made.device)), []).append(made.seconds)
     return records
 
 

@@ -239,7 +239,7 @@ def _fork(
 def _tell_end(channel: socket.socket, selector: selectors.BaseSelector, descriptor: int, number: int, pid: int) -> None:
     selector.unregister(descriptor)
     os.close(descriptor)
-    # Not reaped yet: Snakemake's benchmark looks at the process, which may have ended before it does.
+    # Not reaped yet: until its end has been seen, no other process takes its number.
     end: Any = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     status = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
     _tell(channel, {"number": number, "status": status})

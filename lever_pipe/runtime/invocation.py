@@ -19,7 +19,7 @@ from lever_pipe.base.errors import LeverPipeError, MachineError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import forks, ownership, snakemake_adapter, snapshot
 from lever_pipe.runtime.rerun import sparing
-from lever_pipe.runtime.rerun.artefacts import set_time, time_ns
+from lever_pipe.runtime.rerun.artefacts import cards_below, set_time, time_ns
 from lever_pipe.runtime.rerun.decision import members_of
 from lever_pipe.runtime.rerun.explain import record_code
 from lever_pipe.runtime.rerun.why_names import first
@@ -177,16 +177,25 @@ def modules_of(jobs: list[Any]) -> list[str]:
 
 
 def end(experiment: Experiment) -> None:
-    """Remember the contents that were read, remove what killed jobs left, and keep the store within its bound."""
+    """Remember the contents that were read, remove what nobody reads, and keep the store within its bound."""
     contents.remembered().save()
     with suppress(OSError):  # results that are gone, or another user's
         ownership.sweep(Path(experiment.results))
+        drop_empty_logs(Path(experiment.results))
     kept = store_of(experiment)
     if kept is not None:
         try:
             kept.trim()
         except (LeverPipeError, OSError) as fault:  # the summary of the run comes first
             log.warning(f"{kept.folder}: not trimmed: {fault}")
+
+
+def drop_empty_logs(results: Path) -> None:
+    """Remove the logs of finished jobs that said nothing; Snakemake makes them anew where none is left."""
+    for card in cards_below(results):
+        log_file = card.with_name(card.name.removesuffix("run.json") + "log.txt")
+        if log_file.is_file() and not log_file.stat().st_size:
+            log_file.unlink()
 
 
 def _codes_of(jobs: list[Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:

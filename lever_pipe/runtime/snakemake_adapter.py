@@ -133,7 +133,7 @@ def amend_methods(owner: Any, **wrappers: Callable[[Any], Any]) -> None:
 
 
 def bound_logs(workflow: Workflow) -> None:
-    """Hold the wildcards of logs and benchmark records to the rules' bounds, as those of outputs are.
+    """Hold the wildcards of logs to the rules' bounds, as those of outputs are.
 
     Snakemake bounds no wildcard that a pathvar brings, and looks for the maker of each file among logs, too: patterns
     of several unbounded wildcards in a row take it minutes for thousands of jobs.
@@ -148,8 +148,6 @@ def bound_logs(workflow: Workflow) -> None:
     for rule in workflow.rules:
         for place, item in enumerate(rule.log):
             rule.log[place] = bounded(rule, item)
-        if rule.benchmark is not None:
-            rule._benchmark = bounded(rule, rule.benchmark)  # noqa: SLF001 - its setter drops the bounds
 
 
 def find_makers_of_folders() -> None:

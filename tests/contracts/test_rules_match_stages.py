@@ -61,12 +61,11 @@ def test_a_rule_has_one_identity_param_and_calls_its_stage(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_log_and_benchmark_lie_beside_the_card(stage: str) -> None:
-    """Their wildcards are bounded as the card's are: else the maker of a file is looked for among all of them."""
+def test_the_log_lies_beside_the_card(stage: str) -> None:
+    """Its wildcards are bounded as the card's are: else the maker of a file is looked for among all of them."""
     rule = rules()[stage]
     beside = str(rule.output.card).removesuffix("run.json")
     assert list(map(str, rule.log)) == [f"{beside}log.txt"]
-    assert str(rule.benchmark) == f"{beside}benchmark.jsonl"
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -156,7 +156,6 @@ class TestCutOff:
         assert smoke.planned() == {}
 
     def test_without_a_store_it_stops_there_too(self, smoke: Project) -> None:
-        (smoke.folder / Path(RCE).with_name("benchmark.jsonl")).unlink()  # or Snakemake would remove the outputs
         words = ("--config", "store=null", "--forcerun", "prepare_examples")
         assert run(smoke, *words) == {"prepare_examples": 2}
         assert smoke.planned() == {}

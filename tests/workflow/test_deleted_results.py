@@ -19,7 +19,7 @@ from .test_contents_decide import ran
 pytestmark = pytest.mark.workflow
 
 RESULTS = Path("results/smoke")
-NOTES = {"log.txt", "benchmark.jsonl"}
+NOTES = {"log.txt"}
 """What tells of jobs, and is no result."""
 PLACEHOLDERS = {"preset~P": "preset~*", "arm~A/seed~S": "arm~*/seed~*", "NAME": "*", "...": "**"}
 DELETED = {

@@ -1,5 +1,5 @@
-# What the rules of all stages share; itself none of them. Each says what it reads and makes, beside what its log and
-# benchmark lie (no output does: Snakemake does not bound the wildcards of a pathvar), and what is special about it.
+# What the rules of all stages share; itself none of them. Each says what it reads and makes, beside what its log lies
+# (no output does: Snakemake does not bound the wildcards of a pathvar), and what is special about it.
 pathvars:
     beside=f"{RESULTS}/",
 
@@ -7,8 +7,6 @@ pathvars:
 rule stage:
     log:
         "<beside>log.txt",
-    benchmark:
-        "<beside>benchmark.jsonl"
     conda:
         "../../envs/cpu.yaml"
     threads: lambda wildcards, rulename: room(rulename).threads

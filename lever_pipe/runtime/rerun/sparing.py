@@ -9,7 +9,6 @@ counts as done. On a cluster nothing is queued for it. A job that the user force
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import os
 import time
@@ -20,7 +19,6 @@ from pathlib import Path
 from lever_pipe.base import contents, numerics, provenance, storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import LeverPipeError
-from lever_pipe.base.records import RunCard
 from lever_pipe.experiment.run_card import files_of, flat
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.rerun import decision
@@ -55,7 +53,7 @@ class Sparing:
     def spare(self, job: Job) -> bool:
         """Return whether a job's artefact is there, or put there from the store."""
         self._keep_bound()
-        for path in map(Path, (*job.log, *([str(job.benchmark)] if job.benchmark is not None else []))):
+        for path in map(Path, job.log):
             if path.is_symlink():  # Snakemake and the job write through it
                 path.unlink()
         if job.is_group() or CARD not in set(job.output.keys()):
@@ -117,7 +115,7 @@ class Sparing:
     def _found(self, job: Job) -> str:
         card = Path(job.output[CARD])
         if decision.is_made(**decision.call_of(job), digests=self._digests):
-            _let_stand(job, card)
+            _let_stand(job)
             return UNCHANGED
         if self._store is None or ownership.owner_of(card) is not None:  # a job of a killed run may write there still
             return ""
@@ -126,7 +124,8 @@ class Sparing:
         found = self._store.restore(key, made, versions=self._versions, placing=drop)
         if found is None:
             return ""
-        _fill_in(job, found)
+        for log_file in job.log:
+            Path(log_file).unlink(missing_ok=True)  # of what lay there before
         paths = {name: str(path) for name, path in {**read, **made, CARD: card}.items()}
         storage.write_row(card, found.model_copy(update={"paths": paths}))
         return STORED
@@ -169,20 +168,9 @@ class _Foreseen(Digests):
             self._later[absolute(path)] = work.card.outputs[name]
 
 
-def _let_stand(job: Job, card: Path) -> None:
-    """Give an unchanged artefact what Snakemake expects of a job that has ended, or it would remove the outputs."""
+def _let_stand(job: Job) -> None:
+    """Give no input a time that Snakemake takes for one after the job's end, or it would remove the outputs."""
     now_ns = time.time_ns()
     for path in map(Path, job.input):
         if path.exists() and path.stat().st_mtime_ns > now_ns:  # of a clock that went ahead
             os.utime(path)
-    if job.benchmark is not None and not Path(str(job.benchmark)).exists():
-        _fill_in(job, storage.read_row(card, RunCard))
-
-
-def _fill_in(job: Job, made: RunCard) -> None:
-    """Write what Snakemake expects of a job beside its outputs: the log and the record of its time."""
-    took = f"{made.seconds} s on {made.device}, commit {made.commit}"
-    for log_file in job.log:
-        storage.write_text(Path(log_file), f"From the store; the job that made it took {took}.\n")
-    if job.benchmark is not None:
-        storage.write_text(Path(str(job.benchmark)), json.dumps({"s": made.seconds}) + "\n")

@@ -108,3 +108,13 @@ def test_an_input_of_a_time_to_come_gets_the_present_one(tmp_path: Path) -> None
     invocation._set_back_future_times([SimpleNamespace(input=[str(ahead), str(past)])])
     assert ahead.stat().st_mtime <= time.time()
     assert past.stat().st_mtime == 1_000
+
+
+def test_logs_of_finished_jobs_that_said_nothing_go(tmp_path: Path) -> None:
+    files = {"a/run.json": "{}", "a/log.txt": "", "b.run.json": "{}", "b.log.txt": "said", "c/log.txt": ""}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    invocation.drop_empty_logs(tmp_path)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*log.txt")}
+    assert left == {"b.log.txt", "c/log.txt"}  # a job without a card may still be at work
