@@ -27,6 +27,7 @@ from lever_pipe.runtime.snakemake_adapter import Workflow
 from lever_pipe.runtime.store import Store, opened
 
 LOCAL, SLURM = "local", "slurm"
+SHIPPED = "resources/"
 WORTH_A_SERVER = 8
 """Planned jobs, from which on their starts take longer than that of a server."""
 OF_AGENTS = ("transformers.models.qwen3.modeling_qwen3",)
@@ -40,8 +41,13 @@ LATE = dict.fromkeys(("train_agent", "evaluate_agent", "evaluate_start", "warm_s
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 
 
-def experiment_of(workflow: Workflow, config: Mapping[str, Any]) -> Experiment:
-    """Return the experiment: of the configuration files in the main process, of the snapshot in a job's Snakemake.
+def experiment_of(workflow: Workflow, config: Mapping[str, Any], own: Path) -> Experiment:
+    """Return the experiment: of the configuration in the main process, of the snapshot in a job's Snakemake.
+
+    Args:
+        workflow: Snakemake's.
+        config: the configuration as Snakemake or the user of the `module` gives it.
+        own: the workflow's folder, where what it ships lies.
 
     Raises:
         ConfigError: the configuration does not parse.
@@ -49,12 +55,22 @@ def experiment_of(workflow: Workflow, config: Mapping[str, Any]) -> Experiment:
     """
     if workflow.is_main_process:
         # What will be frozen is read before any fingerprint: an edit while the plan is made is none of this invocation.
-        snapshot.package_digest(), snapshot.workflow_digest(Path(workflow.main_snakefile))
-        experiment = parse_experiment(config, source=" + ".join(map(str, workflow.configfiles)))
+        snapshot.package_digest(), snapshot.workflow_digest(own)
+        values = _found(snakemake_adapter.strictly_read(workflow, config), own)
+        experiment = parse_experiment(values, source=" + ".join(map(str, workflow.configfiles)))
         sys.excepthook = _tell_of_ctrl_c
         return experiment
-    frozen = snapshot.thaw_config(snakefile=Path(workflow.main_snakefile))
-    return parse_experiment(frozen, source=f"the snapshot of {snapshot.VARIABLE}")
+    return parse_experiment(snapshot.thaw_config(own), source=f"the snapshot of {snapshot.VARIABLE}")
+
+
+def _found(value: Any, own: Path) -> Any:
+    """Return values of which those that name shipped resources name them from any working directory."""
+    if isinstance(value, Mapping):
+        return {key: _found(each, own) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_found(each, own) for each in value]
+    is_elsewhere = isinstance(value, str) and value.startswith(SHIPPED) and not Path(value).exists()
+    return str(own / value) if is_elsewhere and (own / value).exists() else value
 
 
 def hold_folder() -> None:
@@ -119,7 +135,7 @@ def store_of(experiment: Experiment) -> Store | None:
     return None if experiment.store is None else opened(experiment.store.model_dump())
 
 
-def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> None:
+def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing, own: Path) -> None:
     """Freeze what this invocation will compute, check what it needs, spare what is made, guard what it waits for.
 
     Raises:
@@ -127,10 +143,10 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing) -> 
     """
     if not workflow.is_main_process:
         return
-    jobs, snakefile = list(workflow.dag.needrun_jobs()), Path(workflow.main_snakefile)
+    jobs = list(workflow.dag.needrun_jobs())
     _make(Path(experiment.results))
     # First, so that what a job of a former run makes while the check waits for it is younger than this plan.
-    snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned_specs(jobs), snakefile=snakefile)
+    snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned_specs(jobs), own)
     for stage, code, members in _codes_of(jobs):  # so that `why` can name the modules that differ
         record_code(Path(experiment.results), stage, members, code)
     contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models

@@ -53,9 +53,10 @@ DRAWN = ("random", "random_all")
 """Baselines that are drawn several times."""
 
 
-def put_this_interpreter_first() -> None:
-    """Make `python` in a job's shell the interpreter that runs the workflow, also without an activated environment."""
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+def lead_jobs_here(own: Path) -> None:
+    """Make `python` in a job's shell the interpreter that runs the workflow, and `lever_pipe` the package beside it."""
+    for name, first in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", own)):
+        os.environ[name] = os.pathsep.join([str(first), *filter(None, [os.environ.get(name)])])
 
 
 def ledger_folder(experiment: Experiment) -> str:
@@ -486,10 +487,10 @@ def scale(experiment: Experiment) -> str:
 
 @cache
 def parameters_of(folder: str) -> int:
-    """Return how many weights the headers of a model folder's safetensors name; 0 where there is none to read."""
+    """Return how many weights the headers of a model folder's safetensors name; 0 where none can be read."""
     try:
         headers = [header_of(path) for path in sorted(Path(folder).glob("*.safetensors"))]
-    except (OSError, ValueError):
+    except (OSError, ValueError, ImportError):  # rules are linted where Snakemake alone is installed
         return 0
     return sum(math.prod(tensor["shape"]) for _, tensors in headers for tensor in tensors.values())
 

@@ -14,10 +14,7 @@ why:
   `DAG.check_directory_outputs`: each asks anew for every job, or every reader of a file, what one answer settles.
 * `dag_settings`, and the records of a rule's command: of a job that follows from another one Snakemake asks neither
   whether it is forced nor whether its command was edited.
-* `load_configfile` and `parse_config`, which read configuration files and `--config`: there is no hook for another
-  reader. Snakemake's takes the last of repeated keys, executes a file that says `__use_yte__`, and
-  reads what `--configfile` names before the Snakefile. So each profile, which it reads first, calls
-  `read_configuration_strictly`, and the Snakefile does for a call without one.
+* `modifier.skip_configfile`, which tells a `module` whose user gives its configuration.
 * `configfiles` of its settings, which it hands to the jobs, and default resources before they are evaluated.
 * `--target-jobs`: a job's own Snakemake does not say, before it plans, which job it is there for.
 * `run_jobs` of executors: nothing else can take back a job whose turn has come.
@@ -49,7 +46,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from lever_pipe.base.errors import ConfigError, LeverPipeError
+from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment import configuration
 from lever_pipe.runtime.forks import ForkedJob
 
@@ -354,31 +351,25 @@ def targets_of(workflow: Workflow, words: Sequence[str]) -> Iterator[tuple[str, 
 # Configuration.
 
 
-def read_configuration_strictly(workflow: Workflow = None) -> None:
-    """Let Snakemake read configuration files and `--config` in this process by `lever_pipe.experiment.configuration`.
+def strictly_read(workflow: Workflow, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration with `--config` read as YAML, if the files that Snakemake took it from are sound.
 
-    Args:
-        workflow: one whose command line may have been read otherwise before; it is read once more.
+    Snakemake takes the last of repeated keys, and makes texts of all that stands in the braces of a word. What a
+    `module` is given is its user's own affair.
 
     Raises:
-        WorkflowError: a file or word of the command line that cannot be read.
+        ConfigError: a file or word that cannot be read.
     """
-    cli: Any = import_module("snakemake.cli")
-    former = cli.parse_config
-    if former is _read_words:
-        return
-    for name in ("snakemake.common.configfile", "snakemake.settings.types"):
-        module: Any = import_module(name)
-        module.load_configfile = _read_file
-    cli.parse_config = _read_words
-    if workflow is not None:
-        settings, is_of_words = workflow.config_settings, False
-        with suppress(Exception):  # values that a program gave, not a command line, may be no words
-            is_of_words = former(settings.config_args) == settings.config
-        settings.config = _read_words(settings.config_args) if is_of_words else settings.config
-        settings.overwrite_config = type(settings)(settings.config, settings.configfiles).overwrite_config
-        if not workflow.modifier.skip_configfile:  # of a module, `config` is what its user gives
-            workflow.globals["config"] = copy.deepcopy(settings.overwrite_config)
+    from snakemake.utils import update_config
+
+    values = copy.deepcopy(dict(config))
+    if workflow.modifier.skip_configfile:
+        return values
+    for path in map(Path, workflow.configfiles):
+        if "__use_yte__" in configuration.read_file(path):
+            raise ConfigError(f"{path}: expected values", found="__use_yte__, which computes them", do="Leave it out.")
+    update_config(values, configuration.read_words(workflow.config_settings.config_args))
+    return values
 
 
 def keep_files_from_jobs(workflow: Workflow) -> None:
@@ -405,24 +396,6 @@ def configuration_of(files: Iterable[Path], words: Sequence[str] | None = None) 
     for each in (*map(configuration.read_file, files), configuration.read_words(words)):
         update_config(values, each)
     return values
-
-
-def _refusing(read: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
-    """Return a reader whose faults Snakemake prints as messages."""
-
-    def reading(given: Any) -> dict[str, Any]:
-        from snakemake_interface_common.exceptions import WorkflowError
-
-        try:
-            return read(given)
-        except LeverPipeError as fault:
-            raise WorkflowError(str(fault)) from None
-
-    return reading
-
-
-_read_file = _refusing(lambda path: configuration.read_file(Path(path)))
-_read_words = _refusing(configuration.read_words)
 
 
 # Executors.
@@ -539,7 +512,6 @@ def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
     from snakemake import cli
 
     end = words.index("--") if "--" in words else len(words)  # behind it all words are targets
-    read_configuration_strictly()
     options = options_of(words)
     deeds = [f"--{name.replace('_', '-')}" for name in DEEDS if options.get(name)]  # in part even with `--dry-run`
     if deeds:

@@ -46,7 +46,7 @@ class Snapshot(BaseModel):
     """Stage -> digests of its planned identities."""
 
 
-def freeze(config: Mapping[str, Any], specs: Specs, *, snakefile: Path, folder: Path = FOLDER) -> Path:
+def freeze(config: Mapping[str, Any], specs: Specs, own: Path, *, folder: Path = FOLDER) -> Path:
     """Write the snapshot of an invocation and name it to all jobs by `VARIABLE`; return its absolute path.
 
     Its name is its content, so that a job of an invocation that was killed finds it as long as anybody needs it.
@@ -54,7 +54,7 @@ def freeze(config: Mapping[str, Any], specs: Specs, *, snakefile: Path, folder: 
     snapshot = Snapshot(
         config=dict(config),
         package=package_digest(),
-        workflow=workflow_digest(snakefile),
+        workflow=workflow_digest(own),
         specs={stage: tuple(sorted({_digest(spec) for spec in found})) for stage, found in sorted(specs.items())},
     )
     values = snapshot.model_dump(mode="json")
@@ -86,7 +86,7 @@ def thaw() -> Snapshot | None:
     return storage.read_row(path, Snapshot)
 
 
-def thaw_config(*, snakefile: Path) -> dict[str, Any]:
+def thaw_config(own: Path) -> dict[str, Any]:
     """Return the configuration that a job's own Snakemake has to use.
 
     Raises:
@@ -97,13 +97,13 @@ def thaw_config(*, snakefile: Path) -> dict[str, Any]:
         raise SnapshotError(
             f"expected {VARIABLE} in the environment of a job",
             found="none",
-            do="The cluster must hand the submitting environment to its jobs (sbatch --export=ALL), and the run must"
-            " start without --no-hooks.",
+            do="The cluster must hand the submitting environment to its jobs (sbatch --export=ALL), the run must"
+            " start without --no-hooks, and a Snakefile with this workflow as a module must call begin_invocation.",
         )
-    if workflow_digest(snakefile) != snapshot.workflow:
+    if workflow_digest(own) != snapshot.workflow:
         raise SnapshotError(
             "expected the rules of the invocation that submitted this job",
-            found=f"{snakefile.name} or workflow/rules changed since",
+            found=f"{own / 'workflow'} changed since",
             do=PLAN_AGAIN,
         )
     return snapshot.config
@@ -160,9 +160,9 @@ def package_digest(root: Path = PACKAGE) -> str:
 
 
 @cache
-def workflow_digest(snakefile: Path) -> str:
-    """Return a digest of the Snakefile and of the rules that it includes, byte for byte."""
-    return _digest_of(snakefile.parent, [snakefile, *sorted((snakefile.parent / "workflow/rules").glob("*.smk"))])
+def workflow_digest(own: Path) -> str:
+    """Return a digest of the workflow's Snakefile and of the rules that it includes, byte for byte."""
+    return _digest_of(own, [own / "workflow/Snakefile", *sorted((own / "workflow/rules").glob("*.smk"))])
 
 
 def _digest_of(root: Path, paths: Iterable[Path]) -> str:

@@ -182,37 +182,40 @@ def test_a_served_agent_and_a_given_start_are_planned_with_the_files_that_decide
 MODULE = """
 configfile: "mine.yaml"
 
-module lever:
-    snakefile: "{folder}/Snakefile"
+module lever_pipe:
+    snakefile: "{folder}/workflow/Snakefile"
     config: config
 
-use rule * from lever
+use rule * from lever_pipe
+
+onstart:
+    lever_pipe.begin_invocation()
+
+onsuccess:
+    print(lever_pipe.closing_summary())
 """
 
 
 def test_as_a_module_of_another_folder_it_has_the_users_configuration(project: Project, tmp_path: Path) -> None:
+    """The folder holds two files; what the workflow ships is found from its own place, the package too."""
     values = yaml.safe_load((project.folder / "config.yaml").read_text())
     update_config(values, yaml.safe_load((project.folder / "config/smoke.yaml").read_text()))
-    values["results"] = "mine"
-    for key in ("encoder", "lvlm"):
-        values[key]["model"] = str(project.folder / values[key]["model"])
+    update_config(values, {"results": "mine", "data": {"world": {"n_train": 500}}})
     (other := tmp_path / "other").mkdir()
     (other / "mine.yaml").write_text(yaml.safe_dump(values))
     (other / "Snakefile").write_text(MODULE.format(folder=project.folder))
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "--dry-run",
-        "--cores",
-        "1",
-        "--quiet",
-        "host",
-        "--",
-        "mine/report.html",
-    ]
-    done = subprocess.run(command, cwd=other, env=project.environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    planned = dict(JOB_COUNT.findall((done.stdout + done.stderr).split("\n\n")[0]))
-    own = project.planned("--", "results/smoke/report.html")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def call(*words: str) -> str:
+        command = [sys.executable, "-m", "snakemake", "--cores", "2", *words]
+        done = subprocess.run(command, cwd=other, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout + done.stderr
+
+    planned = dict(JOB_COUNT.findall(call("--dry-run", "--quiet", "host").partition("Job stats:")[2].split("\n\n")[0]))
+    own = project.planned()
     assert {rule: int(n) for rule, n in planned.items() if rule not in ("total", "all")} == own
+
+    assert "2 jobs in" in call("--", "mine/lever/examples/train.run.json")
+    assert len((other / "mine/lever/examples/train.jsonl").read_text().splitlines()) == 500
+    assert len(list((other / ".snakemake/lever_pipe").glob("snapshot-*.json"))) == 1

@@ -185,7 +185,7 @@ def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
     with ExitStack() as changes:
         for name in touched:
             changes.enter_context(another_time(smoke.folder / "results/smoke" / name))
-        changes.enter_context(smoke.edited("profiles/default/profile.yaml", "cores: all", "cores: 1"))
+        changes.enter_context(smoke.edited("profiles/default/config.yaml", "cores: all", "cores: 1"))
         changes.enter_context(smoke.edited("config/smoke.yaml", "intention:\n", execution))
         changes.enter_context(smoke.edited("config.yaml", "  published: {}", "  published: {train_share: 0.8}"))
         changes.enter_context(consent(smoke))

@@ -19,10 +19,10 @@ STARTED = time.monotonic()
 gc.set_threshold(50_000)
 atexit.register(gc.freeze)
 
-plan.put_this_interpreter_first()
+plan.lead_jobs_here(OWN)
 
 try:
-    EXPERIMENT = invocation.experiment_of(workflow, config)
+    EXPERIMENT = invocation.experiment_of(workflow, config, OWN)
     numerics.choose(EXPERIMENT.numerics)  # jobs inherit it
     JOBS = failures.Invocation()
     SPARING = sparing.Sparing(invocation.store_of(EXPERIMENT))
@@ -45,10 +45,6 @@ OF_DATA = f"{RESULTS}/{{data}}"
 OF_POOLS = f"{OF_DATA}{{sampled}}"
 CORNER = f"{OF_POOLS}{{asked}}"
 LVLM = {"lvlm": lambda wildcards: grid_plan.at(EXPERIMENT, wildcards).lvlm.model}
-
-
-# This workflow's own folder, which is another one than the working directory where it is somebody's `module`.
-OWN = Path(str(workflow.current_basedir)).parents[1]
 
 
 def shipped(path):
@@ -346,7 +342,7 @@ def shown_figures(folder):
 def begin_invocation():
     """Freeze and check what this invocation is about to run."""
     try:
-        invocation.begin(workflow, EXPERIMENT, SPARING)
+        invocation.begin(workflow, EXPERIMENT, SPARING, OWN)
     except LeverPipeError as fault:
         raise WorkflowError(str(fault)) from None
     except OSError as fault:

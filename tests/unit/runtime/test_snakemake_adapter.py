@@ -56,8 +56,6 @@ TOUCHED = {
     "snakemake.common:get_function_params": "8d5befd48551",
     "snakemake.cli:main": "a7e781bfa073",
     "snakemake.cli:parse_args": "239364cdb437",
-    "snakemake.cli:parse_config": "e8630536f4b0",
-    "snakemake.common.configfile:load_configfile": "49b78b932de2",
     "snakemake.settings.types:ConfigSettings": "ccb857f3c037",
     "snakemake.settings.types:DAGSettings": "a23c2166a7fc",
     "snakemake.persistence:PersistenceBase._code_changed": "75c16b1f48c6",

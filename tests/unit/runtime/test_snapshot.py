@@ -37,7 +37,7 @@ def experiment(*files: str) -> Experiment:
 
 
 def frozen(folder: Path, config: dict[str, object] | None = None, **specs: list[str]) -> Path:
-    return snapshot.freeze(config or {"seed": 1}, specs, snakefile=ROOT / "Snakefile", folder=folder)
+    return snapshot.freeze(config or {"seed": 1}, specs, ROOT, folder=folder)
 
 
 @pytest.mark.parametrize("files", CONFIGS)
@@ -45,7 +45,7 @@ def test_the_resolved_configuration_comes_back_as_the_same_experiment(tmp_path: 
     """Through JSON and back: every identity of a job stays the same text."""
     before = experiment(*files)
     frozen(tmp_path, before.model_dump(mode="json"))
-    after = parse_experiment(snapshot.thaw_config(snakefile=ROOT / "Snakefile"))
+    after = parse_experiment(snapshot.thaw_config(ROOT))
     assert after == before
     wildcards = {
         "preset": before.arms[0].preset,
@@ -75,7 +75,7 @@ def test_outside_an_invocation_nothing_is_asked() -> None:
 
 def test_a_job_without_snapshot_refuses(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match=snapshot.VARIABLE):
-        snapshot.thaw_config(snakefile=ROOT / "Snakefile")
+        snapshot.thaw_config(ROOT)
     frozen(tmp_path).unlink()
     with pytest.raises(SnapshotError, match="all nodes share"):
         snapshot.thaw()
@@ -84,14 +84,14 @@ def test_a_job_without_snapshot_refuses(tmp_path: Path) -> None:
 def test_edited_rules_refuse(tmp_path: Path) -> None:
     rules = tmp_path / "workflow/rules"
     rules.mkdir(parents=True)
-    (tmp_path / "Snakefile").write_text("include: 'workflow/rules/a.smk'\n")
+    (tmp_path / "workflow/Snakefile").write_text("include: 'rules/a.smk'\n")
     (rules / "a.smk").write_text("rule a: shell: 'one'\n")
-    snapshot.freeze({"a": 1}, {}, snakefile=tmp_path / "Snakefile", folder=tmp_path / "kept")
-    assert snapshot.thaw_config(snakefile=tmp_path / "Snakefile") == {"a": 1}
+    snapshot.freeze({"a": 1}, {}, tmp_path, folder=tmp_path / "kept")
+    assert snapshot.thaw_config(tmp_path) == {"a": 1}
     snapshot.workflow_digest.cache_clear()  # a job is another process
     (rules / "a.smk").write_text("rule a: shell: 'two'\n")
     with pytest.raises(SnapshotError, match="rules"):
-        snapshot.thaw_config(snakefile=tmp_path / "Snakefile")
+        snapshot.thaw_config(tmp_path)
 
 
 def test_a_snapshot_is_named_by_its_content(tmp_path: Path) -> None:
@@ -123,15 +123,20 @@ def test_jobs_without_identity_are_not_planned() -> None:
 
 
 def workflow(*, is_main: bool) -> SimpleNamespace:
-    return SimpleNamespace(is_main_process=is_main, configfiles=["config.yaml"], main_snakefile=str(ROOT / "Snakefile"))
+    return SimpleNamespace(
+        is_main_process=is_main,
+        configfiles=["config.yaml"],
+        config_settings=SimpleNamespace(config_args=None),
+        modifier=SimpleNamespace(skip_configfile=False),
+    )
 
 
 def test_only_a_jobs_own_snakemake_reads_the_snapshot(tmp_path: Path) -> None:
     planned = experiment().model_copy(update={"results": "planned"})
     frozen(tmp_path, planned.model_dump(mode="json"))
     edited = {"results": "edited"}
-    assert invocation.experiment_of(workflow(is_main=True), edited).results == "edited"
-    assert invocation.experiment_of(workflow(is_main=False), edited) == planned
+    assert invocation.experiment_of(workflow(is_main=True), edited, ROOT).results == "edited"
+    assert invocation.experiment_of(workflow(is_main=False), edited, ROOT) == planned
 
 
 class TestStageCalls:
@@ -142,7 +147,8 @@ class TestStageCalls:
         import shutil
 
         shutil.copytree(ROOT / "lever_pipe", tmp_path / "lever_pipe", ignore=shutil.ignore_patterns("__pycache__"))
-        (tmp_path / "Snakefile").touch()
+        (tmp_path / "workflow").mkdir()
+        (tmp_path / "workflow/Snakefile").touch()
         probe = """
 import json, sys
 from pathlib import Path
@@ -150,7 +156,7 @@ from lever_pipe.runtime import snapshot, plan
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.base.provenance import canonical_json, code_of
 spec = plan.spec_of(Experiment(), "merge_rl_data", {})
-path = snapshot.freeze({}, {"merge_rl_data": [spec]}, snakefile=Path("Snakefile"))
+path = snapshot.freeze({}, {"merge_rl_data": [spec]}, Path())
 print(json.dumps([spec, str(path)]))
 """
         done = self.python(tmp_path, "-c", probe)
