@@ -23,11 +23,10 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.errors import CheckpointError, ConfigError, shortened
-from lever_pipe.lvlms import hf
 from lever_pipe.lvlms._decoding import DecodeOptions, beam_search
 from lever_pipe.lvlms._planner import trie_order
 from lever_pipe.lvlms._requests import Answer, PromptTooLongError, Result, Results, Scores, TokenPrompt, TokenRequest
-from lever_pipe.lvlms.hf import described
+from lever_pipe.lvlms.hf import Templated, described
 from lever_pipe.lvlms.protocol import ImageSource
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ ALONE: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Vllm(hf.Templated):
+class Vllm(Templated):
     """A model folder that vLLM opens when it is first asked."""
 
     dtype: str
@@ -64,7 +63,7 @@ class Vllm(hf.Templated):
     ) -> VllmEngine:
         """Return an engine over this folder."""
         del settings
-        return VllmEngine(self, images, options=decode, settings=execution.vllm, counters=counters)
+        return VllmEngine(self, images, decode, execution.vllm, counters)
 
 
 def load(folder: Path, *, dtype: str, device: str) -> Vllm:
@@ -125,20 +124,11 @@ class VllmEngine:
     """
 
     def __init__(
-        self,
-        family: Vllm,
-        images: ImageSource,
-        *,
-        options: DecodeOptions,
-        settings: VllmSettings,
-        counters: Counter[str],
+        self, family: Vllm, images: ImageSource, options: DecodeOptions, settings: VllmSettings, counters: Counter[str]
     ) -> None:
         self.backend = f"vllm {vllm_version()}, batch invariant {os.environ.get('VLLM_BATCH_INVARIANT', '0')}"
-        self._family = family
-        self._images = images
-        self._options = options
-        self._settings = settings
-        self._counters = counters
+        self._family, self._images, self._options = family, images, options
+        self._settings, self._counters = settings, counters
 
     @property
     def _llm(self) -> Any:
