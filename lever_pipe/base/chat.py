@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -181,13 +182,15 @@ class Chat:
         from openai import DefaultHttpxClient, OpenAI  # a second that runs without a server save
 
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # or a job's log has a line a request
-        return OpenAI(
+        client = OpenAI(
             base_url=self.url,
             api_key=self._access.key or "none",  # a server of one's own wants none
             timeout=self._connection.timeout_seconds,
             max_retries=0,  # `answer` asks again, also after what cannot be read
             http_client=DefaultHttpxClient(trust_env=False, follow_redirects=False),
         )
+        weakref.finalize(self, client.close)  # its connections end with this chat
+        return client
 
     def _body(self, request: ChatRequest) -> bytes:
         """Return the body of an answer.
