@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from lever_pipe.experiment import configuration
 from lever_pipe.runtime.checks.findings import Outcome, fault, ok, warning
 from lever_pipe.runtime.rerun.why_names import counted, first
 from lever_pipe.runtime.slurm import squeue as slurm
@@ -27,6 +29,12 @@ class SlurmSettings(NamedTuple):
     def wait(self) -> int:
         """Return the seconds between a submission and the first question about it."""
         return self.own.init_seconds_before_status_checks or 40
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """Return the partitions of the plugin's file, from which it chooses for a job that names none."""
+        file = self.own.partition_config or os.environ.get("SNAKEMAKE_SLURM_PARTITIONS")
+        return tuple(configuration.read_file(Path(file)).get("partitions") or ()) if file else ()
 
 
 def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
@@ -50,7 +58,7 @@ def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterato
     if partitions is None:
         yield fault("partitions", "an answer of scontrol and sinfo", found="none", do=ASK_ADMIN)
         return
-    yield from requests(jobs, partitions)
+    yield from requests(jobs, partitions, settings.partitions)
 
 
 def status_command(settings: SlurmSettings, known: dict[str, str]) -> Outcome:
@@ -132,9 +140,11 @@ def accounts(jobs: Sequence[Mapping[str, Any]], known: dict[str, str]) -> Iterat
             )
 
 
-def requests(jobs: Sequence[Mapping[str, Any]], partitions: dict[str, slurm.Partition]) -> Iterator[Outcome]:
-    """Yield for every partition whether it exists and suits the jobs that name it."""
-    standard = tuple(name for name, partition in partitions.items() if partition.is_default)
+def requests(
+    jobs: Sequence[Mapping[str, Any]], partitions: dict[str, slurm.Partition], offered: tuple[str, ...]
+) -> Iterator[Outcome]:
+    """Yield for every partition whether it exists and suits the jobs that name it, or that it is `offered` to."""
+    standard = offered or tuple(name for name, partition in partitions.items() if partition.is_default)
     by_partition: dict[tuple[str, ...], dict[JobRequest, list[str]]] = {}
     for request, rules in distinct(jobs).items():
         by_partition.setdefault(request.partitions or standard, {})[request] = rules

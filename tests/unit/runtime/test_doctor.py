@@ -183,6 +183,13 @@ def test_one_node_must_have_all_of_it(fake: FakeSlurm) -> None:
         assert complaints(of_slurm(asked)) == [("fault", "partition main")]
 
 
+def test_of_the_plugins_own_file_any_partition_will_do(fake: FakeSlurm, tmp_path: Path) -> None:
+    file = tmp_path / "partitions.yaml"
+    for names, expected in (("main: {}", [("fault", "partition main")]), ("main: {}, long: {}", [])):
+        file.write_text(f"partitions: {{{names}}}")
+        assert complaints(of_slurm({"runtime": 121}, settings=said(partition_config=file))) == expected
+
+
 def test_without_a_default_partition_one_must_be_named(fake: FakeSlurm) -> None:
     shown = (fake.folder / "scontrol-partition.out").read_text().replace("Default=YES", "Default=NO")
     fake.answers("scontrol-partition", shown)
