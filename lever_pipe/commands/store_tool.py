@@ -11,9 +11,8 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tabulate import tabulate
 
@@ -33,24 +32,16 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--max-gb", type=_gigabytes, metavar="N", help="what may stay, instead of `store.max_gb`")
     options = parser.parse_args(words[1:])
     store = _opened(options)
-    state: dict[str, Any] = {"folder": store.folder}
-    faults = [] if options.tool == "stats" else store.verify(mend=options.tool == "gc")
-    if options.tool == "gc":
-        trimmed = store.trim()
-        state["removed"] = {"entries": trimmed.entries, "bytes": trimmed.bytes, "temporary": trimmed.temporary}
-    state |= {**store.stats()._asdict(), "max_bytes": store.max_bytes}
-    sys.stdout.writelines(f"{fault}\n" for fault in faults)
-    table = tabulate(_cells(state), tablefmt="plain", colalign=("left", "right"), disable_numparse=True)
+    faults = [] if options.tool == "stats" else list(store.verify(remove=options.tool == "gc"))
+    sys.stdout.writelines(f"{'removed: ' * (options.tool == 'gc')}{fault}\n" for fault in faults)
+    removed = store.trim()._asdict() if options.tool == "gc" else {}
+    counts = (
+        {f"removed.{name}": n for name, n in removed.items()} | store.stats()._asdict() | {"max_bytes": store.max_bytes}
+    )
+    rows = [("folder", str(store.folder)), *((name, f"{n:,}") for name, n in counts.items())]
+    table = tabulate(rows, tablefmt="plain", colalign=("left", "right"), disable_numparse=True)
     sys.stdout.write(f"{table}\n")
-    return 1 if any(not fault.mended for fault in faults) else 0
-
-
-def _cells(state: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return lines of names and values; of a mapping a line for each of its values."""
-    flat: dict[str, Any] = {}
-    for name, value in state.items():
-        flat |= {f"{name}.{key}": of for key, of in value.items()} if isinstance(value, dict) else {name: value}
-    return [(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in flat.items()]
+    return 1 if faults and options.tool == "verify" else 0
 
 
 def _opened(options: argparse.Namespace) -> Store:
@@ -62,13 +53,10 @@ def _opened(options: argparse.Namespace) -> Store:
         raise ConfigError(f"{source}: expected a store of finished work", found="store: null", do=do)
     settings = settings or StoreSettings()
     folder = Path(settings.folder if options.folder is None else options.folder).expanduser()
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if not folder.is_dir() or (names and not names & {"VERSION", "work", "staging", "ledger"}):
-        raise StoreError(
-            f"{folder}: expected a store of finished work",
-            found="another folder" if folder.is_dir() else "another file" if folder.exists() else "no folder",
-            do="Name the folder of a store; a run makes the one that `store.folder` in the configuration names.",
-        )
+    if not folder.is_dir():
+        do = "Name the folder of a store; a run makes the one that `store.folder` in the configuration names."
+        found = "another file" if folder.exists() else "no folder"
+        raise StoreError(f"{folder}: expected a store of finished work", found=found, do=do)
     limit = settings.max_gb if options.max_gb is None else options.max_gb
     return Store(folder, max_bytes=int(limit * GB))
 

@@ -8,24 +8,25 @@ by the digest of the job's spec and inputs and by that of its library versions:
     work/ab/<key>.<versions>/0, 1, ...   its outputs, files or folders, in the order of their names
     staging/                             what is being written or removed
 
-Nothing is trusted: `work.json` carries the digest of its own bytes, and every file is digested while it is copied to a
-place beside its target. Only when all of an artefact is there and right does any of it get its final name. What is
-damaged is named, removed and never used. The digests have no key: they tell of accidents, not of forgers who may write
-here.
+A kept file shares its blocks with the result, where the file system can do so until one of the two is written; else it
+is the result itself by a second name, of which no file has more, so that no other working directory's result is the
+same one; else it is a copy. As who writes into a result may so write into the store, nothing is trusted: `work.json`
+carries the digest of its own bytes, and every file is digested beside its target before any output gets its final name.
+What is damaged is named, removed and never used. The digests have no key: they tell of accidents, not of forgers.
 
 There are no locks. A job's folder appears by one rename, complete and on disk, and goes by another; its modification
-time is that of its last use. Who reads what goes meanwhile misses it. Copies share blocks where the file system can,
-but never are they hard links: an edit of a result stays outside.
+time is that of its last use. Who reads what goes meanwhile misses it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import re
-from collections import Counter
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -34,10 +35,9 @@ from typing import Any, NamedTuple
 from pydantic import Field, ValidationError
 
 from lever_pipe.base import atomic, contents, storage
-from lever_pipe.base.errors import LeverPipeError, StoreError, shortened
+from lever_pipe.base.errors import LeverPipeError, StoreError
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Row, RunCard
-from lever_pipe.runtime import copying
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +46,11 @@ FORMAT = "2"
 WORK = "work.json"
 LEDGER = "ledger"
 """A folder beside the store's own that keeps LVLM answers; nothing here touches it."""
-LARGEST = 64_000_000  # bytes of a `work.json`; the largest run card lists a few thousand tensors
 ID_DIGITS = 16
 PLACE = re.compile(rf"[0-9a-f]{{2}}/[0-9a-f]{{64}}\.[0-9a-f]{{{ID_DIGITS}}}")
-"""Where finished work lies below `work`."""
-AGAIN = "A run that needs it computes it again. All such work at once: python -m lever_pipe store gc {}"
+"""Where finished work lies below `work`; all else there is somebody's own."""
+FICLONE = 0x40049409
+"""The ioctl by which a file shares the blocks of another until one of them is written; btrfs, XFS and others can."""
 
 
 class Work(Row):
@@ -65,78 +65,26 @@ class Work(Row):
         """Return the sha256 of each file by its path below the job's folder in the store."""
         found: dict[str, str] = {}
         for place, (_, held) in enumerate(sorted(self.outputs.items())):
-            if isinstance(held, str):
-                found[str(place)] = held
-            else:
-                found |= {f"{place}/{path}": sha256 for path, sha256 in held.items()}
+            inside = {"": held} if isinstance(held, str) else held
+            found |= {f"{place}/{path}".rstrip("/"): sha256 for path, sha256 in inside.items()}
         return found
 
 
-class Held(NamedTuple):
-    """A folder of finished work as it was met.
-
-    Attributes:
-        mark: inode and time of change: what tells the folder from one that took its name, or that was used since.
-        used: time of its last use in seconds.
-        fault: what is wrong with it; then `work` is None.
-    """
-
-    place: Path
-    mark: tuple[int, int]
-    used: float
-    work: Work | None
-    fault: StoreError | OSError | None
-
-
 class Trimmed(NamedTuple):
-    """What was removed, and what is left.
-
-    Attributes:
-        entries: finished jobs removed, least recently used first, and those that are damaged.
-        bytes: what these took.
-        temporary: leftovers of killed processes removed.
-        entries_left: finished jobs that stay.
-        bytes_left: what they take.
-    """
+    """How many finished jobs were removed, the bytes of those that were whole, and leftovers of killed processes."""
 
     entries: int
     bytes: int
     temporary: int
-    entries_left: int
-    bytes_left: int
 
 
 class Stats(NamedTuple):
-    """What lies in a store.
-
-    Attributes:
-        entries: finished jobs.
-        stages: name of a stage -> its finished jobs.
-        damaged: those that cannot be read, or whose files lack something.
-        files: of all jobs.
-        bytes: what the files take.
-        temporary: what processes work on, or killed ones have left.
-        ledger_bytes: what LVLM answers take that are kept beside it; `gc` leaves them alone.
-    """
+    """Finished jobs in a store, their files and bytes, and the bytes of the LVLM answers that are kept beside them."""
 
     entries: int
-    stages: dict[str, int]
-    damaged: int
     files: int
     bytes: int
-    temporary: int
     ledger_bytes: int
-
-
-class Damage(NamedTuple):
-    """Finished work that is damaged, and whether it is gone."""
-
-    fault: StoreError
-    mended: bool
-
-    def __str__(self) -> str:
-        """Return one line."""
-        return f"{'removed: ' if self.mended else ''}{self.fault}"
 
 
 def key_of(stage: str, spec: str, inputs: Mapping[str, str]) -> str:
@@ -146,9 +94,6 @@ def key_of(stage: str, spec: str, inputs: Mapping[str, str]) -> str:
         stage: name of the stage.
         spec: JSON of its config and code, as `plan.spec_of` returns it; blanks and the order of keys do not matter.
         inputs: name -> digest of the content; a member of a list has its place in its name, as `cells[0]`.
-
-    Raises:
-        ValueError: the spec is not JSON.
     """
     what = {"stage": stage, "spec": json.loads(spec), "inputs": dict(inputs)}
     return hashlib.sha256(canonical_json(what).encode()).hexdigest()
@@ -175,9 +120,9 @@ class Store:
     def put(self, key: str, card: RunCard, outputs: Mapping[str, Path]) -> bool:
         """Store what a job made; return whether it was stored.
 
-        It is not if it is there already or larger than the store may be; and, with a warning, if there is no room, no
-        permission, another format, or an output that is gone or differs from what the card says. No fault is raised:
-        the work is done, and only cannot be kept.
+        It is not if it is there already or larger than the store may be. A store that cannot be written, or an output
+        that is not as its card says, is a warning and no fault: the work is done, and only cannot be kept. Other work
+        of the same key is replaced: who forces a job does not trust what it made before.
 
         Args:
             key: see `key_of`.
@@ -189,13 +134,13 @@ class Store:
             place = self._place(key, card.versions)
             if self._holds(place, card):
                 return False
-            size = sum(map(copying.bytes_of, outputs.values()))
+            size = sum(map(_bytes_of, outputs.values()))
             if size > self.max_bytes:
                 log.info("%s: %s is not kept: %d bytes are more than all of it may take", self.folder, card.stage, size)
                 return False
             with atomic.folder_in(self._staging) as folder:
                 _fill(folder, key, card, outputs)
-                if self._format() is None:
+                if not (self.folder / "VERSION").exists():
                     storage.write_text(self.folder / "VERSION", f"{FORMAT}\n")
                 place.parent.mkdir(parents=True, exist_ok=True)
                 try:
@@ -204,7 +149,7 @@ class Store:
                     if self._holds(place, card):  # another job has kept it meanwhile
                         return False
                     raise
-        except (OSError, ValueError, LeverPipeError) as fault:
+        except (OSError, LeverPipeError) as fault:
             log.warning("%s: what %s has made is not kept: %s", self.folder, card.stage, fault)
             return False
         return True
@@ -217,10 +162,10 @@ class Store:
         versions: Mapping[str, str],
         placing: Callable[[], object] | None = None,
     ) -> RunCard | None:
-        """Copy finished work to where it belongs and return its run card, or None if there is none of this key.
+        """Put finished work where it belongs and return its run card, or None if there is none of this key.
 
-        What is damaged or incomplete is named in a warning, removed if permitted, and no finished work. Then, or where
-        a target cannot be written, the targets stay as they are.
+        What is damaged is named in a warning, removed if permitted, and no finished work. Then, or where a target
+        cannot be written, the targets stay as they are.
 
         Args:
             key: see `key_of`.
@@ -233,20 +178,31 @@ class Store:
             StoreError: the folder holds a store of another format.
         """
         self._require_format()
-        try:
-            for place in _folders(self._place(key, {}).parent):
-                if place.name.startswith(key) and (card := self._restored(place, outputs, versions, placing)):
-                    return card
-        except OSError as fault:
-            log.warning("%s: nothing is taken from it: %s", self.folder, fault)
+        for place in self._places(key):
+            try:
+                work = self._read(place)
+                if work.outputs.keys() != outputs.keys() or not _agree(work.card.versions, versions):
+                    continue
+                _take_out(place, work, outputs, placing)
+            except StoreError as fault:
+                log.warning("%s", fault)
+                with suppress(OSError):  # another user's
+                    self._drop(place)
+            except OSError as fault:
+                if place.exists():  # else it was removed meanwhile
+                    log.warning("%s: not restored: %s", place, fault)
+            else:
+                with suppress(OSError):
+                    os.utime(place)
+                return work.card
         return None
 
     def find(self, key: str, names: Collection[str], *, versions: Mapping[str, str]) -> Work | None:
-        """Return the finished work that `restore` would copy, by the sizes of its files; None without."""
-        with suppress(StoreError, OSError):
-            for place in _folders(self._place(key, {}).parent):
-                work = self._held(place).work if place.name.startswith(key) else None
-                if work is not None and work.outputs.keys() == set(names) and _agree(work.card.versions, versions):
+        """Return the finished work that `restore` would take, by the sizes of its files; None without."""
+        for place in self._places(key):
+            with suppress(StoreError, OSError):
+                work = self._read(place)
+                if work.outputs.keys() == set(names) and _agree(work.card.versions, versions):
                     return work
         return None
 
@@ -257,23 +213,28 @@ class Store:
 
         Raises:
             StoreError: the folder holds a store of another format.
+            OSError: something may not be removed here.
         """
-        self._require_format(for_removal=True)
-        sizes: dict[Held, int] = {}
-        gone = freed = 0
-        for held in self._all():
-            if held.work is not None:
-                sizes[held._replace(work=None)] = held.work.size  # without the cards, which are large
-            elif isinstance(held.fault, StoreError):
-                log.warning("%s", held.fault)
-                gone += self._drop(held)
-        left, n_left = sum(sizes.values()), len(sizes)
-        for held in sorted(sizes, key=lambda each: (each.used, each.place)):
-            if left > self.max_bytes and self._drop(held):
-                gone, freed, left, n_left = gone + 1, freed + sizes[held], left - sizes[held], n_left - 1
-        if left > self.max_bytes:
-            log.warning("%d bytes stay where %d are allowed: some work cannot be removed here", left, self.max_bytes)
-        return Trimmed(gone, freed, self._sweep(), n_left, left)
+        self._require_format()
+        kept, gone, freed = list[tuple[float, Path, int]](), 0, 0
+        for place in self._places():
+            with suppress(FileNotFoundError):  # removed meanwhile
+                try:
+                    kept.append((place.stat().st_mtime, place, self._read(place).size))
+                except StoreError as fault:
+                    log.warning("%s", fault)
+                    self._drop(place)
+                    gone += 1
+        left = sum(size for _, _, size in kept)
+        for _, place, size in sorted(kept):
+            if left <= self.max_bytes:
+                break
+            self._drop(place)
+            gone, freed, left = gone + 1, freed + size, left - size
+        if not self._staging.is_dir():
+            return Trimmed(gone, freed, 0)
+        with atomic.folder_in(self._staging) as own:
+            return Trimmed(gone, freed, atomic.sweep(own))
 
     def stats(self) -> Stats:
         """Return how much there is.
@@ -282,82 +243,57 @@ class Store:
             StoreError: the folder holds a store of another format.
         """
         self._require_format()
-        stages: Counter[str] = Counter()
-        damaged = files = size = 0
-        for held in self._all():
-            if held.work is None:
-                damaged += 1
-            else:
-                stages[held.work.card.stage] += 1
-                files, size = files + len(held.work.files()), size + held.work.size
+        works = list[Work]()
+        for place in self._places():
+            with suppress(StoreError, FileNotFoundError):
+                works.append(self._read(place))
+        ledger = self.folder / LEDGER
         return Stats(
-            entries=stages.total(),
-            stages=dict(sorted(stages.items())),
-            damaged=damaged,
-            files=files,
-            bytes=size,
-            temporary=len(list(self._staging.iterdir())) if self._staging.is_dir() else 0,
-            ledger_bytes=copying.bytes_of(self.folder / LEDGER) if (self.folder / LEDGER).is_dir() else 0,
+            entries=len(works),
+            files=sum(len(work.files()) for work in works),
+            bytes=sum(work.size for work in works),
+            ledger_bytes=_bytes_of(ledger) if ledger.is_dir() else 0,
         )
 
-    def verify(self, *, mend: bool = False) -> list[Damage]:
-        """Read everything and return what is damaged.
+    def verify(self, *, remove: bool = False) -> Iterator[StoreError]:
+        """Read everything, and yield what is damaged.
 
         Args:
-            mend: remove it.
+            remove: remove it.
 
         Raises:
             StoreError: the folder holds a store of another format.
+            OSError: something may not be read or removed here.
         """
-        self._require_format(for_removal=mend)
-        found = []
-        for held in self._all(read_files=True):
-            if isinstance(held.fault, StoreError):
-                found.append(Damage(held.fault, mend and self._drop(held)))
-            elif held.fault is not None:
-                expected, why = f"{held.place}: expected files that can be read", held.fault.strerror or str(held.fault)
-                found.append(Damage(StoreError(expected, found=why, do="Mend the disk or the permissions."), False))
-        return found
+        self._require_format()
+        for place in self._places():
+            with suppress(FileNotFoundError):  # removed meanwhile
+                try:
+                    for path, sha256 in self._read(place).files().items():
+                        _require(sha256, place / path)
+                except StoreError as fault:
+                    if remove:
+                        self._drop(place)
+                    yield fault
 
     def _place(self, key: str, versions: Mapping[str, str]) -> Path:
         name = hashlib.sha256(canonical_json(dict(versions)).encode()).hexdigest()[:ID_DIGITS]
         return self.folder / "work" / key[:2] / f"{key}.{name}"
 
-    def _all(self, *, read_files: bool = False) -> Iterator[Held]:
-        """Yield all finished work, by key; what goes meanwhile is left out."""
-        for shard in _folders(self.folder / "work"):
-            for place in _folders(shard):
-                if PLACE.fullmatch(f"{shard.name}/{place.name}"):  # all else is somebody's own
-                    with suppress(FileNotFoundError):
-                        yield self._held(place, read_files=read_files)
-
-    def _held(self, place: Path, *, read_files: bool = False) -> Held:
-        """Return what a folder holds, its files in their sizes and, if they are read, in their contents.
-
-        Raises:
-            FileNotFoundError: it is gone.
-        """
-        stat = place.lstat()
-        held = Held(place, (stat.st_ino, stat.st_ctime_ns), stat.st_mtime, None, None)
-        try:
-            work = self._read(place)
-            for path, sha256 in work.files().items() if read_files else ():
-                self._require(sha256, copying.digest_of(place / path), place / path)
-        except FileNotFoundError:
-            raise
-        except (StoreError, OSError) as fault:
-            return held._replace(fault=fault)
-        return held._replace(work=work)
+    def _places(self, key: str = "") -> list[Path]:
+        """Return the folders of all finished work, or of that of a key."""
+        found = self.folder.glob(f"work/{key[:2] or '*'}/{key}*")
+        return sorted(path for path in found if PLACE.fullmatch(f"{path.parent.name}/{path.name}"))
 
     def _holds(self, place: Path, card: RunCard) -> bool:
-        """Return whether this work is there, undamaged.
-
-        Other work of the same key is replaced: who forces a job does not trust what it made before.
-        """
-        with suppress(FileNotFoundError):
-            work = self._held(place, read_files=True).work
-            return work is not None and work.card.outputs == card.outputs
-        return False
+        """Return whether this work is there, undamaged."""
+        try:
+            work = self._read(place)
+            for path, sha256 in work.files().items():
+                _require(sha256, place / path)
+        except (StoreError, FileNotFoundError):
+            return False
+        return work.card.outputs == card.outputs
 
     def _read(self, place: Path) -> Work:
         """Return what a job's folder says, which is what was written there; its files are there in their sizes.
@@ -367,186 +303,142 @@ class Store:
             FileNotFoundError: it is gone.
         """
         path = place / WORK
-        try:
-            with copying.open_file(path) as handle:
-                content = handle.read(LARGEST + 1)
-        except FileNotFoundError:
-            if not place.is_dir():
-                raise
-            raise self._damaged(path, "none") from None
-        if len(content) > LARGEST:
-            raise self._damaged(path, f"more than {LARGEST} bytes")
-        seal, _, body = content.partition(b"\n")
+        seal, _, body = path.read_bytes().partition(b"\n")
         if seal != hashlib.sha256(body).hexdigest().encode():
-            raise self._damaged(path, "other content than its digest says")
+            raise _damaged(path, "other content than its digest says")
         try:
             work = Work.model_validate_json(body, strict=True)
         except ValidationError as fault:
-            first = fault.errors(include_url=False, include_context=False)[0]
-            where = ".".join(map(str, first["loc"])) or "work"
-            raise self._damaged(path, f"{where}: {shortened(first['msg'])}") from None
+            raise _damaged(path, f"{fault.error_count()} keys of another version") from None
         if (own := self._place(work.key, work.card.versions)) != place:
-            raise self._damaged(path, f"the one that belongs to {own}")
-        wanted, sizes = work.files(), copying.sizes_below(place)
+            raise _damaged(path, f"the one that belongs to {own}")
+        wanted, sizes = work.files(), _sizes_below(place)
         size = sum(sizes.values()) - sizes.pop(WORK, 0)
         for odd in sorted(sizes.keys() ^ wanted.keys()):
-            raise self._damaged(place / odd, "none" if odd in wanted else "one file more")
+            raise _damaged(place / odd, "none" if odd in wanted else "one file more")
         if size != work.size:
-            raise self._damaged(place, f"{size} bytes instead of {work.size}")
+            raise _damaged(place, f"{size} bytes instead of {work.size}")
         return work
 
-    def _restored(
-        self,
-        place: Path,
-        outputs: Mapping[str, Path],
-        versions: Mapping[str, str],
-        placing: Callable[[], object] | None,
-    ) -> RunCard | None:
-        held: Held | None = None
-        try:
-            held = self._held(place)
-            work = held.work
-            if work is None:
-                raise held.fault or AssertionError
-            if work.outputs.keys() != outputs.keys() or not _agree(work.card.versions, versions):
-                return None
-            self._copy_out(place, work, outputs, placing)
-        except FileNotFoundError as fault:
-            if place.exists():  # else it was removed meanwhile
-                log.warning("%s: not restored: %s", place, fault)
-            return None
-        except StoreError as fault:
-            if held is not None and _mark(place) == held.mark:  # else another has its name by now, or none
-                log.warning("%s%s", fault, "" if self._drop(held) else f" {place} stays: it cannot be removed here.")
-            return None
-        with suppress(OSError):
-            os.utime(place)
-        return work.card
+    def _drop(self, place: Path) -> None:
+        """Remove finished work, first from its name, then from the disk.
 
-    def _copy_out(
-        self, place: Path, work: Work, outputs: Mapping[str, Path], placing: Callable[[], object] | None
-    ) -> None:
-        """Copy all outputs beside their targets, then give them their names."""
-        for parent in {target.parent for target in outputs.values()}:
-            parent.mkdir(parents=True, exist_ok=True)
-        beside = {name: atomic.temporary_in(target.parent) for name, target in outputs.items()}
-        try:
-            for number, (name, held) in enumerate(sorted(work.outputs.items())):
-                files = {"": held} if isinstance(held, str) else held
-                if not isinstance(held, str):
-                    beside[name].mkdir()
-                for path, sha256 in files.items():
-                    source, target = place / str(number) / path, beside[name] / path
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    self._require(sha256, copying.copy_file(source, target), source)
-                atomic.sweep(beside[name])
-            if placing is not None:
-                placing()
-            for name, target in outputs.items():
-                atomic.place(beside[name], target)
-        finally:
-            for temporary in beside.values():
-                atomic.remove(temporary)
+        Raises:
+            OSError: this user may not.
+        """
+        with atomic.folder_in(self._staging) as aside, suppress(FileNotFoundError):  # another process was faster
+            place.rename(aside / "work")
 
-    def _drop(self, held: Held) -> bool:
-        """Remove finished work if it is what was met, unused since; return whether it is gone."""
-        with suppress(OSError):
-            if _mark(held.place) == held.mark:
-                with atomic.folder_in(self._staging) as aside:
-                    held.place.rename(aside / "work")
-        return not os.path.lexists(held.place)
-
-    def _sweep(self) -> int:
-        """Remove what killed processes have left; return how many of them."""
-        if self._format() != FORMAT:
-            return 0
-        try:
-            with atomic.folder_in(self._staging) as own:
-                return atomic.sweep(own)
-        except OSError:  # nothing can be removed here
-            return 0
-
-    def _format(self) -> str | None:
-        """Return the format that the folder states; None without one."""
-        try:
-            with copying.open_file(self.folder / "VERSION") as handle:
-                return handle.read(100).decode(errors="replace").strip()
-        except FileNotFoundError:
-            return None
-        except OSError as fault:
-            return fault.strerror or str(fault)
-
-    def _require_format(self, *, for_removal: bool = False) -> None:
-        """Refuse a store that another version of this package has written.
-
-        Args:
-            for_removal: refuse a folder without a format too, if it holds anything: it may be another program's. Else
-                it may be a store that is being made, which a network file system shows in parts.
+    def _require_format(self) -> None:
+        """Refuse a store that another version of this package has written, and another program's folder.
 
         Raises:
             StoreError: another format, or none.
         """
-        found = self._format()
-        if found == FORMAT or (found is None and not (for_removal and _folders(self.folder / "work"))):
+        stated, holds_work = self.folder / "VERSION", (self.folder / "work").exists()  # which comes last
+        found = stated.read_text(encoding="utf-8", errors="replace").strip() if stated.is_file() else None
+        if found == FORMAT or (found is None and not holds_work):
             return
         raise StoreError(
-            f"{self.folder / 'VERSION'}: expected a store of finished work of format {FORMAT}",
-            found=shortened(repr(found)) if found else "an empty file" if found == "" else "no such file",
+            f"{stated}: expected a store of finished work of format {FORMAT}",
+            found="no such file" if found is None else repr(found),
             do="Name another folder in `store.folder`, or delete this one: what it kept is computed again.",
         )
-
-    def _require(self, sha256: str, found: str, path: Path) -> None:
-        if found != sha256:
-            raise self._damaged(path, f"the sha256 {found} instead of {sha256}")
-
-    def _damaged(self, path: Path, found: str) -> StoreError:
-        return StoreError(f"{path}: expected finished work as it was stored", found=found, do=AGAIN.format(self.folder))
 
 
 def _fill(folder: Path, key: str, card: RunCard, outputs: Mapping[str, Path]) -> None:
     """Write a job's folder: its outputs, and what they are.
 
-    The digest is of the copy, so what the store holds is what the run card says, whatever happens to the output.
-
     Raises:
-        StoreError: an output has not the content that the run card says, or is no file or folder.
+        StoreError: an output has not the content that the run card says.
     """
     held: dict[str, str | dict[str, str]] = {}
     for number, (name, path) in enumerate(sorted(outputs.items())):
         with atomic.folder_in(folder) as aside:
-            copy = aside / path.name  # what a content's digest is of, the name tells
-            held[name] = _copy_in(path, copy)
-            found, expected = contents.digest(copy), card.outputs.get(name)
+            kept = aside / path.name  # what a content's digest is of, the name tells
+            if path.is_dir():
+                kept.mkdir()
+                files = {file.relative_to(path).as_posix(): file for file in contents.files_below(path)}
+                held[name] = {below: _share(file, kept / below) for below, file in files.items()}
+            else:
+                held[name] = _share(path, kept)
+            found, expected = contents.digest(kept), card.outputs.get(name)
             if found != expected:
                 raise StoreError(
                     f"{path}: expected the content that the run card states for '{name}': {expected or 'none'}",
                     found=found,
                     do="Leave outputs alone until their job has ended; the next run makes it again.",
                 )
-            copy.rename(folder / str(number))
-    work = Work(key=key, card=card, size=copying.bytes_of(folder), outputs=held)
+            kept.rename(folder / str(number))
+    work = Work(key=key, card=card, size=_bytes_of(folder), outputs=held)
     body = work.model_dump_json().encode() + b"\n"
     seal = hashlib.sha256(body).hexdigest().encode() + b"\n"
     atomic.write_file(folder / WORK, lambda handle: handle.write(seal + body))
 
 
-def _copy_in(path: Path, copy: Path) -> str | dict[str, str]:
-    """Copy an output and return the sha256 of its content; of a folder's files, those that are not hidden.
+def _take_out(place: Path, work: Work, outputs: Mapping[str, Path], placing: Callable[[], object] | None) -> None:
+    """Put all outputs beside their targets, then give them their names.
 
     Raises:
-        StoreError: it is a symbolic link, or holds one: what that names is not the output's own.
+        StoreError: a kept file is damaged.
     """
-    if path.is_symlink() or not path.is_dir():
-        return copying.copy_file(path, copy)
-    copy.mkdir()
-    held = {}
-    for source in sorted(path.rglob("*")):
-        below = source.relative_to(path)
-        if any(part.startswith(".") for part in below.parts) or not (source.is_symlink() or source.is_file()):
-            continue
-        (copy / below).parent.mkdir(parents=True, exist_ok=True)
-        held[below.as_posix()] = copying.copy_file(source, copy / below)
-    return held
+    beside = {name: atomic.temporary_in(target.parent) for name, target in outputs.items()}
+    try:
+        for number, (name, held) in enumerate(sorted(work.outputs.items())):
+            beside[name].parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(held, dict):
+                beside[name].mkdir()
+            for path, sha256 in held.items() if isinstance(held, dict) else [("", held)]:
+                source = place / str(number) / path
+                if _share(source, beside[name] / path) != sha256:
+                    raise _damaged(source, "another sha256")
+            atomic.sweep(beside[name])
+        if placing is not None:
+            placing()
+        for name, target in outputs.items():
+            atomic.place(beside[name], target)
+    finally:
+        for temporary in beside.values():
+            atomic.remove(temporary)
+
+
+def _share(source: Path, target: Path) -> str:
+    """Let a file be what another one is, by shared blocks, a second name or a copy; return the sha256 of what it is."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not _cloned(source, target):
+        with suppress(OSError):  # another file system, or another user's file
+            if source.stat().st_nlink == 1:  # else two results would be one file
+                target.hardlink_to(source)
+        if not target.exists():
+            with source.open("rb") as read, target.open("xb") as write:
+                shutil.copyfileobj(read, write)
+                write.flush()
+                os.fsync(write.fileno())
+    return storage.digest(target)
+
+
+def _cloned(source: Path, target: Path) -> bool:
+    with source.open("rb") as read, target.open("xb") as write:
+        try:
+            fcntl.ioctl(write.fileno(), FICLONE, read.fileno())
+        except OSError:
+            target.unlink()
+            return False
+        os.fsync(write.fileno())
+        return True
+
+
+def _require(sha256: str, path: Path) -> None:
+    if (found := storage.digest(path)) != sha256:
+        raise _damaged(path, f"the sha256 {found} instead of {sha256}")
+
+
+def _damaged(path: Path, found: str) -> StoreError:
+    return StoreError(
+        f"{path}: expected finished work as it was stored",
+        found=found,
+        do="A run that needs it computes it again; `python -m lever_pipe store gc FOLDER` removes all such work.",
+    )
 
 
 def _agree(made_with: Mapping[str, str], here: Mapping[str, str]) -> bool:
@@ -554,17 +446,11 @@ def _agree(made_with: Mapping[str, str], here: Mapping[str, str]) -> bool:
     return all(here[name] == version for name, version in made_with.items() if name in here and name != "python")
 
 
-def _folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder, by name; none where there is none."""
-    try:
-        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+def _sizes_below(folder: Path) -> dict[str, int]:
+    """Return the bytes of each file below a folder by its path there."""
+    names = (Path(parent) / name for parent, _, names in os.walk(folder) for name in names)
+    return {path.relative_to(folder).as_posix(): path.lstat().st_size for path in names}
 
 
-def _mark(place: Path) -> tuple[int, int] | None:
-    try:
-        stat = place.lstat()
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_ctime_ns
+def _bytes_of(path: Path) -> int:
+    return sum(_sizes_below(path).values()) if path.is_dir() else path.lstat().st_size

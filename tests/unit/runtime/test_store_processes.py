@@ -97,8 +97,9 @@ def test_writers_readers_and_collectors_at_once(tmp_path: Path, monkeypatch: pyt
         for process in processes:
             process.join(60)
         assert [process.exitcode for process in processes] == [0] * len(acts)
-    assert store.verify() == []
-    assert store.trim().bytes_left <= ENOUGH_BYTES
+    assert list(store.verify()) == []
+    store.trim()
+    assert store.stats().bytes <= ENOUGH_BYTES
     assert tree(store.folder / "staging") == {}
 
 
@@ -135,7 +136,7 @@ def test_kills_leave_whole_entries_and_whole_targets(tmp_path: Path, caplog: pyt
                     assert content == whole[name], name
             if "last" in found:  # a folder is there as a whole
                 assert {name for name in found if name.startswith("last")} == {n for n in whole if n.startswith("last")}
-    assert [str(damage) for damage in store.verify()] == []
+    assert list(store.verify()) == []
     store.trim()
     assert tree(store.folder / "staging") == {}  # what killed processes left
     restored = 0
@@ -149,7 +150,7 @@ def test_kills_leave_whole_entries_and_whole_targets(tmp_path: Path, caplog: pyt
     for job, each in enumerate(outputs):
         a_store(store.folder).put(key(job), a_card(each), each)
         assert a_store(store.folder).restore(key(job), targets(tmp_path / "last" / str(job)), versions=VERSIONS)
-    assert store.verify() == []
+    assert list(store.verify()) == []
 
 
 def test_a_terminated_process_leaves_nothing(tmp_path: Path) -> None:
@@ -220,16 +221,13 @@ def test_a_store_that_may_only_be_read(public: Path) -> None:
         assert tree(home / "a") == expected
         assert said == []
         assert store.restore(key(1), targets(home / "b"), versions=VERSIONS) is None
-        assert len(said) == 1
-        assert said[0].endswith("stays: it cannot be removed here.")
+        assert "another sha256" in said[0]
         assert tree(home / "b") == {}
         outputs = work(home / "c", 2)
         assert not a_store(public / "store").put(key(2), a_card(outputs), outputs)
         assert "Permission denied" in said[1]
-        trimmed = store.trim()
-        assert (trimmed.entries, trimmed.entries_left) == (0, 2)
-        assert len(store.verify(mend=True)) == 1
-        assert not store.verify(mend=True)[0].mended
+        with pytest.raises(PermissionError):
+            store.trim()
         assert store.stats().entries == 2
 
     with running(as_nobody(act)) as (process,):
