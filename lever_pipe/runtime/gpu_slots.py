@@ -7,10 +7,8 @@ and hides the others from itself. The kernel lets go of a lock however its proce
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
-import stat
 import subprocess
 import tempfile
 import time
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from lever_pipe.base.errors import DeviceError
+from lever_pipe.runtime.ownership import try_lock
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SECONDS_BETWEEN_TRIES = 2.0
@@ -39,7 +38,7 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
         sleep: waits so many seconds between two tries.
 
     Raises:
-        DeviceError: fewer than `count` are visible, or the locks' folder is not this user's alone.
+        DeviceError: fewer than `count` are visible.
     """
     visible = visible_gpus()
     if visible is None and _has_cuda():
@@ -53,7 +52,6 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
         )
     where = folder or _folder()
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _require_own(where)
     taken = _locked(visible, count, where)
     while len(taken) < count:
         log.info("waiting for %d of the GPUs %s: others use them", count, ", ".join(visible))
@@ -61,17 +59,6 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
         taken = _locked(visible, count, where)
     _held.extend(taken.values())
     os.environ[VISIBLE] = ",".join(taken)
-
-
-def _require_own(folder: Path) -> None:
-    """Refuse locks in a folder whose predictable name somebody else may have taken."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise DeviceError(
-            f"expected {folder}, a folder of user {os.getuid()} into which nobody else writes",
-            found=f"{stat.filemode(found.st_mode)} of user {found.st_uid}",
-            do="Remove it, or set TMPDIR to a folder of your own.",
-        )
 
 
 def visible_gpus() -> list[str] | None:
@@ -97,14 +84,7 @@ def _locked(visible: list[str], count: int, folder: Path) -> dict[str, IO[str]]:
     """Return locks on `count` GPUs by name, or none at all, so that two jobs never wait for each other's half."""
     taken: dict[str, IO[str]] = {}
     for name in visible:
-        if len(taken) == count:
-            break
-        lock: IO[str] = (folder / name.replace("/", "_")).open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-        else:
+        if len(taken) < count and (lock := try_lock(folder / name.replace("/", "_"))) is not None:
             taken[name] = lock
     if len(taken) < count:
         for held in taken.values():

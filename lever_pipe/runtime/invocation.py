@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import fcntl
 import json
 import logging
 import sys
@@ -85,16 +84,13 @@ def hold_folder() -> None:
     if _held:  # planned once more
         return
     RUNNING.parent.mkdir(parents=True, exist_ok=True)
-    handle = RUNNING.open("a+", encoding="utf-8")
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        handle.close()
-        what = f"{Path.cwd()}: expected a working directory in which no other run is at work"
-        raise MachineError(what, found="one", do="Wait for its end; two at once need a folder each.") from None
+        handle = ownership.try_lock(RUNNING)
     except OSError:  # a file system without locks: Snakemake's own decide
-        handle.close()
         return
+    if handle is None:
+        what = f"{Path.cwd()}: expected a working directory in which no other run is at work"
+        raise MachineError(what, found="one", do="Wait for its end; two at once need a folder each.")
     handle.seek(0)
     former = handle.read()
     if former == atomic.machine() and (left := list(LOCKS.glob("*.lock"))):

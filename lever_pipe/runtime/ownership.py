@@ -1,4 +1,4 @@
-"""One writer an artefact, also where two jobs for it run at once.
+"""One lock for all: of a file, held as long as it is open; and one writer an artefact by it.
 
 After a workflow was killed and started again, or a lost node came back, a job of the former run may still compute what
 a job of the present one begins. The first locks a file beside the run card, which names it; the other waits, and leaves
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -29,31 +29,19 @@ log = logging.getLogger(__name__)
 UNKNOWN_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 """How a file system refuses that has no such locks."""
 SUFFIX = ".owner"
-
-
-class Times(NamedTuple):
-    """How long a process that waits does so, in seconds."""
-
-    poll_s: float = 1.0
-    """Between two looks."""
-    say_s: float = 60.0
-    """Between two lines of its log."""
-
-
-TIMES = Times()
+POLL_S = 1.0
+SAY_S = 60.0
+"""Between two looks of a process that waits, and between two lines of its log."""
 
 
 class Owner(BaseModel):
-    """The process that makes an artefact, as its lock names it."""
+    """The process that makes an artefact, as its lock names it; `job` is SLURM's number, or nothing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str
-    machine: str
-    """See `atomic.machine`."""
     pid: int
     job: str
-    """SLURM's job number, or nothing."""
     since: str
 
     def __str__(self) -> str:
@@ -64,13 +52,25 @@ class Owner(BaseModel):
 
 def this_process() -> Owner:
     """Return this process as an owner."""
-    return Owner(
-        host=socket.gethostname(),
-        machine=atomic.machine(),
-        pid=os.getpid(),
-        job=os.environ.get("SLURM_JOB_ID", ""),
-        since=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return Owner(host=socket.gethostname(), pid=os.getpid(), job=os.environ.get("SLURM_JOB_ID", ""), since=since)
+
+
+def try_lock(path: Path) -> IO[str] | None:
+    """Return a file, locked as long as it is open; None where another process holds it.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    handle = path.open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as fault:
+        handle.close()
+        if fault.errno in (errno.EWOULDBLOCK, errno.ESTALE):
+            return None
+        raise
+    return handle
 
 
 def lock_of(card: Path) -> Path:
@@ -99,19 +99,18 @@ def sweep(results: Path) -> None:
 
 
 @contextmanager
-def owned(card: Path, *, times: Times | None = None) -> Iterator[bool]:
+def owned(card: Path) -> Iterator[bool]:
     """Own an artefact for the time of the block; wait before it as long as another process does.
 
     Args:
         card: the run card of the artefact.
-        times: of a wait; None: `TIMES`.
 
     Yields:
         Whether another owner was met, who may have made the artefact.
     """
     lock = lock_of(card)
     lock.parent.mkdir(parents=True, exist_ok=True)
-    handle, waited = _acquired(lock, times or TIMES)
+    handle, waited = _acquired(lock)
     with handle:
         try:
             handle.write(this_process().model_dump_json())
@@ -121,15 +120,15 @@ def owned(card: Path, *, times: Times | None = None) -> Iterator[bool]:
             lock.unlink(missing_ok=True)  # first: whoever has the file open sees that it is not the lock any more
 
 
-def _acquired(lock: Path, times: Times) -> tuple[IO[str], bool]:
+def _acquired(lock: Path) -> tuple[IO[str], bool]:
     """Return the lock, empty and this process's, when nobody else has it, and whether anybody had."""
-    waited, said = False, -times.say_s
+    waited, said = False, -SAY_S
     while (handle := _locked(lock)) is None:
         waited = True
-        if time.monotonic() - said >= times.say_s:
+        if time.monotonic() - said >= SAY_S:
             said = time.monotonic()
             log.info("%s is being made by another job: %s; waiting", lock.parent, _owner_in(lock) or "unknown")
-        time.sleep(times.poll_s)
+        time.sleep(POLL_S)
     former = _named_in(handle)
     handle.truncate(0)
     return handle, waited or former is not None
@@ -137,16 +136,15 @@ def _acquired(lock: Path, times: Times) -> tuple[IO[str], bool]:
 
 def _locked(lock: Path) -> IO[str] | None:
     """Return a lock that nobody else holds, open; None for one that is another's, or went meanwhile."""
-    handle = lock.open("a+", encoding="utf-8")
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        handle = try_lock(lock)
     except OSError as fault:
         if fault.errno not in UNKNOWN_LOCKS:
-            handle.close()
-            if fault.errno in (errno.EWOULDBLOCK, errno.ESTALE):
-                return None
             raise
         log.warning("%s: this file system has no locks: %s. Nobody else may make this now", lock, fault.strerror)
+        handle = lock.open("a+", encoding="utf-8")
+    if handle is None:
+        return None
     with suppress(FileNotFoundError):
         held = os.fstat(handle.fileno())  # taking a lock makes a network file system ask for the file's present state
         if held.st_nlink and os.path.samestat(held, lock.stat()):

@@ -26,10 +26,15 @@ from lever_pipe.base import atomic, storage
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
 from lever_pipe.runtime import ownership
-from lever_pipe.runtime.ownership import Owner, Times, lock_of, owned, owner_of, this_process
+from lever_pipe.runtime.ownership import lock_of, owned, owner_of, this_process
 
-FAST = Times(poll_s=0.01, say_s=0.1)
 FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "POLL_S", 0.01)
+    monkeypatch.setattr(ownership, "SAY_S", 0.1)
 
 
 @pytest.fixture
@@ -48,11 +53,6 @@ def end(*processes: BaseProcess) -> list[int | None]:
         process.join(60)
         assert process.exitcode is not None, "a process hangs"
     return [process.exitcode for process in processes]
-
-
-def far(**changes: str) -> Owner:
-    """Return an owner on another machine."""
-    return this_process().model_copy(update={"host": "n7", "machine": "other", "pid": 12} | changes)
 
 
 def note(folder: Path, *words: object) -> None:
@@ -86,14 +86,14 @@ def require_one_at_a_time(lines: list[list[str]], killed: set[str]) -> None:
 
 
 def test_an_owner_leaves_nothing_behind(card: Path) -> None:
-    with owned(card, times=FAST) as waited:
+    with owned(card) as waited:
         assert not waited
         assert [path.name for path in card.parent.iterdir()] == [".run.json.owner"]
         found = owner_of(card)
         assert found is not None
         assert found.pid == os.getpid()
     assert not list(card.parent.iterdir())
-    with pytest.raises(ZeroDivisionError), owned(card, times=FAST):
+    with pytest.raises(ZeroDivisionError), owned(card):
         raise ZeroDivisionError
     assert not list(card.parent.iterdir())
 
@@ -103,7 +103,7 @@ def test_of_two_at_once_one_makes_and_one_leaves(card: Path, monkeypatch: pytest
     on_waiting(monkeypatch, lambda _: waits.set() or time.sleep(0.01))
 
     def job() -> None:
-        with owned(card, times=FAST) as waited:
+        with owned(card) as waited:
             if waited and card.exists():
                 note(card.parent, "left", os.getpid())
                 return
@@ -116,17 +116,14 @@ def test_of_two_at_once_one_makes_and_one_leaves(card: Path, monkeypatch: pytest
     assert [what for what, _ in protocol(card.parent)] == ["begin", "end", "left"]
 
 
-@pytest.mark.parametrize("machines", ["one", "several"])
-def test_many_jobs_many_times_some_killed_never_two_at_once(card: Path, machines: str) -> None:
+def test_many_jobs_many_times_some_killed_never_two_at_once(card: Path) -> None:
     barrier = FORK.Barrier(5)
 
     def job(number: int) -> None:
-        if machines == "several":
-            atomic.machine = lambda: f"{number}"  # type: ignore[assignment]
         chance = random.Random(number)
         barrier.wait()
         for turn in range(4):
-            with owned(card, times=FAST):
+            with owned(card):
                 note(card.parent, "begin", os.getpid())
                 time.sleep(chance.random() * 0.01)
                 if number == 0 and turn == 1:
@@ -138,7 +135,7 @@ def test_many_jobs_many_times_some_killed_never_two_at_once(card: Path, machines
     lines = protocol(card.parent)
     assert sum(what == "end" for what, _ in lines) == 4 * 4 + 1
     require_one_at_a_time(lines, killed={str(processes[0].pid)})
-    with owned(card, times=FAST):  # the killed one may have been the last
+    with owned(card):  # the killed one may have been the last
         pass
     assert [path.name for path in card.parent.iterdir()] == ["protocol"]
 
@@ -163,7 +160,6 @@ def test_a_sweep_removes_what_the_dead_left_and_nothing_else(card: Path) -> None
     here = atomic.machine()
     cases = {
         ".dead.json.owner": (this_process().model_dump_json(), False),
-        ".elsewhere.json.owner": (far().model_dump_json(), False),
         ".torn.json.owner": ("{", False),
         f".{here}.{gone.pid}.01234567.tmp": ("", False),
         f".{here}.{os.getpid()}.01234567.tmp": ("", True),
@@ -184,7 +180,7 @@ def test_a_file_system_without_locks_is_told(
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with owned(card, times=FAST) as waited:
+    with owned(card) as waited:
         assert not waited
     assert "no locks" in caplog.text
     assert not lock_of(card).exists()
@@ -216,7 +212,6 @@ def another_job(folder: Path) -> Iterator[None]:
 @pytest.fixture
 def artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a stage's files, made once."""
-    monkeypatch.setattr(ownership, "TIMES", FAST)
     storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4))
     assert main(call(tmp_path)) == 0
     for name in FILES[1:]:
