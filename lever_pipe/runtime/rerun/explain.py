@@ -7,10 +7,7 @@ and `plan` in a few words (`in_short`).
 from __future__ import annotations
 
 import json
-import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,55 +22,39 @@ from lever_pipe.runtime.rerun.why_names import first, flat, label
 from lever_pipe.runtime.snakemake_adapter import PlannedCall, PlannedJob
 
 RUNS, ONLY_IF, AS_MADE = "runs", "only if", "as made"
-MISSING, CONSEQUENCE = "missing output", "input rebuilt"
-SHORT = {
-    "forced": "forced",
-    "command": "the rule's command",
-    "environment": "software environment",
-    "never_made": MISSING,
-    "missing_output": MISSING,
-    "no_card": "incomplete output",
-    "unreadable_card": "unreadable run card",
-    "damaged_output": "damaged output",
-    "inputs_changed": "other input files",
-    "versions": "library versions",
-    "unknown": "configuration or code",
+CHANGED = "changed: "
+ASKED = {
+    "forced": "this is forced",
+    "command": "its command changed",
+    "environment": "its software environment changed",
 }
-"""Kind of a cause -> what it is called in a few words; of an input its name, of a setting its key."""
 MODEL = "model_identity"
 """Last part of the config keys that hold a model folder's digest."""
 LONGEST_VALUE = 60
+CODE_FOLDER = "code"
 
 
 class Cause(NamedTuple):
-    """Why a job would run, without regard to other jobs.
+    """Why a job would run, without regard to other jobs: the end of a sentence with `because`, and a few words."""
 
-    Attributes:
-        kind: one word for programs.
-        text: ends a sentence that begins with the job and `because`.
-        details: the same as data.
-    """
-
-    kind: str
     text: str
-    details: dict[str, Any]
+    short: str
 
 
 class Explained(NamedTuple):
     """A planned job with why it would run.
 
     Attributes:
-        name: what it is called.
         card: its run card's path; empty for a rule without one.
         causes: its own; where there are none, it runs at most as a consequence.
-        follows: places of the planned jobs whose outputs it reads, with the names of these inputs.
+        follows: places of the planned jobs whose outputs it reads.
     """
 
     job: PlannedJob
     name: str
     card: str
     causes: tuple[Cause, ...]
-    follows: dict[int, tuple[str, ...]]
+    follows: tuple[int, ...]
 
     @property
     def status(self) -> str:
@@ -84,23 +65,10 @@ class Explained(NamedTuple):
     def in_short(self) -> str:
         """Return in a few words why it would run; of a changed configuration the keys."""
         if not self.causes:
-            return CONSEQUENCE if self.follows else AS_MADE
-        changed = [cause for cause in self.causes if cause.kind in ("config", "model", "code")]
-        keys = [cause.details.get("key", cause.kind) for cause in changed]
-        words = [SHORT[cause.kind] for cause in self.causes if cause.kind in SHORT]
-        inputs = [cause.details["path"] for cause in self.causes if cause.kind.startswith("input_")]
-        words += sorted(f"input: {Path(path).name}" for path in inputs)
-        return ", ".join([*dict.fromkeys(words), *([f"changed: {first(keys)}"] if keys else [])])
-
-
-class _Known(NamedTuple):
-    """What causes are found by."""
-
-    results: Path
-    digests: Digests
-    remade: Mapping[str, int]
-    """Absolute path -> place of the planned job that makes it again: what it will hold is not known yet."""
-    makers: Makers
+            return "input rebuilt" if self.follows else AS_MADE
+        words = list(dict.fromkeys(cause.short for cause in self.causes))
+        keys = [word.removeprefix(CHANGED) for word in words if word.startswith(CHANGED)]
+        return ", ".join([w for w in words if not w.startswith(CHANGED)] + [f"{CHANGED}{first(keys)}"] * bool(keys))
 
 
 def explain(
@@ -116,21 +84,20 @@ def explain(
     """
     judged = {absolute(artefact.card): artefact for artefact in artefacts}
     remade = {absolute(path): i for i, job in enumerate(jobs) for path in job.outputs}
-    known, found = _Known(results, digests, remade, makers_of(artefacts)), []
+    makers, found = makers_of(artefacts), []
     for i, job in enumerate(jobs):
         card = next((path for path in job.outputs if is_card(Path(path))), "")
         artefact = judged.get(absolute(card)) if card else None
         if artefact is None and card and Path(card).exists():
             artefact = judge(read_artefact(Path(card)), digests)
-        call = job.call
-        causes = tuple(_causes(job, call, artefact, known))
+        causes = [Cause(text, kind) for kind, text in ASKED.items() if kind in job.asked]
+        causes += _causes(job, artefact, results)
+        if artefact is not None and job.call is not None:
+            causes += _input_causes(job.call, artefact, remade, makers, digests)
+        paths = job.inputs if job.call is None else [path for paths in job.call.inputs.values() for path in paths]
+        follows = dict.fromkeys(remade[name] for name in map(absolute, paths) if remade.get(name, i) != i)
         name = label(job.rule, card or next(iter(job.outputs), ""))
-        follows: dict[int, list[str]] = {}
-        for input_name, paths in (call.inputs if call else {"": list(job.inputs)}).items():
-            for other in dict.fromkeys(remade.get(absolute(path), i) for path in paths):
-                if other != i:
-                    follows.setdefault(other, []).append(input_name)
-        found.append(Explained(job, name, card, causes, {other: tuple(names) for other, names in follows.items()}))
+        found.append(Explained(job, name, card, tuple(causes), tuple(follows)))
     return found
 
 
@@ -146,71 +113,44 @@ def walk(explained: Sequence[Explained], targets: Sequence[int]) -> list[tuple[i
     return sorted(distance.items(), key=lambda item: (item[1], item[0]))
 
 
-def _causes(job: PlannedJob, call: PlannedCall | None, artefact: Artefact | None, known: _Known) -> Iterator[Cause]:
-    """Yield a job's own causes, nearest to the user first."""
-    texts = {
-        "forced": "this is forced",
-        "command": f"the command of rule {job.rule} changed",
-        "environment": f"the software environment of rule {job.rule} changed",
-    }
-    yield from (Cause(kind, texts[kind], {} if kind == "forced" else {"rule": job.rule}) for kind in job.asked)
+def _causes(job: PlannedJob, artefact: Artefact | None, results: Path) -> Iterator[Cause]:
+    """Yield a job's causes but those of the user and of its inputs, nearest to the user first."""
     missing = [path for path in job.outputs if not Path(path).exists()]
-    if artefact is None:
-        there = [path for path in job.outputs if path not in missing]
-        lost = f"the run card is missing, so nobody can tell whether what lies there is whole ({first(there)})"
-        yield Cause("no_card", lost, {"there": there}) if there else Cause("never_made", "there is none here yet", {})
-        return
-    if artefact.made is None:
-        yield Cause("unreadable_card", f"the run card {artefact.card} cannot be read", {"path": str(artefact.card)})
-        return
-    damaged = [str(artefact.paths[name]) for name in artefact.damaged]
-    for state, paths in (("missing", missing), ("damaged", damaged)):
-        if paths:
-            outputs = "outputs are" if len(paths) > 1 else "an output is"
-            yield Cause(f"{state}_output", f"{outputs} {state}: {first(paths)}", {state: paths})
-    if call is None:
-        yield Cause("unknown", f"Snakemake says so ({job.reason}); its rule tells no more", {"reason": job.reason})
-        return
-    yield from _config_causes(artefact.made.config, call.config)
-    if artefact.made.code != call.code:
-        yield _code_cause(artefact.made, call, known.results)
-    if versions := other_versions(artefact.made.versions, versions_for(job.rule, call.config)):
-        told = ", ".join(f"{name} {was} then, {now} now" for name, (was, now) in versions.items())
-        yield Cause("versions", f"the library versions differ: {told}", versions)
-    yield from _input_causes(call.inputs, artefact, artefact.made, known)
-
-
-def _config_causes(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Cause]:
-    """Yield each key in which two configs differ, the model folders apart."""
-    before, after = flat(was), flat(now)
-    for key in dict.fromkeys([*after, *before]):
-        if key in before and key in after and before[key] == after[key]:
-            continue
-        details = {"key": key} | ({"was": before[key]} if key in before else {})
-        details |= {"is": after[key]} if key in after else {}
-        if key.endswith(MODEL):
-            text = f"the model folder holds another model: {key} is {after.get(key)}, was {before.get(key)}"
-            yield Cause("model", text, details)
+    there = [path for path in job.outputs if path not in missing]
+    if artefact is None and not there:
+        yield Cause("there is none here yet", "missing output")
+    elif artefact is None:
+        yield Cause(f"it has no run card, so nobody can tell whether it is whole ({first(there)})", "incomplete output")
+    elif artefact.made is None:
+        yield Cause(f"the run card {artefact.card} cannot be read", "unreadable run card")
+    else:
+        damaged = [str(artefact.paths[name]) for name in artefact.damaged]
+        for state, paths in (("missing", missing), ("damaged", damaged)):
+            if paths:
+                yield Cause(f"of its outputs these are {state}: {first(paths)}", f"{state} output")
+        if job.call is None:
+            yield Cause(f"Snakemake says so ({job.reason}); its rule tells no more", "configuration or code")
         else:
-            yield Cause("config", f"the configuration differs: {_key_text(key, before, after)}", details)
+            yield from _identity_causes(artefact.made, job.call, results)
 
 
-def _key_text(key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    if key not in before:
-        return f"{key} is {_value(after[key])}, was not set"
-    if key not in after:
-        return f"{key} was {_value(before[key])}, is not set any more"
-    was, now = before[key], after[key]
-    if isinstance(was, list) and isinstance(now, list) and len(_value(was)) > LONGEST_VALUE / 2:
-        differ = {"+": [v for v in now if v not in was], "-": [v for v in was if v not in now]}
-        parts = [
-            f"{sign}{len(values)} ({_value(values[0])}{', ...' * (len(values) > 1)})"
-            for sign, values in differ.items()
-            if values
-        ]
-        if parts:
-            return f"{key} lists others: {', '.join(parts)}"
-    return f"{key} is {_value(now)}, was {_value(was)}"
+def _identity_causes(made: RunCard, call: PlannedCall, results: Path) -> Iterator[Cause]:
+    """Yield in which keys, modules and libraries a call differs from the one that made an artefact."""
+    was, now = flat(made.config), flat(call.config)
+    for key in dict.fromkeys([*now, *was]):
+        if (key in now) != (key in was) or now.get(key) != was.get(key):
+            then, is_now = ("not set" if key not in of else _value(of[key]) for of in (was, now))
+            what = "the model folder holds another model" if key.endswith(MODEL) else "the configuration differs"
+            yield Cause(f"{what}: {key} is {is_now}, was {then}", CHANGED + key)
+    if made.code != call.code:
+        found = code_differences(results, made.code, made.stage, members_of(made.stage, call.config))
+        told = first(found or ["in nothing that is recorded"])
+        if found is None:
+            told = f"{made.code} then, {call.code} now; no record says in which modules"
+        yield Cause(f"the code differs: {told}", f"{CHANGED}code")
+    if versions := other_versions(made.versions, versions_for(made.stage, call.config)):
+        told = ", ".join(f"{name} {then} then, {here} now" for name, (then, here) in versions.items())
+        yield Cause(f"the library versions differ: {told}", "library versions")
 
 
 def _value(value: Any) -> str:
@@ -218,109 +158,72 @@ def _value(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
-def _code_cause(made: RunCard, call: PlannedCall, results: Path) -> Cause:
-    """Return which modules of a stage differ, as far as it is recorded."""
-    found = code_differences(results, made.code, made.stage, members_of(made.stage, call.config))
-    details: dict[str, Any] = {"was": made.code, "is": call.code}
-    if found is None:
-        text = f"the code differs ({made.code} then, {call.code} now; no record says in which modules)"
-        return Cause("code", text, details)
-    how = {"changed": "changed", "added": "is imported now", "removed": "is not imported any more"}
-    parts = [f"{name} {verb}" for kind, verb in how.items() for name in found[kind]]
-    parts += [f"Python {found['python'][0]} then, {found['python'][1]} now"] if found["python"] else []
-    text = f"the code differs: {first(parts) or 'in nothing that is recorded'}"
-    return Cause("code", text, details | found)
-
-
 def _input_causes(
-    planned: Mapping[str, list[str]], artefact: Artefact, made: RunCard, known: _Known
+    call: PlannedCall, artefact: Artefact, remade: Mapping[str, int], makers: Makers, digests: Digests
 ) -> Iterator[Cause]:
-    """Yield what differs between the inputs of a planned job, name -> paths, and those of its artefact."""
+    """Yield what differs between the inputs of a planned job and those of its artefact.
+
+    What a planned job makes again (`remade`) is not known yet.
+    """
+    if (made := artefact.made) is None:
+        return
     listed = {absolute(path): name for name, path in artefact.paths.items() if name in made.inputs}
-    single, matched, added = {name for name in made.inputs if "[" not in name}, set[str](), list[str]()
-    for base, paths in planned.items():
+    matched, added = set[str](), list[str]()
+    for base, paths in call.inputs.items():
         for path in paths:
-            own = absolute(path)
-            name = listed.get(own) or (base if base in single else None)
+            name = listed.get(absolute(path)) or (base if base in made.inputs else None)
             if name is None:
                 added.append(path)
                 continue
             matched.add(name)
-            if own not in known.remade:
-                yield from _content_cause(name, path, made, is_moved=own not in listed, known=known)
+            if absolute(path) in remade:
+                continue
+            short = f"input: {Path(path).name}"
+            try:
+                if digests.of(Path(path)) != made.inputs[name]:
+                    yield Cause(_content_text(name, path, made, makers), short)
+            except FileNotFoundError:
+                yield Cause(f"the input {name} ({path}) does not exist", short)
+            except (CheckpointError, OSError) as fault:
+                yield Cause(f"the input {name} is damaged: {fault}", short)
     removed = [str(artefact.paths[name]) for name in listed.values() if name not in matched]
-    if added or removed:
-        sets = {"added": added, "removed": removed}
-        parts = [f"{len(paths)} {how} ({first(paths)})" for how, paths in sets.items() if paths]
-        yield Cause("inputs_changed", f"the set of inputs changed: {', '.join(parts)}", sets)
+    parts = [f"{len(odd)} {how} ({first(odd)})" for how, odd in (("added", added), ("removed", removed)) if odd]
+    if parts:
+        yield Cause(f"the set of inputs changed: {', '.join(parts)}", "other input files")
 
 
-def _content_cause(name: str, path: str, made: RunCard, *, is_moved: bool, known: _Known) -> Iterator[Cause]:
-    try:
-        found = known.digests.of(Path(path))
-    except FileNotFoundError:
-        yield Cause("input_missing", f"the input {name} ({path}) does not exist", {"input": name, "path": path})
-        return
-    except (CheckpointError, OSError) as fault:
-        yield Cause("input_damaged", f"the input {name} is damaged: {fault}", {"input": name, "path": path})
-        return
-    if found == made.inputs[name]:
-        return
-    inside = (known.makers.get(absolute(place)) for place in (Path(path), *Path(path).parents))  # its folder, maybe
+def _content_text(name: str, path: str, made: RunCard, makers: Makers) -> str:
+    """Return in what an input differs from what was read, and who changed it as far as run cards tell."""
+    inside = (makers.get(absolute(place)) for place in (Path(path), *Path(path).parents))  # its folder, maybe
     maker = next((maker for maker in inside if maker is not None), None)
-    kind, who = _who(maker)
+    called = path if maker is None else f"{Path(path).name} of {label(maker.made.stage, str(maker.artefact.card))}"
     what = "has other content than when it was read"
-    details: dict[str, Any] = {"input": name, "path": path, "was": made.inputs[name], "is": found, "changed_by": who}
-    tensors = _tensor_changes(name, path, made)
-    if tensors is not None:
-        total = len(made.tensors[name])
-        what = f"has other tensors than when it was read: {len(tensors)} of {total} differ ({first(tensors)})"
-        details |= {"tensors": {"differ": tensors, "of": total}}
-    of = "" if maker is None else label(maker.made.stage, str(maker.artefact.card))
-    called = f"{Path(path).name} of {of}" if of else path
-    other = f"; it is another file than then: {path}" if is_moved else ""
-    yield Cause(kind, f"{called} {what}{other} ({who})", details)
+    if tensors := _tensor_changes(name, path, made):
+        of = len(made.tensors[name])
+        what = f"has other tensors than when it was read: {len(tensors)} of {of} differ ({first(tensors)})"
+    return f"{called} {what} ({_who(maker)})"
 
 
-def _who(maker: Maker | None) -> tuple[str, str]:
-    """Return the kind of a cause and who changed the file, as far as run cards and times can tell."""
+def _who(maker: Maker | None) -> str:
     if maker is None:
-        return "input_content", "no rule makes it: it was changed outside the workflow"
-    stage, artefact = maker.made.stage, maker.artefact
-    if maker.output in artefact.replaced:
-        return "input_replaced", f"replaced by hand: it is not what {stage} made"
-    if maker.output in artefact.damaged:
-        return "input_damaged", f"damaged: it is not what {stage} made"
-    when = ""
-    with suppress(OSError):
-        when = time.strftime(" on %Y-%m-%d at %H:%M:%S", time.localtime(artefact.card.stat().st_mtime))
-    return "input_content", f"{stage} made it anew{when}"
+        return "no rule makes it: it was changed outside the workflow"
+    if maker.output in maker.artefact.replaced:
+        return f"replaced by hand: it is not what {maker.made.stage} made"
+    if maker.output in maker.artefact.damaged:
+        return f"damaged: it is not what {maker.made.stage} made"
+    return f"{maker.made.stage} made it anew"
 
 
-def _tensor_changes(name: str, path: str, made: RunCard) -> list[str] | None:
-    """Return the tensors of an input that are not those that the artefact was made from; None where nothing tells."""
-    then = made.tensors.get(name)
-    if then is None:
-        return None
-    try:
-        now = contents.tensors_of(Path(path))
-    except (CheckpointError, OSError):
-        return None
-    digits = {key: text[: text.index(" ") + 1 + TENSOR_DIGITS] for key, text in now.items()}
-    changed = [f"{key}, which is gone" for key in sorted(then.keys() - digits.keys())]
-    changed += [f"{key}, which was not there" for key in sorted(digits.keys() - then.keys())]
-    return [key for key in sorted(then.keys() & digits.keys()) if then[key] != digits[key]] + changed
-
-
-# What a code fingerprint consists of: `<results>/code/<fingerprint>.json`. It stands for one set of modules, so a file
-# is written once and serves every artefact that was made by this code.
-
-CODE_FOLDER = "code"
-FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+def _tensor_changes(name: str, path: str, made: RunCard) -> list[str]:
+    """Return the tensors of an input that are not those that the artefact was made from, as far as that is recorded."""
+    if (then := made.tensors.get(name)) is None:
+        return []
+    now = {key: of[: of.index(" ") + 1 + TENSOR_DIGITS] for key, of in contents.tensors_of(Path(path)).items()}
+    return sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
 
 
 class CodeRecord(Row):
-    """The modules behind a fingerprint."""
+    """The modules behind a fingerprint, of which `<results>/code/<fingerprint>.json` serves every artefact."""
 
     python: str  # `3.11`
     modules: dict[str, str]  # module without the package's name -> digest of its syntax tree
@@ -328,44 +231,24 @@ class CodeRecord(Row):
 
 def record_code(
     results: Path, stage: str, members: tuple[str, ...], code: str, *, root: Path = provenance.PACKAGE
-) -> Path | None:
-    """Write what a planned stage's fingerprint consists of, unless it is known; return the file.
-
-    Returns None, and writes nothing, where the modules are not those of `code`: a record that is wrong helps nobody.
-    """
-    path = _code_path(results, code)
-    if path is None or provenance.code_of(stage, members, root=root) != code:
-        return None
-    if not path.exists():
+) -> None:
+    """Write what a planned stage's fingerprint consists of, unless it is known or the modules are other ones now."""
+    path = results / CODE_FOLDER / f"{code}.json"
+    if not path.exists() and provenance.code_of(stage, members, root=root) == code:
         modules = provenance.modules_of(stage, members, root=root)
         storage.write_row(path, CodeRecord(python=provenance.python_version(), modules=modules))
-    return path
 
 
 def code_differences(
     results: Path, code: str, stage: str, members: tuple[str, ...], *, root: Path = provenance.PACKAGE
-) -> dict[str, tuple[str, ...]] | None:
-    """Return in what the code of an artefact differs from a stage's present one; None without a record of it.
-
-    By `changed`, modules with another syntax tree, comments and docstrings aside; `added` and `removed`, modules that
-    only the one or the other imports; `python`, the artefact's version and the present one, if they differ.
-    """
-    path = _code_path(results, code)
-    if path is None:
-        return None
+) -> list[str] | None:
+    """Return in what the code of an artefact differs from a stage's present one; None without a record of it."""
     try:
-        then = storage.read_row(path, CodeRecord)
-    except RecordError:
+        then = storage.read_row(results / CODE_FOLDER / f"{code}.json", CodeRecord)
+    except (RecordError, OSError):
         return None
     was, now, python = then.modules, provenance.modules_of(stage, members, root=root), provenance.python_version()
-    return {
-        "changed": tuple(sorted(name for name in now.keys() & was.keys() if now[name] != was[name])),
-        "added": tuple(sorted(now.keys() - was.keys())),
-        "removed": tuple(sorted(was.keys() - now.keys())),
-        "python": () if then.python == python else (then.python, python),
-    }
-
-
-def _code_path(results: Path, code: str) -> Path | None:
-    """Return where a fingerprint's record lies; None for what is none, so that no card leads elsewhere."""
-    return results / CODE_FOLDER / f"{code}.json" if FINGERPRINT.fullmatch(code) else None
+    changed = [f"{name} changed" for name in sorted(now.keys() & was.keys()) if now[name] != was[name]]
+    changed += [f"{name} is imported now" for name in sorted(now.keys() - was.keys())]
+    changed += [f"{name} is not imported any more" for name in sorted(was.keys() - now.keys())]
+    return changed + [f"Python {then.python} then, {python} now"] * (then.python != python)
