@@ -1,4 +1,4 @@
-"""The preflight on a real cluster: what is well, what is not, and whether the nodes see the same code."""
+"""The preflight on a real cluster: what is well, and what is not."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ def doctor(project: ClusterProject, *words: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_the_nodes_see_the_same_code(project: ClusterProject) -> None:
+def test_a_sound_cluster_passes(project: ClusterProject) -> None:
     project.forget(FIRST, SECOND)
-    done = doctor(project, "--compute", *TARGET)
+    done = doctor(project, *TARGET)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert all(line.startswith(("ok", "warning")) for line in lines), done.stdout
     assert any(line.startswith("ok") and "main" in line for line in lines), done.stdout  # the default partition
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from lever_pipe.base.errors import ConfigError, LeverPipeError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
-from lever_pipe.runtime.checks import compute, local_checks, orphans, slurm_checks
+from lever_pipe.runtime.checks import local_checks, orphans, slurm_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, require_no_fault, warning
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.snakemake_adapter import UnplannableError, planned_jobs
@@ -92,14 +92,12 @@ def look_at_jobs(
     them only where one of this folder did, and needs no answer.
     """
     if slurm is not None:
-        found = list(slurm_checks.check(slurm, jobs))
-        may_be_left = not any(each.check == slurm_checks.CLUSTER and each.level is Level.FAULT for each in found)
-        prefix, silence = slurm.own.jobname_prefix or "", fault
+        found, silence, prefix = list(slurm_checks.check(slurm, jobs)), fault, slurm.own.jobname_prefix or ""
+        may_be_left = not any(each.check == slurm_checks.CLUSTER for each in found)
     else:
         computing = local_checks.of_known_size(experiment, jobs, folder) if executor == LOCAL else []
-        found = list(local_checks.gpus(computing))
-        may_be_left = orphans.may_be_left(folder)
-        prefix, silence = orphans.PREFIX, warning
+        found, silence = list(local_checks.gpus(computing)), warning
+        may_be_left, prefix = orphans.may_be_left(folder), orphans.PREFIX
     yield from found
     can_go_on = all(each.level is not Level.FAULT for each in [*so_far, *found])
     if may_be_left and (can_go_on or on_orphans is orphans.OnOrphans.REPORT):
@@ -109,17 +107,9 @@ def look_at_jobs(
 def main(words: Sequence[str]) -> int:
     """Print a line a check; return 0, or 2 where there is a fault."""
     options, call_words = _parser().parse_known_args(words[1:])
-    if options.probe:
-        sys.stdout.write(f"{compute.probe(options.probe)}\n")
-        return 0
     faulty = False
-    found = examine(
-        call_words,
-        orphans.choice(options.orphans),
-        on_nodes=options.compute,
-        in_data=options.data,
-        n_answers=options.answer,
-    )
+    chosen = orphans.choice(options.orphans)
+    found = examine(call_words, chosen, in_data=options.data, n_answers=options.answer)
     for finding in found:
         sys.stdout.write(f"{finding.line}\n")
         sys.stdout.flush()
@@ -131,7 +121,6 @@ def examine(
     words: Sequence[str],
     on_orphans: orphans.OnOrphans,
     *,
-    on_nodes: bool,
     in_data: bool = False,
     n_answers: int = 0,
     folder: Path = Path(),
@@ -141,7 +130,6 @@ def examine(
     Args:
         words: of the call.
         on_orphans: what to do about jobs of an earlier run.
-        on_nodes: whether to submit a tiny job to each partition that the planned jobs name.
         in_data: whether to read the raw data whole.
         n_answers: how many questions to ask the LVLM.
         folder: the working directory.
@@ -169,8 +157,6 @@ def examine(
         found.append(local_checks.refused("plan", refusal))
         yield found[-1]
     yield from look_at_jobs(experiment, jobs, call.executor, call.slurm, on_orphans, folder, so_far=found)
-    if on_nodes and call.slurm is not None:
-        yield from compute.check(jobs, call.slurm.own.jobname_prefix)
 
 
 def read_call(words: Sequence[str]) -> SnakemakeCall:
@@ -233,6 +219,4 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--data", action="store_true", help="also read every question, annotation and image")
     parser.add_argument("--answer", type=int, default=0, metavar="N", help="also ask the LVLM N questions")
-    parser.add_argument("--compute", action="store_true", help="also run a tiny job in each partition")
-    parser.add_argument("--probe", type=Path, help=argparse.SUPPRESS)
     return parser

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe.base import model_folders
-from lever_pipe.base.errors import FULL, LeverPipeError
+from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.experiment.data_config import Data
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions
-from lever_pipe.lever.datasets._vqa_files import read_questions
 from lever_pipe.lever.datasets.protocol import ReadResult, VqaFilePaths
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
 from lever_pipe.runtime.checks import obtain
@@ -24,13 +23,8 @@ from lever_pipe.runtime.sizing import LoadedModel
 
 SNAKEMAKE = Path(".snakemake")
 LVLM, AGENT = "lvlm.model", "intention.model.folder"
-ROOM_OF_A_RUN = 1_000_000_000
-"""Bytes: the default run takes 0.4 GB."""
 NO_GPU = "none: nvidia-smi lists no GPU, and CUDA_VISIBLE_DEVICES is empty or unset"
-NO_ROOM = 100_000_000
-MAKE_ROOM = "Make room, or lay `results` or `store.folder` elsewhere."
-KEEPS_ON = "The run goes on and keeps nothing there. Make room, or lay `store.folder` elsewhere."
-
+NO_ROOM = 100_000_000  # bytes
 DATA_RULES = {
     *("generate_world", "prepare_examples", "embed_examples"),
     *("generate_rl_data", "search_beams", "answer_prompts"),
@@ -86,9 +80,8 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
         folder: the working directory.
     """
     needed = [model for model in models(experiment) if _any(rules, set(model.loaded.rules))]
-    written = (folder / path for path in (experiment.results, SNAKEMAKE))
     ledger = folder / plan.ledger_folder(experiment)
-    yield from disks(*written, kept=ledger)
+    yield from disks(folder / experiment.results, folder / SNAKEMAKE, ledger=ledger)
     for model in needed:
         whole = model_folder(model, folder)
         yield whole
@@ -137,40 +130,28 @@ def of_known_size(experiment: Experiment, jobs: Sequence[Job], folder: Path) -> 
     return [job for job in jobs if (folder / sizing.model_of(experiment, str(job["rule"]))).is_dir()]
 
 
-def disks(*folders: Path, kept: Path | None = None) -> Iterator[Outcome]:
-    """Yield whether each file system takes files: the first needs room for a run, all need permission.
-
-    Where that of `kept` has no room, a run goes on and keeps nothing there.
-    """
+def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
+    """Yield whether each file system takes files and has room; without that of the ledger, a run keeps no answers."""
     seen = set()
-    for folder, keeps_only in [*((folder, False) for folder in folders), *([(kept, True)] if kept else [])]:
+    for folder in (*folders, *([ledger] if ledger else [])):
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         if (device := (there.stat().st_dev, os.access(there, os.W_OK))) in seen:
             continue
         seen.add(device)
-        yield _disk(folder, there, needed=ROOM_OF_A_RUN if folder in folders[:1] else NO_ROOM, keeps_only=keeps_only)
-
-
-def _disk(folder: Path, there: Path, *, needed: int, keeps_only: bool) -> Outcome:
-    check = f"disk of {folder}"
-    try:
-        with tempfile.TemporaryFile(dir=there) as handle:
-            handle.write(b"\0")
-    except OSError as refusal:
-        if not (keeps_only and refusal.errno in FULL):
-            return fault(
-                check,
-                "a folder to write to",
-                found=refusal.strerror or str(refusal),
-                do="Mend its permission or quota, or name another folder (`results`, `store.folder`).",
-            )
-    free = shutil.disk_usage(there).free
-    complaint = fault if free < NO_ROOM and not keeps_only else warning
-    if free < needed:
-        return complaint(
-            check, f"about {_bytes(needed)} free", found=_bytes(free), do=KEEPS_ON if keeps_only else MAKE_ROOM
-        )
-    return ok(check, f"{_bytes(free)} free")
+        free, check = shutil.disk_usage(there).free, f"disk of {folder}"
+        where = "lay `results` or `store.folder` elsewhere."
+        try:
+            with tempfile.TemporaryFile(dir=there):
+                pass
+        except OSError as refusal:
+            said = (refusal.strerror or str(refusal)).lower()
+            yield fault(check, "a folder to write to", found=said, do=f"Mend its permission, or {where}")
+            continue
+        if free < NO_ROOM:
+            complaint = warning if folder == ledger else fault
+            yield complaint(check, f"{_bytes(NO_ROOM)} free", found=_bytes(free), do=f"Make room, or {where}")
+        else:
+            yield ok(check, f"{_bytes(free)} free")
 
 
 def model_folder(model: Model, folder: Path) -> Outcome:
@@ -225,34 +206,11 @@ def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: P
     """Yield whether the raw files and image folders of the configured studies are there."""
     for key, data in experiment.data_sets.items() if _any(rules, DATA_RULES) else ():
         if data.source == "files":
-            found = _present(f"{key}.files", list(data.files.model_dump().values()), folder)
-            yield found
-            if found.level is Level.OK:
-                yield _train_questions(experiment, key, folder)
+            yield _present(f"{key}.files", list(data.files.model_dump().values()), folder)
     if "intention" in experiment.studies and _any(rules, {"prepare_tasks"}):
         files = [name for names in agent_plan.raw_files(experiment.intention).values() for name in names]
         if files:
             yield _present("intention.tasks.files", list(dict.fromkeys(files)), folder)
-
-
-def _train_questions(experiment: Experiment, key: str, folder: Path) -> Outcome:
-    """Return whether there are as many train questions as pools and RL queries need, before an image is embedded."""
-    data = experiment.data_sets[key]
-    name = data.files.train_questions
-    try:
-        number = len(read_questions(folder / name))
-    except LeverPipeError:  # prepare_examples tells of every fault
-        return warning(f"questions {name}", "an official VQA question file", found="another", do="Mend it.")
-    needed = {"pools.size": experiment.pools.size + 1}
-    own = getattr(data, "rl_data", None)
-    rl_data = own or experiment.rl_data
-    if not rl_data.import_from:
-        needed[f"{key}.rl_data.n_queries" if own else "rl_data.n_queries"] = rl_data.n_queries
-    if short := {key: count for key, count in needed.items() if count > number}:
-        wanted = ", ".join(f"{count} for {key}" for key, count in short.items())
-        do = f"Lower {' and '.join(short)}, or add train questions."
-        return fault(f"questions {name}", f"at least {wanted}", found=str(number), do=do)
-    return ok(f"questions {name}", f"{number:,}")
 
 
 def data(experiment: Experiment, folder: Path) -> Iterator[Outcome]:

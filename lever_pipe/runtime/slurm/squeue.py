@@ -13,7 +13,6 @@ ANSWER_WITHIN = 20.0  # seconds
 USERS_OWN = re.compile(r"S(QUEUE|INFO|ACCT|CONTROL)_")  # settings that would filter or reshape an answer
 FORGOTTEN = "Invalid job id"
 GRES_COUNT = re.compile(r"(\d+)([KMGT]?)", re.IGNORECASE)  # a type may begin with a digit: gpu:1g.5gb:2
-BROKEN = ("down", "drain", "fail", "inval", "unknown")  # how states of such nodes begin
 UNFINISHED = {"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING", "CONFIGURING"}
 
 
@@ -56,20 +55,13 @@ class ClusterNode(NamedTuple):
     """A node as configured.
 
     Attributes:
-        state: as `sinfo` names it, such as idle, mixed or down*.
         gres: number of each generic resource, by `name` and by `name:type`.
     """
 
     name: str
-    state: str
     cpus: int
     mem_mb: int
     gres: dict[str, int]
-
-    @property
-    def is_working(self) -> bool:
-        """Tell whether jobs may start here, now or later, without anybody's help."""
-        return not self.state.startswith(BROKEN) and not self.state.endswith("*")
 
 
 class SlurmReply(NamedTuple):
@@ -184,12 +176,12 @@ def partitions() -> dict[str, Partition] | None:
 
 
 def _nodes() -> list[tuple[str, ClusterNode]] | None:
-    form = MARK.join(("%R", "%N", "%T", "%c", "%m", "%G"))
+    form = MARK.join(("%R", "%N", "%c", "%m", "%G"))
     answer = run("sinfo", "--noheader", "--Node", f"--format={form}")
     if answer is None:
         return None
-    rows = _rows(answer, 6)
-    return [(row[0], ClusterNode(row[1], row[2], _whole(row[3]), _whole(row[4]), gres(row[5]))) for row in rows]
+    rows = _rows(answer, 5)
+    return [(row[0], ClusterNode(row[1], _whole(row[2]), _whole(row[3]), gres(row[4]))) for row in rows]
 
 
 def minutes(limit: str) -> int | None:
@@ -219,20 +211,9 @@ def gres(words: str) -> dict[str, int]:
     return found
 
 
-def accounts() -> set[str] | None:
-    """Return the accounts that this user may charge."""
-    answer = run("sacctmgr", "--noheader", "--parsable2", "show", "user", _user(), "withassoc", "format=account")
-    return None if answer is None else {line for line in answer.splitlines() if line}
-
-
 def cancel(job_ids: list[str]) -> bool:
     """Ask SLURM to cancel the jobs; tell whether it took the order."""
     return run("scancel", *job_ids) is not None
-
-
-def _user() -> str:
-    answer = run("id", "--user", "--name")
-    return answer.strip() if answer else str(os.getuid())
 
 
 def _rows(answer: str, width: int) -> Iterator[list[str]]:

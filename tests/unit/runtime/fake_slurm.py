@@ -16,7 +16,7 @@ case $name in scontrol) name=scontrol-$2 ;; esac
 [ -f {folder}/$name.out ] || {{ cat {folder}/$name.err >&2; exit 1; }}
 cat {folder}/$name.out
 """
-COMMANDS = ("squeue", "scontrol", "sinfo", "sacct", "sacctmgr", "scancel", "srun")
+COMMANDS = ("squeue", "scontrol", "sinfo", "sacct", "scancel")
 
 CONFIG = """Configuration data as of 2026-11-21T17:54:45
 AccountingStorageEnforce = none
@@ -48,7 +48,7 @@ PARTITIONS = {
     "closed": {"state": "DRAIN"},
     "long": {"limit": "UNLIMITED"},
 }
-NODES = {"n1": ("idle", 4, 4000, "gpu:fake:2"), "n2": ("idle", 4, 4000, "gpu:fake:2")}
+NODES = {"n1": (4, 4000, "gpu:fake:2"), "n2": (4, 4000, "gpu:fake:2")}
 FORGOTTEN = "slurm_load_jobs error: Invalid job id specified\n"
 UNREACHABLE = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
 
@@ -70,10 +70,8 @@ class FakeSlurm:
         self.has()
         self.configure()
         self.divide()
-        for name in ("sacct", "sacctmgr"):
-            self.fails(name, "You are not running a supported accounting_storage plugin\n")
-        for name in ("scancel", "srun"):
-            self.answers(name, "")
+        self.fails("sacct", "You are not running a supported accounting_storage plugin\n")
+        self.answers("scancel", "")
 
     def answers(self, name: str, text: str) -> None:
         """Let a command print this; `scontrol-config` is `scontrol show config`."""
@@ -99,7 +97,7 @@ class FakeSlurm:
             "scontrol-config", CONFIG.format(age=age, host=host, accounting=f"accounting_storage/{accounting}")
         )
 
-    def divide(self, nodes: dict[str, tuple[str, int, int, str]] | None = None) -> None:
+    def divide(self, nodes: dict[str, tuple[int, int, str]] | None = None) -> None:
         """Set the nodes, of which partition `gpu` has n1 and the others have both."""
         nodes = nodes or NODES
         common = {"default": "NO", "limit": "02:00:00", "nodes": "n[1-2]", "tier": 10, "mode": "OFF", "state": "UP"}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import json
-import logging
 import shutil
 import subprocess
 import sys
@@ -17,20 +15,20 @@ from typing import Any
 
 import pytest
 import snakemake_executor_plugin_slurm as plugin
-from fake_slurm import NODES, FakeSlurm, on_path
+from fake_slurm import FakeSlurm, on_path
 from tiny_tokenizer import TEMPLATE, WITHOUT_TOOLS, tiny_tokenizer
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import PreflightError
 from lever_pipe.experiment.studies import Experiment, StoreSettings, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
-from lever_pipe.runtime.checks import compute, doctor, local_checks, orphans, slurm_checks
+from lever_pipe.runtime.checks import doctor, local_checks, orphans, slurm_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome, ok
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.slurm import squeue as slurm
 
 REPOSITORY = Path(__file__).parents[3]
-OWN = plugin.ExecutorSettings(status_command="squeue", jobname_prefix="lever_pipe", no_requeue=True)
+OWN = plugin.ExecutorSettings(jobname_prefix="lever_pipe")
 SETTINGS = SlurmSettings(OWN)
 JOB = {"rule": "train_rce_epoch", "threads": 1, "mem_mb": 2300, "runtime": 30}
 WORLD = {"data": {"source": "world"}}
@@ -62,61 +60,16 @@ def of_slurm(*jobs: dict[str, Any], settings: SlurmSettings = SETTINGS) -> list[
     return list(slurm_checks.check(settings, [{**JOB, **job} for job in jobs or ({},)]))
 
 
-def said(**flags: Any) -> SlurmSettings:
-    return SlurmSettings(dataclasses.replace(OWN, **flags))
-
-
 def complaints(findings: list[Outcome] | Iterator[Outcome]) -> list[tuple[str, str]]:
     return [(str(finding.level), finding.check) for finding in findings if finding.level is not Level.OK]
 
 
-def test_a_sound_cluster_passes(fake: FakeSlurm) -> None:
-    found = of_slurm()
-    assert complaints(found) == []
-    assert [finding.check for finding in found] == ["SLURM", "status command", "requeue", "partition main"]
-    assert found[-1].found == "2 nodes, 4 GPUs, at most 120 minutes; 1 kind of jobs fit"
-
-
-def test_a_silent_controller_is_one_fault_and_nothing_else_is_asked(fake: FakeSlurm) -> None:
-    fake.fails("scontrol-config")
-    assert complaints(of_slurm()) == [("fault", "SLURM")]
-    assert fake.calls == ["scontrol show config"]
-
-
-@pytest.mark.parametrize(
-    ("command", "wait", "accounting", "level"),
-    [
-        ("squeue", 200, "none", Level.OK),
-        ("squeue", 201, "none", Level.FAULT),
-        ("squeue", 201, "slurmdbd", Level.WARNING),
-        ("sacct", 40, "none", Level.FAULT),
-        (None, 40, "none", Level.FAULT),
-        ("sacct", 40, "slurmdbd", Level.WARNING),
-    ],
-)
-def test_the_end_of_jobs_must_be_seen(
-    fake: FakeSlurm, command: str | None, wait: int, accounting: str, level: Level
-) -> None:
-    fake.configure(age=600, accounting=accounting)
-    settings = said(status_command=command, init_seconds_before_status_checks=wait)
-    assert slurm_checks.status_command(settings, slurm.settings() or {}).level is level
-
-
-@pytest.mark.parametrize(
-    ("flags", "level"),
-    [
-        ({"requeue": False, "no_requeue": True}, Level.OK),
-        ({"requeue": True, "no_requeue": False}, Level.OK),
-        ({"requeue": False, "no_requeue": False}, Level.WARNING),
-    ],
-)
-def test_requeueing_must_be_said(fake: FakeSlurm, flags: dict[str, bool], level: Level) -> None:
-    found = of_slurm(settings=said(**flags))
-    assert next(finding.level for finding in found if finding.check == "requeue") is level
-
-
-def test_array_jobs_are_refused(fake: FakeSlurm) -> None:
-    assert ("fault", "array jobs") in complaints(of_slurm(settings=said(array_jobs="all")))
+def test_arrays_and_a_silent_controller_are_faults(fake: FakeSlurm) -> None:
+    assert complaints(of_slurm()) == []
+    arrays = SlurmSettings(dataclasses.replace(OWN, array_jobs="all"))
+    assert complaints(of_slurm(settings=arrays)) == [("fault", "array jobs")]
+    fake.fails("sinfo")
+    assert complaints(of_slurm()) == [("fault", slurm_checks.CLUSTER)]
 
 
 @pytest.mark.parametrize(
@@ -132,11 +85,6 @@ def test_array_jobs_are_refused(fake: FakeSlurm) -> None:
         ({"gpu": 3}, "partition main", "2 gpu on a node"),
         ({"gres": "gpu:a100:1"}, "partition main", "0 gpu:a100 (there are gpu:fake)"),
         ({"gpu": 1, "gpu_model": "a100"}, "partition main", "1 gpu:a100"),
-        ({"gpu": 2, "gres": "gpu:1"}, "resource gpu", "found gpu=2, gres=gpu:1 (train_rce_epoch)"),
-        ({"cluster": "far"}, "other cluster", "found cluster=far (train_rce_epoch)"),
-        ({"slurm_extra": "'--exclusive -Mfar'"}, "other cluster", "found slurm_extra='--exclusive -Mfar'"),
-        ({"gpu": "1e0"}, "resource gpu", "a whole number; found '1e0'"),
-        ({"mem_mb": 8e3}, "resource mem_mb", "found 8000.0"),
     ],
 )
 def test_what_no_partition_gives_is_the_one_fault(
@@ -157,7 +105,6 @@ def test_what_no_partition_gives_is_the_one_fault(
         {"gpu": "2"},
         {"gpu": 0, "gres": "gpu:1"},
         {"gpu": 1, "gres": ""},
-        {"cluster": "", "slurm_extra": "--cluster-constraint=a --comment=x-M"},
         {"gpu": 3, "nodes": 2},
         {"slurm_partition": "short,main"},
         {"slurm_partition": "closed,main"},
@@ -170,13 +117,8 @@ def test_what_a_partition_gives_passes(fake: FakeSlurm, asked: dict[str, Any]) -
     assert complaints(of_slurm(asked)) == []
 
 
-def test_another_cluster_by_the_environment_is_a_fault(fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SBATCH_CLUSTERS", "far")
-    assert complaints(of_slurm()) == [("fault", "other cluster")]
-
-
 def test_one_node_must_have_all_of_it(fake: FakeSlurm) -> None:
-    fake.divide({"n1": ("idle", 8, 2000, "(null)"), "n2": ("idle", 2, 8000, "gpu:2")})
+    fake.divide({"n1": (8, 2000, "(null)"), "n2": (2, 8000, "gpu:2")})
     for asked in ({"threads": 8, "mem_mb": 2000}, {"threads": 2, "mem_mb": 8000, "gpu": 2}):
         assert complaints(of_slurm(asked)) == []
     for asked in ({"threads": 8, "mem_mb": 2001}, {"threads": 3, "mem_mb": 100, "gpu": 1}):
@@ -187,7 +129,12 @@ def test_of_the_plugins_own_file_any_partition_will_do(fake: FakeSlurm, tmp_path
     file = tmp_path / "partitions.yaml"
     for names, expected in (("main: {}", [("fault", "partition main")]), ("main: {}, long: {}", [])):
         file.write_text(f"partitions: {{{names}}}")
-        assert complaints(of_slurm({"runtime": 121}, settings=said(partition_config=file))) == expected
+        assert (
+            complaints(
+                of_slurm({"runtime": 121}, settings=SlurmSettings(dataclasses.replace(OWN, partition_config=file)))
+            )
+            == expected
+        )
 
 
 def test_without_a_default_partition_one_must_be_named(fake: FakeSlurm) -> None:
@@ -195,29 +142,6 @@ def test_without_a_default_partition_one_must_be_named(fake: FakeSlurm) -> None:
     fake.answers("scontrol-partition", shown)
     assert "none named, and none is the default" in of_slurm()[-1].text
     assert complaints(of_slurm({"slurm_partition": "main"})) == []
-
-
-@pytest.mark.parametrize(
-    ("account", "accounting", "known", "expected"),
-    [
-        ("test", "none", None, [("fault", "account")]),
-        ("test", "slurmdbd", None, [("fault", "account")]),
-        ("test", "slurmdbd", "", [("warning", "account")]),
-        ("test", "slurmdbd", "test\nroot\n", []),
-        ("TEST", "slurmdbd", "test\nroot\n", []),
-        ("nobody", "slurmdbd", "test\nroot\n", [("fault", "account nobody")]),
-        ("test,nobody", "slurmdbd", "test\nroot\n", [("fault", "account nobody")]),
-        (123, "slurmdbd", "123\n", []),
-        (None, "none", None, []),
-    ],
-)
-def test_accounts_are_charged_only_where_they_are_kept(
-    fake: FakeSlurm, account: Any, accounting: str, known: str | None, expected: list[tuple[str, str]]
-) -> None:
-    fake.configure(accounting=accounting)
-    if known is not None:
-        fake.answers("sacctmgr", known)
-    assert complaints(of_slurm({"slurm_account": account})) == expected
 
 
 def test_a_snakemake_that_nobody_looked_at_is_a_warning(
@@ -347,27 +271,6 @@ def test_absent_raw_files_and_empty_image_folders_are_named(folder: Path) -> Non
     assert list(local_checks.raw_data(experiment, rules={"build_report"}, folder=folder)) == []
 
 
-@pytest.mark.parametrize("place", ["", "grid.data.own."])
-def test_fewer_train_questions_than_pools_and_queries_need_are_told_before_a_job(folder: Path, place: str) -> None:
-    rl_data = {"rl_data": {"n_queries": 6}}
-    values: dict[str, Any] = {"studies": ["lever"], "pools": {"size": 4}, **rl_data}
-    if place:
-        grid = {"data": {"own": rl_data}, "samplers": ["uniform"], "lvlms": {"own": {}}}
-        values |= {"studies": ["grid"], "rl_data": {}, "grid": grid}
-    experiment = parse_experiment(values)
-    for name in experiment.data.files.model_dump().values():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("{}")
-    questions = folder / experiment.data.files.train_questions
-    for n, level in ((6, Level.OK), (5, Level.FAULT), (4, Level.FAULT)):
-        entries = [{"image_id": 1, "question_id": i, "question": "?"} for i in range(n)]
-        questions.write_text(json.dumps({"questions": entries}))
-        found = list(local_checks.raw_data(experiment, rules=None, folder=folder))[-1]
-        assert found.level is level
-        assert ("at least 5 for pools.size" in found.text) is (n == 4)
-        assert (f"6 for {place}rl_data.n_queries" in found.text) is (n < 6)
-
-
 def test_raw_tasks_of_the_second_study_are_named(folder: Path) -> None:
     (found,) = local_checks.raw_data(parse_experiment({"studies": ["intention"]}), rules=None, folder=folder)
     assert "data/intention/train.parquet" in found.found
@@ -378,9 +281,10 @@ def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
         return list(local_checks.disks(tmp_path / "results", tmp_path / ".snakemake"))
 
-    assert [finding.level for finding in with_free(10**9)] == [Level.OK]  # one file system is told once
-    assert [finding.level for finding in with_free(10**9 - 1)] == [Level.WARNING]
+    assert [finding.level for finding in with_free(local_checks.NO_ROOM)] == [Level.OK]  # one file system is told once
     assert [finding.level for finding in with_free(local_checks.NO_ROOM - 1)] == [Level.FAULT]
+    (found,) = local_checks.disks(ledger=tmp_path)  # without it a run goes on, and keeps no answers
+    assert found.level is Level.WARNING
 
 
 @pytest.mark.parametrize("executor", ["local", "touch"])
@@ -426,7 +330,6 @@ def test_a_machine_without_a_gpu_runs_nothing_on_cuda(
     experiment: Experiment, folder: Path, no_tool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_checks, "DEVICE_FILES", ())
-    monkeypatch.setattr(compute, "_gpus", lambda: pytest.fail("imports torch"))
     jobs = [{**JOB, "rule": rule, "device": device} for rule, device in (("b", "cuda"), ("a", "cuda:0"), ("c", "cpu"))]
     with pytest.raises(PreflightError, match=r"CUDA: expected a CUDA device; found none.*\(a, b\)") as caught:
         doctor.preflight(experiment, executor="local", jobs=jobs, folder=folder)
@@ -482,18 +385,6 @@ def test_all_faults_come_at_once_and_nothing_is_cancelled(
     assert not [words for words in fake.calls if words.startswith("scancel")]
 
 
-def test_a_sound_run_on_slurm_passes_and_tells_its_warnings(
-    experiment: Experiment, folder: Path, fake: FakeSlurm, caplog: pytest.LogCaptureFixture
-) -> None:
-    fake.divide({name: ("down*", *values[1:]) for name, values in NODES.items()})
-    jobs = [JOB]
-    with caplog.at_level(logging.WARNING):
-        found = doctor.preflight(experiment, executor="slurm", jobs=jobs, slurm=SETTINGS, folder=folder)
-    assert complaints(found) == [("warning", "partition main")]
-    assert "Jobs wait until one comes back" in caplog.text
-    assert not [record for record in caplog.records if record.args]  # Snakemake's formatter fills none in
-
-
 def test_a_run_with_nothing_to_submit_asks_slurm_nothing(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
     doctor.preflight(experiment, executor="slurm", jobs=[], slurm=SETTINGS, folder=folder)
     assert fake.calls == []
@@ -517,9 +408,7 @@ def call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(
         doctor,
         "read_call",
-        lambda _: doctor.SnakemakeCall(
-            said["config"], "config.yaml", "slurm" if said["slurm"] else "local", said["slurm"]
-        ),
+        lambda _: doctor.SnakemakeCall(said["config"], "config.yaml", "slurm", said["slurm"]),
     )
     monkeypatch.setattr(doctor, "planned", lambda _: said["jobs"])
     monkeypatch.setattr(local_checks, "check", lambda *_, **__: iter([ok("disk", "plenty")]))
@@ -532,7 +421,7 @@ def test_the_tool_prints_a_line_a_check(
     assert doctor.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[9:].split(":")[0] for line in lines] == [
-        "configuration", "executor", "disk", "SLURM", "status command", "requeue", "partition main", "earlier jobs",
+        "configuration", "executor", "disk", "partition main", "earlier jobs",
     ]  # fmt: skip
     assert {line[:9] for line in lines} == {"ok       "}
     call["jobs"] = [{**JOB, "slurm_partition": "gpx"}]
@@ -557,40 +446,6 @@ def test_a_config_that_does_not_parse_is_a_fault(
     assert "rl_data.n_queries" in printed and "'1e3'" in printed
 
 
-def answer_of(here: dict[str, Any], **other: Any) -> str:
-    return f"srun: job 5 queued\n{json.dumps({**here, **other})}\n"
-
-
-def test_a_node_that_answers_alike_passes(fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compute, "_gpus", lambda: 0)
-    here = json.loads(compute.probe(tmp_path))
-    jobs = [JOB, {**JOB, "rule": "b", "mem_mb": 9}, {**JOB, "slurm_partition": "gpu", "gpu": 2, "slurm_account": "x"}]
-
-    fake.answers("srun", answer_of(here, gpus=1))
-    assert [finding.level for finding in compute.check(jobs, "p")] == [Level.OK, Level.OK]
-    plain, on_gpu = (call for call in fake.calls if call.startswith("srun"))
-    assert "--partition" not in plain
-    assert "--partition=gpu --account=x --gres=gpu:1" in on_gpu
-    fake.answers("srun", answer_of(here, package="other"))
-    assert {finding.level for finding in compute.check(jobs, "p")} == {Level.FAULT}
-    fake.answers("srun", answer_of(here, sees_files=False))
-    assert {finding.level for finding in compute.check(jobs, "p")} == {Level.FAULT}
-    fake.answers("srun", answer_of(here, gpus=0))
-    assert [finding.level for finding in compute.check(jobs, "p")] == [Level.OK, Level.WARNING]
-    fake.fails("srun", "srun: error: Unable to allocate resources: Requested nodes are busy\n")
-    (first, _) = compute.check(jobs, "p")
-    assert (first.level, first.found) == (
-        Level.WARNING,
-        "srun: error: Unable to allocate resources: Requested nodes are busy",
-    )
-
-
-def test_a_probe_sees_only_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute, "_gpus", lambda: None)
-    assert json.loads(compute.probe(tmp_path / "absent"))["sees_files"] is False
-
-
 @pytest.mark.skipif(find_spec("snakemake") is None, reason="Snakemake reads the words")
 def test_words_and_profile_reach_the_checks(tmp_path: Path) -> None:
     profile = tmp_path / "config.yaml"
@@ -601,11 +456,10 @@ def test_words_and_profile_reach_the_checks(tmp_path: Path) -> None:
     words = ["--workflow-profile", str(tmp_path), "--configfile", str(other), "--config", "results=here"]
     code = (
         f"from lever_pipe.runtime.checks.doctor import read_call\ncall = read_call({words!r})\n"
-        "own = call.slurm.own\n"
-        "print(own.status_command, own.jobname_prefix, own.no_requeue, sep='|')\n"
+        "print(call.executor, call.slurm.own.jobname_prefix, sep='|')\n"
         "print(call.config['pools'], call.config['results'], call.config['data']['source'], sep='|')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
     own, config = done.stdout.splitlines()
-    assert own == "squeue|mine|True"
+    assert own == "slurm|mine"
     assert config == "{'sampler': 'uniform', 'size': 64, 'seed': 7}|here|world"

@@ -104,7 +104,7 @@ def test_partitions_know_their_limits_and_nodes(fake: FakeSlurm) -> None:
         "short": 2,
         "long": None,
     }
-    assert found["main"].nodes[1] == slurm.ClusterNode("n2", "idle", 4, 4000, {"gpu": 2, "gpu:fake": 2})
+    assert found["main"].nodes[1] == slurm.ClusterNode("n2", 4, 4000, {"gpu": 2, "gpu:fake": 2})
     assert found["closed"].state == "DRAIN"
 
 
@@ -131,18 +131,3 @@ def test_generic_resources_count_by_name_and_by_type(words: str, numbers: dict[s
 )
 def test_time_limits_are_minutes(limit: str, minutes: int | None) -> None:
     assert slurm.minutes(limit) == minutes
-
-
-@pytest.mark.parametrize(
-    ("state", "works"), [("idle", True), ("mixed", True), ("allocated", True), ("down*", False), ("idle*", False),
-                         ("drained", False), ("draining", False), ("inval", False)]
-)  # fmt: skip
-def test_a_node_that_does_not_answer_does_not_work(state: str, works: bool) -> None:
-    assert slurm.ClusterNode("n1", state, 4, 4000, {}).is_working is works
-
-
-def test_accounts_are_those_of_this_user(fake: FakeSlurm) -> None:
-    fake.answers("sacctmgr", "test\nroot\n")
-    assert slurm.accounts() == {"test", "root"}
-    fake.fails("sacctmgr")
-    assert slurm.accounts() is None
