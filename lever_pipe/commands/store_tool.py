@@ -53,10 +53,13 @@ def _opened(options: argparse.Namespace) -> Store:
         raise ConfigError(f"{source}: expected a store of finished work", found="store: null", do=do)
     settings = settings or StoreSettings()
     folder = Path(settings.folder if options.folder is None else options.folder).expanduser()
-    if not folder.is_dir():
-        do = "Name the folder of a store; a run makes the one that `store.folder` in the configuration names."
-        found = "another file" if folder.exists() else "no folder"
-        raise StoreError(f"{folder}: expected a store of finished work", found=found, do=do)
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if not folder.is_dir() or (names and not names & {"VERSION", "work", "staging", "ledger"}):
+        raise StoreError(
+            f"{folder}: expected a store of finished work",
+            found="another folder" if folder.is_dir() else "another file" if folder.exists() else "no folder",
+            do="Name the folder of a store; a run makes the one that `store.folder` in the configuration names.",
+        )
     limit = settings.max_gb if options.max_gb is None else options.max_gb
     return Store(folder, max_bytes=int(limit * GB))
 
