@@ -102,16 +102,6 @@ def states_of(name: str) -> dict[str, str] | None:
     return None if answer is None else {row[0]: row[1] for row in _rows(answer, 2)}
 
 
-def waits_of(name: str) -> dict[str, str] | None:
-    """Return why each waiting job of this name waits, in SLURM's words, by id.
-
-    A job that may run in several partitions is left out: the reason is that of whichever SLURM tried last.
-    """
-    form = MARK.join(("%i", "%P", "%r"))
-    answer = run("squeue", "--noheader", "--states=PENDING", f"--name={name}", f"--format={form}")
-    return None if answer is None else {row[0]: row[2] for row in _rows(answer, 3) if "," not in row[1]}
-
-
 def state_of(job_id: str) -> str | None:
     """Return the state of one job: as the controller says or, of one it has forgotten, the accounting.
 

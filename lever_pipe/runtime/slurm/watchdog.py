@@ -1,13 +1,12 @@
 """No wait without end: SLURM jobs that snakemake-executor-plugin-slurm would ask for, or forget, for ever.
 
-The plugin waits for a job until a status query names one of the end states that it knows. Four jobs never get there:
-one that was preempted and is not requeued, one whose record the controller has dropped, one that asks for more than its
-partition ever gives (SLURM lets it wait), and, after a round in which every query failed, each active job, because the
-plugin takes them off its list. The executor interface hands a round of jobs to `check_active_jobs`, which reports those
-that ended and yields the others. `watch` wraps that one method: what was neither reported nor yielded is asked for
-again, and a yielded job whose end SLURM tells in words that the plugin does not know is reported with a message that
-names it. Then Snakemake retries or counts it as failed, as the profile says. And it lets no round be so late that the
-controller has dropped the record of a job that went well.
+The plugin waits for a job until a status query names one of the end states that it knows. Three jobs never get there:
+one that was preempted and is not requeued, one whose record the controller has dropped, and, after a round in which
+every query failed, each active job, because the plugin takes them off its list. The executor interface hands a round of
+jobs to `check_active_jobs`, which reports those that ended and yields the others. `watch` wraps that one method: what
+was neither reported nor yielded is asked for again, and a yielded job whose end SLURM tells in words that the plugin
+does not know is reported with a message that names it. Then Snakemake retries or counts it as failed, as the profile
+says. And it lets no round be so late that the controller has dropped the record of a job that went well.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ VANISHED_SECONDS = 60.0
 """How long SLURM must answer without knowing a job before its end counts as unseen; submission may lag."""
 SILENCE_SECONDS = 60.0
 """How long SLURM may not answer before a line says so, and between such lines."""
-NEVER_SECONDS = 600.0
-"""How long each answer must give a job one reason of `NEVER` before it is taken back; a restarted SLURM errs."""
 ROUNDS_PER_RECORD = 3
 """How many rounds there should be while the controller remembers a job that ended."""
 SHORTEST_ROUND = 10
@@ -50,14 +47,6 @@ FAILURES = {
     "TIMEOUT": "it ran into its time limit",
 }
 """End states, and what they mean."""
-NEVER = {
-    "AssocMaxWallDurationPerJobLimit": "its time limit is above the account's: lower its runtime",
-    "BadConstraints": "no node has what it asks for: mend constraint, gpu or mem_mb",
-    "PartitionTimeLimit": "its time limit is above the partition's: lower its runtime, or name another partition",
-    "QOSMaxWallDurationPerJobLimit": "its time limit is above that of its quality of service: lower its runtime",
-}
-"""Reasons to wait that no waiting mends, and what does. PartitionNodeLimit is none: nodes that are down give it."""
-
 Job = Any  # snakemake_interface_executor_plugins' SubmittedJobInfo; its `job` is Snakemake's own
 Executor = Any  # the plugin's executor
 Check = Callable[[Executor, list[Job]], AsyncIterator[Job]]
@@ -84,26 +73,20 @@ class Watchdog:
         self._clock = clock
         self._missing_since: dict[str, float] = {}
         self._last_state: dict[str, str] = {}
-        self._never: dict[str, tuple[str, float]] = {}  # job -> reason, since when
-        self._warned: set[tuple[str, str]] = set()
         self._silent_since: float | None = None
         self._said = 0.0
         self._longest_round: float | None = None
 
-    def judge(self, job: Job, states: Mapping[str, str], waits: Mapping[str, str]) -> JobEnd | None:
-        """Return how a job ended that the plugin still waits for, or that it never starts; None while it may go on.
+    def judge(self, job: Job, states: Mapping[str, str]) -> JobEnd | None:
+        """Return how a job ended that the plugin still waits for; None while it may go on.
 
         An end state counts when two rounds in a row show it, so that the plugin's own report goes before.
         """
         job_id: str = job.external_jobid
         state = states.get(job_id, "").split(" ")[0]
         if not state:
-            self._never.pop(job_id, None)
             return self._judge_missing(job)
         self._missing_since.pop(job_id, None)
-        verdict = self._judge_waiting(job_id, waits.get(job_id, ""))
-        if verdict is not None:
-            return verdict
         if self.requeues and state in ("PREEMPTED", "NODE_FAIL"):
             self._last_state.pop(job_id, None)
             return None
@@ -124,27 +107,10 @@ class Watchdog:
             self._silent_since = None
             return
         self._missing_since.clear()  # only answers count
-        self._never.clear()
         self._silent_since = now if self._silent_since is None else self._silent_since
         if now - max(self._silent_since, self._said) >= SILENCE_SECONDS:
             self._said = now
             log.warning(f"SLURM has not answered for {now - self._silent_since:.0f} s; waiting for it")
-
-    def _judge_waiting(self, job_id: str, reason: str) -> JobEnd | None:
-        if reason not in NEVER:
-            self._never.pop(job_id, None)
-            return None
-        if self._never.get(job_id, ("",))[0] != reason:
-            self._never[job_id] = reason, self._clock()
-        if self._clock() - self._never[job_id][1] >= NEVER_SECONDS:
-            return JobEnd(False, f"SLURM job {job_id} would wait for ever ({reason}): {NEVER[reason]}")
-        if (job_id, reason) not in self._warned:
-            self._warned.add((job_id, reason))
-            log.warning(
-                f"SLURM job {job_id} waits for what will not come ({reason}): {NEVER[reason]}. It is taken back once "
-                f"SLURM has said so for {NEVER_SECONDS / 60:.0f} min"
-            )
-        return None
 
     def _judge_missing(self, job: Job) -> JobEnd | None:
         job_id: str = job.external_jobid
@@ -207,8 +173,7 @@ def _judged(dog: Watchdog, name: str, jobs: list[Job]) -> list[tuple[Job, JobEnd
     dog.hear(states)
     if states is None:
         return [(job, None) for job in jobs]
-    waits = slurm.waits_of(name) if "PENDING" in states.values() else None
-    return [(job, dog.judge(job, states, waits or {})) for job in jobs]
+    return [(job, dog.judge(job, states)) for job in jobs]
 
 
 def _report(executor: Executor, job: Job, verdict: JobEnd) -> None:
@@ -216,7 +181,7 @@ def _report(executor: Executor, job: Job, verdict: JobEnd) -> None:
     if verdict.succeeded:
         executor.report_job_success(job)
         return
-    slurm.cancel([job.external_jobid])  # no harm to a job that is gone; one that only waits must not start after all
+    slurm.cancel([job.external_jobid])  # no harm to a job that is gone
     logs = [str(job.aux["slurm_logfile"])] if job.aux and job.aux.get("slurm_logfile") else []
     executor.report_job_error(job, msg=f"{verdict.message}. ", aux_logs=logs)
 

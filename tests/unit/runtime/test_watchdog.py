@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import snakemake_executor_plugin_slurm as plugin
-from fake_slurm import MARK, on_path
 from snakemake.io import _IOFile
 from snakemake.iocontainers import OutputFiles
 
@@ -22,11 +21,9 @@ from lever_pipe.runtime import snapshot
 from lever_pipe.runtime.rerun import decision
 from lever_pipe.runtime.slurm import squeue as slurm
 from lever_pipe.runtime.slurm import watchdog
-from lever_pipe.runtime.slurm.squeue import waits_of
 from lever_pipe.runtime.slurm.watchdog import Watchdog, watch
 
 LONG = watchdog.VANISHED_SECONDS + 1
-NEVER = watchdog.NEVER_SECONDS
 PLANNED = 1_000_000
 """Time of the plan in tests with files."""
 
@@ -108,7 +105,6 @@ def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     jobs: list[str] = []
     monkeypatch.setattr(slurm, "cancel", jobs.extend)
     monkeypatch.setattr(slurm, "state_of", lambda number: "")
-    monkeypatch.setattr(slurm, "waits_of", lambda name: {})
     monkeypatch.setattr(slurm, "settings", lambda: {"MinJobAge": "300 sec"})
     return jobs
 
@@ -180,80 +176,6 @@ def test_a_job_that_lives_is_never_given_up(states: dict[str, str], clock: Clock
     for _ in range(5):
         clock.now += 100 * LONG
         assert len(executor.round([job("7")])) == 1
-
-
-class TestWaitsForEver:
-    @pytest.fixture
-    def waits(self, states: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-        """Return why jobs 7 and 8 wait; a test fills it."""
-        known: dict[str, str] = {}
-        states.update({"7": "PENDING", "8": "PENDING"})
-        monkeypatch.setattr(slurm, "waits_of", lambda name: dict(known))
-        return known
-
-    def taken_back(self, executor: Any, clock: Clock, *seconds: float) -> list[str]:
-        """Return what is left of jobs 7 and 8 after each of these waits."""
-        left = []
-        for wait in seconds:
-            clock.now += wait
-            left.append("".join(one.external_jobid for one in executor.round([job("7"), job("8")])))
-        return left
-
-    @pytest.mark.parametrize("reason", sorted(watchdog.NEVER))
-    def test_it_is_taken_back_once_slurm_has_long_said_so(
-        self, waits: dict[str, str], clock: Clock, cancelled: list[str], reason: str
-    ) -> None:
-        executor = executor_class(lambda *_: "wait")()
-        waits.update({"7": reason, "8": "Resources"})
-        assert self.taken_back(executor, clock, 5, NEVER / 2, NEVER / 2 - 1) == ["78", "78", "78"]
-        assert cancelled == []
-        assert self.taken_back(executor, clock, 1) == ["8"]
-        assert executor.reports == [("7", "error")]
-        assert reason in executor.messages[0]
-        assert cancelled == ["7"]
-
-    @pytest.mark.parametrize("between", ["Resources", "PartitionTimeLimit", None, "silence"])
-    def test_another_answer_starts_the_count_anew(
-        self,
-        states: dict[str, str],
-        waits: dict[str, str],
-        clock: Clock,
-        monkeypatch: pytest.MonkeyPatch,
-        between: str | None,
-    ) -> None:
-        """Another reason, a start, or a controller that is away: only what each answer says counts."""
-        executor = executor_class(lambda *_: "wait")()
-        waits["7"] = "BadConstraints"
-        assert self.taken_back(executor, clock, 0, NEVER - 1) == ["78", "78"]
-        with monkeypatch.context() as patch:
-            if between == "silence":
-                patch.setattr(slurm, "states_of", lambda name: None)
-            elif between is None:
-                patch.delitem(waits, "7")
-                patch.setitem(states, "7", "RUNNING")
-            else:
-                patch.setitem(waits, "7", between)
-            assert self.taken_back(executor, clock, 2) == ["78"]
-        assert self.taken_back(executor, clock, 1, NEVER - 1, 1) == ["78", "78", "8"]
-
-    def test_a_reason_that_nodes_give_while_they_are_down_is_none(
-        self, waits: dict[str, str], clock: Clock, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        waits.update({"7": "PartitionNodeLimit", "8": "ReqNodeNotAvail, UnavailableNodes:n[1-2]"})
-        executor = executor_class(lambda *_: "wait")()
-        with caplog.at_level(logging.WARNING):
-            assert self.taken_back(executor, clock, *[NEVER] * 5) == ["78"] * 5
-        assert not caplog.records
-
-
-def test_a_reason_counts_only_where_one_partition_can_give_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = on_path(tmp_path, monkeypatch)
-    rows = [("7", "main", "PartitionTimeLimit"), ("8", "short,main", "PartitionTimeLimit"), ("9", "main", "Priority")]
-    fake.answers("squeue", "".join(f"{MARK.join(row)}\n" for row in rows))
-    assert waits_of("lever_pipe_1") == {"7": "PartitionTimeLimit", "9": "Priority"}
-    assert "--states=PENDING --name=lever_pipe_1" in fake.calls[-1]
-    fake.fails("squeue")
-    assert waits_of("lever_pipe_1") is None
 
 
 class TestVanished:
