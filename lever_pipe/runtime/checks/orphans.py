@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -22,8 +21,6 @@ from lever_pipe.runtime.slurm import squeue as slurm
 LOG = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 VARIABLE = "LEVER_PIPE_ORPHANS"
 """Environment variable with the choice for a run."""
-INCOMPLETE = Path(".snakemake/incomplete")
-"""Where Snakemake notes the outputs of running jobs, and the ids of those that it has submitted."""
 LOGS = Path(".snakemake/slurm_logs")
 """Where the executor plugin keeps its jobs' logs: a folder that has it was once run on SLURM."""
 PREFIX = "lever_pipe"
@@ -85,11 +82,10 @@ def find(prefix: str, folder: Path) -> list[slurm.QueuedJob] | None:
     queued = slurm.queued_jobs()
     if queued is None:
         return None
-    noted = noted_ids(folder)  # of a run with another prefix, too; only here, as a cluster set up anew counts from 1
     own = own_ids()
     here = [job for job in queued if os.path.realpath(job.folder) == os.path.realpath(folder)]
     others = [job for job in here if job.id.partition("+")[0] not in own]  # + counts parts of a heterogeneous job
-    return [job for job in others if _is_snakemakes(job, prefix) or job.id in noted]
+    return [job for job in others if _is_snakemakes(job, prefix)]
 
 
 def own_ids() -> set[str]:
@@ -102,22 +98,6 @@ def own_ids() -> set[str]:
 def may_be_left(folder: Path) -> bool:
     """Tell, without a question, whether jobs of a run on SLURM could be left here: it had some, and has `squeue`."""
     return (folder / LOGS).exists() and shutil.which("squeue") is not None
-
-
-def noted_ids(folder: Path) -> set[str]:
-    """Return the job ids that Snakemake has stored with unfinished outputs.
-
-    Those of jobs that wait: a job's own Snakemake overwrites the note without the id when it starts.
-    """
-    found = set()
-    for path in (folder / INCOMPLETE).rglob("*"):
-        try:
-            stored = json.loads(path.read_bytes()) if path.is_file() else None
-        except (OSError, ValueError):
-            continue
-        if isinstance(stored, dict) and stored.get("external_jobid"):
-            found.add(str(stored["external_jobid"]))
-    return found
 
 
 def settle(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 import os
 import signal
@@ -57,19 +55,6 @@ def test_only_jobs_of_this_folder_and_prefix_are_orphans(fake: FakeSlurm, tmp_pa
     others = [job(3, "/elsewhere"), job(4, tmp_path, name="other_1f"), job(5, tmp_path, name="lever_pipeline_1f")]
     fake.has(*mine, *others)
     assert orphans.find(PREFIX, tmp_path) == mine
-
-
-def test_an_id_that_snakemake_stored_counts_in_this_folder_alone(fake: FakeSlurm, tmp_path: Path) -> None:
-    folder = tmp_path / orphans.INCOMPLETE / "nested"
-    folder.mkdir(parents=True)
-    for output, content in {"a": {"external_jobid": "7"}, "b": {"external_jobid": None}, "c": [7]}.items():
-        (folder / base64.b64encode(output.encode()).decode()).write_text(json.dumps(content))
-    (folder / "torn").write_text('{"external')
-    assert orphans.noted_ids(tmp_path) == {"7"}
-    fake.has(job(7, tmp_path, name="former_prefix_1f"), job(8, tmp_path, name="former_prefix_1f"))
-    assert [found.id for found in orphans.find(PREFIX, tmp_path) or []] == ["7"]
-    fake.has(job(7, "/elsewhere", name="former_prefix_1f"))
-    assert orphans.find(PREFIX, tmp_path) == []
 
 
 @pytest.mark.parametrize(
