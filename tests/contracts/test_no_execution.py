@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "lever_pipe").rglob("*.py"))
-RULES = [ROOT / "Snakefile", *sorted((ROOT / "workflow").rglob("*.smk"))]
+RULES = [ROOT / "Snakefile", ROOT / "workflow/Snakefile", *sorted((ROOT / "workflow").rglob("*.smk"))]
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "tarfile", "zipfile"}
 FORBIDDEN_CALLS = {

@@ -131,7 +131,7 @@ def grpo_priority(wildcards):
     return CHAIN if is_long else SHORT_CHAIN
 
 
-def call(stage, external={}, *options):
+def call(stage, external=None, *options):
     """Return the params of a stage's rule: the job's whole identity as canonical JSON, and the words of its call.
 
     The words are derived from files and resources, so that they never trigger a rerun.
@@ -151,7 +151,7 @@ def call(stage, external={}, *options):
         found = [stage]
         beside = {
             name: path(wildcards) if callable(path) else path.format(**wildcards)
-            for name, path in external.items()
+            for name, path in (external or {}).items()
         }
         for name, value in [*input.items(), *output.items(), *beside.items()]:
             paths = [value] if isinstance(value, str) else value

@@ -116,7 +116,7 @@ if IS_NATIVE:
         resources:
             **room("evaluate_agent").resources,
         params:
-            **call("evaluate_agent", {}, *AS_AGENT),
+            **call("evaluate_agent", None, *AS_AGENT),
         message:
             "Evaluate the agent on held-out tasks: arm {wildcards.arm}, seed {wildcards.seed}"
 
@@ -151,7 +151,7 @@ if IS_NATIVE:
         pathvars:
             beside=f"{SERVED}/",
         params:
-            **call("evaluate_served", {}, *AS_AGENT),
+            **call("evaluate_served", None, *AS_AGENT),
         message:
             "Evaluate the served agent {wildcards.arm} on held-out tasks"
 
