@@ -6,10 +6,8 @@ import logging
 import multiprocessing
 import os
 import random
-import shutil
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finished_work import VERSIONS, a_card, a_store, kept, key, targets, tree, weights_of, work
+from finished_work import VERSIONS, a_card, a_store, key, targets, tree, work
 
 from lever_pipe.runtime.store import Store
 
@@ -169,68 +167,3 @@ def test_a_terminated_process_leaves_nothing(tmp_path: Path) -> None:
         process.terminate()
         process.join(20)
     assert tree(folder) == {"staging": None}
-
-
-# Another user
-
-
-def as_nobody(call: Callable[[], Any]) -> Callable[[], Any]:
-    def act() -> None:
-        os.setgroups([])
-        os.setresgid(65534, 65534, 65534)
-        os.setresuid(65534, 65534, 65534)
-        call()
-
-    return act
-
-
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A folder that other users reach; those of the tests are private."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to become another user")
-    folder = Path(tempfile.mkdtemp(prefix="lever-pipe-store-"))
-    folder.chmod(0o755)
-    before = os.umask(0o022)
-    try:
-        yield folder
-    finally:
-        os.umask(before)
-        shutil.rmtree(folder)
-
-
-def test_a_store_that_may_only_be_read(public: Path) -> None:
-    store = a_store(public / "store", max_bytes=0)
-    kept(a_store(public / "store"), public / "made", 0)
-    kept(a_store(public / "store"), public / "other", 1)
-    weights_of(store, 1).write_bytes(bytes(3000))
-    for path in (public / "made").rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    expected, before = tree(public / "made"), tree(store.folder)
-    home = public / "home"
-    home.mkdir()
-    os.chown(home, 65534, 65534)
-
-    def act() -> None:
-        said: list[str] = []
-        logging.disable(logging.NOTSET)
-        handler = logging.Handler()
-        handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-        logging.getLogger("lever_pipe").addHandler(handler)
-        assert store.restore(key(0), targets(home / "a"), versions=VERSIONS) is not None
-        assert tree(home / "a") == expected
-        assert said == []
-        assert store.restore(key(1), targets(home / "b"), versions=VERSIONS) is None
-        assert "another sha256" in said[0]
-        assert tree(home / "b") == {}
-        outputs = work(home / "c", 2)
-        assert not a_store(public / "store").put(key(2), a_card(outputs), outputs)
-        assert "Permission denied" in said[1]
-        with pytest.raises(PermissionError):
-            store.trim()
-        assert store.stats().entries == 2
-
-    with running(as_nobody(act)) as (process,):
-        process.join(30)
-        assert process.exitcode == 0
-    assert tree(store.folder) == before
