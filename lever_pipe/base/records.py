@@ -165,6 +165,13 @@ class QuestionScore(Row):
     accuracy: float = Field(ge=0, le=1)
 
 
+class PolicyScores(Row):
+    """What one policy of a batch earned, question by question."""
+
+    policy: str
+    questions: tuple[QuestionScore, ...]
+
+
 class PolicyRef(Row):
     """Which policy a number belongs to; empty fields do not apply to its stage."""
 

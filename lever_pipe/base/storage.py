@@ -171,6 +171,17 @@ def read_selections(path: Path) -> dict[ExampleId, tuple[ExampleId, ...]]:
     return {row.query_id: row.demonstrations for row in read_rows(path, Selection)}
 
 
+def read_answers(path: Path) -> dict[tuple[ExampleId, tuple[ExampleId, ...]], str]:
+    """Return the LVLM's answer to each query with each ordered list of demonstrations.
+
+    Raises:
+        RecordError: as `read_rows`.
+    """
+    from lever_pipe.base.records import AnswerRow
+
+    return {(row.query_id, row.demonstrations): row.answer for row in read_rows(path, AnswerRow)}
+
+
 def write_row(path: Path, row: BaseModel) -> None:
     """Write one model as an indented JSON file, atomically."""
     write_json(path, row.model_dump(mode="json"))

@@ -262,7 +262,8 @@ class CheckWorldConfig(Section):
 
 @identity_of("score_answers", of="evaluation")
 class ScoreAnswersConfig(EvaluatedCells):
-    policy: Annotated[PolicyRef, Planned("policy")]
+    policies: Annotated[tuple[PolicyRef, ...], Planned("policies_of_batch")]
+    """Of the batch, one for each of the `selections`."""
 
 
 @identity_of("collect_results", of="evaluation")

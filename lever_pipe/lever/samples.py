@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, group_of
-from lever_pipe.base.records import AnswerRow, Example, ExampleId, QuestionScore, Row
+from lever_pipe.base.records import Example, ExampleId, PolicyScores, Row
 from lever_pipe.metrics.agreement import ENDED, padded_selections
 
 ALL = "all"
@@ -73,28 +74,36 @@ class Sample(Row):
     one_shot_accuracy: float | None
 
 
-def read_answers(policy: str, answers: Path, per_question: Path, shots: Sequence[int]) -> PolicyAnswers:
-    """Return what a policy led to at these shot counts.
+def read_answered(
+    policies: Sequence[str],
+    selections: Sequence[Path],
+    answers: Sequence[Path],
+    per_question: Sequence[Path],
+    shots: Sequence[int],
+) -> Iterator[PolicyAnswers]:
+    """Yield what each policy led to at these shot counts; its batch's files are read once where these stand together.
 
     A policy that gives a query fewer demonstrations, none for instance, has its longest answer for all further counts.
     """
-    rows: dict[int, dict[int, AnswerRow]] = {}
-    for row in storage.read_rows(answers, AnswerRow):
-        rows.setdefault(row.query_id, {})[len(row.demonstrations)] = row
-    said = {}
-    for score in storage.read_rows(per_question, QuestionScore):
-        if score.shots not in shots:
-            continue
-        of_query = rows.get(score.query_id, {})
-        answer = of_query.get(min(score.shots, max(of_query, default=0)))
-        if answer is None:
-            raise RecordError(
-                f"{answers}: expected an answer of query {score.query_id} with {score.shots} shots",
-                found=f"answers with {sorted(of_query)} demonstrations",
-                do="Rerun answer_prompts and score_answers for this policy.",
-            )
-        said[int(score.query_id), score.shots] = Said(answer.demonstrations, answer.answer, score.accuracy)
-    return PolicyAnswers(PolicyName.parse(policy), said)
+    files = zip(policies, selections, answers, per_question, strict=True)
+    for (answered, scored), of_batch in groupby(files, key=lambda of: of[2:]):
+        said = storage.read_answers(answered)
+        scores = {row.policy: row.questions for row in storage.read_rows(scored, PolicyScores)}
+        for policy, selected, *_ in of_batch:
+            chosen = storage.read_selections(selected)
+            found = {}
+            for score in scores.get(policy, ()):
+                prompt = (score.query_id, chosen.get(score.query_id, ())[: score.shots])
+                if score.shots not in shots:
+                    continue
+                if prompt not in said:
+                    raise RecordError(
+                        f"{answered}: expected an answer of query {prompt[0]} with {list(prompt[1])}",
+                        found="none",
+                        do="Rerun answer_prompts and score_answers for this batch.",
+                    )
+                found[int(score.query_id), score.shots] = Said(prompt[1], said[prompt], score.accuracy)
+            yield PolicyAnswers(PolicyName.parse(policy), found)
 
 
 def samples_of(

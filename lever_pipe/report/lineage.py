@@ -204,8 +204,8 @@ def of_answers(card: RunCard) -> dict[str, str]:
 
 
 def of_scores(card: RunCard) -> dict[str, str]:
-    """Return the fields of one policy's scores."""
-    config = {name: value for name, value in card.config.items() if name != "policy"}
+    """Return the fields of the scores of a batch."""
+    config = {name: value for name, value in card.config.items() if name != "policies"}
     return {
         "questions": card.inputs["eval_examples"][:DIGEST],
         "scoring_code": card.code,

@@ -74,6 +74,7 @@ def trained_at(wildcards: Wildcards) -> tuple[dict[str, str], str]:
     return place | ({"data": f"grid/data~{name.origin}"} if name.origin else {}), str(name.home)
 
 
-def folder_of(cell: EvaluatedCell) -> str:
-    """Return the folder of a policy in its corner, below the results."""
-    return "".join(folders_of(Corner(cell.data, cell.sampler, cell.lvlm)).values()) + f"/{cell.policy}"
+def batch_of(cell: EvaluatedCell) -> str:
+    """Return the folder of the answers of a policy's batch in its corner, below the results."""
+    corner = "".join(folders_of(Corner(cell.data, cell.sampler, cell.lvlm)).values())
+    return f"{corner}/answers/{PolicyName.parse(cell.policy).batch}"

@@ -190,6 +190,13 @@ def policies_in(experiment: Experiment, corner: Corner, batch: str) -> list[str]
     return [str(replace(name, items=items)) for name in names if items and name.preset in experiment.presets]
 
 
+def policies_of_batch(experiment: Experiment, wildcards: Wildcards) -> list[str]:
+    """Return the policies whose prompts the answer batch of a job holds."""
+    if wildcards.get("data", grid_plan.DOCUMENTS["data"]) == grid_plan.DOCUMENTS["data"]:
+        return policies_of(experiment, wildcards["batch"])
+    return policies_in(experiment, grid_plan.corner_of(wildcards), wildcards["batch"])
+
+
 def evaluated_cells(experiment: Experiment) -> list[EvaluatedCell]:
     """Return every run of every policy in every corner of the grid."""
     return [
@@ -532,7 +539,9 @@ PLANNED: Mapping[str, Planner] = {
     "reward": reward_of,
     "rewards": lambda experiment, _: measured_rewards(experiment),
     "kept": lambda experiment, _: kept_selections(experiment),
-    "policy": lambda _, wildcards: PolicyRef.of(wildcards["policy"]),
+    "policies_of_batch": lambda experiment, wildcards: [
+        PolicyRef.of(name) for name in policies_of_batch(experiment, wildcards)
+    ],
     "selector": lambda experiment, wildcards: (
         experiment.presets[PolicyName.parse(wildcards.get("selected") or wildcards["trained"]).preset].selector
     ),

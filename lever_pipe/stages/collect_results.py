@@ -181,15 +181,20 @@ def collect_lineage(
     """Write one line for each group of seeds or draws and each field that applies to it.
 
     `started` are the selectors of presets that start from a checkpoint, before any training; where there are such, the
-    runs of all presets tell what they start from. `rewards` belong to `config.presets`; `selections` and `scores` to
-    the evaluated policies, batch by batch, of which `config.batch_sizes` says how many share each of `answers`. Several
-    values of a field are sorted and joined. Field `exchanged` names the files behind a policy that are not what their
-    rule made.
+    runs of all presets tell what they start from. `rewards` belong to `config.presets`; `selections` to the evaluated
+    policies, batch by batch, of which `config.batch_sizes` says how many share each of `answers` and of `scores`.
+    Several values of a field are sorted and joined. Field `exchanged` names the files behind a policy that are not what
+    their rule made.
     """
     found: Fields = {}
     shared = dict(zip(config.presets, map(_card, rewards), strict=True))
-    cards = [read_artefact(path) for path in (*training, *started, *rewards, *selections, *scores)]
-    exchanged = _exchanged(cards)  # without the answers, which stand for a whole batch of policies
+    scored = [
+        _of_place(read_artefact(path), place)
+        for path, n in zip(scores, config.batch_sizes, strict=True)
+        for place in range(n)
+    ]
+    cards = [read_artefact(path) for path in (*training, *started, *rewards, *selections)]
+    exchanged = _exchanged([*cards, *scored])  # without the answers, which stand for a whole batch of policies
     starts = {row.config["preset"]: fields_of.of_start(row) for row in map(_card, started)}
     for path, row in zip(training, map(_card, training), strict=True):
         own, rewarded = fields_of.of_training(row), fields_of.learns_from_rewards(row)
@@ -198,20 +203,32 @@ def collect_lineage(
         values |= starts.get(row.config["preset"], fields_of.UNTRAINED) if starts else {}
         _add(found, fields_of.group_of_training(row), {**values, **fields_of.of_environment(row)})
         _note(found, fields_of.group_of_training(row), exchanged[path])
-    batches = [_card(path) for path, n in zip(answers, config.batch_sizes, strict=True) for _ in range(n)]
-    for path, selection, score, batch in zip(scores, map(_card, selections), map(_card, scores), batches, strict=True):
-        policy = score.config["policy"]["name"]
+    of_batches = [(_card(answer), _card(score)) for answer, score in zip(answers, scores, strict=True)]
+    batches = [of for of, n in zip(of_batches, config.batch_sizes, strict=True) for _ in range(n)]
+    names = [policy["name"] for _, score in of_batches for policy in score.config["policies"]]
+    for policy, part, selection, (batch, score) in zip(names, scored, map(_card, selections), batches, strict=True):
         values = {"scale": config.scale, **fields_of.of_selection(selection, policy)}
         values |= {**fields_of.of_answers(batch), **fields_of.of_scores(score)}
         _add(found, group_of(policy), values)
         for row in (selection, batch, score):
             _add(found, group_of(policy), fields_of.of_environment(row))
-        _note(found, group_of(policy), exchanged[path])
+        _note(found, group_of(policy), exchanged[part.card])
     write_csv(lineage, fields_of.COLUMNS, _lineage_lines(found))
 
 
 def _card(path: Path) -> RunCard:
     return storage.read_row(path, RunCard)
+
+
+def _of_place(scores: Artefact, place: int) -> Artefact:
+    """Return the scores of a batch as those of one of its policies alone."""
+    made = scores.made
+    if made is not None:
+        name = f"selections[{place}]"
+        made = made.model_copy(
+            update={"inputs": {name: made.inputs[name]} if name in made.inputs else {}, "outputs": {}}
+        )
+    return scores._replace(card=scores.card / str(place), made=made)
 
 
 def _exchanged(cards: Sequence[Artefact]) -> dict[Path, set[str]]:

@@ -12,7 +12,7 @@ from lever_pipe.base.records import Example
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.experiment.stage_configs import CollectSamplesConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.lever.samples import SelectionRow, gallery_of, read_answers, roles_of, samples_of, shares_by_rank
+from lever_pipe.lever.samples import SelectionRow, gallery_of, read_answered, roles_of, samples_of, shares_by_rank
 from lever_pipe.report.inference.families import reference_of
 from lever_pipe.report.long_format import write_csv
 from lever_pipe.world.items import AnnotatedQuestion, Scene, Split, draw_split
@@ -20,36 +20,36 @@ from lever_pipe.world.items import AnnotatedQuestion, Scene, Split, draw_split
 
 def collect_samples(
     *,
+    selections: Inputs,
     answers: Inputs,
     per_question: Inputs,
     train_examples: Input,
     eval_examples: Input,
     samples: Output,
     gallery: Output,
-    selections: Output,
+    shares: Output,
     config: CollectSamplesConfig,
 ) -> None:
-    """Write every answer as a line of `samples`, the `gallery`, and the long-format `selections`.
+    """Write every answer as a line of `samples`, the `gallery`, and the long-format `shares`.
 
     * `samples`: a `Sample` for each question and each of `config.policies`, which are the baselines, every run after
       the last evaluated epoch of its kind, and the RCE epochs that runs start from; all epochs would treble the file.
     * `gallery`: JSON; what it holds and by which rule says `lever.samples.gallery_of`.
-    * `selections`: `SelectionRow`. In the embedded world a demonstration may agree with its query
+    * `shares`: `SelectionRow`. In the embedded world a demonstration may agree with its query
       in `relation` (what is asked), `object` (the shape that is shown), `key` (that attribute of the picture which the
       query's relation reads) and `fact` (relation and key, so that its answer is the query's); elsewhere in `type`,
       the data set's own type of question.
 
-    Gallery and `selections` count the first `max(config.samples)` questions.
+    Gallery and `shares` count the first `max(config.samples)` questions.
     """
     queries, train = storage.read_examples(eval_examples), storage.read_examples(train_examples)
-    files = zip(config.policies, answers, per_question, strict=True)
-    answered = [read_answers(name, said, scores, config.shots) for name, said, scores in files]
+    answered = list(read_answered(config.policies, selections, answers, per_question, config.shots))
     storage.write_rows(samples, samples_of(answered, queries, train, config.shots))
     policies, counted = {str(of.name): of for of in answered}, queries[: max(config.samples)]
     roles = roles_of([of.name for of in answered], config.main_preset, reference_of)
     storage.write_json(gallery, gallery_of(roles, policies, counted, train, config.shots))
     agreements = _agreements(queries, train, config.world)
-    write_csv(selections, SelectionRow._fields, shares_by_rank(policies, counted, config.shots, agreements))
+    write_csv(shares, SelectionRow._fields, shares_by_rank(policies, counted, config.shots, agreements))
 
 
 def _agreements(

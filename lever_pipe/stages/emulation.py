@@ -10,7 +10,7 @@ import numpy as np
 
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import EMULATION, PolicyName
-from lever_pipe.base.records import AnswerRow, EpochMetrics, Example, ExampleId, PolicyRef, Pool
+from lever_pipe.base.records import EpochMetrics, Example, ExampleId, PolicyRef, Pool
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, EmulatedPolicy
@@ -142,7 +142,7 @@ def emulate_untouched(
 def score_emulation(
     *,
     selections: Inputs,
-    answers: Inputs,
+    answers: Input,
     eval_examples: Input,
     untouched: Input,
     scores: Output,
@@ -167,11 +167,11 @@ def score_emulation(
 
 
 def _score_lines(
-    selected: Selected, queries: Sequence[Example], answers: Sequence[Path], config: ScoreEmulationConfig
+    selected: Selected, queries: Sequence[Example], answers: Path, config: ScoreEmulationConfig
 ) -> Iterable[Line]:
-    for (policy, chosen), path in zip(selected.items(), answers, strict=True):
-        said = {(row.query_id, row.demonstrations): row.answer for row in storage.read_rows(path, AnswerRow)}
-        scores, keys = score_questions(queries, chosen, said, config.shots, files=(policy.name, str(path)))
+    said = storage.read_answers(answers)
+    for policy, chosen in selected.items():
+        scores, keys = score_questions(queries, chosen, said, config.shots, files=(policy.name, str(answers)))
         ref = PolicyRef.of(policy.name)
         for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
             (prefix,) = cell.subsets

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, PoolError
 from lever_pipe.base.members import member
-from lever_pipe.base.records import Example, ExampleId, Pool, QuestionScore
+from lever_pipe.base.records import Example, ExampleId, PolicyScores, Pool
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.stage_configs import InputsAlone, SamplePoolsConfig
 from lever_pipe.experiment.stage_files import Input, Output
@@ -94,7 +94,7 @@ def measure_pools(
     train_examples: Input,
     eval_examples: Input,
     eval_pools: Input,
-    zero_shot: Input,
+    per_question: Input,
     bound: Output,
     config: InputsAlone,  # noqa: ARG001 - what it measures says all
 ) -> dict[str, float]:
@@ -105,7 +105,8 @@ def measure_pools(
     and of the answer without demonstrations, since some questions need none.
     """
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
-    alone = {score.query_id: score.accuracy for score in storage.read_rows(zero_shot, QuestionScore)}
+    scored = {row.policy: row.questions for row in storage.read_rows(per_question, PolicyScores)}
+    alone = {score.query_id: score.accuracy for score in scored["baseline/zero_shot"]}
     pools = storage.read_rows(eval_pools, Pool)
     exact: list[float] = []
     best: list[float] = []

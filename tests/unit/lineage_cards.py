@@ -107,7 +107,7 @@ def answers(lvlm: LvlmConfig = LVLM, **changed: Any) -> RunCard:
     return card("answer_prompts", AnswerPromptsConfig(lvlm=lvlm, shots=(1, 2)), **changed)
 
 
-def scores(policy: str, **changed: Any) -> RunCard:
-    ref = PolicyRef(name=policy, stage="baseline" if policy.startswith("baseline/") else "grpo")
-    config = ScoreAnswersConfig(policy=ref, samples=(8,), shots=(1, 2), n_random_subsets=3, seed=42)
+def scores(*policies: str, **changed: Any) -> RunCard:
+    refs = tuple(map(PolicyRef.of, policies))
+    config = ScoreAnswersConfig(policies=refs, samples=(8,), shots=(1, 2), n_random_subsets=3, seed=42)
     return card("score_answers", config, **changed)

@@ -15,25 +15,27 @@ OF_SELECTORS = ("collect_results", "collect_lineage", "collect_samples", "compar
 REPORT = dict.fromkeys(OF_SELECTORS, 1) | FROM_EVIDENCE
 EMULATION_BELOW_TRAINING = {"emulate_selections": ARMS, "score_emulation": 1, **FROM_EVIDENCE}
 EMULATED_GRPO_AND_BELOW = {"emulate_untouched": 1, **EMULATION_BELOW_TRAINING}
-SEED_SCORES = SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(MARKS.values())
+SCORED = 2
+"""Batches that are scored one by one: the baselines, and the policies of the seed."""
+SEED_EVALUATED = SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(MARKS.values())
 ABOVE_ANSWERS = {"embed_examples", "sample_pools", "propose_trajectories"}
 OFFLINE_AND_BELOW = {
     "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
     "select_demonstrations": GRPO_EPOCHS,
     "answer_prompts": 1,
-    "score_answers": GRPO_EPOCHS,
+    "score_answers": 1,
     **REPORT,
 }
 # RCE that goes on beside GRPO takes GRPO's learning rate.
 OFFLINE_RATE_AND_BELOW = {
     **OFFLINE_AND_BELOW,
     "train_continued_epoch": MARKS["train_continued_epoch"],
-    **dict.fromkeys(("select_demonstrations", "score_answers"), GRPO_EPOCHS + MARKS["train_continued_epoch"]),
+    "select_demonstrations": GRPO_EPOCHS + MARKS["train_continued_epoch"],
 }
 GRPO_AND_BELOW = {
     **OFFLINE_AND_BELOW,
     "train_on_policy_epoch": ON_POLICY_EPOCHS,
-    **dict.fromkeys(("select_demonstrations", "score_answers"), GRPO_EPOCHS + ON_POLICY_EPOCHS),
+    "select_demonstrations": GRPO_EPOCHS + ON_POLICY_EPOCHS,
 }
 # On-policy epochs take the exact divergence for the penalty, which k3 estimates.
 K3_AND_BELOW = {
@@ -52,5 +54,5 @@ BELOW_RL_DATA = {
     "train_rce_epoch": RCE_EPOCHS + EMULATED_RCE,
     **K3_AND_BELOW,
     "train_on_policy_epoch": ON_POLICY_EPOCHS,
-    **dict.fromkeys(("select_demonstrations", "score_answers"), SEED_SCORES - SFT_EPOCHS),
+    "select_demonstrations": SEED_EVALUATED - SFT_EPOCHS,
 }

@@ -26,7 +26,8 @@ from .counts import (
     ON_POLICY_EPOCHS,
     RCE_EPOCHS,
     REPORT,
-    SEED_SCORES,
+    SCORED,
+    SEED_EVALUATED,
     SFT_EPOCHS,
 )
 
@@ -39,10 +40,7 @@ GRPO = f"{RESULTS}/lever/preset~world/grpo/base~2/beta~0.15/seed~0/epoch~2/selec
 EMBEDDINGS = f"{RESULTS}/lever/embeddings/train.safetensors"
 BELOW_RCE = GRPO_AND_BELOW | {
     **MARKS,
-    **dict.fromkeys(
-        ("select_demonstrations", "score_answers"),
-        GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(MARKS.values()) + 1,  # and the checkpoint's own
-    ),
+    "select_demonstrations": GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(MARKS.values()) + 1,  # and the checkpoint's own
 }
 BELOW_EMBEDDINGS = {"train_rce_epoch", "train_grpo_epoch", "train_on_policy_epoch", "sample_pools", "select_baseline"}
 STARTED = re.compile(r"^Job (\d+): ", re.MULTILINE)  # a spared job is never started
@@ -276,8 +274,8 @@ class TestRecords:
         pytest.param(
             "config/smoke.yaml", "shots: [1, 2]\n  n_random", "shots: [1, 2, 3]\n  n_random",
             {
-                "select_demonstrations": SEED_SCORES, "select_baseline": BASELINES, "emulate_selections": ARMS,
-                "answer_prompts": 3, "score_answers": SEED_SCORES + BASELINES, "score_emulation": 1,
+                "select_demonstrations": SEED_EVALUATED, "select_baseline": BASELINES, "emulate_selections": ARMS,
+                "answer_prompts": 3, "score_answers": SCORED, "score_emulation": 1,
                 "measure_pools": 1, **REPORT,
             },
             id="a shot more trains nothing",
@@ -286,23 +284,23 @@ class TestRecords:
             "config/smoke.yaml", "n_eval: 40", "n_eval: 41",
             {
                 **dict.fromkeys(("generate_world", "prepare_examples", "embed_examples", "sample_pools"), 1),
-                "check_world": 1, "select_demonstrations": SEED_SCORES, "select_baseline": BASELINES,
-                "emulate_selections": ARMS, "answer_prompts": 3, "score_answers": SEED_SCORES + BASELINES,
+                "check_world": 1, "select_demonstrations": SEED_EVALUATED, "select_baseline": BASELINES,
+                "emulate_selections": ARMS, "answer_prompts": 3, "score_answers": SCORED,
                 "score_emulation": 1, "measure_pools": 1, **REPORT,
             },
             id="another number of evaluated questions trains nothing",
         ),
         pytest.param(
             "config/smoke.yaml", "samples: [20, 40]", "samples: [20, 30, 40]",
-            {"score_answers": SEED_SCORES + BASELINES, "score_emulation": 1, "measure_pools": 1,
+            {"score_answers": SCORED, "score_emulation": 1, "measure_pools": 1,
              **{rule: n for rule, n in REPORT.items() if rule != "measure_agreement"}},
             id="a sample count more asks nothing",
         ),
         pytest.param(
             "config/smoke.yaml", "seeds: [0]\n    rce", "seeds: [0, 1]\n    rce",
             {"initialise_selector": 1, "train_sft_epoch": SFT_EPOCHS, "train_rce_epoch": RCE_EPOCHS,
-             "train_grpo_epoch": GRPO_EPOCHS, "answer_prompts": 1,
-             **dict.fromkeys(("select_demonstrations", "score_answers"), SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS),
+             "train_grpo_epoch": GRPO_EPOCHS, "answer_prompts": 1, "score_answers": 1,
+             "select_demonstrations": SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS,
              **REPORT},
             id="a seed more runs that seed",
         ),
@@ -310,7 +308,7 @@ class TestRecords:
             "config.yaml", "    rce:\n      learn", "    reward: {mode: soft_only}\n    rce:\n      learn",
             {"reward_groups": 1, "measure_rewards": 1, **MARKS,
              "train_rce_epoch": RCE_EPOCHS, **GRPO_AND_BELOW,
-             **dict.fromkeys(("select_demonstrations", "score_answers"), SEED_SCORES - SFT_EPOCHS)},
+             "select_demonstrations": SEED_EVALUATED - SFT_EPOCHS},
             id="another reward trains its preset",
         ),
         pytest.param(

@@ -56,7 +56,7 @@ def test_a_sampler_more_makes_its_own_corners_alone(grid: Project) -> None:
             "select_baseline": 4,
             "emulate_first_items": 2,
             "answer_prompts": 8,
-            "score_answers": 10,
+            "score_answers": 8,
             **PAGE,
         }
 

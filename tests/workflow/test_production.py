@@ -70,7 +70,8 @@ def test_the_whole_workflow_is_planned_once_the_raw_files_are_named(project: Pro
     assert planned["generate_rl_data"] == 8
     assert planned["answer_prompts"] == 5  # three seeds, the baselines and the emulation
     assert (planned["train_on_policy_epoch"], planned["train_distil_epoch"]) == (ON_POLICY, DISTIL)
-    assert planned["score_answers"] == RCE + GRPO + ON_POLICY + DISTIL + 8
+    assert planned["select_demonstrations"] == RCE + GRPO + ON_POLICY + DISTIL
+    assert planned["score_answers"] == 4  # `score_emulation` scores the fifth
     assert not planned.keys() & {"generate_world", "check_world"}
 
 

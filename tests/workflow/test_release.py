@@ -21,7 +21,7 @@ from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, ConfigError, PoolError
 from lever_pipe.base.policy_names import group_of
-from lever_pipe.base.records import Cell, Selection
+from lever_pipe.base.records import Cell, PolicyRef, Selection
 from lever_pipe.commands.release_tool import _scores
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.data_config import EncoderSettings
@@ -135,16 +135,17 @@ def test_a_released_policy_selects_and_scores_as_in_the_results(
     assert found["new"][:5] == found["new"][5:]
 
     storage.write_rows(tmp_path / "selections.jsonl", chosen)
-    scored = study / policy / "scores"
+    scored = study / "answers/preset~world/seed~0"
+    own = {"policies": (PolicyRef.of(policy),)}
     cells = score_answers(
-        selections=tmp_path / "selections.jsonl",
-        answers=study / f"answers/preset~world/seed~0/policies/{policy}.jsonl",
+        selections=(tmp_path / "selections.jsonl",),
+        answers=scored / "answers.jsonl",
         eval_examples=study / "examples/eval.jsonl",
         per_question=tmp_path / "per_question.jsonl",
         cells=tmp_path / "cells.jsonl",
-        config=ScoreAnswersConfig(**json.loads((scored / "run.json").read_text())["config"]),
+        config=ScoreAnswersConfig(**json.loads((scored / "scores.run.json").read_text())["config"] | own),
     )
-    assert cells == storage.read_rows(scored / "cells.jsonl", Cell)
+    assert cells == [cell for cell in storage.read_rows(scored / "cells.jsonl", Cell) if cell.policy.name == policy]
     told = {(r.dataset_config, r.metric_name): (r.metric_value, r.metric_args) for r in card.data.eval_results}
     assert len(told) == len(cells) == 4
     for cell in cells:

@@ -31,7 +31,8 @@ from .counts import (
     ON_POLICY_EPOCHS,
     RCE_EPOCHS,
     REPORT,
-    SEED_SCORES,
+    SCORED,
+    SEED_EVALUATED,
     SFT_EPOCHS,
     TRAINED_AGENTS,
 )
@@ -57,14 +58,14 @@ def test_a_beta_more_trains_that_beta_only(smoke: Project, mode: str, betas: str
             f"train_{mode}_epoch": 2,
             "select_demonstrations": 2,
             "answer_prompts": 1,
-            "score_answers": 2,
+            "score_answers": 1,
             **REPORT,
         }
 
 
-def test_a_beta_fewer_computes_no_score(smoke: Project) -> None:
+def test_a_beta_fewer_scores_its_batch_alone(smoke: Project) -> None:
     with smoke.edited("config/smoke.yaml", "kl_betas: [0, 0.15]", "kl_betas: [0.15]"):
-        assert smoke.planned() == {"answer_prompts": 1, **REPORT}
+        assert smoke.planned() == {"answer_prompts": 1, "score_answers": 1, **REPORT}
 
 
 def test_a_beta_more_and_other_cells_score_all(smoke: Project) -> None:
@@ -73,7 +74,7 @@ def test_a_beta_more_and_other_cells_score_all(smoke: Project) -> None:
         smoke.edited("config/smoke.yaml", "kl_betas: [0, 0.15]", "kl_betas: [0, 0.15, 0.3]"),
         smoke.edited("config/smoke.yaml", "n_random_subsets: 3", "n_random_subsets: 4"),
     ):
-        assert smoke.planned()["score_answers"] == SEED_SCORES + BASELINES + 2
+        assert smoke.planned()["score_answers"] == SCORED
 
 
 def test_more_epochs_train_only_the_further_ones(smoke: Project) -> None:
@@ -90,7 +91,7 @@ def test_more_grpo_epochs_train_only_the_further_ones(smoke: Project) -> None:
             "train_grpo_epoch": 3,
             "select_demonstrations": 4,
             "answer_prompts": 1,
-            "score_answers": 4,
+            "score_answers": 1,
             **REPORT,
         }
 
@@ -104,13 +105,13 @@ def test_a_sweep_runs_the_jobs_of_its_cell_only(smoke: Project) -> None:
         smoke.edited("config/smoke.yaml", "  arms:\n    -", f"{kl}  arms:\n    -"),
     ):
         assert smoke.planned() == {
-            **dict.fromkeys(("initialise_selector", "reward_groups", "answer_prompts"), 1),
+            **dict.fromkeys(("initialise_selector", "reward_groups", "answer_prompts", "score_answers"), 1),
             "train_sft_epoch": SFT_EPOCHS,
             "train_rce_epoch": RCE_EPOCHS,
             "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
             "train_on_policy_epoch": ON_POLICY_EPOCHS,
             **MARKS,
-            **dict.fromkeys(("select_demonstrations", "score_answers"), SEED_SCORES),
+            "select_demonstrations": SEED_EVALUATED,
             **dict.fromkeys(("train_agent", "evaluate_agent"), 1),
             **AGENT_REPORT,
             **REPORT,
@@ -130,7 +131,7 @@ def test_a_loss_retrains_its_own_mode(smoke: Project, name: str, old: str, rule:
             rule: epochs,
             "select_demonstrations": epochs,
             "answer_prompts": 1,
-            "score_answers": epochs,
+            "score_answers": 1,
             **REPORT,
         }
 
@@ -230,7 +231,7 @@ def test_jobs_take_the_configured_path_and_their_cards_tell_it(smoke: Project) -
 def test_consent_to_ask_again_reaches_the_jobs(smoke: Project) -> None:
     words = ("--dry-run", "--printshellcmds", "--forcerun", "answer_prompts", "--until", "answer_prompts")
     assert "--lvlm" not in smoke.snakemake(*words)
-    assert smoke.planned("--forcerun", "answer_prompts")["score_answers"] == SEED_SCORES + BASELINES
+    assert smoke.planned("--forcerun", "answer_prompts")["score_answers"] == SCORED
     with consent(smoke):
         assert "--lvlm" in smoke.snakemake(*words)
 
@@ -268,7 +269,7 @@ def test_the_metric_rescores_rl_data_and_everything_below(smoke: Project) -> Non
         "merge_rl_data": 1,
         "select_baseline": BASELINES,  # the oracle ranks by the metric
         "answer_prompts": 3,
-        "score_answers": SEED_SCORES + BASELINES,
+        "score_answers": SCORED,
         "measure_pools": 1,
         "check_world": 1,
     }
@@ -279,7 +280,7 @@ def test_the_prompt_answers_everything_again(smoke: Project) -> None:
         planned = smoke.planned()
     assert planned["generate_rl_data"] == 2
     assert planned["answer_prompts"] == 3
-    assert planned["score_answers"] == SEED_SCORES + BASELINES
+    assert planned["score_answers"] == SCORED
     assert planned["train_rce_epoch"] == RCE_EPOCHS + EMULATED_RCE
     assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
     assert not planned.keys() & ABOVE_ANSWERS

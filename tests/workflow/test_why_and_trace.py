@@ -58,8 +58,8 @@ def test_a_replaced_checkpoint_is_the_cause_of_what_reads_it(smoke: Project) -> 
     base = smoke.folder / LEVER / "preset~world/rce/seed~0/epoch~2/selector.safetensors"
     count = len(load_file(base))
     with replaced(base):
-        first, *said = why(smoke, f"{LEVER}/{GRPO}/scores/cells.jsonl").splitlines()
-    assert first.startswith("score_answers of GRPO beta 0.15 epoch 2 of seed 0 (world, base 2) runs only if ")
+        first, *said = why(smoke, f"{LEVER}/{GRPO}/selections.jsonl").splitlines()
+    assert first.startswith("select_demonstrations of GRPO beta 0.15 epoch 2 of seed 0 (world, base 2) runs only if ")
     own = next(line for line in said if line.startswith("GRPO beta 0.15 epoch "))
     assert f"2 of {count} differ" in own
     assert not any(re.search(r"^RCE epoch 2 of seed 0 \(world\) runs? ", line) for line in said), "it is not made again"

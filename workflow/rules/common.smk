@@ -249,11 +249,7 @@ def selectors_of_arm(wildcards):
 
 def selections_of_batch(wildcards):
     """Return the selections whose prompts one answer batch holds."""
-    if wildcards.data == grid_plan.DOCUMENTS["data"]:
-        policies = plan.policies_of(EXPERIMENT, wildcards.batch)
-    else:
-        corner = grid_plan.corner_of(wildcards)
-        policies = plan.policies_in(EXPERIMENT, corner, wildcards.batch)
+    policies = plan.policies_of_batch(EXPERIMENT, wildcards)
     return [f"{corner_of(wildcards)}/{policy}/selections.jsonl" for policy in policies]
 
 
@@ -262,14 +258,9 @@ def corner_of(wildcards):
     return CORNER.format(**{name: wildcards[name] for name in grid_plan.DOCUMENTS})
 
 
-def answers_of(policy, corner=LEVER):
-    """Return a policy's answers, which lie beside those of its batch."""
-    return f"{corner}/answers/{plan.batch_of(policy)}/policies/{policy}.jsonl"
-
-
-def answers_of_policy(wildcards):
-    """Return the answers of the policy that a job names."""
-    return answers_of(wildcards.policy, corner_of(wildcards))
+def of_batches(name, policies, corner=LEVER):
+    """Return a file of each policy's batch of answers, as often as it has policies among these."""
+    return [f"{corner}/answers/{plan.batch_of(policy)}/{name}" for policy in policies]
 
 
 def own_selections(wildcards):

@@ -25,8 +25,8 @@ use rule stage as collect_lineage with:
             f"{LEVER}/answers/{batch}/run.json" for batch in plan.batches(EXPERIMENT)
         ],
         scores=[
-            f"{LEVER}/{policy}/scores/run.json"
-            for policy in plan.evaluated(EXPERIMENT)
+            f"{LEVER}/answers/{batch}/scores.run.json"
+            for batch in plan.batches(EXPERIMENT)
         ],
     output:
         lineage=f"{TABLES}/lineage.csv",
@@ -41,10 +41,7 @@ use rule stage as collect_lineage with:
 
 use rule stage as compare_policies with:
     input:
-        per_question=[
-            f"{LEVER}/{policy}/scores/per_question.jsonl"
-            for policy in plan.evaluated(EXPERIMENT)
-        ],
+        per_question=of_batches("per_question.jsonl", plan.evaluated(EXPERIMENT)),
         eval_examples=MAIN_EXAMPLES["eval_examples"],
     output:
         intervals=f"{TABLES}/intervals.csv",
@@ -89,15 +86,15 @@ use rule stage as measure_agreement with:
 use rule stage as collect_samples with:
     input:
         **MAIN_EXAMPLES,
-        answers=[answers_of(policy) for policy in plan.sampled(EXPERIMENT)],
-        per_question=[
-            f"{LEVER}/{policy}/scores/per_question.jsonl"
-            for policy in plan.sampled(EXPERIMENT)
+        selections=[
+            f"{LEVER}/{policy}/selections.jsonl" for policy in plan.sampled(EXPERIMENT)
         ],
+        answers=of_batches("answers.jsonl", plan.sampled(EXPERIMENT)),
+        per_question=of_batches("per_question.jsonl", plan.sampled(EXPERIMENT)),
     output:
         samples=f"{TABLES}/samples.jsonl",
         gallery=f"{TABLES}/gallery.json",
-        selections=f"{TABLES}/selections.csv",
+        shares=f"{TABLES}/selections.csv",
         card=f"{TABLES}/samples.run.json",
     pathvars:
         beside=f"{TABLES}/samples.",

@@ -64,7 +64,7 @@ if EMULATE:
                 f"{LEVER}/{policy}/selections.jsonl"
                 for policy in plan.emulated(EXPERIMENT)
             ],
-            answers=[answers_of(policy) for policy in plan.emulated(EXPERIMENT)],
+            answers=f"{LEVER}/answers/emulation/answers.jsonl",
             eval_examples=MAIN_EXAMPLES["eval_examples"],
             untouched=f"{EMULATION}/untouched/metrics.jsonl",
         output:

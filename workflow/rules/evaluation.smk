@@ -1,6 +1,4 @@
-SCORES = f"{CORNER}/{{policy}}/scores"
-ANSWERS = f"{CORNER}/answers/{{batch}}/policies"
-"""A file of answers for each policy."""
+BATCH = f"{CORNER}/answers/{{batch}}"
 
 
 use rule stage as select_demonstrations with:
@@ -57,11 +55,11 @@ use rule stage as answer_prompts with:
         **EXAMPLES,
         selections=selections_of_batch,
     output:
-        answers=directory(ANSWERS),
-        counters=f"{CORNER}/answers/{{batch}}/counters.json",
-        card=f"{CORNER}/answers/{{batch}}/run.json",
+        answers=f"{BATCH}/answers.jsonl",
+        counters=f"{BATCH}/counters.json",
+        card=f"{BATCH}/run.json",
     pathvars:
-        beside=f"{CORNER}/answers/{{batch}}/",
+        beside=f"{BATCH}/",
     conda:
         LVLM_ENVIRONMENT
     resources:
@@ -74,26 +72,26 @@ use rule stage as answer_prompts with:
 
 use rule stage as score_answers with:
     input:
-        selections=f"{CORNER}/{{policy}}/selections.jsonl",
-        answers=answers_of_policy,
+        selections=selections_of_batch,
+        answers=f"{BATCH}/answers.jsonl",
         eval_examples=EXAMPLES["eval_examples"],
     output:
-        per_question=f"{SCORES}/per_question.jsonl",
-        cells=f"{SCORES}/cells.jsonl",
-        card=f"{SCORES}/run.json",
+        per_question=f"{BATCH}/per_question.jsonl",
+        cells=f"{BATCH}/cells.jsonl",
+        card=f"{BATCH}/scores.run.json",
     pathvars:
-        beside=f"{SCORES}/",
+        beside=f"{BATCH}/scores.",
     params:
         **call("score_answers"),
     message:
-        "Score {wildcards.policy}"
+        "Score the answers of {wildcards.batch}"
 
 
 use rule stage as measure_pools with:
     input:
         **MAIN_EXAMPLES,
         eval_pools=in_documents(POOLS["eval_pools"]),
-        zero_shot=f"{LEVER}/baseline/zero_shot/scores/per_question.jsonl",
+        per_question=f"{LEVER}/answers/baseline/per_question.jsonl",
     output:
         bound=f"{LEVER}/pools/bound.json",
         card=f"{LEVER}/pools/bound.run.json",

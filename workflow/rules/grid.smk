@@ -6,7 +6,7 @@ CELLS = plan.evaluated_cells(EXPERIMENT) if GRID_PAGE else []
 use rule stage as compare_cells with:
     input:
         per_question=[
-            f"{RESULTS}/{grid_plan.folder_of(cell)}/scores/per_question.jsonl"
+            f"{RESULTS}/{grid_plan.batch_of(cell)}/per_question.jsonl"
             for cell in CELLS
         ],
     output:

@@ -15,10 +15,7 @@ WORLD_CHECK = (
 
 use rule stage as collect_results with:
     input:
-        cells=[
-            f"{LEVER}/{policy}/scores/cells.jsonl"
-            for policy in plan.evaluated(EXPERIMENT)
-        ],
+        cells=[f"{LEVER}/answers/{batch}/cells.jsonl" for batch in BATCHES],
         metrics=[
             f"{LEVER}/{policy}/metrics.json" for policy in plan.trained(EXPERIMENT)
         ],

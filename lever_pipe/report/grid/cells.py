@@ -97,8 +97,9 @@ def compare_cells(
     for data in dict.fromkeys(of.data for of in config.evaluated):
         here = [(of, path) for of, path in zip(config.evaluated, paths, strict=True) if of.data == data]
         names = [f"sampler~{of.sampler}/lvlm~{of.lvlm}/{of.policy}" for of, _ in here]
-        questions = read_scores(here[0][1]).questions
-        groups = read_groups(names, [path for _, path in here], questions=questions, shots=config.shots)
+        policies, files = [of.policy for of, _ in here], [path for _, path in here]
+        questions = read_scores(files[0])[policies[0]].questions
+        groups = read_groups(policies, files, questions=questions, shots=config.shots, names=names)
         draws = Draws(config.seed, config.n_resamples, over=f"questions of {data}")
         prompts = {group_of(name): of.training_prompts for name, (of, _) in zip(names, here, strict=True)}
         rows += _leaderboard(data, estimates.intervals(groups, config.samples, draws), prompts)

@@ -1,9 +1,10 @@
-"""Accuracies by question: one policy's file, and the runs of a group side by side."""
+"""Accuracies by question: the policies of a batch, and the runs of a group side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, group_of, values_in
-from lever_pipe.base.records import QuestionScore
+from lever_pipe.base.records import PolicyScores
 from lever_pipe.report.evidence import MEAN
 
 Array = NDArray[np.float64]
@@ -28,6 +29,10 @@ class QuestionScores:
     """Rising."""
     accuracies: Array
     """[N, K] by question and shot count."""
+
+
+NO_SCORES = QuestionScores((), (), np.zeros((0, 0)))
+RERUN = "Rerun score_answers for this batch."
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,44 +75,62 @@ class GroupScores:
         return self.runs == other.runs or (self.is_trained and self.seeds == other.seeds)
 
 
-def read_scores(path: Path) -> QuestionScores:
-    """Return the accuracies of a `per_question.jsonl`.
+def read_scores(path: Path) -> dict[str, QuestionScores]:
+    """Return the accuracies of each policy in the `per_question.jsonl` of a batch.
 
     Raises:
-        RecordError: a malformed row, a repeated or missing question, or no row at all.
+        RecordError: a malformed row, or a repeated or missing question.
     """
-    found = {(row.query_id, row.shots): row.accuracy for row in storage.read_rows(path, QuestionScore)}
+    return {row.policy: _scores_of(row, path) for row in storage.read_rows(path, PolicyScores)}
+
+
+def _scores_of(row: PolicyScores, path: Path) -> QuestionScores:
+    found = {(score.query_id, score.shots): score.accuracy for score in row.questions}
     questions, shots = sorted({query for query, _ in found}), sorted({k for _, k in found})
     if not found or len(found) < len(questions) * len(shots):
         raise RecordError(
-            f"{path}: expected a score of each question at each shot count",
+            f"{path}: expected a score of each question at each shot count for {row.policy}",
             found=f"{len(found)} of {len(questions)} x {len(shots)}",
-            do="Rerun score_answers for this policy.",
+            do=RERUN,
         )
     accuracies = [[found[query, k] for k in shots] for query in questions]
     return QuestionScores(tuple(map(int, questions)), tuple(shots), np.array(accuracies))
 
 
 def read_groups(
-    policies: Sequence[str], paths: Sequence[Path], *, questions: Sequence[int], shots: Sequence[int]
+    policies: Sequence[str],
+    paths: Sequence[Path],
+    *,
+    questions: Sequence[int],
+    shots: Sequence[int],
+    names: Sequence[str] = (),
 ) -> dict[str, GroupScores]:
     """Return the groups of these policies by name, each with its runs in the order given.
 
+    Args:
+        policies: whose scores are read.
+        paths: the file of each policy's batch; those of one file stand together, and it is read once.
+        questions: that each must have been scored on.
+        shots: shot counts.
+        names: of the runs, where they are not those of the policies.
+
     Raises:
-        RecordError: as `read_scores`, or a policy was scored on other questions or shot counts.
+        RecordError: as `read_scores`, or a policy was not scored, or on other questions or shot counts.
     """
     runs: dict[str, dict[str, Array]] = {}
-    for policy, path in zip(policies, paths, strict=True):
-        scores = read_scores(path)
-        if scores.questions != tuple(questions) or not set(shots) <= set(scores.shots):
-            raise RecordError(
-                f"{path}: expected scores of {len(questions)} questions at shots {list(shots)}",
-                found=f"{len(scores.questions)} questions, of these {len(set(questions) & set(scores.questions))} "
-                f"expected, at shots {list(scores.shots)}",
-                do="Rerun score_answers for this policy.",
-            )
-        chosen = scores.accuracies[:, [scores.shots.index(k) for k in shots]]
-        runs.setdefault(group_of(policy), {})[policy] = with_mean(chosen)
+    for path, of_batch in groupby(zip(names or policies, policies, paths, strict=True), key=lambda run: run[2]):
+        found = read_scores(path)
+        for name, policy, _ in of_batch:
+            scores = found.get(policy, NO_SCORES)
+            if scores.questions != tuple(questions) or not set(shots) <= set(scores.shots):
+                raise RecordError(
+                    f"{path}: expected scores of {len(questions)} questions at shots {list(shots)} for {policy}",
+                    found=f"{len(scores.questions)} questions, of these "
+                    f"{len(set(questions) & set(scores.questions))} expected, at shots {list(scores.shots)}",
+                    do=RERUN,
+                )
+            chosen = scores.accuracies[:, [scores.shots.index(k) for k in shots]]
+            runs.setdefault(group_of(name), {})[name] = with_mean(chosen)
     return group_runs(runs, shots)
 
 

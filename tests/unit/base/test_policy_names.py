@@ -77,7 +77,7 @@ def test_what_is_written_is_read_back(name: PolicyName) -> None:
 
 @given(policy_names().filter(lambda name: name.seed is not None or name.kind == "baseline"), words)
 def test_a_path_tells_whose_folder_it_lies_in(name: PolicyName, folder: str) -> None:
-    for path in (f"{name}", f"/{folder}/results/lever/{name}/scores/cells.jsonl", f"{name}/run.json"):
+    for path in (f"{name}", f"/{folder}/results/lever/{name}/selections.jsonl", f"{name}/run.json"):
         assert PolicyName.in_path(path) == name
         assert group_of(path) == path.replace(str(name), group_of(str(name)))
 

@@ -13,6 +13,7 @@ import pytest
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import LeverPipeError, UnknownMemberError
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.commands import trace
 from lever_pipe.report.evidence import BETWEEN, DERIVED, EvidenceRow, write_evidence
 
@@ -86,13 +87,12 @@ def answer_and_score() -> None:
         config = {"lvlm": {"model_identity": "94408fe1831b2711", "dtype": "float32"}}
         answers = {"answers": (f"{folder}/answers.jsonl", str(seed))}
         tree.make(f"{folder}/run.json", "answer_prompts", answers, inputs=reads, config=config)
-    for policy in POLICIES:
         outputs = {
-            "cells": (f"{STUDY}/{policy}/scores/cells.jsonl", f"cells of {policy}"),
-            "per_question": (f"{STUDY}/{policy}/scores/per_question.jsonl", f"questions of {policy}"),
+            "cells": (f"{folder}/cells.jsonl", f"cells of {seed}"),
+            "per_question": (f"{folder}/per_question.jsonl", f"questions of {seed}"),
         }
-        reads = {"answers": f"{STUDY}/answers/preset~world/seed~{policy.split('seed~')[1][0]}/answers.jsonl"}
-        tree.make(f"{STUDY}/{policy}/scores/run.json", "score_answers", outputs, inputs=reads)
+        reads = {"selections": of_seed, "answers": f"{folder}/answers.jsonl"}
+        tree.make(f"{folder}/scores.run.json", "score_answers", outputs, inputs=reads)
 
 
 def collect() -> None:
@@ -100,11 +100,12 @@ def collect() -> None:
     scores = "policy,stage,seed,subset,samples,shots,accuracy,n_questions\n" + "\n".join(lines)
     outputs = {"scores": (f"{TABLES}/scores.csv", scores), "training": (f"{TABLES}/training.csv", "stage,value\n")}
     reads: dict[str, tree.Paths] = {
-        "cells": [f"{STUDY}/{policy}/scores/cells.jsonl" for policy in POLICIES],
+        "cells": [f"{STUDY}/answers/preset~world/seed~{seed}/cells.jsonl" for seed in SEEDS],
         "metrics": [f"{STUDY}/{policy}/metrics.json" for policy in POLICIES],
     }
     tree.make(f"{TABLES}/run.json", "collect_results", outputs, inputs=reads)
-    reads = {"per_question": [f"{STUDY}/{policy}/scores/per_question.jsonl" for policy in POLICIES]}
+    folders = [f"{STUDY}/answers/{PolicyName.parse(policy).batch}" for policy in POLICIES]
+    reads = {"per_question": [f"{folder}/per_question.jsonl" for folder in folders]}
     groups = [f"{group},40,1,{value},1,2" for group, value in ACCURACIES.items()]
     pairs = [f"best,{GROUPS[1]},{GROUPS[0]},40,1,3.5,0.5,1", f"best,{GROUPS[2]},{GROUPS[0]},40,1,9.5,0.25,0.5"]
     compared = {
@@ -259,7 +260,7 @@ def test_makers_come_behind_what_they_made_and_are_told_by_place() -> None:
 def test_a_whole_file_leads_to_all_that_it_needs(what: str) -> None:
     traced = back(what)
     assert not traced.sources
-    assert stages(traced).count("score_answers") == len(POLICIES)
+    assert stages(traced).count("score_answers") == len(SEEDS)
 
 
 def test_files_say_whether_they_are_what_was_made() -> None:

@@ -42,7 +42,7 @@ def specs(found: Experiment) -> dict[str, str]:
         wildcards = {"preset": name.preset, "seed": str(name.seed), "epoch": str(name.epoch), "policy": policy}
         wildcards |= {"base": str(name.base), "beta": str(name.beta), "selected": policy, "objective": name.kind}
         kind = "on_policy" if name.kind == "reinforce" else name.kind
-        for stage in (f"train_{kind}_epoch", "select_demonstrations", "score_answers"):
+        for stage in (f"train_{kind}_epoch", "select_demonstrations"):
             jobs[f"{stage} {policy}"] = plan.spec_of(found, stage, wildcards)
     return jobs
 

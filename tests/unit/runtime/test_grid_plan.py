@@ -90,7 +90,6 @@ def test_each_name_reads_back_and_belongs_to_a_batch() -> None:
     for cell in plan.evaluated_cells(experiment()):
         name = PolicyName.parse(cell.policy)
         assert str(name) == cell.policy
-        assert PolicyName.in_path(f"results/{grid_plan.folder_of(cell)}/scores/run.json") == name
         assert name.batch in ("baseline", "own", "transfer", "first_items") or name.batch.startswith("preset~")
 
 

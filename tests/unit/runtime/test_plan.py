@@ -83,12 +83,12 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
         drawn = {"objective": run} if PolicyName.parse(name).mode == "on_policy" else {}
         names.append((f"train_{'on_policy' if drawn else run}_epoch", wild | drawn))
     for name in plan.evaluated(given):
-        names.append(("score_answers", {"policy": name}))
         if name.startswith("baseline/"):
             names.append(("select_baseline", {"baseline": name.removeprefix("baseline/")}))
         else:
             names.append(("select_demonstrations", {"selected": name}))
-    names += [("answer_prompts", {"batch": batch}) for batch in plan.batches(given)]
+    of_batch = ("answer_prompts", "score_answers")
+    names += [(stage, {"batch": batch}) for batch in plan.batches(given) for stage in of_batch]
     names += emulation_jobs(given) + agent_jobs(given)
     taken = {stage for stage, _ in names}
     emulated = set() if given.emulate else {"emulate_untouched", "score_emulation"}
@@ -126,8 +126,11 @@ def specs(given: Experiment) -> Specs:
     return KNOWN[key]
 
 
-COLLECTING = {"collect_results", "collect_lineage", "compare_policies", "measure_agreement", "collect_samples"}
-"""Stages whose input files are those of all policies; they know the names, to miss none."""
+COLLECTING = {
+    *("collect_results", "collect_lineage", "compare_policies", "measure_agreement", "collect_samples"),
+    "score_answers",
+}
+"""Stages whose input files are those of all policies, or of a batch of them; they know the names, to miss none."""
 PAGE = {"build_report"}
 """It prints the settings of every preset."""
 SHOWING = PAGE | {"plot_figures"}

@@ -12,7 +12,7 @@ from builders import example, ids
 from PIL import Image
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import AnswerRow, Example, QuestionScore
+from lever_pipe.base.records import AnswerRow, Example, PolicyScores, QuestionScore, Selection
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.experiment.stage_configs import CollectSamplesConfig
 from lever_pipe.lever.samples import Sample
@@ -54,13 +54,16 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         rows = {(q.example_id, of[:k]): f"{place}{k}" for q, of in zip(queries, chosen, strict=True) for k in (1, 3)}
         answers = [AnswerRow(query_id=q, demonstrations=of, raw=a, answer=a) for (q, of), a in rows.items()]
         storage.write_rows(folder / f"answers{place}", answers)
+        picked = [Selection(query_id=q.example_id, demonstrations=of) for q, of in zip(queries, chosen, strict=True)]
+        storage.write_rows(folder / f"selections{place}", picked)
         scores = [
             QuestionScore(query_id=q.example_id, shots=k, accuracy=(q.example_id + place) % 2)
             for q in queries
             for k in (1, 3)
         ]
-        storage.write_rows(folder / f"scores{place}", scores)
+        storage.write_rows(folder / f"scores{place}", [PolicyScores(policy=POLICIES[place], questions=tuple(scores))])
     return {
+        "selections": tuple(folder / f"selections{place}" for place in range(len(POLICIES))),
         "answers": tuple(folder / f"answers{place}" for place in range(len(POLICIES))),
         "per_question": tuple(folder / f"scores{place}" for place in range(len(POLICIES))),
         "train_examples": folder / "train.jsonl",
@@ -69,7 +72,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def collected(inputs: dict[str, Any], folder: Path, world: WorldData | None = WORLD) -> dict[str, Path]:
-    outputs = {name: folder / name for name in ("samples", "gallery", "selections")}
+    outputs = {name: folder / name for name in ("samples", "gallery", "shares")}
     config = CollectSamplesConfig(main_preset="p", policies=POLICIES, samples=(4, 10), shots=(1, 3), world=world)
     collect_samples(**inputs, **outputs, config=config)
     return outputs
@@ -100,7 +103,7 @@ def test_the_world_knows_what_demonstrations_share_and_other_data_their_type(
     inputs: dict[str, Any], tmp_path: Path
 ) -> None:
     def rows(world: WorldData | None) -> dict[tuple[str, ...], float]:
-        path = collected(inputs, tmp_path, world)["selections"]
+        path = collected(inputs, tmp_path, world)["shares"]
         with path.open() as handle:
             lines = list(csv.DictReader(handle))
         return {(of["group"], of["kind"], of["rank"], of["agrees_in"]): float(of["share"]) for of in lines}
@@ -116,12 +119,13 @@ def test_the_world_knows_what_demonstrations_share_and_other_data_their_type(
 
 
 def test_a_selection_that_ends_early_is_shown_with_what_it_has(inputs: dict[str, Any], tmp_path: Path) -> None:
-    few, rows = tmp_path / "few", storage.read_rows(inputs["answers"][3], AnswerRow)
-    storage.write_rows(few, [row for row in rows if (row.query_id, len(row.demonstrations)) != (9, 3)])
-    found = collected({**inputs, "answers": (*inputs["answers"][:3], few)}, tmp_path)
+    few, rows = tmp_path / "few", storage.read_rows(inputs["selections"][3], Selection)
+    rows[9] = rows[9].model_copy(update={"demonstrations": rows[9].demonstrations[:1]})
+    storage.write_rows(few, rows)
+    found = collected({**inputs, "selections": (*inputs["selections"][:3], few)}, tmp_path)
     short = storage.read_rows(found["samples"], Sample)[-3]
     assert (short.query_id, short.shots, len(short.demonstrations), short.answer) == (9, 3, 1, "31")
-    with found["selections"].open() as handle:
+    with found["shares"].open() as handle:
         lines = [of for of in csv.DictReader(handle) if (of["kind"], of["agrees_in"]) == ("all", "key")]
     counts = {(of["group"], of["rank"]): int(of["n"]) for of in lines}
     drawn, base = DRAWN.replace("seed~0/", ""), "preset~p/rce/epoch~2"

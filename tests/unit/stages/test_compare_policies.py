@@ -17,7 +17,7 @@ from scipy import stats
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import group_of
-from lever_pipe.base.records import ExampleId, QuestionScore
+from lever_pipe.base.records import ExampleId, PolicyScores, QuestionScore
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.config import Sweep, SweptCell
 from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
@@ -96,7 +96,7 @@ def write_inputs(folder: Path, size: Size) -> dict[str, Any]:
             for i in range(n)
         ]
         paths.append(folder / "scores" / f"{index}.jsonl")
-        storage.write_rows(paths[-1], rows)
+        storage.write_rows(paths[-1], [PolicyScores(policy=name, questions=tuple(rows))])
     return {"per_question": tuple(paths), "eval_examples": folder / "eval.jsonl"}
 
 
@@ -362,12 +362,13 @@ def test_questions_beyond_the_largest_count_are_not_read(tmp_path: Path, full: d
 def test_scores_of_other_questions_are_refused(tmp_path: Path) -> None:
     inputs = write_inputs(tmp_path, FULL)
     path = inputs["per_question"][3]
-    kept = storage.read_rows(path, QuestionScore)
-    storage.write_rows(path, [row for row in kept if row.query_id != 7])
+    (kept,) = storage.read_rows(path, PolicyScores)
+    few = tuple(row for row in kept.questions if row.query_id != 7)
+    storage.write_rows(path, [kept.model_copy(update={"questions": few})])
     with pytest.raises(RecordError, match="expected scores of 60 questions") as fault:
         run(tmp_path, FULL, inputs)
     assert "59 questions" in fault.value.found
-    storage.write_rows(path, kept[:-1])
+    storage.write_rows(path, [kept.model_copy(update={"questions": kept.questions[:-1]})])
     with pytest.raises(RecordError, match="expected a score of each question at each shot count"):
         run(tmp_path, FULL, inputs)
 

@@ -45,7 +45,7 @@ class Study:
         storage.write_rows(folder / "answers", said[: changed.pop("n_answers", None)])
         storage.write_rows(folder / "untouched", [metrics("emulation/dropout/base~5/seed~0/untouched~1", 0.5)])
         score_emulation(
-            selections=paths, answers=(folder / "answers",) * len(paths), eval_examples=folder / "examples",
+            selections=paths, answers=folder / "answers", eval_examples=folder / "examples",
             untouched=folder / "untouched",
             scores=folder / "scores.csv", prompts=folder / "prompts.csv", agreement=folder / "agreement.csv",
             training=folder / "training.csv",

@@ -13,7 +13,7 @@ from snakemake.utils import update_config
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, ImageError
-from lever_pipe.base.records import Example, ExampleId, Pool, QuestionScore
+from lever_pipe.base.records import Example, ExampleId, PolicyScores, Pool, QuestionScore
 from lever_pipe.experiment.stage_configs import InputsAlone
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.baselines import holds_exact_demonstration
@@ -97,11 +97,12 @@ def test_pools_are_measured_query_by_query(world: World, tmp_path: Path) -> None
     world.prepare()
     train, queries = world.examples("train"), world.examples("eval")
     pools = [Pool(query_id=ExampleId(q), candidates=tuple(map(ExampleId, range(q, q + 9)))) for q in range(N_EVAL)]
-    scores = [QuestionScore(query_id=ExampleId(q), shots=1, accuracy=float(q % 2)) for q in range(N_EVAL)]
-    for name, rows in (("pools", pools), ("zero", scores)):
+    scores = tuple(QuestionScore(query_id=ExampleId(q), shots=1, accuracy=float(q % 2)) for q in range(N_EVAL))
+    scored = [PolicyScores(policy=f"baseline/{name}", questions=scores) for name in ("oracle", "zero_shot")]
+    for name, rows in (("pools", pools), ("scores", scored)):
         storage.write_rows(tmp_path / name, rows)
     found = measure_pools(
-        **world.rows, eval_pools=tmp_path / "pools", zero_shot=tmp_path / "zero", bound=tmp_path / "bound",
+        **world.rows, eval_pools=tmp_path / "pools", per_question=tmp_path / "scores", bound=tmp_path / "bound",
         config=InputsAlone(),
     )  # fmt: skip
     copied = [max(vqa_accuracy(train[i].answer, queries[p.query_id].answers) for i in p.candidates) for p in pools]

@@ -9,7 +9,16 @@ from builders import example, ids
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import AnswerRow, Cell, Example, ExampleId, PolicyRef, QuestionScore, Selection
+from lever_pipe.base.records import (
+    AnswerRow,
+    Cell,
+    Example,
+    ExampleId,
+    PolicyRef,
+    PolicyScores,
+    QuestionScore,
+    Selection,
+)
 from lever_pipe.experiment.stage_configs import ScoreAnswersConfig
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 from lever_pipe.stages.answers import score_answers
@@ -30,9 +39,9 @@ class Study:
         for name, rows in (("queries", self.queries), ("selections", self.selections), ("answers", self.answers)):
             storage.write_rows(self.folder / name, rows)
         values = {"samples": SAMPLES, "shots": SHOTS, "n_random_subsets": 4, "seed": 0} | changed
-        config = ScoreAnswersConfig.model_validate({"policy": PolicyRef(name=policy, stage="baseline"), **values})
+        config = ScoreAnswersConfig.model_validate({"policies": [PolicyRef(name=policy, stage="baseline")], **values})
         return score_answers(
-            selections=self.folder / "selections",
+            selections=(self.folder / "selections",),
             answers=self.folder / "answers",
             eval_examples=self.folder / "queries",
             per_question=self.folder / "per_question",
@@ -40,8 +49,9 @@ class Study:
             config=config,
         )
 
-    def rows(self) -> list[QuestionScore]:
-        return storage.read_rows(self.folder / "per_question", QuestionScore)
+    def rows(self) -> tuple[QuestionScore, ...]:
+        (row,) = storage.read_rows(self.folder / "per_question", PolicyScores)
+        return row.questions
 
 
 @pytest.fixture
@@ -118,7 +128,7 @@ def test_a_missing_answer_names_the_query_and_the_prompt(study: Study) -> None:
     study.answers.remove(gone)
     with pytest.raises(RecordError, match=rf"answer to query 7 with \[{', '.join(map(str, gone.demonstrations))}\]"):
         study.score()
-    assert not (study.folder / "summary").exists()
+    assert not (study.folder / "cells").exists()
 
 
 def test_a_query_without_selection_is_no_zero_shot_query(study: Study) -> None:
@@ -151,3 +161,25 @@ def test_a_selection_that_ends_early_counts_with_what_it_has(study: Study) -> No
     assert after.pop((short.query_id, 2)) == before[short.query_id, 1]
     assert after == {key: value for key, value in before.items() if key != (short.query_id, 2)}
     assert [cell.shots for cell in cells] == [1, 2] * 3
+
+
+def test_each_policy_of_a_batch_has_a_line_and_its_cells(study: Study) -> None:
+    study.score("b")
+    alone = storage.read_rows(study.folder / "cells", Cell)
+    other = [row.model_copy(update={"demonstrations": row.demonstrations[:1]}) for row in study.selections]
+    storage.write_rows(study.folder / "other", other)
+    config = {"samples": SAMPLES, "shots": SHOTS, "n_random_subsets": 4, "seed": 0}
+    policies = [PolicyRef(name=name, stage="baseline") for name in ("a", "b")]
+    score_answers(
+        selections=(study.folder / "other", study.folder / "selections"),
+        answers=study.folder / "answers",
+        eval_examples=study.folder / "queries",
+        per_question=study.folder / "per_question",
+        cells=study.folder / "cells",
+        config=ScoreAnswersConfig.model_validate({"policies": policies, **config}),
+    )
+    assert [row.policy for row in storage.read_rows(study.folder / "per_question", PolicyScores)] == ["a", "b"]
+    cells = storage.read_rows(study.folder / "cells", Cell)
+    assert cells[len(alone) :] == alone
+    assert {cell.policy.name for cell in cells[: len(alone)]} == {"a"}
+    assert [c.accuracy for c in cells[: len(alone)] if c.shots == 1] == [c.accuracy for c in alone if c.shots == 1]

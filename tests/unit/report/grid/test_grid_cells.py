@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import ExampleId, QuestionScore
+from lever_pipe.base.records import ExampleId, PolicyScores, QuestionScore
 from lever_pipe.experiment.stage_configs import (
     BuildGridConfig,
     CompareCellsConfig,
@@ -84,7 +84,7 @@ def paths(config: CompareCellsConfig, tmp_path: Path) -> list[Path]:
             for k in (1, 2)
         ]
         path = tmp_path / f"{number}.jsonl"
-        storage.write_rows(path, rows)
+        storage.write_rows(path, [PolicyScores(policy=cell.policy, questions=tuple(rows))])
         found.append(path)
     return found
 
@@ -188,7 +188,11 @@ def test_without_arms_own_selectors_stand_against_random_alone(
     named = [config.evaluated[i] for i in kept]
     marks = [cell.model_copy(update={"policy": "baseline/similar_both"}) for cell in named if "own/" in cell.policy]
     cells = (*named, *marks)
-    files = tuple(paths[i] for i in kept) + tuple(paths[i] for i in kept if "own/" in config.evaluated[i].policy)
+    owns = [paths[i] for i in kept if "own/" in config.evaluated[i].policy]
+    for path in owns:  # two policies of a batch that earn the same
+        (own,) = storage.read_rows(path, PolicyScores)
+        storage.write_rows(path, [own, own.model_copy(update={"policy": "baseline/similar_both"})])
+    files = tuple(paths[i] for i in kept) + tuple(owns)
     alone = config.model_copy(update={"evaluated": cells, "reference": ""})
     _, compared = compare_cells(files, alone)
     assert all(row.left != row.right for row in compared["world"])

@@ -8,7 +8,7 @@ import pytest
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import ExampleId, QuestionScore
+from lever_pipe.base.records import ExampleId, PolicyScores, QuestionScore
 from lever_pipe.report.inference.per_question import (
     GroupScores,
     mean_group,
@@ -18,15 +18,15 @@ from lever_pipe.report.inference.per_question import (
 )
 
 
-def write(path: Path, values: dict[tuple[int, int], float]) -> Path:
-    rows = [QuestionScore(query_id=ExampleId(q), shots=k, accuracy=v) for (q, k), v in values.items()]
-    storage.write_rows(path, rows)
+def write(path: Path, values: dict[tuple[int, int], float], *policies: str) -> Path:
+    rows = tuple(QuestionScore(query_id=ExampleId(q), shots=k, accuracy=v) for (q, k), v in values.items())
+    storage.write_rows(path, [PolicyScores(policy=name, questions=rows) for name in policies or ("a",)])
     return path
 
 
 def test_rows_may_come_in_any_order(tmp_path: Path) -> None:
     path = write(tmp_path / "s", {(1, 2): 0.3, (0, 2): 0.2, (1, 1): 0.6, (0, 1): 0.1})
-    found = read_scores(path)
+    found = read_scores(path)["a"]
     assert (found.questions, found.shots) == ((0, 1), (1, 2))
     assert found.accuracies.tolist() == [[0.1, 0.2], [0.6, 0.3]]
 
@@ -42,7 +42,7 @@ def test_a_missing_score_is_counted(tmp_path: Path) -> None:
 
 def test_runs_stand_in_the_order_given_with_their_mean_over_shots(tmp_path: Path) -> None:
     names = ["preset~p/rce/seed~1/epoch~5", "baseline/random-0", "preset~p/rce/seed~0/epoch~5"]
-    paths = [write(tmp_path / str(i), {(q, k): 0.1 * i for q in (4, 7) for k in (1, 2, 3)}) for i in range(3)]
+    paths = [write(tmp_path / str(i), {(q, k): 0.1 * i for q in (4, 7) for k in (1, 2, 3)}, *names) for i in range(3)]
     groups = read_groups(names, paths, questions=(4, 7), shots=(1, 3))
     assert list(groups) == ["preset~p/rce/epoch~5", "baseline/random"]
     rce = groups["preset~p/rce/epoch~5"]
@@ -55,6 +55,8 @@ def test_runs_stand_in_the_order_given_with_their_mean_over_shots(tmp_path: Path
         read_groups(names, paths, questions=(4, 8), shots=(1, 3))
     with pytest.raises(RecordError, match="at shots"):
         read_groups(names, paths, questions=(4, 7), shots=(1, 4))
+    with pytest.raises(RecordError, match="for baseline/other; found 0 questions"):
+        read_groups(["baseline/other"], paths[:1], questions=(4, 7), shots=(1, 3))
 
 
 def group(name: str, *runs: str) -> GroupScores:
