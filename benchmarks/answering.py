@@ -53,8 +53,8 @@ def measure(rounds: int) -> Iterator[Comparison]:
     for make, few, modes in ((random_subject, {}, MODES), (world_subject, {}, MODES), (larger, {"n_queries": 2}, slow)):
         with tempfile.TemporaryDirectory() as folder:
             subject = make(Path(folder))
-            sequences = {"n_sequences": 8} if few else {}
-            for workload in (rl_data(subject, **few, **sequences), evaluation(subject, **few)):
+            sequences, checkpoints = ({"n_sequences": 8}, {"n_checkpoints": 4}) if few else ({}, {})
+            for workload in (rl_data(subject, **few, **sequences), evaluation(subject, **few, **checkpoints)):
                 yield compare(subject, workload, rounds=rounds, modes=modes)
 
 

@@ -17,6 +17,7 @@ N_GIVEN = 4  # answers scored for each prompt of the RL data
 RL_SHOTS = 2
 SHOTS = (1, 2, 3, 4)
 PEAKEDNESS = 0.15  # shape of the gamma weights of a policy; a few demonstrations take most of them
+N_CHECKPOINTS = 32  # policies that most batches of the default run answer together
 AGREEMENT = 0.8  # how often a checkpoint's selection follows the common one
 
 
@@ -40,7 +41,7 @@ def rl_data(subject: Subject, *, n_queries: int = 4, n_sequences: int = 20) -> W
     return Workload("rl_data", "RL data", requests)
 
 
-def evaluation(subject: Subject, *, n_checkpoints: int = 4, n_queries: int = 6) -> Workload:
+def evaluation(subject: Subject, *, n_checkpoints: int = N_CHECKPOINTS, n_queries: int = 6) -> Workload:
     """Return the nested selections of several checkpoints, which agree more often than not."""
     requests = []
     for number, query in enumerate(subject.queries[:n_queries]):
