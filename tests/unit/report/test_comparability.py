@@ -30,7 +30,7 @@ def group(beta: str, epoch: int = 1) -> str:
 
 def evaluated(policy: str) -> dict[str, str]:
     found = {**lineage.of_selection(selection(policy), policy), **lineage.of_answers(answers())}
-    found |= {**lineage.of_scores(scores(policy)), "scale": "embedded world, 0.7 M parameters"}
+    found |= {**lineage.of_scores(scores()), "scale": "embedded world, 0.7 M parameters"}
     return found | lineage.of_environment(answers())
 
 

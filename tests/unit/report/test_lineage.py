@@ -64,7 +64,7 @@ CARDS: dict[str, tuple[RunCard, FieldsOf]] = {
     "scores": (scores("baseline/oracle"), lineage.of_scores),
 }
 # What a group is called by, or what its files are called by: not a field of how it came to be.
-NAMES = {("baseline",), ("policy",)}
+NAMES = {("baseline",), ("policies",)}
 PLACES = [
     (name, path)
     for name, (card, _) in CARDS.items()
