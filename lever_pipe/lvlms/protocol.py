@@ -7,8 +7,9 @@ function,
 
 which reads a local model folder strictly (a folder that lacks a file or whose tensors differ from the
 architecture is a `CheckpointError`) and never reaches for the network; and, by which `doctor` writes a prompt,
-`described(folder)`, the same without weights. Ledger, merging and counters are the same for all families
-(`asking.answering`).
+`described(folder)`, the same without weights. For `served` a folder is the name that a server knows its model by: it
+alone connects, to the configured server, and has no `described`. Ledger, merging and counters are the same for all
+families (`asking.answering`).
 """
 
 from __future__ import annotations
