@@ -378,32 +378,6 @@ class BuildGridConfig(Section):
     """LVLM of the grid -> which model on which kind of data it is."""
 
 
-class ClaimArm(Section):
-    """An arm of study `intention` as the claims see it: what two arms may differ in."""
-
-    name: str
-    kl: float
-    entropy: float
-    schedule: str
-    warmup_steps: int
-    further: dict[str, str] = Field({}, exclude_if=lambda found: not found)
-    """Its schedules of weights and its stop, where it has them, as JSON."""
-    learning_rate: float
-    trajectory_score: str
-
-
-@identity_of("check_claims", of=Planned("claims"))
-class CheckClaimsConfig(Section):
-    main_preset: MainPreset
-    base_rce_epoch: Epoch | None = None
-    seed: Annotated[Seed, Setting("evaluation.seed")]
-    """Stream of the simulated flat curves."""
-    arms: tuple[ClaimArm, ...] = ()
-    """Of study `intention`; none where the configuration holds no run of it."""
-    reference_arm: str = ""
-    document_arm: str = ""
-
-
 @identity_of("emulate_untouched", *SELECTOR, of="presets.{emulate.preset}")
 class EmulateUntouchedConfig(Section):
     preset: Annotated[str, Setting("emulate.preset")]

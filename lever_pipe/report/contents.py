@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report import setting, sweeps
+from lever_pipe.report import claims, setting, sweeps
 from lever_pipe.report.agent import answer as agent_answer
 from lever_pipe.report.agent import tables as agent
 from lever_pipe.report.cards import Card
 from lever_pipe.report.cells import Cell, EvidenceLedger
-from lever_pipe.report.claims import judged as claims
 from lever_pipe.report.comparability import guard
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector import answer, comparisons, documents, emulation, patterns

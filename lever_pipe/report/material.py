@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import swept
@@ -15,6 +15,9 @@ from lever_pipe.report.inference.families import Arm, arms_of, near, reference_o
 from lever_pipe.report.lineage import Lineages
 from lever_pipe.report.pivot import TableSpec, declared
 from lever_pipe.report.table import Table
+
+if TYPE_CHECKING:
+    from lever_pipe.report.claims import JudgedClaim
 
 DOCUMENT_SAMPLES = 200
 """Sample count of documents 001 and 002."""
@@ -29,8 +32,8 @@ class Material:
     lineages: Lineages = field(default_factory=dict)
     specs: Sequence[TableSpec] = ()
     """Every declared table."""
-    findings: Sequence[dict[str, Any]] = ()
-    """The judged claims, as `check_claims` writes them."""
+    claims: Sequence[JudgedClaim] = ()
+    """Those of the documents, with their verdicts."""
 
     def has(self, study: str) -> bool:
         """Return whether a study is part of this configuration."""

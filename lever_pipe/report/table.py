@@ -19,10 +19,10 @@ Whose = Literal["", "ours", "published", "emulated"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its head, and whether it holds names, numbers or words."""
+    """A column: its head, and whether it holds names, numbers or words; a page folds the last kind below the line."""
 
     head: Cell
-    kind: Literal["name", "number", "words"] = "number"
+    kind: Literal["name", "number", "words", "folded"] = "number"
     whose: Whose = ""
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lever_pipe.base.contents import model_identity
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import (
-    SCHEDULES,
     WORDS,
     AgentArm,
     AgentEvaluation,
@@ -22,7 +21,6 @@ from lever_pipe.experiment.agent_config import (
 )
 from lever_pipe.experiment.agent_stage_configs import AgentRun, PolicyConfig
 from lever_pipe.experiment.config import swept
-from lever_pipe.experiment.stage_configs import ClaimArm
 
 Wildcards = Mapping[str, str]
 Settings = TypeVar("Settings", bound=Section)
@@ -124,22 +122,3 @@ def at_defaults(settings: Settings, *unread: str) -> Settings:
     """Return settings with those at their defaults that a stage does not read, so that no edit of them reruns it."""
     plain = type(settings)()
     return settings.model_copy(update={name: getattr(plain, name) for name in unread})
-
-
-def claims(intention: Intention) -> dict[str, Any]:
-    """Return what `check_claims` has to know about the arms."""
-    same = {"name", "kl", "entropy", "learning_rate", "trajectory_score"}
-    further = {*SCHEDULES[1:], "stop"}
-    return {
-        "arms": tuple(
-            ClaimArm(
-                **arm.model_dump(include=same),
-                schedule=arm.schedule.kind,
-                warmup_steps=arm.schedule.warmup_steps,
-                further={key: canonical_json(value) for key, value in arm.model_dump(include=further).items()},
-            )
-            for arm in arms(intention)
-        ),
-        "reference_arm": intention.reference_arm,
-        "document_arm": intention.document_arm,
-    }

@@ -562,9 +562,6 @@ PLANNED: Mapping[str, Planner] = {
     "emulated_policies": lambda experiment, _: _emulate(experiment).policies(),
     "head_seed": _in_arm(HEAD, "head_seed"),
     "pool_items": _in_arm(POOL, "pool_items"),
-    "claims": lambda experiment, _: (
-        agent_plan.claims(experiment.intention) if "intention" in experiment.studies else {}
-    ),
     "generator": lambda experiment, _: agent_plan.generator(experiment.intention),
     "agent_policy": lambda experiment, _: agent_plan.policy(experiment.intention),
     "agent_runs": lambda experiment, _: agent_plan.runs(experiment.intention),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.cells import Cell, Name, Series, numbers_in, say
+from lever_pipe.report.claims import judge_claims, read_claims
 from lever_pipe.report.comparability import read_lineages
 from lever_pipe.report.contents import Contents, contents_of
 from lever_pipe.report.doubts import doubts
@@ -33,7 +35,7 @@ def build_report(
     evidence: Input,
     reference_lineage: Input,
     lineage: Inputs,
-    claims: Inputs,
+    claims: Input,
     english: Inputs,
     chinese: Inputs,
     declared: Inputs,
@@ -58,11 +60,13 @@ def build_report(
     """
     lineages = read_lineages(lineage[0], reference_lineage) if lineage else {}
     specs = [spec for path in declared for spec in read_specs(path)]
-    findings = _json(claims) or ()
-    material = Material(Evidence(read_evidence(evidence)), config, lineages, specs, findings)
+    book, material = read_claims(claims), Material(Evidence(read_evidence(evidence)), config, lineages, specs)
+    material = replace(material, claims=judge_claims(book, material))
     contents = contents_of(material)
     lines = material.evidence.lines
-    voices = {name: Voice(name, read_catalogue(of), lines) for name, of in (("en", english), ("zh", chinese))}
+    quotes = {f"claim.{claim.id}": claim.quote for claim in book}
+    texts = {"en": read_catalogue(english) | quotes, "zh": read_catalogue(chinese)}
+    voices = {name: Voice(name, of, lines) for name, of in texts.items()}
     voice = voices[config.language]
     frame = pages.Frame(_text(template), _text(blocks), _text(style), _text(script))
     written: dict[str, str] = {}

@@ -24,7 +24,6 @@ from lever_pipe.experiment.agent_stage_configs import (
     CompareArmsConfig,
 )
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownAgents, ShownStudy
-from lever_pipe.experiment.stage_configs import ClaimArm
 from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.stages.agent_results import collect_agents
 
@@ -356,21 +355,6 @@ def shown_config(study: Study, **changes: object) -> BuildReportConfig:
     }
     shown = ShownStudy(name="intention", is_world=True, model="tiny Qwen3")
     return BuildReportConfig(title="", studies=(shown,), main_preset="world", agents=ShownAgents(**agents))
-
-
-def claim_arms(study: Study) -> tuple[ClaimArm, ...]:
-    return tuple(
-        ClaimArm(
-            name=arm.name,
-            kl=arm.kl,
-            entropy=arm.entropy,
-            schedule=arm.schedule.kind,
-            warmup_steps=arm.schedule.warmup_steps,
-            learning_rate=arm.learning_rate or 2e-4,
-            trajectory_score=arm.trajectory_score or "sum",
-        )
-        for arm in study.arms
-    )
 
 
 def compare(folder: Path, study: Study = Study(), **changes: object) -> dict[str, Path]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 import agent_runs
 from agent_runs import Study
-from claim_files import DOCUMENTS, REFERENCE_INTENTION, judge, reward_runs
+from claim_files import REFERENCE_INTENTION, book
 
 from lever_pipe.report import sources
 from lever_pipe.report.agent.answer import answers
@@ -20,8 +20,7 @@ from lever_pipe.report.agent.tables import tables
 from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import Voice, read_catalogue
 from lever_pipe.report.cells import EvidenceLedger
-from lever_pipe.report.claims.agents import OurAgents
-from lever_pipe.report.claims.judged import as_json
+from lever_pipe.report.claims import judge_claims
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.pivot import TableSpec, read_specs
@@ -92,17 +91,7 @@ def evidence_of(folder: Path, study: Study, **changes: object) -> list[EvidenceR
     ]
 
 
-def findings_of(rows: list[EvidenceRow], study: Study) -> list[dict[str, Any]]:
-    """Return the judged claims of evidence, as `check_claims` writes them."""
-    evidence = Evidence(rows)
-    arms = (agent_runs.claim_arms(study), "baseline", "bundle")
-    sides = {name: OurAgents(reward_runs(evidence, name, "greedy"), *arms) for name in DOCUMENTS}
-    return [as_json(of) for of in judge({}, sides).values()]
-
-
-def tabulate(
-    rows: list[EvidenceRow], study: Study, findings: list[dict[str, Any]] | None = None, **changes: object
-) -> Tabulated:
+def tabulate(rows: list[EvidenceRow], study: Study, *, is_judged: bool = False, **changes: object) -> Tabulated:
     """Return the tables of evidence; `changes` replace values of what the report knows of the arms."""
-    shown = agent_runs.shown_config(study, **changes)
-    return Tabulated(Material(Evidence(rows), shown, specs=specs(), findings=findings or ()))
+    found = Material(Evidence(rows), agent_runs.shown_config(study, **changes), specs=specs())
+    return Tabulated(replace(found, claims=judge_claims(book(), found)) if is_judged else found)

@@ -10,25 +10,22 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+import agent_runs
 import pandas as pd
+from agent_runs import Study
 
-from lever_pipe.base import seeding
+from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownStudy
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Voice, read_catalogue
-from lever_pipe.report.claims.agents import RewardRuns
-from lever_pipe.report.claims.book import ClaimBook, read_claims
-from lever_pipe.report.claims.judged import JudgedClaim, Side, judge_claims
-from lever_pipe.report.claims.lever import OurLever, PublishedLever
-from lever_pipe.report.claims.verdicts import Finding
+from lever_pipe.report.claims import Claim, Finding, JudgedClaim, judge_claims, read_claims
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.lineage import read_lineage, read_published_lineage
-from lever_pipe.report.reference import FILES
+from lever_pipe.report.lineage import Lineages, read_lineage, read_published_lineage
+from lever_pipe.report.material import Material
 from lever_pipe.stages.collect_results import SCORES_COLUMNS, TRAINING_COLUMNS
-from lever_pipe.statistics.curve_tests import FlatNoise, flat_noise
 
 RESOURCES = Path(__file__).parents[2] / "resources"
 CLAIMS = RESOURCES / "claims.yaml"
@@ -36,7 +33,6 @@ REFERENCE = RESOURCES / "reference" / "lever-plus-published.csv"
 REFERENCE_INTENTION = RESOURCES / "reference" / "userrl-published.csv"
 REFERENCE_LINEAGE = RESOURCES / "reference" / "lineage.yaml"
 PRESET = "main"
-DOCUMENTS = ("003", "004")
 MESSAGES = tuple(RESOURCES / "messages" / "en" / f"{area}.yaml" for area in ("claims", "guard"))
 ENGLISH = Voice("en", read_catalogue(MESSAGES))
 COMPARISONS = [
@@ -44,7 +40,6 @@ COMPARISONS = [
     *("p", "p_holm", "detectable", "n_runs", "n_questions"),
 ]
 INTERVALS = ["group", "samples", "shots", "accuracy", "low", "high", "n_runs", "n_questions"]
-NOISE: FlatNoise = flat_noise(9, 0.13, seeding.generator(0, "claims"), n_draws=20_000)
 
 STEPS = list(range(5, 50, 5))
 NO_KL = [1.818, 2.140, 1.840, 1.830, 1.750, 1.788, 2.040, 2.003, 2.202]
@@ -81,7 +76,7 @@ def agrees(value: float, text: str) -> bool:
 
 
 @cache
-def book() -> ClaimBook:
+def book() -> tuple[Claim, ...]:
     return read_claims(CLAIMS)
 
 
@@ -115,55 +110,20 @@ def _agents(path: Path) -> Iterator[EvidenceRow]:
     return sources.published_agents(path)
 
 
-@cache
-def _lineages() -> dict[str, dict[str, str]]:
-    return read_published_lineage(REFERENCE_LINEAGE)
+def judged(evidence: Evidence, lineages: Lineages | None = None, study: Study = Study()) -> dict[str, JudgedClaim]:
+    """Return every claim of the file, judged by evidence, by id; `lineages` are added to the published ones."""
+    shown = (ShownStudy(name=name, is_world=True, model="tiny") for name in ("lever", "intention"))
+    agents = agent_runs.shown_config(study).agents
+    config = BuildReportConfig(title="", studies=tuple(shown), main_preset=PRESET, agents=agents)
+    material = Material(evidence, config, {**read_published_lineage(REFERENCE_LINEAGE), **(lineages or {})})
+    return {of.claim.id: of for of in judge_claims(book(), material)}
 
 
-def published(
-    lever: Change | None = None,
-    intention: Change | None = None,
-    lineage: Callable[[dict[str, dict[str, str]]], None] | None = None,
-) -> dict[str, Side]:
-    """Return the published sides, after changing rows of their files in place."""
-    evidence = references(lever, intention)
-    lineages = {name: dict(fields) for name, fields in _lineages().items()}
-    if lineage:
-        lineage(lineages)
-    sides: dict[str, Side] = {name: PublishedLever(evidence, lineages, name) for name in FILES}
-    return sides | {name: reward_runs(evidence, name) for name in DOCUMENTS}
-
-
-def reward_runs(evidence: Evidence, document: str, mode: str = "") -> RewardRuns:
-    """Return the published runs of a document, and with a mode what ours are made from."""
-    return RewardRuns(evidence, document, lambda n, sd: NOISE, 0.13, mode=mode)
-
-
-def judge(sides: Mapping[str, Side], ours: Mapping[str, Side] | None = None) -> dict[str, JudgedClaim]:
-    """Return every claim of the file, judged, by id."""
-    return {of.claim.id: of for of in judge_claims(book().claims, sides, ours or {})}
-
-
-def judge_ours(ours: Mapping[str, Side]) -> dict[str, JudgedClaim]:
-    """Return every claim as `judge` does, beside the published sides as they are."""
-    mine = judge({}, ours)
-    return {name: replace(mine[name], published=of.published) for name, of in _published_alone().items()}
-
-
-@cache
-def _published_alone() -> dict[str, JudgedClaim]:
-    return judge(published())
-
-
-def our_sides(folder: Path, of: Ours) -> dict[str, Side]:
-    """Write the files of a configuration and read them back as the sides of documents 000 to 002."""
-    return sides_of(write_ours(folder, of), of)
-
-
-def sides_of(files: Mapping[str, Path], of: Ours) -> dict[str, Side]:
-    """Read files as `write_ours` writes them."""
-    evidence, lineages = Evidence(our_rows(files)), read_lineage(files["lineage"])
-    return {name: OurLever(evidence, lineages, name, PRESET, 5, of.samples) for name in FILES}
+def by_ours(files: Mapping[str, Path]) -> dict[str, Finding]:
+    """Return ours of every claim, by files of the selector as `write_ours` writes them."""
+    evidence = references()
+    evidence.add(our_rows(files))
+    return {name: of.ours for name, of in judged(evidence, read_lineage(files["lineage"])).items()}
 
 
 def our_rows(files: Mapping[str, Path]) -> Iterator[EvidenceRow]:

@@ -84,7 +84,7 @@ use rule stage as build_report with:
         evidence=EVIDENCE,
         reference_lineage=shipped("resources/reference/lineage.yaml"),
         lineage=of_lever("lineage.csv"),
-        claims=[f"{TABLES}/claims.json"],
+        claims=shipped("resources/claims.yaml"),
         declared=sorted(map(str, Path(shipped("resources/tables")).glob("*.yaml"))),
         gallery=of_lever("gallery.json"),
         dialogues=of_agents("dialogues.json"),

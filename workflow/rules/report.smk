@@ -42,25 +42,3 @@ use rule stage as collect_results with:
         **call("collect_results"),
     message:
         "Collect all scores and training metrics"
-
-
-use rule stage as check_claims with:
-    input:
-        claims=shipped("resources/claims.yaml"),
-        messages=[
-            shipped(f"resources/messages/en/{area}.yaml")
-            for area in ("claims", "guard")
-        ],
-        evidence=f"{RESULTS}/evidence.csv",
-        reference_lineage=shipped("resources/reference/lineage.yaml"),
-        lineage=of_study("lever", f"{TABLES}/lineage.csv"),
-    output:
-        judged=f"{TABLES}/claims.csv",
-        findings=f"{TABLES}/claims.json",
-        card=f"{TABLES}/claims.run.json",
-    pathvars:
-        beside=f"{TABLES}/claims.",
-    params:
-        **call("check_claims"),
-    message:
-        "Judge every claim of the documents"

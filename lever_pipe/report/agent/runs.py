@@ -6,16 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
-from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, Verdict, derived, gap, level, numbers_in, say
-from lever_pipe.report.claims.judged import read_json
-from lever_pipe.report.claims.verdicts import Finding
+from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, Verdict, derived, gap, level, say
 from lever_pipe.report.evidence import ALPHA, Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Table, TableLine
+
+if TYPE_CHECKING:
+    from lever_pipe.report.claims import Finding
 
 STUDY = "intention"
 NO_KL, KL = "nokl", "kl"
@@ -151,12 +152,11 @@ class AgentView:
     @cached_property
     def judged(self) -> dict[str, Finding]:
         """Return what ours say of every claim."""
-        return {of.claim.id: of.ours for of in map(read_json, self.material.findings)}
+        return {of.claim.id: of.ours for of in self.material.claims}
 
     def p_of(self, claim: str) -> PValue | None:
         """Return the p value by which ours decide a claim; None without a test."""
-        found = numbers_in(self.judged[claim].numbers) if claim in self.judged else []
-        return next((number for number in found if isinstance(number, PValue)), None)
+        return self.judged[claim].p if claim in self.judged else None
 
     def gap_of(self, row: EvidenceRow) -> Number | None:
         """Return a comparison at the primary endpoint as a cell, that of one seed without its interval."""

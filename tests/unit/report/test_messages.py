@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.report.catalogue import SLOT, read_catalogue
+from lever_pipe.report.claims import read_claims
 
-MESSAGES = Path("resources/messages")
+MESSAGES, CLAIMS = Path("resources/messages"), Path("resources/claims.yaml")
 
 
 @cache
 def catalogue(language: str) -> dict[str, str]:
-    return read_catalogue(sorted((MESSAGES / language).glob("*.yaml")))
+    texts = read_catalogue(sorted((MESSAGES / language).glob("*.yaml")))
+    return texts | ({f"claim.{claim.id}": claim.quote for claim in read_claims(CLAIMS)} if language == "en" else {})
 
 
 def slots_of(text: str) -> set[str]:

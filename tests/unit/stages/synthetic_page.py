@@ -102,7 +102,7 @@ def write_inputs(folder: Path, rows: Sequence[EvidenceRow]) -> dict[str, Any]:
         "english": tuple(sorted((messages / "en").glob("*.yaml"))),
         "chinese": tuple(sorted((messages / "zh").glob("*.yaml"))),
         "declared": tuple(sorted((ROOT / "resources" / "tables").glob("*.yaml"))),
-        "claims": (),
+        "claims": ROOT / "resources" / "claims.yaml",
         "gallery": (),
         "dialogues": (),
         "figures": figures,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from agent_runs import ARMS, Study
-from agent_tables import SAY, Tabulated, findings_of, tabulate
+from agent_tables import SAY, Tabulated, tabulate
 from claim_files import KL, NO_KL, STEPS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,7 +164,7 @@ def test_no_winner_without_a_test(default: Tabulated) -> None:
 
 def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> None:
     """The best reward stands in both tables of advice and in the assessment: one verdict, one row of the evidence."""
-    found = tabulate(evidence, Study(), findings=findings_of(evidence, Study()))
+    found = tabulate(evidence, Study(), is_judged=True)
     cells = {
         (name, i): [cell for cell in line.cells if any(isinstance(n, PValue) for n in numbers_in(cell))]
         for name in ("003-advice", "004-advice", "004-assessment", "004-stability")
@@ -175,7 +175,7 @@ def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> No
         for number in (n for cell in of for n in numbers_in(cell) if isinstance(n, PValue)):
             refs.setdefault(found.material.evidence.at(number.ref).how, set()).add(number.ref)
             refs.setdefault(name, set()).add(number.ref)
-    (best,) = (keys for how, keys in refs.items() if "best_is_higher" in how)
+    (best,) = (keys for how, keys in refs.items() if "val_reward best [" in how)
     assert len(best) == 1
     assert all(best <= refs[name] for name in ("003-advice", "004-advice", "004-assessment"))
     assert refs["004-stability"] <= refs["004-assessment"] | refs["004-advice"]
@@ -183,14 +183,16 @@ def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> No
     assert row["By the test"].startswith("not separated (p ")
     for name, said in (("003-advice", "Against: it may limit"), ("004-advice", "Leave it out for the highest")):
         advice = found.row(name, **{"The document": said})
-        assert advice["Verdict"] == "not supported"
+        assert advice["Verdict"] == "not separated"
         assert row["By the test"].partition("(")[2].strip("()") in advice["Ours"]
 
 
 def test_drift_is_judged_by_the_arm_of_kl_alone(evidence: list[EvidenceRow]) -> None:
-    found = tabulate(evidence, Study(), findings=findings_of(evidence, Study()))
+    found = tabulate(evidence, Study(), is_judged=True)
     row = found.row("003-advice", **{"The document": "For: the KL loss keeps"})
-    assert (row["Ours"], row["Verdict"]) == ("One seed tells nothing of others.", "not testable")  # kl_only has one
+    assert "(kl_only)" in row["Ours"]
+    assert row["Ours"].endswith("one seed: no inference about runs")
+    assert row["Verdict"] == "not separated"
 
 
 def test_one_seed_has_no_verdict(evidence: list[EvidenceRow]) -> None:
@@ -198,10 +200,10 @@ def test_one_seed_has_no_verdict(evidence: list[EvidenceRow]) -> None:
     kept = [row for row in evidence if not any(f"seed~{seed}" in f"{row.subject}{row.against}" for seed in (1, 2))]
     single = [row._replace(runs=1) if row.runs == 3 else row for row in kept]
     study = Study(arms=arms)
-    found = tabulate(single, study, arms=arms, findings=findings_of(single, study))
+    found = tabulate(single, study, arms=arms, is_judged=True)
     assert {row["By the test"] for row in found.rows("004-assessment", Source=OURS)} == {""}
     verdicts = {row["Verdict"] for name in ("003-advice", "004-advice") for row in found.rows(name)}
-    assert verdicts == {"not judged", "not testable", ""}
+    assert verdicts == {"not judged", "not separated", "not tested", ""}
     told = found.told("004-answer").partition("Ours, ")[2].partition(" p: ")[0]
     assert told.count("not shown with one seed.") == 2
     assert not any(word in told for word in ("separated", "["))
