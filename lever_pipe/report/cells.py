@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from lever_pipe.report.evidence import BETWEEN, DERIVED, Evidence, EvidenceRow
@@ -236,36 +236,6 @@ class EvidenceLedger:
             self.evidence.add([row])
             self.rows.append(row)
         return replace(cell, ref=known.key, part="value")
-
-
-def to_json(cell: Cell) -> Any:
-    """Return a cell as JSON values, which `from_json` reads back."""
-    match cell:
-        case None | int():
-            return cell
-        case Message(name, args):
-            return {"message": name, "args": {key: to_json(value) for key, value in args}}
-        case Series(items, joint):
-            return {"series": [to_json(item) for item in items], "joint": joint}
-        case _:
-            values = {each.name: getattr(cell, each.name) for each in fields(cell)}
-            kept = {name: value for name, value in values.items() if value == value and value not in ("", ())}
-            return {type(cell).__name__.lower(): kept}
-
-
-def from_json(value: Any) -> Cell:
-    """Return the cell that `to_json` wrote."""
-    if value is None or isinstance(value, int):
-        return value
-    if "message" in value:
-        return Message(value["message"], tuple((key, from_json(each)) for key, each in value["args"].items()))
-    if "series" in value:
-        return Series(tuple(map(from_json, value["series"])), value["joint"])
-    kinds = {"number": Number, "pvalue": PValue, "verdict": Verdict, "name": Name, "code": Code}
-    ((kind, args),) = value.items()
-    if "of" in args:
-        args = args | {"of": tuple(args["of"])}
-    return kinds[kind](**args)  # type: ignore[no-any-return]
 
 
 def numbers_in(cell: Cell) -> list[Number | PValue]:

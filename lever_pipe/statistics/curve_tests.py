@@ -201,19 +201,6 @@ def flat_noise(n: int, sd: float, generator: np.random.Generator, *, n_draws: in
     return FlatNoise(sd, np.concatenate(falls), np.concatenate(gaps))
 
 
-def half_width(sd: float, n: int, degrees: int) -> float:
-    """Return half of the 95 % t interval of a mean of n values.
-
-    Args:
-        sd: standard deviation of one value.
-        n: values that the mean is of.
-        degrees: of freedom that `sd` was estimated with.
-
-    Source: Student 1908
-    """
-    return float(scipy.stats.t.ppf(0.975, degrees) * sd / math.sqrt(n))
-
-
 def _levene(left: Values, right: Values) -> float:
     if all(np.ptp(np.abs(side - np.median(side))) <= _EQUAL for side in (left, right)):
         return 1.0  # deviations that do not vary give no F

@@ -10,7 +10,6 @@ from itertools import pairwise
 import numpy as np
 import scipy
 
-from lever_pipe.base.seeding import generator
 from lever_pipe.report.agent.document_003 import by_step, steps_cell
 from lever_pipe.report.agent.runs import (
     MODES,
@@ -34,13 +33,12 @@ from lever_pipe.report.agent.runs import (
     values_of,
 )
 from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, derived, holm, level, minus, say
+from lever_pipe.report.claims import flat_curves
 from lever_pipe.report.table import Table, TableLine, Whose, beside
 from lever_pipe.statistics.comparison import holm as holm_p
-from lever_pipe.statistics.curve_tests import f_test, flat_noise, paired_t
+from lever_pipe.statistics.curve_tests import f_test, paired_t
 from lever_pipe.statistics.curves import drawdowns
 
-PUBLISHED_ERROR = 0.13
-"""Standard error of a published evaluation on other tasks: each detail is found with one probability."""
 FEWEST = 5
 """Evaluations below which two curves are not compared."""
 Values = Mapping[int, float]
@@ -258,9 +256,7 @@ def _f_p(pair: CurvePair, of: Callable[[Values], list[float]]) -> float:
 
 def _best_gap_p(pair: CurvePair) -> float:
     (no_kl,), (kl,) = pair.values(dict)
-    n = min(len(no_kl), len(kl))
-    noise = flat_noise(n, PUBLISHED_ERROR, generator(0, "flat", n))
-    return noise.chance_of_best_gap(abs(best_value(no_kl) - best_value(kl)))
+    return flat_curves(min(len(no_kl), len(kl))).chance_of_best_gap(abs(best_value(no_kl) - best_value(kl)))
 
 
 def _window_p(window: Callable[[Values], list[float]]) -> Callable[[CurvePair], float]:
