@@ -156,8 +156,7 @@ def _keep(frozen: snapshot.Snapshot, spec: str, card: Path) -> None:
         from lever_pipe.runtime import store
 
         made = storage.read_row(card, RunCard)
-        outputs = {name: Path(made.paths[name]) for name in made.outputs}
-        store.opened(settings).put(store.key_of(made.stage, spec, made.inputs), made, outputs)
+        store.opened(settings).put(store.key_of(made.stage, spec, made.inputs), made)
 
 
 def is_made(options: argparse.Namespace) -> bool:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from lever_pipe.base.errors import ConfigError, StoreError
+from lever_pipe.base.errors import StoreError
 from lever_pipe.experiment.studies import StoreSettings, parse_experiment
 from lever_pipe.runtime.snakemake_adapter import configured
-from lever_pipe.runtime.store import GB, Store
+from lever_pipe.runtime.store import GB, Store, bytes_of
 
 
 def main(words: Sequence[str]) -> int:
@@ -31,37 +31,25 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("folder", nargs="?", metavar="FOLDER", help="a store; by default the configured one")
     parser.add_argument("--max-gb", type=_gigabytes, metavar="N", help="what may stay, instead of `store.max_gb`")
     options = parser.parse_args(words[1:])
-    store = _opened(options)
+    values, source = configured({})
+    settings = (parse_experiment(values, source=source).store if values else None) or StoreSettings()
+    folder = Path(options.folder or settings.folder).expanduser()
+    if not any((folder / name).exists() for name in ("work", "ledger")):
+        do = "Name the folder of a store; a run makes the one that `store.folder` in the configuration names."
+        raise StoreError(f"{folder}: expected a store of finished work", found="none", do=do)
+    limit = settings.max_gb if options.max_gb is None else options.max_gb
+    store = Store(folder, max_bytes=int(limit * GB))
+
     faults = [] if options.tool == "stats" else list(store.verify(remove=options.tool == "gc"))
     sys.stdout.writelines(f"{'removed: ' * (options.tool == 'gc')}{fault}\n" for fault in faults)
-    removed = store.trim()._asdict() if options.tool == "gc" else {}
-    counts = (
-        {f"removed.{name}": n for name, n in removed.items()} | store.stats()._asdict() | {"max_bytes": store.max_bytes}
-    )
-    rows = [("folder", str(store.folder)), *((name, f"{n:,}") for name, n in counts.items())]
-    table = tabulate(rows, tablefmt="plain", colalign=("left", "right"), disable_numparse=True)
-    sys.stdout.write(f"{table}\n")
+    counts = {"removed": len(faults) + store.trim()} if options.tool == "gc" else {}
+    works = list(store.works())
+    counts |= {"entries": len(works), "bytes": sum(bytes_of(work.place) for work in works)}
+    counts |= {"ledger_bytes": bytes_of(folder / "ledger") if (folder / "ledger").exists() else 0}
+    counts |= {"max_bytes": store.max_bytes}
+    rows = [("folder", str(folder)), *((name, f"{n:,}") for name, n in counts.items())]
+    sys.stdout.write(tabulate(rows, tablefmt="plain", colalign=("left", "right"), disable_numparse=True) + "\n")
     return 1 if faults and options.tool == "verify" else 0
-
-
-def _opened(options: argparse.Namespace) -> Store:
-    """Return the store that the words name, or else the configuration."""
-    values, source = configured({})
-    settings = parse_experiment(values, source=source).store if values else StoreSettings()
-    if settings is None and options.folder is None:
-        do = "Name its folder: python -m lever_pipe store TOOL FOLDER"
-        raise ConfigError(f"{source}: expected a store of finished work", found="store: null", do=do)
-    settings = settings or StoreSettings()
-    folder = Path(settings.folder if options.folder is None else options.folder).expanduser()
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if not folder.is_dir() or (names and not names & {"VERSION", "work", "staging", "ledger"}):
-        raise StoreError(
-            f"{folder}: expected a store of finished work",
-            found="another folder" if folder.is_dir() else "another file" if folder.exists() else "no folder",
-            do="Name the folder of a store; a run makes the one that `store.folder` in the configuration names.",
-        )
-    limit = settings.max_gb if options.max_gb is None else options.max_gb
-    return Store(folder, max_bytes=int(limit * GB))
 
 
 def _gigabytes(text: str) -> float:

@@ -14,6 +14,7 @@ from lever_pipe.runtime.store import Store
 
 VERSIONS = {"python": "3.11.9", "torch": "2.13.0"}
 GB = 10**9
+SIZE = 3017  # bytes of a job's outputs
 
 
 def a_store(folder: Path, *, max_bytes: int = GB) -> Store:
@@ -41,30 +42,31 @@ def a_card(outputs: Mapping[str, Path], **changes: Any) -> RunCard:
         "threads": 1,
         "seconds": 12.5,
         "outputs": {name: contents.digest(path) for name, path in outputs.items()},
+        "paths": {name: str(path) for name, path in outputs.items()},
     }
     return RunCard(**{**values, **changes})
 
 
 def work(folder: Path, number: int = 0, *, size: int = 3000) -> dict[str, Path]:
-    """Write the outputs of a job: a file, and a folder of three files; 3017 bytes in all."""
+    """Write the outputs of a job: a file, and a folder of three files."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "weights.bin").write_bytes(blob_bytes(number, size))
     (folder / "last" / "inner").mkdir(parents=True, exist_ok=True)
     (folder / "last" / "inner" / "number.txt").write_text(str(number))
     (folder / "last" / "empty").write_bytes(b"")
     (folder / "last" / "shared.txt").write_text("the same for all")
-    return {"weights": folder / "weights.bin", "last": folder / "last"}
+    return targets(folder)
 
 
 def targets(folder: Path) -> dict[str, Path]:
-    """Return where the outputs of `work` go; nothing is there yet."""
+    """Return where the outputs of `work` go."""
     return {"weights": folder / "weights.bin", "last": folder / "last"}
 
 
 def kept(store: Store, folder: Path, number: int = 0, **changes: Any) -> dict[str, Path]:
     """Store a job's work, and return its outputs."""
     outputs = work(folder, number)
-    assert store.put(key(number), a_card(outputs, **changes), outputs)
+    assert store.put(key(number), a_card(outputs, **changes))
     return outputs
 
 
@@ -85,15 +87,11 @@ def places(store: Store) -> list[Path]:
     return sorted(store.folder.glob("work/*/*"))
 
 
-def place_of(store: Store, number: int) -> Path:
+def place_of(store: Store, number: int = 0) -> Path:
     (found,) = (store.folder / "work" / key(number)[:2]).glob(f"{key(number)}.*")
     return found
 
 
 def weights_of(store: Store, number: int = 0) -> Path:
     """Return where a job's weights lie; its outputs are in the order of their names."""
-    return place_of(store, number) / "1"
-
-
-def number_of(store: Store, number: int) -> Path:
-    return place_of(store, number) / "0" / "inner" / "number.txt"
+    return place_of(store, number) / "1/weights.bin"

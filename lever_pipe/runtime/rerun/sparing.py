@@ -13,7 +13,6 @@ import logging
 import os
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 from lever_pipe.base import contents, numerics, provenance, storage
@@ -28,8 +27,6 @@ from lever_pipe.runtime.store import Store, Work, key_of
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 UNCHANGED, STORED = "unchanged", "from the store"
-MEANT = (".safetensors", "run.json")
-"""Files whose digest is of what they say, not of their bytes."""
 LOOKS_BETWEEN_TRIMS = 200
 
 
@@ -120,8 +117,8 @@ class Sparing:
         if self._store is None or ownership.owner_of(card) is not None:  # a job of a killed run may write there still
             return ""
         key, read, made = self._key_of(job, self._digests)
-        drop = partial(card.unlink, missing_ok=True)  # first: no card may stand beside the files of two jobs
-        found = self._store.restore(key, made, versions=self._versions, placing=drop)
+        card.unlink(missing_ok=True)  # first: no card may stand beside the files of two jobs
+        found = self._store.restore(key, made, versions=self._versions)
         if found is None:
             return ""
         for log_file in job.log:
@@ -140,7 +137,7 @@ class _Foreseen(Digests):
 
     def __init__(self, now: Digests) -> None:
         self._now = now
-        self._later: dict[str, str | None] = {}
+        self._later: dict[str, tuple[Path, str] | None] = {}
 
     def of(self, path: Path) -> str:
         """Return the digest of what will lie there; of what is not known, as of what is not there.
@@ -149,23 +146,20 @@ class _Foreseen(Digests):
             FileNotFoundError: there is nothing, or nobody knows.
         """
         name = absolute(path)
-        later = next(
-            (self._later[place] for place in (name, *map(str, Path(name).parents)) if place in self._later), ""
-        )
-        if later is None:
-            raise FileNotFoundError(path)
-        return later or self._now.of(path)
+        for place in (name, *map(str, Path(name).parents)):
+            if place in self._later:
+                later = self._later[place]
+                if later is None:
+                    raise FileNotFoundError(path)
+                kept, whole = later
+                return whole if name == place else self._now.of(kept / os.path.relpath(name, place))
+        return self._now.of(path)
 
     def note(self, job: Job, work: Work | None) -> None:
-        """Note what a planned job will have made, with the files of a folder; None for a job that runs."""
+        """Note where the store keeps what a planned job will have made, and its digest; None for a job that runs."""
         for name, path in flat(files_of(job.output)).items():
-            self._later[absolute(path)] = None
-            if work is None or name == CARD:
-                continue
-            held = work.outputs[name]
-            inside = held.items() if isinstance(held, dict) else ()
-            self._later |= {absolute(path / part): sha256 for part, sha256 in inside if not part.endswith(MEANT)}
-            self._later[absolute(path)] = work.card.outputs[name]
+            kept = (work.outputs[name], work.card.outputs[name]) if work and name != CARD else None
+            self._later[absolute(path)] = kept
 
 
 def _let_stand(job: Job) -> None:

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finished_work import VERSIONS, a_card, a_store, key, targets, tree, work
+from finished_work import SIZE, VERSIONS, a_card, a_store, key, targets, tree, work
 
-from lever_pipe.runtime.store import Store
+from lever_pipe.runtime.store import Store, bytes_of
 
 JOBS = 12
-ENOUGH_BYTES = 10 * 3017
+ENOUGH_BYTES = 10 * SIZE
 """Room for fewer jobs than there are, so that collectors have work."""
 
 # A process that shares this one's imports starts within milliseconds.
@@ -71,9 +71,9 @@ def hammer(store: Store, folder: Path, act: str, did: Sequence[Any], number: int
     while time.monotonic() < until or not all(of.value for of in did):
         job = draw.randrange(JOBS)
         if act == "write":
-            did[number].value += store.put(key(job), cards[job], outputs[job])
+            did[number].value += store.put(key(job), cards[job])
         elif act == "collect":
-            did[number].value += store.trim().entries
+            did[number].value += store.trim()
         else:
             back = folder / f"back {number}"
             if store.restore(key(job), targets(back), versions=VERSIONS) is not None:
@@ -97,7 +97,7 @@ def test_writers_readers_and_collectors_at_once(tmp_path: Path, monkeypatch: pyt
         assert [process.exitcode for process in processes] == [0] * len(acts)
     assert list(store.verify()) == []
     store.trim()
-    assert store.stats().bytes <= ENOUGH_BYTES
+    assert sum(bytes_of(work.place) for work in store.works()) <= ENOUGH_BYTES
     assert tree(store.folder / "staging") == {}
 
 
@@ -108,7 +108,7 @@ def churn(store: Store, folder: Path, busy: Event) -> None:
     draw = random.Random(os.getpid())
     while True:
         job = draw.randrange(JOBS)
-        store.put(key(job), cards[job], outputs[job])
+        store.put(key(job), cards[job])
         busy.set()
         store.restore(key(job), targets(folder / "back" / str(job)), versions=VERSIONS)
         if draw.random() < 0.2:
@@ -146,19 +146,18 @@ def test_kills_leave_whole_entries_and_whole_targets(tmp_path: Path, caplog: pyt
     assert restored > 0
     caplog.clear()
     for job, each in enumerate(outputs):
-        a_store(store.folder).put(key(job), a_card(each), each)
+        a_store(store.folder).put(key(job), a_card(each))
         assert a_store(store.folder).restore(key(job), targets(tmp_path / "last" / str(job)), versions=VERSIONS)
     assert list(store.verify()) == []
 
 
 def test_a_terminated_process_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "store"
-    outputs = work(tmp_path / "made", size=30_000_000)
-    card = a_card(outputs)
+    card = a_card(work(tmp_path / "made", size=30_000_000))
 
     def put() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as the command line has it
-        a_store(folder).put(key(0), card, outputs)
+        a_store(folder).put(key(0), card)
 
     with running(put) as (process,):
         deadline = time.monotonic() + 20
