@@ -28,29 +28,28 @@ _held: list[IO[str]] = []  # open, and so locked, until this process ends
 
 
 def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Leave this process `count` GPUs that no other job of this allocation uses; wait until there are so many.
+    """Leave this process `count` GPUs that no other job of this allocation uses, until it ends; wait for so many.
 
-    The locks last as long as this process.
-
-    Args:
-        count: GPUs of the job.
-        folder: where the locks lie; by default a folder of this machine, user and SLURM job.
-        sleep: waits so many seconds between two tries.
+    The locks lie in a folder of this machine, user and SLURM job: in another allocation, the same name is another GPU.
 
     Raises:
         DeviceError: fewer than `count` are visible.
     """
     visible = visible_gpus()
-    if visible is None and _has_cuda():
-        return  # a device that CUDA knows and no tool lists
-    visible = visible or []
+    if visible is None:
+        import torch
+
+        if torch.cuda.is_available():
+            return  # a device that CUDA knows and no tool lists
+        visible = []
     if len(visible) < count:
         raise DeviceError(
             f"expected {count} GPUs",
             found=f"{len(visible)} visible",
             do="Run where there are so many, or on the CPU: --set-resources RULE:device=cpu",
         )
-    where = folder or _folder()
+    job = os.environ.get("SLURM_JOB_ID", "none")
+    where = folder or Path(tempfile.gettempdir()) / f"lever-pipe-gpus-{os.getuid()}-{job}"
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
     taken = _locked(visible, count, where)
     while len(taken) < count:
@@ -74,12 +73,6 @@ def visible_gpus() -> list[str] | None:
     return [str(index) for index, _ in enumerate(whole)]
 
 
-def _has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
-
 def _locked(visible: list[str], count: int, folder: Path) -> dict[str, IO[str]]:
     """Return locks on `count` GPUs by name, or none at all, so that two jobs never wait for each other's half."""
     taken: dict[str, IO[str]] = {}
@@ -91,9 +84,3 @@ def _locked(visible: list[str], count: int, folder: Path) -> dict[str, IO[str]]:
             held.close()
         return {}
     return taken
-
-
-def _folder() -> Path:
-    """Return a folder for the locks of this allocation: in another one, the same name is another GPU."""
-    job = os.environ.get("SLURM_JOB_ID", "none")
-    return Path(tempfile.gettempdir()) / f"lever-pipe-gpus-{os.getuid()}-{job}"

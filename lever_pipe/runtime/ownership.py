@@ -20,9 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from lever_pipe.base import atomic
+from lever_pipe.base.records import Row
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +35,8 @@ SAY_S = 60.0
 """Between two looks of a process that waits, and between two lines of its log."""
 
 
-class Owner(BaseModel):
+class Owner(Row):
     """The process that makes an artefact, as its lock names it; `job` is SLURM's number, or nothing."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str
     pid: int
@@ -100,10 +99,7 @@ def sweep(results: Path) -> None:
 
 @contextmanager
 def owned(card: Path) -> Iterator[bool]:
-    """Own an artefact for the time of the block; wait before it as long as another process does.
-
-    Args:
-        card: the run card of the artefact.
+    """Own the artefact of a run card for the time of the block; wait before it as long as another process does.
 
     Yields:
         Whether another owner was met, who may have made the artefact.

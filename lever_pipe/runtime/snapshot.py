@@ -15,15 +15,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from lever_pipe.base import members, storage
 from lever_pipe.base.errors import SnapshotError
 from lever_pipe.base.provenance import PACKAGE, canonical_json
+from lever_pipe.base.records import Row
 
 VARIABLE = "LEVER_PIPE_SNAPSHOT"
 """Environment variable with the snapshot's path; SLURM hands it to the jobs with the rest of the environment."""
 FOLDER = Path(".snakemake/lever_pipe")
+ROOMS = ("intention", "lever", "lvlms")
+"""Folders that hold members; what else lies beside them, an environment for instance, is none."""
 KEPT_SECONDS = 90 * 24 * 3600
 PLAN_AGAIN = "Let the running invocation end, then start it again: it plans what the change affects."
 
@@ -31,19 +32,13 @@ Specs = Mapping[str, Iterable[str]]
 """Stage -> the identities of its planned jobs, as `--spec` takes them."""
 
 
-class Snapshot(BaseModel):
+class Snapshot(Row):
     """A frozen invocation."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    config: dict[str, Any]
-    """The resolved configuration."""
-    package: str
-    """Digest of the package's source files."""
-    workflow: str
-    """Digest of the Snakefile and its rules."""
-    specs: dict[str, tuple[str, ...]]
-    """Stage -> digests of its planned identities."""
+    config: dict[str, Any]  # resolved
+    package: str  # digest of the package's source files
+    workflow: str  # digest of the Snakefile and its rules
+    specs: dict[str, tuple[str, ...]]  # stage -> digests of its planned identities
 
 
 def freeze(config: Mapping[str, Any], specs: Specs, own: Path, *, folder: Path = FOLDER) -> Path:
@@ -62,7 +57,9 @@ def freeze(config: Mapping[str, Any], specs: Specs, own: Path, *, folder: Path =
     if not path.exists():
         storage.write_json(path, values)
     path.touch()  # its time is that of the plan
-    _forget_old(folder)
+    for old in folder.glob("snapshot-*.json"):
+        if time.time() - old.stat().st_mtime > KEPT_SECONDS:  # no job in any queue waits for it any more
+            old.unlink(missing_ok=True)
     os.environ[VARIABLE] = str(path)
     return path
 
@@ -137,17 +134,6 @@ def require_code(stage: str, *, planned: str, found: str) -> None:
             found=f"code {found}",
             do=PLAN_AGAIN,
         )
-
-
-def _forget_old(folder: Path) -> None:
-    """Remove snapshots that no job in any queue waits for any more."""
-    for path in folder.glob("snapshot-*.json"):
-        if time.time() - path.stat().st_mtime > KEPT_SECONDS:
-            path.unlink(missing_ok=True)
-
-
-ROOMS = ("intention", "lever", "lvlms")
-"""Folders that hold members; what else lies beside them, an environment for instance, is none."""
 
 
 @cache

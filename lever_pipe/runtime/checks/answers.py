@@ -13,14 +13,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lever_pipe.base import members
-from lever_pipe.base.errors import ConfigError, LeverPipeError
+from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.lvlm_config import LvlmSettings
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_train
 from lever_pipe.lever.datasets.protocol import VqaFilePaths
-from lever_pipe.lvlms.asking.answering import LedgerLvlm, load_lvlm
+from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
 from lever_pipe.runtime import plan, sizing
@@ -49,7 +49,8 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
     yield ok(name, f"by member {config.member} on {device} (lvlm.member: {lvlm.member})")
     try:
         with tempfile.TemporaryDirectory() as made:
-            train, images = _examples(experiment, folder, Path(made))
+            paths = _raw_files(experiment, folder, Path(made))
+            train = read_train(paths, experiment.data).examples
             prompter = Prompter(Wording(lvlm.prompt), train)
             begin, *asked = [
                 LvlmRequest(prompter(train[i], [ExampleId(count + 1 + SHOTS * i + j) for j in range(SHOTS)]))
@@ -58,14 +59,15 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
             replies: dict[str, list[LvlmReply]] = {}
             for member in dict.fromkeys((config.member, *([] if lvlm.is_served else [LIBRARY]))):
                 own = config.model_copy(update={"member": member})
-                model = load_lvlm(own, folder / lvlm.model, [(train, images)], Runtime(device=device, lvlm=lvlm))
+                model = load_lvlm(own, folder / lvlm.model, [(train, paths.images)], Runtime(device=device, lvlm=lvlm))
                 model.run([begin])  # what a model does once
                 started = time.perf_counter()
                 replies[member] = model.run(asked)
                 seconds = time.perf_counter() - started
                 yield ok(f"member {member}", f"{count} prompts in {seconds:.1f} s, {count / seconds:.1f} a second")
-            if lvlm.is_served:
-                yield _probabilities(model, LvlmRequest(begin.prompt, (train[0].answer,)), experiment)
+            if lvlm.is_served and experiment.rl_data.is_answered:
+                model.run([LvlmRequest(begin.prompt, (train[0].answer,))])
+                yield ok("probabilities of given answers", "told")
     except LeverPipeError as refusal:
         yield refused(name, refusal)
         return
@@ -75,11 +77,9 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
         return
     texts = [[reply.text for reply in each] for each in replies.values()]
     alike = sum(len(set(pair)) == 1 for pair in zip(*texts, strict=True))
-    if alike == count:
-        yield ok(f"member {LIBRARY}", f"the same {count} answers")
-    else:
-        do = "In bfloat16 a few differ; if many do, compare in float32 (lvlm.dtype)."
-        yield warning(f"member {LIBRARY}", f"the same {count} answers", found=str(alike), do=do)
+    told, do = f"the same {count} answers", "In bfloat16 a few differ; if many do, compare in float32 (lvlm.dtype)."
+    check = f"member {LIBRARY}"
+    yield ok(check, told) if alike == count else warning(check, told, found=str(alike), do=do)
 
 
 def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
@@ -109,24 +109,13 @@ def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
     return ok(check, f"{said}; an answer ends with {end!r}")
 
 
-def _probabilities(model: LedgerLvlm, request: LvlmRequest, experiment: Experiment) -> Outcome:
-    """Return whether a server tells how probable a given answer is."""
-    try:
-        model.run([request])
-    except ConfigError as refusal:
-        name = "probabilities of given answers"
-        return refused(name, refusal) if experiment.rl_data.is_answered else ok(name, "not told; this run needs none")
-    return ok("probabilities of given answers", "told")
-
-
-def _examples(experiment: Experiment, folder: Path, made: Path) -> tuple[list[Example], Path]:
-    """Return train examples and the folder of their images; those of the embedded world are made."""
+def _raw_files(experiment: Experiment, folder: Path, made: Path) -> VqaFilePaths:
+    """Return the files of the train questions; those of the embedded world are made."""
     data = experiment.data
     if data.source == "files":
         files = data.files
         names = (files.train_questions, files.train_annotations, files.train_images)
-        paths = VqaFilePaths(*(folder / name for name in names))
-    else:
-        paths = VqaFilePaths(made / "questions.json", made / "annotations.json", made / "images")
-        write_raw_files(data.world, "train", **asdict(paths))
-    return read_train(paths, data).examples, paths.images
+        return VqaFilePaths(*(folder / name for name in names))
+    paths = VqaFilePaths(made / "questions.json", made / "annotations.json", made / "images")
+    write_raw_files(data.world, "train", **asdict(paths))
+    return paths

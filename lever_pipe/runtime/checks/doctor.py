@@ -29,12 +29,7 @@ Job = Mapping[str, Any]
 
 
 class SnakemakeCall(NamedTuple):
-    """What a call of Snakemake would do.
-
-    Attributes:
-        config: the configuration, files and words merged.
-        slurm: what jobs are submitted with; None with another executor.
-    """
+    """What a call of Snakemake would do; `slurm` is what jobs are submitted with, None with another executor."""
 
     config: dict[str, Any]
     source: str
@@ -65,10 +60,10 @@ def preflight(
         PreflightError: something that the run would fail on, or never end with; all of it at once.
         ConfigError: an unknown word for `chosen`.
     """
-    on_orphans, rules = orphans.choice(chosen), {str(job["rule"]) for job in jobs}
+    chosen, rules = orphans.choice(chosen), {str(job["rule"]) for job in jobs}
     found = list(local_checks.check(experiment, rules=rules, folder=folder))
     if jobs:
-        found += look_at_jobs(experiment, jobs, executor, slurm, on_orphans, folder, so_far=found)
+        found += look_at_jobs(experiment, jobs, executor, slurm, chosen, folder, so_far=found)
     for outcome in found:
         if outcome.level is Level.WARNING:
             LOG.warning(outcome.text)
@@ -81,7 +76,7 @@ def look_at_jobs(
     jobs: Sequence[Job],
     executor: str,
     slurm: SlurmSettings | None,
-    on_orphans: orphans.OnOrphans,
+    chosen: str,
     folder: Path,
     *,
     so_far: Sequence[Outcome],
@@ -100,41 +95,41 @@ def look_at_jobs(
         may_be_left, prefix = orphans.may_be_left(folder), orphans.PREFIX
     yield from found
     can_go_on = all(each.level is not Level.FAULT for each in [*so_far, *found])
-    if may_be_left and (can_go_on or on_orphans is orphans.OnOrphans.REPORT):
-        yield orphans.settle(on_orphans, prefix, folder, silence=silence)
+    if may_be_left and (can_go_on or chosen == orphans.REPORT):
+        yield orphans.settle(chosen, prefix, folder, silence=silence)
 
 
 def main(words: Sequence[str]) -> int:
     """Print a line a check; return 0, or 2 where there is a fault."""
-    options, call_words = _parser().parse_known_args(words[1:])
-    faulty = False
-    chosen = orphans.choice(options.orphans)
-    found = examine(call_words, chosen, in_data=options.data, n_answers=options.answer)
-    for finding in found:
-        sys.stdout.write(f"{finding.line}\n")
+    parser = argparse.ArgumentParser(
+        prog="python -m lever_pipe doctor",
+        description=__doc__,
+        epilog="All other words are Snakemake's.",
+        allow_abbrev=False,
+    )
+    told = f"what to do about jobs of an earlier run; {orphans.VARIABLE} says it for a run"
+    parser.add_argument("--orphans", choices=orphans.CHOICES, help=told)
+    parser.add_argument("--data", action="store_true", help="also read every question, annotation and image")
+    parser.add_argument("--answer", type=int, default=0, metavar="N", help="also ask the LVLM N questions")
+    options, call_words = parser.parse_known_args(words[1:])
+    found = []
+    for outcome in examine(call_words, orphans.choice(options.orphans), in_data=options.data, n_answers=options.answer):
+        found.append(outcome.level)
+        sys.stdout.write(f"{outcome.level:<9}{outcome.text}\n")
         sys.stdout.flush()
-        faulty = faulty or finding.level is Level.FAULT
-    return 2 if faulty else 0
+    return 2 if Level.FAULT in found else 0
 
 
-def examine(
-    words: Sequence[str],
-    on_orphans: orphans.OnOrphans,
-    *,
-    in_data: bool = False,
-    n_answers: int = 0,
-    folder: Path = Path(),
-) -> Iterator[Outcome]:
+def examine(words: Sequence[str], chosen: str, *, in_data: bool = False, n_answers: int = 0) -> Iterator[Outcome]:
     """Yield what is found for a call of Snakemake with these words.
 
     Args:
         words: of the call.
-        on_orphans: what to do about jobs of an earlier run.
+        chosen: what to do about jobs of an earlier run.
         in_data: whether to read the raw data whole.
         n_answers: how many questions to ask the LVLM.
-        folder: the working directory.
     """
-    call = read_call(words)
+    call, folder = read_call(words), Path()
     try:
         experiment = parse_experiment(call.config, source=call.source)
     except LeverPipeError as refusal:
@@ -156,7 +151,7 @@ def examine(
     except UnplannableError as refusal:
         found.append(local_checks.refused("plan", refusal))
         yield found[-1]
-    yield from look_at_jobs(experiment, jobs, call.executor, call.slurm, on_orphans, folder, so_far=found)
+    yield from look_at_jobs(experiment, jobs, call.executor, call.slurm, chosen, folder, so_far=found)
 
 
 def read_call(words: Sequence[str]) -> SnakemakeCall:
@@ -172,13 +167,10 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
         args = snakemake_adapter.arguments_of(words)
         config, source = snakemake_adapter.configured(vars(args))
         executor = args.executor or LOCAL
-        settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(args) if executor == SLURM else None
-        return SnakemakeCall(
-            config=config,
-            source=source,
-            executor=executor,
-            slurm=SlurmSettings(settings) if settings else None,
-        )
+        settings = None
+        if executor == SLURM:
+            settings = SlurmSettings(ExecutorPluginRegistry().get_plugin(executor).get_settings(args))
+        return SnakemakeCall(config, source, executor, settings)
     except (CliException, WorkflowError, ValueError, OSError) as refusal:
         expected = "doctor: expected words that Snakemake understands"
         raise ConfigError(expected, found=str(refusal).rstrip("."), do="Write them as for snakemake itself.") from None
@@ -203,20 +195,3 @@ def submitted(jobs: Any) -> list[Job]:
         for job in jobs
         if not job.is_local or job.dag.workflow.local_exec
     ]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m lever_pipe doctor",
-        description=__doc__,
-        epilog="All other words are Snakemake's.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--orphans",
-        choices=list(map(str, orphans.OnOrphans)),
-        help=f"what to do about jobs of an earlier run; {orphans.VARIABLE} says it for a run",
-    )
-    parser.add_argument("--data", action="store_true", help="also read every question, annotation and image")
-    parser.add_argument("--answer", type=int, default=0, metavar="N", help="also ask the LVLM N questions")
-    return parser

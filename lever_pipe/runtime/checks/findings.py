@@ -19,13 +19,7 @@ class Level(StrEnum):
 
 
 class Outcome(NamedTuple):
-    """The outcome of one check.
-
-    Attributes:
-        check: what was looked at.
-        expected: empty where all is well.
-        do: empty where all is well.
-    """
+    """The outcome of one check; what was expected, and what to do, are empty where all is well."""
 
     level: Level
     check: str
@@ -39,11 +33,6 @@ class Outcome(NamedTuple):
         if self.level is Level.OK:
             return f"{self.check}: {self.found}"
         return f"{self.check}: expected {self.expected}; found {self.found}. {self.do}"
-
-    @property
-    def line(self) -> str:
-        """The outcome as `doctor` prints it."""
-        return f"{self.level:<9}{self.text}"
 
 
 def ok(check: str, found: str) -> Outcome:
@@ -63,9 +52,9 @@ def fault(check: str, expected: str, *, found: str, do: str) -> Outcome:
 
 def require_no_fault(outcomes: Iterable[Outcome]) -> None:
     """Raise one PreflightError that holds all faults, if there are any."""
-    faults = [outcome for outcome in outcomes if outcome.level is Level.FAULT]
+    faults = [outcome.text for outcome in outcomes if outcome.level is Level.FAULT]
     if faults:
-        texts = "\n  ".join(outcome.text for outcome in faults)
+        texts = "\n  ".join(faults)
         raise PreflightError(
             "expected everything in place before the first job",
             found=counted(len(faults), "fault"),

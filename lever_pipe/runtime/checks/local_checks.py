@@ -7,8 +7,8 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, NamedTuple
+from pathlib import Path, PurePath
+from typing import Any
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import LeverPipeError
@@ -17,58 +17,35 @@ from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions
 from lever_pipe.lever.datasets.protocol import ReadResult, VqaFilePaths
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
-from lever_pipe.runtime.checks import obtain
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
 from lever_pipe.runtime.sizing import LoadedModel
 
-SNAKEMAKE = Path(".snakemake")
-LVLM, AGENT = "lvlm.model", "intention.model.folder"
-NO_GPU = "none: nvidia-smi lists no GPU, and CUDA_VISIBLE_DEVICES is empty or unset"
+AGENT = "intention.model.folder"
 NO_ROOM = 100_000_000  # bytes
+TRANSFORMERS = find_spec("transformers")
+"""None in the environment of a main process, which has none of the rules' packages."""
 DATA_RULES = {
     *("generate_world", "prepare_examples", "embed_examples"),
     *("generate_rl_data", "search_beams", "answer_prompts"),
 }
 DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")
 """Below /dev: a GPU that CUDA may know where no tool lists it, as in a container without nvidia-smi."""
-ANY_FAMILY = "hf"
-"""The member that takes any model by its library: of `lever_pipe/lvlms`, and of the agent's codecs."""
 TOKENIZERS = {"hf": ("tokenizer.json", "vocab.json", "tokenizer.model"), "word": ("words.json",)}
 """Of each member of `lever_pipe/intention/codecs`, the files of which it reads one."""
-
+WORLD = PurePath("resources/world")
+PUBLISHED: Mapping[str, str] = {
+    "Qwen2.5-VL-3B-Instruct": "Qwen/Qwen2.5-VL-3B-Instruct",
+    "Qwen3-VL-2B-Instruct": "Qwen/Qwen3-VL-2B-Instruct",
+    "InternVL3-2B-hf": "OpenGVLab/InternVL3-2B-hf",
+    "SmolVLM2-2.2B-Instruct": "HuggingFaceTB/SmolVLM2-2.2B-Instruct",
+    "Idefics3-8B-Llama3": "HuggingFaceM4/Idefics3-8B-Llama3",
+    "clip-vit-base-patch32": "openai/clip-vit-base-patch32",
+    "Qwen3-8B": "Qwen/Qwen3-8B",
+}
+"""Repository on the hub by the name of the folder that a configuration gives it."""
 
 Job = Mapping[str, Any]
 """Resources of a job, `rule` among them."""
-
-
-class Model(NamedTuple):
-    """A model folder and what its readers look for in it.
-
-    Attributes:
-        any_of: files of which one is enough.
-    """
-
-    loaded: LoadedModel
-    files: tuple[str, ...]
-    any_of: tuple[model_folders.AnyOf, ...] = ()
-
-
-def models(experiment: Experiment) -> list[Model]:
-    """Return the model folders of the configured studies that are loaded here; a trainer elsewhere has its own."""
-    intention = experiment.intention
-    of_encoder = ("config.json", "preprocessor_config.json", "tokenizer_config.json")
-    files: dict[str, tuple[tuple[str, ...], tuple[model_folders.AnyOf, ...]]] = {
-        "encoder.model": (of_encoder, model_folders.VOCABULARY),
-        LVLM: (("config.json", "tokenizer.json"), model_folders.IMAGES),
-    }
-    if intention.engine == "native":
-        files[AGENT] = (("config.json",), TOKENIZERS.get(intention.model.codec, ()))
-    found: dict[str, Model] = {}
-    for model in sizing.loaded(experiment):
-        kind = LVLM if model.rules == sizing.ASKING else model.key  # those of the grid have keys of their own
-        if kind in files:
-            found.setdefault(model.folder, Model(model, *files[kind]))
-    return list(found.values())
 
 
 def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
@@ -79,25 +56,54 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
         rules: rules of the planned jobs: what none of them reads is not looked at. None for everything.
         folder: the working directory.
     """
-    needed = [model for model in models(experiment) if _any(rules, set(model.loaded.rules))]
     ledger = folder / plan.ledger_folder(experiment)
-    yield from disks(folder / experiment.results, folder / SNAKEMAKE, ledger=ledger)
-    for model in needed:
-        whole = model_folder(model, folder)
+    yield from disks(folder / experiment.results, folder / ".snakemake", ledger=ledger)
+    models = {model.folder: model for model in reversed(sizing.loaded(experiment))}
+    for model in reversed(models.values()):
+        is_elsewhere = model.key == AGENT and experiment.intention.engine != "native"  # its trainer has its own
+        if is_elsewhere or not _any(rules, set(model.rules)):
+            continue
+        whole = model_folder(experiment, model, folder)
         yield whole
-        if model.loaded.key == AGENT and rules is None:
-            yield from chat_template(experiment, folder)
-        if model.loaded.rules == sizing.ASKING and rules is None and whole.level is Level.OK:
-            yield from _prompt(experiment, model.loaded.folder, folder)
+        is_own = not PurePath(model.folder).is_relative_to(WORLD)  # tests know the prompts of the embedded one
+        if model.rules == sizing.ASKING and rules is None and is_own and whole.level is Level.OK and TRANSFORMERS:
+            from lever_pipe.runtime.checks import answers  # loads torch: seconds
+
+            lvlms = (experiment.lvlm, *experiment.grid.lvlms.values())
+            yield answers.prompt(next(lvlm for lvlm in lvlms if lvlm.model == model.folder), folder)
     yield from raw_data(experiment, rules=rules, folder=folder)
     for package, version in snakemake_adapter.unknown_versions().items():
         known = snakemake_adapter.WRITTEN_FOR[package]
-        yield warning(
-            package,
-            f"version {known}, for which lever_pipe/runtime/snakemake_adapter.py is written",
-            found=version,
-            do="Run tests/unit/runtime/test_snakemake_adapter.py and tests/workflow with it.",
-        )
+        do = "Run tests/unit/runtime/test_snakemake_adapter.py and tests/workflow with it."
+        yield warning(package, f"version {known}, for which the workflow is written", found=version, do=do)
+
+
+def files_read(experiment: Experiment, model: LoadedModel) -> tuple[tuple[str, ...], tuple[model_folders.AnyOf, ...]]:
+    """Return the files that the readers of a model folder open, and files of which one is enough."""
+    if model.key == AGENT:
+        return ("config.json",), TOKENIZERS.get(experiment.intention.model.codec, ())
+    if model.rules == sizing.ASKING:
+        return ("config.json", "tokenizer.json"), model_folders.IMAGES
+    return ("config.json", "preprocessor_config.json", "tokenizer_config.json"), model_folders.VOCABULARY
+
+
+def model_folder(experiment: Experiment, model: LoadedModel, folder: Path) -> Outcome:
+    """Return whether a model folder is whole, and what brings it."""
+    key, name, _ = model
+    files, any_of = files_read(experiment, model)
+    faults = model_folders.faults_of(folder / name, files=files, any_of=any_of)
+    if not faults:
+        return ok(f"{key} {name}", "whole")
+    if model_folders.has_bin_only(folder / name):
+        expected, do = "weights as safetensors", f"Make them: {model_folders.CONVERT} {name}"
+    elif PurePath(name).is_relative_to(WORLD):
+        expected, do = "a whole model folder", f"Bring it again: git checkout -- {name}"
+    else:
+        hub = f"{PUBLISHED.get(PurePath(name).name, 'OWNER/NAME')} --local-dir {name}"
+        expected = "a whole model folder"
+        do = f"Bring it (docs/production.md): hf download {hub} --exclude '*.h5' --exclude '*.msgpack'\n"
+        do += f"    Or save one of your own there (docs/your-model.md), or name another in {key}."
+    return fault(f"{key} {name}", expected, found="; ".join(faults), do=do)
 
 
 def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outcome]:
@@ -113,16 +119,12 @@ def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outco
     visible = gpu_slots.visible_gpus()
     if visible is None and any(path for name in DEVICE_FILES for path in devices.glob(name)):
         return
-    number = len(visible or [])
-    if number:
-        yield ok("CUDA", f"{number} visible")
+    if visible:
+        yield ok("CUDA", f"{len(visible)} visible")
     else:
-        yield fault(
-            "CUDA",
-            "a CUDA device",
-            found=f"{NO_GPU} ({', '.join(sorted({str(job['rule']) for job in computing}))})",
-            do="Run on such a machine or with profiles/slurm, or on the CPU: --set-resources RULE:device=cpu",
-        )
+        found = f"none ({', '.join(sorted({str(job['rule']) for job in computing}))})"
+        do = "Run on such a machine or with profiles/slurm, or on the CPU: --set-resources RULE:device=cpu"
+        yield fault("CUDA", "a CUDA device", found=found, do=do)
 
 
 def of_known_size(experiment: Experiment, jobs: Sequence[Job], folder: Path) -> list[Job]:
@@ -138,68 +140,19 @@ def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
         if (device := (there.stat().st_dev, os.access(there, os.W_OK))) in seen:
             continue
         seen.add(device)
-        free, check = shutil.disk_usage(there).free, f"disk of {folder}"
-        where = "lay `results` or `store.folder` elsewhere."
+        free, check, do = shutil.disk_usage(there).free, f"disk of {folder}", "Lay results or store.folder elsewhere."
         try:
             with tempfile.TemporaryFile(dir=there):
                 pass
         except OSError as refusal:
-            said = (refusal.strerror or str(refusal)).lower()
-            yield fault(check, "a folder to write to", found=said, do=f"Mend its permission, or {where}")
+            yield fault(check, "a folder to write to", found=str(refusal.strerror or refusal).lower(), do=do)
             continue
-        if free < NO_ROOM:
-            complaint = warning if folder == ledger else fault
-            yield complaint(check, f"{_bytes(NO_ROOM)} free", found=_bytes(free), do=f"Make room, or {where}")
+        found = f"{free / 10**9:.1f} GB free"
+        if free >= NO_ROOM:
+            yield ok(check, found)
         else:
-            yield ok(check, f"{_bytes(free)} free")
-
-
-def model_folder(model: Model, folder: Path) -> Outcome:
-    """Return whether a model folder is whole."""
-    key, name, _ = model.loaded
-    faults = model_folders.faults_of(folder / name, files=model.files, any_of=model.any_of)
-    if faults:
-        expected, do = (
-            "a whole model folder",
-            f"Bring it again: {obtain.command(name)}\n    Or name the right folder in {key}.",
-        )
-        if model_folders.has_bin_only(folder / name):
-            expected, do = "weights as safetensors", f"Make them: python -m lever_pipe convert {name}"
-        elif not (folder / name).is_dir():
-            expected = "a model folder"
-            do = f"Bring it (docs/production.md): {obtain.command(name)}\n    Or name another in {key}."
-        elif obtain.UNKNOWN in do:
-            do += (
-                "\n    Of a model of your own save model and processor there with save_pretrained (docs/your-model.md)."
-            )
-        return fault(f"{key} {name}", expected, found="; ".join(faults), do=do)
-    return ok(f"{key} {name}", "whole")
-
-
-def chat_template(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
-    """Yield whether the agent's codec can use the chat template of its folder, before a policy is loaded."""
-    model = experiment.intention.model
-    if model.codec != ANY_FAMILY or not (folder / model.folder).is_dir() or find_spec("transformers") is None:
-        return  # the folder is missed elsewhere; on a login node there may be no tokenizers
-    from lever_pipe.intention.codecs import hf
-
-    check = f"chat template of {model.folder}"
-    try:
-        hf.load(folder / model.folder)
-    except LeverPipeError as refusal:
-        yield fault(check, "a chat template that the agent's codec can use", found=refusal.found, do=refusal.do)
-    else:
-        yield ok(check, "shows and calls the tool")
-
-
-def _prompt(experiment: Experiment, name: str, folder: Path) -> Iterator[Outcome]:
-    """Yield what the folder of an LVLM of the user's own makes of a prompt; tests know that of the embedded one."""
-    if obtain.is_embedded(name) or find_spec("transformers") is None:
-        return
-    from lever_pipe.runtime.checks import answers  # loads torch: seconds
-
-    lvlms = (experiment.lvlm, *experiment.grid.lvlms.values())
-    yield answers.prompt(next(lvlm for lvlm in lvlms if lvlm.model == name), folder)
+            complaint = warning if folder == ledger else fault
+            yield complaint(check, "0.1 GB free", found=found, do=f"Make room. {do}")
 
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
@@ -280,10 +233,3 @@ def _holds_something(path: Path) -> bool:
 
 def _any(rules: Collection[str] | None, wanted: set[str]) -> bool:
     return rules is None or bool(wanted & set(rules))
-
-
-def _bytes(number: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6)):
-        if number >= size:
-            return f"{number / size:.1f} {unit}"
-    return f"{number} bytes"

@@ -34,7 +34,6 @@ class JobRequest(NamedTuple):
     Attributes:
         partitions: any of them will do.
         gres: number on one node of each generic resource, by `name` or `name:type`.
-        minutes: of run time.
     """
 
     partitions: tuple[str, ...]
@@ -46,8 +45,12 @@ class JobRequest(NamedTuple):
     @property
     def words(self) -> str:
         """What one node must offer."""
-        gres = (f"{number} {name}" for name, number in self.gres)
-        return ", ".join((counted(self.cpus, "CPU"), f"{self.mem_mb} MB", *gres))
+        return _words(self.cpus, self.mem_mb, self.gres)
+
+    def fits(self, node: slurm.ClusterNode) -> bool:
+        """Return whether a node has all of it."""
+        has_gres = all(node.gres.get(name, 0) >= number for name, number in self.gres)
+        return self.cpus <= node.cpus and self.mem_mb <= node.mem_mb and has_gres
 
 
 def request_of(job: Mapping[str, Any]) -> JobRequest:
@@ -118,26 +121,18 @@ def _check(
             found = f"{request.minutes} ({first(sorted(rules))}): such a job would wait for ever or be refused"
             do = "Set a lower runtime under set-resources of the profile, or name another slurm_partition."
             faults[fault(check, f"runtime of at most {limit} minutes", found=found, do=do)] = None
-        if not any(_fits(request, node) for node in nodes):
-            expected = f"a node with {request.words} ({first(sorted(rules))})"
+        if not any(request.fits(node) for node in nodes):
+            names = sorted({name for node in nodes for name in node.gres})
+            there = {name: max(node.gres.get(name, 0) for node in nodes) for name in names}
+            largest = max((node.cpus for node in nodes), default=0), max((node.mem_mb for node in nodes), default=0)
+            expected, found = f"a node with {request.words} ({first(sorted(rules))})", _words(*largest, there.items())
             do = "Ask for less under set-resources or set-threads of the profile, or name another slurm_partition."
-            faults[fault(check, expected, found=f"at most {_largest(nodes, request)} on a node", do=do)] = None
+            faults[fault(check, expected, found=f"at most {found} on a node", do=do)] = None
     yield from faults or [ok(check, f"{counted(len(nodes), 'node')}; {counted(len(asked), 'kind')} of jobs fit")]
 
 
-def _fits(request: JobRequest, node: slurm.ClusterNode) -> bool:
-    gres = all(node.gres.get(name, 0) >= number for name, number in request.gres)
-    return request.cpus <= node.cpus and request.mem_mb <= node.mem_mb and gres
-
-
-def _largest(nodes: Iterable[slurm.ClusterNode], request: JobRequest) -> str:
-    found = [counted(max((node.cpus for node in nodes), default=0), "CPU")]
-    found.append(f"{max((node.mem_mb for node in nodes), default=0)} MB")
-    for name, _ in request.gres:
-        known = sorted({kind for node in nodes for kind in node.gres if ":" in kind})
-        number = max((node.gres.get(name, 0) for node in nodes), default=0)
-        found.append(f"{number} {name}" + (f" (there are {', '.join(known)})" if not number and known else ""))
-    return ", ".join(found)
+def _words(cpus: int, mem_mb: int, gres: Iterable[tuple[str, int]]) -> str:
+    return ", ".join((counted(cpus, "CPU"), f"{mem_mb} MB", *(f"{number} {name}" for name, number in gres)))
 
 
 def _whole(value: object) -> int:

@@ -12,37 +12,21 @@ MARK = "\x1f"  # between fields; no name, folder or comment holds it
 ANSWER_WITHIN = 20.0  # seconds
 USERS_OWN = re.compile(r"S(QUEUE|INFO|ACCT|CONTROL)_")  # settings that would filter or reshape an answer
 FORGOTTEN = "Invalid job id"
-GRES_COUNT = re.compile(r"(\d+)([KMGT]?)", re.IGNORECASE)  # a type may begin with a digit: gpu:1g.5gb:2
 UNFINISHED = {"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING", "CONFIGURING"}
 
 
 class QueuedJob(NamedTuple):
-    """A job in the queue.
-
-    Attributes:
-        id: number, with `_task` for a task of an array.
-        state: long name, such as PENDING or RUNNING.
-        name: all jobs of one Snakemake run share it.
-        comment: rule and wildcards, as the executor plugin writes them.
-        folder: working directory.
-        reason: why it waits, or None in SLURM's words.
-    """
+    """A job in the queue; all jobs of one Snakemake run share a name, and a comment has the rule and its wildcards."""
 
     id: str
     state: str
     name: str
     comment: str
     folder: str
-    reason: str
 
 
 class Partition(NamedTuple):
-    """A partition.
-
-    Attributes:
-        minutes: longest run time of a job; None without limit.
-        nodes: those that belong to it, whatever their state.
-    """
+    """A partition with all its nodes, whatever their state; jobs have no limit where `minutes` is None."""
 
     name: str
     is_default: bool
@@ -52,11 +36,7 @@ class Partition(NamedTuple):
 
 
 class ClusterNode(NamedTuple):
-    """A node as configured.
-
-    Attributes:
-        gres: number of each generic resource, by `name` and by `name:type`.
-    """
+    """A node as configured; `gres` has the number of each generic resource, by `name` and by `name:type`."""
 
     name: str
     cpus: int
@@ -91,7 +71,7 @@ def ask(*command: str, timeout: float = ANSWER_WITHIN) -> SlurmReply | None:
 
 def queued_jobs() -> list[QueuedJob] | None:
     """Return this user's jobs that wait, run or end just now."""
-    form = MARK.join(("%i", "%T", "%j", "%k", "%Z", "%r"))
+    form = MARK.join(("%i", "%T", "%j", "%k", "%Z"))
     answer = run("squeue", "--noheader", f"--user={os.getuid()}", f"--format={form}")
     return None if answer is None else [QueuedJob(*row) for row in _rows(answer, len(QueuedJob._fields))]
 
@@ -114,14 +94,10 @@ def state_of(job_id: str) -> str | None:
         return None
     if reply.status == 0 and reply.output.strip():
         return reply.output.split()[0]
-    return _remembered(job_id)
-
-
-def _remembered(job_id: str) -> str | None:
     known = settings()
     if known is None:
         return None
-    if not has_accounting(known):
+    if known.get("AccountingStorageType") != "accounting_storage/slurmdbd":
         return ""
     answer = run("sacct", "--allocations", "--noheader", "--parsable2", "--format=State", f"--jobs={job_id}")
     if answer is None:
@@ -137,11 +113,6 @@ def settings() -> dict[str, str] | None:
         return None
     pairs = (line.partition("=") for line in answer.splitlines() if "=" in line)
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def has_accounting(known: dict[str, str]) -> bool:
-    """Tell from the settings whether SLURM keeps accounts; without, `sacct` and `sacctmgr` know nothing."""
-    return known.get("AccountingStorageType", "") == "accounting_storage/slurmdbd"
 
 
 def seconds(value: str) -> int | None:
@@ -193,9 +164,8 @@ def gres(words: str) -> dict[str, int]:
         parts = [part for part in word.split(":") if part]
         if not parts or parts == ["null"]:
             continue
-        counted = GRES_COUNT.fullmatch(parts[-1]) if len(parts) > 1 else None
-        number = int(counted[1]) * 1024 ** ("", "K", "M", "G", "T").index(counted[2].upper()) if counted else 1
-        parts = parts[:-1] if counted else parts
+        is_counted = len(parts) > 1 and parts[-1].isdecimal()  # a type may begin with a digit: gpu:1g.5gb
+        number = int(parts.pop()) if is_counted else 1
         for name in {parts[0], ":".join(parts)}:
             found[name] = found.get(name, 0) + number
     return found

@@ -129,7 +129,7 @@ def test_the_packed_member_reads_a_processor_as_it_is_saved(tmp_path: Path, path
     whole.unlink()
     (found,) = [each for each in local_checks.check(experiment(tmp_path), rules=None, folder=Path()) if each.do]
     assert found.found == "none of preprocessor_config.json, processor_config.json"
-    assert "save_pretrained" in found.do
+    assert "docs/your-model.md" in found.do
 
 
 def test_doctor_writes_a_prompt_and_names_the_end_of_an_answer(made: tuple[str, Path]) -> None:

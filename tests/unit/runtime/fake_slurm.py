@@ -87,7 +87,7 @@ class FakeSlurm:
         (self.folder / f"{name}.slow").touch()
 
     def has(self, *jobs: tuple[str, ...]) -> None:
-        """Let `squeue` list these: id, state, name, comment, folder, reason."""
+        """Let `squeue` list these: id, state, name, comment, folder."""
         self.answers("squeue", "".join(f"{MARK.join(job)}\n" for job in jobs))
 
     def configure(self, *, age: int = 600, accounting: str = "none") -> None:

@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 import snakemake_executor_plugin_slurm as plugin
 from fake_slurm import FakeSlurm, on_path
-from tiny_tokenizer import TEMPLATE, WITHOUT_TOOLS, tiny_tokenizer
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import PreflightError
 from lever_pipe.experiment.studies import Experiment, StoreSettings, parse_experiment
-from lever_pipe.runtime import snakemake_adapter
+from lever_pipe.runtime import sizing, snakemake_adapter
 from lever_pipe.runtime.checks import doctor, local_checks, orphans, slurm_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome, ok
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
@@ -82,8 +81,8 @@ def test_arrays_and_a_silent_controller_are_faults(fake: FakeSlurm) -> None:
         ({"mem_mb": 4001}, "partition main", "a node with 1 CPU, 4001 MB"),
         ({"threads": 5}, "partition main", "a node with 5 CPUs"),
         ({"threads": 2, "mem_mb_per_cpu": 2001}, "partition main", "a node with 2 CPUs, 4002 MB"),
-        ({"gpu": 3}, "partition main", "2 gpu on a node"),
-        ({"gres": "gpu:a100:1"}, "partition main", "0 gpu:a100 (there are gpu:fake)"),
+        ({"gpu": 3}, "partition main", "a node with 1 CPU, 2300 MB, 3 gpu"),
+        ({"gres": "gpu:a100:1"}, "partition main", "2 gpu, 2 gpu:fake on a node"),
         ({"gpu": 1, "gpu_model": "a100"}, "partition main", "1 gpu:a100"),
     ],
 )
@@ -186,14 +185,8 @@ def lvlm_fault(experiment: Experiment, folder: Path) -> Outcome:
 )
 def test_an_absent_model_is_told_with_the_command_that_brings_it(folder: Path, name: str, command: str) -> None:
     found = lvlm_fault(parse_experiment({**WORLD, "studies": ["lever"], "lvlm": {"model": name}}), folder)
-    assert found.level is Level.FAULT
-    assert found.found == "no such folder"
+    assert (found.level, found.found) == (Level.FAULT, "no such folder")
     assert command in found.do
-    assert "again" not in found.do
-    (folder / name).mkdir(parents=True)
-    again = lvlm_fault(parse_experiment({**WORLD, "studies": ["lever"], "lvlm": {"model": name}}), folder)
-    assert "Bring it again: " in again.do
-    assert command in again.do
 
 
 def test_a_model_of_the_grid_is_looked_at(folder: Path) -> None:
@@ -211,20 +204,6 @@ def test_bin_weights_are_told_with_the_command_that_turns_them(experiment: Exper
     assert lvlm_fault(experiment, folder).do == "Make them: python -m lever_pipe convert resources/world/lvlm"
 
 
-@pytest.mark.parametrize(
-    ("template", "told"),
-    [(TEMPLATE, ""), (WITHOUT_TOOLS, "a template that leaves them out"), (None, "no chat template")],
-)
-def test_the_agents_chat_template_is_looked_at(folder: Path, template: str | None, told: str) -> None:
-    tiny_tokenizer(template).save_pretrained(folder / "models/agent")
-    values = {"studies": ["intention"], "intention": {"model": {"folder": "models/agent"}}}
-    (found,) = local_checks.chat_template(parse_experiment(values), folder)
-    assert (found.level, told in found.found) == (Level.FAULT if told else Level.OK, True)
-    assert ("instruction-tuned" in found.do) is bool(told)
-    absent = {"studies": ["intention"], "intention": {"model": {"folder": "models/absent"}}}
-    assert list(local_checks.chat_template(parse_experiment(absent), folder)) == []
-
-
 def constant(module: str, name: str) -> Any:
     """Return a constant of a module that imports torch, without importing it."""
     tree = ast.parse((REPOSITORY / "lever_pipe" / module).read_text())
@@ -235,19 +214,22 @@ def constant(module: str, name: str) -> Any:
 
 
 def test_the_files_asked_for_are_those_that_the_readers_open() -> None:
-    encoder, lvlm, agent = local_checks.models(parse_experiment(WORLD))
-    assert set(encoder.files) == set(constant("lever/encoders/clip.py", "FILES"))
-    assert encoder.any_of == model_folders.VOCABULARY
-    assert set(lvlm.files) == set(constant("lvlms/qwen2_5_vl.py", "REQUIRED"))
-    assert lvlm.any_of == model_folders.IMAGES
-    assert agent.any_of == constant("intention/codecs/hf.py", "_FILES")
-    of_words = parse_experiment({**WORLD, "intention": {"model": {"codec": "word"}}})
-    assert local_checks.models(of_words)[-1].any_of == (constant("intention/codecs/word.py", "FILE"),)
+    def asked(given: Experiment) -> dict[str, Any]:
+        return {model.key: local_checks.files_read(given, model) for model in sizing.loaded(given)}
+
+    found = asked(parse_experiment(WORLD))
+    assert set(found["encoder.model"][0]) == set(constant("lever/encoders/clip.py", "FILES"))
+    assert found["encoder.model"][1] == model_folders.VOCABULARY
+    assert set(found["lvlm.model"][0]) == set(constant("lvlms/qwen2_5_vl.py", "REQUIRED"))
+    assert found["lvlm.model"][1] == model_folders.IMAGES
+    assert found[local_checks.AGENT][1] == constant("intention/codecs/hf.py", "_FILES")
+    of_words = asked(parse_experiment({**WORLD, "intention": {"model": {"codec": "word"}}}))
+    assert of_words[local_checks.AGENT][1] == (constant("intention/codecs/word.py", "FILE"),)
 
 
 def test_rules_that_load_models_or_images_exist() -> None:
     rules = "".join(path.read_text() for path in (REPOSITORY / "workflow/rules").glob("*.smk"))
-    named = {rule for model in local_checks.models(parse_experiment(WORLD)) for rule in model.loaded.rules}
+    named = {rule for model in sizing.loaded(parse_experiment(WORLD)) for rule in model.rules}
     for rule in named | local_checks.DATA_RULES | {"prepare_tasks"}:
         assert f"use rule stage as {rule} with:" in rules, rule
 
@@ -295,7 +277,7 @@ def test_a_local_run_finds_what_a_run_on_slurm_left(
     (folder / orphans.LOGS).mkdir(parents=True)
     call = {"executor": executor, "jobs": [JOB], "folder": folder}
     assert doctor.preflight(experiment, **call)[-1] == ok(orphans.CHECK, "none in the queue")
-    fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder), "None"))
+    fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder)))
     with pytest.raises(PreflightError, match="1  RUNNING  a"):
         doctor.preflight(experiment, **call)
     (folder / "resources/world/clip/config.json").unlink()
@@ -373,7 +355,7 @@ def test_all_faults_come_at_once_and_nothing_is_cancelled(
     experiment: Experiment, folder: Path, fake: FakeSlurm
 ) -> None:
     (folder / "resources/world/clip/config.json").unlink()
-    fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder), "None"))
+    fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder)))
     jobs = [{**JOB, "rule": "embed_examples", "slurm_partition": "gpx"}]
     call = {"executor": "slurm", "jobs": jobs, "slurm": SETTINGS, "folder": folder}
     with pytest.raises(PreflightError, match="found 3 faults") as caught:
@@ -430,7 +412,7 @@ def test_the_tool_prints_a_line_a_check(
 
 
 def test_the_tool_cancels_when_told(fake: FakeSlurm, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = [[slurm.QueuedJob("7", "RUNNING", "lever_pipe_1f", "rule_a", str(Path.cwd()), "None")], []]
+    queue = [[slurm.QueuedJob("7", "RUNNING", "lever_pipe_1f", "rule_a", str(Path.cwd()))], []]
     monkeypatch.setattr(slurm, "queued_jobs", lambda: queue.pop(0))
     assert doctor.main(["doctor", "--orphans", "cancel"]) == 0
     assert "scancel 7" in fake.calls

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import pytest
+import torch
 
 from lever_pipe.base.errors import DeviceError
 from lever_pipe.runtime import gpu_slots
@@ -109,7 +111,7 @@ def test_a_machine_that_lists_no_gpu_goes_on_only_where_cuda_has_one(
 ) -> None:
     monkeypatch.delenv(gpu_slots.VISIBLE, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))  # no nvidia-smi
-    monkeypatch.setattr(gpu_slots, "_has_cuda", lambda: has_cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     if has_cuda:
         gpu_slots.take(1, folder=tmp_path / "locks")
     else:
@@ -127,13 +129,14 @@ def test_gpus_are_counted_where_nothing_names_them(tmp_path: Path, monkeypatch: 
     assert gpu_slots.visible_gpus() == ["0", "1"]
 
 
-def test_each_allocation_has_its_own_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_allocation_has_its_own_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GPU 0 of one SLURM job need not be GPU 0 of another on the same node."""
-    folders = set()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for job in ("17", "18"):
+        monkeypatch.setenv(gpu_slots.VISIBLE, "0")
         monkeypatch.setenv("SLURM_JOB_ID", job)
-        folders.add(gpu_slots._folder())
-    assert len(folders) == 2
+        gpu_slots.take(1)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_stage_on_gpus_takes_its_slots_first(monkeypatch: pytest.MonkeyPatch) -> None:
