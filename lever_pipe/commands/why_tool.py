@@ -1,22 +1,21 @@
 """`python -m lever_pipe why TARGET [words for Snakemake]`: why the target would run again, up to the root causes.
 
-TARGET is an output path, an artefact's folder, a policy as the tables name it (`preset~world/rce/seed~0/epoch~2`, or
-without its seed for all of them), or a rule. The words are those of the run itself, as for `plan`: `--configfile`,
-`--config`. Each job is named with why it runs, the target first. A job without a reason of its own runs only if one
-that it reads from comes out with other content; otherwise it counts as made. If nothing runs, it is said what the
-target was made from. Nothing is run, and no more is written than by a dry run.
+TARGET is an output, a folder, a policy as the tables name it (`preset~world/rce/seed~0/epoch~2`), or a rule. The words
+are those of the run itself, as for `plan`: `--configfile`, `--config`. Each job is named with why it runs, the target
+first. A job without a reason of its own runs only if one that it reads from comes out with other content; otherwise it
+counts as made. If nothing runs, it is said what the target was made from. Nothing is run, and no more is written than
+by a dry run.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from lever_pipe.base import contents
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, cards_below, read_artefact
@@ -59,7 +58,7 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
             found=f"'{target}'",
             do=did_you_mean(target, {job.rule for job in jobs} | {made.stage for _, made in whole}, do),
         )
-    explained = explain(jobs, artefacts, results=results, digests=digests)
+    explained = explain(jobs, results=results, digests=digests)
     planned = {absolute(explained[place].card) for place in targets if explained[place].card}
     rest = [whole[place] for place in there if absolute(whole[place][0].card) not in planned]
     return explained, targets, rest
@@ -68,27 +67,14 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
 def _meant(makers: Sequence[tuple[str, Sequence[str]]], target: str, results: Path) -> list[int]:
     """Return the places of the stages, each with its outputs, that a target means.
 
-    It names the stage, an output, the folder of its card, a part of an output folder, or a folder above, whichever
-    comes first. A name without its seed means every seed's.
+    It names the stage, an output, a part of an output folder, or a folder above.
     """
-    if named := [i for i, (stage, _) in enumerate(makers) if stage == target]:
-        return named
+    wanted = [absolute(root / target) for root in (Path(), results, *(results / study for study in STUDIES))]
 
-    def forms(path: str) -> set[str]:
-        return {path} if "seed~" in target else {path, group_of(path)}
+    def is_meant(path: str) -> bool:
+        return any(path == want or path.startswith(f"{want}/") or want.startswith(f"{path}/") for want in wanted)
 
-    roots = (Path(), results, *(results / study for study in STUDIES))
-    wanted = {form for root in roots for form in forms(absolute(root / target))}
-    written = [{form for path in paths for form in forms(absolute(path))} for _, paths in makers]
-    kinds: tuple[Callable[[str, str], bool], ...] = (
-        lambda path, form: path in (form, f"{form}/run.json"),
-        lambda path, form: form.startswith(f"{path}/"),
-        lambda path, form: path.startswith(f"{form}/"),
-    )
-    found = (
-        [i for i, of in enumerate(written) if any(is_meant(p, w) for p in of for w in wanted)] for is_meant in kinds
-    )
-    return next((places for places in found if places), [])
+    return [i for i, (stage, paths) in enumerate(makers) if stage == target or any(map(is_meant, map(absolute, paths)))]
 
 
 def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[str]:

@@ -61,7 +61,7 @@ def test_a_replaced_checkpoint_is_the_cause_of_what_reads_it(smoke: Project) -> 
         first, *said = why(smoke, f"{LEVER}/{GRPO}/selections.jsonl").splitlines()
     assert first.startswith("select_demonstrations of GRPO beta 0.15 epoch 2 of seed 0 (world, base 2) runs only if ")
     own = next(line for line in said if line.startswith("GRPO beta 0.15 epoch "))
-    assert f"2 of {count} differ" in own
+    assert f"2 of {count} tensors differ" in own
     assert not any(re.search(r"^RCE epoch 2 of seed 0 \(world\) runs? ", line) for line in said), "it is not made again"
 
 

@@ -16,7 +16,7 @@ from lever_pipe.base.contents import Digests, is_card
 from lever_pipe.base.errors import CheckpointError, RecordError
 from lever_pipe.base.records import Row, RunCard
 from lever_pipe.experiment.run_card import TENSOR_DIGITS
-from lever_pipe.runtime.rerun.artefacts import Artefact, Maker, Makers, absolute, makers_of, read_artefact
+from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, read_artefact
 from lever_pipe.runtime.rerun.decision import judge, members_of, other_versions, versions_for
 from lever_pipe.runtime.rerun.why_names import first, flat, label
 from lever_pipe.runtime.snakemake_adapter import PlannedCall, PlannedJob
@@ -71,29 +71,17 @@ class Explained(NamedTuple):
         return ", ".join([w for w in words if not w.startswith(CHANGED)] + [f"{CHANGED}{first(keys)}"] * bool(keys))
 
 
-def explain(
-    jobs: Sequence[PlannedJob], artefacts: Sequence[Artefact] = (), *, results: Path, digests: Digests
-) -> list[Explained]:
-    """Return why each planned job would run, in the order of the plan.
-
-    Args:
-        jobs: as Snakemake plans them.
-        artefacts: all below the results, judged; without, nobody is named who changed an input.
-        results: the results folder, where code records lie.
-        digests: contents of files.
-    """
-    judged = {absolute(artefact.card): artefact for artefact in artefacts}
+def explain(jobs: Sequence[PlannedJob], *, results: Path, digests: Digests) -> list[Explained]:
+    """Return why each planned job would run, in the order of the plan; code records lie below the results."""
     remade = {absolute(path): i for i, job in enumerate(jobs) for path in job.outputs}
-    makers, found = makers_of(artefacts), []
+    found = []
     for i, job in enumerate(jobs):
         card = next((path for path in job.outputs if is_card(Path(path))), "")
-        artefact = judged.get(absolute(card)) if card else None
-        if artefact is None and card and Path(card).exists():
-            artefact = judge(read_artefact(Path(card)), digests)
+        artefact = judge(read_artefact(Path(card)), digests) if card and Path(card).exists() else None
         causes = [Cause(text, kind) for kind, text in ASKED.items() if kind in job.asked]
         causes += _causes(job, artefact, results)
         if artefact is not None and job.call is not None:
-            causes += _input_causes(job.call, artefact, remade, makers, digests)
+            causes += _input_causes(job.call, artefact, remade, digests)
         paths = job.inputs if job.call is None else [path for paths in job.call.inputs.values() for path in paths]
         follows = dict.fromkeys(remade[name] for name in map(absolute, paths) if remade.get(name, i) != i)
         name = label(job.rule, card or next(iter(job.outputs), ""))
@@ -159,7 +147,7 @@ def _value(value: Any) -> str:
 
 
 def _input_causes(
-    call: PlannedCall, artefact: Artefact, remade: Mapping[str, int], makers: Makers, digests: Digests
+    call: PlannedCall, artefact: Artefact, remade: Mapping[str, int], digests: Digests
 ) -> Iterator[Cause]:
     """Yield what differs between the inputs of a planned job and those of its artefact.
 
@@ -181,7 +169,7 @@ def _input_causes(
             short = f"input: {Path(path).name}"
             try:
                 if digests.of(Path(path)) != made.inputs[name]:
-                    yield Cause(_content_text(name, path, made, makers), short)
+                    yield Cause(_content_text(name, path, made), short)
             except FileNotFoundError:
                 yield Cause(f"the input {name} ({path}) does not exist", short)
             except (CheckpointError, OSError) as fault:
@@ -192,26 +180,12 @@ def _input_causes(
         yield Cause(f"the set of inputs changed: {', '.join(parts)}", "other input files")
 
 
-def _content_text(name: str, path: str, made: RunCard, makers: Makers) -> str:
-    """Return in what an input differs from what was read, and who changed it as far as run cards tell."""
-    inside = (makers.get(absolute(place)) for place in (Path(path), *Path(path).parents))  # its folder, maybe
-    maker = next((maker for maker in inside if maker is not None), None)
-    called = path if maker is None else f"{Path(path).name} of {label(maker.made.stage, str(maker.artefact.card))}"
-    what = "has other content than when it was read"
+def _content_text(name: str, path: str, made: RunCard) -> str:
+    """Return in what an input differs from what was read."""
     if tensors := _tensor_changes(name, path, made):
-        of = len(made.tensors[name])
-        what = f"has other tensors than when it was read: {len(tensors)} of {of} differ ({first(tensors)})"
-    return f"{called} {what} ({_who(maker)})"
-
-
-def _who(maker: Maker | None) -> str:
-    if maker is None:
-        return "no rule makes it: it was changed outside the workflow"
-    if maker.output in maker.artefact.replaced:
-        return f"replaced by hand: it is not what {maker.made.stage} made"
-    if maker.output in maker.artefact.damaged:
-        return f"damaged: it is not what {maker.made.stage} made"
-    return f"{maker.made.stage} made it anew"
+        told = f"{len(tensors)} of {len(made.tensors[name])} tensors differ: {first(tensors)}"
+        return f"the input {name} ({path}) has other content ({told})"
+    return f"the input {name} ({path}) has other content"
 
 
 def _tensor_changes(name: str, path: str, made: RunCard) -> list[str]:

@@ -18,8 +18,6 @@ from lever_pipe.commands import why_tool
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import plan
 from lever_pipe.runtime.rerun import decision, explain
-from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
-from lever_pipe.runtime.rerun.decision import judge
 from lever_pipe.runtime.rerun.explain import Cause
 from lever_pipe.runtime.snakemake_adapter import PlannedJob
 
@@ -63,9 +61,7 @@ def grpo(epoch: int = 1, **changed: Any) -> PlannedJob:
 
 
 def explained(*jobs: PlannedJob) -> list[explain.Explained]:
-    digests = contents.Digests()
-    artefacts = [judge(read_artefact(card), digests) for card in cards_below(RESULTS)]
-    return explain.explain(jobs, artefacts, results=RESULTS, digests=digests)
+    return explain.explain(jobs, results=RESULTS, digests=contents.Digests())
 
 
 def causes(job: PlannedJob) -> list[Cause]:
@@ -100,11 +96,11 @@ def nothing() -> None: ...
 
 
 CAUSES: dict[str, tuple[Callable[[], object], Callable[[], PlannedJob], str, str]] = {
-    "replaced": (selector(**{"head.weight": [9, 2], "body": [4, 5, 7]}), lambda: grpo(2), "replaced by hand",
-                 "2 of 3 differ (body, head.weight)"),
-    "more tensors": (selector(tail=[1]), lambda: grpo(2), "replaced by hand", "1 of 3 differ (tail)"),
-    "made anew": (made_anew, lambda: grpo(2), "other tensors", "train_rce_epoch made it anew"),
-    "raw file": (lambda: tree.write("raw.json", '{"a": 1}', now=True), rce, "other content", "outside the workflow"),
+    "replaced": (selector(**{"head.weight": [9, 2], "body": [4, 5, 7]}), lambda: grpo(2), "other content",
+                 "2 of 3 tensors differ: body, head.weight"),
+    "more tensors": (selector(tail=[1]), lambda: grpo(2), "other content", "1 of 3 tensors differ: tail"),
+    "made anew": (made_anew, lambda: grpo(2), "other content", "1 of 3 tensors differ: body"),
+    "raw file": (lambda: tree.write("raw.json", '{"a": 1}', now=True), rce, "other content", "raw.json"),
     "no input": (gone("raw.json"), rce, "does not exist", "raw.json"),
     "no output": (gone(f"{RCE}/selector.safetensors"), rce, "these are missing", "selector"),
     "damaged": (damaged, rce, "these are damaged", "selector"),
@@ -161,7 +157,7 @@ class TestRootCauses:
         assert causes(grpo(inputs=reads(1) | {"start": same})) == []
         other = tree.write("elsewhere/selector.safetensors", TENSORS | {"body": [0, 0, 0]}, now=True).as_posix()
         found = only(grpo(inputs=reads(1) | {"start": other}))
-        assert found.text.startswith(f"{other} has other tensors")
+        assert found.text.startswith(f"the input start ({other}) has other content")
 
 
 class TestCode:
@@ -261,7 +257,6 @@ class TestTool:
             f"{GRPO}2",
             f"{GRPO}2/",
             "preset~world/grpo/base~5/beta~0.15/seed~1/epoch~2",
-            "preset~world/grpo/base~5/beta~0.15/epoch~2",
             "lever/preset~world/grpo/base~5/beta~0.15/seed~1/epoch~2/run.json",
         ],
     )
