@@ -20,7 +20,7 @@ from lever_pipe.base import numerics
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "pace.md"
 PRODUCTION = "config/okvqa_qwen2_5_vl_3b.yaml"
-BETAS_OF_10_000_JOBS = 360
+BETAS_OF_10_000_JOBS = 550
 JOBS = re.compile(r"^total\s+(\d+)", re.MULTILINE)
 
 HEAD = """# Pace

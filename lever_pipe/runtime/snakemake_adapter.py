@@ -7,9 +7,8 @@ why:
 * `snakemake.shell.sp`, by which a rule's command is started: there is no hook for another way to start one. A plain
   call of this package starts as a fork; everything else, an edited command or one in a container, as before.
 * `DAG.file2jobs` and `DAG.update_needrun`, who makes a file and which jobs run: the one knows no maker of a file inside
-  an output folder, the other asks only for outputs that other jobs read, and plans all below a planned job. It goes by
-  times (`Job.output_mintime`) and by records of params and inputs (`params_changed`, `input_changed`,
-  `has_metadata`), which know nothing of contents, of unseen jobs and of results that were moved.
+  an output folder, the other asks only for outputs that other jobs read, and goes by times (`Job.output_mintime`),
+  which know nothing of contents, of unseen jobs and of results that were moved.
 * `get_function_params`, `OutputIndex.match_producers`, `printjob` with `Job.format_wildcards`, `fmt_iofile` and
   `DAG.check_directory_outputs`: each asks anew for every job, or every reader of a file, what one answer settles.
 * `dag_settings`, and the records of a rule's command: of a job that follows from another one Snakemake asks neither
@@ -237,22 +236,20 @@ def _where_one_may_lie_in_another(own: Callable[[Dag], None]) -> Callable[[Dag],
     return check_directory_outputs
 
 
-def amend_plans(
+def plan_by_contents(
     has_card: Callable[[Job], bool],
     why_again: Callable[[Job, bool], str],
-    standing: Callable[[Dag], list[Job]],
     foresee: Callable[[Dag], dict[Job, str]],
     before_lock: Callable[[], None],
     *,
     whole: str,
 ) -> None:
-    """Let run cards alone say what is made again, and a plan make what is missing, whether or not another job reads it.
+    """Let run cards instead of times say what is made again, and make what is missing, whether or not a job reads it.
 
     Args:
         has_card: returns whether a job writes a run card; all others are Snakemake's own affair.
         why_again: returns why what a job has made does not count; nothing if it does, or is not there. It is told
             whether another configuration or code counts: not for `--rerun-triggers` that leave out `params`.
-        standing: is asked for the jobs of each plan whose artefacts will be the same; they are taken out of it.
         foresee: tells of a dry run's plan which of its jobs will be spared, and why (`PlannedJob.spared`).
         before_lock: is called when a run that locks its folder is planned, and raises what refuses it.
         whole: the rule that asks for all that there is to be made; other targets ask for what they need.
@@ -271,8 +268,6 @@ def amend_plans(
 
     def amended_plan(planned: Callable[..., Any]) -> Callable[..., Any]:
         async def update_needrun(dag: Dag, create_inventory: bool = False) -> None:
-            # Of what was made elsewhere it would say that it has no record to judge it by.
-            _answer_for(has_card, dag.workflow.persistence, params_changed=(), input_changed=(), has_metadata=True)
             is_whole = any(rule.name == whole for rule in dag.targetrules)
             for job in dag.bfs(dag.dependencies, *dag.targetjobs):
                 if is_whole:
@@ -281,8 +276,6 @@ def amend_plans(
                 if has_card(job):
                     dag.reason(job).params_changed = why_again(job, RerunTrigger.PARAMS in dag.workflow.rerun_triggers)
             await planned(dag, create_inventory)
-            for job in standing(dag):
-                _take_out(dag, job)
             dag.foreseen = foresee(dag) if dag.workflow.dryrun else {}
             settings = dag.workflow.execution_settings  # none for a summary and its like
             if settings and settings.lock and not dag.workflow.dryrun and not dag.workflow.touch:
@@ -292,32 +285,6 @@ def amend_plans(
 
     amend_methods(OwnJob, output_mintime=amended_time)
     amend_methods(DAG, update_needrun=amended_plan)
-
-
-def _answer_for(has_card: Callable[[Job], bool], persistence: Any, **answers: Any) -> None:
-    """Let Snakemake's records give fixed answers for jobs with a run card, and for others what they hold."""
-    for name, answer in answers.items():
-        own = getattr(type(persistence), name)
-
-        def asked(job: Job, *words: Any, own: Any = own, answer: Any = answer, **named: Any) -> Any:
-            return answer if has_card(job) else own(persistence, job, *words, **named)
-
-        setattr(persistence, name, asked)
-
-
-def _take_out(dag: Dag, job: Job) -> None:
-    """Take a job out of a plan, and its files out of the reasons of other jobs that have further ones."""
-    plan: dict[str, Any] = dag.__dict__
-    plan["_needrun"].remove(job)
-    plan["_n_until_ready"].pop(job, None)
-    plan["_len"] -= 1
-    dag.reason(job).clear()
-    for later, files in dag.depending[job].items():
-        if later in plan["_n_until_ready"]:
-            plan["_n_until_ready"][later] -= 1
-        updated = dag.reason(later).updated_input_run
-        if updated - files:
-            updated.difference_update(files)
 
 
 def is_wanted(job: Job) -> bool:

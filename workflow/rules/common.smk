@@ -354,10 +354,9 @@ def regard_what_is_made():
     snakemake_adapter.find_makers_of_folders()
     snakemake_adapter.ask_once()
     if workflow.is_main_process:
-        snakemake_adapter.amend_plans(
+        snakemake_adapter.plan_by_contents(
             decision.has_card,
             decision.why_again,
-            decision.standing,
             SPARING.foresee,
             hold_folder,
             whole="all",

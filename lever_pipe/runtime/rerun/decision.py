@@ -9,8 +9,6 @@ says what is not so, `is_made` whether nothing is. They are asked
   record of, and keep its records in one place that a user may delete. Here the run card beside each artefact decides:
   a touched or copied file reruns nothing, an exchanged one exactly what read it, what jobs of a killed run finished
   counts for what it is, and a deleted `.snakemake` loses nothing. What is missing is made where somebody needs it;
-* of a plan (`standing`). Snakemake plans all below a planned job. Where a batch is answered again because it has
-  policies more, or other ones, the files of those whose selections stay will be the same, and so what was made of them;
 * when a job's turn comes (`sparing.Sparing`), its inputs being final: what ran above may have come out the same;
 * in the own Snakemake of a job on a cluster, before that removes anything (`duplicates.leave_if_made`), and in a stage
   that waited for another process with the same artefact (`lever_pipe.__main__`): that one may have made it;
@@ -26,9 +24,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +44,11 @@ from lever_pipe.runtime.rerun.artefacts import (
     set_time,
     time_ns,
 )
-from lever_pipe.runtime.snakemake_adapter import Dag, Job, Workflow, is_wanted
+from lever_pipe.runtime.snakemake_adapter import Job, Workflow
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 SAME_TIME_NS = 1_000_000_000
 """Snakemake gives the outputs of a job their times one after the other, when the job has ended."""
-PARTS = {"answer_prompts": "selections"}
-"""Stage -> the input of which each member alone decides what one file of the stage's output folder holds."""
 SHOWN = 5
 UNREADABLE = ""
 """In the place of a digest: there is something, and it is not whole."""
@@ -263,36 +259,6 @@ def told(artefacts: Sequence[Artefact]) -> Iterator[str]:
     if len(lines) > SHOWN:
         n_damaged = sum(len(artefact.damaged) for artefact in artefacts)
         yield f"... and {len(lines) - SHOWN} more files like these ({n_damaged} damaged in all)"
-
-
-def standing(dag: Dag) -> list[Job]:
-    """Return the planned jobs that would make what lies there, since only other parts of what they read are new."""
-    kept = cache(partial(_kept_members, dag))  # one look at a maker, however many jobs read its folder
-    return [job for job in dag.needrun_jobs() if _stands(dag, job, kept)]
-
-
-def _stands(dag: Dag, job: Job, kept: Callable[[Job], frozenset[str]]) -> bool:
-    makers = [maker for maker in dag.dependencies[job] if dag.needrun(maker)]
-    if not makers or any(maker.rule.name not in PARTS for maker in makers) or is_wanted(job):
-        return False
-    if any(kept(maker).isdisjoint(map(str, job.input)) for maker in makers):
-        return False
-    return is_made(**call_of(job), digests=contents.remembered())
-
-
-def _kept_members(dag: Dag, maker: Job) -> frozenset[str]:
-    """Return the members whose files of its folder a planned maker will leave as they are."""
-    listed = PARTS[maker.rule.name]
-    members = set(map(str, maker.input[listed]))
-    again = {path for above, paths in dag.dependencies[maker].items() if dag.needrun(above) for path in paths}
-    found = judge(read_artefact(Path(maker.output[CARD])), contents.remembered())
-    made, spec = found.made, json.loads(str(maker.params.spec))
-    if made is None or found.damaged or found.replaced or is_wanted(maker) or not again <= members:
-        return frozenset()
-    is_another = (made.config, made.code) != (spec["config"], spec["code"])
-    if is_another or any(not name.startswith(f"{listed}[") for name in found.changed):
-        return frozenset()
-    return frozenset(members & {str(found.paths[name]) for name in made.inputs if name not in found.changed})
 
 
 def _content(path: Path, digests: Digests) -> str | None:

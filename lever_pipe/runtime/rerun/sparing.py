@@ -79,7 +79,7 @@ class Sparing:
         What a planned job reads is known where nobody makes it again, or where who makes it is spared.
         """
         digests, found = _Foreseen(self._digests), dict[Job, str]()
-        for job in itertools.chain.from_iterable(dag.toposorted(list(dag.needrun_jobs()))):
+        for job in itertools.chain.from_iterable(dag.toposorted(set(dag.needrun_jobs()))):
             if job.is_group() or not decision.has_card(job) or is_wanted(job):
                 digests.note(job, None)
             elif decision.is_made(**decision.call_of(job), digests=digests):

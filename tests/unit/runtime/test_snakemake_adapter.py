@@ -37,11 +37,7 @@ from lever_pipe.runtime.snakemake_adapter import (
 )
 
 TOUCHED = {
-    "snakemake.persistence:PersistenceBase.has_metadata": "7295e80b999a",
-    "snakemake.persistence:PersistenceBase.params_changed": "0e91b0866409",
-    "snakemake.persistence:PersistenceBase.input_changed": "93b0d592f88b",
     "snakemake.jobs:Reason.__bool__": "70c3bf5c97cc",
-    "snakemake.jobs:Reason.clear": "73dc48e88059",
     "snakemake.jobs:Job.output_mintime": "d5272974684f",
     "snakemake.shell:shell.__new__": "2754bf2a0f8a",
     "snakemake.jobs:Job.format_wildcards": "c97687c5ba46",
