@@ -19,6 +19,8 @@ CODE = (
     "profiles",
     "pyproject.toml",
     "resources",
+    "snakemake_executor_plugin_lever_local",
+    "snakemake_executor_plugin_lever_slurm",
     "workflow",
 )
 """What the workflow runs."""

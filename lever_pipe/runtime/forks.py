@@ -3,104 +3,90 @@
 Starting Python and importing torch and transformers takes longer than most jobs compute. So a server imports them once,
 computes nothing, and forks a child for each call of `python -m lever_pipe`. The child has the environment, working
 directory, log file, signals and exit status that a fresh process would have, its stage as its name, and nothing of an
-earlier job.
+earlier job. `snakemake_executor_plugin_lever_local` asks for them.
 
 What instructions and how many threads the libraries take is fixed when they are imported: a server is started with the
 environment of its jobs, and serves those of equal threads. Whoever asks holds the other end of a socket; when that
-closes, for whatever reason, the server ends its children and itself. When the server dies, so do its children.
+closes, for whatever reason, the server ends. When the server ends or dies, its children get SIGTERM.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import json
 import os
 import selectors
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from lever_pipe.base import members
 from lever_pipe.experiment import run_card
 
-GRACE_SECONDS = 10.0
-"""How long children may take to end after SIGTERM, before SIGKILL."""
+CALL = ["python", "-m", "lever_pipe"]
+THREADS = (
+    *("OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
+    *("MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS"),
+)
+TEMPORARY = ("TMPDIR", "TMP", "TEMPDIR", "TEMP")
 PARENT_DEATH_SIGNAL, NAME = 1, 15  # PR_SET_PDEATHSIG and PR_SET_NAME of prctl(2)
 FROM_JOB = 3
-"""Which job of a kind starts its server."""
+"""Which job of a kind starts its server: it imports for as long as a few short jobs take."""
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 Children = dict[int, tuple[int, int]]
 """Descriptor of a process -> the number of its job, its process number."""
 
 
-class ForkedJob:
-    """A forked child, as far as whoever started it needs a `subprocess.Popen`.
+class PlainCall(NamedTuple):
+    """`python -m lever_pipe WORDS > LOG 2>&1`."""
 
-    Args:
-        on_seen: called when the exit status is first read; until then the child's process number is its own.
+    words: list[str]
+    log: str
 
-    Attributes:
-        started: the child's process number; 0 where the server ended before it had one.
-        ended: the exit status, as of `Popen`.
-    """
 
-    stdout = None
-
-    def __init__(self, on_seen: Callable[[], None]) -> None:
-        self.started: Future[int] = Future()
-        self.ended: Future[int] = Future()
-        self._on_seen = cache(on_seen)
-
-    @property
-    def pid(self) -> int:
-        """Return the child's process number, once it has one."""
-        return self.started.result()
-
-    @property
-    def returncode(self) -> int | None:
-        """Return the exit status, None while the child runs."""
-        return self.ended.result() if self.ended.done() else None
-
-    def poll(self) -> int | None:
-        """Return the exit status, None while the child runs."""
-        return self.wait(0)
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        """Return the exit status when the child has ended, None if it runs after some seconds."""
-        with suppress(TimeoutError):
-            status = self.ended.result(timeout)
-            self._on_seen()
-            return status
+def call_in(command: str) -> PlainCall | None:
+    """Return the call that a shell command consists of, None if a shell could read anything else in it."""
+    plain = command.strip()
+    text, separator, log = plain.removesuffix(" 2>&1").rpartition(" > ")
+    try:
+        words, logs = shlex.split(text), shlex.split(log)
+    except ValueError:
         return None
+    again = f"{shlex.join(words)} > {shlex.join(logs)} 2>&1"
+    if not separator or len(logs) != 1 or words[: len(CALL)] != CALL or again != plain:
+        return None
+    return PlainCall(words[len(CALL) :], logs[0])
 
-    def send_signal(self, number: int) -> None:
-        """Send a signal if the child still runs."""
-        if self.returncode is None and self.pid:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
 
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        self.send_signal(signal.SIGTERM)
+def environment_of(job: Any) -> dict[str, str]:
+    """Return the environment that Snakemake's `shell` gives a job's command."""
+    folder = job.resources.get("tmpdir")
+    temporary = dict.fromkeys(TEMPORARY, str(folder)) if folder else {}
+    return {**os.environ, **dict.fromkeys(THREADS, str(job.threads)), **temporary}
 
-    def kill(self) -> None:
-        """Send SIGKILL."""
-        self.send_signal(signal.SIGKILL)
+
+@cache
+def _is_this_python(path: str) -> bool:
+    """Return whether `python`, sought in these folders, is the one that runs this process."""
+    python = shutil.which(CALL[0], path=path)
+    return python is not None and Path(python).resolve() == Path(sys.executable).resolve()
 
 
 class Forks:
@@ -119,7 +105,7 @@ class Forks:
         self._ready = threading.Event()
         self._lock = threading.Lock()
         self._numbers = count()
-        self._jobs: dict[int, ForkedJob] = {}
+        self._jobs: dict[int, Future[int]] = {}
         self._gone = False
         self._listener = threading.Thread(target=self._listen, name="forks", daemon=True)
         self._listener.start()
@@ -133,21 +119,17 @@ class Forks:
         """Return whether the server is ready within some seconds."""
         return self._ready.wait(timeout) and self.ready
 
-    def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> ForkedJob | None:
-        """Fork `python -m lever_pipe WORDS > LOG 2>&1` and return it; None where the server is gone or not ready."""
-        number = next(self._numbers)
-        job = ForkedJob(partial(self._see, number))
+    def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> Future[int]:
+        """Fork `python -m lever_pipe WORDS > LOG 2>&1`; return its exit status to come, negative for a signal."""
+        number, status = next(self._numbers), Future[int]()
         asked = {"number": number, "words": list(words), "log": log, "environment": dict(environment)}
         with self._lock:
-            if not self.ready:
-                return None
-            self._jobs[number] = job
-            try:
-                _send(self._channel, {**asked, "folder": str(Path.cwd())})
-            except OSError:
-                return self._jobs.pop(number) and None
-        job.started.result()
-        return job
+            if self._gone:
+                status.set_result(-signal.SIGKILL)  # as of all its children
+                return status
+            self._jobs[number] = status
+            _send(self._channel, {**asked, "folder": str(Path.cwd())})
+        return status
 
     def close(self) -> None:
         """End the server and what it has forked."""
@@ -157,32 +139,21 @@ class Forks:
         self._listener.join()
         self._channel.close()
 
-    def _see(self, number: int) -> None:
-        with self._lock, suppress(OSError):  # a server that is gone has left its children to the kernel
-            _send(self._channel, {"seen": number})
-
     def _listen(self) -> None:
-        with suppress(OSError):
-            for told in _lines(self._channel):
-                self._hear(told)
+        with suppress(OSError), self._channel.makefile("rb") as lines:
+            for told in map(json.loads, lines):
+                if "ready" in told:
+                    self._ready.set()
+                else:
+                    with self._lock:
+                        status = self._jobs.pop(told["number"])
+                    status.set_result(told["status"])
         with self._lock:
             self._gone, left = True, list(self._jobs.values())
             self._jobs.clear()
         self._ready.set()
-        for job in left:
-            if not job.started.done():
-                job.started.set_result(0)
-            job.ended.set_result(-signal.SIGKILL)
-
-    def _hear(self, told: dict[str, Any]) -> None:
-        if "ready" in told:
-            self._ready.set()
-        elif "pid" in told:
-            self._jobs[told["number"]].started.set_result(told["pid"])
-        else:
-            with self._lock:
-                job = self._jobs.pop(told["number"])
-            job.ended.set_result(told["status"])
+        for status in left:
+            status.set_result(-signal.SIGKILL)
 
 
 def serve(channel: socket.socket, modules: Iterable[str]) -> None:
@@ -194,30 +165,26 @@ def serve(channel: socket.socket, modules: Iterable[str]) -> None:
     run_card.surroundings()
     gc.collect()
     gc.freeze()
-    _tell(channel, {"ready": True})
+    _send(channel, {"ready": True})
     children: Children = {}
-    ended: dict[int, int] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
         unread = b""
         while True:
             for key, _ in selector.select():
                 if key.fileobj is not channel:
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
                     job, pid = children.pop(key.fd)
-                    ended[job] = pid
-                    _tell_end(channel, selector, key.fd, job, pid)
+                    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                    _send(channel, {"number": job, "status": status})
                     continue
                 received = channel.recv(1 << 16)
-                if not received:
-                    _end(children.values())
+                if not received:  # whoever asked is gone; with this process its children get SIGTERM
                     return
                 *lines, unread = (unread + received).split(b"\n")
                 for asked in map(json.loads, lines):
-                    if "seen" in asked:
-                        if pid := ended.pop(asked["seen"], 0):
-                            os.waitpid(pid, 0)
-                    else:
-                        _fork(channel, selector, children, asked)
+                    _fork(channel, selector, children, asked)
 
 
 def _fork(
@@ -233,33 +200,6 @@ def _fork(
     descriptor = os.pidfd_open(pid)
     children[descriptor] = asked["number"], pid
     selector.register(descriptor, selectors.EVENT_READ)
-    _tell(channel, {"number": asked["number"], "pid": pid})
-
-
-def _tell_end(channel: socket.socket, selector: selectors.BaseSelector, descriptor: int, number: int, pid: int) -> None:
-    selector.unregister(descriptor)
-    os.close(descriptor)
-    # Not reaped yet: until its end has been seen, no other process takes its number.
-    end: Any = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    status = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-    _tell(channel, {"number": number, "status": status})
-
-
-def _tell(channel: socket.socket, what: Mapping[str, Any]) -> None:
-    with suppress(OSError):  # whoever asked is gone; the next look at the channel says so
-        _send(channel, what)
-
-
-def _end(children: Iterable[tuple[int, int]]) -> None:
-    pids = [pid for _, pid in children]
-    for pid in pids:
-        os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_SECONDS
-    for pid in pids:
-        while not os.waitpid(pid, os.WNOHANG)[0]:
-            if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
 
 
 def _become_job(server: int, descriptors: Iterable[int], asked: dict[str, Any]) -> NoReturn:
@@ -311,47 +251,43 @@ def _write_to(log: str) -> None:
 
 
 def _send(channel: socket.socket, what: Mapping[str, Any]) -> None:
-    channel.sendall(json.dumps(what).encode() + b"\n")
+    with suppress(OSError):  # the other end is gone; the next look at the channel says so
+        channel.sendall(json.dumps(what).encode() + b"\n")
 
 
-def _lines(channel: socket.socket) -> Iterable[dict[str, Any]]:
-    with channel.makefile("rb") as reader:
-        for line in reader:
-            yield json.loads(line)
+_modules: list[str] = []
+_servers: dict[str, Forks] = {}
+_asked: Counter[str] = Counter()
 
 
-class Servers:
-    """Servers of equal modules, one for each number of threads, started when a third job of that kind comes.
+def fork_calls(modules: Iterable[str]) -> None:
+    """Let the local executor of this process start calls of the package as forks of servers with these modules.
 
-    A server imports for as long as a few short jobs take, and a run that has no more of them is sooner without.
-
-    Args:
-        modules: what the servers import.
+    Snakemake makes the executor before any job is planned, so it asks here; `invocation.begin` alone says it.
     """
+    _modules[:] = modules
+    atexit.register(close)
 
-    def __init__(self, modules: Iterable[str]) -> None:
-        self._modules = list(modules)
-        self._servers: dict[str, Forks] = {}
-        self._asked: Counter[str] = Counter()
-        self._lock = threading.Lock()
 
-    def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> ForkedJob | None:
-        """Fork a call; None for the first ones of its kind, until its server is ready, and when it is gone."""
-        threads = environment.get("OMP_NUM_THREADS", "")
-        with self._lock:
-            self._asked[threads] += 1
-            if self._asked[threads] < FROM_JOB:
-                return None
-            if threads not in self._servers:
-                self._servers[threads] = Forks(self._modules, environment)
-        return self._servers[threads].start(words, log=log, environment=environment)
+def server_for(environment: Mapping[str, str]) -> Forks | None:
+    """Return what forks a job of this environment; None where it has to start as any other command.
 
-    def close(self) -> None:
-        """End all servers and what they have forked."""
-        with self._lock:
-            for server in self._servers.values():
-                server.close()
-            self._servers.clear()
+    There is a server for each number of threads; none for the first jobs of its kind, and until it is ready.
+    """
+    threads = environment.get(THREADS[0], "")
+    _asked[threads] += 1
+    if not _modules or _asked[threads] < FROM_JOB or not _is_this_python(environment.get("PATH", "")):
+        return None
+    if threads not in _servers:
+        _servers[threads] = Forks(_modules, environment)
+    return _servers[threads] if _servers[threads].ready else None
+
+
+def close() -> None:
+    """End all servers and what they have forked."""
+    for server in _servers.values():
+        server.close()
+    _servers.clear()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import sys
@@ -22,15 +21,20 @@ from lever_pipe.runtime.rerun.artefacts import cards_below, set_time, time_ns
 from lever_pipe.runtime.rerun.decision import members_of
 from lever_pipe.runtime.rerun.explain import record_code
 from lever_pipe.runtime.rerun.why_names import first
-from lever_pipe.runtime.snakemake_adapter import Workflow
+from lever_pipe.runtime.snakemake_adapter import LOCAL, SLURM, Workflow
 from lever_pipe.runtime.store import Store, opened
 
-LOCAL, SLURM = "local", "slurm"
 SHIPPED = "resources/"
 WORTH_A_SERVER = 8
 """Planned jobs, from which on their starts take longer than that of a server."""
 OF_AGENTS = ("transformers.models.qwen3.modeling_qwen3",)
 FUTURE_STOPS = "a job that reads it will stop the run. Give it the present time: touch FILE"
+MADE_AGAIN = "its jobs run, but what is made already when their turn comes is made again"
+LACKING = {
+    "local": f"executor local: {MADE_AGAIN}, and each job imports its libraries anew. Name another one: lever-local",
+    "slurm": f"executor slurm: {MADE_AGAIN}, and some may be waited for without end. Name another one: lever-slurm",
+}
+"""What is said of Snakemake's own executors."""
 LOCKS = Path(".snakemake/locks")
 RUNNING = Path(".snakemake/lever_pipe/running")
 """Locked by the run that is at work in a working directory; says on which machine and boot the last one was."""
@@ -149,15 +153,13 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing, own
     _set_back_future_times(jobs)
     _check(workflow, experiment, jobs)
     snakemake_adapter.keep_files_from_jobs(workflow)
-    snakemake_adapter.count_as_done(snakemake_adapter.executors_of(workflow), made.spare)
-    if _executor(workflow) == LOCAL:
+    sparing.spare_by(made)
+    if _executor(workflow) in LOCAL:
         snakemake_adapter.leave_pace_to_cores(workflow.scheduler)
-        if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":
-            fork_jobs(jobs)
-    if _executor(workflow) == SLURM:
-        from lever_pipe.runtime.slurm import watchdog
-
-        watchdog.watch(workflow.executor_plugin.executor)
+    if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":
+        forks.fork_calls(modules_of(jobs))
+    if _executor(workflow) in LACKING:
+        log.warning(LACKING[_executor(workflow)])
 
 
 def _set_back_future_times(jobs: list[Any]) -> None:
@@ -171,13 +173,6 @@ def _set_back_future_times(jobs: list[Any]) -> None:
         log.warning(f"{first(list(map(str, left)))}: of a time to come, and not this user's to change: {FUTURE_STOPS}")
     elif ahead:
         log.warning(f"{first(list(map(str, ahead)))}: of a time to come; set to now, as no time decides anything here.")
-
-
-def fork_jobs(jobs: list[Any]) -> None:
-    """Let the jobs of this process start as forks of a server that has imported what they will import."""
-    servers = forks.Servers(modules_of(jobs))
-    atexit.register(servers.close)
-    snakemake_adapter.start_calls_by(servers.start)
 
 
 def modules_of(jobs: list[Any]) -> list[str]:
@@ -223,7 +218,7 @@ def _check(workflow: Workflow, experiment: Experiment, jobs: list[Any]) -> None:
     from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 
     executor = _executor(workflow)
-    settings = SlurmSettings(workflow.executor_settings) if executor == SLURM else None
+    settings = SlurmSettings(workflow.executor_settings) if executor in SLURM else None
     doctor.preflight(experiment, executor=executor, jobs=doctor.submitted(jobs), slurm=settings)
 
 

@@ -4,8 +4,6 @@
 Snakemake changes it; `python -m lever_pipe doctor` warns of a version that nobody has looked at. What is touched, and
 why:
 
-* `snakemake.shell.sp`, by which a rule's command is started: there is no hook for another way to start one. A plain
-  call of this package starts as a fork; everything else, an edited command or one in a container, as before.
 * `DAG.file2jobs` and `DAG.update_needrun`, who makes a file and which jobs run: the one knows no maker of a file inside
   an output folder, the other asks only for outputs that other jobs read, and goes by times (`Job.output_mintime`),
   which know nothing of contents, of unseen jobs and of results that were moved.
@@ -16,9 +14,7 @@ why:
 * `modifier.skip_configfile`, which tells a `module` whose user gives its configuration.
 * `configfiles` of its settings, which it hands to the jobs, and default resources before they are evaluated.
 * `--target-jobs`: a job's own Snakemake does not say, before it plans, which job it is there for.
-* `run_jobs` of executors: nothing else can take back a job whose turn has come.
 * `job_rate_limiter` of the scheduler: its rate cannot be unset.
-* `check_active_jobs` and the reports of the SLURM executor (`amend_methods`): `slurm.watchdog` says why.
 * `cli.main`, `cli.parse_args` and `Job.log_info`, which a dry run calls for each job: the programming interface reads
   no words and no profiles.
 """
@@ -31,28 +27,21 @@ import io
 import json
 import logging
 import os
-import shlex
-import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment import configuration
-from lever_pipe.runtime.forks import ForkedJob
 
 Workflow = Any  # snakemake.workflow.Workflow
 Dag = Any  # snakemake.dag.DAG
 Job = Any  # snakemake.jobs.Job
-Executor = Any  # a plugin's executor
 
 WRITTEN_FOR = {"snakemake": "9.27.1", "snakemake-executor-plugin-slurm": "2.8.0"}
 
@@ -64,56 +53,6 @@ def unknown_versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found |= {name: version(name)} if version(name) != known else {}
     return found
-
-
-# Commands.
-
-PREFIX = "set -euo pipefail; "
-CALL = ["python", "-m", "lever_pipe"]
-
-Start = Callable[..., ForkedJob | None]
-"""Starts words, given `log` and `environment`; None where they are to start as any other command."""
-
-
-class PlainCall(NamedTuple):
-    """`python -m lever_pipe WORDS > LOG 2>&1`."""
-
-    words: list[str]
-    log: str
-
-
-def call_in(command: str) -> PlainCall | None:
-    """Return the call that a shell command consists of, None if a shell could read anything else in it."""
-    plain = command.removeprefix(PREFIX).strip()
-    text, separator, log = plain.removesuffix(" 2>&1").rpartition(" > ")
-    try:
-        words, logs = shlex.split(text), shlex.split(log)
-    except ValueError:
-        return None
-    again = f"{shlex.join(words)} > {shlex.join(logs)} 2>&1"
-    if not separator or len(logs) != 1 or words[: len(CALL)] != CALL or again != plain:
-        return None
-    return PlainCall(words[len(CALL) :], logs[0])
-
-
-def start_calls_by(start: Start) -> None:
-    """Let the local executor of this process start calls of the package by `start`."""
-
-    def forked(command: Any, options: Mapping[str, Any]) -> ForkedJob | None:
-        environment = options.get("env")
-        plain = options.get("shell") and options.get("stdout") != subprocess.PIPE and isinstance(command, str)
-        call = call_in(command) if plain else None
-        if call is None or environment is None:
-            return None
-        python = shutil.which(CALL[0], path=environment.get("PATH"))
-        same = python is not None and Path(python).resolve() == Path(sys.executable).resolve()
-        return start(call.words, log=call.log, environment=environment) if same else None
-
-    def begun(command: Any, **options: Any) -> subprocess.Popen[Any] | ForkedJob:
-        return forked(command, options) or subprocess.Popen(command, **options)
-
-    module: Any = import_module("snakemake.shell")  # the package's attribute of that name is the class inside
-    module.sp = SimpleNamespace(**vars(subprocess) | {"Popen": begun})
 
 
 # Plans.
@@ -206,7 +145,7 @@ def _of_each_file(own: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 
 
 def _with_each_text_once(own: Callable[..., None]) -> Callable[..., None]:
-    def printjob(executor: Executor, job: Job) -> None:
+    def printjob(executor: Any, job: Job) -> None:
         job.format_wildcards = cache(job.format_wildcards)  # a command is told three times
         try:
             own(executor, job)
@@ -369,41 +308,15 @@ def configuration_of(files: Iterable[Path], words: Sequence[str] | None = None) 
 
 USUAL_RATE = (100, 1)
 """Jobs and seconds of Snakemake's `--max-jobs-per-timespan` where nobody gives one."""
-
-
-def executors_of(workflow: Workflow) -> set[type]:
-    """Return the executor of the run, and the one for rules that run where Snakemake does."""
-    from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
-
-    return {workflow.executor_plugin.executor, ExecutorPluginRegistry().get_plugin("local").executor}
-
-
-def count_as_done(executor_classes: Iterable[type], is_done: Callable[[Job], bool]) -> None:
-    """Let executors count those jobs as done, when their turn comes; a later call replaces an earlier one."""
-    from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
-
-    def amended(run_jobs: Callable[[Executor, list[Job]], None]) -> Callable[[Executor, list[Job]], None]:
-        def run_others(executor: Executor, jobs: list[Job]) -> None:
-            rest = []
-            for job in jobs:
-                if is_done(job):
-                    executor.report_job_success(SubmittedJobInfo(job))
-                else:
-                    rest.append(job)
-            if rest:
-                run_jobs(executor, rest)
-
-        return run_others
-
-    for executor_class in executor_classes:
-        amend_methods(executor_class, run_jobs=amended)
+LOCAL, SLURM = ("lever-local", "local"), ("lever-slurm", "slurm")
+"""Names of executors: this workflow's, and Snakemake's own."""
 
 
 def leave_pace_to_cores(scheduler: Any) -> None:
     """Let cores alone bound the jobs of this machine, unless a user asks for another rate than Snakemake's own.
 
     Under a rate, each look of the scheduler at the ready jobs begins another one a second later, so that N finished
-    jobs cost N looks a second: half a core after some hundred jobs.
+    jobs cost N looks a second: half a core after some hundred jobs. No value of `--max-jobs-per-timespan` is none.
     """
     rate = scheduler.job_rate_limiter
     if rate is not None and (rate.max_jobs, rate.timespan) == USUAL_RATE:

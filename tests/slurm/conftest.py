@@ -32,7 +32,14 @@ SETTINGS = {
     "SLB_MIN_JOB_AGE": "1800",  # the first job is still known at the end of a slow run
 }
 # What a test cannot wait for; all else is the profile's.
-QUICK = ("--slurm-init-seconds-before-status-checks", "2", "--max-status-checks-per-second", "2", "--latency-wait", "5")
+QUICK = (
+    "--lever-slurm-init-seconds-before-status-checks",
+    "2",
+    "--max-status-checks-per-second",
+    "2",
+    "--latency-wait",
+    "5",
+)
 PROFILE = ("--workflow-profile", "profiles/slurm", "--jobs", "8", *QUICK)
 RESULTS = "results/smoke"
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "DEADLINE"}

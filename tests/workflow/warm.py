@@ -142,7 +142,7 @@ def _borrow(lender: bytes) -> None:
     forks: Any = import_module("lever_pipe.runtime.forks")
     invocation: Any = import_module("lever_pipe.runtime.invocation")
     forks.FROM_JOB = invocation.WORTH_A_SERVER = 1
-    path, start = import_module("lever_pipe.base.numerics").SAME_EVERYWHERE, forks.Forks.start
+    path, begin = import_module("lever_pipe.base.numerics").SAME_EVERYWHERE, forks.Forks.__init__
     before = {name: os.environ.get(name) for name in (*path, THREADS)}
 
     def ask(command: list[str], *, pass_fds: list[int], env: dict[str, str]) -> Any:
@@ -155,8 +155,11 @@ def _borrow(lender: bytes) -> None:
             asking.sendall(json.dumps(told).encode())
         return SimpleNamespace(wait=lambda: None)
 
-    forks.subprocess = SimpleNamespace(Popen=ask)
-    forks.Forks.start = lambda server, *words, **named: server.until_ready(600) and start(server, *words, **named)
+    def begun(server: Any, *words: Any) -> None:
+        begin(server, *words)
+        server.until_ready(600)
+
+    forks.subprocess, forks.Forks.__init__ = SimpleNamespace(Popen=ask), begun
 
 
 def _lend(listener: socket.socket, held: connection.Connection) -> None:

@@ -20,10 +20,9 @@ from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.checks import local_checks, orphans, slurm_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, require_no_fault, warning
 from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
-from lever_pipe.runtime.snakemake_adapter import UnplannableError, planned_jobs
+from lever_pipe.runtime.snakemake_adapter import LOCAL, SLURM, UnplannableError, planned_jobs
 
 LOG = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
-SLURM, LOCAL = "slurm", "local"
 
 Job = Mapping[str, Any]
 
@@ -50,7 +49,7 @@ def preflight(
 
     Args:
         experiment: what runs.
-        executor: Snakemake's executor; with `local`, this machine's GPUs are looked at too.
+        executor: Snakemake's executor; where it is of this machine, its GPUs are looked at too.
         jobs: resources of each job that is to be submitted or run here, `rule` and `threads` among them.
         slurm: what jobs are submitted with; with it, SLURM is looked at.
         chosen: what to do about jobs of an earlier run; by default what the environment says.
@@ -90,7 +89,7 @@ def look_at_jobs(
         found, silence, prefix = list(slurm_checks.check(slurm, jobs)), fault, slurm.own.jobname_prefix or ""
         may_be_left = not any(each.check == slurm_checks.CLUSTER for each in found)
     else:
-        computing = local_checks.of_known_size(experiment, jobs, folder) if executor == LOCAL else []
+        computing = local_checks.of_known_size(experiment, jobs, folder) if executor in LOCAL else []
         found, silence = list(local_checks.gpus(computing)), warning
         may_be_left, prefix = orphans.may_be_left(folder), orphans.PREFIX
     yield from found
@@ -166,9 +165,9 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
     try:
         args = snakemake_adapter.arguments_of(words)
         config, source = snakemake_adapter.configured(vars(args))
-        executor = args.executor or LOCAL
+        executor = args.executor or "local"
         settings = None
-        if executor == SLURM:
+        if executor in SLURM:
             settings = SlurmSettings(ExecutorPluginRegistry().get_plugin(executor).get_settings(args))
         return SnakemakeCall(config, source, executor, settings)
     except (CliException, WorkflowError, ValueError, OSError) as refusal:

@@ -81,7 +81,7 @@ def check(settings: SlurmSettings, jobs: Sequence[Mapping[str, Any]]) -> Iterato
         jobs: resources of each job, `rule` and `threads` among them.
     """
     if settings.own.array_jobs:
-        found, do = f"slurm-array-jobs: {settings.own.array_jobs}", "Drop slurm-array-jobs from the profile."
+        found, do = f"array-jobs: {settings.own.array_jobs}", "Drop it from the profile."
         yield fault("array jobs", "none: the plugin mistakes the states of an array's tasks", found=found, do=do)
     partitions = slurm.partitions()
     if partitions is None:

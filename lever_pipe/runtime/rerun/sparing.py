@@ -14,6 +14,9 @@ import os
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
+
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from lever_pipe.base import contents, numerics, provenance, storage
 from lever_pipe.base.contents import Digests
@@ -26,6 +29,7 @@ from lever_pipe.runtime.snakemake_adapter import Dag, Job, is_wanted
 from lever_pipe.runtime.store import Store, Work, key_of
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
+Executor = Any  # a plugin's executor
 UNCHANGED, STORED = "unchanged", "from the store"
 LOOKS_BETWEEN_TRIMS = 200
 
@@ -126,6 +130,26 @@ class Sparing:
         paths = {name: str(path) for name, path in {**read, **made, CARD: card}.items()}
         storage.write_row(card, found.model_copy(update={"paths": paths}))
         return STORED
+
+
+_of_this_run: list[Sparing] = []
+"""What the executors of this process ask. Snakemake makes them from its own settings alone, before `onstart`; what is
+spared hangs on the configuration, which the rules read. `invocation.begin` alone sets it; in a job's own Snakemake, and
+in another workflow, it stays empty."""
+
+
+def spare_by(made: Sparing) -> None:
+    """Let the executors of this process spare jobs."""
+    _of_this_run[:] = [made]
+
+
+def report_made(executor: Executor, jobs: list[Job]) -> list[Job]:
+    """Report the jobs as done that need not run, and return the others."""
+    left = [job for job in jobs if not any(made.spare(job) for made in _of_this_run)]
+    for job in jobs:
+        if job not in left:
+            executor.report_job_success(SubmittedJobInfo(job))
+    return left
 
 
 class _Foreseen(Digests):

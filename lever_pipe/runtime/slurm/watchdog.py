@@ -3,10 +3,10 @@
 The plugin waits for a job until a status query names one of the end states that it knows. Three jobs never get there:
 one that was preempted and is not requeued, one whose record the controller has dropped, and, after a round in which
 every query failed, each active job, because the plugin takes them off its list. The executor interface hands a round of
-jobs to `check_active_jobs`, which reports those that ended and yields the others. `watch` wraps that one method: what
-was neither reported nor yielded is asked for again, and a yielded job whose end SLURM tells in words that the plugin
-does not know is reported with a message that names it. Then Snakemake retries or counts it as failed, as the profile
-says. And it lets no round be so late that the controller has dropped the record of a job that went well.
+jobs to `check_active_jobs`, which reports those that ended and yields the others. Our executor looks at both: what was
+neither reported nor yielded is asked for again, and a yielded job whose end SLURM tells in words that the plugin does
+not know is reported with a message that names it. Then Snakemake retries or counts it as failed, as the profile says.
+And it lets no round be so late that the controller has dropped the record of a job that went well.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lever_pipe.runtime.rerun import decision
 from lever_pipe.runtime.slurm import squeue as slurm
-from lever_pipe.runtime.snakemake_adapter import amend_methods
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 # Snakemake's formatter fills no arguments in: messages are whole strings.
@@ -49,7 +48,6 @@ FAILURES = {
 """End states, and what they mean."""
 Job = Any  # snakemake_interface_executor_plugins' SubmittedJobInfo; its `job` is Snakemake's own
 Executor = Any  # the plugin's executor
-Check = Callable[[Executor, list[Job]], AsyncIterator[Job]]
 
 
 class JobEnd(NamedTuple):
@@ -76,6 +74,35 @@ class Watchdog:
         self._silent_since: float | None = None
         self._said = 0.0
         self._longest_round: float | None = None
+
+    async def go_on(self, executor: Executor, asked: Sequence[Job], yielded: Sequence[Job]) -> AsyncIterator[Job]:
+        """Yield the jobs that go on, after the plugin has looked at them, and report the others.
+
+        Args:
+            executor: the plugin's.
+            asked: the jobs of this round.
+            yielded: those of which the plugin says that they go on.
+        """
+        kept = {job.external_jobid for job in yielded}
+        forgotten = [job for job in asked if job.external_jobid not in kept | self.ended]
+        if forgotten:
+            names = ", ".join(job.external_jobid for job in forgotten)
+            log.warning(f"no status of the SLURM jobs {names} in this round; they are asked for again")
+        judged = await asyncio.to_thread(self._judged, executor.run_uuid, [*yielded, *forgotten])
+        longest = await asyncio.to_thread(self.longest_round)
+        executor.next_seconds_between_status_checks = min(executor.next_seconds_between_status_checks, longest)
+        for job, end in judged:
+            if end is None:
+                yield job
+            else:
+                _report(executor, job, end)
+
+    def _judged(self, name: str, jobs: Sequence[Job]) -> list[tuple[Job, JobEnd | None]]:
+        if not jobs:
+            return []
+        states = slurm.states_of(name)
+        self.hear(states)
+        return [(job, None if states is None else self.judge(job, states)) for job in jobs]
 
     def judge(self, job: Job, states: Mapping[str, str]) -> JobEnd | None:
         """Return how a job ended that the plugin still waits for; None while it may go on.
@@ -139,64 +166,11 @@ class Watchdog:
         return None
 
 
-def watch(executor_class: type) -> None:
-    """Make an executor class of snakemake-executor-plugin-slurm end every wait; a second call changes nothing."""
-    amend_methods(executor_class, check_active_jobs=_watched, report_job_success=_noted, report_job_error=_noted)
-
-
-def _watched(check: Check) -> Check:
-    async def check_active_jobs(executor: Executor, active_jobs: list[Job]) -> AsyncIterator[Job]:
-        dog = _dog_of(executor)
-        asked = list(active_jobs)
-        yielded = [job async for job in check(executor, active_jobs)]
-        kept = {job.external_jobid for job in yielded}
-        forgotten = [job for job in asked if job.external_jobid not in kept | dog.ended]
-        if forgotten:
-            names = ", ".join(job.external_jobid for job in forgotten)
-            log.warning(f"no status of the SLURM jobs {names} in this round; they are asked for again")
-        judged = await asyncio.to_thread(_judged, dog, executor.run_uuid, yielded + forgotten)
-        longest = await asyncio.to_thread(dog.longest_round)
-        executor.next_seconds_between_status_checks = min(executor.next_seconds_between_status_checks, longest)
-        for job, verdict in judged:
-            if verdict is None:
-                yield job
-            else:
-                _report(executor, job, verdict)
-
-    return check_active_jobs
-
-
-def _judged(dog: Watchdog, name: str, jobs: list[Job]) -> list[tuple[Job, JobEnd | None]]:
-    if not jobs:
-        return []
-    states = slurm.states_of(name)
-    dog.hear(states)
-    if states is None:
-        return [(job, None) for job in jobs]
-    return [(job, dog.judge(job, states)) for job in jobs]
-
-
-def _report(executor: Executor, job: Job, verdict: JobEnd) -> None:
-    log.warning(f"{verdict.message}, which the executor did not notice")
-    if verdict.succeeded:
+def _report(executor: Executor, job: Job, end: JobEnd) -> None:
+    log.warning(f"{end.message}, which the executor did not notice")
+    if end.succeeded:
         executor.report_job_success(job)
         return
     slurm.cancel([job.external_jobid])  # no harm to a job that is gone
     logs = [str(job.aux["slurm_logfile"])] if job.aux and job.aux.get("slurm_logfile") else []
-    executor.report_job_error(job, msg=f"{verdict.message}. ", aux_logs=logs)
-
-
-def _noted(report: Callable[..., None]) -> Callable[..., None]:
-    def noting(executor: Executor, job_info: Job, *words: Any, **named: Any) -> None:
-        _dog_of(executor).ended.add(job_info.external_jobid)
-        report(executor, job_info, *words, **named)
-
-    return noting
-
-
-def _dog_of(executor: Executor) -> Watchdog:
-    """Return the watchdog of an executor, made when it is first asked for."""
-    dog: Watchdog | None = vars(executor).get("_watchdog")
-    if dog is None:
-        dog = executor._watchdog = Watchdog(requeues=executor.workflow.executor_settings.requeue)  # noqa: SLF001
-    return dog
+    executor.report_job_error(job, msg=f"{end.message}. ", aux_logs=logs)

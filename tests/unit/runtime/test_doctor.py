@@ -429,10 +429,12 @@ def test_a_config_that_does_not_parse_is_a_fault(
 
 
 @pytest.mark.skipif(find_spec("snakemake") is None, reason="Snakemake reads the words")
-def test_words_and_profile_reach_the_checks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("executor", ["lever-slurm", "slurm"])
+def test_words_and_profile_reach_the_checks(tmp_path: Path, executor: str) -> None:
     profile = tmp_path / "config.yaml"
-    lines = ["executor: slurm", "slurm-status-command: squeue", "slurm-no-requeue: true", "slurm-jobname-prefix: mine"]
-    profile.write_text("\n".join([*lines, ""]))
+    settings = {"status-command": "squeue", "no-requeue": "true", "jobname-prefix": "mine"}
+    lines = [f"{executor}-{name}: {value}\n" for name, value in settings.items()]
+    profile.write_text("".join([f"executor: {executor}\n", *lines]))
     other = tmp_path / "other.yaml"
     other.write_text("pools: {seed: 7}\n")
     words = ["--workflow-profile", str(tmp_path), "--configfile", str(other), "--config", "results=here"]
@@ -443,5 +445,5 @@ def test_words_and_profile_reach_the_checks(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
     own, config = done.stdout.splitlines()
-    assert own == "slurm|mine"
+    assert own == f"{executor}|mine"
     assert config == "{'sampler': 'uniform', 'size': 64, 'seed': 7}|here|world"

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lever_pipe.runtime.forks import ForkedJob, Forks, Servers
+from lever_pipe.runtime import forks as module
+from lever_pipe.runtime.forks import Forks, PlainCall, call_in
 
 HERE = str(Path(__file__).parents[1])
 ENVIRONMENT = os.environ | {"PYTHONPATH": HERE, "OMP_NUM_THREADS": "1"}
 MODULES = ["forked_calls"]
 SOON = 600.0  # seconds; for who hangs: without bytecode a busy machine imports for minutes
 
-Start = Callable[..., ForkedJob]
+Start = Callable[..., Future[int]]
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +46,8 @@ def log(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(server: Forks, log: Path) -> Start:
-    def started(*words: str, **environment: str) -> ForkedJob:
-        job = server.start(words, log=str(log), environment=ENVIRONMENT | environment)
-        assert job is not None
-        return job
+    def started(*words: str, **environment: str) -> Future[int]:
+        return server.start(words, log=str(log), environment=ENVIRONMENT | environment)
 
     return started
 
@@ -53,13 +59,16 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_job_that_has_ended_can_be_looked_at_until_its_status_is_read(start: Start) -> None:
-    job = start("exit", "3")
-    job.ended.result(SOON)
-    assert psutil.Process(job.pid).status() == psutil.STATUS_ZOMBIE
+def children(server: Forks, n: int) -> list[psutil.Process]:
+    """Return the processes of n jobs that run."""
+    found: list[psutil.Process] = []
 
-    assert job.wait() == 3
-    until(lambda: not psutil.pid_exists(job.pid))
+    def are_there() -> bool:
+        found[:] = psutil.Process(server._server.pid).children()
+        return len(found) == n
+
+    until(are_there)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -77,29 +86,29 @@ def test_a_job_ends_as_a_process_would(
     monkeypatch.chdir(tmp_path)
     log.write_text("of an earlier attempt, and longer than what follows")
     job = start(*words, SAID="here")
-    assert job.wait(SOON) == job.poll() == job.returncode == status
+    assert job.result(SOON) == status
     text = log.read_text()
     assert "earlier" not in text
     assert said.format(folder=tmp_path) in text
 
 
 def test_a_job_leaves_nothing_to_the_next(start: Start, log: Path) -> None:
-    assert start("spoil").wait(SOON) == 0
-    assert start("say", "x", SAID="clean").wait(SOON) == 0
+    assert start("spoil").result(SOON) == 0
+    assert start("say", "x", SAID="clean").result(SOON) == 0
     assert log.read_text() == f"clean {Path.cwd()} x\n"
 
 
 def test_a_job_does_not_ask_git_and_libraries_again(start: Start, log: Path) -> None:
     for _ in range(2):
-        assert start("surroundings").wait(SOON) == 0
+        assert start("surroundings").result(SOON) == 0
         assert log.read_text() == "asked 1 times\n"  # by the server
 
 
-def test_jobs_run_side_by_side(start: Start) -> None:
-    jobs = [start("sleep", "0.5") for _ in range(4)]
-    assert len({job.pid for job in jobs}) == 4
-    assert all(job.poll() is None for job in jobs)
-    assert [job.wait(SOON) for job in jobs] == [0] * 4
+def test_jobs_run_side_by_side(start: Start, server: Forks) -> None:
+    jobs = [start("sleep", "1") for _ in range(4)]
+    children(server, 4)
+    assert not any(job.done() for job in jobs)
+    assert [job.result(SOON) for job in jobs] == [0] * 4
 
 
 @pytest.mark.parametrize(
@@ -111,31 +120,26 @@ def test_jobs_run_side_by_side(start: Start) -> None:
         ("unwind", signal.SIGTERM, 128 + signal.SIGTERM, ""),
     ],
 )
-def test_signals_reach_a_job(word: str, number: int, status: int, said: str, start: Start, log: Path) -> None:
+def test_signals_reach_a_job(
+    word: str, number: int, status: int, said: str, start: Start, server: Forks, log: Path
+) -> None:
     job = start(word, "60")
     until(lambda: log.exists() and "asleep" in log.read_text())
-    job.send_signal(number)
-    assert job.wait(SOON) == status
+    children(server, 1)[0].send_signal(number)
+    assert job.result(SOON) == status
     assert said in log.read_text()
-    job.kill()  # of an ended job, whose number another process may have by now: nothing
 
 
 def test_a_log_that_cannot_be_written_fails_the_job(server: Forks, tmp_path: Path) -> None:
     job = server.start(["say"], log=str(tmp_path / "none" / "log"), environment=ENVIRONMENT)
-    assert job is not None
-    assert job.wait(SOON) == 1
+    assert job.result(SOON) == 1
 
 
-def test_without_a_ready_server_nothing_is_forked(log: Path) -> None:
-    slow, broken = Forks(MODULES, ENVIRONMENT), Forks(["no_such_module"], ENVIRONMENT)
-    try:
-        assert slow.start(["say"], log=str(log), environment=ENVIRONMENT) is None
-        assert not broken.until_ready(SOON)
-        assert broken.start(["say"], log=str(log), environment=ENVIRONMENT) is None
-    finally:
-        slow.close()
-        broken.close()
-    assert slow.start(["say"], log=str(log), environment=ENVIRONMENT) is None
+def test_a_server_that_cannot_import_forks_nothing(log: Path) -> None:
+    broken = Forks(["no_such_module"], ENVIRONMENT)
+    assert not broken.until_ready(SOON)
+    assert broken.start(["say"], log=str(log), environment=ENVIRONMENT).result(SOON) == -signal.SIGKILL
+    broken.close()
     assert not log.exists()
 
 
@@ -144,25 +148,27 @@ def test_when_a_server_dies_so_do_its_jobs(number: int, log: Path) -> None:
     forks = Forks(MODULES, ENVIRONMENT)
     assert forks.until_ready(SOON)
     job = forks.start(["sleep", "60"], log=str(log), environment=ENVIRONMENT)
-    assert job is not None
-    child = psutil.Process(job.pid)
+    (child,) = children(forks, 1)
     forks._server.send_signal(number)
     if number == signal.SIGSTOP:
         forks._server.kill()
-    assert job.wait(SOON) == -signal.SIGKILL
+    assert job.result(SOON) == -signal.SIGKILL
     until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
-    assert forks.start(["say"], log=str(log), environment=ENVIRONMENT) is None
+    assert not forks.ready
     forks.close()
 
 
 OWNER = """
-import os, signal, sys, time
+import os, signal, sys, time, psutil
 from lever_pipe.runtime.forks import Forks
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts in the background ignore it
 forks = Forks(["forked_calls"], os.environ)
 forks.until_ready(600)
 job = forks.start([{word!r}, "60"], log={log!r}, environment=os.environ)
-print(forks._server.pid, job.pid, flush=True)
+server = psutil.Process(forks._server.pid)
+while not server.children():
+    time.sleep(0.01)
+print(server.pid, server.children()[0].pid, flush=True)
 time.sleep(60)
 """
 
@@ -187,19 +193,69 @@ def test_when_the_owner_dies_nothing_is_left(word: str, number: int, log: Path) 
         until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in left))
 
 
-def test_jobs_of_other_threads_have_a_server_of_their_own(log: Path) -> None:
-    servers = Servers(MODULES)
+def test_jobs_of_other_threads_have_a_server_of_their_own(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, empty in (("_modules", []), ("_servers", {}), ("_asked", Counter())):
+        monkeypatch.setattr(module, name, empty)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+    def server_for(threads: str) -> Forks | None:
+        return module.server_for(ENVIRONMENT | {"PATH": path, "OMP_NUM_THREADS": threads})
+
+    assert [server_for("1") for _ in range(3)] == [None] * 3, "another workflow"
+    module.fork_calls(MODULES)
     try:
-        for threads in ("1", "2", "1", "2", "3"):
-            asked = {"log": str(log), "environment": ENVIRONMENT | {"OMP_NUM_THREADS": threads}}
-            assert servers.start(["say"], **asked) is None
-        assert servers._servers == {}, "two jobs are sooner without"
+        module._asked.clear()
+        assert [server_for(threads) for threads in ("1", "2", "1", "2", "3")] == [None] * 5
+        assert not module._servers, "two jobs are sooner without"
         for threads in ("1", "2", "1"):
-            servers.start(["say"], log=str(log), environment=ENVIRONMENT | {"OMP_NUM_THREADS": threads})
-        assert sorted(servers._servers) == ["1", "2"]
-        assert all(server.until_ready(SOON) for server in servers._servers.values())
-        job = servers.start(["say", "x"], log=str(log), environment=ENVIRONMENT)
-        assert job is not None
-        assert job.wait(SOON) == 0
+            server_for(threads)
+        assert sorted(module._servers) == ["1", "2"]
+        assert all(server.until_ready(SOON) for server in module._servers.values())
+        server = server_for("1")
+        assert server is not None
+        assert server.start(["say", "x"], log=str(log), environment=ENVIRONMENT).result(SOON) == 0
+        assert module.server_for(ENVIRONMENT | {"PATH": "/usr/bin"}) is None, "another Python"
     finally:
-        servers.close()
+        module.close()
+
+
+PLAIN = "python -m lever_pipe train --spec '{\"a\": 1}' 'x=a b/~c' --threads 1 > log.txt 2>&1"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        PLAIN.replace("> log", ">> log"),
+        PLAIN.replace(" 2>&1", ""),
+        PLAIN + "; true",
+        PLAIN.replace("--threads 1", "--threads $(nproc)"),
+        PLAIN.replace("--threads 1", "--threads $N"),
+        PLAIN.replace("--threads 1", "*"),
+        PLAIN.replace("--threads 1", "| tee x"),
+        PLAIN.replace("'x=a b/~c'", "~/x"),
+        "nice " + PLAIN,
+        "A=1 " + PLAIN,
+        PLAIN.replace("lever_pipe", "lever_pipe_x"),
+        PLAIN.replace("python", "python3"),
+        PLAIN.replace("'x=a", "x=a"),
+        "true",
+        "",
+    ],
+)
+def test_anything_else_is_left_to_the_shell(command: str) -> None:
+    assert call_in(command) is None
+
+
+@given(st.lists(st.text(st.characters(min_codepoint=32, exclude_categories=["Cs"]), max_size=8), max_size=4))
+def test_words_come_back_as_a_shell_reads_them(words: list[str]) -> None:
+    command = f"{shlex.join(['python', '-m', 'lever_pipe', *words])} > 'a b' 2>&1"
+    assert call_in(command) == PlainCall(words, "a b")
+
+
+def test_a_job_has_the_environment_that_snakemake_gives_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, str]] = []
+    own = import_module("snakemake.shell")
+    asked = SimpleNamespace(Popen=lambda *_, env, **__: given.append(env) or SimpleNamespace(wait=lambda: 0))
+    monkeypatch.setattr(own, "sp", SimpleNamespace(**vars(subprocess) | vars(asked)))
+    own.shell("true", threads=3, resources={"tmpdir": "/here"})
+    assert given == [module.environment_of(SimpleNamespace(threads=3, resources={"tmpdir": "/here"}))]

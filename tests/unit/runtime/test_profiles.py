@@ -45,10 +45,10 @@ def test_profiles_agree_on_what_is_trusted(name: str) -> None:
 
 def test_the_slurm_profile_keeps_the_rules_that_prevent_hangs_and_doubles() -> None:
     slurm = profile("slurm")
-    assert slurm["slurm-status-command"] == "squeue"
-    assert slurm["slurm-no-requeue"] is True
-    assert "slurm-requeue" not in slurm
-    assert not [key for key in slurm if key.startswith("slurm-array")]
+    assert slurm["lever-slurm-status-command"] == "squeue"
+    assert slurm["lever-slurm-no-requeue"] is True
+    assert "lever-slurm-requeue" not in slurm
+    assert not [key for key in slurm if key.startswith("lever-slurm-array")]
     assert slurm["retries"] >= 1
     rules = "\n".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
     assert not re.search(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,30 +15,22 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from snakemake.shell import shell
 from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.runtime import snakemake_adapter
-from lever_pipe.runtime.forks import ForkedJob
 from lever_pipe.runtime.snakemake_adapter import (
-    PREFIX,
-    PlainCall,
     PlannedCall,
     PlannedJob,
     amend_methods,
     ask_once,
-    call_in,
-    count_as_done,
     planned_job,
     planned_jobs,
-    start_calls_by,
 )
 
 TOUCHED = {
     "snakemake.jobs:Reason.__bool__": "70c3bf5c97cc",
     "snakemake.jobs:Job.output_mintime": "d5272974684f",
-    "snakemake.shell:shell.__new__": "2754bf2a0f8a",
     "snakemake.jobs:Job.format_wildcards": "c97687c5ba46",
     "snakemake.io.fmt:fmt_iofile": "741c50b26ac9",
     "snakemake.output_index:OutputIndex.match_producers": "811f88118bc0",
@@ -59,9 +50,6 @@ TOUCHED = {
     "snakemake.jobs:Reason.__str__": "cb80beebbae7",
     "snakemake.target_jobs:parse_target_jobs_cli_args": "2711166c1370",
     "snakemake.scheduling.job_scheduler:JobScheduler.job_selector": "0f75c1cecafe",
-    "snakemake_interface_executor_plugins.executors.base:AbstractExecutor.run_jobs": "f07a5a2c47aa",
-    "snakemake_executor_plugin_slurm:Executor.run_jobs": "25d1d2981a4d",
-    "snakemake_executor_plugin_slurm:Executor.check_active_jobs": "9af6a7d770f5",
 }
 """What is touched -> digest of its code, without comments."""
 
@@ -107,95 +95,6 @@ def test_the_versions_here_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert snakemake_adapter.unknown_versions() == {}
     monkeypatch.setattr(snakemake_adapter, "version", lambda _: "99.1")
     assert snakemake_adapter.unknown_versions() == dict.fromkeys(snakemake_adapter.WRITTEN_FOR, "99.1")
-
-
-PLAIN = "python -m lever_pipe train --spec '{\"a\": 1}' 'x=a b/~c' --threads 1 > log.txt 2>&1"
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[PlainCall]:
-    """Put an own way to start in Snakemake's place, and return what came to it."""
-    module = import_module("snakemake.shell")
-    monkeypatch.setattr(module, "sp", subprocess)
-    calls: list[PlainCall] = []
-
-    def start(words: list[str], *, log: str, environment: Any) -> ForkedJob:
-        assert environment["OMP_NUM_THREADS"] == "1"
-        calls.append(PlainCall(words, log))
-        job = ForkedJob(lambda: None)
-        job.started.set_result(os.getpid())
-        job.ended.set_result(len(words) % 2)
-        return job
-
-    start_calls_by(start)
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])  # noqa: PTH120
-    monkeypatch.setenv("PATH", path)
-    return calls
-
-
-def test_a_plain_call_is_started_and_its_status_counts(started: list[PlainCall]) -> None:
-    shell("python -m lever_pipe train x > log.txt 2>&1")
-    with pytest.raises(subprocess.CalledProcessError):  # of a job with an odd number of words
-        shell("python -m lever_pipe train --spec '{{\"a\": 1}}' > 'a log' 2>&1")
-    assert started == [PlainCall(["train", "x"], "log.txt"), PlainCall(["train", "--spec", '{"a": 1}'], "a log")]
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        PLAIN.replace("> log", ">> log"),
-        PLAIN.replace(" 2>&1", ""),
-        PLAIN + "; true",
-        PLAIN.replace("--threads 1", "--threads $(nproc)"),
-        PLAIN.replace("--threads 1", "--threads $N"),
-        PLAIN.replace("--threads 1", "*"),
-        PLAIN.replace("--threads 1", "| tee x"),
-        PLAIN.replace("'x=a b/~c'", "~/x"),
-        "nice " + PLAIN,
-        "A=1 " + PLAIN,
-        PLAIN.replace("lever_pipe", "lever_pipe_x"),
-        PLAIN.replace("python", "python3"),
-        PLAIN.replace("'x=a", "x=a"),
-        "true",
-        "",
-    ],
-)
-def test_anything_else_is_left_to_the_shell(command: str) -> None:
-    assert call_in(PREFIX + " " + command) is None
-
-
-def test_an_edited_command_runs_in_the_shell(started: list[PlainCall]) -> None:
-    shell("true; true")
-    with pytest.raises(subprocess.CalledProcessError):
-        shell("false")
-    assert not started
-
-
-@given(st.lists(st.text(st.characters(min_codepoint=32, exclude_categories=["Cs"]), max_size=8), max_size=4))
-def test_words_come_back_as_a_shell_reads_them(words: list[str]) -> None:
-    import shlex
-
-    command = f"{PREFIX} {shlex.join(['python', '-m', 'lever_pipe', *words])} > 'a b' 2>&1"
-    assert call_in(command) == PlainCall(words, "a b")
-
-
-def test_a_job_that_is_done_is_reported_and_not_run() -> None:
-    class Executor:
-        ran: list[Any]
-
-        def run_jobs(self, jobs: list[Any]) -> None:
-            self.ran.append(jobs)
-
-        def report_job_success(self, info: Any) -> None:
-            self.ran.append(info.job)
-
-    done, other = SimpleNamespace(name="done"), SimpleNamespace(name="other")
-    for is_done, ran in ((lambda job: job is done, [done, [other]]), (lambda _: False, [[done, other]])):
-        count_as_done([Executor], is_done)  # a second call takes the place of the first
-        executor = Executor()
-        executor.ran = []
-        executor.run_jobs([done, other])
-        assert executor.ran == ran
 
 
 class _Named(dict[str, Any]):

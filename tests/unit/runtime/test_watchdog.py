@@ -21,7 +21,8 @@ from lever_pipe.runtime import snapshot
 from lever_pipe.runtime.rerun import decision
 from lever_pipe.runtime.slurm import squeue as slurm
 from lever_pipe.runtime.slurm import watchdog
-from lever_pipe.runtime.slurm.watchdog import Watchdog, watch
+from lever_pipe.runtime.slurm.watchdog import Watchdog
+from snakemake_executor_plugin_lever_slurm import Executor as WatchedExecutor
 
 LONG = watchdog.VANISHED_SECONDS + 1
 PLANNED = 1_000_000
@@ -53,42 +54,59 @@ def job(number: str, *, is_group: bool = False, **output: str) -> Any:
 Plugin = Callable[[Any, Any], str]
 
 
-def executor_class(of_plugin: Plugin) -> type:
-    """Return an executor whose plugin part says of each job: wait, forget, success or error."""
+OWN_CHECK = plugin.Executor.check_active_jobs
 
-    class Executor:
-        run_uuid = "lever_pipe_1"
-        next_seconds_between_status_checks: float = 40
 
-        def __init__(self, *, requeue: bool = False) -> None:
-            self.workflow = SimpleNamespace(executor_settings=SimpleNamespace(requeue=requeue))
-            self.reports: list[tuple[str, str]] = []
-            self.messages: list[str] = []
+class Executor(WatchedExecutor):
+    """The executor, without what submits; what the plugin reports is kept.
 
-        def report_job_success(self, job_info: Any) -> None:
-            self.reports.append((job_info.external_jobid, "success"))
+    Args:
+        of_plugin: what the plugin says of each job: wait, forget, success or error; None: the plugin's own rounds.
+        requeue: whether the profile says so.
+    """
 
-        def report_job_error(self, job_info: Any, msg: str | None = None, **named: Any) -> None:
-            self.reports.append((job_info.external_jobid, "error"))
-            self.messages.append(f"{msg} {named.get('aux_logs')}")
+    run_uuid = "lever_pipe_1"
+    next_seconds_between_status_checks: float = 40
 
-        async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
-            says = {"success": self.report_job_success, "error": self.report_job_error}
-            for one in active_jobs:
-                said = of_plugin(self, one)
-                if said in says:
-                    says[said](one)
-                elif said == "wait":
-                    yield one
+    def __init__(self, of_plugin: Plugin | None, *, requeue: bool = False, **settings: Any) -> None:
+        self.of_plugin = of_plugin
+        self.workflow = SimpleNamespace(executor_settings=SimpleNamespace(requeue=requeue, **settings))
+        self.reports: list[tuple[str, str]] = []
+        self.messages: list[str] = []
 
-        def round(self, jobs: list[Any]) -> list[Any]:
-            async def collect() -> list[Any]:
-                return [one async for one in self.check_active_jobs(jobs)]
+    def round(self, jobs: list[Any]) -> list[Any]:
+        async def collect() -> list[Any]:
+            return [one async for one in self.check_active_jobs(jobs)]
 
-            return asyncio.run(collect())
+        return asyncio.run(collect())
 
-    watch(Executor)
-    return Executor
+
+@pytest.fixture(autouse=True)
+def _plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the plugin's part of an executor say what a test wants, and keep its reports."""
+
+    async def check(executor: Any, active_jobs: list[Any]) -> AsyncIterator[Any]:
+        if executor.of_plugin is None:
+            async for one in OWN_CHECK(executor, active_jobs):
+                yield one
+            return
+        says = {"success": executor.report_job_success, "error": executor.report_job_error}
+        for one in active_jobs:
+            said = executor.of_plugin(executor, one)
+            if said in says:
+                says[said](one)
+            elif said == "wait":
+                yield one
+
+    def succeed(executor: Any, job_info: Any) -> None:
+        executor.reports.append((job_info.external_jobid, "success"))
+
+    def fail(executor: Any, job_info: Any, msg: str | None = None, **named: Any) -> None:
+        executor.reports.append((job_info.external_jobid, "error"))
+        executor.messages.append(f"{msg} {named.get('aux_logs')}")
+
+    for name, fake in (("check_active_jobs", check), ("report_job_success", succeed), ("report_job_error", fail)):
+        monkeypatch.setattr(plugin.Executor, name, fake)
 
 
 @pytest.fixture
@@ -123,7 +141,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_what_the_plugin_reports_passes_and_is_asked_for_no_more(states: dict[str, str]) -> None:
     answers = {"1": "success", "2": "error", "3": "wait"}
-    executor = executor_class(lambda _, one: answers[one.external_jobid])()
+    executor = Executor(lambda _, one: answers[one.external_jobid])
     states["3"] = "RUNNING"
     assert executor.round([job("1"), job("2"), third := job("3")]) == [third]
     assert executor.reports == [("1", "success"), ("2", "error")]
@@ -131,7 +149,7 @@ def test_what_the_plugin_reports_passes_and_is_asked_for_no_more(states: dict[st
 
 def test_forgotten_jobs_are_asked_for_again(states: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     """The plugin yields nothing after a round in which every query failed; it would never look at them again."""
-    executor = executor_class(lambda *_: "forget")()
+    executor = Executor(lambda *_: "forget")
     jobs = [job("1"), job("2")]
     states.update({"1": "RUNNING", "2": "PENDING"})
     with caplog.at_level(logging.WARNING):
@@ -142,7 +160,7 @@ def test_forgotten_jobs_are_asked_for_again(states: dict[str, str], caplog: pyte
 
 @pytest.mark.parametrize("state", sorted(watchdog.FAILURES))
 def test_an_end_that_the_plugin_does_not_know_fails_the_job_by_name(states: dict[str, str], state: str) -> None:
-    executor = executor_class(lambda *_: "wait")()
+    executor = Executor(lambda *_: "wait")
     states["7"] = f"{state} by 0" if state == "CANCELLED" else state
     one = job("7")
     assert executor.round([one]) == [one]  # the plugin may still be about to see it
@@ -153,7 +171,7 @@ def test_an_end_that_the_plugin_does_not_know_fails_the_job_by_name(states: dict
 
 
 def test_a_success_that_the_plugin_does_not_see_is_a_success(states: dict[str, str]) -> None:
-    executor = executor_class(lambda *_: "forget")()
+    executor = Executor(lambda *_: "forget")
     states["7"] = "COMPLETED"
     executor.round([job("7")])
     assert executor.round([job("7")]) == []
@@ -162,7 +180,7 @@ def test_a_success_that_the_plugin_does_not_see_is_a_success(states: dict[str, s
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL"])
 def test_a_cluster_that_requeues_is_waited_for(states: dict[str, str], state: str) -> None:
-    executor = executor_class(lambda *_: "wait")(requeue=True)
+    executor = Executor(lambda *_: "wait", requeue=True)
     states["7"] = state
     for _ in range(4):
         assert len(executor.round([job("7")])) == 1
@@ -171,7 +189,7 @@ def test_a_cluster_that_requeues_is_waited_for(states: dict[str, str], state: st
 
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETING", "SUSPENDED", "CONFIGURING", "REQUEUED"])
 def test_a_job_that_lives_is_never_given_up(states: dict[str, str], clock: Clock, state: str) -> None:
-    executor = executor_class(lambda *_: "wait")()
+    executor = Executor(lambda *_: "wait")
     states["7"] = state
     for _ in range(5):
         clock.now += 100 * LONG
@@ -189,12 +207,12 @@ class TestVanished:
     def test_it_fails_by_name_once_slurm_has_answered_long_without_it(
         self, states: dict[str, str], clock: Clock
     ) -> None:
-        executor = executor_class(lambda *_: "wait")()
+        executor = Executor(lambda *_: "wait")
         assert self.rounds(executor, clock, 0, LONG - 2, 2) == [1, 1, 0]
         assert "SLURM no longer knows job 7" in executor.messages[0]
 
     def test_a_late_record_starts_the_count_anew(self, states: dict[str, str], clock: Clock) -> None:
-        executor = executor_class(lambda *_: "wait")()
+        executor = Executor(lambda *_: "wait")
         assert self.rounds(executor, clock, 0, LONG - 2) == [1, 1]
         states["7"] = "RUNNING"
         assert self.rounds(executor, clock, 1) == [1]
@@ -215,7 +233,7 @@ class TestVanished:
         reports: list[tuple[str, str]],
     ) -> None:
         monkeypatch.setattr(slurm, "state_of", lambda number: remembered)
-        executor = executor_class(lambda *_: "wait")()
+        executor = Executor(lambda *_: "wait")
         assert self.rounds(executor, clock, 0, LONG) == [1, left]
         assert executor.reports == reports
 
@@ -225,7 +243,7 @@ class TestVanished:
         """A controller that is away for an hour loses no job, and says so about once a minute."""
         answers: list[dict[str, str] | None] = [{}, None, None, {}]
         monkeypatch.setattr(slurm, "states_of", lambda name: answers.pop(0))
-        executor = executor_class(lambda *_: "forget")()
+        executor = Executor(lambda *_: "forget")
         with caplog.at_level(logging.WARNING):
             assert self.rounds(executor, clock, 0, 1800, 1800, 1) == [1, 1, 1, 1]
         assert caplog.text.count("SLURM has not answered for") == 1
@@ -256,7 +274,7 @@ class TestMade:
         os.utime(name, (PLANNED + age, PLANNED + age))
 
     def judged(self, one: Any, states: dict[str, str], clock: Clock) -> list[str]:
-        executor = executor_class(lambda *_: "wait")()
+        executor = Executor(lambda *_: "wait")
         for _ in range(2):
             executor.round([one])
             clock.now += LONG
@@ -289,7 +307,7 @@ class TestMade:
     ) -> None:
         if seen == "RUNNING":
             self.make("run.json", 1)
-        executor = executor_class(lambda *_: "forget")()
+        executor = Executor(lambda *_: "forget")
         one = job("7", card="run.json")
         states["7"] = seen
         executor.round([one])
@@ -308,30 +326,15 @@ class TestLoneJob:
     ANSWER = 2.0
     """Seconds that an answer takes."""
 
-    class Executor(plugin.Executor):
-        """The plugin's executor, as far as a round needs it."""
-
-        def __init__(self) -> None:
-            values = {"status_attempts": 12, "status_command": "squeue", "keep_successful_logs": True, "requeue": False}
-            settings = SimpleNamespace(init_seconds_before_status_checks=40, **values)
-            self.workflow = SimpleNamespace(executor_settings=settings)
-            self.run_uuid, self.logger = "lever_pipe_1", logging.getLogger("quiet")
-            self.status_rate_limiter = nullcontext()
-            self.next_seconds_between_status_checks = 40
-            self._preemption_warning = False
-            self._status_query_calls = self._status_query_failures = 0
-            self._status_query_total_seconds = self._status_query_max_seconds = 0.0
-            self._status_query_min_seconds = None
-            self._status_query_cycle_rows: list[Any] = []
-            self.reports: list[tuple[str, str]] = []
-
-        def report_job_success(self, job_info: Any) -> None:
-            self.reports.append((job_info.external_jobid, "success"))
-
-        def report_job_error(self, job_info: Any, msg: str | None = None, **named: Any) -> None:
-            self.reports.append((job_info.external_jobid, "error"))
-
-    watch(Executor)
+    def executor(self) -> Executor:
+        """Return one whose plugin keeps its own rounds, as far as these need it."""
+        settings = {"status_attempts": 12, "status_command": "squeue", "keep_successful_logs": True}
+        one = Executor(None, init_seconds_before_status_checks=40, **settings)
+        one.logger, one.status_rate_limiter, one._preemption_warning = logging.getLogger("quiet"), nullcontext(), False
+        one._status_query_calls = one._status_query_failures = 0
+        one._status_query_total_seconds = one._status_query_max_seconds = 0.0
+        one._status_query_min_seconds, one._status_query_cycle_rows = None, []
+        return one
 
     class Cluster:
         """A controller that forgets job 7 `age` seconds after it has ended; it keeps no accounts."""
@@ -366,7 +369,7 @@ class TestLoneJob:
             monkeypatch.setattr(slurm, "settings", lambda: {"MinJobAge": f"{cluster.age} sec"})
             monkeypatch.setattr(slurm, "states_of", lambda name: cluster.states())
             monkeypatch.setattr(slurm, "state_of", lambda number: cluster.states().get(number, ""))
-            executor = self.Executor()
+            executor = self.executor()
 
             async def rounds() -> None:
                 clock.now, active = 40, [one]
@@ -427,7 +430,7 @@ class TestPace:
     ) -> None:
         """A third of the time that it remembers a job; 0 is for ever."""
         monkeypatch.setattr(slurm, "settings", lambda: {"MinJobAge": age})
-        executor = executor_class(lambda *_: "wait")()
+        executor = Executor(lambda *_: "wait")
         executor.next_seconds_between_status_checks = 180
         executor.round([])
         assert executor.next_seconds_between_status_checks == seconds
@@ -436,11 +439,9 @@ class TestPace:
         assert executor.next_seconds_between_status_checks == 5
 
 
-def test_the_plugin_still_has_the_methods_that_are_wrapped() -> None:
-    """And it still drops jobs and waits for preempted ones; once it does not, the watchdog may go."""
-    source = inspect.getsource(plugin.Executor.check_active_jobs)
+def test_the_plugin_still_waits_for_what_the_watchdog_ends() -> None:
+    """It still drops jobs and waits for preempted ones; once it does not, the watchdog may go."""
+    source = inspect.getsource(OWN_CHECK)
     assert "if status_of_jobs is not None" in source
     assert '"PREEMPTED"' in source
     assert "PREEMPTED" not in source[source.index("fail_stati") : source.index(")", source.index("fail_stati"))]
-    for name in ("report_job_success", "report_job_error"):
-        assert inspect.signature(getattr(plugin.Executor, name)).parameters.keys() >= {"self", "job_info"}
