@@ -4,9 +4,8 @@
 Snakemake changes it; `python -m lever_pipe doctor` warns of a version that nobody has looked at. What is touched, and
 why:
 
-* `DAG.file2jobs` and `DAG.update_needrun`, who makes a file and which jobs run: the one knows no maker of a file inside
-  an output folder, the other asks only for outputs that other jobs read, and goes by times (`Job.output_mintime`),
-  which know nothing of contents, of unseen jobs and of results that were moved.
+* `DAG.update_needrun`, which jobs run: it asks only for outputs that other jobs read, and goes by times
+  (`Job.output_mintime`), which know nothing of contents, of unseen jobs and of results that were moved.
 * `get_function_params`, `OutputIndex.match_producers`, `printjob` with `Job.format_wildcards`, `fmt_iofile` and
   `DAG.check_directory_outputs`: each asks anew for every job, or every reader of a file, what one answer settles.
 * `dag_settings`, and the records of a rule's command: of a job that follows from another one Snakemake asks neither
@@ -15,8 +14,7 @@ why:
 * `configfiles` of its settings, which it hands to the jobs, and default resources before they are evaluated.
 * `--target-jobs`: a job's own Snakemake does not say, before it plans, which job it is there for.
 * `job_rate_limiter` of the scheduler: its rate cannot be unset.
-* `cli.main`, `cli.parse_args` and `Job.log_info`, which a dry run calls for each job: the programming interface reads
-  no words and no profiles.
+* `cli.main` and `cli.parse_args`: the programming interface reads no words and no profiles.
 """
 
 from __future__ import annotations
@@ -83,29 +81,6 @@ def bound_logs(workflow: Workflow) -> None:
     for rule in workflow.rules:
         for place, item in enumerate(rule.log):
             rule.log[place] = bounded(rule, item)
-
-
-def find_makers_of_folders() -> None:
-    """Let a file inside an output folder be made by whoever makes the folder."""
-    from snakemake.dag import DAG
-    from snakemake.exceptions import MissingRuleException
-
-    def amended(found: Callable[..., Any]) -> Callable[..., Any]:
-        async def file2jobs(dag: Dag, targetfile: str, wildcards_dict: Any = None) -> list[Job]:
-            jobs: list[Job]
-            with suppress(MissingRuleException):
-                jobs = await found(dag, targetfile, wildcards_dict)
-                return jobs
-            for path in map(str, Path(targetfile).parents):
-                with suppress(MissingRuleException):
-                    jobs = await found(dag, path, wildcards_dict)
-                    if all(job.output_by_path[path].is_directory for job in jobs):
-                        return jobs
-            raise MissingRuleException(targetfile)
-
-        return file2jobs
-
-    amend_methods(DAG, file2jobs=amended)
 
 
 def ask_once() -> None:
@@ -327,8 +302,8 @@ def leave_pace_to_cores(scheduler: Any) -> None:
 
 LOGGER = "snakemake.logging"
 CONFIG = Path("config.yaml")
-QUIET = ("--quiet", "host", "progress", "rules", "reason", "--dry-run")
-"""Bare `--quiet` would end a dry run before it tells its jobs."""
+QUIET = ("--quiet", "rules", "progress", "--dry-run")
+"""With these two a dry run ends when it has planned."""
 MANY_CORES = 100_000
 """Where no cores are named, as on a cluster, a dry run takes one for granted and cuts the threads of each job to it."""
 DEEDS = (
@@ -451,27 +426,33 @@ def results_folder(words: Sequence[str]) -> Path:
     return Path(str(configured(options_of(words))[0].get("results") or "results"))
 
 
+_heard: list[tuple[list[PlannedJob], Path]] = []
+"""Where the jobs of a dry run in this process go, and from where their files are named."""
+
+
 @contextmanager
 def heard_jobs() -> Iterator[list[PlannedJob]]:
-    """Collect the jobs of a dry run instead of having them told; then all is as it was."""
-    from snakemake.jobs import Job as OwnJob
-
+    """Collect the jobs of a dry run, which the rules tell (`tell_plan`); then all is as it was."""
     logger, jobs = logging.getLogger(LOGGER), list[PlannedJob]()
-    start, log_info = Path.cwd(), OwnJob.log_info
-
-    def hear(job: Job, *_: Any, **__: Any) -> None:
-        jobs.append(planned_job(job, Path(os.path.relpath(Path.cwd(), start))))  # `--directory` moves Snakemake
-
-    propagates, on_termination = logger.propagate, signal.getsignal(signal.SIGTERM)
-    OwnJob.log_info, logger.propagate = hear, False
+    propagates, logger.propagate = logger.propagate, False
+    on_termination = signal.getsignal(signal.SIGTERM)
+    _heard.append((jobs, Path.cwd()))
     try:
         yield jobs
     finally:
-        OwnJob.log_info, logger.propagate = log_info, propagates
+        _heard.pop()
+        logger.propagate = propagates
         signal.signal(signal.SIGTERM, on_termination)  # Snakemake's scheduler sets its own
 
 
-def planned_job(job: Job, folder: Path) -> PlannedJob:
+def tell_plan(jobs: Iterable[Job], spared: Mapping[Job, str]) -> None:
+    """Tell the jobs of a dry run's plan, and why some will be spared, to who hears them in this process."""
+    for heard, start in _heard:
+        folder = Path(os.path.relpath(Path.cwd(), start))  # `--directory` moves Snakemake
+        heard[:] = [planned_job(job, folder, spared.get(job, "")) for job in jobs]
+
+
+def planned_job(job: Job, folder: Path, spared: str = "") -> PlannedJob:
     """Return a job of Snakemake's plan; its files as they are named from where `folder` is relative to."""
 
     def named(files: Iterable[Any]) -> list[str]:
@@ -490,5 +471,5 @@ def planned_job(job: Job, folder: Path) -> PlannedJob:
         outputs=tuple(named(job.output)),
         asked=("forced",) if reason.forced else tuple(word for word, is_so in edited.items() if is_so),
         call=PlannedCall(inputs=inputs, **json.loads(str(spec))) if spec is not None else None,
-        spared=foreseen.get(job, "") if (foreseen := getattr(job.dag, "foreseen", None)) else "",
+        spared=spared,
     )

@@ -351,7 +351,6 @@ def hold_folder():
 def regard_what_is_made():
     """Let Snakemake plan by what the run cards say; in a job's own, end it if another job has made its artefact."""
     snakemake_adapter.bound_logs(workflow)
-    snakemake_adapter.find_makers_of_folders()
     snakemake_adapter.ask_once()
     if workflow.is_main_process:
         snakemake_adapter.plan_by_contents(

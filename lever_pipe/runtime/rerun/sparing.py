@@ -25,7 +25,7 @@ from lever_pipe.experiment.run_card import files_of, flat
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.rerun import decision
 from lever_pipe.runtime.rerun.artefacts import CARD, absolute
-from lever_pipe.runtime.snakemake_adapter import Dag, Job, is_wanted
+from lever_pipe.runtime.snakemake_adapter import Dag, Job, is_wanted, tell_plan
 from lever_pipe.runtime.store import Store, Work, key_of
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -83,7 +83,8 @@ class Sparing:
         What a planned job reads is known where nobody makes it again, or where who makes it is spared.
         """
         digests, found = _Foreseen(self._digests), dict[Job, str]()
-        for job in itertools.chain.from_iterable(dag.toposorted(set(dag.needrun_jobs()))):
+        planned = list(itertools.chain.from_iterable(dag.toposorted(set(dag.needrun_jobs()))))
+        for job in planned:
             if job.is_group() or not decision.has_card(job) or is_wanted(job):
                 digests.note(job, None)
             elif decision.is_made(**decision.call_of(job), digests=digests):
@@ -93,6 +94,7 @@ class Sparing:
                 work = self._store.find(key, made, versions=self._versions) if self._store and key else None
                 digests.note(job, work)
                 found |= {job: STORED} if work else {}
+        tell_plan(planned, found)
         if found:
             told = ", ".join(f"{n} {why}" for why, n in sorted(Counter(found.values()).items()))
             log.warning(f"Of the jobs below these need not be computed: {told}.")
@@ -145,10 +147,12 @@ def spare_by(made: Sparing) -> None:
 
 def report_made(executor: Executor, jobs: list[Job]) -> list[Job]:
     """Report the jobs as done that need not run, and return the others."""
-    left = [job for job in jobs if not any(made.spare(job) for made in _of_this_run)]
+    left = []
     for job in jobs:
-        if job not in left:
+        if any(made.spare(job) for made in _of_this_run):
             executor.report_job_success(SubmittedJobInfo(job))
+        else:
+            left.append(job)
     return left
 
 
