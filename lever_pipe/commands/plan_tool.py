@@ -41,24 +41,16 @@ class Hours(NamedTuple):
 
 
 class RuleForecast(NamedTuple):
-    """What is expected of the planned jobs of a rule.
-
-    Attributes:
-        why: reason -> how many jobs.
-        seconds: the median of the records; None without one.
-        hours: the estimate; None without a record.
-        at_most: by the requested runtime; None with a record, or where no runtime is requested.
-        spared: how many jobs will not be computed, because what they make is there or in the store; they cost nothing.
-    """
+    """What is expected of the planned jobs of a rule; jobs that will be spared cost nothing."""
 
     rule: str
     jobs: int
-    why: dict[str, int]
-    seconds: float | None
+    why: dict[str, int]  # reason -> how many jobs
+    seconds: float | None  # the median of the records; None without one
     records: int
-    hours: Hours | None
-    at_most: Hours | None
-    spared: int = 0
+    hours: Hours | None  # the estimate; None without a record
+    at_most: Hours | None  # by the requested runtime; None with a record, or where no runtime is requested
+    spared: int = 0  # what they make is there, or in the store
 
 
 def main(words: Sequence[str]) -> int:

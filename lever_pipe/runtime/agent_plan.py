@@ -21,6 +21,7 @@ from lever_pipe.experiment.agent_config import (
 )
 from lever_pipe.experiment.agent_stage_configs import AgentRun, PolicyConfig
 from lever_pipe.experiment.config import swept
+from lever_pipe.experiment.studies import Experiment
 
 Wildcards = Mapping[str, str]
 Settings = TypeVar("Settings", bound=Section)
@@ -59,22 +60,22 @@ def execution_of(intention: Intention) -> str:
     return canonical_json(intention.execution.model_dump(mode="json"))
 
 
-def served_agent(intention: Intention, wildcards: Wildcards) -> ServedAgent:
+def served_agent(experiment: Experiment, wildcards: Wildcards) -> ServedAgent:
     """Return the served agent that a job names."""
-    return next(agent for agent in intention.served if agent.name == wildcards["arm"])
+    return next(agent for agent in experiment.intention.served if agent.name == wildcards["arm"])
 
 
-def evaluation_of_served(intention: Intention, wildcards: Wildcards) -> AgentEvaluation:
+def evaluation_of_served(experiment: Experiment, wildcards: Wildcards) -> AgentEvaluation:
     """Return how a served agent is evaluated; what only samples are drawn by moves no greedy episode."""
-    drawn = () if "sampled" in served_agent(intention, wildcards).modes else ("test_samples", "seed")
+    drawn = () if "sampled" in served_agent(experiment, wildcards).modes else ("test_samples", "seed")
     unread = ("every", "samples", "batch", "thresholds", "primary", *drawn)
-    return at_defaults(intention.evaluation, *unread)
+    return at_defaults(experiment.intention.evaluation, *unread)
 
 
-def temperature_of_served(intention: Intention, wildcards: Wildcards) -> float:
+def temperature_of_served(experiment: Experiment, wildcards: Wildcards) -> float:
     """Return the temperature of a served agent's samples, that of the arms; greedy episodes have none."""
-    is_drawn = "sampled" in served_agent(intention, wildcards).modes
-    return (intention.grpo if is_drawn else AgentGrpo()).temperature
+    is_drawn = "sampled" in served_agent(experiment, wildcards).modes
+    return (experiment.intention.grpo if is_drawn else AgentGrpo()).temperature
 
 
 @cache
@@ -105,17 +106,16 @@ def swept_arms(intention: Intention) -> tuple[AgentArm, ...]:
     return tuple(arm for arm in intention.arms if arm.name in cells)
 
 
-def arm_of(intention: Intention, wildcards: Wildcards) -> AgentArm:
+def arm_of(experiment: Experiment, wildcards: Wildcards) -> AgentArm:
     """Return a run's arm with its one seed, and with the settings that it leaves to `grpo` filled in."""
-    arm = next(arm for arm in intention.arms if arm.name == wildcards["arm"])
-    return intention.filled(arm).model_copy(update={"seeds": (int(wildcards["seed"]),)})
+    arm = next(arm for arm in experiment.intention.arms if arm.name == wildcards["arm"])
+    return experiment.intention.filled(arm).model_copy(update={"seeds": (int(wildcards["seed"]),)})
 
 
-def grpo_of_arm(intention: Intention, wildcards: Wildcards) -> AgentGrpo:
+def grpo_of_arm(experiment: Experiment, wildcards: Wildcards) -> AgentGrpo:
     """Return the settings of GRPO with what a run's arm sets itself."""
-    arm = arm_of(intention, wildcards)
-    of_arm = {"trajectory_score": arm.trajectory_score, "learning_rate": arm.learning_rate}
-    return intention.grpo.model_copy(update=of_arm)
+    arm = arm_of(experiment, wildcards)
+    return experiment.intention.grpo.model_copy(update=arm.model_dump(include={"trajectory_score", "learning_rate"}))
 
 
 def at_defaults(settings: Settings, *unread: str) -> Settings:

@@ -33,22 +33,14 @@ HEADS = ("LVLM", "rule", "prompts", "given answers", "million tokens", "PFLOP")
 
 
 class LvlmWork(NamedTuple):
-    """What the jobs of a rule ask one model.
-
-    Attributes:
-        prompts: to be answered.
-        given: answers whose probability is asked for.
-        tokens: of the prompts, and of one more for each given answer where the member computes one; None for an
-            embedded model, whose images have other sizes.
-        flop: 2 x parameters x tokens; None where either is unknown.
-    """
+    """What the jobs of a rule ask one model."""
 
     model: str
     rule: str
     prompts: int
-    given: int
-    tokens: int | None
-    flop: float | None
+    given: int  # answers whose probability is asked for
+    tokens: int | None  # with a prompt for each given answer where the member computes one; None for an embedded model
+    flop: float | None  # 2 x parameters x tokens; None where either is unknown
 
 
 def lvlm_work(jobs: Iterable[PlannedJob], experiment: Experiment) -> list[LvlmWork]:

@@ -440,7 +440,7 @@ def measured_rewards(experiment: Experiment) -> list[Reward]:
     return list({canonical_json(reward.model_dump(mode="json")): reward for reward in rewards}.values())
 
 
-def kept_selections(experiment: Experiment) -> list[int]:
+def kept_selections(experiment: Experiment, _: Wildcards) -> list[int]:
     """Return the numbers of best selections that the offline objective of the main preset keeps."""
     grpo = experiment.presets[experiment.arms[0].preset].grpo
     return sorted({grpo.top_k_first_epoch, grpo.top_k})
@@ -472,15 +472,6 @@ def shown_agents(experiment: Experiment) -> ShownAgents | None:
     if of.is_world and of.model.folder and not of.is_taught:
         values["start"] = f"{of.model_name} ({agent_plan.identity_of_model(of.model.folder)})"
     return ShownAgents(arms=agent_plan.arms(of), max_context=of.model.max_context, **values)
-
-
-def _in_arm(arm: str, key: str) -> Planner:
-    """Return what gives a setting of the emulation to the arm that it is of, and None to the others."""
-
-    def of(experiment: Experiment, wildcards: Wildcards) -> Any:
-        return getattr(_emulate(experiment), key) if wildcards["arm"] == arm else None
-
-    return of
 
 
 def scale(experiment: Experiment) -> str:
@@ -538,7 +529,7 @@ PLANNED: Mapping[str, Planner] = {
     "continued_rce": continued_rce,
     "reward": reward_of,
     "rewards": lambda experiment, _: measured_rewards(experiment),
-    "kept": lambda experiment, _: kept_selections(experiment),
+    "kept": kept_selections,
     "policies_of_batch": lambda experiment, wildcards: [
         PolicyRef.of(name) for name in policies_of_batch(experiment, wildcards)
     ],
@@ -560,23 +551,19 @@ PLANNED: Mapping[str, Planner] = {
     },
     "shown_agents": lambda experiment, _: shown_agents(experiment),
     "emulated_policies": lambda experiment, _: _emulate(experiment).policies(),
-    "head_seed": _in_arm(HEAD, "head_seed"),
-    "pool_items": _in_arm(POOL, "pool_items"),
+    "head_seed": lambda experiment, of: _emulate(experiment).head_seed if of["arm"] == HEAD else None,
+    "pool_items": lambda experiment, of: _emulate(experiment).pool_items if of["arm"] == POOL else None,
     "generator": lambda experiment, _: agent_plan.generator(experiment.intention),
     "agent_policy": lambda experiment, _: agent_plan.policy(experiment.intention),
     "agent_runs": lambda experiment, _: agent_plan.runs(experiment.intention),
     "agent_arms": lambda experiment, _: agent_plan.arms(experiment.intention),
     "swept_arms": lambda experiment, _: agent_plan.swept_arms(experiment.intention),
-    "served_agent": lambda experiment, wildcards: agent_plan.served_agent(experiment.intention, wildcards),
-    "evaluation_of_served": lambda experiment, wildcards: agent_plan.evaluation_of_served(
-        experiment.intention, wildcards
-    ),
-    "temperature_of_served": lambda experiment, wildcards: agent_plan.temperature_of_served(
-        experiment.intention, wildcards
-    ),
+    "served_agent": agent_plan.served_agent,
+    "evaluation_of_served": agent_plan.evaluation_of_served,
+    "temperature_of_served": agent_plan.temperature_of_served,
     "served_names": lambda experiment, _: [agent.name for agent in experiment.intention.served],
-    "agent_arm": lambda experiment, wildcards: agent_plan.arm_of(experiment.intention, wildcards),
-    "grpo_of_arm": lambda experiment, wildcards: agent_plan.grpo_of_arm(experiment.intention, wildcards),
+    "agent_arm": agent_plan.arm_of,
+    "grpo_of_arm": agent_plan.grpo_of_arm,
     "evaluation_in_training": lambda experiment, _: agent_plan.at_defaults(
         experiment.intention.evaluation, "test_samples", "thresholds", "primary"
     ),

@@ -30,8 +30,7 @@ class Need(NamedTuple):
     """What the first attempt of a job asks for."""
 
     mem_mb: int
-    runtime: int
-    """Minutes."""
+    runtime: int  # minutes
     threads: int = 1
     gpus: int = 0
 
@@ -74,14 +73,18 @@ AGENT_RULES = ("warm_start_agent", "train_agent", "evaluate_agent", "evaluate_st
 BESIDE_WEIGHTS_MB = 16_000
 """Python, CUDA's own and the episodes of an agent."""
 PRODUCTION_CPU: Mapping[str, Need] = {
-    **dict.fromkeys(
-        (*("train_sft_epoch", "train_rce_epoch", "train_continued_epoch", "train_grpo_epoch", "train_distil_epoch"),),
-        Need(mem_mb=8000, runtime=240),
-    ),
-    **dict.fromkeys(("prepare_examples", "propose_trajectories", "sample_pools"), Need(mem_mb=16_000, runtime=240)),
-    **dict.fromkeys(
-        ("import_rl_data", "merge_rl_data", "measure_rewards", "reward_groups"), Need(mem_mb=16_000, runtime=60)
-    ),
+    "train_sft_epoch": Need(mem_mb=8000, runtime=240),
+    "train_rce_epoch": Need(mem_mb=8000, runtime=240),
+    "train_continued_epoch": Need(mem_mb=8000, runtime=240),
+    "train_grpo_epoch": Need(mem_mb=8000, runtime=240),
+    "train_distil_epoch": Need(mem_mb=8000, runtime=240),
+    "prepare_examples": Need(mem_mb=16_000, runtime=240),
+    "propose_trajectories": Need(mem_mb=16_000, runtime=240),
+    "sample_pools": Need(mem_mb=16_000, runtime=240),
+    "import_rl_data": Need(mem_mb=16_000, runtime=60),
+    "merge_rl_data": Need(mem_mb=16_000, runtime=60),
+    "measure_rewards": Need(mem_mb=16_000, runtime=60),
+    "reward_groups": Need(mem_mb=16_000, runtime=60),
 }
 PRODUCTION_OTHER = Need(mem_mb=4000, runtime=60)
 """Selections, scores, tables, figures, the report."""
@@ -158,12 +161,11 @@ def _gpus(count: int, request: str) -> Resources:
 
 def loaded(experiment: Experiment) -> list[LoadedModel]:
     """Return the model folders that the configured studies load; the tiny agent is none."""
-    found = []
     lvlms = {"lvlm.model": experiment.lvlm} if "lever" in experiment.studies else {}
     if "grid" in experiment.studies:
         lvlms |= {f"grid.lvlms.{name}.model": lvlm for name, lvlm in experiment.grid.lvlms.items()}
     encoders = {"encoder.model": experiment.encoder, "pools.encoder.model": experiment.pools.encoder} if lvlms else {}
-    found += [LoadedModel(key, of.model, ("embed_examples",)) for key, of in encoders.items() if of is not None]
+    found = [LoadedModel(key, of.model, ("embed_examples",)) for key, of in encoders.items() if of is not None]
     found += [LoadedModel(key, of.model, ASKING) for key, of in lvlms.items() if not of.is_served]
     if "intention" in experiment.studies and experiment.intention.model.folder:
         readers = AGENT_RULES if experiment.intention.is_taught else AGENT_RULES[1:]
