@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from lever_pipe.base import atomic, contents, provenance
+from lever_pipe.base import atomic, contents, numerics, provenance
 from lever_pipe.base.errors import LeverPipeError, MachineError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime import forks, ownership, snakemake_adapter, snapshot
-from lever_pipe.runtime.rerun import sparing
+from lever_pipe.runtime import duplicates, failures, forks, ownership, sizing, snakemake_adapter, snapshot
+from lever_pipe.runtime.rerun import decision, sparing
 from lever_pipe.runtime.rerun.artefacts import cards_below, set_time, time_ns
 from lever_pipe.runtime.rerun.decision import members_of
 from lever_pipe.runtime.rerun.explain import record_code
@@ -42,6 +43,96 @@ LATE = dict.fromkeys(("train_agent", "evaluate_agent", "evaluate_start", "warm_s
 """What stages import when they run, so that nothing else has to wait for it: worth seconds a job."""
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
+
+
+class Run:
+    """What the workflow asks for and calls, in the main process and in a job's own Snakemake.
+
+    Args:
+        workflow: Snakemake's.
+        config: the configuration as Snakemake or the user of the `module` gives it.
+        own: the workflow's folder, where what it ships lies.
+
+    Attributes:
+        experiment: the parsed configuration.
+        needs: gives a rule's threads and resources.
+
+    Raises:
+        WorkflowError: the configuration does not parse, or a job has no snapshot to read (of Snakemake).
+    """
+
+    def __init__(self, workflow: Workflow, config: Mapping[str, Any], own: Path) -> None:
+        self._workflow, self._own, self._started = workflow, own, time.monotonic()
+        lead_jobs_here(own)
+        with _told_by_snakemake():
+            self.experiment = experiment_of(workflow, config, own)
+            numerics.choose(self.experiment.numerics)  # jobs inherit it
+            self._jobs = failures.Invocation()
+            self._sparing = sparing.Sparing(store_of(self.experiment))
+            gpu_request = snakemake_adapter.gpu_request(workflow)
+            self.needs = sizing.rooms(self.experiment, gpu_request=gpu_request, starved=self._jobs.starved)
+        if workflow.is_main_process:
+            self._jobs.attach()
+
+    def regard_what_is_made(self) -> None:
+        """Let Snakemake plan by what the run cards say; in a job's own, end it if another job has made its artefact."""
+        snakemake_adapter.ask_once()
+        if self._workflow.is_main_process:
+            made = (decision.has_card, decision.why_again, self._sparing.foresee)
+            snakemake_adapter.plan_by_contents(*made, self._hold_folder, whole="all")
+        decision.regard_versions(self.experiment.rerun_on_library_versions)
+        decision.before_plan(self._workflow, Path(self.experiment.results))
+        duplicates.leave_if_made(self._workflow, self.experiment)
+
+    def _hold_folder(self) -> None:
+        with _told_by_snakemake():
+            hold_folder()
+
+    def begin(self) -> None:
+        """Freeze and check what is about to run.
+
+        Raises:
+            WorkflowError: something that jobs would fail on (of Snakemake).
+        """
+        with _told_by_snakemake():
+            begin(self._workflow, self.experiment, self._sparing, self._own)
+
+    def closing_summary(self) -> str:
+        """Return the lines that end a successful run: the answers, and where the rest is."""
+        minutes, results = (time.monotonic() - self._started) / 60, Path(self.experiment.results)
+        end(self.experiment)
+        told = (self._sparing.summary(), self._jobs.summary_of_retries(), self._jobs.summary_of_unkept())
+        notes = "".join(f"\n{line}" for line in told if line)
+        said = results / "report/answers.txt"
+        answers = f"\n{said.read_text(encoding='utf-8')}" if said.is_file() else ""
+        places = f"Grid:    {results}/grid/report.html\n" if "grid" in self.experiment.studies else ""
+        if {"lever", "intention"} & set(self.experiment.studies):
+            report, tables, figures = results / "report.html", results / "report/tables", results / "figures"
+            places += f"Report:  {report}\nTables:  {tables}/\nFigures: {figures}/\n"
+        return f"\n{self._jobs.finished} jobs in {minutes:.1f} minutes.{notes}\n{answers}\n{places}"
+
+    def failure_summary(self) -> str:
+        """Return the lines that end a failed run: what failed, with its last lines, and how to go on."""
+        end(self.experiment)
+        return f"\n{self._jobs.summary_of_failures()}{self._sparing.summary()}\n"
+
+
+@contextmanager
+def _told_by_snakemake() -> Iterator[None]:
+    """Turn a foreseeable fault into one that Snakemake tells without a trace."""
+    from snakemake.exceptions import WorkflowError
+
+    try:
+        yield
+    except (LeverPipeError, OSError) as caught:
+        fault = MachineError.of(caught) if isinstance(caught, OSError) else caught
+        raise WorkflowError(str(fault)) from None
+
+
+def lead_jobs_here(own: Path) -> None:
+    """Make `python` in a job's shell the interpreter that runs the workflow, and `lever_pipe` the package beside it."""
+    for name, folder in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", own)):
+        os.environ[name] = os.pathsep.join([str(folder), *filter(None, [os.environ.get(name)])])
 
 
 def experiment_of(workflow: Workflow, config: Mapping[str, Any], own: Path) -> Experiment:

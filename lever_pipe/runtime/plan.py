@@ -7,8 +7,6 @@ read, whose digests belong to the identity of the stages that load them.
 from __future__ import annotations
 
 import math
-import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -51,12 +49,6 @@ GRPO_IN_CONTINUED = {"learning_rate", "batch_queries", "weight_decay", "freeze_p
 """What continued RCE takes over from the preset's offline GRPO."""
 DRAWN = ("random", "random_all")
 """Baselines that are drawn several times."""
-
-
-def lead_jobs_here(own: Path) -> None:
-    """Make `python` in a job's shell the interpreter that runs the workflow, and `lever_pipe` the package beside it."""
-    for name, first in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", own)):
-        os.environ[name] = os.pathsep.join([str(first), *filter(None, [os.environ.get(name)])])
 
 
 def ledger_folder(experiment: Experiment) -> str:

@@ -1,7 +1,7 @@
-"""How much of a machine each rule asks for, by the size of the models that are configured.
+"""How much of a machine rules ask for, by the size of the models that are configured.
 
-The embedded worlds need a core, 2 GB and minutes. A larger model (`plan.is_large`) gets what its
-production run needs on GPUs of 80 GB; an agent is sized by its parameters.
+The embedded worlds need a core, 2 GB and minutes. A larger model (`plan.is_large`) gets what its production run needs
+on GPUs of 80 GB; an agent is sized by its parameters. Rules that are not here ask for the profile's `default-resources`.
 None of this changes a number: a profile or `--set-resources` may ask for anything else.
 """
 
@@ -86,14 +86,12 @@ PRODUCTION_CPU: Mapping[str, Need] = {
     "measure_rewards": Need(mem_mb=16_000, runtime=60),
     "reward_groups": Need(mem_mb=16_000, runtime=60),
 }
-PRODUCTION_OTHER = Need(mem_mb=4000, runtime=60)
-"""Selections, scores, tables, figures, the report."""
 
 
 def rooms(
     experiment: Experiment, *, gpu_request: str = "gpu", starved: Starved = lambda *_: 0
 ) -> Callable[[str], Room]:
-    """Return the function that gives each rule its threads and resources, those without a model the same.
+    """Return the function that gives a rule its threads and resources.
 
     Memory and time grow with each attempt that ended for want of them.
 
@@ -120,7 +118,7 @@ def rooms(
                 return _of_agent(experiment, rule)
             need = PRODUCTION_MODEL[rule]
             return need._replace(gpus=experiment.lvlm.vllm.gpus) if rule in ASKING else need
-        return PRODUCTION_CPU.get(rule, PRODUCTION_OTHER) if is_production else WORLD_CPU
+        return PRODUCTION_CPU[rule] if is_production else WORLD_CPU
 
     def mem_mb(wildcards: Mapping[str, str], rulename: str) -> int:
         return (need_of(rulename).mem_mb + SNAKEMAKE_MB) * (1 + starved(rulename, wildcards))

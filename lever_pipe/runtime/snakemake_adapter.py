@@ -65,24 +65,6 @@ def amend_methods(owner: Any, **wrappers: Callable[[Any], Any]) -> None:
         setattr(owner, name, wrapper(_unamended.setdefault((owner, name), getattr(owner, name))))
 
 
-def bound_logs(workflow: Workflow) -> None:
-    """Hold the wildcards of logs to the rules' bounds, as those of outputs are.
-
-    Snakemake bounds no wildcard that a pathvar brings, and looks for the maker of each file among logs, too: patterns
-    of several unbounded wildcards in a row take it minutes for thousands of jobs.
-    """
-    from snakemake.io import IOFile
-
-    def bounded(rule: Any, item: Any) -> Any:
-        found = IOFile(rule._update_item_wildcard_constraints(item), rule=rule)  # noqa: SLF001 - nothing public does
-        found.clone_flags(item)
-        return found
-
-    for rule in workflow.rules:
-        for place, item in enumerate(rule.log):
-            rule.log[place] = bounded(rule, item)
-
-
 def ask_once() -> None:
     """Let Snakemake ask once for what cannot change: a third of a large plan's time goes to the same answers again."""
     from snakemake.dag import DAG

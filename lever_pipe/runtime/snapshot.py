@@ -95,7 +95,7 @@ def thaw_config(own: Path) -> dict[str, Any]:
             f"expected {VARIABLE} in the environment of a job",
             found="none",
             do="The cluster must hand the submitting environment to its jobs (sbatch --export=ALL), the run must"
-            " start without --no-hooks, and a Snakefile with this workflow as a module must call begin_invocation.",
+            " start without --no-hooks, and a Snakefile with this workflow as a module must call RUN.begin.",
         )
     if workflow_digest(own) != snapshot.workflow:
         raise SnapshotError(

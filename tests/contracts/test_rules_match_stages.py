@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
-from snakemake.iocontainers import Namedlist
+from snakemake.iocontainers import Namedlist, Wildcards
 
 from lever_pipe.__main__ import stage_function
 from lever_pipe.base.provenance import stages
@@ -21,7 +21,7 @@ STAGES = sorted(stages())
 
 
 def test_every_stage_has_a_rule_and_every_rule_a_stage() -> None:
-    assert set(rules()) - {"all", "launch", "stage"} == set(STAGES) == set(IDENTITIES)
+    assert set(rules()) - {"all", "launch"} == set(STAGES) == set(IDENTITIES)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -50,14 +50,12 @@ def test_signature_law(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_rule_has_one_identity_param_and_calls_its_stage(stage: str) -> None:
+def test_a_rule_calls_its_stage_with_its_files(stage: str) -> None:
     rule = rules()[stage]
-    assert list(rule.params.keys()) == ["spec", "call"]
-    assert rule.shellcmd.startswith("python -m lever_pipe {params.call:q} --spec {params.spec:q} ")
-    words = rule.params.call(
-        {"arm": "a", "seed": "0", "split": "train"}, Namedlist(), Namedlist(fromdict={"card": "x"})
-    )
-    assert words[:2] == [stage, "card=x"]
+    assert list(rule.params.keys())[:2] == ["spec", "files"]
+    assert rule.shellcmd.startswith(f"python -m lever_pipe {stage} {{params.files:q}} ")
+    wildcards = Wildcards(fromdict={"arm": "a", "seed": "0", "split": "train"})
+    assert rule.params.files(wildcards, Namedlist(), Namedlist(fromdict={"card": "x"}))[0] == "card=x"
 
 
 @pytest.mark.parametrize("stage", STAGES)

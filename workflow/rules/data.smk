@@ -1,106 +1,139 @@
 # The raw files of the documents' study, or those of a data set of the grid, if they are generated. Each split has files
 # and jobs of its own: what trains reads nothing of the evaluation's questions.
-RAW = f"{RESULTS}/{{raw}}"
-LISTING = f"{RAW}/{{split}}.sha256"
-WORLD = EXPERIMENT.data.source == "world"
-SPLITS = {"train": "train", "eval": "val"}
-"""What COCO, whose files the world's are like, calls them."""
-
-
+RAW = RESULTS + "/{raw}"
+SPLITS = {"train": "train", "eval": "val"}  # what COCO, whose files the world's are like, calls them
 GENERATED = {
-    "questions": f"{RAW}/OpenEnded_mscoco_{{split}}2014_questions.json",
-    "annotations": f"{RAW}/mscoco_{{split}}2014_annotations.json",
-    "images": f"{RAW}/{{split}}2014",
+    "questions": RAW + "/OpenEnded_mscoco_{split}2014_questions.json",
+    "annotations": RAW + "/mscoco_{split}2014_annotations.json",
+    "images": RAW + "/{split}2014",
+    "listing": RAW + "/{split}.sha256",
 }
-IMAGES = {f"{split}_images": raw_file("images", split) for split in SPLITS}
-TRAIN_IMAGES = {"train_images": IMAGES["train_images"]}
-EXAMPLES_OF_SPLIT = f"{OF_DATA}/examples/{{split}}.jsonl"
-EXAMPLES = {f"{split}_examples": of_split(EXAMPLES_OF_SPLIT, split) for split in SPLITS}
-EXAMPLES_SUMMARY = f"{OF_DATA}/examples/{{split}}.summary.json"
-MAIN_IMAGES = {name: image(grid_plan.DOCUMENTS) for name, image in IMAGES.items()}
-MAIN_EXAMPLES = {name: in_documents(path) for name, path in EXAMPLES.items()}
-EMBEDDED = f"{OF_DATA}/{{embedded}}/{{split}}.safetensors"
-EMBEDDINGS_OF_SPLIT = EMBEDDED.replace("{embedded}", "embeddings")
-EMBEDDINGS = {
-    f"{split}_embeddings": of_split(EMBEDDINGS_OF_SPLIT, split) for split in SPLITS
-}
-TRAIN_EMBEDDINGS = EMBEDDINGS["train_embeddings"]
+TRAIN_EXAMPLES, EVAL_EXAMPLES = OF_DATA + "/examples/train.jsonl", OF_DATA + "/examples/eval.jsonl"
+TRAIN_EMBEDDINGS, EVAL_EMBEDDINGS = OF_DATA + "/embeddings/train.safetensors", OF_DATA + "/embeddings/eval.safetensors"
 # What similarity within pools is measured with.
-POOL_EMBEDDINGS = EMBEDDED.replace(
-    "{embedded}", "pool_embeddings" if EXPERIMENT.pools.encoder else "embeddings"
-)
-POOLS_OF_SPLIT = f"{OF_POOLS}/pools/{{split}}.jsonl"
-POOLS = {f"{split}_pools": of_split(POOLS_OF_SPLIT, split) for split in SPLITS}
+POOL_EMBEDDINGS = OF_DATA + ("/pool_embeddings" if EXPERIMENT.pools.encoder else "/embeddings")
+TRAIN_POOLS, EVAL_POOLS = OF_POOLS + "/pools/train.jsonl", OF_POOLS + "/pools/eval.jsonl"
 
 
-use rule stage as generate_world with:
+def raw_file(kind, split=None):
+    """Return the function that names a raw file, or a folder of images, of a job's data set: of its split or this."""
+
+    def of(wildcards):
+        data, own = grid_plan.at(EXPERIMENT, wildcards).data, split or wildcards.split
+        if data.source == "files":
+            return getattr(data.files, f"{own}_{kind}")
+        return GENERATED[kind].format(raw=grid_plan.raw_of(wildcards), split=SPLITS[own])
+
+    return of
+
+
+def listing_of_images(wildcards):
+    """Return the digests of generated images: a trigger that image folders themselves cannot be."""
+    is_generated = grid_plan.at(EXPERIMENT, wildcards).data.source == "world"
+    return [raw_file("listing")(wildcards)] if is_generated else []
+
+
+def train_examples_beside(wildcards):
+    """Return the examples that evaluation questions are held against; none for the train split."""
+    return [] if wildcards.split == "train" else [TRAIN_EXAMPLES.format(**wildcards)]
+
+
+def encoder_folder(wildcards):
+    """Return the model that makes a file of embeddings: the selector's, or that of the pools."""
+    return plan.encoder_of(EXPERIMENT, wildcards).model
+
+
+rule generate_world:
     output:
-        **{
-            name: directory(path) if name == "images" else path
-            for name, path in GENERATED.items()
-        },
-        image_listing=LISTING,
-        card=f"{RAW}/{{split}}.run.json",
-    pathvars:
-        beside=f"{RAW}/{{split}}.",
+        questions=GENERATED["questions"],
+        annotations=GENERATED["annotations"],
+        images=directory(GENERATED["images"]),
+        image_listing=GENERATED["listing"],
+        card=RAW + "/{split}.run.json",
+    log:
+        RAW + "/{split}.log.txt",
     priority: CHAIN
+    conda:
+        "../../envs/cpu.yaml"
     params:
-        **call("generate_world"),
+        spec=identity("generate_world"),
+        files=files(),
     message:
         "Generate the world: {wildcards.split} questions, annotations, images"
+    shell:
+        "python -m lever_pipe generate_world {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as prepare_examples with:
+rule prepare_examples:
     input:
         questions=raw_file("questions"),
         annotations=raw_file("annotations"),
         image_listing=listing_of_images,
         train_examples=train_examples_beside,
     output:
-        examples=EXAMPLES_OF_SPLIT,
-        summary=EXAMPLES_SUMMARY,
-        card=f"{OF_DATA}/examples/{{split}}.run.json",
-    pathvars:
-        beside=f"{OF_DATA}/examples/{{split}}.",
+        examples=OF_DATA + "/examples/{split}.jsonl",
+        summary=OF_DATA + "/examples/{split}.summary.json",
+        card=OF_DATA + "/examples/{split}.run.json",
+    log:
+        OF_DATA + "/examples/{split}.log.txt",
     priority: CHAIN
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **needs("prepare_examples").resources,
     params:
-        **call("prepare_examples", {"images": raw_file("images")}),
+        spec=identity("prepare_examples"),
+        files=files(images=raw_file("images")),
     message:
         "Read the {wildcards.split} questions and check every annotation and image"
+    shell:
+        "python -m lever_pipe prepare_examples {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as embed_examples with:
+rule embed_examples:
     input:
-        examples=EXAMPLES_OF_SPLIT,
+        examples=OF_DATA + "/examples/{split}.jsonl",
     output:
-        embeddings=EMBEDDED,
-        card=f"{OF_DATA}/{{embedded}}/{{split}}.run.json",
-    pathvars:
-        beside=f"{OF_DATA}/{{embedded}}/{{split}}.",
+        embeddings=OF_DATA + "/{embedded}/{split}.safetensors",
+        card=OF_DATA + "/{embedded}/{split}.run.json",
+    log:
+        OF_DATA + "/{embedded}/{split}.log.txt",
     priority: CHAIN
     conda:
         "../../envs/gpu.yaml"
+    threads: needs("embed_examples").threads
     resources:
-        **room("embed_examples").resources,
+        **needs("embed_examples").resources,
     params:
-        **call("embed_examples", {"images": raw_file("images"), "encoder": encoder_of}),
+        spec=identity("embed_examples"),
+        files=files(images=raw_file("images"), encoder=encoder_folder),
     message:
         "Embed images and questions: {wildcards.split}"
+    shell:
+        "python -m lever_pipe embed_examples {params.files:q}"
+        " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as sample_pools with:
+rule sample_pools:
     input:
-        train_examples=EXAMPLES["train_examples"],
-        train_embeddings=of_split(POOL_EMBEDDINGS, "train"),
-        query_examples=EXAMPLES_OF_SPLIT,
-        query_embeddings=POOL_EMBEDDINGS,
+        train_examples=TRAIN_EXAMPLES,
+        train_embeddings=POOL_EMBEDDINGS + "/train.safetensors",
+        query_examples=OF_DATA + "/examples/{split}.jsonl",
+        query_embeddings=POOL_EMBEDDINGS + "/{split}.safetensors",
     output:
-        pools=POOLS_OF_SPLIT,
-        card=f"{OF_POOLS}/pools/{{split}}.run.json",
-    pathvars:
-        beside=f"{OF_POOLS}/pools/{{split}}.",
+        pools=OF_POOLS + "/pools/{split}.jsonl",
+        card=OF_POOLS + "/pools/{split}.run.json",
+    log:
+        OF_POOLS + "/pools/{split}.log.txt",
     priority: CHAIN
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **needs("sample_pools").resources,
     params:
-        **call("sample_pools"),
+        spec=identity("sample_pools"),
+        files=files(),
     message:
         "Sample a pool of candidates for each query: {wildcards.split}"
+    shell:
+        "python -m lever_pipe sample_pools {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"

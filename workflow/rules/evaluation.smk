@@ -1,122 +1,181 @@
-BATCH = f"{CORNER}/answers/{{batch}}"
+def selector_to_evaluate(wildcards):
+    """Return the selector that a job evaluates; one that is transferred lies with the data set that it was trained on."""
+    place, policy = grid_plan.trained_at(wildcards)
+    return f"{CORNER.format(**place)}/{policy}/selector.safetensors"
 
 
-use rule stage as select_demonstrations with:
+def own_selections(wildcards):
+    """Return a user's file of selections, if it is not a module that selects."""
+    named = EXPERIMENT.grid.policies[wildcards.own].selections
+    return [named[grid_plan.corner_of(wildcards).data]] if named else []
+
+
+def selections_of_batch(wildcards):
+    """Return the selections whose prompts one answer batch holds."""
+    policies = plan.policies_of_batch(EXPERIMENT, wildcards)
+    return [f"{corner_of(wildcards)}/{policy}/selections.jsonl" for policy in policies]
+
+
+rule select_demonstrations:
     input:
-        **EMBEDDINGS,
+        train_embeddings=TRAIN_EMBEDDINGS,
+        eval_embeddings=EVAL_EMBEDDINGS,
         selector=selector_to_evaluate,
-        eval_pools=POOLS["eval_pools"],
+        eval_pools=EVAL_POOLS,
     output:
-        selections=f"{CORNER}/{{selected}}/selections.jsonl",
-        card=f"{CORNER}/{{selected}}/selections.run.json",
-    pathvars:
-        beside=f"{CORNER}/{{selected}}/selections.",
+        selections=CORNER + "/{selected}/selections.jsonl",
+        card=CORNER + "/{selected}/selections.run.json",
+    log:
+        CORNER + "/{selected}/selections.log.txt",
+    conda:
+        "../../envs/cpu.yaml"
     params:
-        **call("select_demonstrations"),
+        spec=identity("select_demonstrations"),
+        files=files(),
     message:
         "Select demonstrations: {wildcards.selected}"
+    shell:
+        "python -m lever_pipe select_demonstrations {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as select_baseline with:
+rule select_baseline:
     input:
-        **EXAMPLES,
-        **EMBEDDINGS,
-        eval_pools=POOLS["eval_pools"],
+        train_examples=TRAIN_EXAMPLES,
+        eval_examples=EVAL_EXAMPLES,
+        train_embeddings=TRAIN_EMBEDDINGS,
+        eval_embeddings=EVAL_EMBEDDINGS,
+        eval_pools=EVAL_POOLS,
     output:
-        selections=f"{CORNER}/baseline/{{baseline}}/selections.jsonl",
-        card=f"{CORNER}/baseline/{{baseline}}/selections.run.json",
-    pathvars:
-        beside=f"{CORNER}/baseline/{{baseline}}/selections.",
+        selections=CORNER + "/baseline/{baseline}/selections.jsonl",
+        card=CORNER + "/baseline/{baseline}/selections.run.json",
+    log:
+        CORNER + "/baseline/{baseline}/selections.log.txt",
+    conda:
+        "../../envs/cpu.yaml"
     params:
-        **call("select_baseline"),
+        spec=identity("select_baseline"),
+        files=files(),
     message:
         "Select demonstrations: baseline {wildcards.baseline}"
+    shell:
+        "python -m lever_pipe select_baseline {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as select_own with:
+rule select_own:
     input:
-        **EXAMPLES,
-        **EMBEDDINGS,
-        eval_pools=POOLS["eval_pools"],
+        train_examples=TRAIN_EXAMPLES,
+        eval_examples=EVAL_EXAMPLES,
+        train_embeddings=TRAIN_EMBEDDINGS,
+        eval_embeddings=EVAL_EMBEDDINGS,
+        eval_pools=EVAL_POOLS,
         own_selections=own_selections,
     output:
-        selections=f"{CORNER}/own/{{own}}/selections.jsonl",
-        card=f"{CORNER}/own/{{own}}/selections.run.json",
-    pathvars:
-        beside=f"{CORNER}/own/{{own}}/selections.",
+        selections=CORNER + "/own/{own}/selections.jsonl",
+        card=CORNER + "/own/{own}/selections.run.json",
+    log:
+        CORNER + "/own/{own}/selections.log.txt",
+    conda:
+        "../../envs/cpu.yaml"
     params:
-        **call("select_own"),
+        spec=identity("select_own"),
+        files=files(),
     message:
         "Select demonstrations: own policy {wildcards.own}"
+    shell:
+        "python -m lever_pipe select_own {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as answer_prompts with:
+rule answer_prompts:
     input:
-        **EXAMPLES,
+        train_examples=TRAIN_EXAMPLES,
+        eval_examples=EVAL_EXAMPLES,
         selections=selections_of_batch,
     output:
-        answers=f"{BATCH}/answers.jsonl",
-        counters=f"{BATCH}/counters.json",
-        card=f"{BATCH}/run.json",
-    pathvars:
-        beside=f"{BATCH}/",
+        answers=BATCH + "/answers.jsonl",
+        counters=BATCH + "/counters.json",
+        card=BATCH + "/run.json",
+    log:
+        BATCH + "/log.txt",
     conda:
         LVLM_ENVIRONMENT
+    threads: needs("answer_prompts").threads
     resources:
-        **room("answer_prompts").resources,
+        **needs("answer_prompts").resources,
     params:
-        **call("answer_prompts", {**IMAGES, **LVLM}, asking),
+        spec=identity("answer_prompts"),
+        files=files(train_images=raw_file("images", "train"), eval_images=raw_file("images", "eval"), lvlm=lvlm_folder),
+        asking=asking,
     message:
         "Answer all prompts of {wildcards.batch}"
+    shell:
+        "python -m lever_pipe answer_prompts {params.files:q} {params.asking:q}"
+        " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as score_answers with:
+rule score_answers:
     input:
         selections=selections_of_batch,
-        answers=f"{BATCH}/answers.jsonl",
-        eval_examples=EXAMPLES["eval_examples"],
+        answers=BATCH + "/answers.jsonl",
+        eval_examples=EVAL_EXAMPLES,
     output:
-        per_question=f"{BATCH}/per_question.jsonl",
-        cells=f"{BATCH}/cells.jsonl",
-        card=f"{BATCH}/scores.run.json",
-    pathvars:
-        beside=f"{BATCH}/scores.",
+        per_question=BATCH + "/per_question.jsonl",
+        cells=BATCH + "/cells.jsonl",
+        card=BATCH + "/scores.run.json",
+    log:
+        BATCH + "/scores.log.txt",
+    conda:
+        "../../envs/cpu.yaml"
     params:
-        **call("score_answers"),
+        spec=identity("score_answers"),
+        files=files(),
     message:
         "Score the answers of {wildcards.batch}"
+    shell:
+        "python -m lever_pipe score_answers {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as measure_pools with:
+rule measure_pools:
     input:
-        **MAIN_EXAMPLES,
-        eval_pools=in_documents(POOLS["eval_pools"]),
-        per_question=f"{LEVER}/answers/baseline/per_question.jsonl",
+        train_examples=LEVER + "/examples/train.jsonl",
+        eval_examples=LEVER + "/examples/eval.jsonl",
+        eval_pools=LEVER + "/pools/eval.jsonl",
+        per_question=LEVER + "/answers/baseline/per_question.jsonl",
     output:
-        bound=f"{LEVER}/pools/bound.json",
-        card=f"{LEVER}/pools/bound.run.json",
-    pathvars:
-        beside=f"{LEVER}/pools/bound.",
+        bound=LEVER + "/pools/bound.json",
+        card=LEVER + "/pools/bound.run.json",
+    log:
+        LEVER + "/pools/bound.log.txt",
+    conda:
+        "../../envs/cpu.yaml"
     params:
-        **call("measure_pools"),
+        spec=identity("measure_pools"),
+        files=files(),
     message:
         "Measure what the evaluation pools hold"
+    shell:
+        "python -m lever_pipe measure_pools {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as check_world with:
+rule check_world:
     input:
-        **MAIN_EXAMPLES,
+        train_examples=LEVER + "/examples/train.jsonl",
+        eval_examples=LEVER + "/examples/eval.jsonl",
     output:
-        check=f"{LEVER}/world_check/check.json",
-        counters=f"{LEVER}/world_check/counters.json",
-        card=f"{LEVER}/world_check/run.json",
-    pathvars:
-        beside=f"{LEVER}/world_check/",
+        check=LEVER + "/world_check/check.json",
+        counters=LEVER + "/world_check/counters.json",
+        card=LEVER + "/world_check/run.json",
+    log:
+        LEVER + "/world_check/log.txt",
     conda:
         LVLM_ENVIRONMENT
+    threads: needs("check_world").threads
     resources:
-        **room("check_world").resources,
+        **needs("check_world").resources,
     params:
-        **call("check_world", MAIN_IMAGES | LVLM),
+        spec=identity("check_world"),
+        files=files(train_images=raw_file("images", "train"), eval_images=raw_file("images", "eval"), lvlm=lvlm_folder),
     message:
         "Check that the embedded LVLM reads its demonstrations"
+    shell:
+        "python -m lever_pipe check_world {params.files:q}"
+        " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"

@@ -1,41 +1,48 @@
-GRID = f"{RESULTS}/grid"
-GRID_PAGE = [f"{GRID}/report.html"] if "grid" in EXPERIMENT.studies else []
-CELLS = plan.evaluated_cells(EXPERIMENT) if GRID_PAGE else []
+GRID = RESULTS + "/grid"
+GRID_PAGE = [GRID + "/report.html"] if "grid" in EXPERIMENT.studies else []
+ANSWERED = [grid_plan.batch_of(cell) for cell in plan.evaluated_cells(EXPERIMENT)] if GRID_PAGE else []
 
 
-use rule stage as compare_cells with:
+rule compare_cells:
     input:
-        per_question=[
-            f"{RESULTS}/{grid_plan.batch_of(cell)}/per_question.jsonl"
-            for cell in CELLS
-        ],
+        per_question=expand(RESULTS + "/{batch}/per_question.jsonl", batch=ANSWERED),
     output:
-        leaderboard=f"{GRID}/leaderboard.csv",
-        comparisons=f"{GRID}/comparisons.csv",
-        card=f"{GRID}/run.json",
-    pathvars:
-        beside=f"{GRID}/",
+        leaderboard=GRID + "/leaderboard.csv",
+        comparisons=GRID + "/comparisons.csv",
+        card=GRID + "/run.json",
+    log:
+        GRID + "/log.txt",
+    conda:
+        "../../envs/cpu.yaml"
     params:
-        **call("compare_cells"),
+        spec=identity("compare_cells"),
+        files=files(),
     message:
         "Compare all cells of the grid: intervals and tests"
+    shell:
+        "python -m lever_pipe compare_cells {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as build_grid with:
+rule build_grid:
     input:
-        leaderboard=f"{GRID}/leaderboard.csv",
-        comparisons=f"{GRID}/comparisons.csv",
-        reference=REFERENCE,
-        template=f"{TEMPLATES}/grid.html.j2",
-        style=f"{TEMPLATES}/report.css",
+        leaderboard=GRID + "/leaderboard.csv",
+        comparisons=GRID + "/comparisons.csv",
+        reference=shipped("resources/reference/lever-plus-published.csv"),
+        template=TEMPLATES + "/grid.html.j2",
+        style=TEMPLATES + "/report.css",
     output:
-        page=f"{GRID}/report.html",
-        map_svg=f"{GRID}/map.svg",
-        map_png=f"{GRID}/map.png",
-        card=f"{GRID}/page.run.json",
-    pathvars:
-        beside=f"{GRID}/page.",
+        page=GRID + "/report.html",
+        map_svg=GRID + "/map.svg",
+        map_png=GRID + "/map.png",
+        card=GRID + "/page.run.json",
+    log:
+        GRID + "/page.log.txt",
+    conda:
+        "../../envs/cpu.yaml"
     params:
-        **call("build_grid"),
+        spec=identity("build_grid"),
+        files=files(),
     message:
         "Build the grid's page"
+    shell:
+        "python -m lever_pipe build_grid {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"

@@ -1,248 +1,298 @@
 INTENTION = EXPERIMENT.intention
-AGENTS = f"{RESULTS}/intention"
-RUN = f"{AGENTS}/arm~{{arm}}/seed~{{seed}}"
-AGENT_TABLES = f"{AGENTS}/tables"
-AGENT_RUNS = [
-    f"{AGENTS}/{agent_plan.folder_of(run)}" for run in agent_plan.runs(INTENTION)
-]
-TASKS = {split: f"{AGENTS}/tasks/{split}.jsonl" for split in ("train", "val", "test")}
-WARM_START = {
-    "weights": f"{AGENTS}/warm_start/policy/model.safetensors",
-    "settings": f"{AGENTS}/warm_start/policy/config.json",
-    "codec": [
-        f"{AGENTS}/warm_start/policy/{name}"
-        for name in agent_plan.codec_files(INTENTION)
-    ],
-}
-START = (
-    [WARM_START["weights"], WARM_START["settings"], *WARM_START["codec"]]
-    if INTENTION.is_taught
-    else []
-)
+AGENTS = RESULTS + "/intention"
+RUN_OF_AGENT = AGENTS + "/arm~{arm}/seed~{seed}"
+AGENT_TABLES = AGENTS + "/tables"
 IS_NATIVE = INTENTION.engine == "native"
-INTENTION_REFERENCE = shipped("resources/reference/userrl-published.csv")
-AS_AGENT = ["--agent", agent_plan.execution_of(INTENTION)]
-# The content of a model folder is part of `spec`, and an unfinished checkpoint is nobody's input.
-STATE = {"state": f"{RUN}/state"}
+AGENT_RUNS = [agent_plan.folder_of(run) for run in agent_plan.runs(INTENTION)]
+PLAYED_RUNS = AGENT_RUNS if IS_NATIVE else []
+SERVED_AGENTS = [agent.name for agent in INTENTION.served]
+WARM_START = AGENTS + "/warm_start/policy"
+CODEC = [f"{WARM_START}/{name}" for name in agent_plan.codec_files(INTENTION)]
+START = [WARM_START + "/model.safetensors", WARM_START + "/config.json", *CODEC] if INTENTION.is_taught else []
+# The content of a model folder is part of the identity, and an unfinished checkpoint is nobody's input.
 MODEL_FOLDER = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
 START_FOLDER = {} if INTENTION.is_taught else MODEL_FOLDER
-START_TEST = f"{AGENTS}/start"
-# An agent behind a server has its name in the place of an arm's.
-SERVED = f"{AGENTS}/served~{{arm}}"
 
 
-use rule stage as prepare_tasks with:
+def as_agent(wildcards, input):
+    """Return how study `intention` is run: an option that changes no number."""
+    return ["--agent", agent_plan.execution_of(INTENTION)]
+
+
+rule prepare_tasks:
     input:
         **agent_plan.raw_files(INTENTION),
     output:
-        train_tasks=TASKS["train"],
-        val_tasks=TASKS["val"],
-        test_tasks=TASKS["test"],
-        summary=f"{AGENTS}/tasks/summary.json",
-        card=f"{AGENTS}/tasks/run.json",
-    pathvars:
-        beside=f"{AGENTS}/tasks/",
+        train_tasks=AGENTS + "/tasks/train.jsonl",
+        val_tasks=AGENTS + "/tasks/val.jsonl",
+        test_tasks=AGENTS + "/tasks/test.jsonl",
+        summary=AGENTS + "/tasks/summary.json",
+        card=AGENTS + "/tasks/run.json",
+    log:
+        AGENTS + "/tasks/log.txt",
     priority: LONG_JOB
+    conda:
+        "../../envs/cpu.yaml"
     params:
-        **call("prepare_tasks"),
+        spec=identity("prepare_tasks"),
+        files=files(),
     message:
         "Prepare the agent's tasks"
+    shell:
+        "python -m lever_pipe prepare_tasks {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as warm_start_agent with:
+rule warm_start_agent:
     input:
-        train_tasks=TASKS["train"],
+        train_tasks=AGENTS + "/tasks/train.jsonl",
         start=[],
     output:
-        **WARM_START,
-        metrics=f"{AGENTS}/warm_start/metrics.jsonl",
-        card=f"{AGENTS}/warm_start/run.json",
-    pathvars:
-        beside=f"{AGENTS}/warm_start/",
+        weights=WARM_START + "/model.safetensors",
+        settings=WARM_START + "/config.json",
+        codec=CODEC,
+        metrics=AGENTS + "/warm_start/metrics.jsonl",
+        card=AGENTS + "/warm_start/run.json",
+    log:
+        AGENTS + "/warm_start/log.txt",
     priority: LONG_JOB
     conda:
         "../../envs/gpu.yaml"
+    threads: needs("warm_start_agent").threads
     resources:
-        **room("warm_start_agent").resources,
+        **needs("warm_start_agent").resources,
     params:
-        **call("warm_start_agent", MODEL_FOLDER, *AS_AGENT),
+        spec=identity("warm_start_agent"),
+        files=files(**MODEL_FOLDER),
+        agent=as_agent,
     message:
         "Teach the agent to call its tool"
+    shell:
+        "python -m lever_pipe warm_start_agent {params.files:q} {params.agent:q}"
+        " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
 if IS_NATIVE:
 
-    use rule stage as train_agent with:
+    rule train_agent:
         input:
-            train_tasks=TASKS["train"],
-            val_tasks=TASKS["val"],
+            train_tasks=AGENTS + "/tasks/train.jsonl",
+            val_tasks=AGENTS + "/tasks/val.jsonl",
             start=START,
         output:
-            metrics=f"{RUN}/metrics.jsonl",
-            evaluations=f"{RUN}/evaluations.jsonl",
-            episodes=f"{RUN}/episodes.jsonl",
-            last=directory(f"{RUN}/last"),
-            best=directory(f"{RUN}/best"),
-            done=f"{RUN}/done.json",
-            card=f"{RUN}/run.json",
-        pathvars:
-            beside=f"{RUN}/",
+            metrics=RUN_OF_AGENT + "/metrics.jsonl",
+            evaluations=RUN_OF_AGENT + "/evaluations.jsonl",
+            episodes=RUN_OF_AGENT + "/episodes.jsonl",
+            last=directory(RUN_OF_AGENT + "/last"),
+            best=directory(RUN_OF_AGENT + "/best"),
+            done=RUN_OF_AGENT + "/done.json",
+            card=RUN_OF_AGENT + "/run.json",
+        log:
+            RUN_OF_AGENT + "/log.txt",
         priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
+        threads: needs("train_agent").threads
         resources:
-            **room("train_agent").resources,
+            **needs("train_agent").resources,
         params:
-            **call("train_agent", STATE | START_FOLDER, *AS_AGENT),
+            spec=identity("train_agent"),
+            files=files(state=RUN_OF_AGENT + "/state", **START_FOLDER),
+            agent=as_agent,
         message:
             "GRPO of the agent: arm {wildcards.arm}, seed {wildcards.seed}"
+        shell:
+            "python -m lever_pipe train_agent {params.files:q} {params.agent:q}"
+            " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
-    use rule stage as evaluate_agent with:
+    rule evaluate_agent:
         input:
-            test_tasks=TASKS["test"],
-            last=f"{RUN}/last",
-            best=f"{RUN}/best",
-            done=f"{RUN}/done.json",
+            test_tasks=AGENTS + "/tasks/test.jsonl",
+            last=RUN_OF_AGENT + "/last",
+            best=RUN_OF_AGENT + "/best",
+            done=RUN_OF_AGENT + "/done.json",
         output:
-            evaluations=f"{RUN}/test/evaluations.jsonl",
-            episodes=f"{RUN}/test/episodes.jsonl",
-            dialogues=f"{RUN}/test/dialogues.jsonl",
-            card=f"{RUN}/test/run.json",
-        pathvars:
-            beside=f"{RUN}/test/",
+            evaluations=RUN_OF_AGENT + "/test/evaluations.jsonl",
+            episodes=RUN_OF_AGENT + "/test/episodes.jsonl",
+            dialogues=RUN_OF_AGENT + "/test/dialogues.jsonl",
+            card=RUN_OF_AGENT + "/test/run.json",
+        log:
+            RUN_OF_AGENT + "/test/log.txt",
         priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
+        threads: needs("evaluate_agent").threads
         resources:
-            **room("evaluate_agent").resources,
+            **needs("evaluate_agent").resources,
         params:
-            **call("evaluate_agent", None, *AS_AGENT),
+            spec=identity("evaluate_agent"),
+            files=files(),
+            agent=as_agent,
         message:
             "Evaluate the agent on held-out tasks: arm {wildcards.arm}, seed {wildcards.seed}"
+        shell:
+            "python -m lever_pipe evaluate_agent {params.files:q} {params.agent:q}"
+            " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
-    use rule stage as evaluate_start with:
+    rule evaluate_start:
         input:
-            test_tasks=TASKS["test"],
+            test_tasks=AGENTS + "/tasks/test.jsonl",
             start=START,
         output:
-            evaluations=f"{START_TEST}/evaluations.jsonl",
-            episodes=f"{START_TEST}/episodes.jsonl",
-            card=f"{START_TEST}/run.json",
-        pathvars:
-            beside=f"{START_TEST}/",
+            evaluations=AGENTS + "/start/evaluations.jsonl",
+            episodes=AGENTS + "/start/episodes.jsonl",
+            card=AGENTS + "/start/run.json",
+        log:
+            AGENTS + "/start/log.txt",
         priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
+        threads: needs("evaluate_start").threads
         resources:
-            **room("evaluate_start").resources,
+            **needs("evaluate_start").resources,
         params:
-            **call("evaluate_start", START_FOLDER, *AS_AGENT),
+            spec=identity("evaluate_start"),
+            files=files(**START_FOLDER),
+            agent=as_agent,
         message:
             "Evaluate the start policy on held-out tasks"
+        shell:
+            "python -m lever_pipe evaluate_start {params.files:q} {params.agent:q}"
+            " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
-    use rule stage as evaluate_served with:
+    rule evaluate_served:
         input:
-            test_tasks=TASKS["test"],
+            test_tasks=AGENTS + "/tasks/test.jsonl",
         output:
-            evaluations=f"{SERVED}/evaluations.jsonl",
-            episodes=f"{SERVED}/episodes.jsonl",
-            dialogues=f"{SERVED}/dialogues.jsonl",
-            card=f"{SERVED}/run.json",
-        pathvars:
-            beside=f"{SERVED}/",
+            evaluations=AGENTS + "/served~{arm}/evaluations.jsonl",
+            episodes=AGENTS + "/served~{arm}/episodes.jsonl",
+            dialogues=AGENTS + "/served~{arm}/dialogues.jsonl",
+            card=AGENTS + "/served~{arm}/run.json",
+        log:
+            AGENTS + "/served~{arm}/log.txt",
+        conda:
+            "../../envs/cpu.yaml"
         params:
-            **call("evaluate_served", None, *AS_AGENT),
+            spec=identity("evaluate_served"),
+            files=files(),
+            agent=as_agent,
         message:
             "Evaluate the served agent {wildcards.arm} on held-out tasks"
+        shell:
+            "python -m lever_pipe evaluate_served {params.files:q} {params.agent:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 else:
 
-    use rule stage as render_verl with:
+    rule render_verl:
         output:
-            launch=directory(f"{RUN}/launch"),
-            card=f"{RUN}/launch.run.json",
-        pathvars:
-            beside=f"{RUN}/launch.",
+            launch=directory(RUN_OF_AGENT + "/launch"),
+            card=RUN_OF_AGENT + "/launch.run.json",
+        log:
+            RUN_OF_AGENT + "/launch.log.txt",
+        conda:
+            "../../envs/cpu.yaml"
         params:
-            **call("render_verl"),
+            spec=identity("render_verl"),
+            files=files(),
         message:
             "Render the original trainer's launch files: arm {wildcards.arm}, seed {wildcards.seed}"
+        shell:
+            "python -m lever_pipe render_verl {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
-    use rule stage as convert_verl with:
+    rule convert_verl:
         input:
-            log=f"{INTENTION.verl.logs}/{{arm}}/seed-{{seed}}/console.log",
+            log=INTENTION.verl.logs + "/{arm}/seed-{seed}/console.log",
         output:
-            metrics=f"{RUN}/metrics.jsonl",
-            evaluations=f"{RUN}/evaluations.jsonl",
-            episodes=f"{RUN}/episodes.jsonl",
-            done=f"{RUN}/done.json",
-            card=f"{RUN}/run.json",
-        pathvars:
-            beside=f"{RUN}/",
+            metrics=RUN_OF_AGENT + "/metrics.jsonl",
+            evaluations=RUN_OF_AGENT + "/evaluations.jsonl",
+            episodes=RUN_OF_AGENT + "/episodes.jsonl",
+            done=RUN_OF_AGENT + "/done.json",
+            card=RUN_OF_AGENT + "/run.json",
+        log:
+            RUN_OF_AGENT + "/log.txt",
+        conda:
+            "../../envs/cpu.yaml"
         params:
-            **call("convert_verl"),
+            spec=identity("convert_verl"),
+            files=files(),
         message:
             "Convert the original trainer's log: arm {wildcards.arm}, seed {wildcards.seed}"
+        shell:
+            "python -m lever_pipe convert_verl {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
     rule launch:
         input:
-            of_each_run("launch"),
+            expand(AGENTS + "/{run}/launch", run=AGENT_RUNS),
 
 
-use rule stage as collect_agents with:
+rule collect_agents:
     input:
-        metrics=of_each_run("metrics.jsonl"),
-        evaluations=of_each_run("evaluations.jsonl"),
-        episodes=of_each_run("episodes.jsonl"),
-        done=of_each_run("done.json"),
-        cards=of_each_run("run.json"),
-        test_evaluations=of_each_run("test/evaluations.jsonl") if IS_NATIVE else [],
-        test_episodes=of_each_run("test/episodes.jsonl") if IS_NATIVE else [],
-        start_evaluations=[f"{START_TEST}/evaluations.jsonl"] if IS_NATIVE else [],
-        start_episodes=[f"{START_TEST}/episodes.jsonl"] if IS_NATIVE else [],
-        served_evaluations=of_each_served("evaluations.jsonl"),
-        served_episodes=of_each_served("episodes.jsonl"),
+        metrics=expand(AGENTS + "/{run}/metrics.jsonl", run=AGENT_RUNS),
+        evaluations=expand(AGENTS + "/{run}/evaluations.jsonl", run=AGENT_RUNS),
+        episodes=expand(AGENTS + "/{run}/episodes.jsonl", run=AGENT_RUNS),
+        done=expand(AGENTS + "/{run}/done.json", run=AGENT_RUNS),
+        cards=expand(AGENTS + "/{run}/run.json", run=AGENT_RUNS),
+        test_evaluations=expand(AGENTS + "/{run}/test/evaluations.jsonl", run=PLAYED_RUNS),
+        test_episodes=expand(AGENTS + "/{run}/test/episodes.jsonl", run=PLAYED_RUNS),
+        start_evaluations=[AGENTS + "/start/evaluations.jsonl"] if IS_NATIVE else [],
+        start_episodes=[AGENTS + "/start/episodes.jsonl"] if IS_NATIVE else [],
+        served_evaluations=expand(AGENTS + "/served~{name}/evaluations.jsonl", name=SERVED_AGENTS),
+        served_episodes=expand(AGENTS + "/served~{name}/episodes.jsonl", name=SERVED_AGENTS),
     output:
-        curves=f"{AGENT_TABLES}/curves.csv",
-        episodes_table=f"{AGENT_TABLES}/episodes.csv",
-        runs=f"{AGENT_TABLES}/runs.csv",
-        card=f"{AGENT_TABLES}/run.json",
-    pathvars:
-        beside=f"{AGENT_TABLES}/",
+        curves=AGENT_TABLES + "/curves.csv",
+        episodes_table=AGENT_TABLES + "/episodes.csv",
+        runs=AGENT_TABLES + "/runs.csv",
+        card=AGENT_TABLES + "/run.json",
+    log:
+        AGENT_TABLES + "/log.txt",
+    conda:
+        "../../envs/cpu.yaml"
     params:
-        **call("collect_agents"),
+        spec=identity("collect_agents"),
+        files=files(),
     message:
         "Collect the agents' curves"
+    shell:
+        "python -m lever_pipe collect_agents {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as collect_dialogues with:
+rule collect_dialogues:
     input:
-        transcripts=of_each_run("test/dialogues.jsonl") if IS_NATIVE else [],
+        transcripts=expand(AGENTS + "/{run}/test/dialogues.jsonl", run=PLAYED_RUNS),
     output:
-        samples=f"{AGENT_TABLES}/samples.jsonl",
-        side_by_side=f"{AGENT_TABLES}/dialogues.json",
-        card=f"{AGENT_TABLES}/dialogues.run.json",
-    pathvars:
-        beside=f"{AGENT_TABLES}/dialogues.",
+        samples=AGENT_TABLES + "/samples.jsonl",
+        side_by_side=AGENT_TABLES + "/dialogues.json",
+        card=AGENT_TABLES + "/dialogues.run.json",
+    log:
+        AGENT_TABLES + "/dialogues.log.txt",
+    conda:
+        "../../envs/cpu.yaml"
     params:
-        **call("collect_dialogues"),
+        spec=identity("collect_dialogues"),
+        files=files(),
     message:
         "Collect what the agents said"
+    shell:
+        "python -m lever_pipe collect_dialogues {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as compare_arms with:
+rule compare_arms:
     input:
-        curves=f"{AGENT_TABLES}/curves.csv",
-        episodes_table=f"{AGENT_TABLES}/episodes.csv",
-        runs=f"{AGENT_TABLES}/runs.csv",
+        curves=AGENT_TABLES + "/curves.csv",
+        episodes_table=AGENT_TABLES + "/episodes.csv",
+        runs=AGENT_TABLES + "/runs.csv",
     output:
-        endpoints=f"{AGENT_TABLES}/endpoints.csv",
-        comparisons=f"{AGENT_TABLES}/comparisons.csv",
-        statistics=f"{AGENT_TABLES}/statistics.csv",
-        card=f"{AGENT_TABLES}/comparisons.run.json",
-    pathvars:
-        beside=f"{AGENT_TABLES}/comparisons.",
+        endpoints=AGENT_TABLES + "/endpoints.csv",
+        comparisons=AGENT_TABLES + "/comparisons.csv",
+        statistics=AGENT_TABLES + "/statistics.csv",
+        card=AGENT_TABLES + "/comparisons.run.json",
+    log:
+        AGENT_TABLES + "/comparisons.log.txt",
+    conda:
+        "../../envs/cpu.yaml"
     params:
-        **call("compare_arms"),
+        spec=identity("compare_arms"),
+        files=files(),
     message:
         "Compare the agents' arms"
+    shell:
+        "python -m lever_pipe compare_arms {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"

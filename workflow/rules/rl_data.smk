@@ -1,129 +1,163 @@
-RL_DATA = f"{CORNER}/rl_data/rl_data_k64_v3.jsonl"
-RL_SUMMARY = f"{CORNER}/rl_data/summary.json"
-SHARDS = [
-    f"{CORNER}/rl_data/shard~{shard}" for shard in range(EXPERIMENT.rl_data.n_shards)
-]
+RL_DATA = CORNER + "/rl_data/rl_data_k64_v3.jsonl"
+SHARDS = range(EXPERIMENT.rl_data.n_shards)
 IMPORTED = EXPERIMENT.rl_data.import_from
-BEAMS = f"{CORNER}/beams"
 # Selections of an imported file, and what the LVLM answers with anew where they are rescored.
-PROPOSALS = f"{CORNER}/rl_data/{'imported.' if IMPORTED else ''}proposals.jsonl"
-RL_POOLS = (
-    f"{CORNER}/rl_data/imported.pools.jsonl" if IMPORTED else POOLS["train_pools"]
-)
-AS_IMPORTED = f"{CORNER}/rl_data/{'imported.' if EXPERIMENT.rl_data.rescore else ''}"
+PROPOSALS = CORNER + ("/rl_data/imported.proposals.jsonl" if IMPORTED else "/rl_data/proposals.jsonl")
+RL_POOLS = CORNER + "/rl_data/imported.pools.jsonl" if IMPORTED else TRAIN_POOLS
+AS_IMPORTED = CORNER + ("/rl_data/imported." if EXPERIMENT.rl_data.rescore else "/rl_data/")
 
 
-use rule stage as propose_trajectories with:
+rule propose_trajectories:
     input:
-        train_pools=POOLS["train_pools"],
+        train_pools=TRAIN_POOLS,
         embeddings=TRAIN_EMBEDDINGS,
     output:
-        proposals=f"{CORNER}/rl_data/proposals.jsonl",
-        card=f"{CORNER}/rl_data/proposals.run.json",
-    pathvars:
-        beside=f"{CORNER}/rl_data/proposals.",
+        proposals=CORNER + "/rl_data/proposals.jsonl",
+        card=CORNER + "/rl_data/proposals.run.json",
+    log:
+        CORNER + "/rl_data/proposals.log.txt",
     priority: CHAIN
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **needs("propose_trajectories").resources,
     params:
-        **call("propose_trajectories"),
+        spec=identity("propose_trajectories"),
+        files=files(),
     message:
         "Propose trajectories for each RL query"
+    shell:
+        "python -m lever_pipe propose_trajectories {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as generate_rl_data with:
+rule generate_rl_data:
     input:
         proposals=PROPOSALS,
         train_pools=RL_POOLS,
-        train_examples=EXAMPLES["train_examples"],
+        train_examples=TRAIN_EXAMPLES,
     output:
-        trajectories=f"{CORNER}/rl_data/shard~{{shard}}/trajectories.jsonl",
-        counters=f"{CORNER}/rl_data/shard~{{shard}}/counters.json",
-        card=f"{CORNER}/rl_data/shard~{{shard}}/run.json",
-    pathvars:
-        beside=f"{CORNER}/rl_data/shard~{{shard}}/",
+        trajectories=CORNER + "/rl_data/shard~{shard}/trajectories.jsonl",
+        counters=CORNER + "/rl_data/shard~{shard}/counters.json",
+        card=CORNER + "/rl_data/shard~{shard}/run.json",
+    log:
+        CORNER + "/rl_data/shard~{shard}/log.txt",
     priority: CHAIN
     conda:
         LVLM_ENVIRONMENT
+    threads: needs("generate_rl_data").threads
     resources:
-        **room("generate_rl_data").resources,
+        **needs("generate_rl_data").resources,
     params:
-        **call("generate_rl_data", {**TRAIN_IMAGES, **LVLM}, asking),
+        spec=identity("generate_rl_data"),
+        files=files(train_images=raw_file("images", "train"), lvlm=lvlm_folder),
+        asking=asking,
     message:
         "Generate RL data, shard {wildcards.shard}: the LVLM answers with each proposed pair"
+    shell:
+        "python -m lever_pipe generate_rl_data {params.files:q} {params.asking:q}"
+        " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
 if IMPORTED:
 
-    use rule stage as import_rl_data with:
+    rule import_rl_data:
         input:
             original=IMPORTED,
-            train_examples=EXAMPLES["train_examples"],
+            train_examples=TRAIN_EXAMPLES,
         output:
-            rl_data=f"{AS_IMPORTED}jsonl" if EXPERIMENT.rl_data.rescore else RL_DATA,
-            summary=f"{AS_IMPORTED}summary.json",
+            rl_data=AS_IMPORTED + "jsonl" if EXPERIMENT.rl_data.rescore else RL_DATA,
+            summary=AS_IMPORTED + "summary.json",
             proposals=PROPOSALS,
             train_pools=RL_POOLS,
-            card=f"{AS_IMPORTED}run.json",
-        pathvars:
-            beside=AS_IMPORTED,
+            card=AS_IMPORTED + "run.json",
+        log:
+            AS_IMPORTED + "log.txt",
         priority: CHAIN
+        conda:
+            "../../envs/cpu.yaml"
+        resources:
+            **needs("import_rl_data").resources,
         params:
-            **call("import_rl_data"),
+            spec=identity("import_rl_data"),
+            files=files(),
         message:
             "Import existing RL data"
+        shell:
+            "python -m lever_pipe import_rl_data {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
 if EXPERIMENT.rl_data.is_answered:
 
-    use rule stage as merge_rl_data with:
+    rule merge_rl_data:
         input:
-            trajectories=[f"{shard}/trajectories.jsonl" for shard in SHARDS],
+            trajectories=expand(CORNER + "/rl_data/shard~{shard}/trajectories.jsonl", shard=SHARDS, allow_missing=True),
             train_pools=RL_POOLS,
-            train_examples=EXAMPLES["train_examples"],
+            train_examples=TRAIN_EXAMPLES,
         output:
             rl_data=RL_DATA,
-            summary=RL_SUMMARY,
-            card=f"{CORNER}/rl_data/run.json",
-        pathvars:
-            beside=f"{CORNER}/rl_data/",
+            summary=CORNER + "/rl_data/summary.json",
+            card=CORNER + "/rl_data/run.json",
+        log:
+            CORNER + "/rl_data/log.txt",
         priority: CHAIN
+        conda:
+            "../../envs/cpu.yaml"
+        resources:
+            **needs("merge_rl_data").resources,
         params:
-            **call("merge_rl_data"),
+            spec=identity("merge_rl_data"),
+            files=files(),
         message:
             "Merge the shards of RL data"
+        shell:
+            "python -m lever_pipe merge_rl_data {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as search_beams with:
+rule search_beams:
     input:
-        train_pools=POOLS["train_pools"],
-        train_examples=EXAMPLES["train_examples"],
+        train_pools=TRAIN_POOLS,
+        train_examples=TRAIN_EXAMPLES,
     output:
-        beams=f"{BEAMS}/beams.jsonl",
-        groups=f"{BEAMS}/groups.safetensors",
-        counters=f"{BEAMS}/counters.json",
-        card=f"{BEAMS}/run.json",
-    pathvars:
-        beside=f"{BEAMS}/",
+        beams=CORNER + "/beams/beams.jsonl",
+        groups=CORNER + "/beams/groups.safetensors",
+        counters=CORNER + "/beams/counters.json",
+        card=CORNER + "/beams/run.json",
+    log:
+        CORNER + "/beams/log.txt",
     priority: CHAIN
     conda:
         LVLM_ENVIRONMENT
+    threads: needs("search_beams").threads
     resources:
-        **room("search_beams").resources,
+        **needs("search_beams").resources,
     params:
-        **call("search_beams", {**TRAIN_IMAGES, **LVLM}, asking),
+        spec=identity("search_beams"),
+        files=files(train_images=raw_file("images", "train"), lvlm=lvlm_folder),
+        asking=asking,
     message:
         "Search beams: the LVLM tells how probable each demonstration makes the true answer"
+    shell:
+        "python -m lever_pipe search_beams {params.files:q} {params.asking:q}"
+        " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
 
 
-use rule stage as measure_rewards with:
+rule measure_rewards:
     input:
-        rl_data=in_documents(RL_DATA),
+        rl_data=LEVER + "/rl_data/rl_data_k64_v3.jsonl",
     output:
-        ties=f"{LEVER}/rl_data/ties.jsonl",
-        histogram=f"{TABLES}/rewards.csv",
-        card=f"{LEVER}/rl_data/ties.run.json",
-    pathvars:
-        beside=f"{LEVER}/rl_data/ties.",
+        ties=LEVER + "/rl_data/ties.jsonl",
+        histogram=TABLES + "/rewards.csv",
+        card=LEVER + "/rl_data/ties.run.json",
+    log:
+        LEVER + "/rl_data/ties.log.txt",
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        **needs("measure_rewards").resources,
     params:
-        **call("measure_rewards"),
+        spec=identity("measure_rewards"),
+        files=files(),
     message:
         "Measure how each reward spreads and how many groups it leaves without a gradient"
+    shell:
+        "python -m lever_pipe measure_rewards {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"

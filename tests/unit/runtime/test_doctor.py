@@ -231,7 +231,7 @@ def test_rules_that_load_models_or_images_exist() -> None:
     rules = "".join(path.read_text() for path in (REPOSITORY / "workflow/rules").glob("*.smk"))
     named = {rule for model in sizing.loaded(parse_experiment(WORLD)) for rule in model.rules}
     for rule in named | local_checks.DATA_RULES | {"prepare_tasks"}:
-        assert f"use rule stage as {rule} with:" in rules, rule
+        assert f"rule {rule}:" in rules, rule
 
 
 def test_absent_raw_files_and_empty_image_folders_are_named(folder: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -34,11 +35,11 @@ DRAWN = {"seeds": [1], "epochs": 2, "kl_betas": [0, 0.3]}
 
 def constraint(wildcard: str) -> str:
     """Return the regular expression that the workflow holds a wildcard to."""
-    trained = re.search('^TRAINED = "([^"]+)"', RULES, re.MULTILINE)
-    found = re.search(rf'^ +{wildcard}=(?:f?"([^"]+)"|TRAINED),', RULES, re.MULTILINE)
+    trained = re.search(r"^TRAINED = (\(.*?^\))", RULES, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^    {wildcard}=(.+),$", RULES, re.MULTILINE)
     assert trained is not None
     assert found is not None
-    return (found[1] or "{TRAINED}").replace("{TRAINED}", trained[1])
+    return str(eval(found[1], {"TRAINED": ast.literal_eval(trained[1])}))
 
 
 def experiment(**changed: Any) -> Experiment:

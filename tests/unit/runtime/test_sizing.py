@@ -47,7 +47,7 @@ def first(room: Callable[[str], sizing.Room], rule: str) -> dict[str, Any]:
 
 def test_the_worlds_run_without_gpu_on_one_core() -> None:
     room = sizing.rooms(experiment())
-    for rule in (*MODEL_RULES, "train_rce_epoch", "train_distil_epoch", "measure_rewards", "build_report"):
+    for rule in (*MODEL_RULES, "train_rce_epoch", "train_distil_epoch", "measure_rewards"):
         asked = first(room, rule)
         assert room(rule).threads == 1, rule
         assert asked["device"] == "cpu"
@@ -87,7 +87,7 @@ def test_every_rule_that_loads_a_model_has_a_size() -> None:
 def test_every_named_rule_exists() -> None:
     named = {*sizing.PRODUCTION_MODEL, *sizing.PRODUCTION_CPU}
     text = "\n".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
-    assert named <= set(re.findall(r"^ *use rule stage as (\w+) with:", text, flags=re.MULTILINE))
+    assert named <= set(re.findall(r"^ *rule (\w+):", text, flags=re.MULTILINE))
 
 
 def weights(folder: Path, parameters: int) -> str:
@@ -125,7 +125,7 @@ def test_what_starved_asks_for_its_first_memory_and_time_once_more(starved: int)
         return starved
 
     growing = sizing.rooms(values, starved=count)
-    for rule in (*MODEL_RULES, "score_answers"):
+    for rule in (*MODEL_RULES, "prepare_examples"):
         once, now = first(calm, rule), first(growing, rule)
         factor = 1 + starved
         assert (now["mem_mb"], now["runtime"]) == (factor * once["mem_mb"], factor * once["runtime"])
