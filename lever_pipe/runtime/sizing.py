@@ -1,7 +1,7 @@
 """How much of a machine rules ask for, by the size of the models that are configured.
 
 The embedded worlds need a core, 2 GB and minutes. A larger model (`plan.is_large`) gets what its production run needs
-on GPUs of 80 GB; an agent is sized by its parameters. Rules that are not here ask for the profile's `default-resources`.
+on GPUs of 80 GB; an agent is sized by its parameters. Other rules ask for the profile's `default-resources`.
 None of this changes a number: a profile or `--set-resources` may ask for anything else.
 """
 
