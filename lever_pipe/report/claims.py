@@ -448,6 +448,8 @@ def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Numbe
         raise NotTested("few", what=metric)
     for name in claim.measure:
         inside = _inside(claim, name, steps)
+        if not inside:  # a short run has no step in a claim's range
+            raise NotTested("few", what=metric)
         for run, curve in curves.items():
             rows = [curve[step] for step in inside if step in curve]
             if len(rows) < len(inside):
