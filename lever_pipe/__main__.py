@@ -1,4 +1,4 @@
-"""`python -m lever_pipe STAGE --spec JSON name=path ...`: the same call as in the Snakefile, tests and notebooks."""
+"""`python -m lever_pipe STAGE name=path ...`: the call of a rule; tests and notebooks add `--spec JSON`."""
 
 from __future__ import annotations
 
@@ -86,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             do = did_you_mean(words[0], [*TOOLS, *stages()], "List them all: python -m lever_pipe --help")
             raise ConfigError(f"expected a tool ({', '.join(TOOLS)}) or a stage", found=f"'{words[0]}'", do=do)
         options = _parser().parse_intermixed_args(words)
+        options.spec = options.spec or snapshot.planned_spec(options.stage, _card(options))
         with _unwinding(), _claimed(options) as waited:
             _make(options, waited=waited)
     except (TerminatedError, KeyboardInterrupt) as end:
@@ -104,8 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _claimed(options: argparse.Namespace) -> AbstractContextManager[bool]:
     """Return the time in which this process alone makes the artefact; without a run card there is none to own."""
+    card = _card(options)
+    return ownership.owned(Path(card)) if card else nullcontext(False)
+
+
+def _card(options: argparse.Namespace) -> str:
+    """Return the run card that a call names; nothing if it names none or several."""
     cards = [word.partition("=")[2] for word in options.files if word.startswith(f"{CARD}=")]
-    return ownership.owned(Path(cards[0])) if len(cards) == 1 else nullcontext(False)
+    return cards[0] if len(cards) == 1 else ""
 
 
 def _make(options: argparse.Namespace, *, waited: bool) -> None:
@@ -121,7 +128,7 @@ def _make(options: argparse.Namespace, *, waited: bool) -> None:
 def run_stage(options: argparse.Namespace) -> object:
     """Call the named stage with its files, config and runtime; refuse a job that is not as it was planned."""
     call = call_of(options)
-    frozen = snapshot.require_planned(options.stage, options.spec)
+    frozen = snapshot.thaw()
     if frozen is not None and frozen.package != snapshot.package_digest():
         # Some source file changed, maybe a comment: what counts is the code of this stage.
         from lever_pipe.runtime.plan import members_of
@@ -234,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("stage", help=f"one of {', '.join(sorted(stages()))}")
     parser.add_argument("files", nargs="*", metavar="name=path", help="the stage's named inputs and outputs")
-    parser.add_argument("--spec", required=True, help="the stage's identity as JSON")
+    parser.add_argument("--spec", default="", help="the stage's identity as JSON; a job of a run has it of the plan")
     parser.add_argument("--device", default="cpu", help="where tensors live; execution, not identity")
     parser.add_argument("--threads", type=int, default=1, help="threads of this process")
     parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")

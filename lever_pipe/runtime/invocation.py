@@ -237,7 +237,7 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing, own
     jobs = list(workflow.dag.needrun_jobs())
     _make(Path(experiment.results))
     # First, so that what a job of a former run makes while the check waits for it is younger than this plan.
-    snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned_specs(jobs), own)
+    snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned(jobs), own)
     for stage, code, members in _codes_of(jobs):  # so that `why` can name the modules that differ
         record_code(Path(experiment.results), stage, members, code)
     contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
@@ -298,10 +298,12 @@ def drop_empty_logs(results: Path) -> None:
 
 def _codes_of(jobs: list[Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Yield each stage with each of its fingerprints and the members that its configuration names."""
-    for stage, specs in snapshot.planned_specs(jobs).items():
-        of_code = {identity["code"]: identity["config"] for identity in map(json.loads, specs)}
-        for code, config in of_code.items():
-            yield stage, code, members_of(stage, config)
+    of_code: dict[tuple[str, str], dict[str, Any]] = {}
+    for stage, spec in snapshot.planned(jobs).values():
+        identity = json.loads(spec)
+        of_code[stage, identity["code"]] = identity["config"]
+    for (stage, code), config in of_code.items():
+        yield stage, code, members_of(stage, config)
 
 
 def _check(workflow: Workflow, experiment: Experiment, jobs: list[Any]) -> None:

@@ -8,6 +8,7 @@ process would record it under the plan's identity.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.base import members, storage
+from lever_pipe.base import atomic, members, storage
 from lever_pipe.base.errors import SnapshotError
 from lever_pipe.base.provenance import PACKAGE, canonical_json
 from lever_pipe.base.records import Row
@@ -25,11 +26,13 @@ VARIABLE = "LEVER_PIPE_SNAPSHOT"
 FOLDER = Path(".snakemake/lever_pipe")
 ROOMS = ("intention", "lever", "lvlms")
 """Folders that hold members; what else lies beside them, an environment for instance, is none."""
+JOBS = ".jobs"
 KEPT_SECONDS = 90 * 24 * 3600
+HANDLERS = "Start the run without --no-hooks; a Snakefile with this workflow as a module must call RUN.begin."
 PLAN_AGAIN = "Let the running invocation end, then start it again: it plans what the change affects."
 
-Specs = Mapping[str, Iterable[str]]
-"""Stage -> the identities of its planned jobs, as `--spec` takes them."""
+Plan = Mapping[str, tuple[str, str]]
+"""Run card of a planned job -> its stage and its identity, as `--spec` takes it."""
 
 
 class Snapshot(Row):
@@ -38,26 +41,25 @@ class Snapshot(Row):
     config: dict[str, Any]  # resolved
     package: str  # digest of the package's source files
     workflow: str  # digest of the Snakefile and its rules
-    specs: dict[str, tuple[str, ...]]  # stage -> digests of its planned identities
+    jobs: str  # digest of the planned jobs, which lie beside: a line of run card, stage and identity each
 
 
-def freeze(config: Mapping[str, Any], specs: Specs, own: Path, *, folder: Path = FOLDER) -> Path:
+def freeze(config: Mapping[str, Any], plan: Plan, own: Path, *, folder: Path = FOLDER) -> Path:
     """Write the snapshot of an invocation and name it to all jobs by `VARIABLE`; return its absolute path.
 
     Its name is its content, so that a job of an invocation that was killed finds it as long as anybody needs it.
     """
-    snapshot = Snapshot(
-        config=dict(config),
-        package=package_digest(),
-        workflow=workflow_digest(own),
-        specs={stage: tuple(sorted({_digest(spec) for spec in found})) for stage, found in sorted(specs.items())},
-    )
+    jobs = "".join(f"{json.dumps([card, *of])}\n" for card, of in sorted(plan.items()))
+    code = {"package": package_digest(), "workflow": workflow_digest(own)}
+    snapshot = Snapshot(config=dict(config), jobs=_digest(jobs), **code)
     values = snapshot.model_dump(mode="json")
     path = (folder / f"snapshot-{_digest(canonical_json(values))}.json").absolute()
     if not path.exists():
+        atomic.write_file(path.with_suffix(JOBS), lambda file: file.write(jobs.encode()))
         storage.write_json(path, values)
-    path.touch()  # its time is that of the plan
-    for old in folder.glob("snapshot-*.json"):
+    for part in (path.with_suffix(JOBS), path):
+        part.touch()  # its time is that of the plan
+    for old in folder.glob("snapshot-*"):
         if time.time() - old.stat().st_mtime > KEPT_SECONDS:  # no job in any queue waits for it any more
             old.unlink(missing_ok=True)
     os.environ[VARIABLE] = str(path)
@@ -94,8 +96,7 @@ def thaw_config(own: Path) -> dict[str, Any]:
         raise SnapshotError(
             f"expected {VARIABLE} in the environment of a job",
             found="none",
-            do="The cluster must hand the submitting environment to its jobs (sbatch --export=ALL), the run must"
-            " start without --no-hooks, and a Snakefile with this workflow as a module must call RUN.begin.",
+            do=f"The cluster must hand the submitting environment to its jobs (sbatch --export=ALL). {HANDLERS}",
         )
     if workflow_digest(own) != snapshot.workflow:
         raise SnapshotError(
@@ -106,20 +107,23 @@ def thaw_config(own: Path) -> dict[str, Any]:
     return snapshot.config
 
 
-def require_planned(stage: str, spec: str) -> Snapshot | None:
-    """Return the snapshot, or None outside an invocation, if the invocation planned this very job.
+def planned_spec(stage: str, card: str) -> str:
+    """Return the identity of the job that writes a run card, as it was planned when this invocation began.
 
     Raises:
-        SnapshotError: it planned another configuration, model or code for it.
+        SnapshotError: no invocation planned the job.
     """
-    snapshot = thaw()
-    if snapshot is not None and _digest(spec) not in snapshot.specs.get(stage, ()):
-        raise SnapshotError(
-            f"{stage}: expected a job as planned when this invocation began",
-            found="another identity: the configuration, the code or a model folder changed since",
-            do=PLAN_AGAIN,
-        )
-    return snapshot
+    begin = json.dumps([card, stage])[:-1] + ", "
+    if thaw() is not None:
+        with Path(os.environ[VARIABLE]).with_suffix(JOBS).open(encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith(begin):
+                    return str(json.loads(line)[2])
+    raise SnapshotError(
+        f"{stage}: expected a job of a run, or its identity as JSON after --spec",
+        found=f"no run that planned {card or 'a call without run card'}",
+        do=HANDLERS,
+    )
 
 
 def require_code(stage: str, *, planned: str, found: str) -> None:
@@ -162,11 +166,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def planned_specs(jobs: Iterable[Any]) -> dict[str, list[str]]:
-    """Return stage -> identities of Snakemake's jobs; a rule without `spec` computes nothing."""
-    specs: dict[str, list[str]] = {}
-    for job in jobs:
-        spec = getattr(job.params, "spec", None)
-        if spec is not None:
-            specs.setdefault(job.rule.name, []).append(spec)
-    return specs
+def planned(jobs: Iterable[Any]) -> dict[str, tuple[str, str]]:
+    """Return the plan that Snakemake's jobs are; a rule without identity and run card is none of ours."""
+    own = [job for job in jobs if hasattr(job.params, "spec") and hasattr(job.output, "card")]
+    return {str(job.output.card): (job.rule.name, str(job.params.spec)) for job in own}

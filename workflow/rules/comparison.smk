@@ -35,7 +35,7 @@ rule collect_lineage:
     message:
         "Collect how every policy came to be"
     shell:
-        "python -m lever_pipe collect_lineage {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe collect_lineage {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule compare_policies:
@@ -57,7 +57,7 @@ rule compare_policies:
     message:
         "Compare all policies: intervals and tests"
     shell:
-        "python -m lever_pipe compare_policies {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe compare_policies {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule measure_agreement:
@@ -84,7 +84,7 @@ rule measure_agreement:
     message:
         "Measure which policies choose the same demonstrations"
     shell:
-        "python -m lever_pipe measure_agreement {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe measure_agreement {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule collect_samples:
@@ -109,4 +109,4 @@ rule collect_samples:
     message:
         "Collect what can be looked at: answers, gallery, selections"
     shell:
-        "python -m lever_pipe collect_samples {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe collect_samples {params.files:q} --threads {threads} > {log:q} 2>&1"

@@ -35,7 +35,7 @@ rule select_demonstrations:
     message:
         "Select demonstrations: {wildcards.selected}"
     shell:
-        "python -m lever_pipe select_demonstrations {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe select_demonstrations {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule select_baseline:
@@ -58,7 +58,7 @@ rule select_baseline:
     message:
         "Select demonstrations: baseline {wildcards.baseline}"
     shell:
-        "python -m lever_pipe select_baseline {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe select_baseline {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule select_own:
@@ -82,7 +82,7 @@ rule select_own:
     message:
         "Select demonstrations: own policy {wildcards.own}"
     shell:
-        "python -m lever_pipe select_own {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe select_own {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule answer_prompts:
@@ -109,7 +109,7 @@ rule answer_prompts:
         "Answer all prompts of {wildcards.batch}"
     shell:
         "python -m lever_pipe answer_prompts {params.files:q} {params.asking:q}"
-        " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule score_answers:
@@ -131,7 +131,7 @@ rule score_answers:
     message:
         "Score the answers of {wildcards.batch}"
     shell:
-        "python -m lever_pipe score_answers {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe score_answers {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule measure_pools:
@@ -153,7 +153,7 @@ rule measure_pools:
     message:
         "Measure what the evaluation pools hold"
     shell:
-        "python -m lever_pipe measure_pools {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe measure_pools {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule check_world:
@@ -178,4 +178,4 @@ rule check_world:
         "Check that the embedded LVLM reads its demonstrations"
     shell:
         "python -m lever_pipe check_world {params.files:q}"
-        " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

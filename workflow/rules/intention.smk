@@ -39,7 +39,7 @@ rule prepare_tasks:
     message:
         "Prepare the agent's tasks"
     shell:
-        "python -m lever_pipe prepare_tasks {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe prepare_tasks {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule warm_start_agent:
@@ -68,7 +68,7 @@ rule warm_start_agent:
         "Teach the agent to call its tool"
     shell:
         "python -m lever_pipe warm_start_agent {params.files:q} {params.agent:q}"
-        " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 if IS_NATIVE:
@@ -102,7 +102,7 @@ if IS_NATIVE:
             "GRPO of the agent: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
             "python -m lever_pipe train_agent {params.files:q} {params.agent:q}"
-            " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule evaluate_agent:
         input:
@@ -131,7 +131,7 @@ if IS_NATIVE:
             "Evaluate the agent on held-out tasks: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
             "python -m lever_pipe evaluate_agent {params.files:q} {params.agent:q}"
-            " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule evaluate_start:
         input:
@@ -157,7 +157,7 @@ if IS_NATIVE:
             "Evaluate the start policy on held-out tasks"
         shell:
             "python -m lever_pipe evaluate_start {params.files:q} {params.agent:q}"
-            " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+            " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule evaluate_served:
         input:
@@ -178,7 +178,7 @@ if IS_NATIVE:
         message:
             "Evaluate the served agent {wildcards.arm} on held-out tasks"
         shell:
-            "python -m lever_pipe evaluate_served {params.files:q} {params.agent:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+            "python -m lever_pipe evaluate_served {params.files:q} {params.agent:q} --threads {threads} > {log:q} 2>&1"
 
 else:
 
@@ -196,7 +196,7 @@ else:
         message:
             "Render the original trainer's launch files: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
-            "python -m lever_pipe render_verl {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+            "python -m lever_pipe render_verl {params.files:q} --threads {threads} > {log:q} 2>&1"
 
     rule convert_verl:
         input:
@@ -217,7 +217,7 @@ else:
         message:
             "Convert the original trainer's log: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
-            "python -m lever_pipe convert_verl {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+            "python -m lever_pipe convert_verl {params.files:q} --threads {threads} > {log:q} 2>&1"
 
     rule launch:
         input:
@@ -252,7 +252,7 @@ rule collect_agents:
     message:
         "Collect the agents' curves"
     shell:
-        "python -m lever_pipe collect_agents {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe collect_agents {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule collect_dialogues:
@@ -272,7 +272,7 @@ rule collect_dialogues:
     message:
         "Collect what the agents said"
     shell:
-        "python -m lever_pipe collect_dialogues {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe collect_dialogues {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule compare_arms:
@@ -295,4 +295,4 @@ rule compare_arms:
     message:
         "Compare the agents' arms"
     shell:
-        "python -m lever_pipe compare_arms {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe compare_arms {params.files:q} --threads {threads} > {log:q} 2>&1"

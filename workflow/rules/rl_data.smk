@@ -27,7 +27,7 @@ rule propose_trajectories:
     message:
         "Propose trajectories for each RL query"
     shell:
-        "python -m lever_pipe propose_trajectories {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe propose_trajectories {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule generate_rl_data:
@@ -55,7 +55,7 @@ rule generate_rl_data:
         "Generate RL data, shard {wildcards.shard}: the LVLM answers with each proposed pair"
     shell:
         "python -m lever_pipe generate_rl_data {params.files:q} {params.asking:q}"
-        " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 if IMPORTED:
@@ -83,7 +83,7 @@ if IMPORTED:
         message:
             "Import existing RL data"
         shell:
-            "python -m lever_pipe import_rl_data {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+            "python -m lever_pipe import_rl_data {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 if EXPERIMENT.rl_data.is_answered:
@@ -110,7 +110,7 @@ if EXPERIMENT.rl_data.is_answered:
         message:
             "Merge the shards of RL data"
         shell:
-            "python -m lever_pipe merge_rl_data {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+            "python -m lever_pipe merge_rl_data {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule search_beams:
@@ -138,7 +138,7 @@ rule search_beams:
         "Search beams: the LVLM tells how probable each demonstration makes the true answer"
     shell:
         "python -m lever_pipe search_beams {params.files:q} {params.asking:q}"
-        " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule measure_rewards:
@@ -160,4 +160,4 @@ rule measure_rewards:
     message:
         "Measure how each reward spreads and how many groups it leaves without a gradient"
     shell:
-        "python -m lever_pipe measure_rewards {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe measure_rewards {params.files:q} --threads {threads} > {log:q} 2>&1"

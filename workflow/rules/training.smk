@@ -58,7 +58,7 @@ rule reward_groups:
     message:
         "Reward each trajectory: {wildcards.preset}"
     shell:
-        "python -m lever_pipe reward_groups {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe reward_groups {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule initialise_selector:
@@ -81,7 +81,7 @@ rule initialise_selector:
     message:
         "Initialise the selector: {wildcards.preset}, seed {wildcards.seed}"
     shell:
-        "python -m lever_pipe initialise_selector {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe initialise_selector {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_sft_epoch:
@@ -108,7 +108,7 @@ rule train_sft_epoch:
     message:
         "Train SFT epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
     shell:
-        "python -m lever_pipe train_sft_epoch {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe train_sft_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_rce_epoch:
@@ -135,7 +135,7 @@ rule train_rce_epoch:
     message:
         "Train RCE epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
     shell:
-        "python -m lever_pipe train_rce_epoch {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe train_rce_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_grpo_epoch:
@@ -163,7 +163,7 @@ rule train_grpo_epoch:
     message:
         "Train GRPO epoch {wildcards.epoch}: {wildcards.preset}, beta {wildcards.beta}, seed {wildcards.seed}"
     shell:
-        "python -m lever_pipe train_grpo_epoch {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe train_grpo_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_on_policy_epoch:
@@ -197,7 +197,7 @@ rule train_on_policy_epoch:
         "Train {wildcards.objective} epoch {wildcards.epoch}: {wildcards.preset}, beta {wildcards.beta}, seed {wildcards.seed}"
     shell:
         "python -m lever_pipe train_on_policy_epoch {params.files:q} {params.asking:q}"
-        " --device {resources.device} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_distil_epoch:
@@ -225,7 +225,7 @@ rule train_distil_epoch:
     message:
         "Train distillation epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
     shell:
-        "python -m lever_pipe train_distil_epoch {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe train_distil_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_continued_epoch:
@@ -252,4 +252,4 @@ rule train_continued_epoch:
     message:
         "Train continued RCE epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
     shell:
-        "python -m lever_pipe train_continued_epoch {params.files:q} --threads {threads} --spec {params.spec:q} > {log:q} 2>&1"
+        "python -m lever_pipe train_continued_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -36,8 +35,11 @@ def experiment(*files: str) -> Experiment:
     return parse_experiment(values)
 
 
-def frozen(folder: Path, config: dict[str, object] | None = None, **specs: list[str]) -> Path:
-    return snapshot.freeze(config or {"seed": 1}, specs, ROOT, folder=folder)
+def frozen(folder: Path, config: dict[str, object] | None = None, **specs: str) -> Path:
+    """Freeze a plan of one job a stage, whose run card is called as the stage is."""
+    return snapshot.freeze(
+        config or {"seed": 1}, {name: (name, spec) for name, spec in specs.items()}, ROOT, folder=folder
+    )
 
 
 @pytest.mark.parametrize("files", CONFIGS)
@@ -60,17 +62,20 @@ def test_the_resolved_configuration_comes_back_as_the_same_experiment(tmp_path: 
         assert plan.spec_of(after, stage, wildcards) == plan.spec_of(before, stage, wildcards)
 
 
-def test_a_planned_job_is_let_through_and_every_other_refused(tmp_path: Path) -> None:
-    frozen(tmp_path, train_rce_epoch=['{"epoch":1}', '{"epoch":2}'], score_answers=['{"epoch":3}'])
-    snapshot.require_planned("train_rce_epoch", '{"epoch":2}')
-    for stage, spec in (("train_rce_epoch", '{"epoch":3}'), ("embed_examples", '{"epoch":1}')):
-        with pytest.raises(SnapshotError, match=f"{stage}: expected a job as planned"):
-            snapshot.require_planned(stage, spec)
+def test_a_planned_job_gets_its_identity_and_every_other_is_refused(tmp_path: Path) -> None:
+    plan_of = {'a "b"/run.json': ("train_rce_epoch", '{"epoch":1}'), "é.run.json": ("train_rce_epoch", '{"epoch":2}')}
+    snapshot.freeze({}, plan_of, ROOT, folder=tmp_path)
+    for card, (stage, spec) in plan_of.items():
+        assert snapshot.planned_spec(stage, card) == spec
+        for other in ((stage, card[:-1]), (stage, ""), ("train", card)):
+            with pytest.raises(SnapshotError, match=f"{other[0]}: expected a job of a run"):
+                snapshot.planned_spec(*other)
 
 
-def test_outside_an_invocation_nothing_is_asked() -> None:
+def test_outside_an_invocation_an_identity_is_asked_for() -> None:
     assert snapshot.thaw() is None
-    assert snapshot.require_planned("train_rce_epoch", "{}") is None
+    with pytest.raises(SnapshotError, match="--spec"):
+        snapshot.planned_spec("train_rce_epoch", "run.json")
 
 
 def test_a_job_without_snapshot_refuses(tmp_path: Path) -> None:
@@ -95,12 +100,12 @@ def test_edited_rules_refuse(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_is_named_by_its_content(tmp_path: Path) -> None:
-    first = frozen(tmp_path, a=["x", "y"])
+    first = frozen(tmp_path, a="x", b="y")
     os.utime(first, (0, 0))
-    assert frozen(tmp_path, a=["y", "x", "x"]) == first
+    assert frozen(tmp_path, b="y", a="x") == first
     assert first.stat().st_mtime > 0  # its time is that of the last plan
-    assert frozen(tmp_path, a=["x"]) != first
-    last = frozen(tmp_path, {"seed": 2}, a=["x"])
+    assert frozen(tmp_path, a="x") != first
+    last = frozen(tmp_path, {"seed": 2}, a="x")
     assert os.environ[snapshot.VARIABLE] == str(last)
 
 
@@ -116,10 +121,10 @@ def test_different_files_have_different_digests(tmp_path_factory: pytest.TempPat
 
 def test_jobs_without_identity_are_not_planned() -> None:
     def job(rule: str, **params: str) -> SimpleNamespace:
-        return SimpleNamespace(rule=SimpleNamespace(name=rule), params=SimpleNamespace(**params))
+        of = {"params": SimpleNamespace(**params), "output": SimpleNamespace(card=f"{rule}.run.json")}
+        return SimpleNamespace(rule=SimpleNamespace(name=rule), **of)
 
-    jobs = [job("a", spec="1"), job("all"), job("b", spec="2"), job("a", spec="3")]
-    assert snapshot.planned_specs(jobs) == {"a": ["1", "3"], "b": ["2"]}
+    assert snapshot.planned([job("a", spec="1"), job("all")]) == {"a.run.json": ("a", "1")}
 
 
 def workflow(*, is_main: bool) -> SimpleNamespace:
@@ -156,11 +161,10 @@ from lever_pipe.runtime import snapshot, plan
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.base.provenance import canonical_json, code_of
 spec = plan.spec_of(Experiment(), "merge_rl_data", {})
-path = snapshot.freeze({}, {"merge_rl_data": [spec]}, Path())
-print(json.dumps([spec, str(path)]))
+print(snapshot.freeze({}, {"card": ("merge_rl_data", spec)}, Path()))
 """
         done = self.python(tmp_path, "-c", probe)
-        (tmp_path / "call.json").write_text(done.stdout)
+        (tmp_path / "snapshot").write_text(done.stdout.strip())
         return tmp_path
 
     @staticmethod
@@ -170,11 +174,9 @@ print(json.dumps([spec, str(path)]))
         return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
 
     def call(self, project: Path) -> str:
-        spec, path = json.loads((project / "call.json").read_text())
-        files = [f"{name}={project / name}" for name in ("trajectories", "train_pools", "train_examples")]
-        files += [f"{name}={project / name}" for name in ("rl_data", "summary", "card")]
-        words = ("-m", "lever_pipe", "merge_rl_data", "--spec", spec, *files)
-        return self.python(project, *words, **{snapshot.VARIABLE: path}).stderr
+        names = ("trajectories", "train_pools", "train_examples", "rl_data", "summary", "card")
+        words = ("-m", "lever_pipe", "merge_rl_data", *(f"{name}={name}" for name in names))
+        return self.python(project, *words, **{snapshot.VARIABLE: (project / "snapshot").read_text()}).stderr
 
     def edit(self, project: Path, name: str, text: str) -> None:
         path = project / "lever_pipe" / name
