@@ -26,6 +26,7 @@ from lever_pipe.base.errors import CheckpointError, UnknownMemberError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
+from lever_pipe.experiment.configuration import read_file
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
 from lever_pipe.runtime.rerun.artefacts import CARD, Artefact, Maker, absolute, cards_below, makers_of, read_artefact
 from lever_pipe.runtime.rerun.why_names import STUDIES, flat, label
@@ -95,9 +96,12 @@ def main(words: Sequence[str]) -> int:
         prog="python -m lever_pipe trace", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", help="a file, TABLE:ROW:COLUMN, a key of the evidence, or e12")
-    parser.add_argument("--results", type=Path, default="results", help="the results folder")
+    parser.add_argument("--results", type=Path, help="the results folder")
+    parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
     options = parser.parse_args(words[1:])
-    sys.stdout.write(f"{options.what}\n{text(traced_back(options.what, options.results))}")
+    named = [values["results"] for values in map(read_file, options.configfile) if "results" in values]
+    results = options.results or Path(named[-1] if named else "results")
+    sys.stdout.write(f"{options.what}\n{text(traced_back(options.what, results))}")
     return 0
 
 

@@ -659,7 +659,7 @@ class OurAccuracies:
     @property
     def samples(self) -> int:
         """Return the evaluated sample count nearest to the documents'."""
-        return int(self.material.given["near200"])
+        return self.material.document_samples
 
     def accuracy(self, run: Run, shots: int) -> Number:
         """Return an accuracy, mean over seeds."""

@@ -80,7 +80,7 @@ def contents_of(material: Material) -> Contents:
 
 
 def _tables(material: Material) -> Iterator[Table]:
-    """Yield every table with a line; declared ones that no maker has placed come last."""
+    """Yield every table with a line."""
     seen: set[str] = set()
     for table in (found for make in TABLES for found in make(material)):
         if table.id in seen:
@@ -88,4 +88,3 @@ def _tables(material: Material) -> Iterator[Table]:
         seen.add(table.id)
         if table.lines:
             yield table
-    yield from (table for table in material.all_declared() if table.lines and table.id not in seen)

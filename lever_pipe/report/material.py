@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,8 @@ from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import swept
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow
-from lever_pipe.report.inference.families import Arm, arms_of, near, reference_of
+from lever_pipe.report.inference.families import Arm, arms_of, near
 from lever_pipe.report.lineage import Lineages
-from lever_pipe.report.pivot import TableSpec, declared
-from lever_pipe.report.table import Table
 
 if TYPE_CHECKING:
     from lever_pipe.report.claims import JudgedClaim
@@ -30,8 +28,6 @@ class Material:
     evidence: Evidence
     config: ReportedRun
     lineages: Lineages = field(default_factory=dict)
-    specs: Sequence[TableSpec] = ()
-    """Every declared table."""
     claims: Sequence[JudgedClaim] = ()
     """Those of the documents, with their verdicts."""
 
@@ -75,52 +71,9 @@ class Material:
         return sorted({int(row.shots) for row in rows if row.shots not in ("", MEAN)})
 
     @property
-    def axes(self) -> dict[str, list[Any]]:
-        """Return the values that the main preset and the agent's arms have, by axis of declared tables."""
-        found: dict[str, list[Any]] = {}
-        if self.presets:
-            found = {"beta": self.main.betas(), "epoch": self.main.epochs, "samples": self.samples, "shots": self.shots}
-        if self.config.agents is None:
-            return found
-        rows = [
-            row for row in self.evidence.where(metric="reward", study="intention", subset="val") if row.at.isdigit()
-        ]
-        cells = {f"arm~{name}" for name in swept(self.config.agents.sweeps)}
-        runs = [of for row in rows if (of := row.subject.partition("/seed~"))[0] not in cells]
-        return {
-            **found,
-            "arm": list(dict.fromkeys(arm.removeprefix("arm~") for arm, _, _ in runs)),
-            "seed": sorted({int(seed) for _, _, seed in runs if seed}),
-            "step": sorted({int(row.at) for row in rows}),
-            "mode": sorted({row.mode for row in rows}),
-            "threshold": list(self.config.agents.evaluation.thresholds),
-        }
-
-    @property
-    def given(self) -> Mapping[str, Any]:
-        """Return the values that every template of a declared table may use."""
-        samples = self.samples or [DOCUMENT_SAMPLES]
-        agents = {} if self.config.agents is None else {"reference_arm": self.config.agents.reference_arm}
-        if not self.presets:
-            return agents
-        return {
-            **agents,
-            "preset": self.main.preset,
-            "base": self.main.base or 0,
-            "reference": reference_of(self.main.betas()) or 0.0,
-            "last": self.main.last or 0,
-            "near200": near(samples, DOCUMENT_SAMPLES),
-            "largest": max(samples),
-        }
-
-    def declared(self, section: str) -> Iterator[Table]:
-        """Yield the declared tables of a section."""
-        return (table for table in self.all_declared() if table.section == section)
-
-    def all_declared(self) -> Iterator[Table]:
-        """Yield every declared table of the studies that ran."""
-        specs = [spec for spec in self.specs if self.has(spec.study)]
-        return declared(specs, self.evidence, self.axes, self.given)
+    def document_samples(self) -> int:
+        """Return the evaluated sample count nearest to that of documents 001 and 002."""
+        return near(self.samples or [DOCUMENT_SAMPLES], DOCUMENT_SAMPLES)
 
     def grpo(self, beta: float, epoch: int) -> str:
         """Return the group of an epoch of offline GRPO of the main preset, from its latest base."""

@@ -23,7 +23,6 @@ from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
 from lever_pipe.report.material import Material
 from lever_pipe.report.page import pages
 from lever_pipe.report.page.markdown import answers, markdown
-from lever_pipe.report.pivot import read_specs
 from lever_pipe.report.table import as_csv
 
 SECTIONS = "sections.json"
@@ -38,7 +37,6 @@ def build_report(
     claims: Input,
     english: Inputs,
     chinese: Inputs,
-    declared: Inputs,
     gallery: Inputs,
     dialogues: Inputs,
     figures: Input,
@@ -53,14 +51,13 @@ def build_report(
 ) -> None:
     """Write the main page, its Markdown, and the folder `appendix` with all else that the report is.
 
-    `english` and `chinese` are catalogues of messages, `declared` files of tables; `figures` is the folder of
-    `plot_figures`; `lineage`, `gallery` and `dialogues` are one file or none. In `appendix` lie the appendix pages and
-    those of the other language, `tables/*.csv`, `evidence.csv` (which the pages' numbers name by line), `index.json`
-    (titles of tables and figures, and the lines of `evidence.csv` that each cell prints) and `answers.txt`.
+    `english` and `chinese` are catalogues of messages; `figures` is the folder of `plot_figures`; `lineage`, `gallery`
+    and `dialogues` are one file or none. In `appendix` lie the appendix pages and those of the other language,
+    `tables/*.csv`, `evidence.csv` (which the pages' numbers name by line), `index.json` (titles of tables and figures,
+    and the lines of `evidence.csv` that each cell prints) and `answers.txt`.
     """
     lineages = read_lineages(lineage[0], reference_lineage) if lineage else {}
-    specs = [spec for path in declared for spec in read_specs(path)]
-    book, material = read_claims(claims), Material(Evidence(read_evidence(evidence)), config, lineages, specs)
+    book, material = read_claims(claims), Material(Evidence(read_evidence(evidence)), config, lineages)
     material = replace(material, claims=judge_claims(book, material))
     contents = contents_of(material)
     lines = material.evidence.lines

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,8 @@ from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.selector.network import Architecture, Encoded, build_selector
 from lever_pipe.lever.training.groups import load_groups
 from lever_pipe.lever.trajectories import make_group, score_trajectory
+from lever_pipe.report import contents
+from lever_pipe.report.selector import comparisons
 from lever_pipe.runtime import plan
 from lever_pipe.runtime.snapshot import package_digest
 from lever_pipe.stages.examples import prepare_examples
@@ -43,7 +46,8 @@ from tests.unit.stages import synthetic_page as small
 ROOT = Path(__file__).parents[2]
 
 EXAMPLES = (ROOT / "CONTRIBUTING.md").read_text()
-SAMPLER, REWARD, *_ = re.findall(r"```python\n(.*?)```", EXAMPLES, flags=re.DOTALL)
+PYTHON = re.findall(r"```python\n(.*?)```", EXAMPLES, flags=re.DOTALL)
+SAMPLER, REWARD, *_ = PYTHON
 HEAD = '''"""The nearest of what is not like the first pick."""
 from lever_pipe.lever.heads.protocol import Head
 
@@ -208,19 +212,21 @@ def test_a_data_set_is_one_file(beside: Path, tmp_path: Path) -> None:
     assert (read.question_id, read.image_digest) == (1, hashlib.sha256((tmp_path / "0.png").read_bytes()).hexdigest())
 
 
-def test_a_table_is_one_entry(tmp_path: Path) -> None:
-    """The entry and its message stand in CONTRIBUTING.md; the page has the table, and its numbers those of the rows."""
-    blocks = re.findall(r"```yaml\n(.*?)```", EXAMPLES, flags=re.DOTALL)
-    table, message = (tmp_path / name for name in ("mine.yaml", "said.yaml"))
-    table.write_text(blocks[0])
-    message.write_text(blocks[1])
+def test_a_table_is_one_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function and its message stand in CONTRIBUTING.md; the page has the table with the numbers of the rows."""
+    (function,) = (block for block in PYTHON if "-> Table" in block)
+    (title,) = re.findall(r"```yaml\n(.*?)```", EXAMPLES, flags=re.DOTALL)
+    written: dict[str, Any] = dict(vars(comparisons))
+    exec(function, written)
+    monkeypatch.setattr(contents, "TABLES", (lambda material: [written["by_shots"](material)],))
+    message = tmp_path / "said.yaml"
+    message.write_text(title)
     inputs = small.write_inputs(tmp_path, small.of_lever())
     inputs |= {name: (*inputs[name], message) for name in ("english", "chinese")}
-    folder = small.build(inputs | {"declared": (table,)}, tmp_path, small.config("lever"))
-    (entry,), (title,) = yaml.safe_load(blocks[0]), yaml.safe_load(blocks[1])["mine"].values()
-    page = (folder / "report" / f"{entry['section']}.html").read_text(encoding="utf-8")
-    assert f"{title} <a" in page
-    assert f"tables/{entry['id']}.csv" in page
-    head, *lines = csv.reader((folder / "report" / "tables" / f"{entry['id']}.csv").read_text().splitlines())
+    folder = small.build(inputs, tmp_path, small.config("lever"))
+    page = (folder / "report" / "comparisons.html").read_text(encoding="utf-8")
+    assert f"{yaml.safe_load(title)['mine']['by_shots']} <a" in page
+    assert "tables/mine-by-shots.csv" in page
+    head, *lines = csv.reader((folder / "report" / "tables" / "mine-by-shots.csv").read_text().splitlines())
     assert [line[0] for line in lines] == list(small.BETAS)
     assert lines[0][head.index("Shot 1")] == "60.86"

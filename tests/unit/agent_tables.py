@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 import agent_runs
@@ -23,19 +23,13 @@ from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.claims import judge_claims
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
-from lever_pipe.report.pivot import TableSpec, read_specs
 from lever_pipe.report.table import Table, as_csv
 
 RESOURCES = Path(__file__).parents[2] / "resources"
-MESSAGES, DECLARED = RESOURCES / "messages", RESOURCES / "tables" / "documents_agent.yaml"
+MESSAGES = RESOURCES / "messages"
 VOICES = {name: Voice(name, read_catalogue(sorted((MESSAGES / name).glob("*.yaml")))) for name in ("en", "zh")}
 SAY = VOICES["en"].text
 Rows = list[dict[str, str]]
-
-
-@cache
-def specs() -> tuple[TableSpec, ...]:
-    return tuple(read_specs(DECLARED))
 
 
 class Tabulated:
@@ -46,8 +40,7 @@ class Tabulated:
 
     @cached_property
     def tables(self) -> dict[str, Table]:
-        made = (*tables(self.material), *self.material.all_declared())
-        return {table.id: table.noted(self.ledger) for table in made}
+        return {table.id: table.noted(self.ledger) for table in tables(self.material)}
 
     @cached_property
     def card(self) -> Card | None:
@@ -93,5 +86,5 @@ def evidence_of(folder: Path, study: Study, **changes: object) -> list[EvidenceR
 
 def tabulate(rows: list[EvidenceRow], study: Study, *, is_judged: bool = False, **changes: object) -> Tabulated:
     """Return the tables of evidence; `changes` replace values of what the report knows of the arms."""
-    found = Material(Evidence(rows), agent_runs.shown_config(study, **changes), specs=specs())
+    found = Material(Evidence(rows), agent_runs.shown_config(study, **changes))
     return Tabulated(replace(found, claims=judge_claims(book(), found)) if is_judged else found)

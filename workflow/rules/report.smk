@@ -137,7 +137,6 @@ rule build_report:
         reference_lineage=shipped("resources/reference/lineage.yaml"),
         lineage=of_study("lever", TABLES + "/lineage.csv"),
         claims=shipped("resources/claims.yaml"),
-        declared=sorted(map(str, Path(shipped("resources/tables")).glob("*.yaml"))),
         gallery=of_study("lever", TABLES + "/gallery.json"),
         dialogues=of_study("intention", AGENT_TABLES + "/dialogues.json"),
         figures=RESULTS + "/figures",

@@ -20,13 +20,15 @@ from lever_pipe.report.agent.runs import (
 )
 from lever_pipe.report.cells import Cell, Code, Name, Series, derived, holm, level, minus, say
 from lever_pipe.report.evidence import ALPHA, SIGN_FLIP, STUDENT
-from lever_pipe.report.table import Table, TableLine
+from lever_pipe.report.table import Column, Table, TableLine
 
 SETTINGS = ("kl_coefficient", "entropy", "schedule", "learning_rate", "trajectory_score")
 SCORES = ("score", "difference", "holm", "gain")
 AFTER = ("kl_end", "entropy_end", "malformed")
 COSTS = ("agent_requests", "prompt_tokens", "completion_tokens", "agent_failures")
 """Of a served agent."""
+FOLDED = {*SETTINGS[1:], *(f"gain_{mode}" for mode in MODES), *AFTER, *COSTS}
+"""Columns that a page shows below the line of an arm."""
 TESTS = {SIGN_FLIP: "agent.test.sign_flip", STUDENT: "agent.test.student"}
 """Message by the name that `comparisons.csv` gives a test."""
 
@@ -39,9 +41,9 @@ def tables(view: AgentView) -> Iterator[Table]:
     served = view.evidence.subjects(COSTS[0], study=STUDY)
     agents = list(dict.fromkeys(name.removeprefix("arm~") for name in served if "/" not in name))
     lines += [_served(view, agent) for agent in agents]
-    heads = ("arm", *SETTINGS, "seeds", *(f"{name}_{mode}" for mode in MODES for name in SCORES), *AFTER, *COSTS)
-    names = [*(arm.name for arm in view.arms), *agents]
-    compared = (view.compared(name, mode) for name in names for mode in MODES)
+    names = ("arm", *SETTINGS, "seeds", *(f"{name}_{mode}" for mode in MODES for name in SCORES), *AFTER, *COSTS)
+    heads = [Column(say(f"agent.head.{name}"), "folded") if name in FOLDED else name for name in names]
+    compared = (view.compared(name, mode) for name in (*view.seeds, *agents) for mode in MODES)
     tests = dict.fromkeys(TESTS[row.how] for row in compared if row is not None and row.how in TESTS)
     reference = Code(view.reference)
     notes = (

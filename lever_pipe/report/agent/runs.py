@@ -241,7 +241,7 @@ def sampled(names: Iterable[str]) -> tuple[str, ...]:
 
 def table_of(
     name: str,
-    title: str,
+    title: Cell | str,
     columns: Iterable[str | Column],
     lines: Iterable[TableLine],
     *,
@@ -253,7 +253,7 @@ def table_of(
 
     Args:
         name: its id; by default its first three characters are the section.
-        title: id of a message.
+        title: a message or its id.
         columns: names of heads, `agent.head.NAME`, or columns.
         lines: the rows.
         section: where it stands.
@@ -266,7 +266,15 @@ def table_of(
         for of in columns
     )
     told = tuple(say(note) if isinstance(note, str) else note for note in notes if note is not None)
-    found = Table(name, section or name[:3], say(title), tuple(heads), tuple(lines), lead=lead, notes=told)
+    found = Table(
+        name,
+        section or name[:3],
+        say(title) if isinstance(title, str) else title,
+        tuple(heads),
+        tuple(lines),
+        lead=lead,
+        notes=told,
+    )
     return found.without_empty_columns()
 
 

@@ -1,10 +1,10 @@
-"""Every table and sentence of study `intention` that is no plain pivot, in reading order."""
+"""Every table and sentence of study `intention`, in reading order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lever_pipe.report.agent import advice, arms, checks, document_003, document_004
+from lever_pipe.report.agent import advice, arms, checks, curves, document_003, document_004
 from lever_pipe.report.agent.runs import view_of
 from lever_pipe.report.cells import Cell
 from lever_pipe.report.material import Material
@@ -21,6 +21,7 @@ def tables(material: Material) -> Iterator[Table]:
         yield from document_004.tables(view)
         yield from advice.tables(view)
     yield from arms.tables(view)
+    yield from curves.tables(view)
 
 
 def texts(material: Material) -> Iterator[tuple[str, Cell]]:

@@ -74,7 +74,7 @@ class DocumentView:
     @property
     def samples(self) -> int:
         """Return the sample count nearest to the document's."""
-        return int(self.material.given["near200"])
+        return self.material.document_samples
 
     def group(self, beta: float, epoch: int) -> str:
         """Return a policy of ours, or the published one."""

@@ -1,20 +1,36 @@
 """Documents 000 to 002: their tables with ours beside the published numbers.
 
-Plain pivots stand in `resources/tables/documents_selector.yaml`; here are curves, configurations and remarks, in
-`document_002` differences and what document 002 expects of KL_BETA.
+`document_002` has the differences and what document 002 expects of KL_BETA.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.report.catalogue import number_text
-from lever_pipe.report.cells import Cell, Code, Name, Number, Series, average, derived, level, minus, numbers_in, say
+from lever_pipe.report.cells import (
+    Cell,
+    Code,
+    Name,
+    Number,
+    Series,
+    average,
+    derived,
+    gap,
+    holm,
+    level,
+    minus,
+    numbers_in,
+    say,
+)
+from lever_pipe.report.evidence import MEAN
+from lever_pipe.report.inference.families import reference_of
 from lever_pipe.report.material import Material
-from lever_pipe.report.reference import ACCURACY_015, CURVE_BETAS, CURVES
+from lever_pipe.report.reference import ACCURACY_012, ACCURACY_015, BETAS, CURVE_BETAS, CURVES, FILES
 from lever_pipe.report.selector import data, document_002
 from lever_pipe.report.selector.printed import printed
 from lever_pipe.report.table import Column, Table, TableLine, beside
@@ -27,6 +43,14 @@ REMARKS = ((2, max, "highest_kl"), (2, min, "lowest_kl"), (3, min, "lowest_loss"
 """Cell of a line of a training table of document 001, extreme, and the message of the document's remark about it."""
 DECIMALS = {"kl": 6, "kl_loss": 8, "ppo_loss": 8, "loss": 8, "val_loss": 6, "mean_ratio": 6, "mean_advantage": 8}
 """The metrics of document 000, with the decimals that it prints."""
+BETAS_001, EPOCHS = (0.12, 0.145, 0.15, 0.155, 0.18), (1, 2, 3)
+TRAINING = {
+    "001": ("kl", "loss", "ppo_loss", "std_advantage", "max_advantage"),
+    "002": ("loss", "val_loss", "ppo_loss", "kl", "std_advantage", "max_advantage"),
+}
+"""Metrics of documents 001 and 002, in their order."""
+TRAINING_DIGITS = {"kl": 5, "loss": 5, "val_loss": 5, "ppo_loss": 5, "std_advantage": 4, "max_advantage": 4}
+TRAINING_HEADS = {"loss": "train_loss", "std_advantage": "adv_std", "max_advantage": "adv_max"}
 FURTHER = {"kl": "change", "val_loss": "minimum"}
 """What the document prints of a metric beside its mean, first and last epoch."""
 
@@ -35,9 +59,10 @@ def tables(material: Material) -> Iterator[Table]:
     """Yield the tables of documents 000 to 002 and of the data, in reading order."""
     if not material.has("lever"):
         return
+    yield from (table for table in (beside_ours(material),) if table.lines)
     told: set[str] = set()
     for document in (_document_000, _document_001, _document_002):
-        found = list(document(material))
+        found = [table for table in document(material) if table.lines]
         yield from found
         yield from printed(material, found, told)
     yield from data.tables(material)
@@ -149,8 +174,10 @@ def _with_difference(cells: list[Cell], digits: int) -> list[Cell]:
 def _document_001(material: Material) -> Iterator[Table]:
     stated = {"base": Code("kl012/rce_epoch5.pt"), "rl_data": Code(K64), "batch": 1, "reward": None, "kl_beta": None}
     yield from _configuration(material, "001", {"": stated})
-    for table in material.declared("001"):
-        yield _remarked(table) if "training" in table.id else table
+    for epoch in EPOCHS:
+        yield _remarked(_training(material, "001", BETAS_001, (epoch,)))
+    for epoch in EPOCHS:
+        yield _accuracies_001(material, epoch)
 
 
 def _document_002(material: Material) -> Iterator[Table]:
@@ -164,8 +191,126 @@ def _document_002(material: Material) -> Iterator[Table]:
         "batch": None,
     }
     yield from _configuration(material, "002", {"0.18": old, "0.15": of_015, "0.12": old})
-    yield from material.declared("002")
+    yield _training(material, "002", document_002.BETAS, EPOCHS)
+    for epoch in EPOCHS:
+        yield _accuracies_002(material, epoch)
     yield from document_002.tables(material)
+
+
+def beside_ours(material: Material) -> Table:
+    """Return the published accuracies of the first epoch beside ours, as the main page shows them."""
+    samples, files = material.document_samples, (BETAS, ACCURACY_012, ACCURACY_015)
+    lines: list[TableLine] = []
+    for beta in BETAS_001:
+        ours, theirs = _accuracies(material, files, beta, 1, samples)
+        mean = level(material.accuracy(material.grpo(beta, 1), samples=samples))
+        lines += _beside(material, beta, 1, (), [*ours, mean], [*theirs, average(theirs, 2)])
+    columns = (*_heads("head.kl_beta", "head.source"), *_shots(material), Column(say("head.average")))
+    title, notes = say("selector.published", near200=samples), _without(material, BETAS_001, ())
+    found = Table("published-beside-ours", "selector", title, columns, tuple(lines), notes=notes, factor="kl_beta")
+    return found.without_empty_columns()
+
+
+def _training(material: Material, document: str, betas: Sequence[float], epochs: Sequence[int]) -> Table:
+    """Return the training metrics of a document: of one epoch, or of several, each with lines of its own."""
+    metrics, is_of_one = TRAINING[document], len(epochs) == 1
+    lines: list[TableLine] = []
+    for beta, epoch in product(betas, epochs):
+        rows = (material.evidence.find(material.grpo(beta, epoch), metric) for metric in metrics)
+        ours = [level(row, TRAINING_DIGITS[metric]) for row, metric in zip(rows, metrics, strict=True)]
+        theirs = [_quoted(material, FILES[document], beta, epoch, of, TRAINING_DIGITS[of]) for of in metrics]
+        lines += _beside(material, beta, epoch, () if is_of_one else (Name(str(epoch)),), ours, theirs)
+    names = ("head.kl_beta", *(() if is_of_one else ("head.epoch",)), "head.source")
+    columns = (*_heads(*names), *(Column(say(f"doc.head.{TRAINING_HEADS.get(of, of)}")) for of in metrics))
+    found = Table(
+        id=f"{document}-training" + (f"-epoch~{epochs[0]}" if is_of_one else ""),
+        section=document,
+        title=say(f"doc.{document}.training", epoch=epochs[0]),
+        columns=columns,
+        lines=tuple(lines),
+        notes=_without(material, betas, epochs),
+        factor="kl_beta" if is_of_one else "kl_beta epoch",
+    )
+    return found.without_empty_columns()
+
+
+def _accuracies_001(material: Material, epoch: int) -> Table:
+    """Return accuracies by shots with their mean, and the mean's difference to the reference KL_BETA."""
+    samples, files = material.document_samples, FILES["001"]
+    reference = reference_of(material.main.betas()) or 0.0
+    published_reference = average(_accuracies(material, files, document_002.REFERENCE, epoch, samples)[1], 2)
+    lines: list[TableLine] = []
+    for beta in BETAS_001:
+        group, (ours, theirs) = material.grpo(beta, epoch), _accuracies(material, files, beta, epoch, samples)
+        at = {"subset": "prefix", "samples": samples, "shots": MEAN, "family": f"document-001/epoch~{epoch}"}
+        row = material.evidence.find(group, "accuracy", against=material.grpo(reference, epoch), **at)
+        mean = average(theirs, 2)
+        less = None if beta == document_002.REFERENCE else minus(mean, published_reference)
+        own = [*ours, level(material.accuracy(group, samples=samples)), gap(row), holm(row)]
+        lines += _beside(material, beta, epoch, (), own, [*theirs, mean, less, None])
+    heads = (say("head.average"), say("head.against", reference=reference), say("head.holm_p"))
+    columns = (*_heads("head.kl_beta", "head.source"), *_shots(material), *map(Column, heads))
+    title, notes = say("doc.001.accuracy", epoch=epoch, near200=samples), _without(material, BETAS_001, (epoch,))
+    name = f"001-accuracy-epoch~{epoch}"
+    return Table(name, "001", title, columns, tuple(lines), notes=notes, factor="kl_beta").without_empty_columns()
+
+
+def _accuracies_002(material: Material, epoch: int) -> Table:
+    """Return accuracies by shots at every sample count."""
+    betas, lines = document_002.BETAS, []
+    for beta, samples in product(betas, material.samples):
+        ours, theirs = _accuracies(material, FILES["002"], beta, epoch, samples)
+        lines += list(_beside(material, beta, epoch, (Name(str(samples)),), ours, theirs))
+    columns = (*_heads("head.kl_beta", "head.samples", "head.source"), *_shots(material))
+    title, notes = say("doc.002.accuracy", epoch=epoch), _without(material, betas, (epoch,))
+    name, factor = f"002-accuracy-epoch~{epoch}", "kl_beta samples"
+    return Table(name, "002", title, columns, tuple(lines), notes=notes, factor=factor).without_empty_columns()
+
+
+def _accuracies(
+    material: Material, files: Sequence[str], beta: float, epoch: int, samples: int
+) -> tuple[list[Number | None], list[Number | None]]:
+    """Return accuracies by shots, ours and published."""
+    ours = [level(material.accuracy(material.grpo(beta, epoch), k, samples)) for k in material.shots]
+    at = ({"samples": samples, "shots": k} for k in material.shots)
+    return ours, [_quoted(material, files, beta, epoch, "accuracy", 2, **place) for place in at]
+
+
+def _quoted(
+    material: Material, files: Sequence[str], beta: float, epoch: int, metric: str, digits: int, **place: int
+) -> Number | None:
+    """Return a published number of the first file that prints it."""
+    rows = (material.evidence.find(_published_run(beta, epoch), metric, quoted=file, **place) for file in files)
+    return level(next((row for row in rows if row is not None), None), digits)
+
+
+def _published_run(beta: float, epoch: int) -> str:
+    return f"published/grpo/beta~{beta_text(beta)}/epoch~{epoch}"
+
+
+def _beside(
+    material: Material, beta: float, epoch: int, names: Sequence[Cell], ours: Sequence[Cell], theirs: Sequence[Cell]
+) -> Iterator[TableLine]:
+    """Yield the line of a policy of ours and below it the published one; none without ours."""
+    if any(cell is not None for cell in ours):
+        groups = (material.grpo(beta, epoch),), (_published_run(beta, epoch),)
+        yield from beside((Name(f"{beta:g}"), *names), ours, theirs, groups)
+
+
+def _heads(*names: str) -> Iterator[Column]:
+    return (Column(say(name), "name") for name in names)
+
+
+def _shots(material: Material) -> Iterator[Column]:
+    return (Column(say("head.shot", shots=k)) for k in material.shots)
+
+
+def _without(material: Material, betas: Sequence[float], epochs: Sequence[int]) -> tuple[Cell, ...]:
+    """Return which of the document's betas and epochs this run lacks."""
+    of_betas = [beta for beta in betas if beta not in material.main.betas()]
+    of_epochs = [epoch for epoch in epochs if epoch not in material.main.epochs]
+    lacking = {"beta": of_betas, "epoch": of_epochs}
+    return tuple(say(f"note.without.{axis}", values=values) for axis, values in lacking.items() if values)
 
 
 def _configuration(material: Material, section: str, stated: Mapping[str, Mapping[str, Any]]) -> Iterator[Table]:
@@ -192,7 +337,7 @@ def _configuration(material: Material, section: str, stated: Mapping[str, Mappin
             *(Column(head, "words", "published") for head in heads),
         ),
         lines=tuple(lines),
-        lead=say(f"doc.{section}.lead", near200=material.given["near200"]),
+        lead=say(f"doc.{section}.lead", near200=material.document_samples),
     )
 
 

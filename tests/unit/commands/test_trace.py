@@ -285,6 +285,13 @@ def test_moved_results_are_traced_where_they_are() -> None:
     assert {"train_rce_epoch", "prepare_examples"} <= set(stages(traced))
 
 
+def test_the_results_are_those_of_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("results").rename("moved")
+    Path("own.yaml").write_text("results: moved\n", encoding="utf-8")
+    assert trace.main(["trace", "overview:2:Shot 1", "--configfile", "own.yaml"]) == 0
+    assert "moved/lever/tables/intervals.csv:3" in capsys.readouterr().out
+
+
 def test_without_a_report_a_key_is_found_in_what_it_would_be_built_from() -> None:
     shutil.rmtree("results/report")
     traced = back("e3")

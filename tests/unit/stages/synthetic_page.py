@@ -101,7 +101,6 @@ def write_inputs(folder: Path, rows: Sequence[EvidenceRow]) -> dict[str, Any]:
         "lineage": (folder / "lineage.csv",),
         "english": tuple(sorted((messages / "en").glob("*.yaml"))),
         "chinese": tuple(sorted((messages / "zh").glob("*.yaml"))),
-        "declared": tuple(sorted((ROOT / "resources" / "tables").glob("*.yaml"))),
         "claims": ROOT / "resources" / "claims.yaml",
         "gallery": (),
         "dialogues": (),

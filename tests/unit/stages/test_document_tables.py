@@ -20,7 +20,6 @@ from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard, read_lineages
 from lever_pipe.report.evidence import Evidence, read_evidence
 from lever_pipe.report.material import Material
-from lever_pipe.report.pivot import read_specs
 from lever_pipe.report.selector.documents import tables as document_tables
 from lever_pipe.report.table import as_csv
 from lever_pipe.stages.evidence import collect_evidence
@@ -38,7 +37,7 @@ IDS = {
     *(f"002-{kind}" for kind in ("training", "differences", "summary", "by-shot", "expectations")),
     *(f"{section}-published" for section in ("000", "001", "002")),
     *(f"{section}-configuration" for section in ("001", "002")),
-    *("rl-data", "examples", "pools", "world-probes", "world-order", "work"),
+    *("published-beside-ours", "rl-data", "examples", "pools", "world-probes", "world-order", "work"),
 }
 
 
@@ -73,8 +72,7 @@ class DocumentTables:
         study = ShownStudy(name="lever", is_world=is_world, model="tiny-reader")
         run = ReportedRun(studies=(study,), main_preset="main", presets={"main": Preset()})
         lineages = read_lineages(lineage["lineage"], lineage["reference_lineage"])
-        specs = read_specs(RESOURCES / "tables" / "documents_selector.yaml")
-        self.material = Material(self.evidence, run, lineages, specs)
+        self.material = Material(self.evidence, run, lineages)
         found = guard(list(document_tables(self.material)), lineages, "footnote")
         ledger = EvidenceLedger(self.evidence)
         self.tables = {table.id: table.noted(ledger) for table in found}
