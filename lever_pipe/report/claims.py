@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from lever_pipe.base.errors import RecordError
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.sections import Section
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import read_yaml
@@ -58,7 +59,7 @@ from lever_pipe.report.cells import (
 )
 from lever_pipe.report.cells import holm as holm_of
 from lever_pipe.report.comparability import named
-from lever_pipe.report.evidence import ALPHA, BY_SHOTS, MEAN, OF_ONE_RUN
+from lever_pipe.report.evidence import ALPHA, BY_SHOTS, MEAN, OF_ONE_RUN, EvidenceRow
 from lever_pipe.report.lineage import REMARK, UNKNOWN, Fields, published_key
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
 from lever_pipe.report.reference import CURVES, FILES
@@ -262,6 +263,7 @@ class OverSeeds:
     claim: Claim
     seeds: Sequence[Mapping[Run, Sequence[Number]]]
     names: Mapping[Run, Cell]
+    where: Cell
     differs: Sequence[Cell] = ()
 
     @property
@@ -382,16 +384,8 @@ def _ours(claim: Claim, material: Material, view: AgentView | None) -> Measured 
     if claim.metric == "accuracy":
         return _of_accuracies(claim, OurAccuracies(material, claim.document))
     if claim.study == "lever":
-        runs = long_runs(material)
-        lacking = [run for run in claim.runs if len(runs.get(float(run), ())) < FEWEST]
-        if lacking:
-            raise NotTested("no_curve", run=_name(lacking[0]))
-        find, n = material.evidence.get, min(len(next(iter(runs[float(run)].values()))) for run in claim.runs)
-        seeds = [
-            {run: {e: find(of[i], claim.metric) for e, of in sorted(runs[float(run)].items())} for run in claim.runs}
-            for i in range(n)
-        ]
-        return OverSeeds(claim, [_measured(claim, curves) for curves in seeds], {run: _name(run) for run in claim.runs})
+        seeds = [_measured(claim, curves) for curves in _long_curves(claim, material)]
+        return OverSeeds(claim, seeds, {run: _name(run) for run in claim.runs}, say("claims.measured.training"))
     assert view is not None
     settings = {arm.name: {name: getattr(arm, of) for name, of in OF_ARMS.items()} for arm in view.config.arms}
     arms = dict(view.pair)
@@ -402,9 +396,25 @@ def _ours(claim: Claim, material: Material, view: AgentView | None) -> Measured 
         raise NotTested("no_common_seed")
     curves = ({run: _of_arm(claim, view, arms[str(run)], seed) for run in claim.runs} for seed in common)
     differs = _settings_apart(claim, *(settings[arm] for arm in arms.values()))
-    return OverSeeds(
-        claim, [_measured(claim, of) for of in curves], {run: Code(arms[str(run)]) for run in claim.runs}, differs
+    names, where = (
+        {run: Code(arms[str(run)]) for run in claim.runs},
+        _mode(claim, view) if claim.decoding else "training",
     )
+    return OverSeeds(claim, [_measured(claim, of) for of in curves], names, say(f"claims.measured.{where}"), differs)
+
+
+def _long_curves(claim: Claim, material: Material) -> list[dict[Run, Curve]]:
+    """Return the curves of the longest selectors of every seed that all runs have."""
+    found: dict[int, dict[Run, dict[int, EvidenceRow]]] = {}
+    for run in claim.runs:
+        for epoch, subjects in sorted(long_runs(material).get(float(run), {}).items()):
+            for subject in subjects:
+                of_seed = found.setdefault(PolicyName.parse(subject).seed or 0, {})
+                of_seed.setdefault(run, {})[epoch] = material.evidence.get(subject, claim.metric)
+    whole: list[dict[Run, Curve]] = [dict(curves) for curves in found.values() if len(curves) == len(claim.runs)]
+    if not whole:
+        raise NotTested("no_curve", run=Series(tuple(map(_name, claim.runs))))
+    return whole
 
 
 def arm_for(cause: Collection[str], pair: Mapping[str, str], settings: Mapping[str, Mapping[str, Any]]) -> str:
@@ -557,7 +567,7 @@ def _intervals(of: OverSeeds, means: Sequence[float], halves: Sequence[float]) -
         assert found is not None
         cells.append(replace(found, low=mean - half, high=mean + half, interval_digits=digits))
     shown = {"n": len(of.seeds), "found": Series(tuple(cells if len(cells) < 2 else (cells[0], cells[-1])), "parts")}
-    where, names = say(f"claims.measured.{of.claim.decoding or 'training'}"), list(of.names.values())
+    where, names = of.where, list(of.names.values())
     if not of.claim.right:
         return say("claims.of_one", where=where, run=Series(tuple(names)), **shown)
     left, right = (of.names[KL], of.names[NO_KL]) if KL in of.names else names

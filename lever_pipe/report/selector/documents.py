@@ -174,10 +174,9 @@ def _with_difference(cells: list[Cell], digits: int) -> list[Cell]:
 def _document_001(material: Material) -> Iterator[Table]:
     stated = {"base": Code("kl012/rce_epoch5.pt"), "rl_data": Code(K64), "batch": 1, "reward": None, "kl_beta": None}
     yield from _configuration(material, "001", {"": stated})
-    for epoch in EPOCHS:
-        yield _remarked(_training(material, "001", BETAS_001, (epoch,)))
-    for epoch in EPOCHS:
-        yield _accuracies_001(material, epoch)
+    epochs = [epoch for epoch in EPOCHS if epoch in material.main.epochs]
+    yield from (_remarked(_training(material, "001", BETAS_001, (epoch,))) for epoch in epochs)
+    yield from (_accuracies_001(material, epoch) for epoch in epochs)
 
 
 def _document_002(material: Material) -> Iterator[Table]:
@@ -192,8 +191,7 @@ def _document_002(material: Material) -> Iterator[Table]:
     }
     yield from _configuration(material, "002", {"0.18": old, "0.15": of_015, "0.12": old})
     yield _training(material, "002", document_002.BETAS, EPOCHS)
-    for epoch in EPOCHS:
-        yield _accuracies_002(material, epoch)
+    yield from (_accuracies_002(material, epoch) for epoch in EPOCHS if epoch in material.main.epochs)
     yield from document_002.tables(material)
 
 
@@ -201,7 +199,7 @@ def beside_ours(material: Material) -> Table:
     """Return the published accuracies of the first epoch beside ours, as the main page shows them."""
     samples, files = material.document_samples, (BETAS, ACCURACY_012, ACCURACY_015)
     lines: list[TableLine] = []
-    for beta in BETAS_001:
+    for beta, _ in _evaluated(material, BETAS_001, (1,)):
         ours, theirs = _accuracies(material, files, beta, 1, samples)
         mean = level(material.accuracy(material.grpo(beta, 1), samples=samples))
         lines += _beside(material, beta, 1, (), [*ours, mean], [*theirs, average(theirs, 2)])
@@ -215,7 +213,7 @@ def _training(material: Material, document: str, betas: Sequence[float], epochs:
     """Return the training metrics of a document: of one epoch, or of several, each with lines of its own."""
     metrics, is_of_one = TRAINING[document], len(epochs) == 1
     lines: list[TableLine] = []
-    for beta, epoch in product(betas, epochs):
+    for beta, epoch in _evaluated(material, betas, epochs):
         rows = (material.evidence.find(material.grpo(beta, epoch), metric) for metric in metrics)
         ours = [level(row, TRAINING_DIGITS[metric]) for row, metric in zip(rows, metrics, strict=True)]
         theirs = [_quoted(material, FILES[document], beta, epoch, of, TRAINING_DIGITS[of]) for of in metrics]
@@ -228,7 +226,7 @@ def _training(material: Material, document: str, betas: Sequence[float], epochs:
         title=say(f"doc.{document}.training", epoch=epochs[0]),
         columns=columns,
         lines=tuple(lines),
-        notes=_without(material, betas, epochs),
+        notes=_without(material, betas, EPOCHS),
         factor="kl_beta" if is_of_one else "kl_beta epoch",
     )
     return found.without_empty_columns()
@@ -240,7 +238,7 @@ def _accuracies_001(material: Material, epoch: int) -> Table:
     reference = reference_of(material.main.betas()) or 0.0
     published_reference = average(_accuracies(material, files, document_002.REFERENCE, epoch, samples)[1], 2)
     lines: list[TableLine] = []
-    for beta in BETAS_001:
+    for beta, _ in _evaluated(material, BETAS_001, (epoch,)):
         group, (ours, theirs) = material.grpo(beta, epoch), _accuracies(material, files, beta, epoch, samples)
         at = {"subset": "prefix", "samples": samples, "shots": MEAN, "family": f"document-001/epoch~{epoch}"}
         row = material.evidence.find(group, "accuracy", against=material.grpo(reference, epoch), **at)
@@ -250,7 +248,7 @@ def _accuracies_001(material: Material, epoch: int) -> Table:
         lines += _beside(material, beta, epoch, (), own, [*theirs, mean, less, None])
     heads = (say("head.average"), say("head.against", reference=reference), say("head.holm_p"))
     columns = (*_heads("head.kl_beta", "head.source"), *_shots(material), *map(Column, heads))
-    title, notes = say("doc.001.accuracy", epoch=epoch, near200=samples), _without(material, BETAS_001, (epoch,))
+    title, notes = say("doc.001.accuracy", epoch=epoch, near200=samples), _without(material, BETAS_001, EPOCHS)
     name = f"001-accuracy-epoch~{epoch}"
     return Table(name, "001", title, columns, tuple(lines), notes=notes, factor="kl_beta").without_empty_columns()
 
@@ -258,11 +256,11 @@ def _accuracies_001(material: Material, epoch: int) -> Table:
 def _accuracies_002(material: Material, epoch: int) -> Table:
     """Return accuracies by shots at every sample count."""
     betas, lines = document_002.BETAS, []
-    for beta, samples in product(betas, material.samples):
+    for (beta, _), samples in product(_evaluated(material, betas, (epoch,)), material.samples):
         ours, theirs = _accuracies(material, FILES["002"], beta, epoch, samples)
         lines += list(_beside(material, beta, epoch, (Name(str(samples)),), ours, theirs))
     columns = (*_heads("head.kl_beta", "head.samples", "head.source"), *_shots(material))
-    title, notes = say("doc.002.accuracy", epoch=epoch), _without(material, betas, (epoch,))
+    title, notes = say("doc.002.accuracy", epoch=epoch), _without(material, betas, EPOCHS)
     name, factor = f"002-accuracy-epoch~{epoch}", "kl_beta samples"
     return Table(name, "002", title, columns, tuple(lines), notes=notes, factor=factor).without_empty_columns()
 
@@ -303,6 +301,12 @@ def _heads(*names: str) -> Iterator[Column]:
 
 def _shots(material: Material) -> Iterator[Column]:
     return (Column(say("head.shot", shots=k)) for k in material.shots)
+
+
+def _evaluated(material: Material, betas: Sequence[float], epochs: Sequence[int]) -> Iterator[tuple[float, int]]:
+    """Yield the document's betas and epochs that this run compares; longer training runs have more."""
+    known, main = material.main.betas(), material.main
+    return ((beta, epoch) for beta, epoch in product(betas, epochs) if beta in known and epoch in main.epochs)
 
 
 def _without(material: Material, betas: Sequence[float], epochs: Sequence[int]) -> tuple[Cell, ...]:
