@@ -411,7 +411,11 @@ def _long_curves(claim: Claim, material: Material) -> list[dict[Run, Curve]]:
             for subject in subjects:
                 of_seed = found.setdefault(PolicyName.parse(subject).seed or 0, {})
                 of_seed.setdefault(run, {})[epoch] = material.evidence.get(subject, claim.metric)
-    whole: list[dict[Run, Curve]] = [dict(curves) for curves in found.values() if len(curves) == len(claim.runs)]
+    whole: list[dict[Run, Curve]] = [
+        dict(curves)
+        for curves in found.values()
+        if len(curves) == len(claim.runs) and min(map(len, curves.values())) >= FEWEST
+    ]
     if not whole:
         raise NotTested("no_curve", run=Series(tuple(map(_name, claim.runs))))
     return whole
@@ -458,7 +462,7 @@ def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Numbe
         raise NotTested("few", what=metric)
     for name in claim.measure:
         inside = _inside(claim, name, steps)
-        if not inside:  # a short run has no step in a claim's range
+        if len(inside) < (2 if name == "range" else 1):
             raise NotTested("few", what=metric)
         for run, curve in curves.items():
             rows = [curve[step] for step in inside if step in curve]

@@ -325,6 +325,14 @@ def test_a_cause_is_judged_by_the_arm_that_has_only_it(stepped: Mapping[str, Fin
     assert "also different: lr_schedule" in said(both)
 
 
+def test_a_short_run_lacks_the_steps_that_claims_name(tmp_path: Path) -> None:
+    found = of_agents(tmp_path, Study(steps=6, every=1, arms=(ARMS[0], ARMS[4])))
+    assert {name for name in ("003-step-10", "004-middle-phase", "004-early") if found[name].verdict == UNTESTED} == {
+        *("003-step-10", "004-middle-phase", "004-early")
+    }
+    assert found["004-five-steps"].verdict != UNTESTED
+
+
 def test_of_several_arms_with_one_cause_the_documents_coefficient_is_taken(tmp_path: Path) -> None:
     strong = tuple(arm for arm in ARMS if arm.name in ("baseline", "bundle", "kl_strong"))
     strong = tuple(arm.model_copy(update={"seeds": (0, 1)}) for arm in strong)
