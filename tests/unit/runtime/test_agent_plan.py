@@ -177,13 +177,6 @@ def test_a_model_folder_enters_by_content(tmp_path: Path) -> None:
     assert first not in (identity(), agent_plan.EMBEDDED)
 
 
-def test_a_job_s_code_holds_the_members_that_the_configuration_names() -> None:
-    found = experiment()
-    config = plan.stage_config(found, "train_agent", {"arm": "bundle", "seed": "0"})
-    assert plan.members_of(config) == ("intention.simulators.rule", "intention.codecs.word")
-    assert plan.members_of(plan.stage_config(found, "prepare_tasks", {})) == ("intention.sources.synthetic",)
-
-
 FAULTY_SCHEDULES: list[tuple[dict[str, Any], str]] = [
     ({"schedule": {"kind": "adaptive", "target": 1, "horizon": 64}}, "schedule.kind: must be constant, linear, cosine"),
     ({"kl_schedule": {"kind": "adaptive", "target": 0.05}}, "kl_schedule.horizon: must be given with kind: adaptive"),

@@ -12,7 +12,7 @@ from builders import shipped
 from snakemake.utils import update_config
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.policy_names import PolicyName, beta_text
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.provenance import stages as all_stages
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.experiment.configuration import read_file
@@ -142,11 +142,6 @@ def changed_stages(one: Experiment, other: Experiment) -> set[str]:
     """Return the stages with a job that both experiments have under different identities."""
     first, second = specs(one), specs(other)
     return {key[0] for key in first.keys() & second.keys() if first[key] != second[key]}
-
-
-def test_the_published_betas_read_as_written() -> None:
-    texts = [beta_text(beta) for beta in (0.0, 0.12, 0.145, 0.15, 0.155, 0.18, 1.0, 10.0, 1e-5, 0.1234567)]
-    assert texts == ["0", "0.12", "0.145", "0.15", "0.155", "0.18", "1", "10", "1e-05", "0.1234567"]
 
 
 def test_every_policy_name_is_read_back() -> None:

@@ -149,14 +149,6 @@ def test_one_switch_says_how_gpus_are_asked_for(request_: str, expected: dict[st
     assert sizing.gpus_of(asked) == 1
 
 
-@pytest.mark.parametrize(
-    ("asked", "count"),
-    [({}, 0), ({"gpu": 2}, 2), ({"gres": "gpu"}, 1), ({"gres": "gpu:a100"}, 1), ({"gres": "gpu:a100:4"}, 4)],
-)
-def test_gpus_are_counted_in_both_ways_of_asking(asked: dict[str, Any], count: int) -> None:
-    assert sizing.gpus_of(asked) == count
-
-
 def test_another_way_of_asking_is_refused() -> None:
     with pytest.raises(ConfigError, match="gpu_request"):
         sizing.rooms(experiment(), gpu_request="gpus")

@@ -10,8 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from snakemake.utils import update_config
 
 from lever_pipe.base.errors import SnapshotError
@@ -107,16 +105,6 @@ def test_a_snapshot_is_named_by_its_content(tmp_path: Path) -> None:
     assert frozen(tmp_path, a="x") != first
     last = frozen(tmp_path, {"seed": 2}, a="x")
     assert os.environ[snapshot.VARIABLE] == str(last)
-
-
-@given(st.text(max_size=20), st.text(max_size=20))
-def test_different_files_have_different_digests(tmp_path_factory: pytest.TempPathFactory, one: str, other: str) -> None:
-    digests = []
-    for text in (one, other):
-        folder = tmp_path_factory.mktemp("package")
-        (folder / "module.py").write_text(text, newline="")
-        digests.append(snapshot.package_digest(folder))
-    assert (digests[0] == digests[1]) == (one == other)
 
 
 def test_jobs_without_identity_are_not_planned() -> None:
