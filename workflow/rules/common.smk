@@ -1,34 +1,35 @@
 import json
+from os.path import join
 
 from lever_pipe.runtime import agent_plan, grid_plan, plan
 
 # Patterns of files. Where a job's artefacts lie: those of a data set, of its pools, and of an LVLM's answers about them.
 # In the documents' study all three are `LEVER`; the grid has a folder for each value of each axis.
-RESULTS = EXPERIMENT.results
-LEVER = RESULTS + "/lever"
-OF_DATA = RESULTS + "/{data}"
-OF_POOLS = OF_DATA + "{sampled}"
-CORNER = OF_POOLS + "{asked}"
-INIT = CORNER + "/preset~{preset}/init/seed~{seed}"
-SFT = CORNER + "/preset~{preset}/sft/seed~{seed}/epoch~{epoch}"
-RCE = CORNER + "/preset~{preset}/rce/seed~{seed}/epoch~{epoch}"
+RESULTS = EXPERIMENT.results.rstrip("/")
+LEVER = f"{RESULTS}/lever"
+OF_DATA = join(RESULTS, "{data}")
+OF_POOLS = join(RESULTS, "{data}{sampled}")
+CORNER = join(RESULTS, "{data}{sampled}{asked}")
+INIT = join(CORNER, "preset~{preset}/init/seed~{seed}")
+SFT = join(CORNER, "preset~{preset}/sft/seed~{seed}/epoch~{epoch}")
+RCE = join(CORNER, "preset~{preset}/rce/seed~{seed}/epoch~{epoch}")
 # The RCE epoch that other runs start from and are anchored to.
-BASE = CORNER + "/preset~{preset}/rce/seed~{seed}/epoch~{base}"
-GRPO = CORNER + "/preset~{preset}/grpo/base~{base}/beta~{beta}/seed~{seed}/epoch~{epoch}"
-ON_POLICY = CORNER + "/preset~{preset}/{objective}/base~{base}/beta~{beta}/seed~{seed}/epoch~{epoch}"
-DISTIL = CORNER + "/preset~{preset}/distil/base~{base}/seed~{seed}/epoch~{epoch}"
-CONTINUED = CORNER + "/preset~{preset}/continued/base~{base}/seed~{seed}/epoch~{epoch}"
-BATCH = CORNER + "/answers/{batch}"
-EMULATION = LEVER + "/emulation"
-TABLES = LEVER + "/tables"
-EVIDENCE = RESULTS + "/evidence.csv"
-REPORT = RESULTS + "/report.md"
-PAGE = RESULTS + "/report.html"
-APPENDIX = RESULTS + "/report"
+BASE = join(CORNER, "preset~{preset}/rce/seed~{seed}/epoch~{base}")
+GRPO = join(CORNER, "preset~{preset}/grpo/base~{base}/beta~{beta}/seed~{seed}/epoch~{epoch}")
+ON_POLICY = join(CORNER, "preset~{preset}/{objective}/base~{base}/beta~{beta}/seed~{seed}/epoch~{epoch}")
+DISTIL = join(CORNER, "preset~{preset}/distil/base~{base}/seed~{seed}/epoch~{epoch}")
+CONTINUED = join(CORNER, "preset~{preset}/continued/base~{base}/seed~{seed}/epoch~{epoch}")
+BATCH = join(CORNER, "answers/{batch}")
+EMULATION = f"{LEVER}/emulation"
+TABLES = f"{LEVER}/tables"
+EVIDENCE = f"{RESULTS}/evidence.csv"
+REPORT = f"{RESULTS}/report.md"
+PAGE = f"{RESULTS}/report.html"
+APPENDIX = f"{RESULTS}/report"
 
 TRAINED = (
-    "preset~[^/]+/(sft|rce|(grpo|on_policy|reinforce)/base~[^/]+/beta~[^/]+|(distil|continued)/base~[^/]+)"
-    "/seed~[0-9]+/epoch~[0-9]+"
+    "preset~[^/]+/(sft|rce|(grpo|on_policy|reinforce)/base~[^/]+/beta~[^/]+|(distil|continued)/base~[^/]+)/"
+    "seed~[0-9]+/epoch~[0-9]+"
 )
 
 
@@ -46,9 +47,9 @@ wildcard_constraints:
     objective="on_policy|reinforce",
     rewarded="groups|grpo_groups",
     trained=TRAINED,
-    selected="(from~[A-Za-z0-9_]+/)?" + TRAINED,
+    selected=f"(from~[A-Za-z0-9_]+/)?{TRAINED}",
     offered="[1-9][0-9]*",
-    policy="(baseline|own)/[^/]+|(from~[A-Za-z0-9_]+/|items~[0-9]+/)?" + TRAINED,
+    policy=f"(baseline|own)/[^/]+|(from~[A-Za-z0-9_]+/|items~[0-9]+/)?{TRAINED}",
     arm="[a-z][a-z0-9_]*",
     own="[A-Za-z0-9_]+",
     raw="world|grid/data~[A-Za-z0-9_]+/world",
@@ -107,11 +108,6 @@ def lvlm_folder(wildcards):
 def shipped(path):
     """Return the path of what lies with this workflow."""
     return path if OWN == Path.cwd() else str(OWN / path)
-
-
-def in_documents(pattern):
-    """Return a pattern with the corner of the documents' study filled in."""
-    return expand(pattern, **grid_plan.DOCUMENTS, allow_missing=True)[0]
 
 
 def corner_of(wildcards):

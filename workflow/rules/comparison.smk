@@ -4,29 +4,24 @@ SELECTING = [policy for policy in EVALUATED if not policy.startswith("baseline/"
 PRESETS = [arm.preset for arm in EXPERIMENT.arms]
 
 
-def of_batches(name, policies):
-    """Return a file of each policy's batch of answers, as often as it has policies among these."""
-    return expand(LEVER + "/answers/{batch}/" + name, batch=map(plan.batch_of, policies))
-
-
 rule collect_lineage:
     input:
-        training=expand(LEVER + "/{policy}/run.json", policy=plan.trained(EXPERIMENT)),
+        training=expand(join(LEVER, "{policy}/run.json"), policy=plan.trained(EXPERIMENT)),
         started=[
             f"{LEVER}/preset~{arm.preset}/init/seed~{seed}/run.json"
             for arm in EXPERIMENT.arms
             for seed in arm.seeds
             if plan.started_from(EXPERIMENT, arm.preset)
         ],
-        rewards=expand(LEVER + "/preset~{preset}/groups.run.json", preset=PRESETS),
-        selections=expand(LEVER + "/{policy}/selections.run.json", policy=EVALUATED),
-        answers=expand(LEVER + "/answers/{batch}/run.json", batch=BATCHES),
-        scores=expand(LEVER + "/answers/{batch}/scores.run.json", batch=BATCHES),
+        rewards=expand(join(LEVER, "preset~{preset}/groups.run.json"), preset=PRESETS),
+        selections=expand(join(LEVER, "{policy}/selections.run.json"), policy=EVALUATED),
+        answers=expand(join(LEVER, "answers/{batch}/run.json"), batch=BATCHES),
+        scores=expand(join(LEVER, "answers/{batch}/scores.run.json"), batch=BATCHES),
     output:
-        lineage=TABLES + "/lineage.csv",
-        card=TABLES + "/lineage.run.json",
+        lineage=f"{TABLES}/lineage.csv",
+        card=f"{TABLES}/lineage.run.json",
     log:
-        TABLES + "/lineage.log.txt",
+        f"{TABLES}/lineage.log.txt",
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -41,14 +36,14 @@ rule collect_lineage:
 rule compare_policies:
     input:
         per_question=of_batches("per_question.jsonl", EVALUATED),
-        eval_examples=LEVER + "/examples/eval.jsonl",
+        eval_examples=f"{LEVER}/examples/eval.jsonl",
     output:
-        intervals=TABLES + "/intervals.csv",
-        comparisons=TABLES + "/comparisons.csv",
-        breakdown=TABLES + "/breakdown.csv",
-        card=TABLES + "/comparisons.run.json",
+        intervals=f"{TABLES}/intervals.csv",
+        comparisons=f"{TABLES}/comparisons.csv",
+        breakdown=f"{TABLES}/breakdown.csv",
+        card=f"{TABLES}/comparisons.run.json",
     log:
-        TABLES + "/comparisons.log.txt",
+        f"{TABLES}/comparisons.log.txt",
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -62,20 +57,20 @@ rule compare_policies:
 
 rule measure_agreement:
     input:
-        train_embeddings=LEVER + "/embeddings/train.safetensors",
-        eval_embeddings=LEVER + "/embeddings/eval.safetensors",
-        selections=expand(LEVER + "/{policy}/selections.jsonl", policy=EVALUATED),
-        selectors=expand(LEVER + "/{policy}/selector.safetensors", policy=[*SELECTING, *plan.starts(EXPERIMENT)]),
-        eval_examples=LEVER + "/examples/eval.jsonl",
-        eval_pools=LEVER + "/pools/eval.jsonl",
+        train_embeddings=f"{LEVER}/embeddings/train.safetensors",
+        eval_embeddings=f"{LEVER}/embeddings/eval.safetensors",
+        selections=expand(join(LEVER, "{policy}/selections.jsonl"), policy=EVALUATED),
+        selectors=expand(join(LEVER, "{policy}/selector.safetensors"), policy=[*SELECTING, *plan.starts(EXPERIMENT)]),
+        eval_examples=f"{LEVER}/examples/eval.jsonl",
+        eval_pools=f"{LEVER}/pools/eval.jsonl",
     output:
-        agreement=TABLES + "/agreement.csv",
-        parameters=TABLES + "/parameters.csv",
-        tensors=TABLES + "/tensors.csv",
-        prompts=TABLES + "/prompts.csv",
-        card=TABLES + "/agreement.run.json",
+        agreement=f"{TABLES}/agreement.csv",
+        parameters=f"{TABLES}/parameters.csv",
+        tensors=f"{TABLES}/tensors.csv",
+        prompts=f"{TABLES}/prompts.csv",
+        card=f"{TABLES}/agreement.run.json",
     log:
-        TABLES + "/agreement.log.txt",
+        f"{TABLES}/agreement.log.txt",
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -89,18 +84,18 @@ rule measure_agreement:
 
 rule collect_samples:
     input:
-        train_examples=LEVER + "/examples/train.jsonl",
-        eval_examples=LEVER + "/examples/eval.jsonl",
-        selections=expand(LEVER + "/{policy}/selections.jsonl", policy=SAMPLED),
+        train_examples=f"{LEVER}/examples/train.jsonl",
+        eval_examples=f"{LEVER}/examples/eval.jsonl",
+        selections=expand(join(LEVER, "{policy}/selections.jsonl"), policy=SAMPLED),
         answers=of_batches("answers.jsonl", SAMPLED),
         per_question=of_batches("per_question.jsonl", SAMPLED),
     output:
-        samples=TABLES + "/samples.jsonl",
-        gallery=TABLES + "/gallery.json",
-        shares=TABLES + "/selections.csv",
-        card=TABLES + "/samples.run.json",
+        samples=f"{TABLES}/samples.jsonl",
+        gallery=f"{TABLES}/gallery.json",
+        shares=f"{TABLES}/selections.csv",
+        card=f"{TABLES}/samples.run.json",
     log:
-        TABLES + "/samples.log.txt",
+        f"{TABLES}/samples.log.txt",
     conda:
         "../../envs/cpu.yaml"
     params:

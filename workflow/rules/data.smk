@@ -1,46 +1,18 @@
 # The raw files of the documents' study, or those of a data set of the grid, if they are generated. Each split has files
 # and jobs of its own: what trains reads nothing of the evaluation's questions.
-RAW = RESULTS + "/{raw}"
+RAW = join(RESULTS, "{raw}")
 SPLITS = {"train": "train", "eval": "val"}  # what COCO, whose files the world's are like, calls them
 GENERATED = {
-    "questions": RAW + "/OpenEnded_mscoco_{split}2014_questions.json",
-    "annotations": RAW + "/mscoco_{split}2014_annotations.json",
-    "images": RAW + "/{split}2014",
-    "listing": RAW + "/{split}.sha256",
+    "questions": join(RAW, "OpenEnded_mscoco_{split}2014_questions.json"),
+    "annotations": join(RAW, "mscoco_{split}2014_annotations.json"),
+    "images": join(RAW, "{split}2014"),
+    "listing": join(RAW, "{split}.sha256"),
 }
-TRAIN_EXAMPLES, EVAL_EXAMPLES = OF_DATA + "/examples/train.jsonl", OF_DATA + "/examples/eval.jsonl"
-TRAIN_EMBEDDINGS, EVAL_EMBEDDINGS = OF_DATA + "/embeddings/train.safetensors", OF_DATA + "/embeddings/eval.safetensors"
+TRAIN_EXAMPLES, EVAL_EXAMPLES = f"{OF_DATA}/examples/train.jsonl", f"{OF_DATA}/examples/eval.jsonl"
+TRAIN_EMBEDDINGS, EVAL_EMBEDDINGS = f"{OF_DATA}/embeddings/train.safetensors", f"{OF_DATA}/embeddings/eval.safetensors"
 # What similarity within pools is measured with.
-POOL_EMBEDDINGS = OF_DATA + ("/pool_embeddings" if EXPERIMENT.pools.encoder else "/embeddings")
-TRAIN_POOLS, EVAL_POOLS = OF_POOLS + "/pools/train.jsonl", OF_POOLS + "/pools/eval.jsonl"
-
-
-def raw_file(kind, split=None):
-    """Return the function that names a raw file, or a folder of images, of a job's data set: of its split or this."""
-
-    def of(wildcards):
-        data, own = grid_plan.at(EXPERIMENT, wildcards).data, split or wildcards.split
-        if data.source == "files":
-            return getattr(data.files, f"{own}_{kind}")
-        return GENERATED[kind].format(raw=grid_plan.raw_of(wildcards), split=SPLITS[own])
-
-    return of
-
-
-def listing_of_images(wildcards):
-    """Return the digests of generated images: a trigger that image folders themselves cannot be."""
-    is_generated = grid_plan.at(EXPERIMENT, wildcards).data.source == "world"
-    return [raw_file("listing")(wildcards)] if is_generated else []
-
-
-def train_examples_beside(wildcards):
-    """Return the examples that evaluation questions are held against; none for the train split."""
-    return [] if wildcards.split == "train" else [TRAIN_EXAMPLES.format(**wildcards)]
-
-
-def encoder_folder(wildcards):
-    """Return the model that makes a file of embeddings: the selector's, or that of the pools."""
-    return plan.encoder_of(EXPERIMENT, wildcards).model
+POOL_EMBEDDINGS = f"{OF_DATA}/{'pool_embeddings' if EXPERIMENT.pools.encoder else 'embeddings'}"
+TRAIN_POOLS, EVAL_POOLS = f"{OF_POOLS}/pools/train.jsonl", f"{OF_POOLS}/pools/eval.jsonl"
 
 
 rule generate_world:
@@ -49,9 +21,9 @@ rule generate_world:
         annotations=GENERATED["annotations"],
         images=directory(GENERATED["images"]),
         image_listing=GENERATED["listing"],
-        card=RAW + "/{split}.run.json",
+        card=join(RAW, "{split}.run.json"),
     log:
-        RAW + "/{split}.log.txt",
+        join(RAW, "{split}.log.txt"),
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
@@ -71,11 +43,11 @@ rule prepare_examples:
         image_listing=listing_of_images,
         train_examples=train_examples_beside,
     output:
-        examples=OF_DATA + "/examples/{split}.jsonl",
-        summary=OF_DATA + "/examples/{split}.summary.json",
-        card=OF_DATA + "/examples/{split}.run.json",
+        examples=join(OF_DATA, "examples/{split}.jsonl"),
+        summary=join(OF_DATA, "examples/{split}.summary.json"),
+        card=join(OF_DATA, "examples/{split}.run.json"),
     log:
-        OF_DATA + "/examples/{split}.log.txt",
+        join(OF_DATA, "examples/{split}.log.txt"),
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
@@ -92,12 +64,12 @@ rule prepare_examples:
 
 rule embed_examples:
     input:
-        examples=OF_DATA + "/examples/{split}.jsonl",
+        examples=join(OF_DATA, "examples/{split}.jsonl"),
     output:
-        embeddings=OF_DATA + "/{embedded}/{split}.safetensors",
-        card=OF_DATA + "/{embedded}/{split}.run.json",
+        embeddings=join(OF_DATA, "{embedded}/{split}.safetensors"),
+        card=join(OF_DATA, "{embedded}/{split}.run.json"),
     log:
-        OF_DATA + "/{embedded}/{split}.log.txt",
+        join(OF_DATA, "{embedded}/{split}.log.txt"),
     priority: CHAIN
     conda:
         "../../envs/gpu.yaml"
@@ -117,14 +89,14 @@ rule embed_examples:
 rule sample_pools:
     input:
         train_examples=TRAIN_EXAMPLES,
-        train_embeddings=POOL_EMBEDDINGS + "/train.safetensors",
-        query_examples=OF_DATA + "/examples/{split}.jsonl",
-        query_embeddings=POOL_EMBEDDINGS + "/{split}.safetensors",
+        train_embeddings=f"{POOL_EMBEDDINGS}/train.safetensors",
+        query_examples=join(OF_DATA, "examples/{split}.jsonl"),
+        query_embeddings=join(POOL_EMBEDDINGS, "{split}.safetensors"),
     output:
-        pools=OF_POOLS + "/pools/{split}.jsonl",
-        card=OF_POOLS + "/pools/{split}.run.json",
+        pools=join(OF_POOLS, "pools/{split}.jsonl"),
+        card=join(OF_POOLS, "pools/{split}.run.json"),
     log:
-        OF_POOLS + "/pools/{split}.log.txt",
+        join(OF_POOLS, "pools/{split}.log.txt"),
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"

@@ -5,13 +5,13 @@ rule emulate_first_items:
     input:
         train_embeddings=TRAIN_EMBEDDINGS,
         eval_embeddings=EVAL_EMBEDDINGS,
-        selector=CORNER + "/{trained}/selector.safetensors",
+        selector=join(CORNER, "{trained}/selector.safetensors"),
         eval_pools=EVAL_POOLS,
     output:
-        selections=CORNER + "/items~{offered}/{trained}/selections.jsonl",
-        card=CORNER + "/items~{offered}/{trained}/selections.run.json",
+        selections=join(CORNER, "items~{offered}/{trained}/selections.jsonl"),
+        card=join(CORNER, "items~{offered}/{trained}/selections.run.json"),
     log:
-        CORNER + "/items~{offered}/{trained}/selections.log.txt",
+        join(CORNER, "items~{offered}/{trained}/selections.log.txt"),
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -27,21 +27,16 @@ if EMULATE:
     OF_ARM = [policy.removeprefix("emulation/none/") for policy in plan.emulated(EXPERIMENT, "none")]
     UNTOUCHED = f"{LEVER}/preset~{EMULATE.preset}"
 
-    def selectors_of_arm(wildcards):
-        """Return the selectors that an arm of the emulation evaluates, in the order of its policies."""
-        runs = plan.emulated_checkpoints(EXPERIMENT, wildcards.arm)
-        return expand(LEVER + "/{run}/selector.safetensors", run=runs)
-
     rule emulate_untouched:
         input:
             groups=f"{UNTOUCHED}/{plan.grpo_groups(EXPERIMENT, EMULATE.preset)}.safetensors",
-            embeddings=LEVER + "/embeddings/train.safetensors",
+            embeddings=f"{LEVER}/embeddings/train.safetensors",
             reference=f"{UNTOUCHED}/rce/seed~{EMULATE.seed}/epoch~{EMULATE.base_rce_epoch}/selector.safetensors",
         output:
-            untouched=EMULATION + "/untouched/metrics.jsonl",
-            card=EMULATION + "/untouched/run.json",
+            untouched=f"{EMULATION}/untouched/metrics.jsonl",
+            card=f"{EMULATION}/untouched/run.json",
         log:
-            EMULATION + "/untouched/log.txt",
+            f"{EMULATION}/untouched/log.txt",
         conda:
             "../../envs/cpu.yaml"
         params:
@@ -54,15 +49,15 @@ if EMULATE:
 
     rule emulate_selections:
         input:
-            train_embeddings=LEVER + "/embeddings/train.safetensors",
-            eval_embeddings=LEVER + "/embeddings/eval.safetensors",
+            train_embeddings=f"{LEVER}/embeddings/train.safetensors",
+            eval_embeddings=f"{LEVER}/embeddings/eval.safetensors",
             selectors=selectors_of_arm,
-            eval_pools=LEVER + "/pools/eval.jsonl",
+            eval_pools=f"{LEVER}/pools/eval.jsonl",
         output:
-            selections=expand(EMULATION + "/{arm}/{policy}/selections.jsonl", policy=OF_ARM, allow_missing=True),
-            card=EMULATION + "/{arm}/run.json",
+            selections=expand(join(EMULATION, "{arm}/{policy}/selections.jsonl"), policy=OF_ARM, allow_missing=True),
+            card=join(EMULATION, "{arm}/run.json"),
         log:
-            EMULATION + "/{arm}/log.txt",
+            join(EMULATION, "{arm}/log.txt"),
         wildcard_constraints:
             arm="|".join(EMULATED_ARMS),
         conda:
@@ -77,18 +72,18 @@ if EMULATE:
 
     rule score_emulation:
         input:
-            selections=expand(LEVER + "/{policy}/selections.jsonl", policy=plan.emulated(EXPERIMENT)),
-            answers=LEVER + "/answers/emulation/answers.jsonl",
-            eval_examples=LEVER + "/examples/eval.jsonl",
-            untouched=EMULATION + "/untouched/metrics.jsonl",
+            selections=expand(join(LEVER, "{policy}/selections.jsonl"), policy=plan.emulated(EXPERIMENT)),
+            answers=f"{LEVER}/answers/emulation/answers.jsonl",
+            eval_examples=f"{LEVER}/examples/eval.jsonl",
+            untouched=f"{EMULATION}/untouched/metrics.jsonl",
         output:
-            scores=EMULATION + "/scores.csv",
-            prompts=EMULATION + "/prompts.csv",
-            agreement=EMULATION + "/agreement.csv",
-            training=EMULATION + "/training.csv",
-            card=EMULATION + "/scores.run.json",
+            scores=f"{EMULATION}/scores.csv",
+            prompts=f"{EMULATION}/prompts.csv",
+            agreement=f"{EMULATION}/agreement.csv",
+            training=f"{EMULATION}/training.csv",
+            card=f"{EMULATION}/scores.run.json",
         log:
-            EMULATION + "/scores.log.txt",
+            f"{EMULATION}/scores.log.txt",
         conda:
             "../../envs/cpu.yaml"
         params:

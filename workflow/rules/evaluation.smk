@@ -1,21 +1,3 @@
-def selector_to_evaluate(wildcards):
-    """Return the selector that a job evaluates; one that is transferred lies with the data set that it was trained on."""
-    place, policy = grid_plan.trained_at(wildcards)
-    return f"{CORNER.format(**place)}/{policy}/selector.safetensors"
-
-
-def own_selections(wildcards):
-    """Return a user's file of selections, if it is not a module that selects."""
-    named = EXPERIMENT.grid.policies[wildcards.own].selections
-    return [named[grid_plan.corner_of(wildcards).data]] if named else []
-
-
-def selections_of_batch(wildcards):
-    """Return the selections whose prompts one answer batch holds."""
-    policies = plan.policies_of_batch(EXPERIMENT, wildcards)
-    return [f"{corner_of(wildcards)}/{policy}/selections.jsonl" for policy in policies]
-
-
 rule select_demonstrations:
     input:
         train_embeddings=TRAIN_EMBEDDINGS,
@@ -23,10 +5,10 @@ rule select_demonstrations:
         selector=selector_to_evaluate,
         eval_pools=EVAL_POOLS,
     output:
-        selections=CORNER + "/{selected}/selections.jsonl",
-        card=CORNER + "/{selected}/selections.run.json",
+        selections=join(CORNER, "{selected}/selections.jsonl"),
+        card=join(CORNER, "{selected}/selections.run.json"),
     log:
-        CORNER + "/{selected}/selections.log.txt",
+        join(CORNER, "{selected}/selections.log.txt"),
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -46,10 +28,10 @@ rule select_baseline:
         eval_embeddings=EVAL_EMBEDDINGS,
         eval_pools=EVAL_POOLS,
     output:
-        selections=CORNER + "/baseline/{baseline}/selections.jsonl",
-        card=CORNER + "/baseline/{baseline}/selections.run.json",
+        selections=join(CORNER, "baseline/{baseline}/selections.jsonl"),
+        card=join(CORNER, "baseline/{baseline}/selections.run.json"),
     log:
-        CORNER + "/baseline/{baseline}/selections.log.txt",
+        join(CORNER, "baseline/{baseline}/selections.log.txt"),
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -70,10 +52,10 @@ rule select_own:
         eval_pools=EVAL_POOLS,
         own_selections=own_selections,
     output:
-        selections=CORNER + "/own/{own}/selections.jsonl",
-        card=CORNER + "/own/{own}/selections.run.json",
+        selections=join(CORNER, "own/{own}/selections.jsonl"),
+        card=join(CORNER, "own/{own}/selections.run.json"),
     log:
-        CORNER + "/own/{own}/selections.log.txt",
+        join(CORNER, "own/{own}/selections.log.txt"),
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -91,11 +73,11 @@ rule answer_prompts:
         eval_examples=EVAL_EXAMPLES,
         selections=selections_of_batch,
     output:
-        answers=BATCH + "/answers.jsonl",
-        counters=BATCH + "/counters.json",
-        card=BATCH + "/run.json",
+        answers=f"{BATCH}/answers.jsonl",
+        counters=f"{BATCH}/counters.json",
+        card=f"{BATCH}/run.json",
     log:
-        BATCH + "/log.txt",
+        f"{BATCH}/log.txt",
     conda:
         LVLM_ENVIRONMENT
     threads: needs("answer_prompts").threads
@@ -115,14 +97,14 @@ rule answer_prompts:
 rule score_answers:
     input:
         selections=selections_of_batch,
-        answers=BATCH + "/answers.jsonl",
+        answers=f"{BATCH}/answers.jsonl",
         eval_examples=EVAL_EXAMPLES,
     output:
-        per_question=BATCH + "/per_question.jsonl",
-        cells=BATCH + "/cells.jsonl",
-        card=BATCH + "/scores.run.json",
+        per_question=f"{BATCH}/per_question.jsonl",
+        cells=f"{BATCH}/cells.jsonl",
+        card=f"{BATCH}/scores.run.json",
     log:
-        BATCH + "/scores.log.txt",
+        f"{BATCH}/scores.log.txt",
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -136,15 +118,15 @@ rule score_answers:
 
 rule measure_pools:
     input:
-        train_examples=LEVER + "/examples/train.jsonl",
-        eval_examples=LEVER + "/examples/eval.jsonl",
-        eval_pools=LEVER + "/pools/eval.jsonl",
-        per_question=LEVER + "/answers/baseline/per_question.jsonl",
+        train_examples=f"{LEVER}/examples/train.jsonl",
+        eval_examples=f"{LEVER}/examples/eval.jsonl",
+        eval_pools=f"{LEVER}/pools/eval.jsonl",
+        per_question=f"{LEVER}/answers/baseline/per_question.jsonl",
     output:
-        bound=LEVER + "/pools/bound.json",
-        card=LEVER + "/pools/bound.run.json",
+        bound=f"{LEVER}/pools/bound.json",
+        card=f"{LEVER}/pools/bound.run.json",
     log:
-        LEVER + "/pools/bound.log.txt",
+        f"{LEVER}/pools/bound.log.txt",
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -158,14 +140,14 @@ rule measure_pools:
 
 rule check_world:
     input:
-        train_examples=LEVER + "/examples/train.jsonl",
-        eval_examples=LEVER + "/examples/eval.jsonl",
+        train_examples=f"{LEVER}/examples/train.jsonl",
+        eval_examples=f"{LEVER}/examples/eval.jsonl",
     output:
-        check=LEVER + "/world_check/check.json",
-        counters=LEVER + "/world_check/counters.json",
-        card=LEVER + "/world_check/run.json",
+        check=f"{LEVER}/world_check/check.json",
+        counters=f"{LEVER}/world_check/counters.json",
+        card=f"{LEVER}/world_check/run.json",
     log:
-        LEVER + "/world_check/log.txt",
+        f"{LEVER}/world_check/log.txt",
     conda:
         LVLM_ENVIRONMENT
     threads: needs("check_world").threads

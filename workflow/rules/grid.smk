@@ -1,17 +1,17 @@
-GRID = RESULTS + "/grid"
-GRID_PAGE = [GRID + "/report.html"] if "grid" in EXPERIMENT.studies else []
+GRID = f"{RESULTS}/grid"
+GRID_PAGE = [f"{GRID}/report.html"] if "grid" in EXPERIMENT.studies else []
 ANSWERED = [grid_plan.batch_of(cell) for cell in plan.evaluated_cells(EXPERIMENT)] if GRID_PAGE else []
 
 
 rule compare_cells:
     input:
-        per_question=expand(RESULTS + "/{batch}/per_question.jsonl", batch=ANSWERED),
+        per_question=expand(join(RESULTS, "{batch}/per_question.jsonl"), batch=ANSWERED),
     output:
-        leaderboard=GRID + "/leaderboard.csv",
-        comparisons=GRID + "/comparisons.csv",
-        card=GRID + "/run.json",
+        leaderboard=f"{GRID}/leaderboard.csv",
+        comparisons=f"{GRID}/comparisons.csv",
+        card=f"{GRID}/run.json",
     log:
-        GRID + "/log.txt",
+        f"{GRID}/log.txt",
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -25,18 +25,18 @@ rule compare_cells:
 
 rule build_grid:
     input:
-        leaderboard=GRID + "/leaderboard.csv",
-        comparisons=GRID + "/comparisons.csv",
+        leaderboard=f"{GRID}/leaderboard.csv",
+        comparisons=f"{GRID}/comparisons.csv",
         reference=shipped("resources/reference/lever-plus-published.csv"),
-        template=TEMPLATES + "/grid.html.j2",
-        style=TEMPLATES + "/report.css",
+        template=f"{TEMPLATES}/grid.html.j2",
+        style=f"{TEMPLATES}/report.css",
     output:
-        page=GRID + "/report.html",
-        map_svg=GRID + "/map.svg",
-        map_png=GRID + "/map.png",
-        card=GRID + "/page.run.json",
+        page=f"{GRID}/report.html",
+        map_svg=f"{GRID}/map.svg",
+        map_png=f"{GRID}/map.png",
+        card=f"{GRID}/page.run.json",
     log:
-        GRID + "/page.log.txt",
+        f"{GRID}/page.log.txt",
     conda:
         "../../envs/cpu.yaml"
     params:

@@ -1,35 +1,30 @@
 INTENTION = EXPERIMENT.intention
-AGENTS = RESULTS + "/intention"
-RUN_OF_AGENT = AGENTS + "/arm~{arm}/seed~{seed}"
-AGENT_TABLES = AGENTS + "/tables"
+AGENTS = f"{RESULTS}/intention"
+RUN_OF_AGENT = join(AGENTS, "arm~{arm}/seed~{seed}")
+AGENT_TABLES = f"{AGENTS}/tables"
 IS_NATIVE = INTENTION.engine == "native"
 AGENT_RUNS = [agent_plan.folder_of(run) for run in agent_plan.runs(INTENTION)]
 PLAYED_RUNS = AGENT_RUNS if IS_NATIVE else []
 SERVED_AGENTS = [agent.name for agent in INTENTION.served]
-WARM_START = AGENTS + "/warm_start/policy"
+WARM_START = f"{AGENTS}/warm_start/policy"
 CODEC = [f"{WARM_START}/{name}" for name in agent_plan.codec_files(INTENTION)]
-START = [WARM_START + "/model.safetensors", WARM_START + "/config.json", *CODEC] if INTENTION.is_taught else []
+START = [f"{WARM_START}/model.safetensors", f"{WARM_START}/config.json", *CODEC] if INTENTION.is_taught else []
 # The content of a model folder is part of the identity, and an unfinished checkpoint is nobody's input.
 MODEL_FOLDER = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
 START_FOLDER = {} if INTENTION.is_taught else MODEL_FOLDER
-
-
-def as_agent(wildcards, input):
-    """Return how study `intention` is run: an option that changes no number."""
-    return ["--agent", agent_plan.execution_of(INTENTION)]
 
 
 rule prepare_tasks:
     input:
         **agent_plan.raw_files(INTENTION),
     output:
-        train_tasks=AGENTS + "/tasks/train.jsonl",
-        val_tasks=AGENTS + "/tasks/val.jsonl",
-        test_tasks=AGENTS + "/tasks/test.jsonl",
-        summary=AGENTS + "/tasks/summary.json",
-        card=AGENTS + "/tasks/run.json",
+        train_tasks=f"{AGENTS}/tasks/train.jsonl",
+        val_tasks=f"{AGENTS}/tasks/val.jsonl",
+        test_tasks=f"{AGENTS}/tasks/test.jsonl",
+        summary=f"{AGENTS}/tasks/summary.json",
+        card=f"{AGENTS}/tasks/run.json",
     log:
-        AGENTS + "/tasks/log.txt",
+        f"{AGENTS}/tasks/log.txt",
     priority: LONG_JOB
     conda:
         "../../envs/cpu.yaml"
@@ -44,16 +39,16 @@ rule prepare_tasks:
 
 rule warm_start_agent:
     input:
-        train_tasks=AGENTS + "/tasks/train.jsonl",
+        train_tasks=f"{AGENTS}/tasks/train.jsonl",
         start=[],
     output:
-        weights=WARM_START + "/model.safetensors",
-        settings=WARM_START + "/config.json",
+        weights=f"{WARM_START}/model.safetensors",
+        settings=f"{WARM_START}/config.json",
         codec=CODEC,
-        metrics=AGENTS + "/warm_start/metrics.jsonl",
-        card=AGENTS + "/warm_start/run.json",
+        metrics=f"{AGENTS}/warm_start/metrics.jsonl",
+        card=f"{AGENTS}/warm_start/run.json",
     log:
-        AGENTS + "/warm_start/log.txt",
+        f"{AGENTS}/warm_start/log.txt",
     priority: LONG_JOB
     conda:
         "../../envs/gpu.yaml"
@@ -75,19 +70,19 @@ if IS_NATIVE:
 
     rule train_agent:
         input:
-            train_tasks=AGENTS + "/tasks/train.jsonl",
-            val_tasks=AGENTS + "/tasks/val.jsonl",
+            train_tasks=f"{AGENTS}/tasks/train.jsonl",
+            val_tasks=f"{AGENTS}/tasks/val.jsonl",
             start=START,
         output:
-            metrics=RUN_OF_AGENT + "/metrics.jsonl",
-            evaluations=RUN_OF_AGENT + "/evaluations.jsonl",
-            episodes=RUN_OF_AGENT + "/episodes.jsonl",
-            last=directory(RUN_OF_AGENT + "/last"),
-            best=directory(RUN_OF_AGENT + "/best"),
-            done=RUN_OF_AGENT + "/done.json",
-            card=RUN_OF_AGENT + "/run.json",
+            metrics=f"{RUN_OF_AGENT}/metrics.jsonl",
+            evaluations=f"{RUN_OF_AGENT}/evaluations.jsonl",
+            episodes=f"{RUN_OF_AGENT}/episodes.jsonl",
+            last=directory(f"{RUN_OF_AGENT}/last"),
+            best=directory(f"{RUN_OF_AGENT}/best"),
+            done=f"{RUN_OF_AGENT}/done.json",
+            card=f"{RUN_OF_AGENT}/run.json",
         log:
-            RUN_OF_AGENT + "/log.txt",
+            f"{RUN_OF_AGENT}/log.txt",
         priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
@@ -96,7 +91,7 @@ if IS_NATIVE:
             **needs("train_agent").resources,
         params:
             spec=identity("train_agent"),
-            files=files(state=RUN_OF_AGENT + "/state", **START_FOLDER),
+            files=files(state=f"{RUN_OF_AGENT}/state", **START_FOLDER),
             agent=as_agent,
         message:
             "GRPO of the agent: arm {wildcards.arm}, seed {wildcards.seed}"
@@ -106,17 +101,17 @@ if IS_NATIVE:
 
     rule evaluate_agent:
         input:
-            test_tasks=AGENTS + "/tasks/test.jsonl",
-            last=RUN_OF_AGENT + "/last",
-            best=RUN_OF_AGENT + "/best",
-            done=RUN_OF_AGENT + "/done.json",
+            test_tasks=f"{AGENTS}/tasks/test.jsonl",
+            last=f"{RUN_OF_AGENT}/last",
+            best=f"{RUN_OF_AGENT}/best",
+            done=f"{RUN_OF_AGENT}/done.json",
         output:
-            evaluations=RUN_OF_AGENT + "/test/evaluations.jsonl",
-            episodes=RUN_OF_AGENT + "/test/episodes.jsonl",
-            dialogues=RUN_OF_AGENT + "/test/dialogues.jsonl",
-            card=RUN_OF_AGENT + "/test/run.json",
+            evaluations=f"{RUN_OF_AGENT}/test/evaluations.jsonl",
+            episodes=f"{RUN_OF_AGENT}/test/episodes.jsonl",
+            dialogues=f"{RUN_OF_AGENT}/test/dialogues.jsonl",
+            card=f"{RUN_OF_AGENT}/test/run.json",
         log:
-            RUN_OF_AGENT + "/test/log.txt",
+            f"{RUN_OF_AGENT}/test/log.txt",
         priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
@@ -135,14 +130,14 @@ if IS_NATIVE:
 
     rule evaluate_start:
         input:
-            test_tasks=AGENTS + "/tasks/test.jsonl",
+            test_tasks=f"{AGENTS}/tasks/test.jsonl",
             start=START,
         output:
-            evaluations=AGENTS + "/start/evaluations.jsonl",
-            episodes=AGENTS + "/start/episodes.jsonl",
-            card=AGENTS + "/start/run.json",
+            evaluations=f"{AGENTS}/start/evaluations.jsonl",
+            episodes=f"{AGENTS}/start/episodes.jsonl",
+            card=f"{AGENTS}/start/run.json",
         log:
-            AGENTS + "/start/log.txt",
+            f"{AGENTS}/start/log.txt",
         priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
@@ -161,14 +156,14 @@ if IS_NATIVE:
 
     rule evaluate_served:
         input:
-            test_tasks=AGENTS + "/tasks/test.jsonl",
+            test_tasks=f"{AGENTS}/tasks/test.jsonl",
         output:
-            evaluations=AGENTS + "/served~{arm}/evaluations.jsonl",
-            episodes=AGENTS + "/served~{arm}/episodes.jsonl",
-            dialogues=AGENTS + "/served~{arm}/dialogues.jsonl",
-            card=AGENTS + "/served~{arm}/run.json",
+            evaluations=join(AGENTS, "served~{arm}/evaluations.jsonl"),
+            episodes=join(AGENTS, "served~{arm}/episodes.jsonl"),
+            dialogues=join(AGENTS, "served~{arm}/dialogues.jsonl"),
+            card=join(AGENTS, "served~{arm}/run.json"),
         log:
-            AGENTS + "/served~{arm}/log.txt",
+            join(AGENTS, "served~{arm}/log.txt"),
         conda:
             "../../envs/cpu.yaml"
         params:
@@ -184,10 +179,10 @@ else:
 
     rule render_verl:
         output:
-            launch=directory(RUN_OF_AGENT + "/launch"),
-            card=RUN_OF_AGENT + "/launch.run.json",
+            launch=directory(f"{RUN_OF_AGENT}/launch"),
+            card=f"{RUN_OF_AGENT}/launch.run.json",
         log:
-            RUN_OF_AGENT + "/launch.log.txt",
+            f"{RUN_OF_AGENT}/launch.log.txt",
         conda:
             "../../envs/cpu.yaml"
         params:
@@ -200,15 +195,15 @@ else:
 
     rule convert_verl:
         input:
-            log=INTENTION.verl.logs + "/{arm}/seed-{seed}/console.log",
+            log=join(INTENTION.verl.logs, "{arm}/seed-{seed}/console.log"),
         output:
-            metrics=RUN_OF_AGENT + "/metrics.jsonl",
-            evaluations=RUN_OF_AGENT + "/evaluations.jsonl",
-            episodes=RUN_OF_AGENT + "/episodes.jsonl",
-            done=RUN_OF_AGENT + "/done.json",
-            card=RUN_OF_AGENT + "/run.json",
+            metrics=f"{RUN_OF_AGENT}/metrics.jsonl",
+            evaluations=f"{RUN_OF_AGENT}/evaluations.jsonl",
+            episodes=f"{RUN_OF_AGENT}/episodes.jsonl",
+            done=f"{RUN_OF_AGENT}/done.json",
+            card=f"{RUN_OF_AGENT}/run.json",
         log:
-            RUN_OF_AGENT + "/log.txt",
+            f"{RUN_OF_AGENT}/log.txt",
         conda:
             "../../envs/cpu.yaml"
         params:
@@ -221,29 +216,29 @@ else:
 
     rule launch:
         input:
-            expand(AGENTS + "/{run}/launch", run=AGENT_RUNS),
+            expand(join(AGENTS, "{run}/launch"), run=AGENT_RUNS),
 
 
 rule collect_agents:
     input:
-        metrics=expand(AGENTS + "/{run}/metrics.jsonl", run=AGENT_RUNS),
-        evaluations=expand(AGENTS + "/{run}/evaluations.jsonl", run=AGENT_RUNS),
-        episodes=expand(AGENTS + "/{run}/episodes.jsonl", run=AGENT_RUNS),
-        done=expand(AGENTS + "/{run}/done.json", run=AGENT_RUNS),
-        cards=expand(AGENTS + "/{run}/run.json", run=AGENT_RUNS),
-        test_evaluations=expand(AGENTS + "/{run}/test/evaluations.jsonl", run=PLAYED_RUNS),
-        test_episodes=expand(AGENTS + "/{run}/test/episodes.jsonl", run=PLAYED_RUNS),
-        start_evaluations=[AGENTS + "/start/evaluations.jsonl"] if IS_NATIVE else [],
-        start_episodes=[AGENTS + "/start/episodes.jsonl"] if IS_NATIVE else [],
-        served_evaluations=expand(AGENTS + "/served~{name}/evaluations.jsonl", name=SERVED_AGENTS),
-        served_episodes=expand(AGENTS + "/served~{name}/episodes.jsonl", name=SERVED_AGENTS),
+        metrics=expand(join(AGENTS, "{run}/metrics.jsonl"), run=AGENT_RUNS),
+        evaluations=expand(join(AGENTS, "{run}/evaluations.jsonl"), run=AGENT_RUNS),
+        episodes=expand(join(AGENTS, "{run}/episodes.jsonl"), run=AGENT_RUNS),
+        done=expand(join(AGENTS, "{run}/done.json"), run=AGENT_RUNS),
+        cards=expand(join(AGENTS, "{run}/run.json"), run=AGENT_RUNS),
+        test_evaluations=expand(join(AGENTS, "{run}/test/evaluations.jsonl"), run=PLAYED_RUNS),
+        test_episodes=expand(join(AGENTS, "{run}/test/episodes.jsonl"), run=PLAYED_RUNS),
+        start_evaluations=[f"{AGENTS}/start/evaluations.jsonl"] if IS_NATIVE else [],
+        start_episodes=[f"{AGENTS}/start/episodes.jsonl"] if IS_NATIVE else [],
+        served_evaluations=expand(join(AGENTS, "served~{name}/evaluations.jsonl"), name=SERVED_AGENTS),
+        served_episodes=expand(join(AGENTS, "served~{name}/episodes.jsonl"), name=SERVED_AGENTS),
     output:
-        curves=AGENT_TABLES + "/curves.csv",
-        episodes_table=AGENT_TABLES + "/episodes.csv",
-        runs=AGENT_TABLES + "/runs.csv",
-        card=AGENT_TABLES + "/run.json",
+        curves=f"{AGENT_TABLES}/curves.csv",
+        episodes_table=f"{AGENT_TABLES}/episodes.csv",
+        runs=f"{AGENT_TABLES}/runs.csv",
+        card=f"{AGENT_TABLES}/run.json",
     log:
-        AGENT_TABLES + "/log.txt",
+        f"{AGENT_TABLES}/log.txt",
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -257,13 +252,13 @@ rule collect_agents:
 
 rule collect_dialogues:
     input:
-        transcripts=expand(AGENTS + "/{run}/test/dialogues.jsonl", run=PLAYED_RUNS),
+        transcripts=expand(join(AGENTS, "{run}/test/dialogues.jsonl"), run=PLAYED_RUNS),
     output:
-        samples=AGENT_TABLES + "/samples.jsonl",
-        side_by_side=AGENT_TABLES + "/dialogues.json",
-        card=AGENT_TABLES + "/dialogues.run.json",
+        samples=f"{AGENT_TABLES}/samples.jsonl",
+        side_by_side=f"{AGENT_TABLES}/dialogues.json",
+        card=f"{AGENT_TABLES}/dialogues.run.json",
     log:
-        AGENT_TABLES + "/dialogues.log.txt",
+        f"{AGENT_TABLES}/dialogues.log.txt",
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -277,16 +272,16 @@ rule collect_dialogues:
 
 rule compare_arms:
     input:
-        curves=AGENT_TABLES + "/curves.csv",
-        episodes_table=AGENT_TABLES + "/episodes.csv",
-        runs=AGENT_TABLES + "/runs.csv",
+        curves=f"{AGENT_TABLES}/curves.csv",
+        episodes_table=f"{AGENT_TABLES}/episodes.csv",
+        runs=f"{AGENT_TABLES}/runs.csv",
     output:
-        endpoints=AGENT_TABLES + "/endpoints.csv",
-        comparisons=AGENT_TABLES + "/comparisons.csv",
-        statistics=AGENT_TABLES + "/statistics.csv",
-        card=AGENT_TABLES + "/comparisons.run.json",
+        endpoints=f"{AGENT_TABLES}/endpoints.csv",
+        comparisons=f"{AGENT_TABLES}/comparisons.csv",
+        statistics=f"{AGENT_TABLES}/statistics.csv",
+        card=f"{AGENT_TABLES}/comparisons.run.json",
     log:
-        AGENT_TABLES + "/comparisons.log.txt",
+        f"{AGENT_TABLES}/comparisons.log.txt",
     conda:
         "../../envs/cpu.yaml"
     params:

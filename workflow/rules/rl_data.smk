@@ -1,10 +1,10 @@
-RL_DATA = CORNER + "/rl_data/rl_data_k64_v3.jsonl"
+RL_DATA = f"{CORNER}/rl_data/rl_data_k64_v3.jsonl"
 SHARDS = range(EXPERIMENT.rl_data.n_shards)
 IMPORTED = EXPERIMENT.rl_data.import_from
 # Selections of an imported file, and what the LVLM answers with anew where they are rescored.
-PROPOSALS = CORNER + ("/rl_data/imported.proposals.jsonl" if IMPORTED else "/rl_data/proposals.jsonl")
-RL_POOLS = CORNER + "/rl_data/imported.pools.jsonl" if IMPORTED else TRAIN_POOLS
-AS_IMPORTED = CORNER + ("/rl_data/imported." if EXPERIMENT.rl_data.rescore else "/rl_data/")
+PROPOSALS = f"{CORNER}/rl_data/{'imported.' if IMPORTED else ''}proposals.jsonl"
+RL_POOLS = f"{CORNER}/rl_data/imported.pools.jsonl" if IMPORTED else TRAIN_POOLS
+AS_IMPORTED = f"{CORNER}/rl_data/{'imported.' if EXPERIMENT.rl_data.rescore else ''}"
 
 
 rule propose_trajectories:
@@ -12,10 +12,10 @@ rule propose_trajectories:
         train_pools=TRAIN_POOLS,
         embeddings=TRAIN_EMBEDDINGS,
     output:
-        proposals=CORNER + "/rl_data/proposals.jsonl",
-        card=CORNER + "/rl_data/proposals.run.json",
+        proposals=f"{CORNER}/rl_data/proposals.jsonl",
+        card=f"{CORNER}/rl_data/proposals.run.json",
     log:
-        CORNER + "/rl_data/proposals.log.txt",
+        f"{CORNER}/rl_data/proposals.log.txt",
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
@@ -36,11 +36,11 @@ rule generate_rl_data:
         train_pools=RL_POOLS,
         train_examples=TRAIN_EXAMPLES,
     output:
-        trajectories=CORNER + "/rl_data/shard~{shard}/trajectories.jsonl",
-        counters=CORNER + "/rl_data/shard~{shard}/counters.json",
-        card=CORNER + "/rl_data/shard~{shard}/run.json",
+        trajectories=join(CORNER, "rl_data/shard~{shard}/trajectories.jsonl"),
+        counters=join(CORNER, "rl_data/shard~{shard}/counters.json"),
+        card=join(CORNER, "rl_data/shard~{shard}/run.json"),
     log:
-        CORNER + "/rl_data/shard~{shard}/log.txt",
+        join(CORNER, "rl_data/shard~{shard}/log.txt"),
     priority: CHAIN
     conda:
         LVLM_ENVIRONMENT
@@ -65,13 +65,13 @@ if IMPORTED:
             original=IMPORTED,
             train_examples=TRAIN_EXAMPLES,
         output:
-            rl_data=AS_IMPORTED + "jsonl" if EXPERIMENT.rl_data.rescore else RL_DATA,
-            summary=AS_IMPORTED + "summary.json",
+            rl_data=f"{AS_IMPORTED}jsonl" if EXPERIMENT.rl_data.rescore else RL_DATA,
+            summary=f"{AS_IMPORTED}summary.json",
             proposals=PROPOSALS,
             train_pools=RL_POOLS,
-            card=AS_IMPORTED + "run.json",
+            card=f"{AS_IMPORTED}run.json",
         log:
-            AS_IMPORTED + "log.txt",
+            f"{AS_IMPORTED}log.txt",
         priority: CHAIN
         conda:
             "../../envs/cpu.yaml"
@@ -90,15 +90,17 @@ if EXPERIMENT.rl_data.is_answered:
 
     rule merge_rl_data:
         input:
-            trajectories=expand(CORNER + "/rl_data/shard~{shard}/trajectories.jsonl", shard=SHARDS, allow_missing=True),
+            trajectories=expand(
+                join(CORNER, "rl_data/shard~{shard}/trajectories.jsonl"), shard=SHARDS, allow_missing=True
+            ),
             train_pools=RL_POOLS,
             train_examples=TRAIN_EXAMPLES,
         output:
             rl_data=RL_DATA,
-            summary=CORNER + "/rl_data/summary.json",
-            card=CORNER + "/rl_data/run.json",
+            summary=f"{CORNER}/rl_data/summary.json",
+            card=f"{CORNER}/rl_data/run.json",
         log:
-            CORNER + "/rl_data/log.txt",
+            f"{CORNER}/rl_data/log.txt",
         priority: CHAIN
         conda:
             "../../envs/cpu.yaml"
@@ -118,12 +120,12 @@ rule search_beams:
         train_pools=TRAIN_POOLS,
         train_examples=TRAIN_EXAMPLES,
     output:
-        beams=CORNER + "/beams/beams.jsonl",
-        groups=CORNER + "/beams/groups.safetensors",
-        counters=CORNER + "/beams/counters.json",
-        card=CORNER + "/beams/run.json",
+        beams=f"{CORNER}/beams/beams.jsonl",
+        groups=f"{CORNER}/beams/groups.safetensors",
+        counters=f"{CORNER}/beams/counters.json",
+        card=f"{CORNER}/beams/run.json",
     log:
-        CORNER + "/beams/log.txt",
+        f"{CORNER}/beams/log.txt",
     priority: CHAIN
     conda:
         LVLM_ENVIRONMENT
@@ -143,13 +145,13 @@ rule search_beams:
 
 rule measure_rewards:
     input:
-        rl_data=LEVER + "/rl_data/rl_data_k64_v3.jsonl",
+        rl_data=f"{LEVER}/rl_data/rl_data_k64_v3.jsonl",
     output:
-        ties=LEVER + "/rl_data/ties.jsonl",
-        histogram=TABLES + "/rewards.csv",
-        card=LEVER + "/rl_data/ties.run.json",
+        ties=f"{LEVER}/rl_data/ties.jsonl",
+        histogram=f"{TABLES}/rewards.csv",
+        card=f"{LEVER}/rl_data/ties.run.json",
     log:
-        LEVER + "/rl_data/ties.log.txt",
+        f"{LEVER}/rl_data/ties.log.txt",
     conda:
         "../../envs/cpu.yaml"
     resources:

@@ -1,52 +1,11 @@
-def of_epoch_before(run, first, name):
-    """Return the input function for a file of what an epoch of `run` starts from: the epoch before, or `first`."""
-
-    def of(wildcards):
-        epoch = int(wildcards.epoch)
-        folder = first if epoch == 1 else run
-        return f"{folder}/{name}".format(**{**wildcards, "epoch": epoch - 1})
-
-    return of
-
-
-def of_epoch_before_rce(name):
-    """Return the input function for a file of what an RCE epoch starts from: the one before, INIT or an SFT epoch."""
-
-    def of(wildcards):
-        start = EXPERIMENT.presets[wildcards.preset].rce_from_sft_epoch
-        first = SFT.replace("{epoch}", str(start)) if start else INIT
-        return of_epoch_before(RCE, first, name)(wildcards)
-
-    return of
-
-
-def start_of_selector(wildcards):
-    """Return the checkpoint that a preset's selector starts from, if it names one."""
-    return plan.started_from(EXPERIMENT, wildcards.preset)
-
-
-def groups_of_grpo(wildcards):
-    """Return the rewarded groups that offline GRPO reads, and what is held against it on the same data."""
-    name = plan.grpo_groups(EXPERIMENT, wildcards.preset)
-    return f"{corner_of(wildcards)}/preset~{wildcards.preset}/{name}.safetensors"
-
-
-def grpo_priority(wildcards):
-    """Return the priority of an epoch: long runs are the longest chain of the whole workflow."""
-    arms = [arm for arm in EXPERIMENT.arms if arm.preset == wildcards.preset]
-    beta, seed = float(wildcards.beta), int(wildcards.seed)
-    is_long = any(beta in arm.long_kl_betas and seed in arm.long_seeds for arm in arms)
-    return CHAIN if is_long else SHORT_CHAIN
-
-
 rule reward_groups:
     input:
         rl_data=RL_DATA,
     output:
-        groups=CORNER + "/preset~{preset}/{rewarded}.safetensors",
-        card=CORNER + "/preset~{preset}/{rewarded}.run.json",
+        groups=join(CORNER, "preset~{preset}/{rewarded}.safetensors"),
+        card=join(CORNER, "preset~{preset}/{rewarded}.run.json"),
     log:
-        CORNER + "/preset~{preset}/{rewarded}.log.txt",
+        join(CORNER, "preset~{preset}/{rewarded}.log.txt"),
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
@@ -66,12 +25,12 @@ rule initialise_selector:
         embeddings=TRAIN_EMBEDDINGS,
         start=start_of_selector,
     output:
-        selector=INIT + "/selector.safetensors",
-        optimiser=INIT + "/optimiser.safetensors",
-        metrics=INIT + "/metrics.json",
-        card=INIT + "/run.json",
+        selector=f"{INIT}/selector.safetensors",
+        optimiser=f"{INIT}/optimiser.safetensors",
+        metrics=f"{INIT}/metrics.json",
+        card=f"{INIT}/run.json",
     log:
-        INIT + "/log.txt",
+        f"{INIT}/log.txt",
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
@@ -86,17 +45,17 @@ rule initialise_selector:
 
 rule train_sft_epoch:
     input:
-        groups=CORNER + "/beams/groups.safetensors",
+        groups=f"{CORNER}/beams/groups.safetensors",
         embeddings=TRAIN_EMBEDDINGS,
         start=of_epoch_before(SFT, INIT, "selector.safetensors"),
         start_optimiser=of_epoch_before(SFT, INIT, "optimiser.safetensors"),
     output:
-        selector=SFT + "/selector.safetensors",
-        optimiser=SFT + "/optimiser.safetensors",
-        metrics=SFT + "/metrics.json",
-        card=SFT + "/run.json",
+        selector=f"{SFT}/selector.safetensors",
+        optimiser=f"{SFT}/optimiser.safetensors",
+        metrics=f"{SFT}/metrics.json",
+        card=f"{SFT}/run.json",
     log:
-        SFT + "/log.txt",
+        f"{SFT}/log.txt",
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
@@ -113,17 +72,17 @@ rule train_sft_epoch:
 
 rule train_rce_epoch:
     input:
-        groups=CORNER + "/preset~{preset}/groups.safetensors",
+        groups=join(CORNER, "preset~{preset}/groups.safetensors"),
         embeddings=TRAIN_EMBEDDINGS,
         start=of_epoch_before_rce("selector.safetensors"),
         start_optimiser=of_epoch_before_rce("optimiser.safetensors"),
     output:
-        selector=RCE + "/selector.safetensors",
-        optimiser=RCE + "/optimiser.safetensors",
-        metrics=RCE + "/metrics.json",
-        card=RCE + "/run.json",
+        selector=f"{RCE}/selector.safetensors",
+        optimiser=f"{RCE}/optimiser.safetensors",
+        metrics=f"{RCE}/metrics.json",
+        card=f"{RCE}/run.json",
     log:
-        RCE + "/log.txt",
+        f"{RCE}/log.txt",
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
@@ -144,14 +103,14 @@ rule train_grpo_epoch:
         embeddings=TRAIN_EMBEDDINGS,
         start=of_epoch_before(GRPO, BASE, "selector.safetensors"),
         start_optimiser=of_epoch_before(GRPO, BASE, "optimiser.safetensors"),
-        reference=BASE + "/selector.safetensors",
+        reference=f"{BASE}/selector.safetensors",
     output:
-        selector=GRPO + "/selector.safetensors",
-        optimiser=GRPO + "/optimiser.safetensors",
-        metrics=GRPO + "/metrics.json",
-        card=GRPO + "/run.json",
+        selector=f"{GRPO}/selector.safetensors",
+        optimiser=f"{GRPO}/optimiser.safetensors",
+        metrics=f"{GRPO}/metrics.json",
+        card=f"{GRPO}/run.json",
     log:
-        GRPO + "/log.txt",
+        f"{GRPO}/log.txt",
     priority: grpo_priority
     conda:
         "../../envs/cpu.yaml"
@@ -168,21 +127,21 @@ rule train_grpo_epoch:
 
 rule train_on_policy_epoch:
     input:
-        groups=CORNER + "/preset~{preset}/groups.safetensors",
+        groups=join(CORNER, "preset~{preset}/groups.safetensors"),
         embeddings=TRAIN_EMBEDDINGS,
         train_examples=TRAIN_EXAMPLES,
         start=of_epoch_before(ON_POLICY, BASE, "selector.safetensors"),
         start_optimiser=of_epoch_before(ON_POLICY, BASE, "optimiser.safetensors"),
-        reference=BASE + "/selector.safetensors",
+        reference=f"{BASE}/selector.safetensors",
     output:
-        selector=ON_POLICY + "/selector.safetensors",
-        optimiser=ON_POLICY + "/optimiser.safetensors",
-        metrics=ON_POLICY + "/metrics.json",
-        steps=ON_POLICY + "/steps.jsonl",
-        counters=ON_POLICY + "/counters.json",
-        card=ON_POLICY + "/run.json",
+        selector=f"{ON_POLICY}/selector.safetensors",
+        optimiser=f"{ON_POLICY}/optimiser.safetensors",
+        metrics=f"{ON_POLICY}/metrics.json",
+        steps=f"{ON_POLICY}/steps.jsonl",
+        counters=f"{ON_POLICY}/counters.json",
+        card=f"{ON_POLICY}/run.json",
     log:
-        ON_POLICY + "/log.txt",
+        f"{ON_POLICY}/log.txt",
     priority: SHORT_CHAIN
     conda:
         LVLM_ENVIRONMENT
@@ -202,18 +161,18 @@ rule train_on_policy_epoch:
 
 rule train_distil_epoch:
     input:
-        groups=CORNER + "/preset~{preset}/groups.safetensors",
+        groups=join(CORNER, "preset~{preset}/groups.safetensors"),
         embeddings=TRAIN_EMBEDDINGS,
         train_examples=TRAIN_EXAMPLES,
         start=of_epoch_before(DISTIL, BASE, "selector.safetensors"),
         start_optimiser=of_epoch_before(DISTIL, BASE, "optimiser.safetensors"),
     output:
-        selector=DISTIL + "/selector.safetensors",
-        optimiser=DISTIL + "/optimiser.safetensors",
-        metrics=DISTIL + "/metrics.json",
-        card=DISTIL + "/run.json",
+        selector=f"{DISTIL}/selector.safetensors",
+        optimiser=f"{DISTIL}/optimiser.safetensors",
+        metrics=f"{DISTIL}/metrics.json",
+        card=f"{DISTIL}/run.json",
     log:
-        DISTIL + "/log.txt",
+        f"{DISTIL}/log.txt",
     priority: SHORT_CHAIN
     conda:
         "../../envs/cpu.yaml"
@@ -235,12 +194,12 @@ rule train_continued_epoch:
         start=of_epoch_before(CONTINUED, BASE, "selector.safetensors"),
         start_optimiser=of_epoch_before(CONTINUED, BASE, "optimiser.safetensors"),
     output:
-        selector=CONTINUED + "/selector.safetensors",
-        optimiser=CONTINUED + "/optimiser.safetensors",
-        metrics=CONTINUED + "/metrics.json",
-        card=CONTINUED + "/run.json",
+        selector=f"{CONTINUED}/selector.safetensors",
+        optimiser=f"{CONTINUED}/optimiser.safetensors",
+        metrics=f"{CONTINUED}/metrics.json",
+        card=f"{CONTINUED}/run.json",
     log:
-        CONTINUED + "/log.txt",
+        f"{CONTINUED}/log.txt",
     priority: SHORT_CHAIN
     conda:
         "../../envs/cpu.yaml"

@@ -1,0 +1,121 @@
+# Which files a job reads: functions of its wildcards that rules name as inputs.
+
+
+def raw_file(kind, split=None):
+    """Return the function that names a raw file, or a folder of images, of a job's data set: of its split or this."""
+
+    def of(wildcards):
+        data, own = grid_plan.at(EXPERIMENT, wildcards).data, split or wildcards.split
+        if data.source == "files":
+            return getattr(data.files, f"{own}_{kind}")
+        return GENERATED[kind].format(raw=grid_plan.raw_of(wildcards), split=SPLITS[own])
+
+    return of
+
+
+def listing_of_images(wildcards):
+    """Return the digests of generated images: a trigger that image folders themselves cannot be."""
+    is_generated = grid_plan.at(EXPERIMENT, wildcards).data.source == "world"
+    return [raw_file("listing")(wildcards)] if is_generated else []
+
+
+def train_examples_beside(wildcards):
+    """Return the examples that evaluation questions are held against; none for the train split."""
+    return [] if wildcards.split == "train" else [TRAIN_EXAMPLES.format(**wildcards)]
+
+
+def encoder_folder(wildcards):
+    """Return the model that makes a file of embeddings: the selector's, or that of the pools."""
+    return plan.encoder_of(EXPERIMENT, wildcards).model
+
+
+def of_epoch_before(run, first, name):
+    """Return the input function for a file of what an epoch of `run` starts from: the epoch before, or `first`."""
+
+    def of(wildcards):
+        epoch = int(wildcards.epoch)
+        folder = first if epoch == 1 else run
+        return f"{folder}/{name}".format(**{**wildcards, "epoch": epoch - 1})
+
+    return of
+
+
+def of_epoch_before_rce(name):
+    """Return the input function for a file of what an RCE epoch starts from: the one before, INIT or an SFT epoch."""
+
+    def of(wildcards):
+        start = EXPERIMENT.presets[wildcards.preset].rce_from_sft_epoch
+        first = SFT.replace("{epoch}", str(start)) if start else INIT
+        return of_epoch_before(RCE, first, name)(wildcards)
+
+    return of
+
+
+def start_of_selector(wildcards):
+    """Return the checkpoint that a preset's selector starts from, if it names one."""
+    return plan.started_from(EXPERIMENT, wildcards.preset)
+
+
+def groups_of_grpo(wildcards):
+    """Return the rewarded groups that offline GRPO reads, and what is held against it on the same data."""
+    name = plan.grpo_groups(EXPERIMENT, wildcards.preset)
+    return f"{corner_of(wildcards)}/preset~{wildcards.preset}/{name}.safetensors"
+
+
+def grpo_priority(wildcards):
+    """Return the priority of an epoch: long runs are the longest chain of the whole workflow."""
+    arms = [arm for arm in EXPERIMENT.arms if arm.preset == wildcards.preset]
+    beta, seed = float(wildcards.beta), int(wildcards.seed)
+    is_long = any(beta in arm.long_kl_betas and seed in arm.long_seeds for arm in arms)
+    return CHAIN if is_long else SHORT_CHAIN
+
+
+def selector_to_evaluate(wildcards):
+    """Return the selector that a job evaluates; one that is transferred lies with the data set that it was trained on."""
+    place, policy = grid_plan.trained_at(wildcards)
+    return f"{CORNER.format(**place)}/{policy}/selector.safetensors"
+
+
+def own_selections(wildcards):
+    """Return a user's file of selections, if it is not a module that selects."""
+    named = EXPERIMENT.grid.policies[wildcards.own].selections
+    return [named[grid_plan.corner_of(wildcards).data]] if named else []
+
+
+def selections_of_batch(wildcards):
+    """Return the selections whose prompts one answer batch holds."""
+    policies = plan.policies_of_batch(EXPERIMENT, wildcards)
+    return [f"{corner_of(wildcards)}/{policy}/selections.jsonl" for policy in policies]
+
+
+def selectors_of_arm(wildcards):
+    """Return the selectors that an arm of the emulation evaluates, in the order of its policies."""
+    runs = plan.emulated_checkpoints(EXPERIMENT, wildcards.arm)
+    return expand(join(LEVER, "{run}/selector.safetensors"), run=runs)
+
+
+def of_batches(name, policies):
+    """Return a file of each policy's batch of answers, as often as it has policies among these."""
+    return expand(join(LEVER, "answers/{batch}/") + name, batch=map(plan.batch_of, policies))
+
+
+def as_agent(wildcards, input):
+    """Return how study `intention` is run: an option that changes no number."""
+    return ["--agent", agent_plan.execution_of(INTENTION)]
+
+
+def told(kind, name):
+    """Return what the report's index tells of a table or figure."""
+    return json.loads(Path(APPENDIX, "index.json").read_text(encoding="utf-8"))[kind][name]
+
+
+def labels_of_table(wildcards):
+    """Return what `snakemake --report` says of a table: its title and section."""
+    table = told("tables", wildcards.table)
+    return {"table": table["title"], "section": table["section"]}
+
+
+def labels_of_figure(wildcards):
+    """Return what `snakemake --report` says of a figure: its title and what it shows."""
+    figure = told("figures", wildcards.figure)
+    return {"figure": figure["title"], "shows": figure["caption"]}
