@@ -67,12 +67,12 @@ class Run:
         with _told_by_snakemake():
             self.experiment = experiment_of(workflow, config, own)
             numerics.choose(self.experiment.numerics)  # jobs inherit it
-            self._jobs = failures.Invocation()
+            self._failures = failures.Failures()
             self._sparing = sparing.Sparing(store_of(self.experiment))
             gpu_request = snakemake_adapter.gpu_request(workflow)
-            self.needs = sizing.rooms(self.experiment, gpu_request=gpu_request, starved=self._jobs.starved)
+            self.needs = sizing.rooms(self.experiment, gpu_request=gpu_request, starved=self._failures.starved)
         if workflow.is_main_process:
-            self._jobs.attach()
+            self._failures.attach()
 
     def regard_what_is_made(self) -> None:
         """Let Snakemake plan by what the run cards say; in a job's own, end it if another job has made its artefact."""
@@ -101,20 +101,19 @@ class Run:
         """Return the lines that end a successful run: the answers, and where the rest is."""
         minutes, results = (time.monotonic() - self._started) / 60, Path(self.experiment.results)
         end(self.experiment)
-        told = (self._sparing.summary(), self._jobs.summary_of_retries(), self._jobs.summary_of_unkept())
-        notes = "".join(f"\n{line}" for line in told if line)
+        notes = f"\n{spared}" if (spared := self._sparing.summary()) else ""
         said = results / "report/answers.txt"
         answers = f"\n{said.read_text(encoding='utf-8')}" if said.is_file() else ""
         places = f"Grid:    {results}/grid/report.html\n" if "grid" in self.experiment.studies else ""
         if {"lever", "intention"} & set(self.experiment.studies):
             report, tables, figures = results / "report.html", results / "report/tables", results / "figures"
             places += f"Report:  {report}\nTables:  {tables}/\nFigures: {figures}/\n"
-        return f"\n{self._jobs.finished} jobs in {minutes:.1f} minutes.{notes}\n{answers}\n{places}"
+        return f"\nDone in {minutes:.1f} minutes.{notes}\n{answers}\n{places}"
 
     def failure_summary(self) -> str:
-        """Return the lines that end a failed run: what failed, with its last lines, and how to go on."""
+        """Return the lines that end a failed run: what failed, with its last lines."""
         end(self.experiment)
-        return f"\n{self._jobs.summary_of_failures()}{self._sparing.summary()}\n"
+        return f"\n{self._failures.summary()}{self._sparing.summary()}\n"
 
 
 @contextmanager
