@@ -15,7 +15,7 @@ from pydantic import Field
 from lever_pipe.base.chat import Connection
 from lever_pipe.base.members import member_of
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, rule
-from lever_pipe.experiment.config import Sweep, swept
+from lever_pipe.experiment.config import KlForm, Sweep, swept
 
 RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TrajectoryScore = Literal["sum", "mean", "r2g"]
@@ -28,6 +28,9 @@ WEIGHTS = {"kl": "kl_coefficient", "entropy": "entropy_coefficient"}
 """Terms of the loss that an arm weighs, and the training metric that tells a scheduled weight."""
 SCHEDULES = ("schedule", *(f"{term}_schedule" for term in WEIGHTS))
 """Keys of an arm: of the learning rate, then of the weights."""
+OF_GRPO = ("clip_low", "clip_high")
+DIALS = ("kl_form", "reference_reset", *OF_GRPO, "ratio", "advantages")
+"""Keys of an arm that identities leave out at their defaults, as they do the schedules of weights and `stop`."""
 WORDS = "word"
 TINY = "tiny Qwen3"
 """The codec of the embedded world's vocabulary, and the agent that has it."""
@@ -186,7 +189,7 @@ class WarmStart(Section):
 
 def _is_default(value: object) -> bool:
     """Return whether a key that identities leave out is at its default."""
-    return value is None or value == Schedule()
+    return value in (None, "k3_loss", "token", "standardised") or value == Schedule()
 
 
 class Schedule(Section):
@@ -305,7 +308,10 @@ class AgentArm(Section):
 
     name: ArmName
     kl: float = Field(0.0, ge=0, le=100)
-    """Coefficient of k3 to the frozen start policy; the peak of `kl_schedule`."""
+    """Weight of the KL to the reference; the peak of `kl_schedule`."""
+    kl_form: KlForm = Field("k3_loss", exclude_if=_is_default)
+    """What it weighs: k3 as a loss (published; its gradient is that of the KL the other way round), k2 as a loss, or
+    k1 as part of an episode's reward, outside the standardisation. The last two have no bias (source: Shah 2025)."""
     kl_schedule: Schedule = Field(Schedule(), exclude_if=_is_default)
     entropy: float = Field(0.0, ge=0, le=100)
     """Coefficient of the entropy bonus; the peak of `entropy_schedule`."""
@@ -318,6 +324,16 @@ class AgentArm(Section):
     """None takes that of `grpo`."""
     learning_rate: float | None = Field(None, gt=0, le=1)
     """None takes that of `grpo`."""
+    clip_low: float | None = Field(None, gt=0, lt=1, exclude_if=_is_default)
+    """None takes that of `grpo`, as the next."""
+    clip_high: float | None = Field(None, gt=0, lt=10, exclude_if=_is_default)
+    ratio: Literal["token", "sequence"] = Field("token", exclude_if=_is_default)
+    """What is clipped: a token's ratio, or the geometric mean over its episode's tokens (source: Zheng 2025, GSPO)."""
+    advantages: Literal["standardised", "centred"] = Field("standardised", exclude_if=_is_default)
+    """Whether an episode's score minus its group's mean is divided by their deviation (source: Liu 2025, Dr. GRPO)."""
+    reference_reset: int | None = Field(None, ge=1, exclude_if=_is_default)
+    """Steps after which the policy as it is becomes the reference, again and again (source: Liu 2025, ProRL); None
+    keeps the start policy."""
     seeds: Distinct[RunSeed] = Field((0,), min_length=1)
 
     @rule

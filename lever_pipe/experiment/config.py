@@ -46,6 +46,7 @@ RewardModeName = Literal[
     "hybrid",
 ]
 AdvantageName = Literal["standardised", "centred", "leave_one_out", "batch"]
+KlForm = Literal["k3_loss", "k2_loss", "k1_reward"]
 Mark = Literal["reinforce", "distil", "continued"]
 MOST_CELLS = 256  # of a sweep
 
@@ -173,7 +174,13 @@ class OnPolicy(Section):
     """Lengths of selections; a query's group has one of them, drawn evenly."""
     updates: int = Field(2, ge=1, le=16)
     """Optimiser steps on a batch; from the second one on the policy has moved away from the one that drew."""
+    kl_form: Literal["exact", KlForm] = Field("exact", exclude_if=lambda form: form == "exact")
+    """What KL_BETA weighs: the exact divergence of every step, or an estimate from the selections drawn, each as a
+    whole (`lever_pipe/losses/kl.py`). Without bias are `k2_loss` and `k1_reward`."""
     clip_epsilon: float = Field(0.2, gt=0, lt=1)
+    """How far the ratio may fall below 1, and rise above it."""
+    clip_high: float | None = Field(None, gt=0, lt=10, exclude_if=lambda bound: bound is None)
+    """How far it may rise above 1 where this is not as far."""
     advantages: AdvantageName = "standardised"
     """How a reward is held against its group (`lever_pipe/losses/advantages.py`)."""
     advantage_std_floor: float = Field(0.1, gt=0, le=10)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.shapes import ShapeError, require_shapes
+from lever_pipe.losses.advantages import centred_advantages, leave_one_out_advantages
 from lever_pipe.losses.reduction import group_has_spread, group_z_scores, masked
 
 TrajectoryScore = Literal["sum", "mean", "r2g"]
@@ -126,6 +127,50 @@ def episode_z_scores(scores_PN: Tensor) -> Tensor:
     if scores_PN.shape[1] == 1:
         return scores_PN / (1 + SMALLEST_DEVIATION)
     return group_z_scores(scores_PN, valid_PN, added=SMALLEST_DEVIATION)
+
+
+def centred_scores(scores_PN: Tensor) -> Tensor:
+    """Return the scores of each task's episodes minus their mean, float64 [P, N]: advantages without a deviation.
+
+    Z = S - mean;  Z = S for groups of one, as `episode_z_scores`
+
+    A group of nearly equal scores moves the policy little. Exactly 0 throughout a group whose scores are all equal.
+
+    Args:
+        scores_PN: [P, N] trajectory scores S.
+
+    Raises:
+        ShapeError: another rank.
+        ValueError: a score is not finite.
+
+    Source: Liu 2025 (Dr. GRPO)
+    """
+    valid_PN = _all_valid(scores_PN)
+    scores_PN = scores_PN.to(torch.float64)
+    return scores_PN if scores_PN.shape[1] == 1 else centred_advantages(scores_PN, valid_PN)
+
+
+def kl_rewards(divergences_PN: Tensor) -> Tensor:
+    """Return what the KL as a reward adds to an episode's advantage, before weighting, float64 [P, N].
+
+    R_i = -(K_i - mean of the other episodes' K),  K = sum over the episode's tokens of log policy - log reference
+
+    Added to every token's advantage it stays outside the standardisation, so its weight means the same whatever the
+    rewards do. Over draws of the policy sum_j R grad log p_j has as its mean the negated gradient of KL(policy ||
+    reference) of whole episodes: no bias. 0 for a group of one.
+
+    Args:
+        divergences_PN: [P, N] K, under the policy that drew the episodes.
+
+    Raises:
+        ShapeError: another rank.
+        ValueError: a K is not finite.
+
+    Source: Kool 2019 (leave-one-out)
+    Source: Shah 2025 (comedy of estimators)
+    """
+    valid_PN = _all_valid(divergences_PN)
+    return leave_one_out_advantages(-divergences_PN.to(torch.float64), valid_PN)
 
 
 def _all_valid(scores_PN: Tensor) -> Tensor:

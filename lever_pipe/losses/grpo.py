@@ -26,12 +26,14 @@ class SurrogateTerms:
     """[] share of valid selections whose gradient is cut, in [0, 1], detached."""
 
 
-def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, valid: Tensor, clip_epsilon: float) -> SurrogateTerms:
+def clipped_surrogate(
+    log_ratio: Tensor, advantages: Tensor, valid: Tensor, clip_epsilon: float, clip_high: float | None = None
+) -> SurrogateTerms:
     """Return the negated clipped objective, and the share of selections that the clip silences.
 
-    loss = - mean_query mean_valid min(rho A, clip(rho, 1 - eps, 1 + eps) A),  rho = exp(log_ratio)
+    loss = - mean_query mean_valid min(rho A, clip(rho, 1 - eps, 1 + high) A),  rho = exp(log_ratio)
 
-    A selection is clipped when the clipped branch is strictly the smaller: rho > 1 + eps with
+    A selection is clipped when the clipped branch is strictly the smaller: rho > 1 + high with
     A > 0, or rho < 1 - eps with A < 0. The other two far sides keep their gradient, which leads
     back into the trust region. A = 0 never counts as clipped.
 
@@ -39,14 +41,16 @@ def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, valid: Tensor, clip
         log_ratio: [B, G] log P(selection) under the policy minus that under the behaviour.
         advantages: [B, G] A, a constant: no gradient flows to it.
         valid: [B, G] bool.
-        clip_epsilon: half-width of the trust region, greater than 0.
+        clip_epsilon: how far rho may fall below 1, greater than 0.
+        clip_high: how far it may rise above 1; None for equally far.
 
     Source: Schulman 2017 (PPO)
+    Source: Yu 2025 (DAPO, clip-higher)
     """
     advantages = masked(advantages.detach(), valid)
     ratios = masked(log_ratio, valid).exp()
     unclipped = ratios * advantages
-    clipped = ratios.clamp(1 - clip_epsilon, 1 + clip_epsilon) * advantages
+    clipped = ratios.clamp(1 - clip_epsilon, 1 + (clip_epsilon if clip_high is None else clip_high)) * advantages
     n_valid = valid.sum().clamp(min=1).to(ratios.dtype)
     return SurrogateTerms(
         loss=-mean_of_group_means(torch.minimum(unclipped, clipped), valid),
@@ -184,11 +188,12 @@ def on_policy_terms(
     divergences: Tensor,
     valid: Tensor,
     clip_epsilon: float | None,
+    clip_high: float | None = None,
     kl_beta: float,
 ) -> PolicyTerms:
     """Return the loss of a batch of drawn groups and what there is to know about it.
 
-    policy  = - mean_moving mean_valid min(rho A, clip(rho, 1 - eps, 1 + eps) A),  rho = policy / behaviour
+    policy  = - mean_moving mean_valid min(rho A, clip(rho, 1 - eps, 1 + high) A),  rho = policy / behaviour
     policy  = - mean_moving mean_valid A ln P                                      without a clip
     penalty =   mean_query mean_valid D
     total   = policy + kl_beta * penalty
@@ -201,9 +206,11 @@ def on_policy_terms(
         log_probs: [B, G] log P(selection) under the trained policy.
         behaviour_log_probs: [B, G] the same under the policy that drew the selections; no gradient flows to it.
         advantages: [B, G] A, a constant (`losses/advantages.py`).
-        divergences: [B, G] D of the trained policy from the reference (`losses.kl.selection_divergence`).
+        divergences: [B, G] D of the trained policy from the reference (`losses.kl.selection_divergence`, or
+            `losses.kl.divergence_of_draws`).
         valid: [B, G] bool; a query without valid selections is left out of every mean.
-        clip_epsilon: half-width of the trust region, greater than 0; None for the plain score-function surrogate.
+        clip_epsilon: how far rho may fall below 1, greater than 0; None for the plain score-function surrogate.
+        clip_high: how far it may rise above 1; None for equally far.
         kl_beta: weight of the penalty, at least 0.
 
     Raises:
@@ -226,7 +233,7 @@ def on_policy_terms(
         loss = score_function_surrogate(log_probs, advantages, moving)
         surrogate = SurrogateTerms(loss=loss, clip_fraction=loss.new_zeros(()))
     else:
-        surrogate = clipped_surrogate(log_ratio, advantages, moving, clip_epsilon)
+        surrogate = clipped_surrogate(log_ratio, advantages, moving, clip_epsilon, clip_high)
     surrogate = replace(surrogate, clip_fraction=surrogate.clip_fraction * moving.sum() / valid.sum().clamp(min=1))
     penalty = mean_of_group_means(divergences, valid)
     return policy_terms(surrogate, penalty, log_ratio=log_ratio, advantages=advantages, valid=valid, kl_beta=kl_beta)

@@ -8,10 +8,17 @@ the mean of k3 is a penalty that keeps the policy near the reference, and no div
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from lever_pipe.base.shapes import require_shapes
+from lever_pipe.losses.advantages import leave_one_out_advantages
+from lever_pipe.losses.reduction import masked
+
+KlForm = Literal["k3_loss", "k2_loss", "k1_reward"]
+"""How KL(policy || reference) pulls on a policy by its own draws: by the gradient of a loss, or as part of a reward."""
 
 
 def k1(log_ratio: Tensor) -> Tensor:
@@ -23,6 +30,21 @@ def k1(log_ratio: Tensor) -> Tensor:
     Source: Schulman 2020
     """
     return -log_ratio
+
+
+def k2(log_ratio: Tensor) -> Tensor:
+    """Return (log r)^2 / 2 of each element, r = p/q: biased for KL(q || p), symmetric, at least 0.
+
+    On draws from q its gradient by the parameters of q is (log q - log p) grad log q, whose mean is the gradient of
+    KL(q || p). That of k3 is (1 - r) grad log q, whose mean is the gradient of KL(p || q), the other direction.
+
+    Args:
+        log_ratio: log p - log q, any shape, nats.
+
+    Source: Schulman 2020
+    Source: Shah 2025 (comedy of estimators)
+    """
+    return log_ratio**2 / 2
 
 
 def k3(log_ratio: Tensor) -> Tensor:
@@ -104,3 +126,57 @@ def selection_divergence(logits_BGSK: Tensor, reference_logits_BGSK: Tensor) -> 
         ("reference_logits_BGSK", "B G S K", reference_logits_BGSK),
     )
     return kl_policy_to_reference(logits_BGSK, reference_logits_BGSK.detach()).sum(dim=-1)
+
+
+def divergence_of_draws(
+    log_probs_BG: Tensor,
+    behaviour_log_probs_BG: Tensor,
+    reference_log_probs_BG: Tensor,
+    valid_BG: Tensor,
+    *,
+    form: KlForm,
+    clip_epsilon: float | None,
+    clip_high: float | None = None,
+) -> Tensor:
+    """Return a distance from the reference of each draw of a group, [B, G], by the draw's own probabilities; 0 padded.
+
+    k3_loss: e^d - 1 - d,  k2_loss: d^2 / 2,  d = ln reference - ln policy
+    k1_reward: K + max(c rho, c clip(rho, 1 - eps, 1 + high)) - c,  rho = policy / behaviour
+
+    with K = ln behaviour - ln reference a constant, and c what K is above the mean of the group's other draws. Where
+    the policy has drawn itself (rho = 1) the value of the last is k1, unbiased for KL(policy || reference), and its
+    gradient c grad ln policy, that of a reward -K: unbiased, too, for two draws at least. So is that of k2. The
+    gradient of k3 is in the mean that of KL(reference || policy).
+
+    Args:
+        log_probs_BG: [B, G] ln P(draw) under the trained policy; the only input with a gradient.
+        behaviour_log_probs_BG: [B, G] the same under the policy that drew.
+        reference_log_probs_BG: [B, G] the same under the reference.
+        valid_BG: [B, G] bool.
+        form: which of the three.
+        clip_epsilon: how far rho may fall below 1, `k1_reward` only; None for no clip.
+        clip_high: how far it may rise above 1; None for equally far.
+
+    Raises:
+        ShapeError: the shapes disagree.
+
+    Source: Schulman 2020
+    Source: Shah 2025 (comedy of estimators)
+    """
+    require_shapes(
+        ("log_probs_BG", "B G", log_probs_BG),
+        ("behaviour_log_probs_BG", "B G", behaviour_log_probs_BG),
+        ("reference_log_probs_BG", "B G", reference_log_probs_BG),
+        ("valid_BG", "B G", valid_BG),
+    )
+    if form != "k1_reward":
+        log_ratio_BG = masked(reference_log_probs_BG.detach() - log_probs_BG, valid_BG)
+        return k3(log_ratio_BG) if form == "k3_loss" else k2(log_ratio_BG)
+    costs_BG = masked((behaviour_log_probs_BG - reference_log_probs_BG).detach(), valid_BG)
+    above_BG = leave_one_out_advantages(costs_BG, valid_BG)
+    ratios_BG = masked(log_probs_BG - behaviour_log_probs_BG.detach(), valid_BG).exp()
+    pulled_BG = above_BG * ratios_BG
+    if clip_epsilon is not None:
+        bounded_BG = ratios_BG.clamp(1 - clip_epsilon, 1 + (clip_epsilon if clip_high is None else clip_high))
+        pulled_BG = torch.maximum(pulled_BG, above_BG * bounded_BG)
+    return costs_BG + pulled_BG - above_BG

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.shapes import require_shapes
-from lever_pipe.losses.kl import k1, k3
+from lever_pipe.losses.kl import KlForm, k1, k2, k3
 from lever_pipe.losses.reduction import masked
 
 LARGEST_PENALTY = 10.0
@@ -46,10 +46,12 @@ def mean_over_tokens(values_BT: Tensor, mask_BT: Tensor, n_tokens: int) -> Tenso
 
 
 class ReferenceDistances(NamedTuple):
-    """Two estimates of KL(policy || reference) from tokens that the policy drew, nats a token."""
+    """Estimates of KL(policy || reference) from tokens that the policy drew, nats a token."""
 
     k1: Tensor
     """[] unbiased, signed."""
+    k2: Tensor
+    """[] at least 0."""
     k3: Tensor
     """[] at least 0, each token limited to `LARGEST_PENALTY`."""
 
@@ -59,9 +61,9 @@ def distances_to_reference(
 ) -> ReferenceDistances:
     """Return this micro-batch's share of the mean distance to the reference.
 
-    k1 = -d;  k3 = min(e^d - 1 - d, 10),  d = reference - policy
+    k1 = -d;  k2 = d^2 / 2;  k3 = min(e^d - 1 - d, 10),  d = reference - policy
 
-    The gradient flows through the policy's log-probabilities alone, and is 0 for a token at the limit.
+    The gradient flows through the policy's log-probabilities alone, and that of k3 is 0 for a token at the limit.
 
     Args:
         log_probs_BT: [B, T] log P(token) under the trained policy.
@@ -81,6 +83,7 @@ def distances_to_reference(
     bounded_BT = log_ratio_BT.clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
     return ReferenceDistances(
         k1=mean_over_tokens(k1(log_ratio_BT), mask_BT, n_tokens),
+        k2=mean_over_tokens(k2(log_ratio_BT), mask_BT, n_tokens),
         k3=mean_over_tokens(k3(bounded_BT).clamp(max=LARGEST_PENALTY), mask_BT, n_tokens),
     )
 
@@ -96,7 +99,7 @@ class AgentTerms:
     policy: Tensor
     """[] dual-clipped surrogate; lower is better, but no measure of progress."""
     penalty: Tensor
-    """[] k3 to the reference, before weighting; 0 without a reference."""
+    """[] distance to the reference in the form of the loss, before weighting; 0 without a reference."""
     entropy: Tensor
     """[] nats a token, before weighting; 0 where none is given."""
     total: Tensor
@@ -125,12 +128,16 @@ def agent_terms(
     dual_clip: float,
     kl: float,
     entropy: float,
+    kl_form: KlForm = "k3_loss",
 ) -> AgentTerms:
     """Return a micro-batch's share of the loss and what there is to know about it.
 
     policy  = sum_j L_j / n,  L = max(-A rho, -A clip(rho, 1 - low, 1 + high));  min(L, -dual_clip A) where A < 0
-    penalty = sum_j k3_j / n  (`distances_to_reference`)
+    penalty = sum_j k3_j / n, or k2_j with kl_form k2_loss  (`distances_to_reference`)
     total   = policy + kl penalty - entropy sum_j H_j / n
+
+    With kl_form k1_reward the advantages hold the KL (`losses.credit.kl_rewards`): total leaves out the penalty,
+    which is measured.
 
     with rho = policy / behaviour and n = n_tokens. Whatever stands outside the mask, infinity and nan included,
     reaches neither a value nor a gradient. A = 0 gives no policy gradient at all.
@@ -149,6 +156,7 @@ def agent_terms(
         dual_clip: bound on L in multiples of -A where A < 0, greater than 1; infinity for none.
         kl: weight of the penalty.
         entropy: weight of the entropy bonus.
+        kl_form: what the penalty is.
 
     Raises:
         ShapeError: the shapes disagree.
@@ -179,10 +187,11 @@ def agent_terms(
     policy = mean_over_tokens(losses.loss, mask_BT, n_tokens)
     penalty, bonus, total = log_probs_BT.new_zeros(()), log_probs_BT.new_zeros(()), policy
     if reference_log_probs_BT is not None:
-        penalty = distances_to_reference(log_probs_BT, reference_log_probs_BT, mask_BT, n_tokens).k3
+        distances = distances_to_reference(log_probs_BT, reference_log_probs_BT, mask_BT, n_tokens)
+        penalty = distances.k2 if kl_form == "k2_loss" else distances.k3
     if entropies_BT is not None:
         bonus = mean_over_tokens(entropies_BT, mask_BT, n_tokens)
-    if kl:
+    if kl and kl_form != "k1_reward":
         total = total + kl * penalty
     if entropy:
         total = total - entropy * bonus
@@ -197,6 +206,35 @@ def agent_terms(
         ratio_max=counted_BT.max() if counted_BT.numel() else counted_BT.sum(),
         ratio_sum=counted_BT.sum(),
     )
+
+
+def behaviour_of_sequences(log_probs_BT: Tensor, behaviour_log_probs_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return behaviour log-probabilities beside which every token has the ratio of its whole row, [B, T].
+
+    b_j = log p_j - s,  s = sum_i (log p_i - log b_i) / n  over the n tokens of the row, all of it a constant
+
+    In `agent_terms` it makes rho_j = p_j / exp(b_j) equal e^s at every token, and its gradient e^s grad log p_j, so
+    that tokens of unequal advantage keep theirs (GSPO-token). 0 outside the mask.
+
+    Args:
+        log_probs_BT: [B, T] log P(token) under the trained policy; an episode a row.
+        behaviour_log_probs_BT: [B, T] the same under the policy that drew the tokens.
+        mask_BT: [B, T] bool, true for the tokens that the agent drew.
+
+    Raises:
+        ShapeError: the shapes disagree.
+
+    Source: Zheng 2025 (GSPO)
+    """
+    require_shapes(
+        ("log_probs_BT", "B T", log_probs_BT),
+        ("behaviour_log_probs_BT", "B T", behaviour_log_probs_BT),
+        ("mask_BT", "B T", mask_BT),
+    )
+    log_probs_BT = log_probs_BT.detach()
+    log_ratio_BT = masked(log_probs_BT - behaviour_log_probs_BT.to(log_probs_BT), mask_BT)
+    mean_B1 = log_ratio_BT.sum(dim=1, keepdim=True) / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
+    return masked(log_probs_BT - mean_B1, mask_BT)
 
 
 class _TokenLosses(NamedTuple):

@@ -40,6 +40,7 @@ from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.sections import Section
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import read_yaml
+from lever_pipe.experiment.agent_config import DIALS, SCHEDULES
 from lever_pipe.report.agent.runs import KL, NO_KL, REWARD_DIGITS, STUDY, AgentView, Curve, after_start, run_of
 from lever_pipe.report.cells import (
     Cell,
@@ -100,7 +101,7 @@ TRAINING = {
 """Metrics of the agents' reference, and ours; the KL is that before the update, which every arm logs."""
 STATED = ("kl_loss_coef", "entropy_coeff", "lr_schedule")
 OF_ARMS = {"kl_loss_coef": "kl", "entropy_coeff": "entropy", "lr_schedule": "schedule"} | {
-    name: name for name in ("learning_rate", "trajectory_score", "kl_schedule", "entropy_schedule", "stop")
+    name: name for name in ("learning_rate", "trajectory_score", *SCHEDULES[1:], "stop", *DIALS)
 }
 """Settings that two agents may differ in, and how an arm calls them; of the published ones three are stated."""
 

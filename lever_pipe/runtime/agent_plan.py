@@ -11,6 +11,7 @@ from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.sections import Section
 from lever_pipe.experiment.agent_config import (
+    OF_GRPO,
     WORDS,
     AgentArm,
     AgentEvaluation,
@@ -114,8 +115,9 @@ def arm_of(experiment: Experiment, wildcards: Wildcards) -> AgentArm:
 
 def grpo_of_arm(experiment: Experiment, wildcards: Wildcards) -> AgentGrpo:
     """Return the settings of GRPO with what a run's arm sets itself."""
-    arm = arm_of(experiment, wildcards)
-    return experiment.intention.grpo.model_copy(update=arm.model_dump(include={"trajectory_score", "learning_rate"}))
+    arm, grpo = arm_of(experiment, wildcards), experiment.intention.grpo
+    bounds = {key: getattr(arm, key) or getattr(grpo, key) for key in OF_GRPO}
+    return grpo.model_copy(update=arm.model_dump(include={"trajectory_score", "learning_rate"}) | bounds)
 
 
 def at_defaults(settings: Settings, *unread: str) -> Settings:

@@ -32,6 +32,7 @@ from lever_pipe.intention.records import EpisodeRow, EvaluationRow, StepRow
 log = logging.getLogger(__name__)
 
 POLICY, OPTIMISER, BEST = "policy.safetensors", "optimiser.safetensors", "best.safetensors"
+REFERENCE = "reference.safetensors"
 METRICS, EVALUATIONS, EPISODES = "metrics.jsonl", "evaluations.jsonl", "episodes.jsonl"
 PLACE = "place.json"
 
@@ -87,8 +88,17 @@ def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
-def save_progress(folder: Path, progress: RunProgress, policy: Any, optimiser: AdamW, *, identity: str) -> None:
-    """Write a checkpoint and drop the former ones.
+def set_weights(policy: Any, weights: Mapping[str, Tensor]) -> None:
+    """Give a policy these weights, in place."""
+    with torch.no_grad():
+        for name, tensor in weights_of(policy).items():
+            tensor.copy_(weights[name])
+
+
+def save_progress(
+    folder: Path, progress: RunProgress, policy: Any, optimiser: AdamW, reference: Any, *, identity: str
+) -> None:
+    """Write a checkpoint and drop the former ones; `reference` is None where the run starts with the one that it keeps.
 
     Main memory holds, beside the best policy, a copy of either the weights or the moments, never of both.
     """
@@ -99,6 +109,8 @@ def save_progress(folder: Path, progress: RunProgress, policy: Any, optimiser: A
         _write_tensors(path / POLICY, copies(weights_of(policy)))
         _write_tensors(path / OPTIMISER, copies(optimiser.state()))
         _write_tensors(path / BEST, best.weights)
+        if reference is not None:
+            _write_tensors(path / REFERENCE, copies(weights_of(reference)))
         storage.write_rows(path / METRICS, progress.metrics)
         storage.write_rows(path / EVALUATIONS, progress.evaluations)
         storage.write_rows(path / EPISODES, progress.episodes)
@@ -111,8 +123,8 @@ def save_progress(folder: Path, progress: RunProgress, policy: Any, optimiser: A
             atomic.drop(path)
 
 
-def load_progress(folder: Path, policy: Any, optimiser: AdamW, *, identity: str) -> RunProgress | None:
-    """Set policy and optimiser to the latest checkpoint of this very run and return its progress; None without one.
+def load_progress(folder: Path, policy: Any, optimiser: AdamW, reference: Any, *, identity: str) -> RunProgress | None:
+    """Set what moves to the latest checkpoint of this very run and return its progress; None without one.
 
     What a killed process left half written or half removed goes.
     """
@@ -123,7 +135,8 @@ def load_progress(folder: Path, policy: Any, optimiser: AdamW, *, identity: str)
         if place.identity != identity:
             log.warning("%s belongs to another configuration, data or code: training starts anew", path)
             continue
-        for file, tensors in ((POLICY, weights_of(policy)), (OPTIMISER, optimiser.state())):
+        moving = [(POLICY, weights_of(policy)), (OPTIMISER, optimiser.state())]
+        for file, tensors in [*moving, *([(REFERENCE, weights_of(reference))] if reference is not None else [])]:
             stored, _ = load_tensors(path / file)
             require_same_tensors(path / file, stored, tensors)
             with torch.no_grad():

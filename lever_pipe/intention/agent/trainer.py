@@ -1,7 +1,7 @@
 """GRPO of a tool-calling agent: the steps, evaluations and checkpoints of one run.
 
-A step rolls out `group` episodes of each of `prompts` tasks, scores all tokens under the policy and the frozen start
-policy, and takes `minibatches` optimiser updates. The distance to the start policy is measured in every run, with or
+A step rolls out `group` episodes of each of `prompts` tasks, scores all tokens under the policy and the frozen
+reference, and takes `minibatches` optimiser updates. The distance to the reference is measured in every run, with or
 without a penalty on it, so that runs compare.
 """
 
@@ -23,10 +23,18 @@ from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.intention.agent.evaluation import When, evaluate
 from lever_pipe.intention.agent.measures import Clock, memory_peak, rates, step_values
 from lever_pipe.intention.agent.policy import prepare_for_updates, save_policy
-from lever_pipe.intention.agent.resume import Best, RunProgress, copies, load_progress, save_progress, weights_of
+from lever_pipe.intention.agent.resume import (
+    Best,
+    RunProgress,
+    copies,
+    load_progress,
+    save_progress,
+    set_weights,
+    weights_of,
+)
 from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Player
 from lever_pipe.intention.agent.scoring import Scored, score_all
-from lever_pipe.intention.agent.update import Credit, Lesson, assign_credit, places_of, update
+from lever_pipe.intention.agent.update import Credit, Lesson, assign_credit, places_of, rewarded_by_kl, update
 from lever_pipe.intention.records import StepRow, Task
 from lever_pipe.losses.schedules import adapted_weight, has_settled, scheduled_rate
 
@@ -41,7 +49,7 @@ class TrainingRun:
     player: Player
     """With the policy that learns."""
     reference: Any
-    """The start policy, frozen."""
+    """The start policy, frozen; moved in place where the arm resets it."""
     train: Sequence[Task]
     val: Sequence[Task]
 
@@ -55,7 +63,8 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
     arm, grpo = config.arm, config.grpo
     prepare_for_updates(policy)
     optimiser = AdamW(policy, learning_rate=peak_rate(config), weight_decay=grpo.weight_decay)
-    progress = load_progress(state, policy, optimiser, identity=identity)
+    kept = run.reference if arm.reference_reset else None
+    progress = load_progress(state, policy, optimiser, kept, identity=identity)
     if progress is None:
         progress = RunProgress()
         _validate(run, progress)
@@ -66,13 +75,15 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
             values = train_step(run, arm.model_copy(update=weights), optimiser, step, clock)
             values |= {WEIGHTS[term]: weight for term, weight in weights.items()}
             progress.step = step
+            if arm.reference_reset and step % arm.reference_reset == 0:
+                set_weights(run.reference, weights_of(policy))
             if step % config.evaluation.every == 0 or step == grpo.steps:
                 with clock.time("validation"):
                     _validate(run, progress)
             progress.metrics.append(_row(step, values, clock))
             if step % checkpoint_every == 0 and not is_over(config, progress):
                 with clock.time("checkpoint"):
-                    save_progress(state, progress, policy, optimiser, identity=identity)
+                    save_progress(state, progress, policy, optimiser, kept, identity=identity)
                 progress.metrics[-1] = _row(step, values, clock)
             bar.advance()
     return progress
@@ -105,10 +116,13 @@ def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clo
             )
         before, lessons = _lessons(run, episodes, credit, clock)
         measured = step_values(episodes, counts, credit, before, lessons, policy.config)
-        heard = [
-            lesson if advantages is not None else lesson.silenced()
-            for lesson, advantages in zip(lessons, credit.advantages, strict=True)
-        ]
+        compared = [place for place, advantages in enumerate(credit.advantages) if advantages is not None]
+        heard = [lesson.silenced() for lesson in lessons]
+        taught = [lessons[place] for place in compared]
+        if arm.kl_form == "k1_reward":
+            taught = rewarded_by_kl(taught, [len(scores) for scores in credit.scores], arm.kl)
+        for place, lesson in zip(compared, taught, strict=True):
+            heard[place] = lesson
         with clock.time("update"):
             updates = [
                 update(policy, optimiser, batch, arm=arm, grpo=grpo, pad_id=pad_id, precision=precision)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +14,15 @@ from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
 from lever_pipe.intention.agent.policy import Precision, autocast
 from lever_pipe.intention.agent.rollout import Episode
 from lever_pipe.intention.agent.scoring import cut, score
-from lever_pipe.losses.credit import episode_z_scores, token_advantages, trajectory_score, turn_credits
-from lever_pipe.losses.tokens import agent_terms
+from lever_pipe.losses.credit import (
+    centred_scores,
+    episode_z_scores,
+    kl_rewards,
+    token_advantages,
+    trajectory_score,
+    turn_credits,
+)
+from lever_pipe.losses.tokens import agent_terms, behaviour_of_sequences
 
 SHARES = ("pg_loss", "kl_loss", "loss", "clip_fraction", "dual_clip_fraction")
 
@@ -38,18 +45,19 @@ def assign_credit(groups: Sequence[Sequence[Episode]], arm: AgentArm, grpo: Agen
         for group in compared
     ]
     episodes = [each for group in compared for each in group]
-    advantages = dict(zip(map(id, episodes), _advantages(episodes, scores, grpo), strict=True))
+    advantages = dict(zip(map(id, episodes), _advantages(episodes, scores, arm, grpo), strict=True))
     return Credit(scores, [advantages.get(id(each)) for group in groups for each in group])
 
 
-def _advantages(episodes: Sequence[Episode], scores: Sequence[Tensor], grpo: AgentGrpo) -> list[Tensor]:
+def _advantages(episodes: Sequence[Episode], scores: Sequence[Tensor], arm: AgentArm, grpo: AgentGrpo) -> list[Tensor]:
     """Return the advantages of the tokens of each episode; `scores` are of its groups."""
     if not episodes:
         return []
     turns = [torch.tensor([turn for turn in each.turn if turn >= 0]) for each in episodes]
     turn_BT = nn.utils.rnn.pad_sequence(turns, batch_first=True, padding_value=-1).long()
     credits_B = [turn_credits(each.rewards, grpo.turn_credit, grpo.gamma) for each in episodes]
-    z_B = torch.cat([episode_z_scores(scores_N[None])[0] for scores_N in scores])
+    standing = centred_scores if arm.advantages == "centred" else episode_z_scores
+    z_B = torch.cat([standing(scores_N[None])[0] for scores_N in scores])
     advantages_BT = token_advantages(z_B, credits_B, turn_BT).float()
     return [row[: len(turn)] for row, turn in zip(advantages_BT, turns, strict=True)]
 
@@ -97,6 +105,16 @@ class Lesson:
         return Lesson(self.tokens, self.places[none], self.advantages[none], self.behaviour[none], self.reference[none])
 
 
+def rewarded_by_kl(lessons: Sequence[Lesson], groups: Sequence[int], weight: float) -> list[Lesson]:
+    """Return lessons whose advantages hold the KL to the reference as a reward; `groups` says how many are compared."""
+    sums = torch.tensor([float((each.behaviour - each.reference).double().sum()) for each in lessons])
+    added = torch.cat([kl_rewards(sums_N[None].double())[0] for sums_N in torch.split(sums, list(groups))])
+    return [
+        replace(each, advantages=each.advantages + weight * float(reward))
+        for each, reward in zip(lessons, added, strict=True)
+    ]
+
+
 def update(
     policy: Any,
     optimiser: AdamW,
@@ -131,9 +149,12 @@ def update(
                 temperature=grpo.temperature,
                 entropies=arm.entropy > 0,
             )
+            behaviour = _row([lesson.behaviour for lesson in batch], policy.device)
+            if arm.ratio == "sequence":
+                behaviour = _by_sequence(scored.log_probs, behaviour, [len(lesson.places) for lesson in batch])
             terms = agent_terms(
                 log_probs_BT=scored.log_probs[None],
-                behaviour_log_probs_BT=_row([lesson.behaviour for lesson in batch], policy.device),
+                behaviour_log_probs_BT=behaviour,
                 reference_log_probs_BT=_row([lesson.reference for lesson in batch], policy.device),
                 entropies_BT=None if scored.entropies is None else scored.entropies[None],
                 advantages_BT=_row([lesson.advantages for lesson in batch], policy.device),
@@ -144,6 +165,7 @@ def update(
                 dual_clip=grpo.dual_clip,
                 kl=arm.kl,
                 entropy=arm.entropy,
+                kl_form=arm.kl_form,
             )
         terms.total.backward()  # type: ignore[no-untyped-call]
         shares = terms.policy, terms.penalty, terms.total, terms.clipped / n_tokens, terms.dual_clipped / n_tokens
@@ -156,6 +178,13 @@ def update(
     require_finite(values, do="Lower grpo.learning_rate or the arm's own; the run goes on from its last checkpoint.")
     optimiser.step()
     return values
+
+
+def _by_sequence(log_probs: Tensor, behaviour: Tensor, lengths: list[int]) -> Tensor:
+    """Return `behaviour_of_sequences` of the episodes that stand one behind the other in a row [1, n]."""
+    pairs = zip(torch.split(log_probs, lengths), torch.split(behaviour[0], lengths), strict=True)
+    rows = [(mine[None], theirs[None], torch.ones_like(mine[None], dtype=torch.bool)) for mine, theirs in pairs]
+    return torch.cat([behaviour_of_sequences(*row) for row in rows], dim=1)
 
 
 def _row(parts: Sequence[Tensor], device: torch.device) -> Tensor:

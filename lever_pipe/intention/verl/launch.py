@@ -23,7 +23,7 @@ from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
 TEMPLATES = Path(__file__).with_name("templates")
 """A template a launch file. A value enters a script through the filter `sh`, which quotes it for the shell; the
 trainer's own settings never pass through a shell's grammar, because `launch.sh` reads them from `overrides.txt`."""
-TEMPLATES_DIGEST = "ed0ace8a11f09c31"
+TEMPLATES_DIGEST = "bed15aa292ea9449"
 """A job's identity holds code and settings only, so the digest of its templates stands in the code."""
 SECONDS_OF_A_STEP = 300
 """Time limit of a job; the published steps took 193 to 220 s."""
@@ -34,6 +34,11 @@ UNSAFE = re.compile(r"""["'\\$]""")
 """What a quoted Hydra value would not take as it stands."""
 ALWAYS_ON = ("leak_details", "silent_failures", "count_duplicates", "last_call_only")
 """Switches of the simulator that the original has no switch for: it always behaves so."""
+UNKNOWN = {
+    "kl_form": ("k1_reward", "k3_loss or k2_loss with engine verl, whose multi-turn advantages never read that reward"),
+    "ratio": ("sequence", "token with engine verl, which has no other"),
+}
+"""Values of an arm's keys that the original has not, and what it must have."""
 FIXED = (
     ("environment", Environment(), tuple(name for name in Environment.model_fields if name != "max_turns")),
     ("simulator.endpoint", Endpoint(), ("temperature", "max_tokens")),
@@ -87,7 +92,7 @@ def differences(config: RenderVerlConfig) -> list[str]:
 
 def faults(config: RenderVerlConfig) -> list[str]:
     """Return a line for each value that the original trainer cannot run with."""
-    parts = (_unfit(config), _scheduled(config), _otherwise_fixed(config), _undivided(config))
+    parts = (_unfit(config), _unknown(config), _scheduled(config), _otherwise_fixed(config), _undivided(config))
     return [f"intention.{line}" for part in parts for line in part]
 
 
@@ -100,9 +105,19 @@ def _scheduled(config: RenderVerlConfig) -> Iterator[str]:
             shape = "constant or cosine" if is_rate else "constant without warm-up"
             found = schedule.model_dump(exclude_defaults=True)
             yield f"arms.{arm.name}.{key}: must be {shape} with engine verl, got {found}. {do}"
+    if arm.reference_reset is not None:
+        found = f"got {arm.reference_reset}. Drop it, or engine native."
+        yield f"arms.{arm.name}.reference_reset: must be absent with engine verl, {found}"
     if arm.stop is not None:
         metric = arm.stop.metric
         yield f"arms.{arm.name}.stop: must be absent with engine verl, got one by {metric}. Drop it, or engine native."
+
+
+def _unknown(config: RenderVerlConfig) -> Iterator[str]:
+    """Yield the forms of the loss that the original has not, or takes and leaves without effect."""
+    for key, (value, only) in UNKNOWN.items():
+        if getattr(config.arm, key) == value:
+            yield f"arms.{config.arm.name}.{key}: must be {only}, got {value!r}. Change it, or engine native."
 
 
 def _unfit(config: RenderVerlConfig) -> Iterator[str]:

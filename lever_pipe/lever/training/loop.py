@@ -93,8 +93,8 @@ def trained_share(module: PointerSelector) -> float:
 def logged(terms: PolicyTerms, kl_beta: float, **more: float) -> dict[str, float]:
     """Return the metrics under their published names, more of them behind the penalty.
 
-    `kl` is what is penalised: offline the k3 over stored selections, of drawn ones the divergence of whole selections;
-    `kl_exact` is the divergence per step.
+    `kl` is what is penalised: offline the k3 over stored selections, of drawn ones the divergence of whole selections
+    in the form of `kl_form`; `kl_exact` is the divergence per step.
     """
     penalty = float(terms.penalty.detach())
     return {

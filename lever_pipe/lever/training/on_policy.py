@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lever_pipe.base.records import Example, ExampleId, PoolPosition, Proposal
-from lever_pipe.experiment.config import OnPolicy, Reward
+from lever_pipe.experiment.config import KlForm, OnPolicy, Reward
 from lever_pipe.lever.rewards import reward_function
 from lever_pipe.lever.selector.decoding import draw, gumbel
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of
@@ -26,7 +26,7 @@ from lever_pipe.losses.advantages import (
     leave_one_out_advantages,
 )
 from lever_pipe.losses.grpo import on_policy_terms
-from lever_pipe.losses.kl import kl_policy_to_reference, selection_divergence
+from lever_pipe.losses.kl import divergence_of_draws, kl_policy_to_reference, selection_divergence
 from lever_pipe.losses.reduction import group_has_spread, masked
 from lever_pipe.losses.schedules import cosine
 from lever_pipe.losses.sequence import ended_selections, net_rewards, step_log_probs, step_logits
@@ -87,7 +87,7 @@ def on_policy_epoch(
 
     A batch is drawn by the policy as the steps before have left it. The stream of draws does not depend on what is
     learned: runs of several betas share their noise, and as long as their policies agree their prompts. Of `groups`
-    the queries and pools count, not the stored selections; `kl_beta` weighs the exact divergence from the reference;
+    the queries and pools count, not the stored selections; `kl_beta` weighs the divergence from the reference;
     REINFORCE does not clip the ratio.
     """
     order = batches(len(groups), settings.batch_queries, generator)
@@ -103,7 +103,17 @@ def on_policy_epoch(
         batch, scores, advantages = drawn.groups, drawn.scores, advantages_of(drawn.groups, settings)
         anchor = reference.scores(batch, may_stop=True)
         for update in range(settings.updates):
-            step = on_policy_step(batch, drawn, advantages, scores, anchor, kl_beta=kl_beta, clip_epsilon=clip_epsilon)
+            step = on_policy_step(
+                batch,
+                drawn,
+                advantages,
+                scores,
+                anchor,
+                kl_beta=kl_beta,
+                clip_epsilon=clip_epsilon,
+                clip_high=settings.clip_high,
+                kl_form=settings.kl_form,
+            )
             updates.take(step, len(batch))
             if update == 0:
                 yield Spent(number, len(prompts), step.values)
@@ -195,6 +205,8 @@ def on_policy_step(
     *,
     kl_beta: float,
     clip_epsilon: float | None,
+    clip_high: float | None = None,
+    kl_form: Literal["exact", KlForm] = "exact",
 ) -> Step:
     """Return the loss of a drawn batch and what is logged of it, given the logits of policy and anchor."""
     stops = scores.shape[-1] > batch.pools.shape[1]
@@ -204,13 +216,21 @@ def on_policy_step(
         masked(all_steps, met.expand_as(all_steps))
         for all_steps in (step_logits(scores, batch.selections), step_logits(anchor, batch.selections))
     )
+    log_probs = masked(step_log_probs(scores, batch.selections), drawn.taken).sum(dim=-1)
+    if kl_form == "exact":
+        divergences = selection_divergence(logits, anchor_logits)
+    else:
+        anchored = masked(step_log_probs(anchor, batch.selections), drawn.taken).sum(dim=-1)
+        draws = (log_probs, drawn.log_probs, anchored, batch.valid)
+        divergences = divergence_of_draws(*draws, form=kl_form, clip_epsilon=clip_epsilon, clip_high=clip_high)
     terms = on_policy_terms(
-        log_probs=masked(step_log_probs(scores, batch.selections), drawn.taken).sum(dim=-1),
+        log_probs=log_probs,
         behaviour_log_probs=drawn.log_probs,
         advantages=advantages,
-        divergences=selection_divergence(logits, anchor_logits),
+        divergences=divergences,
         valid=batch.valid,
         clip_epsilon=clip_epsilon,
+        clip_high=clip_high,
         kl_beta=kl_beta,
     )
     per_step = kl_policy_to_reference(logits.detach(), anchor_logits)

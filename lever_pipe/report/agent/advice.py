@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from lever_pipe.experiment.agent_config import SCHEDULES, WEIGHTS
+from lever_pipe.experiment.agent_config import DIALS, SCHEDULES, WEIGHTS
 from lever_pipe.report.agent.runs import MODES, AgentView, separation, table_of, told
 from lever_pipe.report.cells import Cell, Series, Verdict, say
 from lever_pipe.report.evidence import EvidenceRow
@@ -109,7 +109,7 @@ def _of_arms(view: AgentView, factor: str) -> Cell:
 
     A schedule of KL comes with its KL, and only rises: a small coefficient early, a larger one late.
     """
-    base, keys = view.arm(view.reference), (*WEIGHTS, *SCHEDULES, "stop")
+    base, keys = view.arm(view.reference), (*WEIGHTS, *SCHEDULES, "stop", *DIALS)
     texts = []
     for arm in view.arms:
         changed = {name for name in keys if getattr(arm, name) != getattr(base, name)}

@@ -14,8 +14,10 @@ from lever_pipe.base.seeding import generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import credit
 
+real_leave_one_out = credit.leave_one_out_advantages
 real = {
-    name: getattr(credit, name) for name in ("trajectory_score", "turn_credits", "episode_z_scores", "token_advantages")
+    name: getattr(credit, name)
+    for name in ("trajectory_score", "turn_credits", "episode_z_scores", "token_advantages", "centred_scores")
 }
 GAMMA = 0.8
 TIE = 1e-6
@@ -54,6 +56,37 @@ def test_z_by_hand() -> None:
     wanted = 1 / (math.sqrt(2) + TIE)
     assert credit.episode_z_scores(tensor([0, 2])).tolist() == [pytest.approx([-wanted, wanted], abs=1e-15)]
     assert credit.episode_z_scores(tensor([1, 2, 3])).tolist() == [pytest.approx([-1 / (1 + TIE), 0, 1 / (1 + TIE)])]
+
+
+def test_centred_scores_and_kl_rewards_by_hand() -> None:
+    assert credit.centred_scores(tensor([0, 2], [1, 5])).tolist() == [[-1, 1], [-2, 2]]
+    assert credit.centred_scores(tensor([0.7] * 7)).tolist() == [[0.0] * 7]
+    # Of 1, 2, 6 the means of the others are 4, 3.5 and 1.5; what lies nearer to the reference gains.
+    assert credit.kl_rewards(tensor([1, 2, 6])).tolist() == [pytest.approx([3, 1.5, -4.5], abs=1e-12)]
+    assert credit.kl_rewards(tensor([5])).tolist() == [[0.0]]
+
+
+def test_kl_rewards_have_the_gradient_of_the_kl_of_whole_episodes() -> None:
+    """Two tokens of two words, the second word's chances hanging on the first: all 16 pairs of episodes enumerated."""
+    reference = tensor([0.3, -0.4], [0.1, 0.9], [-1.0, 0.2]).log_softmax(-1)
+    leaf = tensor([1.0, 0.0], [0.5, -0.5], [0.2, 0.6]).requires_grad_()
+
+    def of_episodes(logits: Tensor) -> Tensor:
+        first, *second = logits.log_softmax(-1)
+        return torch.stack([first[word] + second[word][then] for word in range(2) for then in range(2)])
+
+    log_p, log_r = of_episodes(leaf), of_episodes(reference)
+    (true,) = torch.autograd.grad((log_p.exp() * (log_p - log_r)).sum(), leaf, retain_graph=True)
+    total = log_p.new_zeros(())
+    for one in range(4):
+        for other in range(4):
+            pair = torch.tensor([one, other])
+            weight = log_p.detach()[pair].sum().exp()
+            rewards = credit.kl_rewards((log_p - log_r).detach()[pair][None])[0]
+            total = total - weight * (rewards * log_p[pair]).mean()
+    (found,) = torch.autograd.grad(total, leaf)
+    assert torch.allclose(found, true, atol=1e-12, rtol=0)  # float64 sums of 16 terms
+    assert true.abs().min().item() > 0.01
 
 
 def test_equal_scores_give_exact_zeros() -> None:
@@ -156,6 +189,10 @@ WRONG: list[tuple[object, str, object]] = [
     (credit, "token_advantages", without_normalisation),
     (credit, "token_advantages", over_all_agent_tokens),
     (credit, "token_advantages", with_tool_tokens),
+    (credit, "centred_scores", real["episode_z_scores"]),
+    (credit, "centred_scores", lambda scores: -real["centred_scores"](scores)),
+    (credit, "leave_one_out_advantages", lambda rewards, valid: -real_leave_one_out(rewards, valid)),
+    (credit, "leave_one_out_advantages", credit.centred_advantages),
 ]
 
 

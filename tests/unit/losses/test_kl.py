@@ -11,7 +11,8 @@ from torch import Tensor
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import kl
-from lever_pipe.losses.kl import k1, k3, kl_policy_to_reference, selection_divergence
+from lever_pipe.losses.advantages import leave_one_out_advantages
+from lever_pipe.losses.kl import KlForm, k1, k2, k3, kl_policy_to_reference, selection_divergence
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
 
 POLICY = [0.7, 0.2, 0.1]
@@ -54,7 +55,92 @@ WRONG: list[tuple[object, str, object]] = [
     (kl, "k3", k1),
     (kl, "k3", lambda log_ratio: log_ratio**2 / 2),
     (kl, "k3", lambda log_ratio: k3(-log_ratio)),
+    (kl, "k2", lambda log_ratio: log_ratio**2),
+    (kl, "k2", k3),
+    (kl, "leave_one_out_advantages", lambda costs, valid: -leave_one_out_advantages(costs, valid)),
+    (kl, "leave_one_out_advantages", lambda costs, valid: leave_one_out_advantages(costs, valid) / 2),
 ]
+
+
+def draws(groups: list[tuple[int, int]], leaf: Tensor, form: KlForm, clip: float | None = 0.2) -> Tensor:
+    """The distances of groups of two draws of POLICY, [B, 2], the trained policy being softmax(leaf)."""
+    rows = torch.tensor(groups)
+    valid = torch.ones_like(rows, dtype=torch.bool)
+    behind = log(POLICY)[rows], log(REFERENCE)[rows], valid
+    return kl.divergence_of_draws(leaf.log_softmax(-1)[rows], *behind, form=form, clip_epsilon=clip, clip_high=0.3)
+
+
+def mean_gradient(form: KlForm, clip: float | None = 0.2) -> Tensor:
+    """The mean of the gradient over all nine groups of two draws of the policy, enumerated; 0.7 0.2 0.1 by 3."""
+    groups = list(itertools.product(range(3), repeat=2))
+    leaf = log(POLICY).requires_grad_()
+    weights = torch.tensor([POLICY[one] * POLICY[other] for one, other in groups], dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((weights * draws(groups, leaf, form, clip).mean(dim=1)).sum(), leaf)
+    return gradient
+
+
+def gradient_of_kl(*, reversed_: bool = False) -> Tensor:
+    leaf = log(POLICY).requires_grad_()
+    pair = (log(REFERENCE), leaf) if reversed_ else (leaf, log(REFERENCE))
+    (gradient,) = torch.autograd.grad(kl_policy_to_reference(*pair), leaf)
+    return gradient
+
+
+def test_k2_loss_and_k1_reward_have_the_gradient_of_the_kl_and_k3_loss_that_of_the_other_direction() -> None:
+    true, other = gradient_of_kl(), gradient_of_kl(reversed_=True)
+    for form in ("k2_loss", "k1_reward"):
+        assert torch.allclose(mean_gradient(form), true, atol=1e-12, rtol=0)  # float64 sums of nine terms
+    assert torch.allclose(mean_gradient("k1_reward", None), true, atol=1e-12, rtol=0)
+    assert torch.allclose(mean_gradient("k3_loss"), other, atol=1e-12, rtol=0)
+    # p (ln p/r - KL) is (0.591, -0.301, -0.289), p - r is (0.6, -0.1, -0.5): 22 degrees apart, 40 % of its length.
+    bias = (mean_gradient("k3_loss") - true).norm() / true.norm()
+    assert bias.item() == pytest.approx(0.402973, abs=1e-6)  # printed digits
+
+
+def test_draws_by_hand() -> None:
+    # Outcomes 0 and 2: K = ln 7 and -ln 6, so c = +-(ln 7 + ln 6) = +-ln 42. The trained policy has 0.9 and 0.05:
+    # rho = 9/7 and 1/2, neither on the side that its clip cuts.
+    leaf = log([0.9, 0.05, 0.05])
+    (row,) = draws([(0, 2)], leaf, "k1_reward").tolist()
+    gap = math.log(42)
+    assert row == pytest.approx([math.log(7) + gap * 2 / 7, -math.log(6) - 0.5 * gap + gap], abs=1e-12)
+    # A dear draw that fell below 0.8 and a cheap one that rose above 1.3 stand at the bounds.
+    (row,) = draws([(0, 2)], log([0.5, 0.1, 0.4]), "k1_reward").tolist()
+    assert row == pytest.approx([math.log(7) + gap * (0.8 - 1), -math.log(6) - 1.3 * gap + gap], abs=1e-12)
+    (row,) = draws([(0, 2)], leaf, "k2_loss").tolist()
+    assert row == pytest.approx([math.log(9) ** 2 / 2, math.log(12) ** 2 / 2], abs=1e-12)
+    (row,) = draws([(0, 2)], leaf, "k3_loss").tolist()
+    assert row == pytest.approx([1 / 9 - 1 + math.log(9), 12 - 1 - math.log(12)], abs=1e-12)
+
+
+def test_draws_of_the_reference_itself_are_not_pulled() -> None:
+    leaf = log(REFERENCE).requires_grad_()
+    rows = torch.tensor([[0, 1, 2, 2]])
+    at = log(REFERENCE)[rows]
+    for form in ("k3_loss", "k2_loss", "k1_reward"):
+        values = kl.divergence_of_draws(
+            leaf.log_softmax(-1)[rows], at, at, rows >= 0, form=form, clip_epsilon=0.2
+        )  # fmt: skip
+        values.sum().backward()
+        assert values.abs().max().item() < 1e-15
+    assert leaf.grad is not None
+    assert leaf.grad.abs().max().item() < 1e-15  # rounding of a softmax
+
+
+@pytest.mark.parametrize("form", ["k3_loss", "k2_loss", "k1_reward"])
+def test_padding_reaches_no_distance_and_no_gradient(form: KlForm) -> None:
+    log_probs = torch.tensor([[-1.0, -2.0, math.nan]], requires_grad=True)
+    values = kl.divergence_of_draws(
+        *(log_probs, torch.tensor([[-1.1, -1.9, math.inf]]), torch.tensor([[-1.5, -1.5, math.nan]])),
+        *(torch.tensor([[True, True, False]]),),
+        form=form,
+        clip_epsilon=0.2,
+    )
+    values.sum().backward()
+    assert values[0, 2].item() == 0
+    assert log_probs.grad is not None
+    assert log_probs.grad[0, 2].item() == 0
+    assert log_probs.grad[0, :2].abs().min().item() > 0
 
 
 @pytest.mark.parametrize("estimator", [k1, k3])
@@ -86,6 +172,7 @@ def test_k3_and_exact_kl_are_never_negative() -> None:
     first, second = torch.randn(2, 50, 8, generator=random, dtype=torch.float64) * 3
     assert (kl_policy_to_reference(first, second) > 0).all()
     assert (k3(first) > 0).all()
+    assert (k2(first) > 0).all()
 
 
 def test_shapes_are_checked() -> None:

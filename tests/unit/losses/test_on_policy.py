@@ -83,6 +83,12 @@ def test_hand_derived_step() -> None:
     assert [getattr(terms, field.name).item() for field in fields(terms)] == pytest.approx(expected, abs=1e-12)
 
 
+def test_a_gain_rises_to_the_upper_bound_and_a_loss_falls_to_the_lower_one() -> None:
+    # Ratios 2 and 1/2 with A = 1 and -1: 1.5 and -0.8 count; query 3 has ratio 1 and A = 3, query 2 is skipped.
+    terms = grpo.on_policy_terms(**hand_batch(), clip_epsilon=0.2, clip_high=0.5, kl_beta=0.0)
+    assert terms.policy.item() == pytest.approx(-((1.5 - 0.8) / 2 + 3) / 2, abs=1e-12)
+
+
 def test_plain_surrogate_by_hand() -> None:
     # Query 1: mean of ln .2 and -ln .1 = (ln 2) / 2; query 3: 3 ln .5 = -3 ln 2; - their mean = 5/4 ln 2.
     terms = terms_of(hand_batch(), clip_epsilon=None)
@@ -177,8 +183,8 @@ def with_changed(**changes: Callable[[dict[str, object]], object]) -> Callable[.
     return broken
 
 
-def diluted(r: Tensor, a: Tensor, v: Tensor, e: float) -> object:
-    return clipped_surrogate(r, a, torch.ones_like(v), e)
+def diluted(r: Tensor, a: Tensor, v: Tensor, *e: float) -> object:
+    return clipped_surrogate(r, a, torch.ones_like(v), *e)
 
 
 WRONG: list[tuple[object, str, object]] = [
@@ -189,8 +195,9 @@ WRONG: list[tuple[object, str, object]] = [
     (grpo, "on_policy_terms", with_changed(behaviour_log_probs=lambda k: k["log_probs"])),
     (grpo, "on_policy_terms", with_changed(valid=lambda k: torch.ones_like(k["valid"]))),  # type: ignore[arg-type]
     (grpo, "clipped_surrogate", diluted),
-    (grpo, "clipped_surrogate", lambda r, a, v, e: clipped_surrogate(r, -a, v, e)),
-    (grpo, "clipped_surrogate", lambda r, a, v, e: clipped_surrogate(-r, a, v, e)),
+    (grpo, "clipped_surrogate", lambda r, a, v, e, high: clipped_surrogate(r, a, v, e)),
+    (grpo, "clipped_surrogate", lambda r, a, v, *e: clipped_surrogate(r, -a, v, *e)),
+    (grpo, "clipped_surrogate", lambda r, a, v, *e: clipped_surrogate(-r, a, v, *e)),
     (grpo, "score_function_surrogate", lambda p, a, v: -score_function_surrogate(p, a, v)),
     (grpo, "score_function_surrogate", lambda p, a, v: -(p * a)[v].mean()),
     (grpo, "mean_of_group_means", lambda values, valid: values[valid].mean()),

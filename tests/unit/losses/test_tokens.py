@@ -136,6 +136,52 @@ def test_penalty_and_entropy_by_hand() -> None:
     assert gradient_of(batch)[0].tolist() == pytest.approx([-0.06, 0.03, 0.0, 0.0], abs=ATOL)
 
 
+def test_the_penalty_takes_the_form_that_is_named() -> None:
+    # Reference twice and four times as likely: d = ln 2 and 2 ln 2; the third token is no agent's. Weight 0.5, n = 2.
+    batch = hand_batch((1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (True, True, False))
+    batch |= {"reference_log_probs_BT": tensor((2.0, 4.0, 9.0)).log(), "n_tokens": 2, "kl": 0.5}
+    squared = 5 * math.log(2) ** 2 / 4
+    found = {form: terms_of({**batch, "kl_form": form}) for form in ("k3_loss", "k2_loss", "k1_reward")}
+    assert found["k2_loss"].penalty.item() == pytest.approx(squared, abs=ATOL)
+    assert found["k2_loss"].total.item() == pytest.approx(squared / 2, abs=ATOL)
+    assert (
+        found["k3_loss"].penalty.item()
+        == found["k1_reward"].penalty.item()
+        == pytest.approx((4 - 3 * math.log(2)) / 2, abs=ATOL)
+    )
+    assert found["k1_reward"].total.item() == 0.0  # its advantages hold the KL
+
+
+def test_the_ratio_of_a_sequence_is_the_geometric_mean_at_each_of_its_tokens() -> None:
+    # Ratios 2 and 8 make 4, of the second row 1/2 alone; behind the mask stands anything.
+    ratios, mask = tensor((2.0, 8.0), (0.5, math.inf)), torch.tensor([[True, True], [True, False]])
+    leaf = ratios.log().requires_grad_()
+    behaviour = tokens.behaviour_of_sequences(leaf, torch.zeros_like(ratios), mask)
+    assert behaviour[1, 1].item() == 0.0
+    found = torch.where(mask, leaf - behaviour, 0.0).exp()
+    assert found.tolist() == [pytest.approx([4, 4]), pytest.approx([0.5, 1])]
+    (found * mask).sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [pytest.approx([4, 4]), pytest.approx([0.5, 0])]
+
+
+def test_sequence_ratios_of_one_advantage_have_the_gradient_of_the_ratio_of_their_sequence() -> None:
+    """Of e^s A, s the mean over the row, written out: what GSPO clips, for rows inside the clip."""
+    batch = batch_of("sequences")
+    mask, near = batch["mask_BT"], batch["log_probs_BT"] + 0.05
+    advantages = torch.linspace(-1, 1, 6, dtype=torch.float64)[:, None].expand_as(near)
+    leaf, slow = (batch["log_probs_BT"].clone().requires_grad_() for _ in range(2))
+    behaviour = tokens.behaviour_of_sequences(leaf, near, mask)
+    changed = {"behaviour_log_probs_BT": behaviour, "advantages_BT": advantages, "kl": 0.0, "entropy": 0.0}
+    terms_of({**batch, **changed, "log_probs_BT": leaf}).total.backward()
+    n_B = mask.sum(dim=1)
+    s_B = torch.where(mask, slow - near, 0.0).sum(dim=1) / n_B
+    (-(s_B.exp() * advantages[:, 0] * n_B).sum() / batch["n_tokens"]).backward()
+    assert leaf.grad is not None
+    assert slow.grad is not None
+    assert torch.allclose(leaf.grad, slow.grad, atol=ATOL, rtol=0)
+
+
 def slow_terms(batch: dict[str, Any]) -> dict[str, float]:
     """The specification with `math` alone, token by token, in the words of the published code."""
     low, high, dual = batch["clip_low"], batch["clip_high"], batch["dual_clip"]
@@ -321,6 +367,12 @@ MUTANTS: dict[str, tuple[str, Any]] = {
     "penalty is k2": ("distances_to_reference", distances_with(lambda d: d**2 / 2)),
     "penalty unlimited": ("distances_to_reference", distances_with(k3)),
     "penalty limited by its ratio": ("distances_to_reference", distances_with(lambda d: k3(d.clamp(-1, 1)))),
+    "sum for the mean of a sequence": (
+        "behaviour_of_sequences",
+        lambda p, b, m: p.detach() - (p.detach() - b).where(m, 0.0).sum(1, keepdim=True),
+    ),
+    "a ratio a token": ("behaviour_of_sequences", lambda p, b, m: torch.where(m, b, 0.0)),
+    "k2 doubled": ("k2", lambda d: d**2),
     "padding multiplied by zero": ("masked", lambda values, valid, fill=0.0: values * valid),
 }
 

@@ -219,6 +219,18 @@ def test_what_an_arm_leaves_out_stands_in_no_identity() -> None:
     assert AgentArm.model_validate_json(other.model_dump_json()) == other
 
 
+def test_the_dials_of_an_arm_are_told_and_its_clip_bounds_are_those_of_its_run() -> None:
+    dials = {"kl_form": "k2_loss", "reference_reset": 3, "ratio": "sequence", "advantages": "centred"}
+    clip = {"clip_high": 0.28}
+    found = experiment(arms=arms(bundle=dials | clip))
+    run = plan.stage_config(found, "train_agent", {"arm": "bundle", "seed": "0"})
+    assert run.arm.model_dump(include={*dials}) == dials
+    assert (run.grpo.clip_low, run.grpo.clip_high) == (0.2, 0.28)
+    plain = plan.stage_config(found, "train_agent", {"arm": "kl_only", "seed": "0"})
+    assert not plain.arm.model_dump().keys() & {*dials, *clip, "clip_low"}
+    assert plain.grpo.clip_high == 0.2
+
+
 def test_a_rule_user_of_tasks_that_people_wrote_is_refused_at_the_start() -> None:
     source = "intentiongym"
     with pytest.raises(ConfigError, match=r"intention\.simulator\.kind: must not be 'rule'.*Name openai"):

@@ -31,6 +31,7 @@ ADAPTIVE = Schedule(kind="adaptive", target=0.01, horizon=12)
 # No rise counts: the run stops at its second evaluation, at step 4 of 9.
 STOP = {"stop": Stop(patience=2, least_change=100.0)}
 HELD = STOP | {"kl": 0.05, "kl_schedule": ADAPTIVE, "entropy": 0.02, "entropy_schedule": ADAPTIVE}
+HELD |= {"kl_form": "k1_reward", "reference_reset": 2}
 STOPPING = training(steps=9, arm=HELD, evaluation={"every": 2})
 
 

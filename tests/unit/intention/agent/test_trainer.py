@@ -129,6 +129,38 @@ def test_scheduled_weights_act_and_are_told(tmp_path: Path) -> None:
     assert rows[-1].values["kl"] < free[-1].values["kl"]
 
 
+FAST = {"steps": 4, "learning_rate": 5e-3}
+
+
+@pytest.fixture(scope="module")
+def free(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """Return the files of a run that nothing holds."""
+    return rows_of(tmp_path_factory.mktemp("free"), training(**FAST))
+
+
+@pytest.mark.parametrize("form", ["k3_loss", "k2_loss", "k1_reward"])
+def test_every_form_of_the_kl_holds_the_policy(form: str, tmp_path: Path, free: Files) -> None:
+    rows = rows_of(tmp_path, training(arm={"kl": 2.0, "kl_form": form}, **FAST)).metrics
+    assert rows[0].values["kl"] == 0
+    assert rows[0].values["reward"] == free.metrics[0].values["reward"]
+    assert 0 < rows[-1].values["kl"] < 0.7 * free.metrics[-1].values["kl"]
+
+
+@pytest.mark.parametrize("dial", [{"ratio": "sequence"}, {"advantages": "centred"}])
+def test_a_dial_moves_the_run_and_no_draw_of_its_first_step(dial: dict[str, Any], tmp_path: Path, free: Files) -> None:
+    rows = rows_of(tmp_path, training(arm=dial, **FAST)).metrics
+    assert rows[0].values["reward"] == free.metrics[0].values["reward"]
+    assert rows[0].values["grad_norm"] != free.metrics[0].values["grad_norm"]
+
+
+def test_a_reset_makes_the_policy_its_own_reference(tmp_path: Path, free: Files) -> None:
+    rows = rows_of(tmp_path, training(arm={"reference_reset": 2}, **FAST)).metrics
+    far = [row.values["kl"] for row in rows]
+    assert far[:2] == [row.values["kl"] for row in free.metrics[:2]]
+    assert far[2] == 0 < far[1]
+    assert far[3] > 0
+
+
 def test_a_run_stops_by_its_curve_and_keeps_the_best_of_it(tmp_path: Path) -> None:
     config = training(
         arm={"stop": Stop(metric="coverage", patience=3)}, steps=14, learning_rate=1e-3, evaluation={"every": 1}

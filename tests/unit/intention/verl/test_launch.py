@@ -36,7 +36,7 @@ def settings(config: RenderVerlConfig) -> dict[str, str]:
 
 
 def test_every_key_exists_in_the_original() -> None:
-    assert settings(render_config()).keys() == KNOWN | {"data.seed"}
+    assert settings(render_config()).keys() == KNOWN | {"data.seed", "algorithm.norm_adv_by_std_in_grpo"}
     assert "\n++data.seed=0\n" in launch_files(render_config())["overrides.txt"]
 
 
@@ -51,6 +51,9 @@ def test_every_key_exists_in_the_original() -> None:
             {f"{ACTOR}.optim.{key}" for key in ("warmup_style", "lr_warmup_steps", "min_lr_ratio")},
         ),
         ({"trajectory_score": "r2g"}, {f"{ROLLOUT}.multi_turn.trajectory_score_method"}),
+        ({"kl_form": "k2_loss"}, {f"{ACTOR}.kl_loss_type"}),
+        ({"clip_high": 0.28}, {f"{ACTOR}.clip_ratio_high"}),
+        ({"advantages": "centred"}, {"algorithm.norm_adv_by_std_in_grpo"}),
     ],
 )
 def test_arms_differ_in_their_factor_and_name_alone(changed: dict[str, Any], keys: set[str]) -> None:
@@ -107,6 +110,9 @@ def test_each_setting_arrives(section: str, name: str, value: object, key: str, 
             "arms.baseline.entropy_schedule",
         ),
         ({"arm": arm(stop=Stop())}, "arms.baseline.stop"),
+        ({"arm": arm(kl=0.1, kl_form="k1_reward")}, "arms.baseline.kl_form"),
+        ({"arm": arm(ratio="sequence")}, "arms.baseline.ratio"),
+        ({"arm": arm(reference_reset=10)}, "arms.baseline.reference_reset"),
         ({"model": {"folder": ""}}, "model.folder"),
         ({"model": {"folder": "models/it's"}}, "model.folder"),
         ({"model": {"codec": "word"}}, "model.codec"),

@@ -247,6 +247,7 @@ OTHERS: list[dict[str, Any]] = [
     {"updates": 1, "advantages": "batch", "clips": False, "kl_beta": 0.0},
     {"updates": 4},
     {"advantages": "centred", "clip_epsilon": 0.01},
+    {"kl_form": "k2_loss", "clip_high": 0.4},
 ]
 
 
@@ -313,6 +314,8 @@ def test_only_the_clipped_objective_clips() -> None:
     settings = replace_in(SETTINGS, clip_epsilon=0.001, learning_rate=0.1, updates=3)
     assert epoch(settings).values["clip_fraction"] > 0.1
     assert epoch(settings, clips=False).values["clip_fraction"] == 0.0
+    higher = epoch(replace_in(settings, clip_high=9.0)).values["clip_fraction"]
+    assert 0 < higher < epoch(settings).values["clip_fraction"]
 
 
 @pytest.mark.parametrize("head", ["static", "gru"])
@@ -338,12 +341,13 @@ def pick_of_least_id(asked: Asked) -> Judged:
     return Judged(good, good)
 
 
-def test_a_large_beta_keeps_the_policy_at_the_base_and_none_lets_it_go() -> None:
+@pytest.mark.parametrize("form", ["exact", "k3_loss", "k2_loss", "k1_reward"])
+def test_a_large_beta_keeps_the_policy_at_the_base_and_none_lets_it_go(form: str) -> None:
     agreement = {}
     for kl_beta in (0.0, 100.0):
         policy, judge = selector(), Recorder(pick_of_least_id)
         for number in (1, 2, 3):
-            settings = replace_in(SETTINGS, learning_rate=3e-3)
+            settings = replace_in(SETTINGS, learning_rate=3e-3, kl_form=form)
             epoch(settings, n=36, policy=policy, judge=judge, kl_beta=kl_beta, number=number)
         agreement[kl_beta] = float((first_picks(policy, 36) == first_picks(selector(), 36)).float().mean())
     assert agreement[100.0] > 0.99  # all 36
