@@ -362,7 +362,7 @@ def _side(check: Check, kind: str = "") -> int:
 
 def _published(claim: Claim, material: Material, view: AgentView | None) -> Measured:
     if claim.metric == "accuracy":
-        return _of_accuracies(claim, PublishedAccuracies(material, claim.document))
+        return _of_accuracies(claim, Accuracies(material, claim.document, is_ours=False))
     if claim.study == "lever":
         printed = {run: [_statistic(material, run, claim.metric, name) for name in claim.measure] for run in claim.runs}
         return Measured([Check(gap) for gap in _gaps(claim, printed)], _told(claim, printed, {}))
@@ -383,7 +383,7 @@ def _published(claim: Claim, material: Material, view: AgentView | None) -> Meas
 
 def _ours(claim: Claim, material: Material, view: AgentView | None) -> Measured | OverSeeds:
     if claim.metric == "accuracy":
-        return _of_accuracies(claim, OurAccuracies(material, claim.document))
+        return _of_accuracies(claim, Accuracies(material, claim.document, is_ours=True))
     if claim.study == "lever":
         seeds = [_measured(claim, curves) for curves in _long_curves(claim, material)]
         return OverSeeds(claim, seeds, {run: _name(run) for run in claim.runs}, say("claims.measured.training"))
@@ -617,97 +617,58 @@ def _statistic(material: Material, run: Run, metric: str, name: str) -> Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Separation:
-    """A difference of accuracies with half of its interval, and of ours its adjusted p."""
-
-    gap: Number
-    half: float
-    p: PValue | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedAccuracies:
-    """The accuracies as a document prints them."""
+class Accuracies:
+    """Accuracies of selectors: as a document prints them, or ours of the main preset, mean over seeds."""
 
     material: Material
     document: str
+    is_ours: bool
 
     def accuracy(self, run: Run, shots: int) -> Number:
-        """Return an accuracy, which has one decimal: on OK-VQA that of a question is 0, 0.6 or 1."""
-        at = {"samples": DOCUMENT_SAMPLES, "shots": shots}
-        for file in FILES[self.document]:
-            found = level(
-                self.material.evidence.find(
-                    f"published/grpo/beta~{run:g}/epoch~{EPOCH}", "accuracy", quoted=file, **at
-                ),
-                1,
-            )
-            if found is not None:
-                return found
-        raise NotTested("not_known", what=say("claims.metric.accuracy"), run=_name(run))
-
-    def separation(self, left: Run, right: Run, shots: int | str) -> Separation:
-        """Return a difference with 1.96 binomial errors of it, as nothing paired is published."""
-        counts = SHOTS if shots == MEAN else (int(shots),)
-        pair = [average([self.accuracy(run, k) for k in counts], 2) for run in (left, right)]
-        gap, errors = (
-            minus(pair[0], pair[1]),
-            [standard_error_percent(of.value / 100, DOCUMENT_SAMPLES) for of in pair if of],
-        )
-        assert gap is not None
-        return Separation(gap, NORMAL_95 * math.hypot(*errors))
-
-    def lineage(self, run: Run) -> Fields:
-        """Return what is known of a run."""
-        keys = [published_key(float(run), EPOCH, document=document) for document in (self.document, "")]
-        found = next((of[key] for of in (self.material.lineages,) for key in keys if key in of), {})
-        return {field: value for field, value in found.items() if value != UNKNOWN and not field.startswith(REMARK)}
-
-
-@dataclass(frozen=True, slots=True)
-class OurAccuracies:
-    """The accuracies of the main preset."""
-
-    material: Material
-    document: str
-
-    @property
-    def samples(self) -> int:
-        """Return the evaluated sample count nearest to the documents'."""
-        return self.material.document_samples
-
-    def accuracy(self, run: Run, shots: int) -> Number:
-        """Return an accuracy, mean over seeds."""
-        found = level(self.material.accuracy(self._group(run), shots, self.samples), interval=False)
+        """Return an accuracy; a printed one has one decimal: on OK-VQA that of a question is 0, 0.6 or 1."""
+        of, found = self.material, None
+        if self.is_ours:
+            found = level(of.accuracy(of.grpo(float(run), EPOCH), shots, of.document_samples), interval=False)
+        else:
+            place = (f"published/grpo/beta~{run:g}/epoch~{EPOCH}", "accuracy")
+            at: dict[str, Any] = {"samples": DOCUMENT_SAMPLES, "shots": shots}
+            printed = (level(of.evidence.find(*place, quoted=file, **at), 1) for file in FILES[self.document])
+            found = next((number for number in printed if number is not None), None)
         if found is None:
             raise NotTested("not_known", what=say("claims.metric.accuracy"), run=_name(run))
         return found
 
-    def separation(self, left: Run, right: Run, shots: int | str) -> Separation:
-        """Return the paired difference of a document's family with its Holm p."""
-        pair = [self._group(run) for run in (left, right)]
+    def separation(self, left: Run, right: Run, shots: int | str) -> tuple[Number, float, PValue | None]:
+        """Return a difference with half of its interval, and of ours its Holm p in the document's family."""
+        if not self.is_ours:  # nothing paired is published: 1.96 binomial errors
+            counts = SHOTS if shots == MEAN else (int(shots),)
+            pair = [average([self.accuracy(run, k) for k in counts], 2) for run in (left, right)]
+            errors = [standard_error_percent(of.value / 100, DOCUMENT_SAMPLES) for of in pair if of]
+            found = minus(pair[0], pair[1])
+            assert found is not None
+            return found, NORMAL_95 * math.hypot(*errors), None
+        pair_of_ours = [self.material.grpo(float(run), EPOCH) for run in (left, right)]
         for document in (self.document, "001", "002"):
-            family = f"document-{document}/epoch~{EPOCH}"
-            for one, other in (pair, pair[::-1]):
-                for row in self.material.evidence.where(
-                    one, "accuracy", against=other, samples=self.samples, shots=shots
-                ):
-                    if row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS) == family:
-                        turned = derived(-row.value, 2, (row,), "turned", sign=True)
-                        found = gap(row) if one == pair[0] else turned
-                        assert found is not None
-                        return Separation(found.plain, (row.high - row.low) / 2, holm_of(row))
+            for one, other in (pair_of_ours, pair_of_ours[::-1]):
+                own = {"against": other, "samples": self.material.document_samples, "shots": shots}
+                for row in self.material.evidence.where(one, "accuracy", **own):
+                    family = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
+                    turned = derived(-row.value, 2, (row,), "turned", sign=True)
+                    found = gap(row) if one == pair_of_ours[0] else turned
+                    if family == f"document-{document}/epoch~{EPOCH}" and found is not None:
+                        return found.plain, (row.high - row.low) / 2, holm_of(row)
         raise NotTested("no_comparison", runs=[_name(left), _name(right)])
 
     def lineage(self, run: Run) -> Fields:
-        """Return the fields of our run cards."""
-        return self.material.lineages.get(self._group(run), {})
+        """Return what is known of how a selector came to be."""
+        if self.is_ours:
+            return self.material.lineages.get(self.material.grpo(float(run), EPOCH), {})
+        keys = (published_key(float(run), EPOCH, document=document) for document in (self.document, ""))
+        found = next((self.material.lineages[key] for key in keys if key in self.material.lineages), {})
+        return {field: value for field, value in found.items() if value != UNKNOWN and not field.startswith(REMARK)}
 
-    def _group(self, run: Run) -> str:
-        return self.material.grpo(float(run), EPOCH)
 
-
-def _of_accuracies(claim: Claim, side: PublishedAccuracies | OurAccuracies) -> Measured:
+def _of_accuracies(claim: Claim, side: Accuracies) -> Measured:
     """Return the spans of what is claimed equal, else the differences, with what else the selectors differ in."""
     if claim.kind == "equal":
         rows = {run: [side.accuracy(run, int(k)) for k in claim.where] for run in claim.left}
@@ -718,12 +679,12 @@ def _of_accuracies(claim: Claim, side: PublishedAccuracies | OurAccuracies) -> M
     checks: list[Check] = []
     told: list[Cell] = []
     for run in claim.right:
-        of = side.separation(claim.left[0], run, shots)
-        checks.append(Check(of.gap.value, of.half, None if of.p is None else of.p.value))
-        noise = derived(of.half, 1, (of.gap,), "1.96 binomial errors")
-        test = say("claims.noise", value=noise) if of.p is None else say("claims.adjusted", p=of.p)
+        difference, half, p = side.separation(claim.left[0], run, shots)
+        checks.append(Check(difference.value, half, None if p is None else p.value))
+        noise = derived(half, 1, (difference,), "1.96 binomial errors")
+        test = say("claims.noise", value=noise) if p is None else say("claims.adjusted", p=p)
         pair = {"left": _name(claim.left[0]), "right": _name(run)}
-        told.append(say("claims.gap", where=where, value=of.gap, test=test, **pair))
+        told.append(say("claims.gap", where=where, value=difference, test=test, **pair))
     known = [side.lineage(run) for run in claim.runs]
     fields = dict.fromkeys(name for of in known for name in of if name not in IDENTITY)
     differs = [name for name in fields if len({of[name] for of in known if name in of}) > 1]
