@@ -7,9 +7,10 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -17,10 +18,8 @@ from .conftest import Project, copy_project
 from .counts import (
     ARMS,
     BASELINES,
-    EMULATED_GRPO,
     GRPO_AND_BELOW,
     GRPO_EPOCHS,
-    LONG_ONLY,
     MARKS,
     OFFLINE_AND_BELOW,
     ON_POLICY_EPOCHS,
@@ -78,25 +77,111 @@ def flipped(path: Path) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def forgotten(smoke: Project) -> Project:
-    """Return the finished project without all that Snakemake keeps."""
-    shutil.rmtree(smoke.folder / ".snakemake")
-    return smoke
+Change = Callable[[Project], AbstractContextManager[object]]
+
+
+class Scenario(NamedTuple):
+    """A change, how many jobs of the whole run are planned after it, and what is computed for one file."""
+
+    change: Change
+    planned: int
+    computed: dict[str, int]
+    target: str = GRPO
+
+
+def checkpoint(bit: int, time_s: int | None = None) -> Change:
+    """Flip bits of a checkpoint in a new file: of now, of a time, or at 0 of the time of the job."""
+
+    @contextmanager
+    def change(project: Project) -> Iterator[None]:
+        path = project.folder / RCE
+        content, stat = path.read_bytes(), path.stat()
+        path.unlink()  # the store may keep the same file
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ bit]))
+        if time_s is not None:
+            os.utime(path, (time_s, time_s) if time_s else (stat.st_atime, stat.st_mtime))
+        try:
+            yield
+        finally:
+            path.unlink()
+            path.write_bytes(content)
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    return change
+
+
+def edit(name: str, old: str, new: str) -> Change:
+    return lambda project: project.edited(name, old, new)
+
+
+def forgetful(change: Change) -> Change:
+    """Return a change after which Snakemake has no record of any job."""
+
+    def of(project: Project) -> AbstractContextManager[object]:
+        shutil.rmtree(project.folder / ".snakemake")
+        return change(project)
+
+    return of
+
+
+@contextmanager
+def copied(project: Project) -> Iterator[None]:
+    """Put a copy of the results in their place, as `cp -r` makes it, without Snakemake's records."""
+    results = project.folder / RESULTS
+    shutil.copytree(results, results.with_name("copy"), copy_function=shutil.copyfile)
+    shutil.rmtree(results)
+    results.with_name("copy").rename(results)
+    shutil.rmtree(project.folder / ".snakemake")
+    yield
+
+
+SMOKE, LOSS = "config/smoke.yaml", "lever_pipe/losses/kl.py"
+BETA_MORE = GRPO.replace("0.15/seed~0/epoch~2", "0.3/seed~0/epoch~1")
+EPOCH_MORE = GRPO.replace("0.15/seed~0/epoch~2", "0/seed~0/epoch~3")
+CELLS = f"{RESULTS}/lever/answers/baseline/cells.jsonl"
+OFFLINE = {"train_grpo_epoch": 2}
+RATE = ("config.yaml", "grpo: {learning_rate: 1.0e-4", "grpo: {learning_rate: 2.0e-4")
+SCENARIOS = {
+    "a checkpoint is touched": Scenario(checkpoint(0), 0, {}),
+    "other bytes of a later time": Scenario(checkpoint(1), 40, OFFLINE),
+    "other bytes of an older time": Scenario(checkpoint(2, LONG_AGO), 40, OFFLINE),
+    # A bit that flips at the time of the job is damage, and made good from the store.
+    "a bit flips": Scenario(checkpoint(4, 0), 41, {}),
+    "a value changes without Snakemake's records": Scenario(forgetful(edit(*RATE)), 23, OFFLINE),
+    "results are copied": Scenario(copied, 0, {}),
+    "a loss has another sign": Scenario(edit(LOSS, "log_ratio) - log", "log_ratio) + log"), 35, OFFLINE),
+    "a stage is written otherwise": Scenario(
+        edit("lever_pipe/stages/examples.py", "\n    found = ", "\n    found = 0 or "), 82, {"prepare_examples": 1}
+    ),
+    "a beta more": Scenario(
+        edit(SMOKE, "kl_betas: [0, 0.15]", "kl_betas: [0, 0.15, 0.3]"),
+        14, {"train_grpo_epoch": 1}, BETA_MORE,
+    ),
+    "an epoch more": Scenario(  # of beta 0; the long run has trained that of beta 0.15 already
+        edit(SMOKE, "grpo_epochs: 2", "grpo_epochs: 3"),
+        13, {"train_grpo_epoch": 1}, EPOCH_MORE,
+    ),
+    "a sample count more": Scenario(
+        edit(SMOKE, "samples: [20, 40]", "samples: [20, 30, 40]"), 11, {"score_answers": 1}, CELLS
+    ),
+    "a checkpoint is replaced where its old one was read": Scenario(checkpoint(8), 40, OFFLINE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
+def test_content_decides_and_a_change_taken_back_computes_nothing(smoke: Project, scenario: Scenario) -> None:
+    before = (smoke.folder / GRPO).read_bytes()
+    with scenario.change(smoke):
+        assert sum(smoke.planned().values()) == scenario.planned
+        said = smoke.snakemake("--cores", "2", "--", scenario.target)
+        assert ran(said) == scenario.computed
+        assert ("found damage" in said) == (scenario is SCENARIOS["a bit flips"])
+        assert ((smoke.folder / GRPO).read_bytes() != before) == (scenario.computed == OFFLINE)
+    assert run(smoke, "--", GRPO, CELLS) == {}
+    assert (smoke.folder / GRPO).read_bytes() == before
 
 
 class TestContent:
-    @pytest.mark.parametrize("time_s", [None, LONG_AGO])
-    def test_another_checkpoint_of_any_time_reruns_exactly_what_reads_it(
-        self, smoke: Project, time_s: int | None
-    ) -> None:
-        path = smoke.folder / RCE
-        with flipped(path):
-            if time_s is not None:
-                os.utime(path, (time_s, time_s))
-            assert smoke.planned() == BELOW_RCE
-        assert smoke.planned() == {}
-
     def test_without_params_among_the_triggers_contents_still_count(self, smoke: Project) -> None:
         with smoke.edited("config.yaml", "grpo: {learning_rate: 1.0e-4", "grpo: {learning_rate: 2.0e-4"):
             assert smoke.planned("--rerun-triggers", "mtime", "--", GRPO) == {}
@@ -129,30 +214,8 @@ class TestContent:
             assert path.read_bytes() != content
             assert smoke.planned() == {}
 
-    def test_damage_is_named_and_made_good(self, smoke: Project) -> None:
-        """Another content at the time of the job is nobody's wish; a file that ends early neither."""
-        contents = {name: (smoke.folder / name).read_bytes() for name in (RCE, GRPO)}
-        rce, grpo = contents.values()
-        for name, damaged in ((RCE, rce[:-1] + bytes([rce[-1] ^ 1])), (GRPO, grpo[: len(grpo) // 2])):
-            path, stat = smoke.folder / name, (smoke.folder / name).stat()
-            path.write_bytes(damaged)
-            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        assert smoke.planned()["train_rce_epoch"] == 1
-        said = smoke.snakemake("--cores", "2")
-        for name, content in contents.items():
-            assert f"{name}: expected what its run card says; found damage" in said
-            assert (smoke.folder / name).read_bytes() == content
-        assert ran(said) == {}, "all is in the store or unchanged"
-        assert smoke.planned() == {}
-
 
 class TestCutOff:
-    def test_a_rerun_that_yields_the_same_bytes_stops_there(self, smoke: Project) -> None:
-        planned = smoke.planned("--forcerun", "train_rce_epoch")
-        assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
-        assert run(smoke, "--forcerun", "train_rce_epoch") == {"train_rce_epoch": RCE_EPOCHS + 2}
-        assert smoke.planned() == {}
-
     def test_without_a_store_it_stops_there_too(self, smoke: Project) -> None:
         words = ("--config", "store=null", "--forcerun", "prepare_examples")
         assert run(smoke, *words) == {"prepare_examples": 2}
@@ -184,18 +247,6 @@ class TestCutOff:
 
 
 class TestRecords:
-    def test_without_snakemakes_records_nothing_is_trusted_falsely(self, forgotten: Project) -> None:
-        with forgotten.edited("config/smoke.yaml", "warm_start: {steps: 40}", "warm_start: {steps: 41}"):
-            assert forgotten.planned()["warm_start_agent"] == 1
-        shutil.rmtree(forgotten.folder / ".snakemake")
-        with flipped(forgotten.folder / RCE):
-            os.utime(forgotten.folder / RCE, (LONG_AGO, LONG_AGO))
-            assert forgotten.planned() == BELOW_RCE
-
-    def test_without_records_nothing_is_lost_though_a_file_is_touched(self, forgotten: Project) -> None:
-        (forgotten.folder / EMBEDDINGS).touch()
-        assert forgotten.planned() == {}
-
     def test_another_torch_plans_what_it_computed_unless_that_is_no_reason(self, smoke: Project) -> None:
         cards = list((smoke.folder / RESULTS).rglob("*run.json"))
         with ExitStack() as files:
@@ -290,12 +341,6 @@ class TestRecords:
             id="another number of evaluated questions trains nothing",
         ),
         pytest.param(
-            "config/smoke.yaml", "samples: [20, 40]", "samples: [20, 30, 40]",
-            {"score_answers": SCORED, "score_emulation": 1, "measure_pools": 1,
-             **{rule: n for rule, n in REPORT.items() if rule != "measure_agreement"}},
-            id="a sample count more asks nothing",
-        ),
-        pytest.param(
             "config/smoke.yaml", "seeds: [0]\n    rce", "seeds: [0, 1]\n    rce",
             {"initialise_selector": 1, "train_sft_epoch": SFT_EPOCHS, "train_rce_epoch": RCE_EPOCHS,
              "train_grpo_epoch": GRPO_EPOCHS, "answer_prompts": 1, "score_answers": 1,
@@ -337,19 +382,6 @@ class TestStore:
         assert (smoke.folder / GRPO).read_bytes() == selector
         assert (smoke.folder / RESULTS / "report.html").read_bytes() == page
         assert smoke.planned() == {}
-
-    def test_a_value_there_and_back_is_computed_once(self, smoke: Project) -> None:
-        before = (smoke.folder / GRPO).read_bytes()
-        edit = ("config.yaml", "grpo: {learning_rate: 1.0e-4", "grpo: {learning_rate: 2.0e-4")
-        with smoke.edited(*edit):
-            assert run(smoke, "--", GRPO) == {"train_grpo_epoch": 2}
-            other = (smoke.folder / GRPO).read_bytes()
-        assert run(smoke, "--", GRPO) == {}
-        assert (smoke.folder / GRPO).read_bytes() == before != other
-        with smoke.edited(*edit):
-            assert run(smoke, "--", GRPO) == {}
-            assert (smoke.folder / GRPO).read_bytes() == other
-        assert run(smoke) == {}
 
     def test_a_second_working_directory_computes_nothing(self, smoke: Project, tmp_path: Path) -> None:
         second = copy_project(tmp_path)
