@@ -2,7 +2,7 @@
 
 Its settings are those of the plugin, under this name: `lever-slurm-status-command` and so on.
 `lever_pipe.runtime.rerun.sparing` and `lever_pipe.runtime.slurm.watchdog` say what is added and why; they are imported
-when jobs run, as in `snakemake_executor_plugin_lever_local`.
+when jobs run, as in `snakemake_executor_plugin_local`.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ CODE = (
     "profiles",
     "pyproject.toml",
     "resources",
-    "snakemake_executor_plugin_lever_local",
     "snakemake_executor_plugin_lever_slurm",
+    "snakemake_executor_plugin_local",
     "workflow",
 )
 """What the workflow runs."""

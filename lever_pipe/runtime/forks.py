@@ -3,7 +3,7 @@
 Starting Python and importing torch and transformers takes longer than most jobs compute. So a server imports them once,
 computes nothing, and forks a child for each call of `python -m lever_pipe`. The child has the environment, working
 directory, log file, signals and exit status that a fresh process would have, its stage as its name, and nothing of an
-earlier job. `snakemake_executor_plugin_lever_local` asks for them.
+earlier job. `snakemake_executor_plugin_local` asks for them.
 
 What instructions and how many threads the libraries take is fixed when they are imported: a server is started with the
 environment of its jobs, and serves those of equal threads. Whoever asks holds the other end of a socket; when that

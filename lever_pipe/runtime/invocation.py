@@ -30,12 +30,10 @@ WORTH_A_SERVER = 8
 """Planned jobs, from which on their starts take longer than that of a server."""
 OF_AGENTS = ("transformers.models.qwen3.modeling_qwen3",)
 FUTURE_STOPS = "a job that reads it will stop the run. Give it the present time: touch FILE"
-MADE_AGAIN = "its jobs run, but what is made already when their turn comes is made again"
-LACKING = {
-    "local": f"executor local: {MADE_AGAIN}, and each job imports its libraries anew. Name another one: lever-local",
-    "slurm": f"executor slurm: {MADE_AGAIN}, and some may be waited for without end. Name another one: lever-slurm",
-}
-"""What is said of Snakemake's own executors."""
+LACKING = (
+    "executor slurm: what is made already when its turn comes is made again, and some jobs may be waited for without "
+    "end. Name another one: lever-slurm"
+)
 LOCKS = Path(".snakemake/locks")
 RUNNING = Path(".snakemake/lever_pipe/running")
 """Locked by the run that is at work in a working directory; says on which machine and boot the last one was."""
@@ -244,12 +242,12 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing, own
     _check(workflow, experiment, jobs)
     snakemake_adapter.keep_files_from_jobs(workflow)
     sparing.spare_by(made)
-    if _executor(workflow) in LOCAL:
+    if _executor(workflow) == LOCAL:
         snakemake_adapter.leave_pace_to_cores(workflow.scheduler)
     if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":
         forks.fork_calls(modules_of(jobs))
-    if _executor(workflow) in LACKING:
-        log.warning(LACKING[_executor(workflow)])
+    if _executor(workflow) == "slurm":
+        log.warning(LACKING)
 
 
 def _set_back_future_times(jobs: list[Any]) -> None:

@@ -265,8 +265,8 @@ def configuration_of(files: Iterable[Path], words: Sequence[str] | None = None) 
 
 USUAL_RATE = (100, 1)
 """Jobs and seconds of Snakemake's `--max-jobs-per-timespan` where nobody gives one."""
-LOCAL, SLURM = ("lever-local", "local"), ("lever-slurm", "slurm")
-"""Names of executors: this workflow's, and Snakemake's own."""
+LOCAL, SLURM = "local", ("lever-slurm", "slurm")
+"""Names of executors."""
 
 
 def leave_pace_to_cores(scheduler: Any) -> None:

@@ -89,7 +89,7 @@ def look_at_jobs(
         found, silence, prefix = list(slurm_checks.check(slurm, jobs)), fault, slurm.own.jobname_prefix or ""
         may_be_left = not any(each.check == slurm_checks.CLUSTER for each in found)
     else:
-        computing = local_checks.of_known_size(experiment, jobs, folder) if executor in LOCAL else []
+        computing = local_checks.of_known_size(experiment, jobs, folder) if executor == LOCAL else []
         found, silence = list(local_checks.gpus(computing)), warning
         may_be_left, prefix = orphans.may_be_left(folder), orphans.PREFIX
     yield from found

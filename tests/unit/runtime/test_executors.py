@@ -52,7 +52,7 @@ def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "Snakefile").write_text(SNAKEFILE)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": path, "PYTHONPATH": f"{REPOSITORY}:{HERE}", "SAID": "forked"}
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--executor", "lever-local", *words]
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--executor", "local", *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -1,4 +1,7 @@
-"""`executor: lever-local`: Snakemake's local executor, which starts calls of the package as forks and spares jobs.
+"""`executor: local`: Snakemake's local executor, which starts calls of the package as forks and spares jobs.
+
+Snakemake registers plugins before its own executors and keeps the first of a name, so this one takes the place of its
+`local` where the package is installed: for local rules beside a cluster too, and in every profile.
 
 A job whose artefact is made, or in the store, when its turn comes is not run (`lever_pipe.runtime.rerun.sparing`). Any
 other command than a plain call of `lever_pipe`, and any other workflow, runs as with Snakemake's own.
