@@ -82,18 +82,22 @@ class Sparing:
 
         What a planned job reads is known where nobody makes it again, or where who makes it is spared.
         """
-        digests, found = _Foreseen(self._digests), dict[Job, str]()
+        digests, found, running = _Foreseen(self._digests), dict[Job, str](), set[Job]()
         planned = list(itertools.chain.from_iterable(dag.toposorted(set(dag.needrun_jobs()))))
         for job in planned:
-            if job.is_group() or not decision.has_card(job) or is_wanted(job):
-                digests.note(job, None)
+            is_known = not (job.is_group() or is_wanted(job) or running.intersection(dag.dependencies[job]))
+            if not is_known or not decision.has_card(job):
+                running.add(job)
             elif decision.is_made(**decision.call_of(job), digests=digests):
                 found[job] = UNCHANGED
             else:
                 key, _, made = self._key_of(job, digests)
                 work = self._store.find(key, made, versions=self._versions) if self._store and key else None
-                digests.note(job, work)
-                found |= {job: STORED} if work else {}
+                if work is None:
+                    running.add(job)
+                else:
+                    digests.note(job, work)
+                    found[job] = STORED
         tell_plan(planned, found)
         if found:
             told = ", ".join(f"{n} {why}" for why, n in sorted(Counter(found.values()).items()))
@@ -183,11 +187,10 @@ class _Foreseen(Digests):
                 return whole if name == place else self._now.of(kept / os.path.relpath(name, place))
         return self._now.of(path)
 
-    def note(self, job: Job, work: Work | None) -> None:
-        """Note where the store keeps what a planned job will have made, and its digest; None for a job that runs."""
+    def note(self, job: Job, work: Work) -> None:
+        """Note where the store keeps what a planned job will have made, and its digest; of its run card nothing."""
         for name, path in flat(files_of(job.output)).items():
-            kept = (work.outputs[name], work.card.outputs[name]) if work and name != CARD else None
-            self._later[absolute(path)] = kept
+            self._later[absolute(path)] = (work.outputs[name], work.card.outputs[name]) if name != CARD else None
 
 
 def _let_stand(job: Job) -> None:
