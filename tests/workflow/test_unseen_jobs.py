@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from .conftest import Project, copy_project
+from .test_contents_decide import run
 
 RECORDS = ".snakemake/metadata"
 TARGET = "results/smoke/lever/examples/train.jsonl"
@@ -34,7 +35,7 @@ def test_an_unseen_job_counts_for_its_own_configuration_only(tmp_path: Path) -> 
         shutil.rmtree(records)
         if recorded:
             shutil.copytree(before, records, copy_function=shutil.copy2)
-        assert planned(project, *SKIP) == set()
+        assert run(project, *SKIP, "--", TARGET) == {}
         assert planned(project) == {"prepare_examples"}
         make(project)
         assert planned(project) == set()
