@@ -21,7 +21,7 @@ class Executor(slurm.Executor):  # type: ignore[misc] # of a library without typ
 
     @cached_property
     def watchdog(self) -> Any:
-        """Return what is known of the jobs beyond the plugin; the thread that asks begins before `__post_init__`."""
+        """Return what is known of the jobs beyond the plugin."""
         from lever_pipe.runtime.slurm.watchdog import Watchdog
 
         return Watchdog(requeues=self.workflow.executor_settings.requeue)
@@ -36,6 +36,8 @@ class Executor(slurm.Executor):  # type: ignore[misc] # of a library without typ
     async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
         """Yield the jobs that go on; report those that ended, also where the plugin alone would not see it."""
         asked = list(active_jobs)
+        if not asked:  # the thread that asks begins before the executor has the name that its jobs are asked for by
+            return
         yielded = [job async for job in super().check_active_jobs(active_jobs)]
         async for job in self.watchdog.go_on(self, asked, yielded):
             yield job
