@@ -86,7 +86,7 @@ def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[st
     causes: dict[tuple[object, ...], list[int]] = {}
     for place, distance in walk(explained, targets):
         each = explained[place]
-        for cause in each.causes:
+        for cause in dict.fromkeys(each.causes):  # an artefact may read a file by two names
             causes.setdefault((RUNS, cause.text), []).append(place)
         if not each.causes:  # the target, and what it reads, have sentences of their own
             causes.setdefault((each.status, min(distance, 2), each.job.rule), []).append(place)

@@ -184,8 +184,8 @@ def _content_text(name: str, path: str, made: RunCard) -> str:
     """Return in what an input differs from what was read."""
     if tensors := _tensor_changes(name, path, made):
         told = f"{len(tensors)} of {len(made.tensors[name])} tensors differ: {first(tensors)}"
-        return f"the input {name} ({path}) has other content ({told})"
-    return f"the input {name} ({path}) has other content"
+        return f"the input {path} has other content ({told})"
+    return f"the input {path} has other content"
 
 
 def _tensor_changes(name: str, path: str, made: RunCard) -> list[str]:

@@ -157,7 +157,7 @@ class TestRootCauses:
         assert causes(grpo(inputs=reads(1) | {"start": same})) == []
         other = tree.write("elsewhere/selector.safetensors", TENSORS | {"body": [0, 0, 0]}, now=True).as_posix()
         found = only(grpo(inputs=reads(1) | {"start": other}))
-        assert found.text.startswith(f"the input start ({other}) has other content")
+        assert found.text.startswith(f"the input {other} has other content")
 
 
 class TestCode:
@@ -214,6 +214,11 @@ class TestConsequences:
         assert said[1] == (
             "GRPO beta 0.15 epoch 1 of seed 1 (world, base 5) and RCE epoch 5 of seed 1 (world) run " + cause
         )
+
+    def test_a_file_that_is_read_by_two_names_is_one_cause_of_one_job(self) -> None:
+        selector(tail=[1])()
+        (said,) = why_tool.sentences(explained(grpo(1)), [0])
+        assert said.startswith("GRPO beta 0.15 epoch 1 of seed 1 (world, base 5) runs because ")
 
     def test_distant_consequences_of_a_rule_are_told_together(self) -> None:
         def job(i: int, **changed: Any) -> PlannedJob:
