@@ -20,6 +20,7 @@ from lever_pipe.runtime.sizing import WORLD_CPU
 
 from . import warm
 from .conftest import JOB_COUNT, Project
+from .test_contents_decide import ran
 
 SMOKE = ("--configfile", "config/smoke.yaml")
 WORLD, EXAMPLES = "results/smoke/world/train.run.json", "results/smoke/lever/examples/train.run.json"
@@ -210,6 +211,8 @@ def test_as_a_module_of_another_folder_it_has_the_users_configuration(project: P
     own = project.planned()
     assert {rule: int(n) for rule, n in planned.items() if rule not in ("total", "all")} == own
 
-    assert "Done in" in call("--", "mine/lever/examples/train.run.json")
+    said = call("--", "mine/lever/examples/train.run.json")
+    assert ran(said) == {"generate_world": 1, "prepare_examples": 1}
+    assert "Done in" in said
     assert len((other / "mine/lever/examples/train.jsonl").read_text().splitlines()) == 500
     assert len(list((other / ".snakemake/lever_pipe").glob("snapshot-*.json"))) == 1

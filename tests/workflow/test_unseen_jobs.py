@@ -35,6 +35,8 @@ def test_an_unseen_job_counts_for_its_own_configuration_only(tmp_path: Path) -> 
         shutil.rmtree(records)
         if recorded:
             shutil.copytree(before, records, copy_function=shutil.copy2)
+        if not recorded:  # Snakemake plans by a record that is there; the job is spared then
+            assert planned(project, *SKIP) == set()
         assert run(project, *SKIP, "--", TARGET) == {}
         assert planned(project) == {"prepare_examples"}
         make(project)
