@@ -107,8 +107,8 @@ class Lesson:
 
 def rewarded_by_kl(lessons: Sequence[Lesson], groups: Sequence[int], weight: float) -> list[Lesson]:
     """Return lessons whose advantages hold the KL to the reference as a reward; `groups` says how many are compared."""
-    sums = torch.tensor([float((each.behaviour - each.reference).double().sum()) for each in lessons])
-    added = torch.cat([kl_rewards(sums_N[None].double())[0] for sums_N in torch.split(sums, list(groups))])
+    sums = torch.stack([(each.behaviour - each.reference).double().sum() for each in lessons])
+    added = torch.cat([kl_rewards(sums_N[None])[0] for sums_N in torch.split(sums, list(groups))])
     return [
         replace(each, advantages=each.advantages + weight * float(reward))
         for each, reward in zip(lessons, added, strict=True)
