@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import IO, Any
 
 from lever_pipe.base import atomic, contents, numerics, provenance
@@ -150,6 +151,7 @@ def experiment_of(workflow: Workflow, config: Mapping[str, Any], own: Path) -> E
         values = _found(snakemake_adapter.strictly_read(workflow, config), own)
         experiment = parse_experiment(values, source=" + ".join(map(str, workflow.configfiles)))
         sys.excepthook = _tell_of_ctrl_c
+        signal.signal(signal.SIGINT, _interrupt_once)
         return experiment
     return parse_experiment(snapshot.thaw_config(own), source=f"the snapshot of {snapshot.VARIABLE}")
 
@@ -197,6 +199,12 @@ def hold_folder() -> None:
 
 _held: list[IO[str]] = []
 """Keeps the file open, and so locked, until this process ends."""
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    """End Snakemake at the first Ctrl-C; its jobs get each later one themselves, and its own end is left whole."""
+    signal.signal(number, lambda *_: None)  # no SIG_IGN: what it starts would ignore Ctrl-C too
+    signal.default_int_handler(number, frame)
 
 
 def _tell_of_ctrl_c(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
