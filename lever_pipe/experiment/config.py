@@ -160,7 +160,7 @@ class Grpo(Section):
 
 
 class OnPolicy(Section):
-    """GRPO on groups that the policy itself draws, from a named RCE epoch; an epoch shows each train query once."""
+    """GRPO on groups that the policy itself draws, from a named RCE epoch; an epoch shows a train query once."""
 
     learning_rate: float = Field(3e-4, gt=0, le=1)
     horizon_epochs: int = Field(3, ge=1)
@@ -168,6 +168,8 @@ class OnPolicy(Section):
     final_learning_rate_share: Share = 1.0
     """Learning rate at the horizon as a share of the first, on a cosine; 1 keeps it constant."""
     batch_queries: int = Field(32, ge=1)
+    queries: int | None = Field(None, ge=1, exclude_if=lambda n: n is None)
+    """Train queries that an epoch draws for, others in each epoch; null for all."""
     group: int = Field(8, ge=1, le=256)
     """Selections drawn for a query at one time."""
     shots: Rising[Annotated[int, Field(ge=1, le=16)]] = Field((1, 2, 3, 4), min_length=1)
@@ -193,6 +195,10 @@ class OnPolicy(Section):
     weight_decay: float = Field(0.01, ge=0, le=1)
     freeze_projections: bool = False
     """As in `grpo`."""
+
+    def queries_of(self, n: int) -> int:
+        """Return how many of `n` train queries an epoch draws for."""
+        return n if self.queries is None else min(self.queries, n)
 
     @rule
     def _group_is_one(self) -> Iterator[Fault]:

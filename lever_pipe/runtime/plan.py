@@ -212,7 +212,8 @@ def training_prompts(experiment: Experiment, policy: str) -> int:
     stored += searched if preset.rce_from_sft_epoch else 0
     if name.mode != "on_policy":
         return stored
-    return stored + int(preset.train_share * rl.n_queries) * preset.on_policy.group * (name.epoch or 0)
+    queries = preset.on_policy.queries_of(int(preset.train_share * rl.n_queries))
+    return stored + queries * preset.on_policy.group * (name.epoch or 0)
 
 
 def missing_cells(experiment: Experiment) -> list[MissingCell]:

@@ -211,7 +211,7 @@ def train_on_policy_epoch(
     config: TrainOnPolicyEpochConfig,
     runtime: Runtime = Runtime(),
 ) -> EpochMetrics:
-    """Advance the selector by one pass over the train queries and return its mean terms.
+    """Advance the selector by one pass over train queries and return its mean terms.
 
     Of `groups` the queries, their pools and the split are read, and for the validation loss the stored selections.
     """
@@ -236,7 +236,8 @@ def train_on_policy_epoch(
         generator=torch_generator(config.seed, "on policy", config.epoch),
     )
     spent: list[StepMetrics] = []
-    with Progress(-(-len(epoch.data.train) // settings.batch_queries), "batches of draws") as progress:
+    n_queries = settings.queries_of(len(epoch.data.train))
+    with Progress(-(-n_queries // settings.batch_queries), "batches of draws") as progress:
         for one in steps_taken:
             spent.append(StepMetrics(policy=policy, **one._asdict()))
             progress.advance()

@@ -164,9 +164,9 @@ def keep_best(
     return replace(groups, selections=selections, rewards=rewards, valid=valid), advantages
 
 
-def batches(n: int, size: int, generator: torch.Generator) -> list[Tensor]:
-    """Return a shuffled partition of `0..n-1` into batches of `size`, the last one shorter."""
-    return list(torch.randperm(n, generator=generator).split(size))  # type: ignore[no-untyped-call]
+def batches(n: int, size: int, generator: torch.Generator, *, most: int | None = None) -> list[Tensor]:
+    """Return `most` of `0..n-1`, or all, shuffled, in batches of `size`, the last one shorter."""
+    return list(torch.randperm(n, generator=generator)[:most].split(size))  # type: ignore[no-untyped-call]
 
 
 def _one_size(what: str, sizes: Iterable[int]) -> int:

@@ -90,7 +90,7 @@ def on_policy_epoch(
     the queries and pools count, not the stored selections; `kl_beta` weighs the divergence from the reference;
     REINFORCE does not clip the ratio.
     """
-    order = batches(len(groups), settings.batch_queries, generator)
+    order = batches(len(groups), settings.batch_queries, generator, most=settings.queries)
     final = settings.learning_rate * settings.final_learning_rate_share
     clip_epsilon = settings.clip_epsilon if clips else None
     policy, prompts = updates.module, set[Asked]()

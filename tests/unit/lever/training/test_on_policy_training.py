@@ -368,6 +368,13 @@ def expected_share(module: PointerSelector, groups: Groups) -> float:
     return float((probabilities * right).sum(dim=1).mean().detach())
 
 
+def test_an_epoch_of_some_queries_is_the_start_of_one_of_all() -> None:
+    some, every, later = (epoch(replace_in(SETTINGS, queries=n), number=at) for n, at in ((12, 1), (None, 1), (12, 2)))
+    assert [len(batch.queries) for batch, *_ in some.steps[::2]] == [8, 4]
+    assert some.judge.calls[0] == every.judge.calls[0]
+    assert {query for query, _ in sum(some.judge.calls, [])} != {query for query, _ in sum(later.judge.calls, [])}
+
+
 @pytest.mark.parametrize(
     ("rule", "clips"), [("standardised", True), ("leave_one_out", True), ("centred", True), ("batch", False)]
 )
