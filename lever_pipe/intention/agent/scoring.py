@@ -64,7 +64,7 @@ def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor, *,
         before = torch.zeros_like(rows), columns - 1 + rows * (length - n_shared)
         hidden_nH = run_layers(model, ids_1T, positions_1T, branching(n_shared, n_rows), before)
         return torch.as_tensor(model.lm_head(hidden_nH[None]))
-    if torch.is_grad_enabled():  # the stock pass alone can compute activations again
+    if model.is_activation_checkpointing:  # the stock pass alone can compute activations again
         hidden_nH = model.model(input_ids=ids_BL, use_cache=False).last_hidden_state[rows, columns - 1]
     else:
         positions_1L = torch.arange(length, device=ids_BL.device)[None]
