@@ -17,7 +17,7 @@ from typing import IO, Any
 from lever_pipe.base import atomic, contents, numerics, provenance
 from lever_pipe.base.errors import LeverPipeError, MachineError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime import duplicates, failures, forks, ownership, sizing, snakemake_adapter, snapshot
+from lever_pipe.runtime import failures, forks, ownership, sizing, snakemake_adapter, snapshot
 from lever_pipe.runtime.rerun import decision, sparing
 from lever_pipe.runtime.rerun.artefacts import cards_below, set_time, time_ns
 from lever_pipe.runtime.rerun.decision import members_of
@@ -74,14 +74,15 @@ class Run:
             self._failures.attach()
 
     def regard_what_is_made(self) -> None:
-        """Let Snakemake plan by what the run cards say; in a job's own, end it if another job has made its artefact."""
+        """Let Snakemake plan by what the run cards say; in a job's own, spare what another has made."""
         snakemake_adapter.ask_once()
         if self._workflow.is_main_process:
             made = (decision.has_card, decision.why_again, self._sparing.foresee)
             snakemake_adapter.plan_by_contents(*made, self._hold_folder, whole="all")
         decision.regard_versions(self.experiment.rerun_on_library_versions)
         decision.before_plan(self._workflow, Path(self.experiment.results))
-        duplicates.leave_if_made(self._workflow, self.experiment)
+        if not self._workflow.is_main_process:
+            sparing.spare_if(sparing.made_by_another)
 
     def _hold_folder(self) -> None:
         with _told_by_snakemake():
@@ -249,7 +250,7 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing, own
     _set_back_future_times(jobs)
     _check(workflow, experiment, jobs)
     snakemake_adapter.keep_files_from_jobs(workflow)
-    sparing.spare_by(made)
+    sparing.spare_if(made.spare)
     if _executor(workflow) == LOCAL:
         snakemake_adapter.leave_pace_to_cores(workflow.scheduler)
     if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":

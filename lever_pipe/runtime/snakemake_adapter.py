@@ -199,18 +199,6 @@ def is_wanted(job: Job) -> bool:
     return RerunTrigger.CODE in workflow.rerun_triggers and any(workflow.persistence.code_changed(job))
 
 
-def targets_of(workflow: Workflow, words: Sequence[str]) -> Iterator[tuple[str, dict[str, str], Any, Any]]:
-    """Yield rule, wildcards, inputs and outputs of each job that the command line of a job's Snakemake names."""
-    from snakemake.iocontainers import Wildcards
-    from snakemake.target_jobs import parse_target_jobs_cli_args
-
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--target-jobs", nargs="+", default=[])
-    for name, values in parse_target_jobs_cli_args(parser.parse_known_args(list(words))[0].target_jobs):
-        rule, wildcards = workflow.get_rule(name), Wildcards(fromdict=values)
-        yield name, dict(values), rule.expand_input(wildcards)[0], rule.expand_output(values)[0]
-
-
 # Configuration.
 
 

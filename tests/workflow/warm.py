@@ -38,7 +38,7 @@ LIBRARIES = (
     "yte",
 )
 """What a dry run imports beside `lever_pipe`; no module that a job computes with."""
-PLANNING = ("invocation", "agent_plan", "grid_plan", "duplicates", "failures", "sizing", "checks.doctor")
+PLANNING = ("invocation", "agent_plan", "grid_plan", "failures", "sizing", "checks.doctor")
 """What of `lever_pipe.runtime` the workflow imports."""
 OF_JOBS = (
     *("torch", "scipy.stats", "matplotlib.backends.backend_agg", "jinja2", "safetensors.torch", "tokenizers"),

@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from lever_pipe.experiment.run_card import files_of, flat
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.rerun import decision
 from lever_pipe.runtime.rerun.artefacts import CARD, absolute
+from lever_pipe.runtime.slurm import squeue
 from lever_pipe.runtime.snakemake_adapter import Dag, Job, is_wanted, tell_plan
 from lever_pipe.runtime.store import Store, Work, key_of
 
@@ -32,6 +34,9 @@ log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's ow
 Executor = Any  # a plugin's executor
 UNCHANGED, STORED = "unchanged", "from the store"
 LOOKS_BETWEEN_TRIMS = 200
+SECONDS_BETWEEN_LOOKS = 10.0
+MAY_WRITE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"))
+"""States of a SLURM job whose processes may still write."""
 
 
 class Sparing:
@@ -138,22 +143,43 @@ class Sparing:
         return STORED
 
 
-_of_this_run: list[Sparing] = []
+def made_by_another(job: Job, *, sleep: Callable[[float], None] = time.sleep) -> bool:
+    """Return whether another job has made the artefact since the plan was frozen; asked in a job's own Snakemake.
+
+    A job that was left in the queue by a main process that was killed may start when the present one has the artefact
+    made, and would take it away from those that read it. So it waits for the first one's process and SLURM job.
+    """
+    if job.is_group() or not decision.has_card(job):
+        return False
+    card = Path(job.output[CARD])
+    owner = ownership.owner_of(card)
+    if owner is not None and not (owner.job and owner.job == os.environ.get("SLURM_JOB_ID")):
+        log.warning(f"{card.parent} is being made by another job: {owner}; waiting")
+        with ownership.owned(card):
+            pass
+        while owner.job and squeue.state_of(owner.job) in MAY_WRITE:
+            sleep(SECONDS_BETWEEN_LOOKS)
+    is_made = decision.is_made_by_this_plan(job)
+    if is_made:
+        log.warning(f"{job.rule.name}: made already by another job; nothing to do")
+    return is_made
+
+
+_asked: list[Callable[[Job], bool]] = []
 """What the executors of this process ask. Snakemake makes them from its own settings alone, before `onstart`; what is
-spared hangs on the configuration, which the rules read. `invocation.begin` alone sets it; in a job's own Snakemake, and
-in another workflow, it stays empty."""
+spared hangs on the configuration, which the rules read. In another workflow it stays empty."""
 
 
-def spare_by(made: Sparing) -> None:
-    """Let the executors of this process spare jobs."""
-    _of_this_run[:] = [made]
+def spare_if(is_made: Callable[[Job], bool]) -> None:
+    """Let the executors of this process spare the jobs of which this is true."""
+    _asked[:] = [is_made]
 
 
 def report_made(executor: Executor, jobs: list[Job]) -> list[Job]:
     """Report the jobs as done that need not run, and return the others."""
     left = []
     for job in jobs:
-        if any(made.spare(job) for made in _of_this_run):
+        if any(is_made(job) for is_made in _asked):
             executor.report_job_success(SubmittedJobInfo(job))
         else:
             left.append(job)

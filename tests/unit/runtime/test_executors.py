@@ -42,8 +42,8 @@ def test_a_job_that_is_made_is_reported_and_not_run(monkeypatch: pytest.MonkeyPa
     reported: list[Any] = []
     executor = SimpleNamespace(report_job_success=lambda info: reported.append(info.job))
     assert sparing.report_made(executor, [made, other]) == [made, other], "another workflow"
-    monkeypatch.setattr(sparing, "_of_this_run", [])
-    sparing.spare_by(SimpleNamespace(spare=lambda job: job is made))  # type: ignore[arg-type]
+    monkeypatch.setattr(sparing, "_asked", [])
+    sparing.spare_if(lambda job: job is made)
     assert sparing.report_made(executor, [made, other]) == [other]
     assert reported == [made]
 

@@ -1,0 +1,149 @@
+"""A second job for one artefact waits for the first, and leaves only what is whole, as planned, and of this plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from snakemake.iocontainers import InputFiles, OutputFiles
+
+from lever_pipe.base import contents, storage
+from lever_pipe.base.records import RunCard
+from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.runtime import ownership, plan, snapshot
+from lever_pipe.runtime.rerun import sparing
+from lever_pipe.runtime.slurm import squeue
+
+SHARDS, INPUTS, OUTPUTS = ("0.jsonl", "1.jsonl"), ("train_pools", "train_examples"), ("rl_data", "summary")
+
+
+def job_of(card: Path) -> Any:
+    """Return a merge_rl_data of which every file lies beside its run card."""
+    folder = card.parent
+    inputs = {"trajectories": [str(folder / name) for name in SHARDS]} | {n: str(folder / n) for n in INPUTS}
+    outputs = {name: str(folder / name) for name in OUTPUTS} | {"card": str(card)}
+    return SimpleNamespace(
+        is_group=lambda: False,
+        rule=SimpleNamespace(name="merge_rl_data"),
+        input=InputFiles(fromdict=inputs),
+        output=OutputFiles(fromdict=outputs),
+        params=SimpleNamespace(spec=plan.spec_of(parse_experiment({}), "merge_rl_data", {})),
+    )
+
+
+class TestMade:
+    @pytest.fixture
+    def card(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        for name in (*SHARDS, *INPUTS, *OUTPUTS):
+            (tmp_path / name).write_text(name)
+        card = tmp_path / "run.json"
+        spec = json.loads(job_of(card).params.spec)
+        inputs = {f"trajectories[{i}]": contents.digest(tmp_path / name) for i, name in enumerate(SHARDS)}
+        row = RunCard(
+            stage="merge_rl_data",
+            config=spec["config"],
+            inputs=inputs | {name: contents.digest(tmp_path / name) for name in INPUTS},
+            code=spec["code"],
+            commit="",
+            dirty=False,
+            versions={},
+            device="cpu",
+            threads=1,
+            seconds=1.0,
+            outputs={name: contents.digest(tmp_path / name) for name in OUTPUTS},
+        )
+        storage.write_row(card, row)
+        frozen = tmp_path / "snapshot.json"
+        frozen.touch()
+        os.utime(frozen, (card.stat().st_mtime - 60,) * 2)
+        monkeypatch.setenv(snapshot.VARIABLE, str(frozen))
+        return card
+
+    def test_what_is_whole_and_of_this_plan_is_made(self, card: Path) -> None:
+        assert sparing.made_by_another(job_of(card))
+
+    @pytest.mark.parametrize("name", [*OUTPUTS, "run.json"])
+    def test_a_missing_output_is_made_again(self, card: Path, name: str) -> None:
+        card.with_name(name).unlink()
+        assert not sparing.made_by_another(job_of(card))
+
+    def test_what_is_older_than_the_plan_is_made_again(self, card: Path) -> None:
+        """A user who forces a rule wants it to run."""
+        os.utime(os.environ[snapshot.VARIABLE], (2**32, 2**32))
+        assert not sparing.made_by_another(job_of(card))
+
+    def test_without_snapshot_nothing_is_made(self, card: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv(snapshot.VARIABLE)
+        assert not sparing.made_by_another(job_of(card))
+
+
+class TestWaiting:
+    @pytest.fixture
+    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Return which jobs SLURM is asked for; each runs for three questions."""
+        jobs: list[str] = []
+
+        def state(job: str) -> str:
+            jobs.append(job)
+            return "RUNNING" if len(jobs) <= 3 else "COMPLETED"
+
+        monkeypatch.setattr(squeue, "state_of", state)
+        monkeypatch.setenv("SLURM_JOB_ID", "2")
+        return jobs
+
+    def wait(self, tmp_path: Path, job: str) -> list[float]:
+        """Return how long a second job slept beside a first one whose process is gone."""
+        card = tmp_path / "run.json"
+        lock = ownership.lock_of(card)
+        lock.write_text(ownership.this_process().model_copy(update={"job": job}).model_dump_json())
+        slept: list[float] = []
+        sparing.made_by_another(job_of(card), sleep=slept.append)
+        assert lock.exists() == (job == "2")  # its own job's lock is the stage's affair
+        return slept
+
+    def test_it_waits_until_the_owners_job_has_ended(self, tmp_path: Path, asked: list[str]) -> None:
+        """Not only for the lock: the owner's Snakemake still looks at the files when the stage is done."""
+        assert self.wait(tmp_path, "1") == [sparing.SECONDS_BETWEEN_LOOKS] * 3
+        assert set(asked) == {"1"}
+
+    @pytest.mark.parametrize("job", ["2", ""])
+    def test_it_asks_slurm_neither_for_itself_nor_for_a_process_outside(
+        self, tmp_path: Path, asked: list[str], job: str
+    ) -> None:
+        assert self.wait(tmp_path, job) == []
+        assert asked == []
+
+    def test_it_waits_for_a_live_owner_whatever_slurm_says(
+        self, tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A node that SLURM has given up may go on computing."""
+        card, released = tmp_path / "run.json", threading.Event()
+
+        def own() -> None:
+            with ownership.owned(card):
+                released.wait(20)
+
+        first = threading.Thread(target=own)
+        first.start()
+        while ownership.owner_of(card) is None:
+            time.sleep(0.01)
+        monkeypatch.setenv("SLURM_JOB_ID", "3")
+        instantly = {"sleep": lambda _: None}
+        second = threading.Thread(target=sparing.made_by_another, args=(job_of(card),), kwargs=instantly)
+        second.start()
+        second.join(0.3)
+        assert second.is_alive()
+        released.set()
+        second.join(20)
+        assert not second.is_alive()
+        first.join()
+
+    def test_without_owner_there_is_nothing_to_wait_for(self, tmp_path: Path, asked: list[str]) -> None:
+        sparing.made_by_another(job_of(tmp_path / "run.json"))
+        assert asked == []
