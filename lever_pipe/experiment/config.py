@@ -276,13 +276,6 @@ class OnPolicyRuns(Section):
     GRPO beside it; oracle distillation, meant as an upper one; it teaches the first pick, so it says little of a
     head that follows; and `continued`, RCE on the rewards and with the batch, learning rate and number of steps of
     offline GRPO."""
-    mark_seeds: Distinct[Seed] | None = None
-    """Some of `seeds`; null for all of them."""
-
-    @rule
-    def _marks_have_runs_beside_them(self) -> list[Fault]:
-        return some_of(("mark_seeds",), self.mark_seeds or (), self.seeds, "seeds", "Drop these or add them to seeds.")
-
 
 class ArmSettings(Section):
     """One factorial run: which seeds, epochs and betas are trained and evaluated with a preset."""

@@ -106,8 +106,7 @@ def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
     if runs is None or seed not in runs.seeds:
         return []
     drawn = [("on_policy", beta) for beta in runs.kl_betas]
-    has_marks = runs.mark_seeds is None or seed in runs.mark_seeds
-    marks = [(mark, MARK_BETAS[mark]) for mark in runs.marks if has_marks]
+    marks = [(mark, MARK_BETAS[mark]) for mark in runs.marks]
     return [
         str(PolicyName(kind=kind, preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs

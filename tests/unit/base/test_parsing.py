@@ -130,8 +130,6 @@ RULES: list[tuple[dict[str, Any], str]] = [
      "arms[0].on_policy.seeds: must be some of the arm's seeds=[0, 1], got [2]. Drop these or add them"),
     ({"arms": [ARM | {"long_epochs": 5, "long_evaluated": [5, 6]}]},
      "arms[0].long_evaluated: must be at most long_epochs=5, got [6]. Drop these or train longer."),
-    ({"arms": [ARM | {"on_policy": {"seeds": [0, 1], "mark_seeds": [1, 2]}}]},
-     "arms[0].on_policy.mark_seeds: must be some of seeds=[0, 1], got [2]. Drop these or add them to seeds."),
     *(
         ({"arms": [ARM | {"on_policy": {key: values}}]}, f"arms[0].on_policy.{key}: must not repeat a value, got")
         for key, values in (("seeds", [0, 0]), ("kl_betas", [0, 0.0]), ("marks", ["distil", "distil"]))

@@ -394,9 +394,6 @@ def test_marks_and_their_absence() -> None:
     for marks, runs in (([], {"on_policy"}), (["distil"], {"on_policy", "distil"})):
         given = small(arms=[SMALL_ARM | {"on_policy": DRAWN | {"marks": marks}}])
         assert {name.split("/")[1] for name in plan.on_policy_policies(given.arms[0], 1)} == runs
-    apart = small(arms=[SMALL_ARM | {"on_policy": DRAWN | {"seeds": [0, 1], "mark_seeds": [1]}}]).arms[0]
-    runs = [{name.split("/")[1] for name in plan.on_policy_policies(apart, seed)} for seed in (0, 1)]
-    assert runs == [{"on_policy"}, {"on_policy", "reinforce", "distil"}]
     without = small(arms=[SMALL_ARM])
     assert plan.on_policy_policies(without.arms[0], 1) == plan.stepped(without) == []
     assert {ref.mode for ref in map(PolicyRef.of, plan.trained(without))} == {"", "offline"}
