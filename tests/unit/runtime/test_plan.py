@@ -145,7 +145,7 @@ def changed_stages(one: Experiment, other: Experiment) -> set[str]:
 
 
 def test_every_policy_name_is_read_back() -> None:
-    given = experiment()
+    given = small(arms=[SMALL_ARM | {"on_policy": DRAWN}])
     names = [*plan.evaluated(given), *plan.trained(given)]
     assert [PolicyRef.of(name).name for name in names] == names
     refs = {(ref.stage, ref.mode) for ref in map(PolicyRef.of, names)}
