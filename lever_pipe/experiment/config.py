@@ -277,6 +277,7 @@ class OnPolicyRuns(Section):
     head that follows; and `continued`, RCE on the rewards and with the batch, learning rate and number of steps of
     offline GRPO."""
 
+
 class ArmSettings(Section):
     """One factorial run: which seeds, epochs and betas are trained and evaluated with a preset."""
 
