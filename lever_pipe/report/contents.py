@@ -23,7 +23,6 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     "documents-agent": ("003", "004"),
     "comparisons": ("comparisons",),
     "sweeps": ("sweeps-selector", "sweeps-agent"),
-    "agreement": ("agreement",),
     "emulation": ("emulation",),
     "claims": ("claims-000", "claims-001", "claims-002", "claims-003", "claims-004"),
     "data": ("data",),

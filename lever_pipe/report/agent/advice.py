@@ -8,9 +8,9 @@ from typing import Final, Literal
 
 from lever_pipe.experiment.agent_config import DIALS, SCHEDULES, WEIGHTS
 from lever_pipe.report.agent.runs import MODES, AgentView, separation, table_of, told
-from lever_pipe.report.cells import Cell, Series, Verdict, say
+from lever_pipe.report.cells import Cell, Name, Series, Verdict, say
 from lever_pipe.report.evidence import EvidenceRow
-from lever_pipe.report.table import Table, TableLine
+from lever_pipe.report.table import Column, Table, TableLine
 
 KL_SCHEDULE: Final = "kl_schedule"
 
@@ -60,11 +60,14 @@ SAID = {
 
 
 def tables(view: AgentView) -> Iterator[Table]:
-    """Yield the sentences of each document with their answers."""
-    heads = ("document", "its_reason", "ours", "verdict")
-    for document, sayings in SAID.items():
-        lines = [TableLine((say(f"advice.{of.id}"), _reason(view, of), *_answered(view, of))) for of in sayings]
-        yield table_of(f"{document}-advice", f"advice.title_{document}", heads, lines, notes=("advice.note",))
+    """Yield the sentences of both documents with their answers."""
+    lines = [
+        TableLine((Name(document), say(f"advice.{of.id}"), _reason(view, of), *_answered(view, of)))
+        for document, sayings in SAID.items()
+        for of in sayings
+    ]
+    heads = (Column(say("claims.head.document"), "name"), "document", "its_reason", "ours", "verdict")
+    yield table_of("advice", "advice.title", heads, lines, section="004", notes=("advice.note",))
 
 
 def _reason(view: AgentView, of: Saying) -> Cell:

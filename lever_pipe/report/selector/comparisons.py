@@ -1,14 +1,14 @@
-"""What is told apart in study `lever`: every comparison, both modes, other presets, equal choices."""
+"""What is told apart in study `lever`: every comparison, both modes and other presets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from lever_pipe.report.cells import Cell, Code, gap, holm, level, part, say
 from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, TOGETHER, EvidenceRow
 from lever_pipe.report.inference.families import SWEEP
-from lever_pipe.report.labels import label, short
+from lever_pipe.report.labels import label
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Table, TableLine, heads
 
@@ -17,22 +17,14 @@ FIRST = (
     *("on-policy-against-offline", "grpo-betas", "on-policy-betas"),
 )
 """Families in reading order; others follow as they stand in the file."""
-SAME = 0.99
-"""Share of queries from which on two policies are said to choose alike."""
-
-
-PARAMETERS = {"n_parameters": (0, 1.0), "share_differing": (1, 100.0), "norm": (3, 1.0), "relative_norm": (2, 100.0)}
-"""Metrics of `parameters.csv` with digits and scale."""
 
 
 def tables(material: Material) -> Iterator[Table]:
-    """Yield the tables of the sections `comparisons` and `agreement`; one without a line is left out."""
+    """Yield the tables of the section `comparisons`; one without a line is left out."""
     found = (
         on_policy(material),
         *comparisons(material),
         other_presets(material),
-        agreement(material),
-        parameters(material),
     )
     yield from (table.without_empty_columns() for table in found if table.lines)
 
@@ -82,35 +74,6 @@ def other_presets(material: Material) -> Table:
     return Table("preset-accuracies", "comparisons", title, tuple(columns), tuple(lines), factor="policy preset")
 
 
-def agreement(material: Material) -> Table:
-    """Return for how many queries two policies choose the same demonstrations in the same order."""
-    main, shots = material.main, max(material.shots, default=0)
-    rows = material.evidence.where(metric="as_sequence", study="lever", shots=shots)
-    pairs = {pair: row for row in rows for pair in ((row.subject, row.against), (row.against, row.subject))}
-    wanted = [*material.baselines, main.last_rce or "", *main.last_grpo.values(), *main.drawn.values()]
-    groups = [group for group in wanted if any(group in pair for pair in pairs)]
-    lines = []
-    for left in groups:
-        shares = (level(pairs.get((left, right)), 1, scale=100.0) for right in groups)
-        lines.append(TableLine((label(left, with_epoch=False), *shares), "ours", (left,)))
-    columns = (Column(say("head.policy"), "name"), *(Column(short(group)) for group in groups))
-    lead, notes = _alike(groups, pairs), (say("note.agreement", shots=shots),)
-    return Table("agreement", "agreement", say("agreement.sequences"), columns, tuple(lines), lead, notes)
-
-
-def parameters(material: Material) -> Table:
-    """Return how far training moved the parameters of every preset's policies from where it began."""
-    lines = []
-    for arm in material.presets:
-        for group in [*arm.sft.values(), *list(arm.rce.values())[-1:], *arm.last_grpo.values(), *arm.drawn.values()]:
-            rows = {name: material.evidence.find(group, name, at="from base") for name in PARAMETERS}
-            cells = [level(rows[name], digits, scale=scale) for name, (digits, scale) in PARAMETERS.items()]
-            if any(cells):
-                lines.append(TableLine((Code(arm.preset), label(group), *cells), "ours", (group,)))
-    columns = (*_policies(), *(Column(say(f"head.{name}")) for name in PARAMETERS))
-    return Table("parameters", "agreement", say("agreement.parameters"), columns, tuple(lines))
-
-
 def _policies() -> tuple[Column, Column]:
     return Column(say("head.preset"), "name"), Column(say("head.policy"), "name")
 
@@ -143,14 +106,3 @@ def _family_lines(material: Material, name: str, rows: Sequence[EvidenceRow]) ->
         names = (family, label(left, with_epoch=False), label(right, with_epoch=False))
         cells = (*names, *gaps, gap(mean), holm(mean), part(mean, "detectable"), runs)
         yield TableLine(cells, "ours", (left, right))
-
-
-def _alike(groups: Sequence[str], pairs: Mapping[tuple[str, str], EvidenceRow]) -> Cell:
-    """Return which two different policies agree most, and that their accuracies must then be close."""
-    found = [pair for i, left in enumerate(groups) for right in groups[:i] if (pair := (left, right)) in pairs]
-    if not found:
-        return None
-    left, right = max(found, key=lambda pair: pairs[pair].value)
-    row = pairs[left, right]
-    kind = "alike" if row.value >= SAME else "most_alike"
-    return say(f"agreement.{kind}", share=level(row, 1, scale=100.0), left=label(left), right=label(right))

@@ -1,13 +1,11 @@
-"""What the selector learned from and is tested in: RL data, pools, the embedded world, and the work done."""
+"""What the selector learned from and is tested in: RL data, examples and pools."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
-from lever_pipe.report.cells import Cell, Code, Number, Series, Verdict, level, say
-from lever_pipe.report.evidence import MEAN, EvidenceRow
+from lever_pipe.report.cells import Cell, Code, Number, level, say
+from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Table, TableLine, heads
 
@@ -21,41 +19,14 @@ FACTS = {
     "examples": "train_questions train_skipped_questions train_skipped_images "
     "eval_questions eval_skipped_questions eval_skipped_images",
     "pools": "queries exact_demonstration best_answer best_answer_or_zero_shot",
-    "work": "prompts_asked prompts_distinct prompts_from_ledger forwards tokens_prefilled prompt_tokens "
-    "trie_tokens_distinct tokens_padded products_tiled images_shown images_distinct images_encoded flop seconds "
-    "limit_seconds seconds_per_limit",
 }
 """By subject, in reading order; each has a message."""
-ZERO_SHOT, RANDOM, SIMILAR, ORACLE = (f"baseline/{name}" for name in ("zero_shot", "random", "similar_both", "oracle"))
-RCE = "rce"
-"""Stands for the last RCE epoch of the main preset."""
-
-
-class Target(NamedTuple):
-    """A condition on the accuracies in percent of one or two policies, which the embedded world is made for."""
-
-    id: str
-    policies: tuple[str, ...]
-    holds: Callable[..., bool]
-    bounds: Mapping[str, float]
-
-
-TARGETS = (
-    Target("zero_shot", (ZERO_SHOT, RANDOM), operator.le, {}),
-    Target("random", (RANDOM, SIMILAR), operator.lt, {}),
-    Target("similar", (SIMILAR, RCE), operator.lt, {}),
-    Target("rce", (RCE, ORACLE), operator.lt, {}),
-    Target("random_range", (RANDOM,), lambda random, low, high: low <= random <= high, {"low": 40.0, "high": 50.0}),
-    Target("rce_gain", (RANDOM, RCE), lambda random, rce, points: rce - random >= points, {"points": 15.0}),
-    Target("oracle", (ORACLE,), operator.ge, {"low": 80.0}),
-)
 
 
 def tables(material: Material) -> Iterator[Table]:
-    """Yield the tables of the data, the world and the work; one without a line is left out."""
-    world = [_probes(material), _order(material)] if material.is_world else []
-    found = [_rl_data(material), *(_facts(material, name) for name in ("examples", "pools")), *world]
-    yield from (table for table in (*found, _facts(material, "work")) if table.lines)
+    """Yield the tables of the data; one without a line is left out."""
+    found = (_rl_data(material), *(_facts(material, name) for name in ("examples", "pools")))
+    yield from (table for table in found if table.lines)
 
 
 def _rl_data(material: Material) -> Table:
@@ -79,8 +50,7 @@ def _facts(material: Material, subject: str) -> Table:
     """Return a table of one number a line; one without a name keeps its own."""
     lines = []
     for metric, row, is_named in _rows(material, subject):
-        cell = level(row, 2, scale=1e-12) if metric == "flop" else _plain(row)
-        lines.append(TableLine((say(f"data.{subject}.{metric}") if is_named else Code(metric), cell)))
+        lines.append(TableLine((say(f"data.{subject}.{metric}") if is_named else Code(metric), _plain(row))))
     title, note = (say(f"data.{subject}.{of}") for of in ("title", "note"))
     return Table(subject, "data", title, heads("data.head.quantity", "data.head.value"), tuple(lines), notes=(note,))
 
@@ -90,55 +60,6 @@ def _rows(material: Material, subject: str) -> Iterator[tuple[str, EvidenceRow, 
     rows, known = {row.metric: row for row in material.evidence.where(subject)}, FACTS[subject].split()
     yield from ((name, rows[name], True) for name in known if name in rows)
     yield from ((name, row, False) for name, row in rows.items() if name not in known)
-
-
-def _probes(material: Material) -> Table:
-    rows = {row.metric: row for row in material.evidence.where("world") if row.metric.startswith("probes.")}
-    lines = []
-    for probe in dict.fromkeys(name.split(".")[1] for name in rows):
-        accuracy, truth, n = (rows.get(f"probes.{probe}.{name}") for name in ("accuracy", "truth", "n_queries"))
-        lines.append(TableLine((Code(probe), level(accuracy, 2), level(truth, 2), _plain(n))))
-    columns = heads(*(f"data.head.{name}" for name in ("probe", "probe_accuracy", "probe_truth", "probe_queries")))
-    notes = tuple(_probe_notes(material))
-    return Table("world-probes", "data", say("data.probes.title"), columns, tuple(lines), notes=notes)
-
-
-def _probe_notes(material: Material) -> Iterator[Cell]:
-    find = material.evidence.find
-    yield say("data.probes.note")
-    equal, prompts = (_plain(find("world", f"stock_agreement.{name}")) for name in ("equal", "prompts"))
-    if equal and prompts:
-        yield say("data.probes.stock", equal=equal, prompts=prompts)
-    judged = find("world", "judged")
-    missed = [row for row in material.evidence.where("world") if row.metric.startswith("bounds.")]
-    if missed:
-        yield say("data.probes.missed", bounds=[Code(row.printed) for row in missed])
-    elif judged is not None:
-        yield say("data.probes.held" if judged.value else "data.probes.not_judged")
-
-
-def _order(material: Material) -> Table:
-    """Return each target with its numbers and whether it holds, by shots and for their mean."""
-    places: list[int | str] = [*material.shots, MEAN]
-    lines = []
-    for target in TARGETS:
-        groups = [(material.main.last_rce or "") if name == RCE else name for name in target.policies]
-        cells = [_target(target, [level(material.accuracy(group, at)) for group in groups]) for at in places]
-        if any(cell is not None for cell in cells):
-            lines.append(TableLine((say(f"data.order.{target.id}", **target.bounds), *cells)))
-    shots = (Column(say("head.shot", shots=k)) for k in material.shots)
-    columns = (Column(say("data.head.target"), "name"), *shots, Column(say("head.average")))
-    title = say("data.order.title", samples=max(material.samples, default=0))
-    return Table("world-order", "data", title, columns, tuple(lines), notes=(say("data.order.note"),))
-
-
-def _target(target: Target, cells: Sequence[Number | None]) -> Cell:
-    known = [cell.plain for cell in cells if cell is not None]
-    if len(known) < len(cells):
-        return None
-    is_held = target.holds(*(cell.value for cell in known), *target.bounds.values())
-    verdict = Verdict("data.order.held", "yes") if is_held else Verdict("data.order.missed", "no")
-    return Series((Series(tuple(known), "parts"), verdict), "spaced")
 
 
 def _plain(row: EvidenceRow | None) -> Number | None:

@@ -1,6 +1,6 @@
 """Documents 000 to 002: their tables with ours beside the published numbers.
 
-`document_002` has the differences and what document 002 expects of KL_BETA.
+`document_002` has what document 002 concludes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from lever_pipe.report.inference.families import reference_of
 from lever_pipe.report.material import Material
 from lever_pipe.report.reference import ACCURACY_012, ACCURACY_015, BETAS, CURVE_BETAS, CURVES, FILES
 from lever_pipe.report.selector import data, document_002
-from lever_pipe.report.selector.printed import printed
 from lever_pipe.report.table import Column, Table, TableLine, beside
 
 K64, OLD = "rl_data_k64_v3.json", "rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.json"
@@ -60,11 +59,8 @@ def tables(material: Material) -> Iterator[Table]:
     if not material.has("lever"):
         return
     yield from (table for table in (beside_ours(material),) if table.lines)
-    told: set[str] = set()
     for document in (_document_000, _document_001, _document_002):
-        found = [table for table in document(material) if table.lines]
-        yield from found
-        yield from printed(material, found, told)
+        yield from (table for table in document(material) if table.lines)
     yield from data.tables(material)
 
 

@@ -37,7 +37,7 @@ from lever_pipe.report.selector.emulation import (
     Rows,
     emulation_of,
 )
-from lever_pipe.report.table import Column, Table, TableLine, heads
+from lever_pipe.report.table import Table, TableLine, heads
 
 
 class Shown(NamedTuple):
@@ -50,15 +50,14 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A published pattern and what the emulation makes of it; those of one `statement` differ in their arm."""
+    """A published pattern and what the emulation makes of it; those of one `name` differ in their arm."""
 
+    name: str
     statement: Message
-    criterion: Message
     arm: str
     published: Cell
     fault: Shown
     control: Shown
-    remark: Cell = None
 
     @property
     def verdict(self) -> Verdict:
@@ -70,7 +69,7 @@ class Pattern:
 
 
 def tables(material: Material) -> Iterator[Table]:
-    """Yield the patterns (section `why`), and how each is judged (section `emulation`)."""
+    """Yield the patterns."""
     study = emulation_of(material)
     if study is None:
         return
@@ -83,9 +82,6 @@ def tables(material: Material) -> Iterator[Table]:
     columns = heads(*(f"pattern.head.{word}" for word in words), first="words")
     notes = tuple(note for note in (say("pattern.note"), coincidences(study)) if note is not None)
     yield Table("patterns", "why", say("pattern.title"), columns, lines, lead=tally(found), notes=notes)
-    criteria = tuple(TableLine((of.statement, Code(of.arm), of.criterion, of.remark)) for of in found)
-    told = tuple(Column(say(f"pattern.head.{word}"), "words") for word in ("statement", "arm", "criterion", "remark"))
-    yield Table("patterns-criteria", "emulation", say("pattern.criteria"), told, criteria)
 
 
 def patterns(study: EmulatedStudy) -> list[Pattern]:
@@ -104,21 +100,18 @@ def coincidences(study: EmulatedStudy) -> Cell:
 
 def tally(found: Sequence[Pattern]) -> Message:
     """Return how many published statements some fault reproduces; a statement counts once, whatever its arms."""
-    verdicts: dict[Message, set[str]] = {}
+    verdicts: dict[str, set[str]] = {}
     for pattern in found:
-        verdicts.setdefault(pattern.statement, set()).add(pattern.verdict.id if pattern.published is not None else "")
+        verdicts.setdefault(pattern.name, set()).add(pattern.verdict.id if pattern.published is not None else "")
     reproduced = sum("pattern.verdict.reproduced" in of for of in verdicts.values())
     aside = sum(not of & {"pattern.verdict.reproduced", "pattern.verdict.missed"} for of in verdicts.values())
     counts = {"reproduced": reproduced, "all": len(verdicts) - aside, "aside": aside}
     return say("pattern.tally", **{name: _counted(value, ()) for name, value in counts.items()})
 
 
-def looked_for(
-    name: str, arm: str, look: Callable[[str], Shown], published: Cell, remark: Cell = None, **given: Any
-) -> Pattern:
-    """Return a pattern that is looked for with a fault and without any; both its messages get `given`."""
-    statement, criterion = (say(f"pattern.{part}.{name}", **given) for part in ("statement", "criterion"))
-    return Pattern(statement, criterion, arm, published, look(arm), look(CONTROL), remark)
+def looked_for(name: str, arm: str, look: Callable[[str], Shown], published: Cell, **given: Any) -> Pattern:
+    """Return a pattern that is looked for with a fault and without any; its statement gets `given`."""
+    return Pattern(name, say(f"pattern.statement.{name}", **given), arm, published, look(arm), look(CONTROL))
 
 
 def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
@@ -134,10 +127,7 @@ def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
         return Shown(_distinct(rows), len(set(map(_digits, rows))) == 1)
 
     for arm in (HEAD, POOL):
-        least = _least([row for k in study.material.shots for row in study.agreements(arm, runs, k)])
-        told = say("pattern.least_agreement", share=_percent(least))
-        rows = _distinct(list(published.values()))
-        yield looked_for("identical_rows", arm, look, rows, told, betas=study.others)
+        yield looked_for("identical_rows", arm, look, _distinct(list(published.values())), betas=study.others)
 
 
 def identical_choices(study: EmulatedStudy) -> Iterator[Pattern]:
@@ -156,7 +146,7 @@ def identical_choices(study: EmulatedStudy) -> Iterator[Pattern]:
 
     if study.agreements(HEAD, runs, shots):
         published = _percent(quoted[0]) if quoted else None
-        yield looked_for("identical_choices", HEAD, look, published, say("pattern.one_pair"))
+        yield looked_for("identical_choices", HEAD, look, published)
 
 
 def repeats(study: EmulatedStudy) -> Iterator[Pattern]:
@@ -201,8 +191,7 @@ def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
 
     printed = [[study.cells(PUBLISHED, (beta, epoch), samples, k, ACCURACY_015) for epoch in (1, 2)] for k in spans]
     published = seen(printed).cell if all(map(all, printed)) else None
-    remark = None if look(POOL).holds else say("pattern.copied")
-    yield looked_for("reused_rows", POOL, look, published, remark, beta=beta)
+    yield looked_for("reused_rows", POOL, look, published, beta=beta)
 
 
 def kl_without_update(study: EmulatedStudy) -> Iterator[Pattern]:
@@ -221,7 +210,7 @@ def kl_without_update(study: EmulatedStudy) -> Iterator[Pattern]:
         return Shown(_listed([level(first, 5), level(later, 5)]), later.value < first.value)
 
     yield looked_for("kl_without_update", DROPOUT, appears, _extent(published))
-    yield looked_for("kl_falls", DROPOUT, falls, _course(study, "kl", (1, 2)), say("pattern.more_selections"))
+    yield looked_for("kl_falls", DROPOUT, falls, _course(study, "kl", (1, 2)))
 
 
 def _course(study: EmulatedStudy, name: str, epochs: Sequence[int], digits: int = 5) -> Cell:

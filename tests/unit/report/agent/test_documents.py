@@ -19,7 +19,7 @@ ESTIMATES = ["1.85", "1.90", "1.95", "2.00", "2.05", "2.10", "2.15"]
 IDS = [
     *("003-configuration", "003-validation-reward", "003-losses", "003-lengths", "003-efficiency"),
     *("004-answer", "004-steps-to-best", "004-step-by-step", "004-changes", "004-stability", "004-assessment"),
-    *("003-advice", "004-advice"),
+    "advice",
 ]
 
 
@@ -31,7 +31,7 @@ def curves(default: Tabulated, arm: str, mode: str) -> list[list[float]]:
 def test_the_documents_have_their_tables_in_order(default: Tabulated) -> None:
     assert [name for name, table in default.tables.items() if table.section in ("003", "004")][: len(IDS)] == IDS
     for name in IDS:
-        assert default.tables[name].section == name[:3]
+        assert default.tables[name].section == ("004" if name == "advice" else name[:3])
 
 
 def test_the_configuration(default: Tabulated) -> None:
@@ -163,11 +163,11 @@ def test_no_winner_without_a_test(default: Tabulated) -> None:
 
 
 def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> None:
-    """The best reward stands in both tables of advice and in the assessment: one verdict, one row of the evidence."""
+    """The best reward stands in the table of advice and in the assessment: one verdict, one row of the evidence."""
     found = tabulate(evidence, Study(), is_judged=True)
     cells = {
         (name, i): [cell for cell in line.cells if any(isinstance(n, PValue) for n in numbers_in(cell))]
-        for name in ("003-advice", "004-advice", "004-assessment", "004-stability")
+        for name in ("advice", "004-assessment", "004-stability")
         for i, line in enumerate(found.tables[name].lines)
     }
     refs: dict[str, set[str]] = {}
@@ -177,19 +177,19 @@ def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> No
             refs.setdefault(name, set()).add(number.ref)
     (best,) = (keys for how, keys in refs.items() if "val_reward best [" in how)
     assert len(best) == 1
-    assert all(best <= refs[name] for name in ("003-advice", "004-advice", "004-assessment"))
-    assert refs["004-stability"] <= refs["004-assessment"] | refs["004-advice"]
+    assert all(best <= refs[name] for name in ("advice", "004-assessment"))
+    assert refs["004-stability"] <= refs["004-assessment"] | refs["advice"]
     row = found.row("004-assessment", Dimension="Best", Source=OURS, Decoding="greedy")
     assert row["By the test"].startswith("not separated (p ")
-    for name, said in (("003-advice", "Against: it may limit"), ("004-advice", "Leave it out for the highest")):
-        advice = found.row(name, **{"The document": said})
+    for said in ("Against: it may limit", "Leave it out for the highest"):
+        advice = found.row("advice", **{"The document": said})
         assert advice["Verdict"] == "not separated"
         assert row["By the test"].partition("(")[2].strip("()") in advice["Ours"]
 
 
 def test_drift_is_judged_by_the_arm_of_kl_alone(evidence: list[EvidenceRow]) -> None:
     found = tabulate(evidence, Study(), is_judged=True)
-    row = found.row("003-advice", **{"The document": "For: the KL loss keeps"})
+    row = found.row("advice", **{"The document": "For: the KL loss keeps"})
     assert "(kl_only)" in row["Ours"]
     assert row["Ours"].endswith("one seed: no inference about runs")
     assert row["Verdict"] == "not separated"
@@ -202,7 +202,7 @@ def test_one_seed_has_no_verdict(evidence: list[EvidenceRow]) -> None:
     study = Study(arms=arms)
     found = tabulate(single, study, arms=arms, is_judged=True)
     assert {row["By the test"] for row in found.rows("004-assessment", Source=OURS)} == {""}
-    verdicts = {row["Verdict"] for name in ("003-advice", "004-advice") for row in found.rows(name)}
+    verdicts = {row["Verdict"] for row in found.rows("advice")}
     assert verdicts == {"not judged", "not separated", "not tested", ""}
     told = found.told("004-answer").partition("Ours, ")[2].partition(" p: ")[0]
     assert told.count("not shown with one seed.") == 2

@@ -1,4 +1,4 @@
-"""Comparisons, modes, presets and agreement from a small evidence."""
+"""Comparisons, modes and presets from a small evidence."""
 
 from __future__ import annotations
 
@@ -61,11 +61,6 @@ def test_a_pair_is_one_line_whose_other_shots_come_from_their_own_family() -> No
     assert shown["Mean"] == "+2.00 [-1.0, 9.0]"
     assert shown["Holm p"] == "0.010"  # of the mean alone
     assert [line[0] for line in texts(found["comparisons-secondary"])] == ["Document 001, epoch 3"]
-
-
-def test_two_policies_that_choose_alike_are_named() -> None:
-    lead = ENGLISH.text(built()["agreement"].lead)
-    assert "choose alike for 99.5 % of queries" in lead
 
 
 def test_modes_stand_beside_each_other_only_where_both_ran() -> None:
