@@ -24,6 +24,7 @@ class Card:
     """One answer.
 
     Attributes:
+        id: names its derived numbers in the evidence.
         title: the question.
         headline: the answer, strong.
         detail: what goes with it, in the same sentence or behind it.
@@ -34,6 +35,7 @@ class Card:
         keys: what the marks `a` and `b` are, where both are drawn.
     """
 
+    id: str
     title: Message
     headline: Cell
     detail: Cell
@@ -44,12 +46,12 @@ class Card:
     keys: tuple[tuple[MarkKind, Message], ...] = ()
 
     def noted(self, ledger: EvidenceLedger) -> Card:
-        """Return the card with every derived number in the evidence, under `card/TITLE`.
+        """Return the card with every derived number in the evidence, under `card/ID`.
 
         Raises:
             RecordError: a number refers to a row that is missing.
         """
-        at = f"card/{self.title.id}"
+        at = f"card/{self.id}"
         rows = tuple(
             CardRow(
                 ledger.note(row.label, at, f"row{i}.label"),

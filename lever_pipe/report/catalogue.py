@@ -1,4 +1,4 @@
-"""Messages in a language: catalogues of texts by id, and the voice that writes cells.
+"""Texts in a language: the English one stands where it is used, others in `resources/locale`; a voice writes cells.
 
 A text names its arguments in braces, `{gap}`; a count brings its noun along, `{n:seed|seeds}`. `**words**` are strong,
 `` `words` `` are code, `[words](target)` is a link.
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
+from babel.messages.pofile import read_po
 from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.storage import read_yaml
 from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, Series, Verdict, say
 from lever_pipe.report.evidence import ALPHA
 
@@ -36,19 +36,10 @@ JOINTS = {
 """What stands between the cells of a series, and in a list between all but the last two."""
 
 
-def read_catalogue(paths: Sequence[Path]) -> dict[str, str]:
-    """Return the texts of all files by id; nested keys are joined by dots.
-
-    Raises:
-        RecordError: a file is missing or malformed, or an id stands twice.
-    """
-    found: dict[str, str] = {}
-    for path in paths:
-        for name, text in _flat(path, read_yaml(path, "a catalogue of messages") or {}):
-            if name in found:
-                raise RecordError(f"{path}: expected another id than '{name}'", found="it twice", do="Rename one.")
-            found[name] = text
-    return found
+def read_translation(path: Path) -> dict[str, str]:
+    """Return the translation of each English text in a gettext catalogue."""
+    with path.open("rb") as file:
+        return {str(of.id): str(of.string) for of in read_po(file) if of.id and of.string}
 
 
 def number_text(value: float, digits: int, *, sign: bool = False) -> str:
@@ -94,17 +85,17 @@ def _telling(value: float, digits: int, border: float, *, sign: bool = False) ->
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """Writes cells in a language; `lines` are the lines of the evidence file by key."""
+    """Writes cells in a language: `texts` translate the English ones, `lines` are lines of the evidence file by key."""
 
     language: str
-    texts: Mapping[str, str]
+    texts: Mapping[str, str] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
 
     def text(self, cell: Cell) -> str:
         """Return a cell as plain text; an absent one as nothing.
 
         Raises:
-            RecordError: the catalogue lacks a message, or a message an argument.
+            RecordError: a text lacks an argument.
         """
         return self._write(cell, lambda text: MARK.sub(_unmarked, text), _plain, _bare)
 
@@ -142,12 +133,12 @@ class Voice:
             case Code(text):
                 return wrap("code", literal(text))
             case Verdict(word_id, look):
-                word = literal(self._text(word_id))
+                word = literal(self.texts.get(word_id, word_id))
                 return wrap(f"verdict {look}", word)
             case Series(items, joint):
                 return self._join([text for text in map(write, items) if text], joint)
             case Message():
-                return self._filled(cell, literal(self._text(cell.id)), write)
+                return self._filled(cell, literal(self.texts.get(cell.id, cell.id)), write)
 
     def _filled(self, message: Message, text: str, write: Callable[[Cell], str]) -> str:
         args = dict(message.args)
@@ -163,13 +154,6 @@ class Voice:
             return f"{write(value)} {match['one'] if is_one else match['many']}"
 
         return SLOT.sub(fill, text)
-
-    def _text(self, name: str) -> str:
-        if name not in self.texts:
-            raise RecordError(
-                f"expected the message '{name}' in '{self.language}'", found="none", do="Add it to resources/messages."
-            )
-        return self.texts[name]
 
     def _join(self, texts: list[str], joint: str) -> str:
         joints = JOINTS[self.language]
@@ -207,14 +191,3 @@ def _wrapped(kind: str, text: str) -> str:
 
 def _bare(_: str, text: str) -> str:
     return text
-
-
-def _flat(path: Path, values: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    if not isinstance(values, Mapping):
-        raise RecordError(f"{path}: expected texts by id", found=repr(values)[:80], do="Write `id: text`.")
-    for name, value in values.items():
-        full = f"{prefix}{name}"
-        if isinstance(value, str):
-            yield full, value
-        else:
-            yield from _flat(path, value, f"{full}.")

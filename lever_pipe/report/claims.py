@@ -67,7 +67,8 @@ from lever_pipe.report.reference import CURVES, FILES
 from lever_pipe.report.selector.documents import DECIMALS, LAST_PUBLISHED_EPOCH, long_runs
 from lever_pipe.report.table import Column, Table, TableLine
 from lever_pipe.statistics.comparison import holm
-from lever_pipe.statistics.curves import FlatNoise, drawdowns, f_test, first_reaching, flat_noise, paired_t
+from lever_pipe.statistics.curve_tests import FlatNoise, f_test, flat_noise, paired_t
+from lever_pipe.statistics.curves import drawdowns, first_reaching
 from lever_pipe.statistics.summary import standard_error_percent
 
 Values = NDArray[np.float64]
@@ -103,6 +104,103 @@ OF_ARMS = {"kl_loss_coef": "kl", "entropy_coeff": "entropy", "lr_schedule": "sch
     name: name for name in ("learning_rate", "trajectory_score", *SCHEDULES[1:], "stop", *DIALS)
 }
 """Settings that two agents may differ in, and how an arm calls them; of the published ones three are stated."""
+METRICS = {
+    "kl": "KL",
+    "kl_loss": "KL loss",
+    "ppo_loss": "PPO loss",
+    "val_loss": "validation loss",
+    "entropy": "entropy",
+    "accuracy": "accuracy",
+    "val_reward": "reward",
+    "pg_loss": "PG loss",
+    "mean_sequence_length_tokens_as_labelled": "sequence length",
+}
+WHY = {
+    "no_common_seed": "The two arms have no seed in common.",
+    "not_known": "Not known: {what} of {run}.",
+    "no_curve": "There is no training curve of {run}.",
+    "no_step": "A step is missing: {what} of {run}.",
+    "few": "Too few common steps: {what}.",
+    "no_comparison": "No comparison of {runs} was made.",
+}
+MEASURED = {
+    "greedy": "greedy validation",
+    "sampled": "sampled validation",
+    "training": "training",
+}
+RUNS = {
+    "nokl": "no KL",
+    "kl": "KL bundle",
+}
+MEASURES = {
+    "over_shots": "mean over shots",
+    "mean": "mean",
+    "first": "first",
+    "last": "last",
+    "minimum": "minimum",
+    "fall": "first minus last",
+    "rises": "change",
+    "slowing": "growth a step, early minus late",
+    "best": "best",
+    "best_step": "step of the best",
+    "sd": "sd over steps",
+    "sd_of_changes": "sd of changes",
+    "range": "range",
+    "drawdown": "largest fall",
+    "steps_to": "mean first step that reaches the rewards",
+    "sharp_fall": "fall",
+}
+KINDS = {
+    "order": "order",
+    "difference": "difference",
+    "apart": "apart",
+    "equal": "equal",
+}
+HEADS = {
+    "document": "In document",
+    "claim": "Claim",
+    "place": "Stands in",
+    "kind": "Kind",
+    "claims": "Claims",
+    "published": "Published",
+    "published_numbers": "Published numbers",
+    "ours": "Ours",
+    "our_numbers": "Our numbers",
+    "published_holds": "Published: holds",
+    "published_does_not_hold": "Published: does not hold",
+    "published_not_separated": "Published: not separated",
+    "published_not_tested": "Published: not tested",
+    "ours_holds": "Ours: holds",
+    "ours_does_not_hold": "Ours: does not hold",
+    "ours_not_separated": "Ours: not separated",
+    "ours_not_tested": "Ours: not tested",
+}
+NOTES = {
+    "lever": (
+        "Noise of published accuracies: 1.96 binomial errors; of ours: the paired comparison "
+        "with its Holm p. Curves of ours: a paired t test over the seeds; one seed separates "
+        "nothing."
+    ),
+    "intention": (
+        "Ours: greedy validation after the start, as the documents decode; the mean over the "
+        "seeds of both arms with its 95 % interval, positive in the claim's favour. One paired t "
+        "test over the seeds a comparison, of several the largest p, adjusted for all claims "
+        "about curves (Holm); one seed separates nothing. A claim about a cause: the arm that "
+        "differs in just this cause, where there is one. Published: the test of the curves' "
+        "measure; of best values and falls against simulated curves that only noise moves."
+    ),
+    "own_words": "Sentences in our own words; every verdict is computed.",
+    "verdicts": (
+        "Holds: the numbers go the claimed way, separated. Does not hold: they go the other way. "
+        "Not separated: they do not decide. Not tested: a number is missing, or more differs "
+        "than the named cause."
+    ),
+    "kinds": (
+        "Order: as printed of the published, of ours separated over the seeds (paired t, p < "
+        "0.05). Difference: by more than noise. Apart: so whichever way. Equal: within the "
+        "margin, noise included, or not separated."
+    ),
+}
 
 
 class NotTested(Exception):  # noqa: N818 - it is an outcome, not an error
@@ -111,7 +209,7 @@ class NotTested(Exception):  # noqa: N818 - it is an outcome, not an error
     def __init__(self, why: str, /, **args: object) -> None:
         """Hold the reason."""
         super().__init__(why)
-        self.reason = say(f"claims.why.{why}", **args)
+        self.reason = say(WHY[why], **args)
 
 
 def _steps_to(steps: Values, values: Values, thresholds: Sequence[float]) -> float:
@@ -225,7 +323,7 @@ class Finding:
     @property
     def word(self) -> Verdict:
         """Return the verdict as a coloured word."""
-        return Verdict(f"claims.verdict.{self.verdict.replace(' ', '_')}", VERDICTS[self.verdict])
+        return Verdict(self.verdict, VERDICTS[self.verdict])
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +426,7 @@ def _finding(claim: Claim, of: Finding | Measured) -> Finding:
     """Return the verdict on differences, with what else differs where that weighs."""
     if isinstance(of, Finding):
         return of
-    also = [say("claims.also", fields=of.differs)] if of.differs and claim.kind != "order" else []
+    also = [say("also different: {fields}", fields=of.differs)] if of.differs and claim.kind != "order" else []
     word: VerdictName = "not tested" if claim.cause and of.differs else verdict(claim, of.checks)
     return Finding(word, Series((*of.numbers, *also), "parts"), of.p)
 
@@ -376,7 +474,7 @@ def _published(claim: Claim, material: Material, view: AgentView | None) -> Meas
         p = None if checks[0].p is None else PValue(checks[0].p)
     stated = {run: {name: view.stated(str(run), name) for name in STATED} for run in (NO_KL, KL)}
     texts = {run: {name: row.printed if row else "" for name, row in of.items()} for run, of in stated.items()}
-    test = [say("claims.p", p=p)] if p else []
+    test = [say("p {p}", p=p)] if p else []
     return Measured(checks, [*_told(claim, measured, {}), *test], _settings_apart(claim, *texts.values()), p)
 
 
@@ -385,7 +483,7 @@ def _ours(claim: Claim, material: Material, view: AgentView | None) -> Measured 
         return _of_accuracies(claim, Accuracies(material, claim.document, is_ours=True))
     if claim.study == "lever":
         seeds = [_measured(claim, curves) for curves in _long_curves(claim, material)]
-        return OverSeeds(claim, seeds, {run: _name(run) for run in claim.runs}, say("claims.measured.training"))
+        return OverSeeds(claim, seeds, {run: _name(run) for run in claim.runs}, say("training"))
     assert view is not None
     settings = {arm.name: {name: getattr(arm, of) for name, of in OF_ARMS.items()} for arm in view.config.arms}
     arms = dict(view.pair)
@@ -400,7 +498,7 @@ def _ours(claim: Claim, material: Material, view: AgentView | None) -> Measured 
         {run: Code(arms[str(run)]) for run in claim.runs},
         _mode(claim, view) if claim.decoding else "training",
     )
-    return OverSeeds(claim, [_measured(claim, of) for of in curves], names, say(f"claims.measured.{where}"), differs)
+    return OverSeeds(claim, [_measured(claim, of) for of in curves], names, say(MEASURED[where]), differs)
 
 
 def _long_curves(claim: Claim, material: Material) -> list[dict[Run, Curve]]:
@@ -455,7 +553,7 @@ def _settings_apart(claim: Claim, left: Mapping[str, Any], right: Mapping[str, A
 
 def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Number]]:
     """Return the measures of every run, over the steps that all of them have."""
-    metric = say(f"claims.metric.{claim.metric}")
+    metric = say(METRICS[claim.metric])
     steps = _steps(curves)
     found: dict[Run, list[Number]] = {run: [] for run in curves}
     if len(steps) < max(LEAST.get(name, FEWEST) for name in claim.measure):
@@ -548,7 +646,7 @@ def _tested(of: OverSeeds, adjusted: float | None) -> Measured | Finding:
     """
     claim, means = of.claim, [fmean(values) for values in of.values]
     if len(of.seeds) < 2:
-        numbers = Series((*_told(claim, of.seeds[0], of.names), say("claims.one_seed")), "parts")
+        numbers = Series((*_told(claim, of.seeds[0], of.names), say("one seed: no inference about runs")), "parts")
         return Finding("not tested" if claim.cause and of.differs else "not separated", numbers)
     halves = [paired_t(values)[2] for values in of.values]
     p, how = adjusted, f"paired t over seeds, adjusted: {of.comparison}"
@@ -556,8 +654,8 @@ def _tested(of: OverSeeds, adjusted: float | None) -> Measured | Finding:
         p, how = of.p, f"paired t over seeds: {of.comparison}"
     test = None if p is None else PValue(p, how=how)
     checks = [Check(mean, half, p) for mean, half in zip(means, halves, strict=True)]
-    margin = [say("claims.margin", value=claim.margin)] if claim.margin else []
-    told = [] if test is None else [say("claims.adjusted" if p == adjusted else "claims.p", p=test)]
+    margin = [say("margin {value}", value=claim.margin)] if claim.margin else []
+    told = [] if test is None else [say("adjusted p {p}" if p == adjusted else "p {p}", p=test)]
     return Measured(checks, [_intervals(of, means, halves), *told, *margin], of.differs, test)
 
 
@@ -573,31 +671,40 @@ def _intervals(of: OverSeeds, means: Sequence[float], halves: Sequence[float]) -
     shown = {"n": len(of.seeds), "found": Series(tuple(cells if len(cells) < 2 else (cells[0], cells[-1])), "parts")}
     where, names = of.where, list(of.names.values())
     if not of.claim.right:
-        return say("claims.of_one", where=where, run=Series(tuple(names)), **shown)
+        return say(
+            "{where}, {run}, {n:seed|seeds}: {found} in the claim's favour",
+            where=where,
+            run=Series(tuple(names)),
+            **shown,
+        )
     left, right = (of.names[KL], of.names[NO_KL]) if KL in of.names else names
-    text = "mean_gap" if of.claim.kind == "equal" else "in_favour"
-    return say(f"claims.{text}", where=where, left=left, right=right, **shown)
+    text = (
+        "{where}, {left} minus {right}, {n:seed|seeds}: {found}"
+        if of.claim.kind == "equal"
+        else "{where}, {left} against {right}, {n:seed|seeds}: {found} in the claim's favour"
+    )
+    return say(text, where=where, left=left, right=right, **shown)
 
 
 def _told(claim: Claim, measured: Mapping[Run, Sequence[Cell]], names: Mapping[Run, Cell]) -> list[Cell]:
     """Return each measure of every run."""
     by_measure = list(zip(*measured.values(), strict=True))
     if claim.measure == ("each",):
-        at = "shot" if claim.metric == "accuracy" else "step"
-        labels: list[Cell] = [say(f"claims.at_{at}", at=int(of)) for of in claim.where]
+        at = "shot {at}" if claim.metric == "accuracy" else "step {at}"
+        labels: list[Cell] = [say(at, at=int(of)) for of in claim.where]
     else:
-        labels = [say(f"claims.measure.{name}") for name in claim.measure]
+        labels = [say(MEASURES[name]) for name in claim.measure]
         labels *= len(by_measure) // len(labels)
     told: list[Cell] = []
     for label, values in zip(labels, by_measure, strict=True):
         each = zip(measured, values, strict=True)
-        of = tuple(say("claims.of", name=names.get(run) or _name(run), value=value) for run, value in each)
-        told.append(say("claims.labelled", what=label, numbers=Series(of)))
+        of = tuple(say("{value} ({name})", name=names.get(run) or _name(run), value=value) for run, value in each)
+        told.append(say("{what}: {numbers}", what=label, numbers=Series(of)))
     return told
 
 
 def _name(run: Run) -> Cell:
-    return say(f"claims.run.{run}") if isinstance(run, str) else Name(f"{run:g}")
+    return say(RUNS[run]) if isinstance(run, str) else Name(f"{run:g}")
 
 
 def _statistic(material: Material, run: Run, metric: str, name: str) -> Number:
@@ -611,7 +718,7 @@ def _statistic(material: Material, run: Run, metric: str, name: str) -> Number:
         row = material.evidence.find(subject, metric, at="" if epoch else at, quoted=CURVES)
         found = level(row, DECIMALS.get(metric, 6))
     if found is None:
-        raise NotTested("not_known", what=say(f"claims.metric.{metric}"), run=_name(run))
+        raise NotTested("not_known", what=say(METRICS[metric]), run=_name(run))
     return found
 
 
@@ -634,7 +741,7 @@ class Accuracies:
             printed = (level(of.evidence.find(*place, quoted=file, **at), 1) for file in FILES[self.document])
             found = next((number for number in printed if number is not None), None)
         if found is None:
-            raise NotTested("not_known", what=say("claims.metric.accuracy"), run=_name(run))
+            raise NotTested("not_known", what=say("accuracy"), run=_name(run))
         return found
 
     def separation(self, left: Run, right: Run, shots: int | str) -> tuple[Number, float, PValue | None]:
@@ -674,16 +781,18 @@ def _of_accuracies(claim: Claim, side: Accuracies) -> Measured:
         spans = (np.ptp([each.value for each in of]) for of in zip(*rows.values(), strict=True))
         return Measured([Check(float(span)) for span in spans], _told(claim, rows, {}))
     shots = int(claim.where[0]) if claim.where else MEAN
-    where = say("claims.at_shot", at=shots) if claim.where else say("claims.measure.over_shots")
+    where = say("shot {at}", at=shots) if claim.where else say("mean over shots")
     checks: list[Check] = []
     told: list[Cell] = []
     for run in claim.right:
         difference, half, p = side.separation(claim.left[0], run, shots)
         checks.append(Check(difference.value, half, None if p is None else p.value))
         noise = derived(half, 1, (difference,), "1.96 binomial errors")
-        test = say("claims.noise", value=noise) if p is None else say("claims.adjusted", p=p)
+        test = say("noise {value}", value=noise) if p is None else say("adjusted p {p}", p=p)
         pair = {"left": _name(claim.left[0]), "right": _name(run)}
-        told.append(say("claims.gap", where=where, value=difference, test=test, **pair))
+        told.append(
+            say("{where}: {value} ({left} minus {right}), {test}", where=where, value=difference, test=test, **pair)
+        )
     known = [side.lineage(run) for run in claim.runs]
     fields = dict.fromkeys(name for of in known for name in of if name not in IDENTITY)
     differs = [name for name in fields if len({of[name] for of in known if name in of}) > 1]
@@ -695,40 +804,51 @@ def tables(material: Material) -> Iterator[Table]:
     if not material.claims:
         return
     decisive = [of for of in material.claims if of.claim.decisive]
-    title = say("claims.title.decisive", n=len(decisive))
+    title = say("{n} decisive claims of the documents", n=len(decisive))
     yield _table("claims-decisive", "decisive", title, decisive, "own_words")
     yield _summary(material.claims)
     for document, of in groupby(material.claims, key=lambda each: each.claim.document):
         judged, name = list(of), f"claims-{document}"
-        yield _table(name, name, say("claims.title.document", document=document), judged, judged[0].claim.study)
+        yield _table(name, name, say("Claims of document {document}", document=document), judged, judged[0].claim.study)
 
 
 def _table(name: str, section: str, title: Cell, judged: Sequence[JudgedClaim], note: str) -> Table:
     """Return claims with both verdicts; the rest is folded below each."""
     heads = ("claim", "published", "ours", "place", "kind", "published_numbers", "our_numbers")
-    columns = tuple(Column(say(f"claims.head.{head}"), "words" if i < 3 else "folded") for i, head in enumerate(heads))
+    columns = tuple(Column(say(HEADS[head]), "words" if i < 3 else "folded") for i, head in enumerate(heads))
     lines = []
     for of in judged:
-        place = say("claims.place", document=of.claim.document, section=of.claim.section)
-        folded = (place, say(f"claims.kind.{of.claim.kind}"), of.published.numbers, of.ours.numbers)
-        lines.append(TableLine((say(f"claim.{of.claim.id}"), of.published.word, of.ours.word, *folded)))
-    return Table(name, section, title, columns, tuple(lines), notes=(say(f"claims.note.{note}"),))
+        place = say("document {document}, {section}", document=of.claim.document, section=of.claim.section)
+        folded = (place, say(KINDS[of.claim.kind]), of.published.numbers, of.ours.numbers)
+        lines.append(TableLine((say(of.claim.quote), of.published.word, of.ours.word, *folded)))
+    return Table(name, section, title, columns, tuple(lines), notes=(say(NOTES[note]),))
 
 
 def _summary(judged: Sequence[JudgedClaim]) -> Table:
     """Return how many claims have each verdict."""
     names = [f"{side}_{name.replace(' ', '_')}" for side in ("published", "ours") for name in VERDICTS]
     columns = (
-        Column(say("claims.head.document"), "words"),
-        *(Column(say(f"claims.head.{of}")) for of in ("claims", *names)),
+        Column(say("In document"), "words"),
+        *(Column(say(HEADS[of])) for of in ("claims", *names)),
     )
     groups: list[tuple[Cell, list[JudgedClaim]]] = [
         (Name(document), list(of)) for document, of in groupby(judged, key=lambda each: each.claim.document)
     ]
     lines = []
-    for group, of in (*groups, (say("claims.all"), list(judged))):
+    for group, of in (*groups, (say("all"), list(judged))):
         sides = [Counter(each.published.verdict for each in of), Counter(each.ours.verdict for each in of)]
         counts = [derived(side[name], 0, (), f"claims: {name}") for side in sides for name in VERDICTS]
         lines.append(TableLine((group, derived(len(of), 0, (), "claims"), *counts)))
-    notes = (say("claims.note.verdicts"), say("claims.note.kinds"))
-    return Table("claims-summary", "decisive", say("claims.title.summary"), columns, tuple(lines), notes=notes)
+    notes = (
+        say(
+            "Holds: the numbers go the claimed way, separated. Does not hold: they go the other way. "
+            "Not separated: they do not decide. Not tested: a number is missing, or more differs "
+            "than the named cause."
+        ),
+        say(
+            "Order: as printed of the published, of ours separated over the seeds (paired t, p < "
+            "0.05). Difference: by more than noise. Apart: so whichever way. Equal: within the "
+            "margin, noise included, or not separated."
+        ),
+    )
+    return Table("claims-summary", "decisive", say("All claims by verdict"), columns, tuple(lines), notes=notes)

@@ -53,15 +53,49 @@ FACTORS: Mapping[str, frozenset[str]] = {
 }
 """What a table may compare, and the fields that its lines may then differ in."""
 
-FIELD_NAMES = (
-    "method preset base_rce_epoch base_checkpoint kl_beta kl_beta_applied kl_control epoch seeds draws rl_data "
-    "rewarded_groups reward learning_rate trained dropout training_embeddings training_examples training_code "
-    "judge.lvlm judge.precision judge.decode judge.prompt judge.batching evaluated pool embeddings questions "
-    "demonstrations lvlm scale precision decode prompt batching selection_code answering_code scoring_code device "
-    "start_checkpoint"
-)
-NAMED = frozenset(FIELD_NAMES.split())
-"""Fields that messages `guard.field.` name; others are shown as the configuration calls them."""
+FIELDS = {
+    "method": "Method",
+    "preset": "Preset",
+    "start_checkpoint": "Checkpoint that the selector starts from",
+    "base_rce_epoch": "Base RCE epoch",
+    "base_checkpoint": "Base checkpoint",
+    "kl_beta": "KL_BETA",
+    "kl_beta_applied": "KL_BETA as applied",
+    "kl_control": "KL control",
+    "epoch": "Epoch",
+    "seeds": "Seeds",
+    "draws": "Draws",
+    "rl_data": "RL data",
+    "rewarded_groups": "Rewarded RL data",
+    "reward": "Reward",
+    "learning_rate": "Learning rate",
+    "trained": "Trained tensors",
+    "dropout": "Dropout in the ratio",
+    "training_embeddings": "Embeddings in training",
+    "training_examples": "Examples in training",
+    "training_code": "Training code",
+    "evaluated": "Evaluated tensors",
+    "pool": "Test pool",
+    "embeddings": "Embeddings at the test",
+    "questions": "Questions",
+    "demonstrations": "Demonstrations",
+    "lvlm": "LVLM",
+    "scale": "Scale",
+    "precision": "Precision",
+    "decode": "Decode settings",
+    "prompt": "Prompt",
+    "batching": "Batching",
+    "selection_code": "Selection code",
+    "answering_code": "Answering code",
+    "scoring_code": "Scoring code",
+    "device": "Device",
+    "judge.lvlm": "LVLM that rewards draws",
+    "judge.precision": "Precision of rewards",
+    "judge.decode": "Decode settings of rewards",
+    "judge.prompt": "Prompt of rewards",
+    "judge.batching": "Batching of rewards",
+}
+"""What fields are called; others as the configuration calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +186,14 @@ def _exchanged(table: Table, lineages: Lineages) -> list[LineageGap]:
         if files := lineages.get(group, {}).get(EXCHANGED):
             holders.setdefault(files, set()).add(group)
     return [
-        LineageGap(EXCHANGED, files, "", "none", frozenset(of), say("guard.exchanged", files=Code(files)))
+        LineageGap(
+            EXCHANGED,
+            files,
+            "",
+            "none",
+            frozenset(of),
+            say("Follows from a file that somebody exchanged: {files} was not what its rule made.", files=Code(files)),
+        )
         for files, of in holders.items()
     ]
 
@@ -176,7 +217,7 @@ def _condensed(found: Sequence[LineageGap]) -> list[LineageGap]:
     for holders, names in fields.items():
         betas = sorted({name.beta for name in map(PolicyName.parse, holders) if name.beta is not None})
         told = {"who": [Name(beta_text(beta)) for beta in betas], "fields": list(map(named, dict.fromkeys(names)))}
-        condensed.append(replace(first[holders], text=say("guard.theirs", **told)))
+        condensed.append(replace(first[holders], text=say("Published {who} differs: {fields}.", **told)))
     return condensed
 
 
@@ -210,8 +251,8 @@ def _deviations_of(field: str, values: Mapping[str, str], *, one_a_line: bool) -
     holders = {value: frozenset(group for group in values if values[group] == value) for value in counts}
     norm, most = counts.most_common(1)[0]
     if 2 * most <= len(values):
-        each = tuple(say("guard.of", value=Code(value), who=_names(values, holders[value])) for value in counts)
-        text = say("guard.split", field=name, each=Series(each, "parts"))
+        each = tuple(say("{value} ({who})", value=Code(value), who=_names(values, holders[value])) for value in counts)
+        text = say("{field}: {each}.", field=name, each=Series(each, "parts"))
         for value in counts:
             rest = " or ".join(other for other in counts if other != value)
             yield LineageGap(field, value, "", rest, holders[value], text)
@@ -219,13 +260,17 @@ def _deviations_of(field: str, values: Mapping[str, str], *, one_a_line: bool) -
     for value in (other for other in counts if other != norm):
         both = {"field": name, "value": Code(value), "norm": Code(norm)}
         who = {} if one_a_line else {"who": _names(values, holders[value])}
-        text = say("guard.line" if one_a_line else "guard.policy", **both, **who)
+        text = say(
+            "{field}: {value}; other lines: {norm}." if one_a_line else "{field} of {who}: {value}; others: {norm}.",
+            **both,
+            **who,
+        )
         yield LineageGap(field, value, norm, norm, holders[value], text)
 
 
 def named(field: str) -> Cell:
     """Return what a field is called."""
-    return say(f"guard.field.{field}") if field in NAMED else Code(field)
+    return say(FIELDS[field]) if field in FIELDS else Code(field)
 
 
 def _names(values: Mapping[str, str], holders: frozenset[str]) -> Series:

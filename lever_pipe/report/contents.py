@@ -28,6 +28,79 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     "data": ("data",),
 }
 """Sections by page: the main one and the appendix."""
+TITLES: Mapping[str, tuple[str, str]] = {
+    "documents-selector": (
+        "Documents 000, 001 and 002",
+        "Every table of the documents about KL_BETA, filled from this run; a published number stands below ours.",
+    ),
+    "documents-agent": (
+        "Documents 003 and 004",
+        "Every table of the documents about the agent, filled from this run, beside the published numbers.",
+    ),
+    "comparisons": (
+        "All comparisons",
+        "Every tested difference with its interval and Holm p, other presets, and the on-policy runs.",
+    ),
+    "sweeps": (
+        "Sweeps",
+        "Values of an arm's keys, each combination an arm of its own; none of them stands on another page.",
+    ),
+    "emulation": (
+        "Emulated faults",
+        (
+            "These runs repeat faults of the published study on purpose. On other pages only the table of "
+            "published patterns shows their numbers."
+        ),
+    ),
+    "claims": ("All claims", "What the documents claim, recomputed."),
+    "data": ("Data", "The data, and every hyper-parameter."),
+}
+"""Title and lead of each page of the appendix."""
+SECTIONS: Mapping[str, tuple[str, str]] = {
+    "run": ("What this run is", ""),
+    "selector": (
+        "The selector",
+        (
+            "A pointer network chooses demonstrations for a visual question; a frozen vision-language model "
+            "answers with them in its prompt. It learns by reward-weighted cross-entropy (RCE), then by GRPO "
+            "with a KL penalty of weight KL_BETA."
+        ),
+    ),
+    "agent": (
+        "The agent",
+        (
+            "A language model asks its user for what a vague request leaves out; each detail that it uncovers "
+            "earns a reward. It is trained by GRPO with and without a KL loss."
+        ),
+    ),
+    "why": (
+        "Why the published tables look as they do",
+        (
+            "Faults of the published study are switched on one at a time; a pattern counts as explained where "
+            "its fault alone brings it about."
+        ),
+    ),
+    "decisive": ("Ten claims", ""),
+    "limits": ("Limits and method", ""),
+    "000": ("Document 000: first training curves", ""),
+    "001": ("Document 001: KL_BETA and accuracy", ""),
+    "002": ("Document 002: three KL_BETA", ""),
+    "003": ("Document 003: GRPO with and without a KL loss", ""),
+    "004": ("Document 004: what the KL loss does to training", ""),
+    "comparisons": ("Every comparison", ""),
+    "sweeps-selector": ("Sweeps of the selector", ""),
+    "sweeps-agent": ("Sweeps of the agent", ""),
+    "emulation": ("The faults and what they do", ""),
+    "claims-000": ("Document 000", ""),
+    "claims-001": ("Document 001", ""),
+    "claims-002": ("Document 002", ""),
+    "claims-003": ("Document 003", ""),
+    "claims-004": ("Document 004", ""),
+    "data": ("What the run used", ""),
+}
+"""Title of each section, and what is said first in it."""
+ENGLISH = frozenset(("comparisons", "sweeps", "emulation", "claims", "data"))
+"""Pages that only engineers read: they have no other language."""
 
 CARDS: Sequence[Callable[[Material], Iterable[Card]]] = (answer.answers, agent_answer.answers)
 TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (

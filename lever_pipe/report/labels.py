@@ -6,21 +6,35 @@ from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.experiment.evaluation_config import BASELINES
 from lever_pipe.report.cells import Cell, Code, Name, say
 
+BASELINE_LABELS = {
+    "zero_shot": "Zero-shot",
+    "random": "Random from the pool",
+    "similar_image": "Most similar image",
+    "similar_question": "Most similar question",
+    "similar_both": "Most similar image and question",
+    "oracle": "Pool oracle",
+}
+LABELS = {
+    "sft": "SFT",
+    "rce": "RCE",
+    "continued": "RCE continued",
+    "distil": "Oracle distillation",
+    "reinforce": "REINFORCE",
+    "grpo": "Offline GRPO, {beta}",
+    "on_policy": "On-policy GRPO, {beta}",
+}
+
 
 def label(group: str, *, with_epoch: bool = True) -> Cell:
     """Return what a policy is called, as `GRPO, KL_BETA 0.15, epoch 3`; without its epoch where that is said apart."""
     name = PolicyName.parse(group)
-    suffix = "" if with_epoch else "_last"
-    match name.kind:
-        case "baseline":
-            return say(f"policy.{name.member}") if name.member in BASELINES else Code(name.member)
-        case "sft" | "rce" | "continued" | "distil" | "reinforce":
-            return say(f"policy.{name.kind}{suffix}", epoch=name.epoch)
-        case "grpo" | "on_policy":
-            beta = say("policy.all_betas") if name.beta is None else say("policy.beta", beta=beta_text(name.beta))
-            return say(f"policy.{name.kind}{suffix}", beta=beta, epoch=name.epoch)
-        case _:
-            return Name(name.label)
+    if name.kind == "baseline":
+        return say(BASELINE_LABELS[name.member]) if name.member in BASELINES else Code(name.member)
+    if name.kind not in LABELS:
+        return Name(name.label)
+    beta = say("mean over KL_BETA") if name.beta is None else say("KL_BETA {beta}", beta=beta_text(name.beta))
+    policy = say(LABELS[name.kind], beta=beta)
+    return say("{policy}, epoch {epoch}", policy=policy, epoch=name.epoch) if with_epoch else policy
 
 
 def short(group: str) -> Cell:

@@ -16,9 +16,31 @@ from lever_pipe.report.table import Column, Table, TableLine
 
 Rows = Mapping[tuple[str, str], EvidenceRow]
 """By decoding, which the selector has none of, and arm."""
-HEADS = ("sweeps.score", "agent.head.difference", "agent.head.holm")
+HEADS = ("Score", "Difference", "Holm p")
 KINDS = {"lever": "selector", "intention": "agent"}
 PLACE = ("at", "subset", "samples", "shots", "mode")
+MEASURED = {
+    "sft": "VQA accuracy (%) of the last SFT epoch at the primary endpoint.",
+    "rce": "VQA accuracy (%) of the last RCE epoch at the primary endpoint.",
+    "grpo": (
+        "VQA accuracy (%) of the last epoch of offline GRPO at the primary endpoint, from the "
+        "latest base, at KL_BETA 0.15 or the middle one."
+    ),
+    "on_policy": (
+        "VQA accuracy (%) of the last epoch of on-policy GRPO at the primary endpoint, from the "
+        "latest base, at KL_BETA 0.15 or the middle one."
+    ),
+    "normalised_reward": "Held-out reward in % of the ceiling, at the primary endpoint.",
+    "reward": "Held-out reward, at the primary endpoint.",
+}
+COMPARED = {
+    "last": "Arms are compared by their last policies, however many steps these took.",
+    "best": "Arms are compared by their best policies, those that each run selected.",
+}
+WORDS = {
+    "sampled": "Sampled",
+    "greedy": "Greedy",
+}
 
 
 class SweepView(NamedTuple):
@@ -73,7 +95,7 @@ def tables(material: Material) -> Iterator[Table]:
         keys, arm = [Code(key) for key in view.sweep.over], Code(view.sweep.arm)
         columns = [Column(key, "name") for key in keys]
         columns += [Column(_in_mode(mode, say(head))) for mode in view.modes for head in HEADS]
-        columns += [Column(say("head.runs")), Column(say("agent.head.arm"), "name")]
+        columns += [Column(say("Runs")), Column(say("Arm"), "name")]
         lines = []
         for cell in view.sweep.cells:
             values = [Name(text_of(value)) for value in cell.values.values()]
@@ -81,10 +103,26 @@ def tables(material: Material) -> Iterator[Table]:
             runs = part(view.scores[view.modes[0], cell.arm], "runs", 0)
             lines.append(TableLine((*values, *numbers, runs, Code(cell.arm)), "ours"))
         tests = sum(holm(row) is not None for row in view.gaps.values()) // len(view.modes)
-        notes = (say("sweeps.chosen"), say("sweeps.tests", arm=arm, n=tests), *_ended_early(material, view))
-        judged = (say(f"sweeps.of.{of}") for of in view.measured)
+        notes = (
+            say(
+                "The highest cell is chosen by the very data that score it, so its score is too high by "
+                "chance, the more so the more cells there are. Run it with further seeds before you rely "
+                "on it."
+            ),
+            say(
+                (
+                    "Differences: each cell to {arm}, by common seeds, with 95 % intervals. Holm p: over the "
+                    "{n:test|tests} of its column, so another value raises it. With one seed a test speaks "
+                    "of these runs alone."
+                ),
+                arm=arm,
+                n=tests,
+            ),
+            *_ended_early(material, view),
+        )
+        judged = (say(MEASURED[of]) for of in view.measured)
         lead = Series((*(_highest(view, mode) for mode in view.modes), *judged), "sentences")
-        title = say("sweeps.title", name=Code(view.sweep.name), keys=keys, arm=arm)
+        title = say("Sweep {name}: {keys} of arm {arm}", name=Code(view.sweep.name), keys=keys, arm=arm)
         place = f"sweep-{view.study}-{view.sweep.name}", f"sweeps-{view.study}"
         yield Table(*place, title, tuple(columns), tuple(lines), lead, notes)
 
@@ -93,10 +131,21 @@ def _ended_early(material: Material, view: SweepView) -> Iterator[Cell]:
     """Yield which agents of a sweep ended before the last step, where some did."""
     if view.study == "agent" and material.config.agents is not None:
         agents, ran = material.config.agents, material.evidence.where(metric="executed_steps", at="run")
-        last, compared = agents.grpo.steps, say(f"agent.compared.{agents.evaluation.primary.checkpoint}")
+        last, compared = agents.grpo.steps, say(COMPARED[agents.evaluation.primary.checkpoint])
         early = {_arm(row.subject) for row in ran if row.value < last}
         arms = [Code(cell.arm) for cell in view.sweep.cells if cell.arm in early]
-        yield from [say("sweeps.ended_early", arms=arms, steps=last, compared=compared)] if arms else []
+        yield from (
+            [
+                say(
+                    "Ended before step {steps}, in a run or more: {arms}. {compared}",
+                    arms=arms,
+                    steps=last,
+                    compared=compared,
+                )
+            ]
+            if arms
+            else []
+        )
 
 
 def text_of(value: Any) -> str:
@@ -118,8 +167,16 @@ def _highest(view: SweepView, mode: str) -> Cell:
     score, difference, p = view.cells(mode, best.arm)
     told: dict[str, Any] = {"n": len(cells), "score": score, "base": Code(base), "gap": difference}
     told |= {"p": p or Name("-"), "values": [f"{key} {text_of(value)}" for key, value in best.values.items()]}
-    return _in_mode(mode, say(f"sweeps.highest.{'itself' if best.arm == base else 'cell'}", **told))
+    return _in_mode(
+        mode,
+        say(
+            "The highest of {n} cells is {base} itself with {score}."
+            if best.arm == base
+            else "The highest of {n} cells is {values} with {score}, {gap} to {base} (Holm p {p}).",
+            **told,
+        ),
+    )
 
 
 def _in_mode(mode: str, text: Cell) -> Cell:
-    return say("sweeps.in_mode", mode=say(f"word.{mode}"), text=text) if mode else text
+    return say("{mode}: {text}", mode=say(WORDS[mode]), text=text) if mode else text

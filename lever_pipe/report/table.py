@@ -141,7 +141,7 @@ def beside(
     sides: tuple[tuple[Whose, Sequence[Cell]], ...] = (("ours", ours), ("published", theirs))
     for (whose, cells), of in zip(sides, groups, strict=True):
         if any(cell is not None for cell in cells):
-            yield TableLine((*names, say(f"word.{whose}"), *cells), whose, of)
+            yield TableLine((*names, say(whose), *cells), whose, of)
 
 
 def _has_ends(cell: Cell) -> bool:

@@ -13,20 +13,41 @@ from lever_pipe.base import storage
 from lever_pipe.base.atomic import write_texts
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.catalogue import Voice, read_translation
 from lever_pipe.report.cells import Cell, Name, Series, numbers_in, say
 from lever_pipe.report.claims import judge_claims, read_claims
 from lever_pipe.report.comparability import read_lineages
-from lever_pipe.report.contents import Contents, contents_of
+from lever_pipe.report.contents import SECTIONS, Contents, contents_of
 from lever_pipe.report.doubts import doubts
 from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
 from lever_pipe.report.material import Material
 from lever_pipe.report.page import pages
+from lever_pipe.report.page.captions import CAPTIONS
 from lever_pipe.report.page.markdown import answers, markdown
 from lever_pipe.report.table import as_csv
 
-SECTIONS = "sections.json"
+FIGURE_SECTIONS = "sections.json"
 """File of the folder of figures: in which section each stands."""
+TITLES = {
+    "both": "GRPO and its KL penalty: what two studies show when they are run again",
+    "lever": "GRPO and its KL penalty: what the study of the selector shows when it is run again",
+    "intention": "GRPO and its KL penalty: what the study of the agent shows when it is run again",
+}
+LEADS = {
+    "world": (
+        "**Embedded world**, one run of this repository: small models that really learn, on "
+        "generated data. Levels are its own; published numbers stand beside ours below. [What "
+        "this run is](#run)"
+    ),
+    "files": (
+        "**Real data**, one run of this repository with {models}. Published numbers stand beside "
+        "ours below. [What this run is](#run)"
+    ),
+    "mixed": (
+        "**One study in the embedded world, one on real data**, with {models}. Published numbers "
+        "stand beside ours below. [What this run is](#run)"
+    ),
+}
 
 
 def build_report(
@@ -35,8 +56,7 @@ def build_report(
     reference_lineage: Input,
     lineage: Inputs,
     claims: Input,
-    english: Inputs,
-    chinese: Inputs,
+    chinese: Input,
     gallery: Inputs,
     dialogues: Inputs,
     figures: Input,
@@ -51,7 +71,7 @@ def build_report(
 ) -> None:
     """Write the main page, its Markdown, and the folder `appendix` with all else that the report is.
 
-    `english` and `chinese` are catalogues of messages; `figures` is the folder of `plot_figures`; `lineage`, `gallery`
+    `chinese` translates what the pages say; `figures` is the folder of `plot_figures`; `lineage`, `gallery`
     and `dialogues` are one file or none. In `appendix` lie the appendix pages and those of the other language,
     `tables/*.csv`, `evidence.csv` (which the pages' numbers name by line), `index.json` (titles of tables and figures,
     and the lines of `evidence.csv` that each cell prints) and `answers.txt`.
@@ -61,9 +81,7 @@ def build_report(
     material = replace(material, claims=judge_claims(book, material))
     contents = contents_of(material)
     lines = material.evidence.lines
-    quotes = {f"claim.{claim.id}": claim.quote for claim in book}
-    texts = {"en": read_catalogue(english) | quotes, "zh": read_catalogue(chinese)}
-    voices = {name: Voice(name, of, lines) for name, of in texts.items()}
+    voices = {"en": Voice("en", {}, lines), "zh": Voice("zh", read_translation(chinese), lines)}
     voice = voices[config.language]
     frame = pages.Frame(_text(template), _text(blocks), _text(style), _text(script))
     written: dict[str, str] = {}
@@ -86,14 +104,14 @@ def build_report(
 def _title(config: BuildReportConfig) -> Cell:
     """Return the configured title, or one that names the studies."""
     names = [study.name for study in config.studies]
-    return Name(config.title) if config.title else say(f"title.{names[0] if len(names) == 1 else 'both'}")
+    return Name(config.title) if config.title else say(TITLES[names[0] if len(names) == 1 else "both"])
 
 
 def _lead(config: BuildReportConfig, material: Material) -> Cell:
     """Return the line that says what this run is, and what speaks against it."""
     kinds = {study.is_world for study in config.studies}
     kind = "mixed" if len(kinds) > 1 else "world" if True in kinds else "files"
-    what = say(f"lead.{kind}", models=[study.model for study in config.studies])
+    what = say(LEADS[kind], models=[study.model for study in config.studies])
     found = tuple(doubts(material.evidence, material.lineages))
     return Series((what, *found), "spaced") if found else what
 
@@ -107,7 +125,7 @@ def _drawings(folder: Path, language: str, start: Path) -> dict[str, pages.PageF
 
 def _sections(folder: Path) -> dict[str, str]:
     """Return the section of each figure."""
-    return dict(json.loads(_text(folder / SECTIONS)))
+    return dict(json.loads(_text(folder / FIGURE_SECTIONS)))
 
 
 def _json(paths: Sequence[Path]) -> Any:
@@ -129,15 +147,15 @@ def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> di
     tables = {
         table.id: {
             "title": voice.text(table.title),
-            "section": voice.say(f"section.{section}.title"),
+            "section": voice.say(SECTIONS[section][0]),
             "columns": [voice.text(column.head) for column in table.columns],
             "cells": [[_references(cell, voice) for cell in line.cells] for line in table.lines],
         }
         for section, of in contents.tables.items()
         for table in of
     }
-    kinds = ("title", "caption")
-    drawn = {name: {kind: voice.say(f"figure.{name}.{kind}") for kind in kinds} for name in figures}
+    told = {name: map(voice.say, CAPTIONS[name]) for name in figures}
+    drawn = {name: dict(zip(("title", "caption"), texts, strict=True)) for name, texts in told.items()}
     return {"tables": tables, "figures": drawn}
 
 

@@ -11,7 +11,7 @@ from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, Report
 from lever_pipe.experiment.stage_configs import InputsAlone
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report import sources
-from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.catalogue import Voice, read_translation
 from lever_pipe.report.evidence import Evidence, read_evidence, write_evidence
 from lever_pipe.report.figures.drawn import FIGURES, draw_all
 from lever_pipe.report.material import Material
@@ -39,6 +39,7 @@ def collect_evidence(
     emulated: Inputs,
     endpoints: Inputs,
     arm_comparisons: Inputs,
+    statistics: Inputs,
     curves: Inputs,
     runs: Inputs,
     tasks: Inputs,
@@ -54,7 +55,8 @@ def collect_evidence(
         *((sources.training, training), (sources.agreement, agreement), (sources.parameters, parameters)),
         *((sources.breakdown, breakdown), (sources.costs, costs)),
         *((sources.selections, selections), (sources.rewards, rewards), (sources.endpoints, endpoints)),
-        *((sources.arm_comparisons, arm_comparisons), (sources.curves, curves), (sources.runs, runs)),
+        *((sources.arm_comparisons, arm_comparisons), (sources.curve_statistics, statistics)),
+        *((sources.curves, curves), (sources.runs, runs)),
     )
     facts = (("rl_data", rl_data), ("pools", pools), ("examples", examples), ("world", world))
     found = [read(path) for read, paths in kinds for path in paths]
@@ -69,8 +71,7 @@ def collect_evidence(
 def plot_figures(
     *,
     evidence: Input,
-    english: Inputs,
-    chinese: Inputs,
+    chinese: Input,
     figures: Output,
     config: PlotFiguresConfig,
 ) -> None:
@@ -81,7 +82,7 @@ def plot_figures(
     Chinese figures are SVG alone: their characters come from the reader's fonts.
     """
     material = Material(Evidence(read_evidence(evidence)), ReportedRun.model_validate(dict(config)))
-    voices = [Voice("en", read_catalogue(english)), Voice("zh", read_catalogue(chinese))]
+    voices = [Voice("en"), Voice("zh", read_translation(chinese))]
 
     def draw(folder: Path) -> None:
         for voice in voices:

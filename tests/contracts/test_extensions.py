@@ -34,7 +34,7 @@ from lever_pipe.lever.selector.network import Architecture, Encoded, build_selec
 from lever_pipe.lever.training.groups import load_groups
 from lever_pipe.lever.trajectories import make_group, score_trajectory
 from lever_pipe.report import contents
-from lever_pipe.report.selector import comparisons
+from lever_pipe.report.selector import document_002
 from lever_pipe.runtime import plan
 from lever_pipe.runtime.snapshot import package_digest
 from lever_pipe.stages.examples import prepare_examples
@@ -46,6 +46,7 @@ from tests.unit.stages import synthetic_page as small
 ROOT = Path(__file__).parents[2]
 
 EXAMPLES = (ROOT / "CONTRIBUTING.md").read_text()
+PAGES_002 = ("documents-selector.html", "documents-selector.zh.html")
 PYTHON = re.findall(r"```python\n(.*?)```", EXAMPLES, flags=re.DOTALL)
 SAMPLER, REWARD, *_ = PYTHON
 HEAD = '''"""The nearest of what is not like the first pick."""
@@ -212,21 +213,21 @@ def test_a_data_set_is_one_file(beside: Path, tmp_path: Path) -> None:
     assert (read.question_id, read.image_digest) == (1, hashlib.sha256((tmp_path / "0.png").read_bytes()).hexdigest())
 
 
-def test_a_table_is_one_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function and its message stand in CONTRIBUTING.md; the page has the table with the numbers of the rows."""
+def test_a_table_and_a_sentence_are_one_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stand in CONTRIBUTING.md; the pages have the table with the numbers of the rows, in both languages."""
     (function,) = (block for block in PYTHON if "-> Table" in block)
-    (title,) = re.findall(r"```yaml\n(.*?)```", EXAMPLES, flags=re.DOTALL)
-    written: dict[str, Any] = dict(vars(comparisons))
+    (chinese,) = re.findall(r"```po\n(.*?)```", EXAMPLES, flags=re.DOTALL)
+    assert len([*function.split("\n"), *chinese.split("\n")]) < 25
+    written: dict[str, Any] = dict(vars(document_002))
     exec(function, written)
     monkeypatch.setattr(contents, "TABLES", (lambda material: [written["by_shots"](material)],))
-    message = tmp_path / "said.yaml"
-    message.write_text(title)
     inputs = small.write_inputs(tmp_path, small.of_lever())
-    inputs |= {name: (*inputs[name], message) for name in ("english", "chinese")}
-    folder = small.build(inputs, tmp_path, small.config("lever"))
-    page = (folder / "report" / "comparisons.html").read_text(encoding="utf-8")
-    assert f"{yaml.safe_load(title)['mine']['by_shots']} <a" in page
-    assert "tables/mine-by-shots.csv" in page
-    head, *lines = csv.reader((folder / "report" / "tables" / "mine-by-shots.csv").read_text().splitlines())
+    translation = tmp_path / "report.po"
+    translation.write_text(f"{inputs['chinese'].read_text()}\n{chinese}")
+    folder = small.build(inputs | {"chinese": translation}, tmp_path, small.config("lever"))
+    pages = {name: (folder / "report" / name).read_text(encoding="utf-8") for name in PAGES_002}
+    assert re.search(r"After epoch \d, with 95 % intervals\.", pages["documents-selector.html"])
+    assert re.search(r"第 \d 轮之后，附 95% 区间。", pages["documents-selector.zh.html"])
+    head, *lines = csv.reader((folder / "report" / "tables" / "002-mine.csv").read_text().splitlines())
     assert [line[0] for line in lines] == list(small.BETAS)
     assert lines[0][head.index("Shot 1")] == "60.86"

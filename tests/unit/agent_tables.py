@@ -18,7 +18,7 @@ from lever_pipe.report.agent.answer import answers
 from lever_pipe.report.agent.runs import AgentView, view_of
 from lever_pipe.report.agent.tables import tables
 from lever_pipe.report.cards import Card
-from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.catalogue import Voice, read_translation
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.claims import judge_claims
 from lever_pipe.report.evidence import Evidence, EvidenceRow
@@ -26,8 +26,8 @@ from lever_pipe.report.material import Material
 from lever_pipe.report.table import Table, as_csv
 
 RESOURCES = Path(__file__).parents[2] / "resources"
-MESSAGES = RESOURCES / "messages"
-VOICES = {name: Voice(name, read_catalogue(sorted((MESSAGES / name).glob("*.yaml")))) for name in ("en", "zh")}
+CHINESE = read_translation(RESOURCES / "locale/zh/LC_MESSAGES/report.po")
+VOICES = {"en": Voice("en"), "zh": Voice("zh", CHINESE)}
 SAY = VOICES["en"].text
 Rows = list[dict[str, str]]
 

@@ -20,7 +20,7 @@ from agent_runs import Study
 
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownStudy
 from lever_pipe.report import sources
-from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.claims import Claim, Finding, JudgedClaim, judge_claims, read_claims
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.lineage import Lineages, read_lineage, read_published_lineage
@@ -33,8 +33,7 @@ REFERENCE = RESOURCES / "reference" / "lever-plus-published.csv"
 REFERENCE_INTENTION = RESOURCES / "reference" / "userrl-published.csv"
 REFERENCE_LINEAGE = RESOURCES / "reference" / "lineage.yaml"
 PRESET = "main"
-MESSAGES = tuple(RESOURCES / "messages" / "en" / f"{area}.yaml" for area in ("claims", "guard"))
-ENGLISH = Voice("en", read_catalogue(MESSAGES))
+ENGLISH = Voice("en")
 COMPARISONS = [
     *("family", "left", "right", "samples", "shots", "difference", "low", "high", "test"),
     *("p", "p_holm", "detectable", "n_runs", "n_questions"),

@@ -7,10 +7,7 @@ if any(arm.sft_epochs for arm in EXPERIMENT.arms):
 EMULATED_TABLES = ["scores", "prompts", "agreement", "training"] if EMULATE else []
 # A server's model is no folder that the model library could answer from.
 IS_CHECKED = EXPERIMENT.data.source == "world" and not EXPERIMENT.lvlm.is_served
-MESSAGES = {
-    name: sorted(map(str, Path(shipped(f"resources/messages/{language}")).glob("*.yaml")))
-    for name, language in (("english", "en"), ("chinese", "zh"))
-}
+CHINESE = shipped("resources/locale/zh/LC_MESSAGES/report.po")
 TEMPLATES = shipped("lever_pipe/report/templates")
 
 
@@ -67,6 +64,7 @@ rule collect_evidence:
         emulated=expand(join(EMULATION, "{name}.csv"), name=EMULATED_TABLES),
         endpoints=of_study("intention", f"{AGENT_TABLES}/endpoints.csv"),
         arm_comparisons=of_study("intention", f"{AGENT_TABLES}/comparisons.csv"),
+        statistics=of_study("intention", f"{AGENT_TABLES}/statistics.csv"),
         curves=of_study("intention", f"{AGENT_TABLES}/curves.csv"),
         runs=of_study("intention", f"{AGENT_TABLES}/runs.csv"),
         tasks=of_study("intention", f"{AGENTS}/tasks/summary.json"),
@@ -88,7 +86,7 @@ rule collect_evidence:
 
 rule plot_figures:
     input:
-        **MESSAGES,
+        chinese=CHINESE,
         evidence=EVIDENCE,
     output:
         figures=report(
@@ -114,7 +112,7 @@ rule plot_figures:
 
 rule build_report:
     input:
-        **MESSAGES,
+        chinese=CHINESE,
         evidence=EVIDENCE,
         reference_lineage=shipped("resources/reference/lineage.yaml"),
         lineage=of_study("lever", f"{TABLES}/lineage.csv"),

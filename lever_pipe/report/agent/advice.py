@@ -20,41 +20,103 @@ class Saying:
     """A sentence of a document, and what of our runs answers it.
 
     Attributes:
-        id: of the messages `advice.ID`.
+        text: what it says.
         claim: the judged claim that answers it; empty where none does.
         arms: which arms answer instead, by their difference to the reference arm: those that differ in one
             factor alone, or that of the documents.
         stated: published numbers that it rests on: run, metric and, of a step, which.
+        published: what the document rests it on, with these numbers as `a`, `b` and `c`.
+        ours: what answers it where neither claim nor arm does.
     """
 
-    id: str
+    text: str
     claim: str = ""
     arms: Literal["", "kl", "entropy", "schedule", "kl_schedule", "document"] = ""
     stated: tuple[tuple[str, str] | tuple[str, str, int], ...] = ()
+    published: str = ""
+    ours: str = ""
 
 
 BEST, CHANGE = "best_val_reward", "max_abs_change_pct"
 SAID = {
     "003": (
-        Saying("drift", "003-kl-prevents-drift", stated=(("kl", "kl_loss", 1), ("kl", "kl_loss", 45))),
-        Saying("entropy", "003-entropy-stable", stated=(("kl", "entropy", 1), ("kl", "entropy", 45))),
-        Saying("step_10", "003-step-10"),
-        Saying("slower", stated=(("kl-nokl", "time_per_step_diff_s_min"), ("kl-nokl", "time_per_step_diff_s_max"))),
-        Saying("limits", "004-lower-best", stated=(("kl", BEST, 40), ("nokl", BEST, 45), ("kl", f"{BEST}_stale", 10))),
-        Saying("collapse", "003-collapse"),
-        Saying("coefficient", arms="kl"),
+        Saying(
+            "For: the KL loss keeps the policy from drifting",
+            "003-kl-prevents-drift",
+            stated=(("kl", "kl_loss", 1), ("kl", "kl_loss", 45)),
+            published="KL loss {a} at step 1, {b} at step 45; without KL none is logged",
+        ),
+        Saying(
+            "For: entropy stays steadier, the policy less certain",
+            "003-entropy-stable",
+            stated=(("kl", "entropy", 1), ("kl", "entropy", 45)),
+            published="{a} at step 1, {b} at step 45; of the other run only steps 1 to 5",
+        ),
+        Saying(
+            "For: step 10 is better",
+            "003-step-10",
+            published="held against an estimate; the measured value is higher without KL",
+        ),
+        Saying(
+            "Against: training is slower",
+            stated=(("kl-nokl", "time_per_step_diff_s_min"), ("kl-nokl", "time_per_step_diff_s_max")),
+            published="{a} to {b} s more a step",
+            ours="Depends on the machine's load; see the efficiency",
+        ),
+        Saying(
+            "Against: it may limit learning",
+            "004-lower-best",
+            stated=(("kl", BEST, 40), ("nokl", BEST, 45), ("kl", f"{BEST}_stale", 10)),
+            published="best {a} against {b}; elsewhere it prints {c}",
+        ),
+        Saying("No severe collapse, gentler falls", "003-collapse", published="no drawdown is printed"),
+        Saying("Try a KL coefficient of 0.005 to 0.015", arms="kl", published="not run"),
     ),
     "004": (
-        Saying("stable", "004-more-stable", stated=(("kl", CHANGE), ("nokl", CHANGE))),
-        Saying("fast", "004-five-steps", stated=(("kl", "steps_to_best"), ("nokl", "steps_to_best"))),
-        Saying("resources", "004-faster"),
-        Saying("production", arms="document", stated=(("kl-nokl", f"{BEST}_diff_pct"),)),
-        Saying("extreme", "004-lower-best", stated=(("nokl", BEST, 45), ("kl", BEST, 40))),
-        Saying("repeats"),
-        Saying("swings", "004-drawdown", stated=(("nokl", "val_reward", 25),)),
-        Saying("lower_entropy", arms="entropy"),
-        Saying("schedule", arms="schedule"),
-        Saying("staged", arms=KL_SCHEDULE),
+        Saying(
+            "Use KL for a stable training",
+            "004-more-stable",
+            stated=(("kl", CHANGE), ("nokl", CHANGE)),
+            published="largest changes of {a} % against {b} %, called smoother",
+        ),
+        Saying(
+            "Use KL to converge fast",
+            "004-five-steps",
+            stated=(("kl", "steps_to_best"), ("nokl", "steps_to_best")),
+            published="best at step {a} instead of {b}: one evaluation",
+        ),
+        Saying(
+            "Use KL with few resources and early stopping", "004-faster", published="follows from the step of the best"
+        ),
+        Saying(
+            "Use KL in production",
+            arms="document",
+            stated=(("kl-nokl", f"{BEST}_diff_pct"),),
+            published="{a} % of the best for stability",
+        ),
+        Saying(
+            "Leave it out for the highest performance",
+            "004-lower-best",
+            stated=(("nokl", BEST, 45), ("kl", BEST, 40)),
+            published="best {a} against {b}",
+        ),
+        Saying(
+            "Leave it out where many runs can be afforded", published="one run each", ours="No measurement answers this"
+        ),
+        Saying(
+            "Leave it out where swings are acceptable",
+            "004-drawdown",
+            stated=(("nokl", "val_reward", 25),),
+            published="{a} at step 25 of the run without KL",
+        ),
+        Saying("Lower the entropy coefficient to 0.005", arms="entropy", published="not run"),
+        Saying("Change warm-up and decay", arms="schedule", published="not run"),
+        Saying(
+            "A small KL coefficient early, a larger one late",
+            arms=KL_SCHEDULE,
+            published="not run",
+            ours="No arm of ours does this",
+        ),
     ),
 }
 
@@ -62,12 +124,19 @@ SAID = {
 def tables(view: AgentView) -> Iterator[Table]:
     """Yield the sentences of both documents with their answers."""
     lines = [
-        TableLine((Name(document), say(f"advice.{of.id}"), _reason(view, of), *_answered(view, of)))
+        TableLine((Name(document), say(of.text), _reason(view, of), *_answered(view, of)))
         for document, sayings in SAID.items()
         for of in sayings
     ]
-    heads = (Column(say("claims.head.document"), "name"), "document", "its_reason", "ours", "verdict")
-    yield table_of("advice", "advice.title", heads, lines, section="004", notes=("advice.note",))
+    heads = (Column(say("In document"), "name"), "document", "its_reason", "ours", "verdict")
+    yield table_of(
+        "advice",
+        "What documents 003 and 004 say of KL, for and against, and when to use it",
+        heads,
+        lines,
+        section="004",
+        notes=("Ours: the judged claims, by their own test (table of claims), or the table of arms.",),
+    )
 
 
 def _reason(view: AgentView, of: Saying) -> Cell:
@@ -75,7 +144,7 @@ def _reason(view: AgentView, of: Saying) -> Cell:
     rows = [_stated(view, *place) for place in of.stated]
     cells = [told(row) for row in rows]
     known = dict(zip("abc"[: len(cells)], cells, strict=True))
-    return say(f"advice.{of.id}_published", **known) if all(cells) else None
+    return say(of.published, **known) if all(cells) else None
 
 
 def _stated(view: AgentView, run: str, metric: str, step: int | None = None) -> EvidenceRow | None:
@@ -88,19 +157,19 @@ def _answered(view: AgentView, of: Saying) -> tuple[Cell, Cell]:
         return _of_document(view)
     answer = _of_arms(view, of.arms) if of.arms else None
     if answer is not None or of.arms not in ("", KL_SCHEDULE):
-        return answer or say("advice.no_arm"), None
+        return answer or say("No arm of ours differs in this alone."), None
     judged = view.judged.get(of.claim)
     if judged is not None:
         return judged.numbers, judged.word
-    return say("advice.missing" if of.claim else f"advice.{of.id}_ours"), Verdict("advice.unjudged", "mute")
+    return say("Not measured, or not reached in every seed" if of.claim else of.ours), Verdict("not judged", "mute")
 
 
 def _of_document(view: AgentView) -> tuple[Cell, Cell]:
     """Return the documents' arm against the reference arm at the primary endpoint; one seed has no verdict."""
     rows = {mode: row for mode in MODES if (row := view.compared(view.config.document_arm, mode)) is not None}
-    gaps = [say("advice.gap", where=say(f"agent.{mode}"), gap=view.gap_of(row)) for mode, row in rows.items()]
+    gaps = [say("{where} {gap}", where=say(mode), gap=view.gap_of(row)) for mode, row in rows.items()]
     parts = (
-        say("advice.in_mode", mode=say(f"agent.{mode}"), verdict=separation(row.p_holm, row.key))
+        say("{mode}: {verdict}", mode=say(mode), verdict=separation(row.p_holm, row.key))
         for mode, row in rows.items()
         if row.runs > 1
     )
@@ -123,6 +192,6 @@ def _of_arms(view: AgentView, factor: str) -> Cell:
         shown = [
             (mode, gap if len(view.common(arm.name, view.reference)) > 1 else gap.plain) for mode, gap in gaps if gap
         ]
-        parts = [say("advice.gap", where=say(f"agent.{mode}"), gap=gap) for mode, gap in shown]
-        texts += [say("advice.arm", arm=arm.name, gaps=parts)] if parts else []
+        parts = [say("{where} {gap}", where=say(mode), gap=gap) for mode, gap in shown]
+        texts += [say("{arm}: {gaps}", arm=arm.name, gaps=parts)] if parts else []
     return Series(tuple(texts), "parts") if texts else None

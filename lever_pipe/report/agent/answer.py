@@ -15,8 +15,8 @@ from lever_pipe.report.material import Material
 MODES = ("sampled", "greedy")
 KL_ALONE = {"name", "kl", "seeds"}
 """Settings that an arm of nothing but KL may have of its own."""
-LINKS = (("#agent-arms", say("kl.link_arms")), ("documents-agent.html", say("kl.link_documents")))
-KEYS: tuple[tuple[MarkKind, Message], ...] = (("a", say("agent.sampled")), ("b", say("agent.greedy")))
+LINKS = (("#agent-arms", say("All arms")), ("documents-agent.html", say("Documents 003 and 004")))
+KEYS: tuple[tuple[MarkKind, Message], ...] = (("a", say("sampled")), ("b", say("greedy")))
 
 
 def answers(material: Material) -> Iterator[Card]:
@@ -26,21 +26,46 @@ def answers(material: Material) -> Iterator[Card]:
 
 
 def _card(material: Material) -> Card:
-    title, view = say("kl.title"), view_of(material)
+    title, view = say("What does KL do to the agent?"), view_of(material)
     arms = [] if view is None else _with_kl(view)
     if view is None or not arms:
         has_kl = len({arm.kl for arm in material.config.agents.arms}) > 1 if material.config.agents else False
-        return Card(title, say("kl.unfinished" if has_kl else "kl.no_arm"), None, (), None, None, (), KEYS)
+        return Card(
+            "kl",
+            title,
+            say("No run to compare has finished." if has_kl else "No arm has KL."),
+            None,
+            (),
+            None,
+            None,
+            (),
+            KEYS,
+        )
     rows = tuple(_rows(view, arms))
-    axis = say("kl.axis_share" if view.scale > 1 else "kl.axis_reward", reference=Code(view.reference))
+    axis = say(
+        "held-out score minus {reference}, % of the ceiling" if view.scale > 1 else "held-out reward minus {reference}",
+        reference=Code(view.reference),
+    )
     if not rows:
-        return Card(title, say("kl.unfinished"), None, (), axis, None, LINKS, KEYS)
+        return Card("kl", title, say("No run to compare has finished."), None, (), axis, None, LINKS, KEYS)
     named = _named(view, arms)
     told = [cell for arm in named if (cell := _differences(view, arm)) is not None]
-    detail = say("kl.detail", reference=Code(view.reference), arms=Series(tuple(told), "parts"))
+    detail = say(
+        "Held-out, minus {reference} over the same seeds: {arms}.",
+        reference=Code(view.reference),
+        arms=Series(tuple(told), "parts"),
+    )
     is_single = all(len(view.common(arm.name, view.reference)) == 1 for arm in arms)
     return Card(
-        title, _headline(view, named), detail, rows, axis, say("kl.these_runs") if is_single else None, LINKS, KEYS
+        "kl",
+        title,
+        _headline(view, named),
+        detail,
+        rows,
+        axis,
+        say("One seed each: this holds of these runs and infers nothing about other seeds.") if is_single else None,
+        LINKS,
+        KEYS,
     )
 
 
@@ -65,8 +90,12 @@ def _differences(view: AgentView, arm: AgentArm) -> Cell:
     """Return an arm's differences in both decodings; those of one seed as plain numbers, which show nothing."""
     n = len(view.common(arm.name, view.reference))
     found = {mode: gap for mode in MODES if (gap := view.difference(arm.name, mode)) is not None}
-    gaps = [say("kl.gap", mode=say(f"agent.{mode}"), gap=gap if n > 1 else gap.plain) for mode, gap in found.items()]
-    text = "kl.published_arm" if arm.name == view.config.document_arm else "kl.arm"
+    gaps = [say("{mode} {gap}", mode=say(mode), gap=gap if n > 1 else gap.plain) for mode, gap in found.items()]
+    text = (
+        "{arm} (the published comparison, with KL {kl}; {n:seed|seeds}) {gaps}"
+        if arm.name == view.config.document_arm
+        else "{arm} (KL {kl}, {n:seed|seeds}) {gaps}"
+    )
     kl = weight_cell(arm.kl, arm.kl_schedule)
     return say(text, arm=Code(arm.name), kl=kl, n=n, gaps=gaps) if gaps else None
 
@@ -77,8 +106,8 @@ def _headline(view: AgentView, arms: Sequence[AgentArm]) -> Cell:
     for arm in arms:
         if len(view.common(arm.name, view.reference)) > 1:
             found.setdefault(_finding(_signs(view, arm.name)), []).append(Code(arm.name))
-    parts = tuple(say("kl.of_arms", arms=named, found=finding) for finding, named in found.items())
-    return say("kl.by_arm", arms=Series(parts, "parts")) if parts else say("kl.one_seed")
+    parts = tuple(say("{arms} – {found}", arms=named, found=finding) for finding, named in found.items())
+    return say("With KL: {arms}.", arms=Series(parts, "parts")) if parts else say("Not shown with one seed.")
 
 
 def _signs(view: AgentView, arm: str) -> dict[str, int | None]:
@@ -96,10 +125,22 @@ def _sign(row: EvidenceRow) -> int | None:
 def _finding(signs: dict[str, int | None]) -> Cell:
     found = set(signs.values())
     if len(signs) > 1 and len(found) == 1:
-        return say({1: "kl.both_higher", -1: "kl.both_lower", 0: "kl.neither", None: "kl.untested"}[found.pop()])
-    words = {1: "kl.higher", -1: "kl.lower", 0: "kl.open", None: "kl.untested_mode"}
-    parts = tuple(say(words[sign], mode=say(f"agent.{mode}")) for mode, sign in signs.items())
-    return Series(parts) if parts else say("kl.untested")
+        return say(
+            {
+                1: "score higher in both decodings",
+                -1: "score lower in both decodings",
+                0: "no effect shown",
+                None: "not tested",
+            }[found.pop()]
+        )
+    words = {
+        1: "{mode} score higher",
+        -1: "{mode} score lower",
+        0: "{mode} score not shown to differ",
+        None: "{mode} score not tested",
+    }
+    parts = tuple(say(words[sign], mode=say(mode)) for mode, sign in signs.items())
+    return Series(parts) if parts else say("not tested")
 
 
 def _rows(view: AgentView, arms: Sequence[AgentArm]) -> Iterator[CardRow]:
@@ -108,5 +149,5 @@ def _rows(view: AgentView, arms: Sequence[AgentArm]) -> Iterator[CardRow]:
         n = len(view.common(arm.name, view.reference))
         found = ((kind, view.difference(arm.name, mode)) for (kind, _), mode in zip(KEYS, MODES, strict=True))
         marks = tuple((kind, gap if n > 1 else gap.plain) for kind, gap in found if gap is not None)
-        label = Code(arm.name) if n > 1 else say("kl.one_run", arm=Code(arm.name))
+        label = Code(arm.name) if n > 1 else say("{arm} (1 seed)", arm=Code(arm.name))
         yield from [CardRow(label, marks)] if marks else []

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from lever_pipe.experiment.agent_config import WEIGHTS, AgentArm
 from lever_pipe.report.agent.runs import (
+    HEADS,
     MODES,
     START,
     STUDY,
@@ -29,45 +30,97 @@ COSTS = ("agent_requests", "prompt_tokens", "completion_tokens", "agent_failures
 """Of a served agent."""
 FOLDED = {*SETTINGS[1:], *(f"gain_{mode}" for mode in MODES), *AFTER, *COSTS}
 """Columns that a page shows below the line of an arm."""
-TESTS = {SIGN_FLIP: "agent.test.sign_flip", STUDENT: "agent.test.student"}
+TESTS = {
+    SIGN_FLIP: "between single runs sign flips over tasks",
+    STUDENT: "between several seeds Student's t on crossed seeds and tasks",
+}
 """Message by the name that `comparisons.csv` gives a test."""
+TRAJECTORY_SCORES = {
+    "sum": "sum of turn rewards",
+    "mean": "mean of turn rewards",
+    "r2g": "discounted sum of turn rewards",
+}
+STOP_METRICS = {
+    "reward": "reward",
+    "normalised_reward": "share of the ceiling",
+    "coverage": "coverage",
+}
+COMPARED = {
+    "last": "Arms are compared by their last policies, however many steps these took.",
+    "best": "Arms are compared by their best policies, those that each run selected.",
+}
 
 
 def tables(view: AgentView) -> Iterator[Table]:
     """Yield the table."""
     lines = [line for arm in view.arms for line in _lines(view, arm)]
     start = [view.score(view.held_out(START, mode)) for mode in MODES]
-    lines += [_scored(say("agent.start"), None, start)] if any(start) else []
+    lines += [_scored(say("start policy"), None, start)] if any(start) else []
     served = view.evidence.subjects(COSTS[0], study=STUDY)
     agents = list(dict.fromkeys(name.removeprefix("arm~") for name in served if "/" not in name))
     lines += [_served(view, agent) for agent in agents]
     names = ("arm", *SETTINGS, "seeds", *(f"{name}_{mode}" for mode in MODES for name in SCORES), *AFTER, *COSTS)
-    heads = [Column(say(f"agent.head.{name}"), "folded") if name in FOLDED else name for name in names]
+    heads = [Column(say(HEADS[name]), "folded") if name in FOLDED else name for name in names]
     compared = (view.compared(name, mode) for name in (*view.seeds, *agents) for mode in MODES)
     tests = dict.fromkeys(TESTS[row.how] for row in compared if row is not None and row.how in TESTS)
     reference = Code(view.reference)
     notes = (
-        say("agent.arms_note", reference=reference),
-        say("agent.tests", tests=[say(test) for test in tests]) if tests else None,
-        say("agent.levels", reference=reference) if _fewer(view) else None,
+        say(
+            (
+                "Difference and gain: to {reference} over the common seeds, and to the start policy, in "
+                "points. In brackets: 95 % interval over tasks and, with several seeds, over seeds. "
+                "Malformed: sampled held-out episodes that end in an unreadable call."
+            ),
+            reference=reference,
+        ),
+        say(
+            (
+                "Tests: {tests}. With one seed a test speaks of these runs on further tasks, not of "
+                "other seeds; a difference without an interval has no test."
+            ),
+            tests=[say(test) for test in tests],
+        )
+        if tests
+        else None,
+        say(
+            ("Where an arm shares fewer seeds with {reference}, its difference is to the line of the same seeds."),
+            reference=reference,
+        )
+        if _fewer(view)
+        else None,
         *_stops(view),
-        say("agent.served_note", reference=reference) if agents else None,
-        say("agent.started", start=Name(view.config.start)) if view.config.start else None,
+        say(
+            (
+                "Served: an agent behind a server, known by the name that it answers to alone, with the "
+                "tasks, rules and temperature of the arms; its difference is to all runs of {reference}, "
+                "its Holm p among served agents. Its requests and tokens are those of its evaluations, "
+                "as its server counts them. An episode without an answer is lost: its task counts for "
+                "this agent's numbers in no decoding."
+            ),
+            reference=reference,
+        )
+        if agents
+        else None,
+        say("All arms start from {start}.", start=Name(view.config.start)) if view.config.start else None,
         *_overlap(view),
     )
-    title = "agent.arms" if view.scale > 1 else "agent.arms_reward"
+    title = (
+        "Arms and decoding: held-out score in % of the ceiling"
+        if view.scale > 1
+        else "Arms and decoding: held-out reward"
+    )
     yield table_of("agent-arms", title, heads, lines, section="agent", lead=_answer(view), notes=notes)
 
 
 def _lines(view: AgentView, arm: AgentArm) -> Iterator[TableLine]:
     """Yield the line of an arm, behind that of the reference arm its levels over fewer seeds."""
     seeds, name = view.seeds[arm.name], Code(arm.name)
-    named = name if len(seeds) > 1 else say("agent.one_run", arm=name)  # it stands for these runs alone
+    named = name if len(seeds) > 1 else say("{arm} (these runs)", arm=name)  # it stands for these runs alone
     cells = (*_settings(view, arm), seeds_cell(seeds), *_scores(view, arm.name), *_after(view, arm.name))
     yield TableLine((named, *cells, *[None] * len(COSTS)))
     for fewer in _fewer(view) if arm.name == view.reference else ():
         scores = [view.at_seeds(fewer, mode) for mode in MODES]
-        yield _scored(say("agent.same_seeds", arm=Code(arm.name)), seeds_cell(fewer), scores)
+        yield _scored(say("{arm}, same seeds", arm=Code(arm.name)), seeds_cell(fewer), scores)
 
 
 def _scored(name: Cell, seeds: Cell, scores: Sequence[Cell]) -> TableLine:
@@ -83,7 +136,13 @@ def _served(view: AgentView, agent: str) -> TableLine:
     sums = (derived(sum(row.value for row in rows), 0, rows, "sum over decodings") for rows in known)
     unread = _after(view, agent)
     return TableLine(
-        (say("agent.served", agent=Code(agent)), *[None] * (len(SETTINGS) + 1), *_scores(view, agent), *unread, *sums)
+        (
+            say("{agent} (served)", agent=Code(agent)),
+            *[None] * (len(SETTINGS) + 1),
+            *_scores(view, agent),
+            *unread,
+            *sums,
+        )
     )
 
 
@@ -99,7 +158,7 @@ def _settings(view: AgentView, arm: AgentArm) -> tuple[Cell, ...]:
     rates = {of.name: of.learning_rate or grpo.learning_rate for of in view.arms}
     scores = {of.name: of.trajectory_score or grpo.trajectory_score for of in view.arms}
     rate = Name(f"{rates[arm.name]:g}") if len(set(rates.values())) > 1 else None
-    score = say(f"doc003.score.{scores[arm.name]}") if len(set(scores.values())) > 1 else None
+    score = say(TRAJECTORY_SCORES[scores[arm.name]]) if len(set(scores.values())) > 1 else None
     weights = (weight_cell(getattr(arm, term), getattr(arm, f"{term}_schedule")) for term in WEIGHTS)
     return *weights, schedule_cell(arm.schedule), rate, score
 
@@ -131,10 +190,19 @@ def _stops(view: AgentView) -> Iterator[Cell]:
     """Yield of each arm that may stop early what it stops by, and behind how many steps each of its runs ended."""
     for arm in view.arms:
         if arm.stop is not None:
-            told = arm.stop.model_dump() | {"mode": say(f"agent.{arm.stop.mode}"), "steps": view.config.grpo.steps}
-            told |= {"metric": say(f"agent.stop_metric.{arm.stop.metric}")}
-            told |= {"compared": say(f"agent.compared.{view.config.evaluation.primary.checkpoint}")}
-            yield say("agent.stops", arm=Code(arm.name), ends=view.ended(arm.name), **told)
+            told = arm.stop.model_dump() | {"mode": say(arm.stop.mode), "steps": view.config.grpo.steps}
+            told |= {"metric": say(STOP_METRICS[arm.stop.metric])}
+            told |= {"compared": say(COMPARED[view.config.evaluation.primary.checkpoint])}
+            yield say(
+                (
+                    "{arm} stops once its validation curve ({metric}, {mode}) has risen by no more than "
+                    "{least_change} in {patience:evaluation|evaluations}, and selects by it: its runs ended "
+                    "behind step {ends} of {steps}. {compared}"
+                ),
+                arm=Code(arm.name),
+                ends=view.ended(arm.name),
+                **told,
+            )
 
 
 def _overlap(view: AgentView) -> Iterator[Cell]:
@@ -143,8 +211,12 @@ def _overlap(view: AgentView) -> Iterator[Cell]:
         level(view.find("tasks", f"test.{name}"), 0)
         for name in ("n_tasks", "n_requests_also_trained", "n_hidden_also_trained")
     )
-    yield say("agent.overlap", n=n, requests=requests) if n and requests else None
-    yield say("agent.overlap_hidden", n=hidden) if hidden else None
+    yield (
+        say("Of {n} held-out tasks {requests} repeat a training request.", n=n, requests=requests)
+        if n and requests
+        else None
+    )
+    yield say("{n} share category and hidden details with a training task.", n=hidden) if hidden else None
 
 
 def _answer(view: AgentView) -> Cell:
@@ -155,13 +227,24 @@ def _answer(view: AgentView) -> Cell:
     for mode in MODES:
         rows = [(arm, row) for at, arm, row in tested if at == mode and row.runs > 1]
         named = [
-            say("agent.named", arm=Code(arm), gap=view.difference(arm, mode), p=holm(row))
+            say("{arm} ({gap}, Holm p {p})", arm=Code(arm), gap=view.difference(arm, mode), p=holm(row))
             for arm, row in rows
             if row.p_holm < ALPHA
         ]
         if rows:
-            args = {"mode": say(f"agent.{mode}"), "arms": named, "reference": Code(view.reference)}
-            parts.append(say(f"agent.over_seeds{'' if named else '_none'}", **args))
+            args = {"mode": say(mode), "arms": named, "reference": Code(view.reference)}
+            parts.append(
+                say(
+                    "Over seeds, {mode}: separated from {reference} are {arms}."
+                    if named
+                    else "Over seeds, {mode}: no arm is separated from {reference}.",
+                    **args,
+                )
+            )
     single = dict.fromkeys(arm for _, arm, row in tested if row.runs == 1)
-    parts += [say("agent.single", arms=list(map(Code, single)))] if single else []
+    parts += (
+        [say("Of one seed each, so that nothing is shown of other seeds: {arms}.", arms=list(map(Code, single)))]
+        if single
+        else []
+    )
     return Series(tuple(parts), "sentences") if parts else None

@@ -16,6 +16,13 @@ LOST = ("simulator_failures", "environment_timeouts")
 """Metrics that count lost episodes."""
 TOLERANCE = 1e-6
 """Relative, of means that are written with nine digits."""
+IDENTITY_NAMES = {
+    "tokens": "tokens of a step = episodes x mean length",
+    "lengths": "prompt + response = sequence",
+    "context": "no mean length exceeds the context",
+    "ends": "the shares of all ends add up to 1",
+    "grid": "every validation reward is a whole multiple of the reward's unit / episodes",
+}
 
 
 class Identity(NamedTuple):
@@ -34,9 +41,9 @@ def texts(view: AgentView) -> Iterator[Cell]:
     """Yield whether all identities hold, and how often simulator and environment failed in training."""
     checks = identities(view)
     broken = [check for check in checks if not check.holds]
-    names = [say(f"agent.identity.{check.name}") for check in broken or checks]
+    names = [say(IDENTITY_NAMES[check.name]) for check in broken or checks]
     if names:
-        yield say("agent.broken" if broken else "agent.hold", names=names)
+        yield say("Broken: {names}." if broken else "At every step and evaluation: {names}.", names=names)
     counts = []
     for metric in LOST:
         rows = [view.find(f"arm~{arm.name}", metric, at="sum", subset="train") for arm in view.arms]
@@ -44,7 +51,9 @@ def texts(view: AgentView) -> Iterator[Cell]:
         total = math.fsum(row.runs * row.value for row in known) if known else math.nan
         counts.append(derived(total, 0, known, "sum over runs"))
     if all(counts):
-        yield say("agent.troubles", failures=counts[0], timeouts=counts[1])
+        yield say(
+            "Simulator failures in training: {failures}; time-outs: {timeouts}.", failures=counts[0], timeouts=counts[1]
+        )
 
 
 def identities(view: AgentView) -> list[Identity]:

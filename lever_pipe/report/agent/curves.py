@@ -27,9 +27,9 @@ def _rewards(view: AgentView, mode: str) -> Table:
     lines = (line for arm in view.arms for line in _line((Name(arm.name),), cells(f"arm~{arm.name}")))
     columns: tuple[str | Column, ...] = (
         "arm",
-        *(Column(say("agent.head.at_step", step=Name(str(step)))) for step in steps),
+        *(Column(say("Step {step}", step=Name(str(step)))) for step in steps),
     )
-    title = say("agent.rewards", mode=say(f"agent.{mode}"))
+    title = say("Validation reward of every arm by step, {mode}", mode=say(mode))
     return table_of(f"agent-rewards-{mode}", title, columns, lines, section=SECTION)
 
 

@@ -11,6 +11,7 @@ from lever_pipe.report.agent.runs import (
     MODES,
     PAIR,
     REWARD_DIGITS,
+    RUN_NAMES,
     RUNS,
     AgentView,
     best_step,
@@ -55,6 +56,64 @@ COSTS = {
 }
 """The published metric by ours, and the decimals."""
 PARTS = ("seconds_rollout", "seconds_simulator", "seconds_log_probs", "seconds_reference", "seconds_update")
+TIMED = {
+    "native": (
+        "Smallest to largest of a step; ours without evaluations and checkpoints. Every arm of "
+        "ours computes the reference's log-probabilities. No MFU without a known peak."
+    ),
+    "verl": "Smallest to largest of a step; steps with an evaluation or a checkpoint take longer.",
+}
+TRAJECTORY_SCORES = {
+    "sum": "sum of turn rewards",
+    "mean": "mean of turn rewards",
+    "r2g": "discounted sum of turn rewards",
+}
+LENGTHS_TOLD = {
+    "tokens_per_rank": "Tokens of a device and step",
+    "sequence_length": "Mean sequence length",
+    "response_length": "Response length",
+    "agent_tokens": "Agent tokens",
+    "turns": "Turns",
+}
+SETTINGS = {
+    "model": "Model",
+    "kl": "KL loss",
+    "entropy": "Entropy coefficient",
+    "learning_rate": "Learning rate",
+    "schedule": "Learning-rate schedule",
+    "group": "Responses a prompt",
+    "prompts": "Prompts a step",
+    "planned_steps": "Planned steps",
+    "executed_steps": "Executed steps (published: stated)",
+    "last_step": "Last evaluated step",
+    "seeds": "Seeds",
+    "score": "Trajectory score",
+    "device": "Device",
+}
+LOSSES_TOLD = {
+    "pg_loss": "PG loss",
+    "kl_loss": "KL loss",
+    "kl": "KL before the update",
+    "entropy_all": "Entropy, all response tokens",
+    "entropy": "Entropy, agent tokens",
+    "grad_norm": "Gradient norm",
+}
+SPREADS = {
+    "nokl": "fluctuates (no number)",
+    "kl": "relatively stable (no number)",
+}
+COSTS_TOLD = {
+    "seconds_step": "Seconds a step",
+    "tokens_per_second_per_device": "Tokens a second and device",
+    "agent_tokens_per_second": "Agent tokens a second",
+    "mfu_update": "MFU of the update",
+    "mfu_step": "MFU of the whole step",
+    "seconds_rollout": "Rollout (% of the step)",
+    "seconds_simulator": "Of this the simulator (% of the step)",
+    "seconds_log_probs": "Log-probabilities of the policy (% of the step)",
+    "seconds_reference": "Log-probabilities of the reference (% of the step)",
+    "seconds_update": "Update (% of the step)",
+}
 
 
 def tables(view: AgentView) -> Iterator[Table]:
@@ -72,11 +131,23 @@ def _configuration(view: AgentView) -> Table:
     lines: list[TableLine] = []
     for name in ours[0]:
         sides = [[side.get(name) for side in of] for of in (ours, theirs)]
-        known = [[cell or say("doc003.not_stated") for cell in of] for of in sides]
-        lines += beside((say(f"doc003.setting.{name}"),), known[0], known[1] if any(sides[1]) else [])
+        known = [[cell or say("not stated") for cell in of] for of in sides]
+        lines += beside((say(SETTINGS[name]),), known[0], known[1] if any(sides[1]) else [])
     arms = {run: Code(arm) for run, arm in view.pair.items()}
-    notes = (say("doc003.columns", **arms), "doc003.three_settings", "doc003.stated_steps")
-    return table_of("003-configuration", "doc003.configuration", ("setting", "source", *RUNS), lines, notes=notes)
+    notes = (
+        say(
+            (
+                "Columns: no KL is our arm {nokl}, KL bundle our arm {kl}; ours are means over seeds. "
+                "Greedy is the documents' decoding."
+            ),
+            **arms,
+        ),
+        ("The published runs differ in three settings at once: KL loss, entropy bonus and schedule. One run each."),
+        "Published steps are stated ones; both curves end at step 45.",
+    )
+    return table_of(
+        "003-configuration", "Configuration of the two runs", ("setting", "source", *RUNS), lines, notes=notes
+    )
 
 
 def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
@@ -86,7 +157,7 @@ def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
     device = view.find(run, "device", at="run")
     evaluated = [step for mode in MODES for step in view.curve(f"arm~{arm.name}", mode)]
     return {
-        "model": say("doc003.sized", model=model, n=parameters) if parameters else Name(model),
+        "model": say("{model}, {n} parameters", model=model, n=parameters) if parameters else Name(model),
         "kl": _penalty(arm.kl and weight_cell(arm.kl, arm.kl_schedule)),
         "entropy": weight_cell(arm.entropy, arm.entropy_schedule),
         "learning_rate": Name(f"{arm.learning_rate or grpo.learning_rate:g}"),
@@ -97,7 +168,7 @@ def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
         "executed_steps": view.ended(arm.name),
         "last_step": Name(str(max(evaluated))) if evaluated else None,
         "seeds": seeds_cell(view.seeds[arm.name]),
-        "score": say(f"doc003.score.{arm.trajectory_score or grpo.trajectory_score}"),
+        "score": say(TRAJECTORY_SCORES[arm.trajectory_score or grpo.trajectory_score]),
         "device": Name(device.printed) if device is not None and device.printed else None,
     }
 
@@ -115,12 +186,12 @@ def _stated_settings(view: AgentView, run: str) -> dict[str, Cell]:
         "group": told(view.stated(run, "rollout_n")),
         "executed_steps": told(view.stated(run, "total_steps_claimed")),
         "last_step": Name(str(max(measured))) if measured else None,
-        "device": say("doc003.gpus", n=told(gpus)) if gpus is not None else None,
+        "device": say("{n} GPUs (by its folder's name)", n=told(gpus)) if gpus is not None else None,
     }
 
 
 def _penalty(coefficient: Cell | float) -> Cell:
-    return say("doc003.kl_yes", kl=coefficient) if coefficient else say("doc003.kl_no")
+    return say("yes ({kl})", kl=coefficient) if coefficient else say("no")
 
 
 def by_step(
@@ -149,16 +220,23 @@ def _rewards(view: AgentView) -> Table:
         change = gap(differences.get(step), REWARD_DIGITS)
         signed = None if change is None else replace(change, printed="")
         is_estimated = any(step in of for of in estimated)
-        theirs[step] = (*sides, say("doc003.to_estimate", value=signed) if is_estimated and signed else signed)
+        theirs[step] = (*sides, say("{value} (to an estimate)", value=signed) if is_estimated and signed else signed)
     lines = [*by_step(view, theirs, {}, {}), *_best_lines(view)]
     heads = ("step", "source", *PAIR, *sampled(PAIR), "remark")
-    notes = ("doc003.estimates", "doc003.best", _start_note(view))
-    return table_of("003-validation-reward", "doc003.rewards", heads, lines, notes=notes)
+    notes = (
+        ("Estimates of document 003 are no measurements and enter no statistic; document 004 has the values."),
+        (
+            "Difference: KL bundle minus no KL. Best: ours the mean over common seeds of each run's "
+            "largest value after the start, with the step of each seed."
+        ),
+        _start_note(view),
+    )
+    return table_of("003-validation-reward", "Validation reward by step", heads, lines, notes=notes)
 
 
 def _printed(measured: EvidenceRow | None, estimate: EvidenceRow | None) -> Cell:
     found = level(measured, REWARD_DIGITS)
-    return found if found or estimate is None else say("doc003.estimate", value=level(estimate, REWARD_DIGITS))
+    return found if found or estimate is None else say("{value} (estimate)", value=level(estimate, REWARD_DIGITS))
 
 
 def _best_lines(view: AgentView) -> Iterator[TableLine]:
@@ -167,11 +245,11 @@ def _best_lines(view: AgentView) -> Iterator[TableLine]:
     for pair in view.pairs:
         *sides, difference = pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds")
         both = zip(sides, pair.values(best_step), strict=True)
-        cells = [say("doc003.at_step", value=value, steps=steps_cell(steps)) for value, steps in both]
+        cells = [say("{value} (step {steps})", value=value, steps=steps_cell(steps)) for value, steps in both]
         found[pair.is_ours, pair.mode] = (*cells, difference)
     ours = [cell for mode in MODES for cell in found.get((True, mode), absent)]
     theirs = (*found.get((False, "greedy"), absent), *absent, None)
-    yield from beside((say("doc003.best_row"),), (*ours, None), theirs)
+    yield from beside((say("best"),), (*ours, None), theirs)
 
 
 def steps_cell(steps: Iterable[float]) -> Cell:
@@ -188,8 +266,8 @@ def _start_note(view: AgentView) -> Cell:
         start, top = (view.curve(run, mode, metric).get(0) for metric in ("reward", "ceiling"))
         if start is not None and top is not None and top.value > 0:
             share = derived(100 * start.value / top.value, 1, (start, top), "percent of the ceiling")
-            shares.append(say("doc003.share", mode=say(f"agent.{mode}"), value=share))
-    return say("doc003.start", shares=shares) if shares else None
+            shares.append(say("{value} % ({mode})", mode=say(mode), value=share))
+    return say("Of the ceiling our curves start at {shares}.", shares=shares) if shares else None
 
 
 def _losses(view: AgentView) -> Table:
@@ -202,11 +280,23 @@ def _losses(view: AgentView) -> Table:
         for run, ours in zip(RUNS, view.trained(metric), strict=True):
             theirs = printed.get((run, name), {})
             left, right = [ours.get(step) for step in steps], [level(theirs.get(step), 3) for step in steps]
-            names = (say(f"doc003.loss.{metric}"), say(f"agent.head.{run}"))
+            names = (say(LOSSES_TOLD[metric]), say(RUN_NAMES[run]))
             lines += beside(names, [level(row, 3, interval=False) for row in left], right)
-    at = (Column(say("agent.head.at_step", step=Name(str(step)))) for step in steps)
+    at = (Column(say("Step {step}", step=Name(str(step)))) for step in steps)
     heads: tuple[str | Column, ...] = ("metric", "run", "source", *at)
-    return table_of("003-losses", "doc003.losses", heads, lines, notes=("doc003.losses_note",))
+    return table_of(
+        "003-losses",
+        "Losses, entropy and gradient norm at the printed steps",
+        heads,
+        lines,
+        notes=(
+            (
+                "PG loss need not fall; its sign follows the lengths of episodes. KL loss: k3 to the "
+                "start policy, unweighted. Published entropy counts tokens of user messages. Gradient "
+                "norm: before clipping."
+            ),
+        ),
+    )
 
 
 def _lengths(view: AgentView) -> Table:
@@ -215,14 +305,26 @@ def _lengths(view: AgentView) -> Table:
         printed = [view.published(run, stated) for run in RUNS]
         for step in LENGTH_STEPS:
             ours = [level(of.get(step), digits, interval=False) for of in view.trained(metric)]
-            said = [say("doc003.about", value=level(of[step], 0)) if step in of else None for of in printed]
-            lines += beside((say(f"doc003.length.{metric}"), Name(str(step))), ours, said)
+            said = [say("about {value}", value=level(of[step], 0)) if step in of else None for of in printed]
+            lines += beside((say(LENGTHS_TOLD[metric]), Name(str(step))), ours, said)
     for metric in LENGTHS:
-        theirs = [say(f"doc003.spread_{run}") for run in RUNS] if metric == "tokens_per_rank" else []
-        names = (say(f"doc003.length.{metric}"), say("doc003.spread"))
+        theirs = [say(SPREADS[run]) for run in RUNS] if metric == "tokens_per_rank" else []
+        names = (say(LENGTHS_TOLD[metric]), say("sd over steps"))
         lines += beside(names, _over_steps(view, metric, "spread", 1), theirs)
     heads = ("quantity", "step", "source", *RUNS)
-    return table_of("003-lengths", "doc003.lengths", heads, lines, notes=("doc003.lengths_note",))
+    return table_of(
+        "003-lengths",
+        "Lengths of sequences",
+        heads,
+        lines,
+        notes=(
+            (
+                "The document calls the tokens of a device and step the mean sequence length; tokens a "
+                "second times seconds gives the same number. It gives one number of each run, at "
+                "different steps. Response length counts user messages."
+            ),
+        ),
+    )
 
 
 def _over_steps(view: AgentView, metric: str, at: str, digits: int) -> list[Number | None]:
@@ -235,17 +337,17 @@ def _efficiency(view: AgentView) -> Table:
         ours = zip(*(_over_steps(view, metric, at, digits) for at in ("least", "most")), strict=True)
         theirs = ([level(view.stated(run, f"{stated}_{end}"), digits) for end in ("min", "max")] for run in RUNS)
         left, right = ([_range(*ends) for ends in side] for side in (ours, theirs))
-        lines += beside((say(f"doc003.cost.{metric}"),), left, right)
+        lines += beside((say(COSTS_TOLD[metric]),), left, right)
     wholes = _over_steps(view, "seconds_step", "sum", 1)
     for metric in PARTS:
         shares = list(map(_percent, _over_steps(view, metric, "sum", 1), wholes))
-        lines += beside((say(f"doc003.cost.{metric}"),), shares, [])
-    notes = ("doc003.load", f"doc003.timed_{view.config.engine}")
-    return table_of("003-efficiency", "doc003.efficiency", ("quantity", "source", *RUNS), lines, notes=notes)
+        lines += beside((say(COSTS_TOLD[metric]),), shares, [])
+    notes = ("These numbers depend on the machine's load; no verdict counts them.", TIMED[view.config.engine])
+    return table_of("003-efficiency", "Training efficiency", ("quantity", "source", *RUNS), lines, notes=notes)
 
 
 def _range(low: Number | None, high: Number | None) -> Cell:
-    return None if low is None or high is None else say("doc003.range", low=low, high=high)
+    return None if low is None or high is None else say("{low} to {high}", low=low, high=high)
 
 
 def _percent(piece: Number | None, whole: Number | None) -> Number | None:

@@ -15,6 +15,7 @@ from lever_pipe.report.agent.runs import (
     MODES,
     PAIR,
     REWARD_DIGITS,
+    RUN_NAMES,
     RUNS,
     AgentView,
     Curve,
@@ -36,11 +37,40 @@ from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, derived,
 from lever_pipe.report.claims import flat_curves
 from lever_pipe.report.table import Table, TableLine, Whose, beside
 from lever_pipe.statistics.comparison import holm as holm_p
-from lever_pipe.statistics.curves import drawdowns, f_test, paired_t
+from lever_pipe.statistics.curve_tests import f_test, paired_t
+from lever_pipe.statistics.curves import drawdowns
 
 FEWEST = 5
 """Evaluations below which two curves are not compared."""
 Values = Mapping[int, float]
+STARS = {
+    "nokl": "5 of 5 stars",
+    "kl": "4 of 5 stars",
+    "difference": "slightly lower, acceptable",
+}
+DIMENSION_NAMES = {
+    "best": "Best reward",
+    "best_step": "Step of the best reward",
+    "stability": "Stability: sd of changes",
+    "early": "Early: mean of steps 5 to 15",
+    "middle": "Middle: range of steps 20 to 35",
+    "late": "Late: mean of steps 40 and 45",
+}
+STEADINESS_TOLD = {
+    "largest_change": "Largest change (%)",
+    "sd_of_changes": "Standard deviation of changes",
+    "total_variation": "Total variation",
+    "sign_changes": "Sign changes",
+    "drawdown": "Largest drawdown",
+}
+WINNERS = {
+    "best": "no KL (KL {share} %)",
+    "best_step": "KL bundle ({steps} steps)",
+    "stability": "KL bundle",
+    "early": "no KL",
+    "middle": "KL bundle",
+    "late": "no KL (KL {share} %)",
+}
 
 
 def tables(view: AgentView) -> Iterator[Table]:
@@ -57,26 +87,34 @@ def _answer(view: AgentView) -> Table:
     lines: list[TableLine] = []
     for pair in view.pairs:
         left, right, gap = pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds")
-        lines.append(_line("doc004.best", pair, (left, right, _with_share(gap, left), None)))
-    rating: list[Cell] = [say(f"doc004.stars_{name}") for name in PAIR]
-    lines.append(TableLine((say("doc004.rating"), say("word.published"), None, *rating, None), "published"))
+        lines.append(_line("Best reward", pair, (left, right, _with_share(gap, left), None)))
+    rating: list[Cell] = [say(STARS[name]) for name in PAIR]
+    lines.append(TableLine((say("Rating"), say("published"), None, *rating, None), "published"))
     for pair in view.pairs:
         cells = pair.cells(_mean, REWARD_DIGITS, "mean over evaluations and seeds")
         p = _judged_p(view, pair, "004-insignificant") if pair.is_ours else p_cell(_paired_p(pair))
-        lines.append(_line("doc004.mean", pair, (*cells, p)))
+        lines.append(_line("Mean over evaluations", pair, (*cells, p)))
     arm = view.config.document_arm
     for mode in MODES:
         ends = [view.score(view.held_out(f"arm~{name}", mode)) for name in view.pair.values()]
-        row = (say(f"agent.{mode}"), *ends, view.difference(arm, mode), holm(view.compared(arm, mode)))
-        lines += beside((say("doc004.held_out"),), row, []) if any(ends) else []
+        row = (say(mode), *ends, view.difference(arm, mode), holm(view.compared(arm, mode)))
+        lines += beside((say("Held-out score, as the table of arms"),), row, []) if any(ends) else []
     heads = ("quantity", "source", "curve", *PAIR, "p")
-    notes = ("doc004.answer_note",)
-    return table_of("004-answer", "doc004.answer", heads, lines, lead=_verdicts(view), notes=notes)
+    notes = (
+        (
+            "p: of the published pair a paired t test over evaluations, as if independent; of ours "
+            "over paired seeds, greedy, none with one. The held-out endpoint has Holm p and 95 % "
+            "intervals."
+        ),
+    )
+    return table_of(
+        "004-answer", "Is the KL run worse, or about the same?", heads, lines, lead=_verdicts(view), notes=notes
+    )
 
 
 def _line(name: str, pair: CurvePair, cells: Sequence[Cell]) -> TableLine:
     whose: Whose = "ours" if pair.is_ours else "published"
-    return TableLine((say(name), say(f"word.{whose}"), say(f"agent.{pair.mode}"), *cells), whose)
+    return TableLine((say(name), say(whose), say(pair.mode), *cells), whose)
 
 
 def _judged_p(view: AgentView, pair: CurvePair, claim: str) -> PValue | None:
@@ -88,7 +126,7 @@ def _with_share(gap: Number | None, whole: Number | None) -> Cell:
     if gap is None or whole is None or not whole.value:
         return gap
     share = replace(gap, value=100 * gap.value / whole.value, digits=1, how="percent")
-    return say("doc004.with_share", gap=gap, share=share)
+    return say("{gap} ({share} %)", gap=gap, share=share)
 
 
 def _verdicts(view: AgentView) -> Cell:
@@ -96,12 +134,14 @@ def _verdicts(view: AgentView) -> Cell:
     parts: list[Cell] = []
     for pair in view.pairs:
         judged = None if pair.is_ours else separation(_paired_p(pair))
-        parts += [say("doc004.published_judged", judged=judged)] if judged is not None else []
+        parts += [say("Published curves: {judged}.", judged=judged)] if judged is not None else []
     for mode in MODES:
         row = view.compared(view.config.document_arm, mode)
         if row is not None and not math.isnan(row.p_holm):
-            judged = separation(row.p_holm, row.key) if row.runs > 1 else say("kl.not_shown")
-            parts.append(say("doc004.ours_judged", mode=say(f"agent.{mode}"), gap=view.gap_of(row), judged=judged))
+            judged = separation(row.p_holm, row.key) if row.runs > 1 else say("not shown with one seed")
+            parts.append(
+                say("Ours, held-out, {mode}: {gap}, {judged}.", mode=say(mode), gap=view.gap_of(row), judged=judged)
+            )
     return Series(tuple(parts), "sentences") if parts else None
 
 
@@ -125,13 +165,22 @@ def _steps_to_best(view: AgentView) -> Table:
     found = [(pair, pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds")) for pair in view.pairs]
     for index, run in enumerate(RUNS):
         for pair, best in found:
-            lines.append(_line(f"agent.head.{run}", pair, (steps_cell(pair.values(best_step)[index]), best[index])))
+            lines.append(_line(RUN_NAMES[run], pair, (steps_cell(pair.values(best_step)[index]), best[index])))
     for pair, best in found:
         steps = pair.cells(best_step, 1 if pair.is_ours else 0, "step of the largest value, mean over seeds")
-        lines.append(_line("agent.head.difference", pair, (steps[2], best[2])))
+        lines.append(_line("Difference", pair, (steps[2], best[2])))
     heads = ("run", "source", "curve", "best_step", "best")
-    notes = (say("doc004.steps_note", every=view.config.evaluation.every),)
-    return table_of("004-steps-to-best", "doc004.steps", heads, lines, notes=notes)
+    notes = (
+        say(
+            (
+                "Ours: the step of each seed in order; differences are means over seeds. Ours are "
+                "evaluated every {every:step|steps}, the published runs every 5: no smaller difference "
+                "can be seen."
+            ),
+            every=view.config.evaluation.every,
+        ),
+    )
+    return table_of("004-steps-to-best", "Steps to the best reward", heads, lines, notes=notes)
 
 
 def _step_by_step(view: AgentView) -> Table:
@@ -144,7 +193,13 @@ def _step_by_step(view: AgentView) -> Table:
     own = next((dict(_remarks(*of)) for of in curves if all(of)), {})
     lines = by_step(view, theirs, own, dict(_remarks(*measured)))
     heads = ("step", "source", *PAIR, *sampled(PAIR), "remark")
-    return table_of("004-step-by-step", "doc004.step_by_step", heads, lines, notes=("doc004.remark_note",))
+    return table_of(
+        "004-step-by-step",
+        "Rewards step by step",
+        heads,
+        lines,
+        notes=("Remarks are computed from the greedy curve of the row's source, untested.",),
+    )
 
 
 def _remarks(no_kl: Curve, kl: Curve) -> Iterator[tuple[int, Cell]]:
@@ -156,21 +211,21 @@ def _remarks(no_kl: Curve, kl: Curve) -> Iterator[tuple[int, Cell]]:
     for before, step in pairwise([None, *steps]):
         assert step is not None
         gap = common[RUNS[1]][step] - common[RUNS[0]][step]
-        parts = [_of_run("ahead", RUNS[gap > 0]) if gap else say("doc004.equal")]
+        parts = [_of_run("{run} ahead", RUNS[gap > 0]) if gap else say("equal")]
         if before is not None:
             signs = [(of[step] > of[before]) - (of[step] < of[before]) for of in common.values()]
             if signs[0] == signs[1]:
-                parts += [say("doc004.both_rise" if signs[0] > 0 else "doc004.both_fall")] if signs[0] else []
+                parts += [say("both rise" if signs[0] > 0 else "both fall")] if signs[0] else []
             else:
                 moves = zip(RUNS, signs, strict=True)
-                parts += [_of_run("rises" if sign > 0 else "falls", run) for run, sign in moves if sign]
-        parts += [_of_run("best_of", run) for run, of in common.items() if best_step(of) == step]
-        parts += [_of_run("largest_fall", run) for run in RUNS if falls[run] == step]
+                parts += [_of_run("{run} rises" if sign > 0 else "{run} falls", run) for run, sign in moves if sign]
+        parts += [_of_run("best of {run}", run) for run, of in common.items() if best_step(of) == step]
+        parts += [_of_run("largest fall of {run}", run) for run in RUNS if falls[run] == step]
         yield step, Series(tuple(parts), "parts")
 
 
 def _of_run(message: str, run: str) -> Cell:
-    return say(f"doc004.{message}", run=say(f"agent.head.{run}"))
+    return say(message, run=say(RUN_NAMES[run]))
 
 
 def _largest_fall(curve: Values) -> int | None:
@@ -187,7 +242,18 @@ def _changes(view: AgentView) -> Table:
         ours, theirs = ([of.get(step) for of in side] for side in (own, said))
         lines += beside((Name(str(step)),), ours, [*theirs, None, None])
     heads = ("step", "source", *RUNS, *sampled(RUNS))
-    return table_of("004-changes", "doc004.changes", heads, lines, notes=("doc004.changes_note",))
+    return table_of(
+        "004-changes",
+        "Changes from evaluation to evaluation, in percent",
+        heads,
+        lines,
+        notes=(
+            (
+                "Relative to the evaluation before; ours of the mean over seeds. The document begins "
+                "behind step 10 and so leaves out the largest change of both runs."
+            ),
+        ),
+    )
 
 
 def _changes_of(curve: Curve) -> dict[int, Cell]:
@@ -233,11 +299,26 @@ def _stability(view: AgentView) -> Table:
             if name == "largest_change" and not pair.is_ours:
                 stated = [level(view.stated(run, "max_abs_change_pct"), 1) for run in RUNS]
                 both = zip(cells, stated, strict=True)
-                cells = [cell if said is None else say("doc004.printed", value=cell, said=said) for cell, said in both]
+                cells = [
+                    cell if said is None else say("{value} (printed: {said})", value=cell, said=said)
+                    for cell, said in both
+                ]
             p = _judged_p(view, pair, STEADINESS_CLAIMS.get(name, ""))
-            lines.append(_line(f"doc004.steady.{name}", pair, (*cells, p)))
+            lines.append(_line(STEADINESS_TOLD[name], pair, (*cells, p)))
     heads = ("statistic", "source", "curve", *RUNS, "p")
-    return table_of("004-stability", "doc004.stability", heads, lines, notes=("doc004.stability_note",))
+    return table_of(
+        "004-stability",
+        "Stability of training",
+        heads,
+        lines,
+        notes=(
+            (
+                "Ours: mean over seeds of what each run shows; p is that of the claim about it, greedy, "
+                "over seeds and adjusted for all claims. The published spread is tested in the "
+                "assessment."
+            ),
+        ),
+    )
 
 
 def _within(first: int, last: int) -> Callable[[Values], list[float]]:
@@ -311,11 +392,24 @@ def _assessment(view: AgentView) -> Table:
             if None in cells:
                 continue
             cells = list(map(steps_cell, pair.values(best_step))) if dimension.measure is best_step else cells
-            winner = None if pair.is_ours else say(f"doc004.winner.{dimension.name}", **stated)
-            name = f"doc004.dimension.{dimension.name}"
+            winner = None if pair.is_ours else say(WINNERS[dimension.name], **stated)
+            name = DIMENSION_NAMES[dimension.name]
             lines.append(_line(name, pair, (*cells, winner, verdicts.get(dimension.name))))
     heads = ("dimension", "source", "curve", *RUNS, "winner", "by_test")
-    return table_of("004-assessment", "doc004.assessment", heads, lines, notes=("doc004.assessment_note",))
+    return table_of(
+        "004-assessment",
+        "Assessment: who wins",
+        heads,
+        lines,
+        notes=(
+            (
+                "Published p is adjusted for its rows (Holm): chance that the best of two flat runs "
+                "differ as much, F tests of changes and of the middle, t tests of early and late means. "
+                "Ours: the test of the claim about it, greedy, over paired seeds and adjusted for all "
+                "claims; one seed has none."
+            ),
+        ),
+    )
 
 
 def _tested(view: AgentView, pair: CurvePair) -> dict[str, Cell]:
@@ -328,5 +422,5 @@ def _tested(view: AgentView, pair: CurvePair) -> dict[str, Cell]:
     verdicts: dict[str, Cell] = {name: separation(float(p)) for name, p in adjusted.items()}
     (left,), (right,) = pair.values(best_step)
     if abs(left - right) <= max(np.diff(list(pair.kl[0])), default=0):
-        verdicts["best_step"] = say("doc004.one_apart")
+        verdicts["best_step"] = say("not separated (one evaluation apart)")
     return verdicts

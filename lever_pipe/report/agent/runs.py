@@ -31,6 +31,13 @@ Curve = Mapping[int, EvidenceRow]
 """Evaluations by step, rising."""
 Measure = Callable[[Mapping[int, float]], float]
 T = TypeVar("T")
+SCHEDULE_WORDS = {
+    "constant": "fixed",
+    "linear": "linear decay",
+    "cosine": "cosine",
+    "rising": "linear rise",
+    "adaptive": "adapted to {target} nats a token",
+}
 
 
 @dataclass(frozen=True)
@@ -223,12 +230,68 @@ class AgentView:
         return found
 
 
+HEADS: Mapping[str, str] = {
+    "source": "Source",
+    "nokl": "no KL",
+    "kl": "KL bundle",
+    "difference": "Difference",
+    "nokl_sampled": "no KL, sampled",
+    "kl_sampled": "KL bundle, sampled",
+    "difference_sampled": "Difference, sampled",
+    "setting": "Setting",
+    "step": "Step",
+    "metric": "Metric",
+    "run": "Run",
+    "quantity": "Quantity",
+    "curve": "Decoding",
+    "statistic": "Statistic",
+    "remark": "Remark",
+    "dimension": "Dimension",
+    "winner": "Winner as printed",
+    "by_test": "By the test",
+    "document": "The document",
+    "its_reason": "Its reason",
+    "ours": "Ours",
+    "verdict": "Verdict",
+    "p": "p",
+    "arm": "Arm",
+    "kl_coefficient": "KL",
+    "entropy": "Entropy",
+    "schedule": "Schedule",
+    "learning_rate": "Learning rate",
+    "trajectory_score": "Trajectory score",
+    "seeds": "Seeds",
+    "seed": "Seed",
+    "score_sampled": "Held-out, sampled",
+    "score_greedy": "Held-out, greedy",
+    "difference_greedy": "Difference, greedy",
+    "holm_sampled": "Holm p, sampled",
+    "holm_greedy": "Holm p, greedy",
+    "gain_sampled": "Gain, sampled",
+    "gain_greedy": "Gain, greedy",
+    "kl_end": "KL at the end",
+    "entropy_end": "Entropy at the end",
+    "malformed": "Malformed (%)",
+    "agent_requests": "Requests",
+    "prompt_tokens": "Prompt tokens",
+    "completion_tokens": "Completion tokens",
+    "agent_failures": "Failed requests",
+    "gain": "Gain",
+    "holm": "Holm p",
+    "best": "Best",
+    "best_step": "Step of the best",
+    "drawdown": "Drawdown",
+    "sd_of_changes": "sd of changes",
+    "planned_steps": "Planned",
+    "executed_steps": "Executed",
+}
 KINDS: Mapping[str, Literal["name", "words"]] = {
     **dict.fromkeys(("source", "step", "run", "arm", "seed", "curve", "engine", "reason"), "name"),
     **dict.fromkeys(("setting", "metric", "quantity", "statistic", "dimension", "winner", "by_test"), "words"),
     **dict.fromkeys(("remark", "document", "its_reason", "ours", "verdict"), "words"),
 }
 """What columns hold that hold no numbers, by the names of their heads."""
+RUN_NAMES = {NO_KL: "no KL", KL: "KL bundle"}
 RUNS = (NO_KL, KL)
 PAIR = (*RUNS, "difference")
 """Heads of the columns of the documents' two runs."""
@@ -253,18 +316,14 @@ def table_of(
 
     Args:
         name: its id; by default its first three characters are the section.
-        title: a message or its id.
-        columns: names of heads, `agent.head.NAME`, or columns.
+        title: a message or its text.
+        columns: keys of `HEADS`, or columns.
         lines: the rows.
         section: where it stands.
         lead: what it says.
-        notes: messages or ids of such; an absent one is left out.
+        notes: messages or their texts; an absent one is left out.
     """
-    ids = {"source": "head.source"}
-    heads = (
-        of if isinstance(of, Column) else Column(say(ids.get(of, f"agent.head.{of}")), KINDS.get(of, "number"))
-        for of in columns
-    )
+    heads = (of if isinstance(of, Column) else Column(say(HEADS[of]), KINDS.get(of, "number")) for of in columns)
     told = tuple(say(note) if isinstance(note, str) else note for note in notes if note is not None)
     found = Table(
         name,
@@ -333,8 +392,8 @@ def tested(p: PValue | None) -> Cell:
     """Return whether a p value separates two runs, with it; nothing without a test."""
     if p is None:
         return None
-    verdict = Verdict("agent.apart", "yes") if p.value < ALPHA else Verdict("agent.together", "open")
-    return say("agent.judged", verdict=verdict, p=p)
+    verdict = Verdict("separated", "yes") if p.value < ALPHA else Verdict("not separated", "open")
+    return say("{verdict} (p {p})", verdict=verdict, p=p)
 
 
 def separation(p: float, key: str = "") -> Cell:
@@ -344,16 +403,20 @@ def separation(p: float, key: str = "") -> Cell:
 
 def seeds_cell(seeds: Sequence[int]) -> Cell:
     """Return seeds as a list."""
-    return say("agent.seeds", seeds=[Name(str(seed)) for seed in seeds])
+    return Series(tuple(Name(str(seed)) for seed in seeds))
 
 
 def schedule_cell(schedule: Schedule) -> Cell:
     """Return a schedule in words."""
-    then = say(f"agent.schedule.{schedule.kind}", **({"target": schedule.target} if schedule.target else {}))
-    return say("agent.schedule.warm", n=schedule.warmup_steps, then=then) if schedule.warmup_steps else then
+    then = say(SCHEDULE_WORDS[schedule.kind], **({"target": schedule.target} if schedule.target else {}))
+    return (
+        say("{n:step|steps} of warm-up, then {then}", n=schedule.warmup_steps, then=then)
+        if schedule.warmup_steps
+        else then
+    )
 
 
 def weight_cell(weight: float, schedule: Schedule) -> Cell:
     """Return the weight of a loss term, with its schedule unless that is plainly constant."""
     plain = Name(f"{weight:g}")
-    return plain if schedule == Schedule() else say("agent.weight", peak=plain, schedule=schedule_cell(schedule))
+    return plain if schedule == Schedule() else say("{peak}, {schedule}", peak=plain, schedule=schedule_cell(schedule))

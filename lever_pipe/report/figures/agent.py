@@ -19,6 +19,28 @@ EXACT = ("learning_rate",)
 """Training metrics without noise, which are not smoothed."""
 PUBLISHED = ("nokl", "kl")
 HELD_OUT = {"subset": "test", "at": "last"}
+WORDS = {
+    "sampled": "Sampled",
+    "greedy": "Greedy",
+}
+AXES = {
+    "reward": "Reward",
+    "kl_end": "KL at the end (nats a token)",
+    "entropy_end": "Entropy at the end (nats a token)",
+}
+METRIC_NAMES = {
+    "reward": "Training reward",
+    "kl": "KL",
+    "entropy": "Entropy",
+    "grad_norm": "Gradient norm",
+    "pg_loss": "Policy-gradient loss",
+    "learning_rate": "Learning rate",
+}
+PUBLISHED_RUNS = {
+    "nokl": "no KL",
+    "kl": "KL bundle",
+    "estimated": "no KL, estimated by document 003",
+}
 
 
 def validation(view: AgentView, voice: Voice) -> Figure | None:
@@ -33,11 +55,11 @@ def validation(view: AgentView, voice: Voice) -> Figure | None:
             style.line(panel, values_of(curves[arm, mode]), seen, name=arm, linewidth=1.5)
             for seed in seeds if len(seeds) > 1 else ():
                 style.dots(panel, values_of(view.curve(run_of(arm, seed), mode)), seen, markersize=3, alpha=0.55)
-        style.label(panel, title=voice.say(f"word.{mode}"), x=voice.say("axis.step"))
+        style.label(panel, title=voice.say(WORDS[mode]), x=voice.say("Step"))
     limits = [panel.get_ylim() for panel in axes]
     for panel in axes:
         panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
-    axes[0].set_ylabel(voice.say("axis.validation_reward"))
+    axes[0].set_ylabel(voice.say("Validation reward"))
     style.legend_below(figure, axes[0])
     return figure
 
@@ -54,12 +76,12 @@ def reward_against_kl(view: AgentView, voice: Voice) -> Figure | None:
             rows = {mode: view.find(f"arm~{arm}", "normalised_reward", **HELD_OUT, mode=mode) for mode in MODES}
             if place is not None:
                 _pair(panel, place.value, rows, style.look(index), arm)
-        style.label(panel, x=voice.say(f"axis.{metric}"))
+        style.label(panel, x=voice.say(AXES[metric]))
     axes[0].set_xscale("log")
     axes[0].xaxis.set_major_formatter(ScalarFormatter())
     axes[0].xaxis.set_minor_formatter(ScalarFormatter())
     axes[0].tick_params(axis="x", which="both", labelsize=8.5, labelrotation=45)
-    axes[0].set_ylabel(voice.say("axis.share_of_ceiling"))
+    axes[0].set_ylabel(voice.say("Held-out reward (% of the ceiling)"))
     style.legend_below(figure, axes[0])
     return figure
 
@@ -78,9 +100,9 @@ def arms(view: AgentView, voice: Voice) -> Figure | None:
         if all(rows):
             marks = [(arm, row[0], style.look(index)) for arm, row in zip(names, rows, strict=True)]
             style.forest(axes, marks, scale=100.0, shift=0.24 * (index - 0.5))
-            style.dots(axes, {}, style.look(index), label=voice.say(f"word.{mode}"))
+            style.dots(axes, {}, style.look(index), label=voice.say(WORDS[mode]))
             found = True
-    style.label(axes, x=voice.say("axis.points_against", arm=view.reference))
+    style.label(axes, x=voice.say("Held-out points of the ceiling against {arm}", arm=view.reference))
     style.legend_below(figure, axes)
     return figure if found else None
 
@@ -96,7 +118,7 @@ def training(view: AgentView, voice: Voice) -> Figure | None:
             values = values_of(curve)
             shown = values if metric in EXACT else style.smoothed(values)
             style.line(panel, shown, style.look(index), name=arm, linewidth=1.3)
-        style.label(panel, title=voice.say(f"agent_metric.{metric}"), x=voice.say("axis.step"))
+        style.label(panel, title=voice.say(METRIC_NAMES[metric]), x=voice.say("Step"))
     style.legend_below(figure, axes[0])
     return figure
 
@@ -109,12 +131,12 @@ def published(view: AgentView, voice: Voice) -> Figure | None:
     figure, (axes,) = style.panels(1, 1, height=3.4)
     for index, (run, curve) in enumerate(runs.items()):
         seen = style.look(index)
-        style.line(axes, curve, seen, name=voice.say(f"published_run.{run}"), marker=seen.marker)
+        style.line(axes, curve, seen, name=voice.say(PUBLISHED_RUNS[run]), marker=seen.marker)
     guessed = values_of(view.published("nokl", "val_reward_estimated"))
     if guessed:
-        hollow = {"markerfacecolor": "none", "label": voice.say("published_run.estimated")}
+        hollow = {"markerfacecolor": "none", "label": voice.say("no KL, estimated by document 003")}
         style.dots(axes, guessed, style.Look(style.GREY, "o", ""), **hollow)
-    style.label(axes, x=voice.say("axis.step"), y=voice.say("axis.validation_reward"))
+    style.label(axes, x=voice.say("Step"), y=voice.say("Validation reward"))
     axes.legend()
     return figure
 

@@ -20,6 +20,36 @@ from lever_pipe.report.material import Material
 OFFLINE, ON_POLICY, OTHER = style.look(0), style.look(1), style.Look(style.GREY, "o", "-")
 METRICS = ("kl", "kl_loss", "ppo_loss", "loss", "val_loss", "mean_ratio")
 """Panels of document 000."""
+WORDS = {
+    "grpo": "Offline GRPO",
+    "on_policy": "On-policy GRPO",
+}
+METRIC_NAMES = {
+    "kl": "KL (k3)",
+    "kl_loss": "KL loss",
+    "ppo_loss": "PPO loss",
+    "loss": "Loss",
+    "val_loss": "Validation loss",
+    "mean_ratio": "Mean ratio",
+}
+AXES = {
+    "accuracy": "VQA accuracy (%)",
+    "kl_to_base": "KL from the RCE base at its greedy selections (nats a step)",
+    "reward": "Reward",
+    "advantage": "Advantage",
+}
+ASPECTS = {
+    "relation": "Relation",
+    "key": "Value asked",
+    "fact": "Exact fact",
+    "object": "Object",
+    "type": "Question type",
+}
+KINDS = {
+    "relation": "By relation",
+    "query-type": "By question type",
+    "question-type": "By question type",
+}
 
 
 def ladder(material: Material, voice: Voice) -> Figure | None:
@@ -31,7 +61,7 @@ def ladder(material: Material, voice: Voice) -> Figure | None:
     figure, (axes,) = style.panels(1, 1, height=1.1 + 0.27 * len(found))
     found.sort(key=lambda pair: pair[1].value)
     style.forest(axes, [(_named(voice, group), row, _look(group)) for group, row in found])
-    style.label(axes, x=voice.say("axis.accuracy_mean"))
+    style.label(axes, x=voice.say("VQA accuracy (%), mean over shots"))
     return figure
 
 
@@ -47,7 +77,7 @@ def shots(material: Material, voice: Voice) -> Figure | None:
         points = {k + offset: row for k, row in rows.items() if row is not None}
         style.with_bars(axes, points, style.look(index), name=_named(voice, group))
     style.whole_ticks(axes, material.shots)
-    style.label(axes, x=voice.say("axis.shots"), y=voice.say("axis.accuracy"))
+    style.label(axes, x=voice.say("Demonstrations (shots)"), y=voice.say("VQA accuracy (%)"))
     style.legend_below(figure, axes)
     return figure
 
@@ -62,7 +92,7 @@ def frontier(material: Material, voice: Voice) -> Figure | None:
         rows = {beta: row for beta, group in groups.items() if (row := material.accuracy(group)) is not None}
         kl = {beta: material.evidence.find(groups[beta], "kl_to_base", at="from base") for beta in rows}
         points = {of.value: rows[beta] for beta, of in kl.items() if of is not None}
-        name = voice.say(f"word.{kind}")
+        name = voice.say(WORDS[kind])
         style.with_bars(left, points, style.Look(seen.color, seen.marker, ""), name=name)
         style.with_bars(right, rows, seen, name=name)
     left.set_xscale("symlog", linthresh=0.01, linscale=0.5)
@@ -72,9 +102,13 @@ def frontier(material: Material, voice: Voice) -> Figure | None:
     base = material.accuracy(material.main.last_rce or "")
     for axes in (left, right):
         if base is not None:
-            axes.axhline(base.value, color=style.GREY, linewidth=1.0, label=voice.say("policy.rce_last"))
-    style.label(left, x=voice.say("axis.kl_to_base"), y=voice.say("axis.accuracy_mean"))
-    style.label(right, x=voice.say("axis.kl_beta"))
+            axes.axhline(base.value, color=style.GREY, linewidth=1.0, label=voice.say("RCE"))
+    style.label(
+        left,
+        x=voice.say("KL from the RCE base at its greedy selections (nats a step)"),
+        y=voice.say("VQA accuracy (%), mean over shots"),
+    )
+    style.label(right, x=voice.say("KL_BETA"))
     style.legend_below(figure, left)
     return figure
 
@@ -91,7 +125,7 @@ def primary(material: Material, voice: Voice) -> Figure | None:
     figure, (axes,) = style.panels(1, 1, height=1.1 + 0.27 * len(found))
     style.zero_line(axes)
     style.forest(axes, found)
-    style.label(axes, x=voice.say("axis.points_over_rce"))
+    style.label(axes, x=voice.say("Points over the RCE base, mean over shots"))
     return figure
 
 
@@ -106,7 +140,7 @@ def training_curves(material: Material, voice: Voice) -> Figure | None:
             rows = {epoch: material.evidence.find(name, metric) for epoch, name in names.items()}
             known = {epoch: row.value for epoch, row in rows.items() if row is not None}
             style.line(panel, known, style.look(index), name=_beta(voice, beta))
-        style.label(panel, title=voice.say(f"metric.{metric}"), x=voice.say("axis.grpo_epoch"))
+        style.label(panel, title=voice.say(METRIC_NAMES[metric]), x=voice.say("GRPO epoch"))
         style.epoch_ticks(panel, max(max(epochs) for epochs in runs.values()))
     style.legend_below(figure, axes[0])
     return figure
@@ -126,9 +160,9 @@ def learning(material: Material, voice: Voice) -> Figure | None:
             epochs = {e: name for (of, b, e), name in sorted(groups.items()) if (of, b) == (base, beta)}
             _paired(panel, material, epochs, style.look(index), _beta(voice, beta), 0.06 * (index - len(betas) / 2))
         panel.axhline(0.0, color=style.GREY, linewidth=0.9)
-        style.label(panel, title=voice.say(f"word.{kind}"), x=voice.say("axis.grpo_epoch"))
+        style.label(panel, title=voice.say(WORDS[kind]), x=voice.say("GRPO epoch"))
         style.whole_ticks(panel, sorted({e for _, _, e in groups}))
-    axes[0].set_ylabel(voice.say("axis.points_over_rce"))
+    axes[0].set_ylabel(voice.say("Points over the RCE base, mean over shots"))
     style.legend_below(figure, axes[0], columns=4)
     return figure
 
@@ -144,7 +178,7 @@ def rewards(material: Material, voice: Voice) -> Figure | None:
         for index, subset in enumerate(dict.fromkeys(row.subset for row in rows)):
             of_subset = [row for row in rows if row.subset == subset]
             _bins(panel, of_subset, style.look(index), _kept(voice, subset), 0.06 * index)
-        style.label(panel, x=voice.say(f"axis.{what}"), y=voice.say("axis.share_of_selections"))
+        style.label(panel, x=voice.say(AXES[what]), y=voice.say("Share of selections (%)"))
     style.legend_below(figure, axes[1])
     return figure
 
@@ -165,7 +199,7 @@ def selections(material: Material, voice: Voice) -> Figure | None:
         ranks = range(max(map(len, shares)))
         panel.set_xticks(ranks, [str(rank + 1) for rank in ranks])
         panel.set_yticks(range(len(groups)), [_named(voice, group) if index == 0 else "" for group in groups])
-        style.label(panel, title=voice.say(f"aspect.{aspect}"), x=voice.say("axis.rank"))
+        style.label(panel, title=voice.say(ASPECTS[aspect]), x=voice.say("Rank"))
         panel.title.set_fontsize(9.0)
     return figure
 
@@ -189,7 +223,9 @@ def by_kind(material: Material, voice: Voice) -> Figure | None:
             ]
             style.forest(panel, marks, shift=0.13 * (index - (len(groups) - 1) / 2))
             panel.plot([], [], style.look(index).marker, color=style.look(index).color, label=_named(voice, group))
-        style.label(panel, title=voice.say(f"kind.{way.replace(' ', '-')}"), x=voice.say("axis.accuracy_mean"))
+        style.label(
+            panel, title=voice.say(KINDS[way.replace(" ", "-")]), x=voice.say("VQA accuracy (%), mean over shots")
+        )
     style.legend_below(figure, axes[0])
     return figure
 
@@ -205,13 +241,13 @@ def by_epoch(material: Material, voice: Voice) -> Figure | None:
     for index, metric in enumerate(("loss", "val_loss")):
         losses = {epoch: material.evidence.find(group, metric) for epoch, group in epochs.items()}
         points = {float(epoch): row for epoch, row in losses.items() if row is not None}
-        style.with_bars(left, points, style.look(index), name=voice.say(f"metric.{metric}"))
+        style.with_bars(left, points, style.look(index), name=voice.say(METRIC_NAMES[metric]))
     style.with_bars(right, known, style.look(0), name="")
     for panel in (left, right):
         style.whole_ticks(panel, list(epochs))
     left.legend()
-    style.label(left, x=voice.say("axis.rce_epoch"), y=voice.say("axis.nats"))
-    style.label(right, x=voice.say("axis.rce_epoch"), y=voice.say("axis.accuracy_mean"))
+    style.label(left, x=voice.say("RCE epoch"), y=voice.say("nats a selection"))
+    style.label(right, x=voice.say("RCE epoch"), y=voice.say("VQA accuracy (%), mean over shots"))
     return figure
 
 
@@ -245,7 +281,7 @@ def _named(voice: Voice, group: str) -> str:
 
 
 def _beta(voice: Voice, beta: float) -> str:
-    return voice.say("policy.beta", beta=beta_text(beta))
+    return voice.say("KL_BETA {beta}", beta=beta_text(beta))
 
 
 def _beta_ticks(axes: Axes, betas: Sequence[float]) -> None:
@@ -301,7 +337,7 @@ def _bins(axes: Axes, rows: Sequence[EvidenceRow], seen: style.Look, name: str, 
 
 def _kept(voice: Voice, subset: str) -> str:
     kept = subset.removeprefix("best ")
-    return voice.text(say("word.all_selections") if kept == "all" else say("word.best_selections", n=int(kept)))
+    return voice.text(say("all stored selections") if kept == "all" else say("the best {n} of each query", n=int(kept)))
 
 
 def _shares(material: Material, group: str, aspect: str) -> list[float]:

@@ -17,6 +17,12 @@ from lever_pipe.report.figures import style
 from lever_pipe.report.material import Material
 from lever_pipe.report.sweeps import SweepView, text_of, views_of
 
+AXES = {
+    "accuracy": "VQA accuracy (%)",
+    "reward": "Reward",
+    "share_of_ceiling": "Held-out reward (% of the ceiling)",
+}
+
 
 def cells(study: str, material: Material, voice: Voice) -> Figure | None:
     """Return the primary endpoint of the cells of every sweep of a study, a row a sweep, a panel a decoding."""
@@ -33,8 +39,8 @@ def cells(study: str, material: Material, voice: Voice) -> Figure | None:
             named = {", ".join(map(text_of, cell.values.values())): cell.arm for cell in view.sweep.cells}
             rows = [(name, view.scores[mode, arm], style.look(arm != view.sweep.arm)) for name, arm in named.items()]
             style.forest(panel, rows, scale=view.scale)
-            style.label(panel, x=voice.say(f"axis.{axis}"), y=", ".join(view.sweep.over))
-        panel.set_title(view.sweep.name + (f", {voice.say(f'word.{mode}')}" if mode else ""))
+            style.label(panel, x=voice.say(AXES[axis]), y=", ".join(view.sweep.over))
+        panel.set_title(view.sweep.name + (f", {voice.say(mode.capitalize())}" if mode else ""))
     return figure
 
 

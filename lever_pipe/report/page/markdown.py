@@ -5,7 +5,7 @@ from __future__ import annotations
 from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import Voice, without_html
 from lever_pipe.report.cells import Cell
-from lever_pipe.report.contents import MAIN, PAGES, Contents
+from lever_pipe.report.contents import MAIN, PAGES, SECTIONS, Contents
 from lever_pipe.report.table import as_markdown
 
 
@@ -17,10 +17,9 @@ def markdown(contents: Contents, voice: Voice, *, title: Cell, lead: Cell) -> st
     parts = list(map(without_html, said))
     for section in PAGES[MAIN]:
         texts, tables = contents.texts.get(section, ()), contents.tables.get(section, ())
-        known = f"section.{section}.lead"
         if texts or tables:
-            parts.append(f"## {voice.say(f'section.{section}.title')}")
-            parts += [voice.say(known)] if known in voice.texts else []
+            head, first = SECTIONS[section]
+            parts += [f"## {voice.say(head)}", voice.say(first)]
             parts += [without_html(voice.text(text)) for text in texts]
             parts += [as_markdown(table, voice).strip() for table in tables]
     return "\n\n".join(part for part in parts if part) + "\n"

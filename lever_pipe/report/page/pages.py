@@ -16,8 +16,9 @@ from markupsafe import Markup
 from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import ABSENT, Voice
 from lever_pipe.report.cells import Cell, Number, PValue, numbers_in, say
-from lever_pipe.report.contents import MAIN, PAGES, Contents
+from lever_pipe.report.contents import ENGLISH, MAIN, PAGES, SECTIONS, TITLES, Contents
 from lever_pipe.report.page import dots, drawings
+from lever_pipe.report.page.captions import CAPTIONS
 from lever_pipe.report.table import Column
 
 LANGUAGES = {"en": "English", "zh": "中文"}
@@ -60,6 +61,8 @@ class Exhibits:
 
 def file_of(page: str, language: str, first: str) -> str:
     """Return a page's path beside the main page of the first language, `report.html`."""
+    if page in ENGLISH:
+        return f"{FOLDER}/{page}.html"
     if page == MAIN and language == first:
         return f"{MAIN}.html"
     return f"{FOLDER}/{page}{'' if language == first else f'.{language}'}.html"
@@ -88,13 +91,15 @@ def html_pages(
     """
     made = _Maker(contents, drawn, voice, first)
     shown = [page for page in PAGES if page == MAIN or any(map(made.has, PAGES[page]))]
+    written = [page for page in shown if page not in ENGLISH or voice.language == "en"]
     around = {"style": Markup(frame.style), "script": Markup(frame.script), "policy": _policy(frame), "run": title}
     template = _environment(frame, voice).get_template("page")
-    for page in shown:
+    for page in written:
         is_main = page == MAIN
-        heads = (title, lead) if is_main else (say(f"page.{page}.title"), say(f"page.{page}.lead"))
+        heads = (title, lead) if is_main else map(say, TITLES[page])
         values = {**around, **made.values(page, shown)}
-        yield made.file(page), template.render(title=heads[0], lead=heads[1], **values) + "\n"
+        title_of, lead_of = heads
+        yield made.file(page), template.render(title=title_of, lead=lead_of, **values) + "\n"
 
 
 def blocks(frame: Frame, voice: Voice) -> Any:
@@ -124,7 +129,7 @@ def _environment(frame: Frame, voice: Voice) -> jinja2.Environment:
         lstrip_blocks=True,
         autoescape=True,
     )
-    writers = {"html": voice.html, "text": voice.text, "say": voice.say, "message": say}
+    writers = {"html": voice.html, "text": voice.text, "say": voice.say}
     tables = {"look": _look, "value_of": value_of, "long": LONG, "absent": NOTHING, "letters": ascii_letters}
     found.globals |= {**writers, **tables, "words": lambda message, **args: voice.html(say(message, **args))}
     return found
@@ -148,34 +153,34 @@ class _Maker:
         language, here = self.voice.language, self.file(page)
         other = next(each for each in LANGUAGES if each != language)
         others = [each for each in shown if each not in (page, MAIN)]
+        there = None if page in ENGLISH else link(file_of(page, other, self.first), here)
         return {
             "language": language,
             "is_main": page == MAIN,
             "cards": [self._card(card, shown, here) for card in self.contents.cards] if page == MAIN else [],
             "sections": [self._section(section, here) for section in PAGES[page] if self.has(section)],
-            "pages": [(link(self.file(each), here), say(f"page.{each}.title")) for each in others],
-            "other": (link(file_of(page, other, self.first), here), other, LANGUAGES[other]),
+            "pages": [(link(self.file(each), here), say(TITLES[each][0])) for each in others],
+            "other": (there, other, LANGUAGES[other]),
             "home": link(self.file(MAIN), here),
             "gallery": self.drawn.gallery,
             "dialogues": self.drawn.dialogues,
         }
 
     def _section(self, section: str, here: str) -> dict[str, Any]:
-        tables, lead = self.contents.tables.get(section, ()), f"section.{section}.lead"
-        leads = (say(lead),) if lead in self.voice.texts else ()
+        tables, (title, lead) = self.contents.tables.get(section, ()), SECTIONS[section]
         drawings_of = [self._figure(*each, here) for each in self.drawn.figures.items() if each[1].section == section]
         return {
             "id": section,
-            "title": say(f"section.{section}.title"),
-            "texts": (*leads, *self.contents.texts.get(section, ())),
+            "title": say(title),
+            "texts": (*([say(lead)] if lead else []), *self.contents.texts.get(section, ())),
             "figures": drawings_of,
             "tables": [(table, link(f"{FOLDER}/tables/{table.id}.csv", here)) for table in tables],
         }
 
-    def _figure(self, name: str, drawing: PageFigure, here: str) -> tuple[str, Markup, str]:
-        title = self.voice.say(f"figure.{name}.title")
-        plot = drawings.inline(drawing.svg, source=drawing.file, name=name, title=title)
-        return name, plot, link(drawing.file, here)
+    def _figure(self, name: str, drawing: PageFigure, here: str) -> tuple[str, Markup, str, tuple[Cell, Cell]]:
+        title, caption = map(say, CAPTIONS[name])
+        plot = drawings.inline(drawing.svg, source=drawing.file, name=name, title=self.voice.text(title))
+        return name, plot, link(drawing.file, here), (title, caption)
 
     def _card(self, card: Card, shown: Sequence[str], here: str) -> tuple[Card, Markup, list[tuple[str, Cell]]]:
         """Return a card with its plot, and its links that this run has."""

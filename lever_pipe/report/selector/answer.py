@@ -33,8 +33,41 @@ from lever_pipe.report.table import Table, TableLine, heads
 
 RANDOM, ORACLE = "baseline/random", "baseline/oracle"
 SIMILAR = ("baseline/similar_both", "baseline/similar_question", "baseline/similar_image")
-COMPARISONS = ("comparisons", say("card.link.comparisons"))
-RUN = ("#run", say("card.link.run"))
+COMPARISONS = ("comparisons", say("All comparisons"))
+RUN = ("#run", say("both recipes"))
+SPREAD_TOLD = {
+    "none": (
+        "{mode}: {n} values lie within {spread} points, KL_BETA {highest} highest; the largest "
+        "difference is {gap} ({beta} against {smallest})."
+    ),
+    "some": "{mode}: KL_BETA {beta} against {smallest} is {gap}; {highest} is highest of {n}.",
+}
+MODE_STARTS = {
+    "grpo": "Offline",
+    "on_policy": "On-policy",
+}
+MODE_NAMES = {
+    "grpo": "offline",
+    "on_policy": "on-policy",
+}
+ALL_MODES = {
+    "up": "Yes.",
+    "down": "No. It costs accuracy.",
+    "open": "Not shown.",
+}
+ONE_MODE = {
+    "up": "{mode} yes",
+    "down": "{mode} a loss",
+    "open": "{mode} not shown",
+}
+POLICIES = {
+    "random": "random",
+    "similar": "most similar",
+    "rce": "RCE",
+    "grpo": "GRPO offline",
+    "on_policy": "GRPO on-policy",
+    "oracle": "oracle",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +91,12 @@ class Mode:
     @property
     def called(self) -> Message:
         """Return its name within a sentence."""
-        return say(f"mode.{self.name}")
+        return say(MODE_NAMES[self.name])
 
     @property
     def start(self) -> Message:
         """Return its name as a sentence begins with it."""
-        return say(f"mode.start.{self.name}")
+        return say(MODE_STARTS[self.name])
 
     @property
     def kind(self) -> MarkKind:
@@ -108,8 +141,14 @@ def tables(material: Material) -> Iterator[Table]:
             lines.append(TableLine((label(group, with_epoch=False), *numbers), groups=(group,)))
         if group == base:
             lines += _of_fewer_seeds(material, base, (*groups, *main.beside))
-    columns = heads("head.policy", "head.accuracy", "head.gain", "head.holm_p", "head.runs")
-    title, note = say("selector.ladder", n=max(material.samples)), say("selector.ladder_note")
+    columns = heads("Policy", "Accuracy (%)", "Gain over RCE", "Holm p", "Runs")
+    title, note = (
+        say("Every policy at the primary endpoint, {n} questions", n=max(material.samples)),
+        say(
+            "Mean over shots after the last epoch; differences are paired. The highest of several "
+            "KL_BETA is chosen on the questions that it is shown on."
+        ),
+    )
     yield Table("ladder", "selector", title, columns, tuple(lines), notes=(note,)).without_empty_columns()
 
 
@@ -124,7 +163,7 @@ def _of_fewer_seeds(material: Material, base: str, groups: Iterable[str]) -> Ite
             at[0].append(label(group, with_epoch=False))
     for paired, (names, row, difference) in found.items():
         level_of = derived(paired, 1, (row, difference), "accuracy minus its difference to the base")
-        told = say("selector.same_seeds", base=label(base, with_epoch=False), policies=names)
+        told = say("{base}, same seeds as {policies}", base=label(base, with_epoch=False), policies=names)
         yield TableLine((told, level_of, None, None, part(difference, "runs", 0)))
 
 
@@ -135,7 +174,19 @@ def texts(material: Material) -> Iterator[tuple[str, Cell]]:
             ends = (pick(rows, key=lambda row: row.value) for pick in (min, max))
             low, high = (Number(row.value, 2, row.key, sign=True) for row in ends)
             counts = {"apart": count_separated(rows), "tested": len(rows)}
-            yield "selector", say("selector.separated", mode=mode.called, **counts, low=low, high=high)
+            yield (
+                "selector",
+                say(
+                    (
+                        "GRPO {mode}: {apart} of {tested} KL_BETA are separated from their RCE base; differences "
+                        "reach from {low} to {high}."
+                    ),
+                    mode=mode.called,
+                    **counts,
+                    low=low,
+                    high=high,
+                ),
+            )
 
 
 def is_separated(row: EvidenceRow) -> bool:
@@ -152,24 +203,36 @@ def which_beta(material: Material, found: Sequence[Mode]) -> Card:
     """Return the card on KL_BETA: each beta against the smallest, in every mode with two betas or more."""
     compared = [(mode, _against_smallest(material, mode)) for mode in found]
     compared = [(mode, rows) for mode, rows in compared if rows]
-    title = say("card.beta.title")
+    title = say("Which KL_BETA?")
     if not compared:
         betas = sorted({beta for mode in found for beta in mode.groups})
-        why = say("card.beta.untested") if betas else say("card.no_grpo")
+        why = (
+            say("The KL_BETA that ran were not compared.")
+            if betas
+            else say("No GRPO run is part of this configuration.")
+        )
         return Card(
-            title, say("card.beta.one", beta=betas[0]) if len(betas) == 1 else why, None, (), None, None, (RUN,)
+            "beta",
+            title,
+            say("Only KL_BETA {beta} ran; a comparison needs two.", beta=betas[0]) if len(betas) == 1 else why,
+            None,
+            (),
+            None,
+            None,
+            (RUN,),
         )
     told = [_beta_sentence(material, mode, rows) for mode, rows in compared]
     smallest = min(compared[0][0].groups)
     shown = [(mode, rows) for mode, rows in compared if min(mode.groups) == smallest]
     return Card(
+        id="beta",
         title=title,
         headline=_beta_headline(compared),
         detail=sentences(*told),
         rows=tuple(_beta_rows(shown)),
-        axis=say("card.beta.axis", beta=smallest),
+        axis=say("points against KL_BETA {beta}, paired, 95 %", beta=smallest),
         notes=_basis(next(iter(rows.values())) for _, rows in compared),
-        links=(COMPARISONS, ("#why", say("card.link.equal_rows"))),
+        links=(COMPARISONS, ("#why", say("why the published rows are equal"))),
         keys=tuple((mode.kind, mode.called) for mode, _ in shown),
     )
 
@@ -181,15 +244,16 @@ def does_grpo_help(material: Material, found: Sequence[Mode]) -> Card:
     told: list[Cell] = [_gain_sentence(material, mode, row) for mode, row in known]
     base = material.main.last_rce
     learned = material.compared(base, RANDOM) if base else None
-    rce = say("card.grpo.rce", gap=gap(learned, 1)) if learned else None
+    rce = say("RCE itself gains {gap} over random.", gap=gap(learned, 1)) if learned else None
     return Card(
-        title=say("card.grpo.title"),
+        id="grpo",
+        title=say("Does GRPO help?"),
         headline=_gain_headline(found, known),
         detail=sentences(*told, rce),
         rows=tuple(_ladder(material, found)),
-        axis=say("card.grpo.axis"),
+        axis=say("VQA accuracy in %, mean over shots, 95 %"),
         notes=sentences(_basis(row for _, row in known), _recipes(material, found)),
-        links=(("#selector", say("card.link.frontier")), RUN),
+        links=(("#selector", say("KL against accuracy")), RUN),
     )
 
 
@@ -210,13 +274,17 @@ def _beta_headline(compared: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) ->
     """Return in which modes any beta is separated from the smallest one, and of the first of these which and how."""
     apart = [(mode, rows) for mode, rows in compared if any(map(is_separated, rows.values()))]
     if not apart:
-        return say("card.beta.never")
+        return say("None stands out.")
     mode, rows = apart[0]
     beta = _farthest(rows)
-    sign = say(f"card.beta.{'higher' if rows[beta].value > 0 else 'lower'}")
+    sign = say("higher" if rows[beta].value > 0 else "lower")
     found = {"beta": beta, "smallest": min(mode.groups), "mode": mode.called, "sign": sign}
     others = [each.called for each, _ in compared if each not in [of for of, _ in apart]]
-    return say("card.beta.depends", other=others[0], **found) if others else say("card.beta.matters", **found)
+    return (
+        say("None stands out {other}; {mode}, KL_BETA {beta} scores {sign} than {smallest}.", other=others[0], **found)
+        if others
+        else say("It matters: {mode}, KL_BETA {beta} scores {sign} than {smallest}.", **found)
+    )
 
 
 def _farthest(rows: dict[float, EvidenceRow]) -> float:
@@ -236,7 +304,7 @@ def _beta_sentence(material: Material, mode: Mode, rows: dict[float, EvidenceRow
     kind = "some" if is_separated(rows[farthest]) else "none"
     levels_of = {"n": len(mode.groups), "spread": spread, "highest": highest}
     against = {"beta": farthest, "smallest": min(mode.groups), "gap": gap(rows[farthest], 2)}
-    return say(f"card.beta.{kind}", mode=mode.start, **levels_of, **against)
+    return say(SPREAD_TOLD[kind], mode=mode.start, **levels_of, **against)
 
 
 def _beta_rows(shown: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Iterator[CardRow]:
@@ -254,22 +322,30 @@ def _gain(material: Material, mode: Mode) -> EvidenceRow | None:
 def _gain_headline(found: Sequence[Mode], known: Sequence[tuple[Mode, EvidenceRow]]) -> Message:
     """Return in which modes GRPO is separated from RCE, and whether upwards."""
     if not known:
-        return say("card.grpo.untested" if found else "card.no_grpo")
+        return say(
+            "GRPO was not compared with its RCE base." if found else "No GRPO run is part of this configuration."
+        )
     signs = ["open" if not is_separated(row) else "up" if row.value > 0 else "down" for _, row in known]
     if len(set(signs)) == 1:
-        return say(f"card.grpo.all.{signs[0]}")
+        return say(ALL_MODES[signs[0]])
     (first, _), (other, _) = known
-    parts = say(f"card.grpo.{signs[0]}", mode=first.start), say(f"card.grpo.{signs[1]}", mode=other.called)
-    return say("card.grpo.depends", first=parts[0], then=parts[1])
+    parts = say(ONE_MODE[signs[0]], mode=first.start), say(ONE_MODE[signs[1]], mode=other.called)
+    return say("{first}, {then}.", first=parts[0], then=parts[1])
 
 
 def _gain_sentence(material: Material, mode: Mode, row: EvidenceRow) -> Message:
     tested = _tested(material, mode)
     is_over = row.subject == mode.over
     beta = 0.0 if is_over else PolicyName.parse(row.subject).beta or 0.0
-    which = say("card.grpo.over_betas") if is_over else say("card.grpo.at_beta", beta=beta)
+    which = say("over all KL_BETA") if is_over else say("at KL_BETA {beta}", beta=beta)
     counts = {"apart": count_separated(tested), "tested": len(tested)}
-    return say("card.grpo.gain", mode=mode.start, gap=gap(row, 1), which=which, **counts)
+    return say(
+        "{mode} {gap} over RCE {which}; {apart} of {tested} KL_BETA separated.",
+        mode=mode.start,
+        gap=gap(row, 1),
+        which=which,
+        **counts,
+    )
 
 
 def _ladder(material: Material, found: Sequence[Mode]) -> Iterator[CardRow]:
@@ -287,19 +363,19 @@ def _ladder(material: Material, found: Sequence[Mode]) -> Iterator[CardRow]:
 
 def _of_mode(material: Material, mode: Mode) -> Iterator[CardRow]:
     """Yield the level of what the mode's gain is of: the mean over its betas, or one of them, which is named."""
-    row, name = _gain(material, mode), say(f"card.policy.{mode.name}")
+    row, name = _gain(material, mode), say(POLICIES[mode.name])
     subject = row.subject if row is not None else mode.wanted[1]
     if subject == mode.over:
         number = average([level(material.accuracy(group), 1) for group in mode.groups.values()])
     else:
         number = level(material.accuracy(subject), 1)
-        name = say("card.policy.at_beta", policy=name, beta=PolicyName.parse(subject).beta or 0.0)
+        name = say("{policy}, β {beta}", policy=name, beta=PolicyName.parse(subject).beta or 0.0)
     yield from [CardRow(name, ((mode.kind, number),))] if number is not None else []
 
 
 def _marked(kind: MarkKind, policy: str, numbers: Sequence[Number]) -> Iterator[CardRow]:
     """Yield a row of the first of some numbers, none without any."""
-    yield from (CardRow(say(f"card.policy.{policy}"), ((kind, number),)) for number in numbers[:1])
+    yield from (CardRow(say(POLICIES[policy]), ((kind, number),)) for number in numbers[:1])
 
 
 def _basis(rows: Iterable[EvidenceRow]) -> Cell:
@@ -308,11 +384,11 @@ def _basis(rows: Iterable[EvidenceRow]) -> Cell:
     if not known:
         return None
     first, few = (pick(known, key=lambda row: row.runs) for pick in (max, min))
-    basis = say("card.basis", runs=part(first, "runs", 0), n=part(first, "n", 0))
+    basis = say("{runs:seed|seeds} × {n} questions.", runs=part(first, "runs", 0), n=part(first, "n", 0))
     if first.runs == 1:
-        return sentences(basis, say("card.one_seed"))
-    mode = say(f"mode.start.{few.subject.split('/')[1]}")
-    fewer = say("card.fewer_seeds", mode=mode, runs=part(few, "runs", 0)) if few.runs < first.runs else None
+        return sentences(basis, say("One seed says nothing about other seeds."))
+    mode = say(MODE_STARTS[few.subject.split("/")[1]])
+    fewer = say("{mode}: {runs:seed|seeds}.", mode=mode, runs=part(few, "runs", 0)) if few.runs < first.runs else None
     return sentences(basis, fewer)
 
 
@@ -324,7 +400,11 @@ def _recipes(material: Material, found: Sequence[Mode]) -> Cell:
     offline, drawn = preset.grpo, preset.on_policy
     differ: list[Cell] = []
     if offline.learning_rate != drawn.learning_rate:
-        differ.append(say("recipe.learning_rate", drawn=drawn.learning_rate, offline=offline.learning_rate))
+        differ.append(
+            say("learning rate {drawn} against {offline}", drawn=drawn.learning_rate, offline=offline.learning_rate)
+        )
     if preset.reward != drawn.reward:
-        differ.append(say("recipe.reward", drawn=Code(drawn.reward.mode), offline=Code(preset.reward.mode)))
-    return say("card.grpo.recipes", differ=differ) if differ else None
+        differ.append(
+            say("reward {drawn} against {offline}", drawn=Code(drawn.reward.mode), offline=Code(preset.reward.mode))
+        )
+    return say("The recipes differ too: {differ}.", differ=differ) if differ else None

@@ -17,6 +17,24 @@ FIRST = (
     *("on-policy-against-offline", "grpo-betas", "on-policy-betas"),
 )
 """Families in reading order; others follow as they stand in the file."""
+FAMILIES = {
+    "grpo-over-betas": "Offline GRPO, mean over KL_BETA",
+    "on-policy-over-betas": "On-policy GRPO, mean over KL_BETA",
+    "grpo-against-rce": "Offline GRPO against RCE",
+    "on-policy-against-rce": "On-policy GRPO against RCE",
+    "on-policy-against-offline": "On-policy against offline GRPO",
+    "grpo-betas": "Offline KL_BETA against the smallest",
+    "on-policy-betas": "On-policy KL_BETA against the smallest",
+    "highest-beta": "KL_BETA against the highest",
+    "other-betas": "Other pairs of KL_BETA",
+    "learning": "RCE against baselines",
+    "supervised": "SFT against baselines, and RCE against SFT",
+    "marks": "Marks beside on-policy GRPO",
+    "document-001": "Document 001, epoch {epoch}",
+    "document-002": "Document 002, epoch {epoch}",
+    "together": "{family}, adjusted with other presets",
+    "of_preset": "{family}, preset {preset}",
+}
 
 
 def tables(material: Material) -> Iterator[Table]:
@@ -34,10 +52,32 @@ def on_policy(material: Material) -> Table:
     main = material.main
     groups = [main.last_rce, *main.drawn.values(), *main.last_grpo.values(), *main.beside] if main.drawn else []
     lines = [TableLine(_run_cells(material, group), "ours", (group,)) for group in groups if group]
-    words = ("policy", "runs", "accuracy", "gain", "holm_p", "kl_to_base", "entropy", "gradient_share")
-    columns = heads(*(f"head.{word}" for word in (*words, "own_prompts", "all_prompts")))
-    title = say("comparisons.modes", samples=max(material.samples, default=0))
-    notes = (say("note.recipes_differ"), say("note.prompts"))
+    columns = heads(
+        "Policy",
+        "Runs",
+        "Accuracy (%)",
+        "Gain over RCE",
+        "Holm p",
+        "KL to RCE",
+        "Entropy",
+        "Groups with a gradient (%)",
+        "Own prompts",
+        "Prompts, base included",
+    )
+    title = say(
+        "On-policy and offline GRPO at {samples} samples, mean over shots", samples=max(material.samples, default=0)
+    )
+    notes = (
+        say(
+            "The two modes are two recipes: reward, learning rate and groups differ too. KL_BETA "
+            "weighs k3 over stored selections offline, and the exact divergence on-policy."
+        ),
+        say(
+            "Own prompts: those of its own epochs. The last column adds what its base learned from, "
+            "so that both modes are charged alike. Prompts of validation queries train nothing and "
+            "are not counted."
+        ),
+    )
     return Table("modes", "comparisons", title, columns, tuple(lines), notes=notes, factor="policy kl_beta base seed")
 
 
@@ -52,10 +92,21 @@ def comparisons(material: Material) -> Iterator[Table]:
     names = sorted(families, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
     for role, chosen in groupby(names, key=lambda name: "primary" if name in FIRST else "secondary"):
         lines = [line for name in chosen for line in _family_lines(material, name, families[name])]
-        columns = [Column(say(f"head.{word}"), "name") for word in ("family", "policy", "against_policy")]
-        columns += [Column(say("head.shot", shots=k)) for k in material.shots]
-        columns += [Column(say(f"head.{word}")) for word in ("mean", "holm_p", "detectable", "runs")]
-        title, notes = say(f"comparisons.{role}"), (say("note.differences"),) if role == "primary" else ()
+        columns = [Column(say(head), "name") for head in ("Comparison", "Policy", "Against")]
+        columns += [Column(say("Shot {shots}", shots=k)) for k in material.shots]
+        columns += [Column(say(head)) for head in ("Mean", "Holm p", "Detectable", "Runs")]
+        title, notes = (
+            say("Primary comparisons" if role == "primary" else "Secondary comparisons"),
+            (
+                say(
+                    "Points, paired by question and by the seeds that both sides have, with 95 % intervals. "
+                    "Holm p and the smallest detectable difference (80 % power) belong to the mean over "
+                    "shots."
+                ),
+            )
+            if role == "primary"
+            else (),
+        )
         yield Table(f"comparisons-{role}", "comparisons", title, tuple(columns), tuple(lines), notes=notes)
 
 
@@ -68,14 +119,14 @@ def other_presets(material: Material) -> Table:
             base = arm.rce.get(arm.base or 0)
             gain = gap(material.compared(group, base)) if base else None
             lines.append(TableLine((Code(arm.preset), label(group), *cells, gain), "ours", (group,)))
-    columns = [*_policies(), *(Column(say("head.shot", shots=k)) for k in material.shots)]
-    columns += [Column(say("head.mean")), Column(say("head.gain"))]
-    title = say("comparisons.presets", samples=max(material.samples, default=0))
+    columns = [*_policies(), *(Column(say("Shot {shots}", shots=k)) for k in material.shots)]
+    columns += [Column(say("Mean")), Column(say("Gain over RCE"))]
+    title = say("Other presets at {samples} samples", samples=max(material.samples, default=0))
     return Table("preset-accuracies", "comparisons", title, tuple(columns), tuple(lines), factor="policy preset")
 
 
 def _policies() -> tuple[Column, Column]:
-    return Column(say("head.preset"), "name"), Column(say("head.policy"), "name")
+    return Column(say("Preset"), "name"), Column(say("Policy"), "name")
 
 
 def _run_cells(material: Material, group: str) -> tuple[Cell, ...]:
@@ -95,10 +146,10 @@ def _family_lines(material: Material, name: str, rows: Sequence[EvidenceRow]) ->
         pairs.setdefault((row.subject, row.against), {})[row.shots] = row
     preset, _, of = name.removeprefix("preset~").partition("/") if name.startswith("preset~") else ("", "", name)
     kind, _, epoch = of.partition("/epoch~")
-    words = say(f"family.{kind}", epoch=epoch)
-    family = say("family.of_preset", family=words, preset=Code(preset)) if preset else words
+    words = say(FAMILIES[kind], epoch=epoch)
+    family = say("{family}, preset {preset}", family=words, preset=Code(preset)) if preset else words
     if any(TOGETHER in row.family for row in rows):
-        family = say("family.together", family=family)
+        family = say("{family}, adjusted with other presets", family=family)
     for (left, right), by_shots in pairs.items():
         mean = by_shots.get(MEAN)
         gaps = (gap(by_shots.get(str(k)), 1) for k in material.shots)

@@ -38,8 +38,8 @@ K64, OLD = "rl_data_k64_v3.json", "rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.js
 LAST_PUBLISHED_EPOCH = 50
 PARAMETERS = ("base", "rl_data", "epochs", "lr", "kl_beta", "batch", "frozen", "reward")
 """Lines of a table of configurations."""
-REMARKS = ((2, max, "highest_kl"), (2, min, "lowest_kl"), (3, min, "lowest_loss"), (4, min, "lowest_ppo"))
-"""Cell of a line of a training table of document 001, extreme, and the message of the document's remark about it."""
+REMARKS = ((2, max, "highest KL"), (2, min, "lowest KL"), (3, min, "lowest train loss"), (4, min, "lowest PPO loss"))
+"""Cell of a line of a training table of document 001, extreme, and the document's remark about it."""
 DECIMALS = {"kl": 6, "kl_loss": 8, "ppo_loss": 8, "loss": 8, "val_loss": 6, "mean_ratio": 6, "mean_advantage": 8}
 """The metrics of document 000, with the decimals that it prints."""
 BETAS_001, EPOCHS = (0.12, 0.145, 0.15, 0.155, 0.18), (1, 2, 3)
@@ -49,9 +49,71 @@ TRAINING = {
 }
 """Metrics of documents 001 and 002, in their order."""
 TRAINING_DIGITS = {"kl": 5, "loss": 5, "val_loss": 5, "ppo_loss": 5, "std_advantage": 4, "max_advantage": 4}
-TRAINING_HEADS = {"loss": "train_loss", "std_advantage": "adv_std", "max_advantage": "adv_max"}
+TRAINING_HEADS = {
+    "kl": "KL",
+    "loss": "Train Loss",
+    "val_loss": "Val Loss",
+    "ppo_loss": "PPO Loss",
+    "std_advantage": "Adv Std",
+    "max_advantage": "Adv Max",
+}
 FURTHER = {"kl": "change", "val_loss": "minimum"}
 """What the document prints of a metric beside its mean, first and last epoch."""
+TRAINING_TITLES = {
+    "001": "Training metrics, GRPO epoch {epoch}",
+    "002": "Training metrics",
+}
+WITHOUT = {
+    "beta": "Without KL_BETA {values}: not part of this configuration.",
+    "epoch": "Without epoch {values}: not part of this configuration.",
+}
+METRIC_NAMES = {
+    "kl": "KL divergence",
+    "kl_loss": "KL loss",
+    "ppo_loss": "PPO loss",
+    "loss": "GRPO loss",
+    "val_loss": "Validation loss",
+    "mean_ratio": "Mean ratio",
+    "mean_advantage": "Mean advantage",
+}
+STATISTIC_NAMES = {
+    "mean": "Mean",
+    "first": "First",
+    "last": "Last",
+    "change": "Change",
+    "minimum": "Minimum",
+}
+PARAMETER_NAMES = {
+    "base": "Base checkpoint",
+    "rl_data": "RL data",
+    "epochs": "GRPO epochs",
+    "lr": "GRPO LR",
+    "kl_beta": "KL beta",
+    "batch": "Batch size (queries)",
+    "frozen": "Backbone frozen",
+    "reward": "Reward mode",
+}
+LEADS = {
+    "000": (
+        "Ours: epochs 1 to {epochs}, {seeds:seed|seeds} a KL_BETA. Published: epochs 1 to "
+        "{theirs}, one run each, other model and data; its KL is logged with dropout in the "
+        "policy alone. Difference: left minus right."
+    ),
+    "001": (
+        "Accuracy in percent over the first {near200} questions, with 95 % intervals; ours is "
+        "the mean over seeds. Holm p is adjusted over all comparisons of the epoch, shots "
+        "included. Published averages and differences are recomputed from the printed shots; no "
+        "interval was published. Published lines come from another model and other data: each "
+        "kind is compared with itself only. KL is the k3 penalty. Adv Std and Adv Max: spread "
+        "and largest size of a query's advantages, mean over queries. Remark: an extreme that "
+        "one line alone holds among those of its source, untested."
+    ),
+    "002": (
+        "KL_BETA 0.18, 0.15 and 0.12. Read as document 001; differences are paired over the "
+        "{near200} questions and the seeds. Our betas share one base and one RL data file, the "
+        "document's do not."
+    ),
+}
 
 
 def tables(material: Material) -> Iterator[Table]:
@@ -76,23 +138,34 @@ def _document_000(material: Material) -> Iterator[Table]:
         ours = [_statistics(_curve(material, metric, runs[beta]), digits) for beta in betas]
         theirs = [_published_statistics(material, metric, beta) for beta in betas]
         for name in filter(None, ("mean", "first", "last", FURTHER.get(metric))):
-            names = (say(f"doc.metric.{metric}"), say(f"doc.statistic.{name}"))
+            names = (say(METRIC_NAMES[metric]), say(STATISTIC_NAMES[name]))
             of = 2 if name == "change" else digits
             left, right = (_with_difference([each.get(name) for each in side], of) for side in (ours, theirs))
             lines += beside(names, left, right, (groups, quoted))
     seeds = max(len(subjects) for run in runs.values() for subjects in run.values())
-    columns = [Column(say(head), "name") for head in ("doc.head.metric", "doc.head.statistic", "head.source")]
-    columns += [Column(say("doc.head.beta", beta=beta)) for beta in betas]
-    columns += [Column(say("doc.head.difference"))] if len(betas) == 2 else []
+    columns = [Column(say(head), "name") for head in ("Metric", "Statistic", "Source")]
+    columns += [Column(say("KL_BETA={beta}", beta=beta)) for beta in betas]
+    columns += [Column(say("Difference"))] if len(betas) == 2 else []
     epochs = max(max(run) for run in runs.values())
     yield Table(
         id="000-curves",
         section="000",
-        title=say("doc.000.title"),
+        title=say("Training curves of the long runs, KL_BETA 0.12 and 0.15"),
         columns=tuple(columns),
         lines=tuple(lines),
-        lead=say("doc.000.lead", epochs=epochs, seeds=seeds, theirs=LAST_PUBLISHED_EPOCH),
-        notes=(say("doc.one_seed"),) if seeds == 1 else (),
+        lead=say(
+            (
+                "Ours: epochs 1 to {epochs}, {seeds:seed|seeds} a KL_BETA. Published: epochs 1 to "
+                "{theirs}, one run each, other model and data; its KL is logged with dropout in the "
+                "policy alone. Difference: left minus right."
+            ),
+            epochs=epochs,
+            seeds=seeds,
+            theirs=LAST_PUBLISHED_EPOCH,
+        ),
+        notes=(say("**One seed** a KL_BETA, so the differences say nothing about the spread of training."),)
+        if seeds == 1
+        else (),
         factor="kl_beta statistic",
     )
 
@@ -156,7 +229,7 @@ def _named(
         value = 100 * (last.value - first.value) / first.value
         change = derived(value, 2, [first, last], "percent of the first", sign=True)
         found["change"] = change and replace(change, unit=" %")
-    return found | {"minimum": least and say("doc.at_epoch", value=least, epoch=at)}
+    return found | {"minimum": least and say("{value} (epoch {epoch})", value=least, epoch=at)}
 
 
 def _with_difference(cells: list[Cell], digits: int) -> list[Cell]:
@@ -179,10 +252,14 @@ def _document_002(material: Material) -> Iterator[Table]:
     loss = level(material.evidence.find("published/rce/epoch~2", "val_loss", quoted=ACCURACY_015), 4)
     facts = {metric: row for metric in ("queries", "positive_pct") for row in material.rl_data(metric, K64)}
     data_of = {name: level(row, 1) for name, row in facts.items()}
-    old = {"base": say("doc.config.rce", epoch=5), "rl_data": Code(OLD), "batch": None}
+    old = {"base": say("RCE epoch {epoch}", epoch=5), "rl_data": Code(OLD), "batch": None}
     of_015 = {
-        "base": say("doc.config.rce_loss", epoch=2, loss=loss) if loss else say("doc.config.rce", epoch=2),
-        "rl_data": say("doc.config.rl_data", file=Code(K64), **data_of) if len(data_of) == 2 else Code(K64),
+        "base": say("RCE epoch {epoch} (val_loss {loss})", epoch=2, loss=loss)
+        if loss
+        else say("RCE epoch {epoch}", epoch=2),
+        "rl_data": say("{file} ({queries} queries, {positive_pct} % positive)", file=Code(K64), **data_of)
+        if len(data_of) == 2
+        else Code(K64),
         "batch": None,
     }
     yield from _configuration(material, "002", {"0.18": old, "0.15": of_015, "0.12": old})
@@ -199,8 +276,11 @@ def beside_ours(material: Material) -> Table:
         ours, theirs = _accuracies(material, files, beta, 1, samples)
         mean = level(material.accuracy(material.grpo(beta, 1), samples=samples))
         lines += _beside(material, beta, 1, (), [*ours, mean], [*theirs, average(theirs, 2)])
-    columns = (*_heads("head.kl_beta", "head.source"), *_shots(material), Column(say("head.average")))
-    title, notes = say("selector.published", near200=samples), _without(material, BETAS_001, ())
+    columns = (*_heads("KL_BETA", "Source"), *_shots(material), Column(say("Average")))
+    title, notes = (
+        say("Published beside ours: offline GRPO, epoch 1, {near200} questions", near200=samples),
+        _without(material, BETAS_001, ()),
+    )
     found = Table("published-beside-ours", "selector", title, columns, tuple(lines), notes=notes, factor="kl_beta")
     return found.without_empty_columns()
 
@@ -214,12 +294,12 @@ def _training(material: Material, document: str, betas: Sequence[float], epochs:
         ours = [level(row, TRAINING_DIGITS[metric]) for row, metric in zip(rows, metrics, strict=True)]
         theirs = [_quoted(material, FILES[document], beta, epoch, of, TRAINING_DIGITS[of]) for of in metrics]
         lines += _beside(material, beta, epoch, () if is_of_one else (Name(str(epoch)),), ours, theirs)
-    names = ("head.kl_beta", *(() if is_of_one else ("head.epoch",)), "head.source")
-    columns = (*_heads(*names), *(Column(say(f"doc.head.{TRAINING_HEADS.get(of, of)}")) for of in metrics))
+    names = ("KL_BETA", *(() if is_of_one else ("Epoch",)), "Source")
+    columns = (*_heads(*names), *(Column(say(TRAINING_HEADS[of])) for of in metrics))
     found = Table(
         id=f"{document}-training" + (f"-epoch~{epochs[0]}" if is_of_one else ""),
         section=document,
-        title=say(f"doc.{document}.training", epoch=epochs[0]),
+        title=say(TRAINING_TITLES[document], epoch=epochs[0]),
         columns=columns,
         lines=tuple(lines),
         notes=_without(material, betas, EPOCHS),
@@ -242,9 +322,12 @@ def _accuracies_001(material: Material, epoch: int) -> Table:
         less = None if beta == document_002.REFERENCE else minus(mean, published_reference)
         own = [*ours, level(material.accuracy(group, samples=samples)), gap(row), holm(row)]
         lines += _beside(material, beta, epoch, (), own, [*theirs, mean, less, None])
-    heads = (say("head.average"), say("head.against", reference=reference), say("head.holm_p"))
-    columns = (*_heads("head.kl_beta", "head.source"), *_shots(material), *map(Column, heads))
-    title, notes = say("doc.001.accuracy", epoch=epoch, near200=samples), _without(material, BETAS_001, EPOCHS)
+    heads = (say("Average"), say("vs {reference}", reference=reference), say("Holm p"))
+    columns = (*_heads("KL_BETA", "Source"), *_shots(material), *map(Column, heads))
+    title, notes = (
+        say("Accuracy at {near200} samples, GRPO epoch {epoch}", epoch=epoch, near200=samples),
+        _without(material, BETAS_001, EPOCHS),
+    )
     name = f"001-accuracy-epoch~{epoch}"
     return Table(name, "001", title, columns, tuple(lines), notes=notes, factor="kl_beta").without_empty_columns()
 
@@ -255,8 +338,8 @@ def _accuracies_002(material: Material, epoch: int) -> Table:
     for (beta, _), samples in product(_evaluated(material, betas, (epoch,)), material.samples):
         ours, theirs = _accuracies(material, FILES["002"], beta, epoch, samples)
         lines += list(_beside(material, beta, epoch, (Name(str(samples)),), ours, theirs))
-    columns = (*_heads("head.kl_beta", "head.samples", "head.source"), *_shots(material))
-    title, notes = say("doc.002.accuracy", epoch=epoch), _without(material, betas, EPOCHS)
+    columns = (*_heads("KL_BETA", "Samples", "Source"), *_shots(material))
+    title, notes = say("Accuracy by samples, GRPO epoch {epoch}", epoch=epoch), _without(material, betas, EPOCHS)
     name, factor = f"002-accuracy-epoch~{epoch}", "kl_beta samples"
     return Table(name, "002", title, columns, tuple(lines), notes=notes, factor=factor).without_empty_columns()
 
@@ -296,7 +379,7 @@ def _heads(*names: str) -> Iterator[Column]:
 
 
 def _shots(material: Material) -> Iterator[Column]:
-    return (Column(say("head.shot", shots=k)) for k in material.shots)
+    return (Column(say("Shot {shots}", shots=k)) for k in material.shots)
 
 
 def _evaluated(material: Material, betas: Sequence[float], epochs: Sequence[int]) -> Iterator[tuple[float, int]]:
@@ -310,7 +393,7 @@ def _without(material: Material, betas: Sequence[float], epochs: Sequence[int]) 
     of_betas = [beta for beta in betas if beta not in material.main.betas()]
     of_epochs = [epoch for epoch in epochs if epoch not in material.main.epochs]
     lacking = {"beta": of_betas, "epoch": of_epochs}
-    return tuple(say(f"note.without.{axis}", values=values) for axis, values in lacking.items() if values)
+    return tuple(say(WITHOUT[axis], values=values) for axis, values in lacking.items() if values)
 
 
 def _configuration(material: Material, section: str, stated: Mapping[str, Mapping[str, Any]]) -> Iterator[Table]:
@@ -318,26 +401,26 @@ def _configuration(material: Material, section: str, stated: Mapping[str, Mappin
     ours = _our_settings(material)
     if not ours:
         return
-    common: dict[str, Cell] = {"epochs": 3, "lr": Name("5e-06"), "frozen": say("doc.config.half")}
+    common: dict[str, Cell] = {"epochs": 3, "lr": Name("5e-06"), "frozen": say("yes (50.1 % of the parameters train)")}
     common |= {"reward": Code("hard_plus_soft")}
     columns = {beta: {**common, "kl_beta": Name(beta), **values} for beta, values in stated.items()}
     wanted = [name for name in PARAMETERS if any(values[name] is not None for values in columns.values())]
     lines = [
-        TableLine((say(f"doc.parameter.{name}"), ours[name], *(values[name] for values in columns.values())))
+        TableLine((say(PARAMETER_NAMES[name]), ours[name], *(values[name] for values in columns.values())))
         for name in wanted
     ]
-    heads = [say("doc.head.document_beta", beta=beta) if beta else say("doc.head.document") for beta in columns]
+    heads = [say("Document, {beta}", beta=beta) if beta else say("Document") for beta in columns]
     yield Table(
         id=f"{section}-configuration",
         section=section,
-        title=say("doc.config.title"),
+        title=say("Training configuration"),
         columns=(
-            Column(say("doc.head.parameter"), "name"),
-            Column(say("doc.head.ours"), "words", "ours"),
+            Column(say("Parameter"), "name"),
+            Column(say("Ours"), "words", "ours"),
             *(Column(head, "words", "published") for head in heads),
         ),
         lines=tuple(lines),
-        lead=say(f"doc.{section}.lead", near200=material.document_samples),
+        lead=say(LEADS[section], near200=material.document_samples),
     )
 
 
@@ -349,15 +432,19 @@ def _our_settings(material: Material) -> dict[str, Cell]:
     loss = level(find(f"preset~{main.preset}/rce/epoch~{main.base}", "val_loss"), 4)
     share = level(find(material.grpo(main.betas()[0], main.epochs[0]), "trained_share"), 1, scale=100)
     facts = {"queries": level(find("rl_data", "queries"), 0), "positive_pct": level(find("rl_data", "positive_pct"), 1)}
-    frozen = say("doc.config.frozen" if preset.grpo.freeze_projections else "doc.config.all")
+    frozen = say("yes" if preset.grpo.freeze_projections else "no")
     return {
-        "base": say("doc.config.rce_loss", epoch=main.base, loss=loss),
-        "rl_data": say("doc.config.rl_data", file=Code("rl_data_k64_v3.jsonl"), **facts),
+        "base": say("RCE epoch {epoch} (val_loss {loss})", epoch=main.base, loss=loss),
+        "rl_data": say(
+            "{file} ({queries} queries, {positive_pct} % positive)", file=Code("rl_data_k64_v3.jsonl"), **facts
+        ),
         "epochs": max(main.epochs),
         "lr": Name(f"{preset.grpo.learning_rate:g}"),
         "kl_beta": Series(tuple(Name(beta_text(beta)) for beta in main.betas())),
         "batch": preset.grpo.batch_queries,
-        "frozen": say("doc.config.trained", which=frozen, share=share and replace(share, unit=" %")),
+        "frozen": say(
+            "{which} ({share} of the parameters train)", which=frozen, share=share and replace(share, unit=" %")
+        ),
         "reward": Code(preset.reward.mode),
     }
 
@@ -373,9 +460,9 @@ def _remarked(table: Table) -> Table:
             known = [value for value in values if value is not None]
             mine = _shown(line.cells[column])
             if mine is not None and len(known) > 1 and mine == extreme(known) and known.count(mine) == 1:
-                told.append(say(f"doc.remark.{message}"))
+                told.append(say(message))
         lines.append(replace(line, cells=(*line.cells, Series(tuple(told), "parts") if told else None)))
-    columns = (*table.columns, Column(say("doc.head.remark"), "words"))
+    columns = (*table.columns, Column(say("Remark"), "words"))
     return replace(table, columns=columns, lines=tuple(lines))
 
 

@@ -13,7 +13,7 @@ from lever_pipe.report.cells import Code, Name, Number, average, level, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
 from lever_pipe.report.reference import ACCURACY_015, BETAS
-from lever_pipe.report.table import Column, Table, TableLine, Whose
+from lever_pipe.report.table import Column, Table, TableLine, Whose, heads
 
 Run = tuple[float, int]
 """KL_BETA and epoch of a policy."""
@@ -23,6 +23,12 @@ OF_ANOTHER_BASE = 0.15
 """The KL_BETA whose published runs start from another RCE checkpoint than those of the others."""
 DIGITS = 2
 """Decimals of an accuracy."""
+FAULTS = {
+    "none": ("Nothing, the right evaluation of the same checkpoints; pools of their own, RCE epoch {base} as base"),
+    "head": ("The trained attention and layer norm are lost at load and drawn afresh from stream {seed}"),
+    "pool": "Every query is offered the same first {items} train items",
+    "dropout": "GRPO compares a policy with dropout to a reference without",
+}
 
 
 @dataclass(frozen=True)
@@ -99,10 +105,10 @@ def arms_table(study: EmulatedStudy) -> Table:
     """Return what each arm switches on."""
     of = study.emulate
     given = {"base": of.base_rce_epoch, "seed": of.head_seed, "items": of.pool_items}
-    told = {arm: say(f"emulation.fault.{arm}", **given) for arm in (*EMULATED_ARMS, DROPOUT)}
+    told = {arm: say(FAULTS[arm], **given) for arm in (*EMULATED_ARMS, DROPOUT)}
     lines = tuple(TableLine((Code(arm), fault)) for arm, fault in told.items())
-    columns = (Column(say("pattern.head.arm"), "name"), Column(say("emulation.head.fault"), "words"))
-    title = say("emulation.arms", preset=Code(of.preset), seed=of.seed)
+    columns = (Column(say("Fault"), "name"), Column(say("What it switches on"), "words"))
+    title = say("The faults; preset {preset}, seed {seed}", preset=Code(of.preset), seed=of.seed)
     return Table("emulated-arms", "emulation", title, columns, lines)
 
 
@@ -117,13 +123,13 @@ def accuracies(study: EmulatedStudy) -> Table:
         for beta in study.emulate.kl_betas:
             if of := cells(arm, (beta, epoch)):
                 whose: Whose = "published" if arm == PUBLISHED else "emulated"
-                source = say("word.published") if arm == PUBLISHED else Code(arm)
+                source = say("published") if arm == PUBLISHED else Code(arm)
                 cells_of = (source, Name(str(epoch)), Name(beta_text(beta)), *of, average(of, DIGITS))
                 lines.append(TableLine(cells_of, whose))
-    columns = [Column(say(f"emulation.head.{word}"), "name") for word in ("arm", "epoch", "beta")]
-    columns += [Column(say("head.shot", shots=k)) for k in study.material.shots]
-    columns.append(Column(say("head.mean")))
-    title = say("emulation.accuracies", samples=study.samples)
+    columns = [Column(say(head), "name") for head in ("Arm", "Epoch", "KL_BETA")]
+    columns += [Column(say("Shot {shots}", shots=k)) for k in study.material.shots]
+    columns.append(Column(say("Mean")))
+    title = say("Accuracy of every arm at {samples} samples", samples=study.samples)
     return Table("emulated-accuracies", "emulation", title, tuple(columns), tuple(lines))
 
 
@@ -134,6 +140,17 @@ def divergences(study: EmulatedStudy) -> Table:
         rows = [study.untouched(arm, name, epoch) for arm in (DROPOUT, CONTROL) for name in ("kl", "kl_exact")]
         return TableLine((Name(at), *(level(row, 5) for row in rows)), "emulated")
 
-    words = ("epoch", "kl_dropout", "exact_dropout", "kl_none", "exact_none")
-    columns = [Column(say(f"emulation.head.{word}"), "name" if i == 0 else "number") for i, word in enumerate(words)]
-    return Table("emulated-kl", "emulation", say("emulation.kl"), tuple(columns), (line("1", 1), line(">1", 2)))
+    columns = heads(
+        "Epoch",
+        "KL with dropout",
+        "Exact KL with dropout",
+        "KL without",
+        "Exact KL without",
+    )
+    return Table(
+        "emulated-kl",
+        "emulation",
+        say("Logged KL with and without dropout in the policy"),
+        columns,
+        (line("1", 1), line(">1", 2)),
+    )

@@ -39,6 +39,18 @@ from lever_pipe.report.selector.emulation import (
 )
 from lever_pipe.report.table import Table, TableLine, heads
 
+STATEMENTS = {
+    "identical_rows": "KL_BETA {betas} have one row of accuracies.",
+    "identical_choices": (
+        "Two checkpoints with different weights choose the same first demonstration for every query."
+    ),
+    "repeated": "Every prompt of {shots} shots shows a demonstration twice.",
+    "few_prompts": "All checkpoints together make at most {most} prompts of a query.",
+    "reused_rows": "KL_BETA {beta} differs between epochs 1 and 2 at 1 and 2 shots, not at more.",
+    "kl_without_update": "A KL as large as the logged one appears without a single update.",
+    "kl_falls": "KL falls from epoch to epoch.",
+}
+
 
 class Shown(NamedTuple):
     """What an arm shows, whether the pattern holds in it, and whether it holds in part of it where that differs."""
@@ -63,9 +75,9 @@ class Pattern:
     def verdict(self) -> Verdict:
         """Return what follows for the fault; without it a pattern is also there where it holds in part."""
         if not self.fault.holds:
-            return Verdict("pattern.verdict.missed", "open")
+            return Verdict("not reproduced", "open")
         also = self.control.holds if self.control.in_part is None else self.control.in_part
-        return Verdict("pattern.verdict.unspecific", "mute") if also else Verdict("pattern.verdict.reproduced", "yes")
+        return Verdict("also without the fault", "mute") if also else Verdict("reproduced", "yes")
 
 
 def tables(material: Material) -> Iterator[Table]:
@@ -78,10 +90,28 @@ def tables(material: Material) -> Iterator[Table]:
         TableLine((of.statement, of.published, Code(of.arm), of.fault.cell, of.control.cell, of.verdict), "emulated")
         for of in found
     )
-    words = ("statement", "published", "arm", "with_fault", "without", "verdict")
-    columns = heads(*(f"pattern.head.{word}" for word in words), first="words")
-    notes = tuple(note for note in (say("pattern.note"), coincidences(study)) if note is not None)
-    yield Table("patterns", "why", say("pattern.title"), columns, lines, lead=tally(found), notes=notes)
+    told = ("Published pattern", "Published", "Fault")
+    columns = heads(*told, "With it", "Without", "Verdict", first="words")
+    notes = tuple(
+        note
+        for note in (
+            say(
+                "Verdicts are computed. They are about digits, not about which KL_BETA is better. "
+                "Emulated runs have one seed."
+            ),
+            coincidences(study),
+        )
+        if note is not None
+    )
+    yield Table(
+        "patterns",
+        "why",
+        say("Published patterns, and the faults that make them"),
+        columns,
+        lines,
+        lead=tally(found),
+        notes=notes,
+    )
 
 
 def patterns(study: EmulatedStudy) -> list[Pattern]:
@@ -95,7 +125,18 @@ def coincidences(study: EmulatedStudy) -> Cell:
     betas = study.emulate.kl_betas
     one = [e for e in study.epochs if len({_digits(study.cells(CONTROL, (beta, e))) for beta in betas}) == 1]
     given = {"epochs": [Name(str(epoch)) for epoch in one], "samples": study.samples, "n": len(betas)}
-    return say("pattern.coincidence", **given, preset=Code(study.emulate.preset)) if one else None
+    return (
+        say(
+            (
+                "Without any fault, at epoch {epochs} and {samples} samples, all {n} KL_BETA have one "
+                "row too; the learning rate of preset {preset} alone makes rows coincide."
+            ),
+            **given,
+            preset=Code(study.emulate.preset),
+        )
+        if one
+        else None
+    )
 
 
 def tally(found: Sequence[Pattern]) -> Message:
@@ -103,15 +144,21 @@ def tally(found: Sequence[Pattern]) -> Message:
     verdicts: dict[str, set[str]] = {}
     for pattern in found:
         verdicts.setdefault(pattern.name, set()).add(pattern.verdict.id if pattern.published is not None else "")
-    reproduced = sum("pattern.verdict.reproduced" in of for of in verdicts.values())
-    aside = sum(not of & {"pattern.verdict.reproduced", "pattern.verdict.missed"} for of in verdicts.values())
+    reproduced = sum("reproduced" in of for of in verdicts.values())
+    aside = sum(not of & {"reproduced", "not reproduced"} for of in verdicts.values())
     counts = {"reproduced": reproduced, "all": len(verdicts) - aside, "aside": aside}
-    return say("pattern.tally", **{name: _counted(value, ()) for name, value in counts.items()})
+    return say(
+        (
+            "Some emulated fault reproduces {reproduced} of {all} published statements; {aside} more "
+            "hold without a fault too, cannot be judged here, or were not published."
+        ),
+        **{name: _counted(value, ()) for name, value in counts.items()},
+    )
 
 
 def looked_for(name: str, arm: str, look: Callable[[str], Shown], published: Cell, **given: Any) -> Pattern:
     """Return a pattern that is looked for with a fault and without any; its statement gets `given`."""
-    return Pattern(name, say(f"pattern.statement.{name}", **given), arm, published, look(arm), look(CONTROL))
+    return Pattern(name, say(STATEMENTS[name], **given), arm, published, look(arm), look(CONTROL))
 
 
 def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
@@ -142,7 +189,9 @@ def identical_choices(study: EmulatedStudy) -> Iterator[Pattern]:
         rows = study.agreements(arm, runs, shots)
         alike = [row.value == 1 for row in rows]
         counts = {"n": _counted(sum(alike), rows), "all": _counted(len(rows), rows)}
-        return Shown(say("pattern.pairs_alike", **counts, least=_percent(_least(rows))), all(alike), any(alike))
+        return Shown(
+            say("{n} of {all} pairs, least {least}", **counts, least=_percent(_least(rows))), all(alike), any(alike)
+        )
 
     if study.agreements(HEAD, runs, shots):
         published = _percent(quoted[0]) if quoted else None
@@ -181,7 +230,7 @@ def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
         few, many = (sum(a != b for a, b in zip(*map(_digits, pair), strict=True)) for pair in pairs)
         rows = [[row for of in pair for row in of] for pair in pairs]
         told = [
-            say("pattern.n_of", n=_counted(n, of), all=_counted(len(of) // 2, of))
+            say("{n} of {all}", n=_counted(n, of), all=_counted(len(of) // 2, of))
             for n, of in zip((few, many), rows, strict=True)
         ]
         return Shown(Series(tuple(told)), few > 0 == many)
@@ -238,7 +287,7 @@ def _distinct(rows: Sequence[Rows]) -> Cell:
     """Return how many of the rows differ."""
     behind = [row for of in rows for row in of]
     found = {"n": _counted(len(set(map(_digits, rows))), behind), "all": _counted(len(rows), behind)}
-    return say("pattern.distinct", **found) if rows else None
+    return say("{n} distinct among {all}", **found) if rows else None
 
 
 def _percent(row: EvidenceRow) -> Number:
@@ -251,7 +300,7 @@ def _extent(rows: Rows) -> Cell:
     if not rows:
         return None
     low, high = _least(rows), max(rows, key=lambda row: row.value)
-    return say("pattern.extent", low=level(low, 5), high=level(high, 5))
+    return say("{low} to {high}", low=level(low, 5), high=level(high, 5))
 
 
 def _mean(rows: Sequence[EvidenceRow], digits: int = 5) -> Number | None:

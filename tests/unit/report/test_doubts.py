@@ -37,17 +37,18 @@ DIFFERENCE = accuracies(3.0, against="baseline/similar_both")
     ("rows", "told"),
     [
         ([], []),
-        (accuracies(0, 0, 0), ["doubt.no_answer"]),
-        (accuracies(0, 0, 0) + PUBLISHED + DIFFERENCE, ["doubt.no_answer"]),
-        (accuracies(5, 5, 5), ["doubt.equal_policies"]),
-        (accuracies(5, 5, 5) + PUBLISHED + DIFFERENCE, ["doubt.equal_policies"]),
+        (accuracies(0, 0, 0), ["No answer"]),
+        (accuracies(0, 0, 0) + PUBLISHED + DIFFERENCE, ["No answer"]),
+        (accuracies(5, 5, 5), ["All policies"]),
+        (accuracies(5, 5, 5) + PUBLISHED + DIFFERENCE, ["All policies"]),
         (accuracies(5, 5, 6), []),
         (accuracies(5), []),
         (accuracies(0, 0, 2), []),
-        (rewards(0, 0), ["doubt.no_reward"]),
+        (rewards(0, 0), ["No agent"]),
         (rewards(0, 0.1), []),
-        (accuracies(0, 0) + rewards(0, 0), ["doubt.no_answer", "doubt.no_reward"]),
+        (accuracies(0, 0) + rewards(0, 0), ["No answer", "No agent"]),
     ],
 )
 def test_what_speaks_against_a_run_is_told(rows: list[EvidenceRow], told: list[str]) -> None:
-    assert [message.id for message in doubts(Evidence(rows), {})] == told
+    found = [message.id for message in doubts(Evidence(rows), {})]
+    assert [" ".join(text.strip("*").split()[:2]) for text in found] == told

@@ -94,13 +94,11 @@ def write_inputs(folder: Path, rows: Sequence[EvidenceRow]) -> dict[str, Any]:
         (figures / language).mkdir(parents=True, exist_ok=True)
         (figures / language / "ladder.svg").write_text(FIGURE.format(text), encoding="utf-8")
     (figures / "sections.json").write_text(json.dumps([["ladder", "selector"]]), encoding="utf-8")
-    messages = ROOT / "resources" / "messages"
     return {
         "evidence": folder / "evidence.csv",
         "reference_lineage": ROOT / "resources" / "reference" / "lineage.yaml",
         "lineage": (folder / "lineage.csv",),
-        "english": tuple(sorted((messages / "en").glob("*.yaml"))),
-        "chinese": tuple(sorted((messages / "zh").glob("*.yaml"))),
+        "chinese": ROOT / "resources/locale/zh/LC_MESSAGES/report.po",
         "claims": ROOT / "resources" / "claims.yaml",
         "gallery": (),
         "dialogues": (),

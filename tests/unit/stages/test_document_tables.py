@@ -15,7 +15,7 @@ import synthetic_results as synthetic
 from lever_pipe.experiment.config import Preset
 from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
 from lever_pipe.experiment.stage_configs import InputsAlone
-from lever_pipe.report.catalogue import Voice, number_text, read_catalogue
+from lever_pipe.report.catalogue import Voice, number_text, read_translation
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard, read_lineages
 from lever_pipe.report.evidence import Evidence, read_evidence
@@ -25,10 +25,8 @@ from lever_pipe.report.table import as_csv
 from lever_pipe.stages.evidence import collect_evidence
 
 RESOURCES = Path(__file__).parents[3] / "resources"
-VOICES = {
-    language: Voice(language, read_catalogue(sorted((RESOURCES / "messages" / language).glob("*.yaml"))))
-    for language in ("en", "zh")
-}
+CHINESE = read_translation(RESOURCES / "locale/zh/LC_MESSAGES/report.po")
+VOICES = {"en": Voice("en"), "zh": Voice("zh", CHINESE)}
 EPOCHS = (1, 2, 3)
 IDS = {
     "000-curves",

@@ -9,13 +9,12 @@ import synthetic_page as small
 
 from lever_pipe.experiment.config import ArmSettings, Sweep, SweptCell
 from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ReportedRun
-from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.evidence import Evidence, EvidenceRow, write_evidence
 from lever_pipe.report.figures.drawn import FIGURES, draw_all
 from lever_pipe.report.material import Material
 from lever_pipe.stages.evidence import plot_figures
 
-MESSAGES = Path("resources/messages")
 RCE, OFFLINE = "preset~main/rce/epoch~{}", "preset~main/grpo/base~1/beta~{}/epoch~{}"
 DRAWN = "preset~main/on_policy/base~1/beta~{}/epoch~{}"
 accuracy = partial(small.accuracy, runs=2)
@@ -79,11 +78,7 @@ def config(*studies: str) -> PlotFiguresConfig:
     return PlotFiguresConfig(**values | {"agents": agents})
 
 
-def texts_of(language: str) -> list[Path]:
-    return sorted((MESSAGES / language).glob("*.yaml"))
-
-
-ENGLISH = Voice("en", read_catalogue(texts_of("en")))
+ENGLISH, CHINESE = Voice("en"), Path("resources/locale/zh/LC_MESSAGES/report.po")
 
 
 def material(rows: list[EvidenceRow], *studies: str) -> Material:
@@ -93,8 +88,8 @@ def material(rows: list[EvidenceRow], *studies: str) -> Material:
 def drawn(folder: Path, rows: list[EvidenceRow], *studies: str) -> Path:
     folder.mkdir()
     write_evidence(folder / "evidence.csv", rows)
-    texts = {"english": texts_of("en"), "chinese": texts_of("zh")}
-    plot_figures(evidence=folder / "evidence.csv", **texts, figures=folder / "figures", config=config(*studies))
+    figures = folder / "figures"
+    plot_figures(evidence=folder / "evidence.csv", chinese=CHINESE, figures=figures, config=config(*studies))
     return folder / "figures"
 
 

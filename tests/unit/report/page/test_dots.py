@@ -22,7 +22,7 @@ def number(value: float, half: float = 1.0) -> Number:
 def card(*rows: tuple[str, list[tuple[MarkKind, Number]]], has_keys: bool = False) -> Card:
     drawn = tuple(CardRow(Name(label), tuple(marks)) for label, marks in rows)
     keys = (("a", say("a")), ("b", say("b"))) if has_keys else ()
-    return Card(say("title"), say("title"), None, drawn, say("axis"), None, (), keys)  # type: ignore[arg-type]
+    return Card("x", say("title"), say("title"), None, drawn, say("axis"), None, (), keys)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from lever_pipe.report.page import pages
 from lever_pipe.report.table import Column, Table, TableLine, as_csv
 
 TEXTS = {"t": "A <title>", "h": "Head", "w": "{n} of these", "yes": "holds", "note": "Differs", "page": "x"}
-VOICE = Voice("en", {**TEXTS, "page.lines": "All {n:line|lines}"}, {"row": 5})
+VOICE = Voice("en", TEXTS, {"row": 5})
 BLOCKS = Path("lever_pipe/report/templates/blocks.html.j2").read_text(encoding="utf-8")
 
 

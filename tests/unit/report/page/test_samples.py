@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.page import pages
 
-VOICE = Voice("en", read_catalogue([Path("resources/messages/en/page.yaml")]))
+VOICE = Voice("en")
 BLOCKS = Path("lever_pipe/report/templates/blocks.html.j2").read_text(encoding="utf-8")
 SAMPLES = pages.blocks(pages.Frame("", BLOCKS, "", ""), VOICE)
 

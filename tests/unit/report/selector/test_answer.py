@@ -13,13 +13,13 @@ import synthetic_page as small
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.report.cards import Card
-from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Message
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector.answer import answers, tables
 
-VOICE = Voice("en", read_catalogue(sorted((small.ROOT / "resources/messages/en").glob("*.yaml"))))
+VOICE = Voice("en")
 
 
 def cards(rows: list[EvidenceRow]) -> list[Card]:
@@ -58,14 +58,26 @@ def test_the_mean_over_betas_is_the_primary_row_where_there_is_one() -> None:
     assert "GRPO offline, β 0.15" in alone  # without a mean it is the beta that the sentence names
 
 
+NONE = "No GRPO run is part of this configuration."
+DEPENDS = "None stands out {other}; {mode}, KL_BETA {beta} scores {sign} than {smallest}."
+
+
 @pytest.mark.parametrize(
     ("rows", "beta", "grpo"),
     [
-        (small.of_lever(("0.15",), drawn=False), "card.beta.one", "card.grpo.all.open"),
-        (small.of_lever((), drawn=False), "card.no_grpo", "card.no_grpo"),
-        (small.of_lever(drawn=False), "card.beta.never", "card.grpo.all.open"),
-        (small.of_lever(), "card.beta.depends", "card.grpo.depends"),
-        ([], "card.no_grpo", "card.no_grpo"),
+        (small.of_lever(("0.15",), drawn=False), "Only KL_BETA {beta} ran; a comparison needs two.", "Not shown."),
+        (
+            small.of_lever((), drawn=False),
+            NONE,
+            NONE,
+        ),
+        (small.of_lever(drawn=False), "None stands out.", "Not shown."),
+        (
+            small.of_lever(),
+            "None stands out {other}; {mode}, KL_BETA {beta} scores {sign} than {smallest}.",
+            "{first}, {then}.",
+        ),
+        ([], NONE, NONE),
     ],
 )
 def test_a_card_says_what_it_can(rows: list[EvidenceRow], beta: str, grpo: str) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import get_args
 
 from lever_pipe.experiment.config import Mark
 from lever_pipe.experiment.report_stage_configs import ReportedRun
-from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector.comparisons import tables
 from lever_pipe.report.table import Table
 
-ENGLISH = Voice("en", read_catalogue(sorted(Path("resources/messages/en").glob("*.yaml"))))
+ENGLISH = Voice("en")
 RCE, SMALL, LARGE = (
     f"preset~main/{name}" for name in ("rce/epoch~5", "grpo/base~5/beta~0/epoch~3", "grpo/base~5/beta~0.15/epoch~3")
 )

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from emulated_study import study_of
 
 from lever_pipe.experiment.evaluation_config import Emulate
-from lever_pipe.report.catalogue import Voice, read_catalogue
+from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import EvidenceLedger, say
 from lever_pipe.report.selector import emulation
 from lever_pipe.report.selector.patterns import Pattern, Shown, coincidences, patterns, tables, tally
 
-ENGLISH = Voice("en", read_catalogue(sorted(Path("resources/messages/en").glob("*.yaml"))))
+ENGLISH = Voice("en")
 NOT_REPRODUCED = {"reused-rows"}
 
 

@@ -1,0 +1,39 @@
+"""The Chinese of the report: each text stands in the code with the same arguments, and no page in Chinese lacks one."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from lever_pipe.report.catalogue import SLOT, Voice, read_translation
+from lever_pipe.report.claims import read_claims
+
+CHINESE = read_translation(Path("resources/locale/zh/LC_MESSAGES/report.po"))
+REPORT = Path("lever_pipe/report")
+
+
+def _texts() -> set[str]:
+    """Return every text of the code; of a template those between quotes."""
+    files = [*REPORT.rglob("*.py"), Path("lever_pipe/stages/build_report.py")]
+    nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    found = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    for template in REPORT.glob("templates/*.j2"):
+        text = template.read_text(encoding="utf-8").replace("'", '"')
+        found.update(text.split('"')[1::2], text.split('"')[::2])
+    return found | {claim.quote for claim in read_claims(Path("resources/claims.yaml"))}
+
+
+def test_each_translated_text_stands_in_the_code() -> None:
+    assert set(CHINESE) <= _texts()
+
+
+def test_a_translation_has_the_arguments_of_its_text() -> None:
+    slots = [{match["name"] for match in SLOT.finditer(text)} for of in CHINESE.items() for text in of]
+    assert slots[::2] == slots[1::2]
+
+
+@pytest.mark.parametrize("text", ["{n:seed|seeds}", "a `b` **c**"])
+def test_a_text_without_translation_is_english(text: str) -> None:
+    assert Voice("zh", {}).say(text, n=2) == Voice("en").say(text, n=2)
