@@ -286,8 +286,6 @@ class AgentEvaluation(Section):
     """Episodes rolled out together on one device, in training as in evaluation; changes no number beyond rounding."""
     seed: RunSeed = 0
     """Stream of the evaluation's draws and of the resamples behind intervals."""
-    thresholds: Distinct[Annotated[float, Field(gt=0, le=1)]] = (0.5, 0.7, 0.8, 0.9)
-    """Shares of the ceiling whose first step is reported."""
     primary: PrimaryEndpoint = PrimaryEndpoint()
 
 

@@ -23,9 +23,9 @@ from lever_pipe.experiment.rl_data_config import RlData
 
 NAME = "[A-Za-z0-9_]{1,64}"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
-UNTRAINED = (*BASELINES, "random_all")
+UNTRAINED = (*BASELINES, "random_all", "bm25", "mmices", "mmr", "dpp", "vote")
 """Baselines that exist; `random` and `random_all` are drawn `n_random_draws` times, the latter out of all train
-examples instead of the pool."""
+examples instead of the pool. `vote` asks no LVLM: the most frequent answer that `similar_both` shows."""
 
 
 class Corner(NamedTuple):

@@ -1,8 +1,8 @@
-"""Policies without training: rankings of a pool from similarity, chance or the annotations."""
+"""Policies without training: rankings of a pool from similarity, diversity, words, chance or the annotations."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +12,113 @@ from lever_pipe.base.records import Example, Pool
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
 Similarities = dict[str, NDArray[np.float32]]  # `image`, `question` -> [K]
+Embeddings = dict[str, NDArray[np.float32]]  # `image`, `question` -> [N, D], unit vectors
+
+FILTERED = 16
+"""Candidates that MMICES keeps for their images."""
+MMR_RELEVANCE = 0.5
+"""Weight of relevance against redundancy."""
+DPP_SCALE = 0.1
+"""Divides relevance in the quality of a candidate: the smaller, the less diversity counts (OpenICL's default)."""
+OWN_SHARE = 1e-6
+"""Added to each candidate's similarity to itself, so that a copy of a chosen one has a volume, too."""
 
 
 def rank_by_similarity(baseline: str, similarities: Similarities) -> NDArray[np.int64]:
-    """Return the pool positions from most to least similar; ties keep pool order."""
-    weights = {"similar_image": (1, 0), "similar_question": (0, 1), "similar_both": (1, 1)}
+    """Return the pool positions from most to least similar; ties keep pool order.
+
+    * `similar_image` is what the literature calls RICES; `vote` shows what `similar_both` does.
+    * `mmices`: the questions' order among the `FILTERED` nearest images, the others behind (Chen 2023, MMICES).
+    """
+    weights = {"similar_image": (1, 0), "similar_question": (0, 1), "similar_both": (1, 1), "vote": (1, 1)}
+    if baseline == "mmices":
+        by_image = np.argsort(-similarities["image"], kind="stable")
+        kept, others = by_image[:FILTERED], by_image[FILTERED:]
+        return np.concatenate([kept[np.argsort(-similarities["question"][kept], kind="stable")], others])
     if baseline not in weights:
         raise UnknownMemberError(
-            f"a baseline: zero_shot, random-<draw>, oracle or {', '.join(weights)}",
+            f"a baseline: zero_shot, random-<draw>, oracle, bm25, mmices, mmr, dpp or {', '.join(weights)}",
             found=f"'{baseline}'",
             do="Name one of them.",
         )
     image, question = weights[baseline]
     score = image * similarities["image"] + question * similarities["question"]
     return np.argsort(-score, kind="stable")
+
+
+def rank_by_mmr(
+    relevance_K: NDArray[np.float64], alike_KK: NDArray[np.float64], size: int, weight: float = MMR_RELEVANCE
+) -> list[int]:
+    """Return `size` pool positions by maximal marginal relevance, best first; ties keep pool order.
+
+    argmax_i  w r_i - (1 - w) max_{j chosen} s_ij
+
+    Args:
+        relevance_K: r, of each candidate to the query.
+        alike_KK: s, of the candidates to each other.
+        size: how many are chosen.
+        weight: w in [0, 1]; with 1 the order is that of relevance.
+
+    Source: Carbonell 1998 (MMR)
+    """
+    chosen: list[int] = []
+    for _ in range(size):
+        redundancy = alike_KK[:, chosen].max(axis=1) if chosen else 0.0
+        score = weight * relevance_K - (1 - weight) * redundancy
+        score[chosen] = -np.inf
+        chosen.append(int(score.argmax()))
+    return chosen
+
+
+def rank_by_dpp(
+    relevance_K: NDArray[np.float64], alike_KK: NDArray[np.float64], size: int, scale: float = DPP_SCALE
+) -> list[int]:
+    """Return `size` pool positions by greedy MAP of a determinantal point process, best first.
+
+    argmax_i  log det L_{chosen + i} - log det L_{chosen},   L_ij = q_i s_ij q_j,   q_i = exp(r_i / (2 scale))
+
+    Args:
+        relevance_K: r, of each candidate to the query.
+        alike_KK: s, positive semidefinite, of the candidates to each other.
+        size: how many are chosen.
+        scale: of relevance.
+
+    Source: Chen 2018 (Fast Greedy MAP Inference for DPP), Ye 2023 (CEIL)
+    """
+    quality = np.exp((relevance_K - relevance_K.max()) / (2 * scale))
+    kernel = quality[:, None] * (alike_KK + OWN_SHARE * np.eye(len(quality))) * quality
+    rows = np.zeros((size, len(quality)))  # of the Cholesky factor of what is chosen, one a pick
+    gains, chosen = kernel.diagonal().copy(), list[int]()
+    for step in range(size):
+        pick = int(gains.argmax())
+        rows[step] = (kernel[pick] - rows[:step, pick] @ rows[:step]) / np.sqrt(gains[pick])
+        gains -= rows[step] ** 2
+        chosen.append(pick)
+        gains[chosen] = -np.inf
+    return chosen
+
+
+def bm25_over(questions: Sequence[str]) -> Callable[[str], NDArray[np.float32]]:
+    """Return what scores every one of these questions against a new one by the words that they share.
+
+    Lucene's form of BM25 with the usual k1 = 1.5 and b = 0.75; no word is left out.
+
+    Source: Robertson 1994 (BM25), Lu 2024 (bm25s)
+    """
+    import bm25s  # brings scipy.sparse, which no other baseline needs
+
+    def words(texts: Sequence[str]) -> list[list[str]]:
+        found: list[list[str]] = bm25s.tokenize(list(texts), stopwords=None, return_ids=False, show_progress=False)
+        return found
+
+    index = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
+    index.index(words(questions), show_progress=False)
+
+    def scores(question: str) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = index.get_scores(*words([question]))
+        return found
+
+    return scores
 
 
 def rank_by_annotations(query: Example, candidates: Sequence[Example], similarities: Similarities) -> NDArray[np.int64]:
@@ -61,9 +154,16 @@ def holds_exact_demonstration(query: Example, candidates: Sequence[Example]) -> 
     )
 
 
-def pool_similarities(
-    pool: Pool, train: dict[str, NDArray[np.float32]], queries: dict[str, NDArray[np.float32]]
-) -> Similarities:
+def pool_similarities(pool: Pool, train: Embeddings, queries: Embeddings) -> Similarities:
     """Return the cosines of a query's image and question with those of its candidates, each `[K]`."""
     rows = np.array(pool.candidates)
     return {part: train[part][rows] @ queries[part][pool.query_id] for part in ("image", "question")}
+
+
+def relevance_and_likeness(
+    similarities: Similarities, candidates: Embeddings
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return `[K]` of the candidates to the query and `[K, K]` to each other: means of both cosines."""
+    relevance = np.mean([similarities[part].astype(np.float64) for part in similarities], axis=0)
+    vectors = np.concatenate([candidates[part].astype(np.float64) for part in similarities], axis=1)
+    return relevance, vectors @ vectors.T / len(similarities)

@@ -26,6 +26,10 @@ class Choice(NamedTuple):
     """[K] cosines of the images' embeddings with the query's."""
     question_similarity: NDArray[np.float32]
     """[K] of the questions'."""
+    image_embeddings: NDArray[np.float32]
+    """[K, D] unit vectors of the candidates' images."""
+    question_embeddings: NDArray[np.float32]
+    """[K, D] of their questions."""
 
 
 class PolicyMember(Protocol):

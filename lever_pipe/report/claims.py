@@ -67,8 +67,7 @@ from lever_pipe.report.reference import CURVES, FILES
 from lever_pipe.report.selector.documents import DECIMALS, LAST_PUBLISHED_EPOCH, long_runs
 from lever_pipe.report.table import Column, Table, TableLine
 from lever_pipe.statistics.comparison import holm
-from lever_pipe.statistics.curve_tests import FlatNoise, f_test, flat_noise, paired_t
-from lever_pipe.statistics.curves import drawdowns, first_reaching
+from lever_pipe.statistics.curves import FlatNoise, drawdowns, f_test, first_reaching, flat_noise, paired_t
 from lever_pipe.statistics.summary import standard_error_percent
 
 Values = NDArray[np.float64]

@@ -140,7 +140,6 @@ _arm_differences = Lines(
     {"against": "arm~{reference}", "family": "{role}", "how": "{test}"},
     study=INTENTION,
 )
-_statistics = Lines(_agent, {"curve.{statistic}": "value"}, {"subset": "val", "mode": "{mode}"}, study=INTENTION)
 _curves = Lines(_agent, VALUE, {"at": "{step}", "subset": "{split}", "mode": "{mode}"}, runs=1, study=INTENTION)
 _runs = Lines(
     _agent,
@@ -233,13 +232,6 @@ def endpoints(path: Path) -> Iterator[EvidenceRow]:
 def arm_comparisons(path: Path) -> Iterator[EvidenceRow]:
     """Yield paired differences of arms, of `comparisons.csv` of study `intention`; the family is the role."""
     return map(_of_endpoint, _arm_differences(path))
-
-
-def curve_statistics(path: Path) -> Iterator[EvidenceRow]:
-    """Yield what is known of every validation curve and pair of curves, of `statistics.csv`."""
-    for source, line in _lines(path):
-        against = _agent({"arm": line["against"], "seed": line["seed"]}) if line["against"] else ""
-        yield from (row._replace(against=against) for row in _statistics.rows(source, line))
 
 
 def curves(path: Path) -> Iterator[EvidenceRow]:

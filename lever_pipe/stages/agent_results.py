@@ -14,7 +14,7 @@ from lever_pipe.experiment.agent_stage_configs import (
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.intention.dialogues import dialogues, samples_of
 from lever_pipe.intention.records import DialogueRow
-from lever_pipe.report.evidence import PRIMARY, SECONDARY
+from lever_pipe.report.evidence import SECONDARY
 from lever_pipe.report.inference.agent_lines import (
     curve_lines,
     episode_lines,
@@ -25,7 +25,6 @@ from lever_pipe.report.inference.agent_lines import (
 )
 from lever_pipe.report.inference.agent_runs import CURVES_COLUMNS, EPISODES_COLUMNS, RUNS_COLUMNS, read_agent_runs
 from lever_pipe.report.inference.arm_comparisons import ArmComparisonRow, comparison_rows
-from lever_pipe.report.inference.curve_rows import StatisticRow, statistic_rows
 from lever_pipe.report.inference.endpoints import Context, EndpointRow, endpoint_rows
 from lever_pipe.report.inference.estimates import Draws
 from lever_pipe.report.inference.families import SWEEP
@@ -99,10 +98,9 @@ def compare_arms(
     runs: Input,
     endpoints: Output,
     comparisons: Output,
-    statistics: Output,
     config: CompareArmsConfig,
 ) -> None:
-    """Write one line an endpoint of an arm and seed, one a comparison, and one a statistic of a curve.
+    """Write one line an endpoint of an arm and seed, and one a comparison.
 
     Behind the comparisons with the reference arm stand those of each sweep at the primary endpoints: its cells against
     its own arm, families `sweep~NAME/ENDPOINT`.
@@ -113,9 +111,7 @@ def compare_arms(
         runs=of_runs,
         episodes=every.without(served),
         served={arm: every.without([other for other in served if other != arm]) for arm in served},
-        arms=(*config.arms, *config.swept),
         reference_arm=config.reference_arm,
-        document_arm=config.document_arm,
         evaluation=config.evaluation,
         draws=Draws(config.evaluation.seed, config.n_resamples, over="tasks"),
     )
@@ -125,7 +121,5 @@ def compare_arms(
     for sweep in config.sweeps:
         own = context.runs.of([cell.arm for cell in sweep.cells])
         found = comparison_rows(context._replace(runs=own, reference_arm=sweep.arm, served={}))
-        told = [(row, f"{SWEEP}{sweep.name}/{row.family}") for row in found if row.role == PRIMARY]
-        rows += [row._replace(family=family, role=SECONDARY) for row, family in told]
+        rows += [row._replace(family=f"{SWEEP}{sweep.name}/{row.family}", role=SECONDARY) for row in found]
     write_csv(comparisons, ArmComparisonRow._fields, rows)
-    write_csv(statistics, StatisticRow._fields, statistic_rows(context))

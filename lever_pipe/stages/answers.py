@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lever_pipe.base import storage
@@ -12,8 +13,11 @@ from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmRequest
-from lever_pipe.metrics.cells import build_cells, score_questions
+from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
+from lever_pipe.metrics.copying import vote
 from lever_pipe.metrics.vqa_accuracy import cut_answer
+
+VOTE = "baseline/vote"
 
 
 def answer_prompts(
@@ -58,10 +62,19 @@ def distinct_prompts(
     return sorted(prompts)
 
 
+def votes(
+    chosen: Mapping[ExampleId, Demonstrations], shown: Sequence[str], shots: tuple[int, ...]
+) -> dict[tuple[ExampleId, Demonstrations], str]:
+    """Return by prompt the vote over the answers, out of `shown` by train example, that it holds."""
+    prompts = {(query, of[:k]) for query, of in chosen.items() for k in shots}
+    return {(query, of): vote([shown[i] for i in of]) for query, of in prompts}
+
+
 def score_answers(
     *,
     selections: Inputs,
     answers: Input,
+    train_examples: Input,
     eval_examples: Input,
     per_question: Output,
     cells: Output,
@@ -69,14 +82,16 @@ def score_answers(
 ) -> list[Cell]:
     """Write a line of `per_question` for each policy, and write and return its cells, samples x shots.
 
-    `selections` belong to `config.policies`, in their order.
+    `selections` belong to `config.policies`, in their order. What `baseline/vote` says is read off the demonstrations.
     """
-    queries, said = storage.read_examples(eval_examples), storage.read_answers(answers)
+    train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
+    said = storage.read_answers(answers)
     subsets = {"n_random_subsets": config.n_random_subsets, "seed": config.seed}
     rows, built = list[PolicyScores](), list[Cell]()
     for policy, path in zip(config.policies, selections, strict=True):
         chosen, files = storage.read_selections(path), (str(path), str(answers))
-        scores, keys = score_questions(queries, chosen, said, config.shots, files=files)
+        told = votes(chosen, [one.answer for one in train], config.shots) if policy.name == VOTE else said
+        scores, keys = score_questions(queries, chosen, told, config.shots, files=files)
         rows.append(PolicyScores(policy=policy.name, questions=tuple(scores)))
         built += build_cells(policy, scores, keys, samples=config.samples, **subsets)
     storage.write_rows(per_question, rows)

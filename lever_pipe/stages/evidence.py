@@ -39,7 +39,6 @@ def collect_evidence(
     emulated: Inputs,
     endpoints: Inputs,
     arm_comparisons: Inputs,
-    statistics: Inputs,
     curves: Inputs,
     runs: Inputs,
     tasks: Inputs,
@@ -55,8 +54,7 @@ def collect_evidence(
         *((sources.training, training), (sources.agreement, agreement), (sources.parameters, parameters)),
         *((sources.breakdown, breakdown), (sources.costs, costs)),
         *((sources.selections, selections), (sources.rewards, rewards), (sources.endpoints, endpoints)),
-        *((sources.arm_comparisons, arm_comparisons), (sources.curve_statistics, statistics)),
-        *((sources.curves, curves), (sources.runs, runs)),
+        *((sources.arm_comparisons, arm_comparisons), (sources.curves, curves), (sources.runs, runs)),
     )
     facts = (("rl_data", rl_data), ("pools", pools), ("examples", examples), ("world", world))
     found = [read(path) for read, paths in kinds for path in paths]

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
+
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.members import member
@@ -27,6 +29,7 @@ from lever_pipe.lever.selector.decoding import choose
 from lever_pipe.lever.selector.embeddings import architecture_of, read_table
 from lever_pipe.lever.selector.network import load_selector
 
+DIVERSE = {"mmr": baselines.rank_by_mmr, "dpp": baselines.rank_by_dpp}
 HEAD = ["policy", "question_id", "demonstrations"]
 
 
@@ -66,6 +69,7 @@ def select_baseline(
     """
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     vectors = [storage.read_embeddings(path) for path in (train_embeddings, eval_embeddings)]
+    by_words = baselines.bm25_over([one.question for one in train]) if config.baseline == "bm25" else None
     rows = []
     for pool in storage.read_rows(eval_pools, Pool):
         query, candidates = queries[pool.query_id], [train[i] for i in pool.candidates]
@@ -82,6 +86,13 @@ def select_baseline(
             stream = generator(config.seed, config.baseline, pool.query_id)
             offered = [one.example_id for one in train if one.image_digest != query.image_digest]
             ranked = stream.permutation(len(offered)).tolist()
+        elif by_words is not None:
+            scores = by_words(query.question)[list(pool.candidates)]
+            ranked = np.argsort(-scores, kind="stable").tolist()
+        elif config.baseline in DIVERSE:
+            shown = {part: of[list(pool.candidates)] for part, of in vectors[0].items()}
+            weighed = baselines.relevance_and_likeness(similarities, shown)
+            ranked = DIVERSE[config.baseline](*weighed, min(config.shots, len(candidates)))
         else:
             ranked = baselines.rank_by_similarity(config.baseline, similarities).tolist()
         chosen = tuple(offered[position] for position in ranked[: config.shots])
@@ -119,8 +130,9 @@ def select_own(
         rows = []
         for pool in storage.read_rows(eval_pools, Pool):
             similar = baselines.pool_similarities(pool, *vectors)
-            examples = [train[i] for i in pool.candidates]
-            choice = Choice(queries[pool.query_id], examples, similar["image"], similar["question"])
+            examples, offered = [train[i] for i in pool.candidates], list(pool.candidates)
+            shown = (vectors[0][part][offered] for part in ("image", "question"))
+            choice = Choice(queries[pool.query_id], examples, similar["image"], similar["question"], *shown)
             rows.append(_selection(pool, policy.select(choice, config.shots), config))
     storage.write_rows(selections, rows)
     return len(rows)

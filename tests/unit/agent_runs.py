@@ -362,6 +362,6 @@ def compare(folder: Path, study: Study = Study(), **changes: object) -> dict[str
     from lever_pipe.stages.agent_results import compare_arms
 
     inputs = collect(folder, study)
-    outputs = {name: folder / "tables" / f"{name}.csv" for name in ("endpoints", "comparisons", "statistics")}
+    outputs = {name: folder / "tables" / f"{name}.csv" for name in ("endpoints", "comparisons")}
     compare_arms(**inputs, **outputs, config=compare_config(study, **changes))
     return inputs | outputs

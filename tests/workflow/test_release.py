@@ -140,6 +140,7 @@ def test_a_released_policy_selects_and_scores_as_in_the_results(
     cells = score_answers(
         selections=(tmp_path / "selections.jsonl",),
         answers=scored / "answers.jsonl",
+        train_examples=study / "examples/train.jsonl",
         eval_examples=study / "examples/eval.jsonl",
         per_question=tmp_path / "per_question.jsonl",
         cells=tmp_path / "cells.jsonl",

@@ -43,7 +43,7 @@ wildcard_constraints:
     base="[1-9][0-9]*",
     beta="[0-9]+([.][0-9]+)?(e-[0-9]+)?",
     shard="0|[1-9][0-9]*",
-    baseline="[a-z_]+(-[0-9]+)?",
+    baseline="[a-z_0-9]+(-[0-9]+)?",
     objective="on_policy|reinforce",
     rewarded="groups|grpo_groups",
     trained=TRAINED,

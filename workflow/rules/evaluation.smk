@@ -98,6 +98,7 @@ rule score_answers:
     input:
         selections=selections_of_batch,
         answers=f"{BATCH}/answers.jsonl",
+        train_examples=TRAIN_EXAMPLES,
         eval_examples=EVAL_EXAMPLES,
     output:
         per_question=f"{BATCH}/per_question.jsonl",

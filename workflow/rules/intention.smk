@@ -278,7 +278,6 @@ rule compare_arms:
     output:
         endpoints=f"{AGENT_TABLES}/endpoints.csv",
         comparisons=f"{AGENT_TABLES}/comparisons.csv",
-        statistics=f"{AGENT_TABLES}/statistics.csv",
         card=f"{AGENT_TABLES}/comparisons.run.json",
     log:
         f"{AGENT_TABLES}/comparisons.log.txt",

@@ -64,7 +64,6 @@ rule collect_evidence:
         emulated=expand(join(EMULATION, "{name}.csv"), name=EMULATED_TABLES),
         endpoints=of_study("intention", f"{AGENT_TABLES}/endpoints.csv"),
         arm_comparisons=of_study("intention", f"{AGENT_TABLES}/comparisons.csv"),
-        statistics=of_study("intention", f"{AGENT_TABLES}/statistics.csv"),
         curves=of_study("intention", f"{AGENT_TABLES}/curves.csv"),
         runs=of_study("intention", f"{AGENT_TABLES}/runs.csv"),
         tasks=of_study("intention", f"{AGENTS}/tasks/summary.json"),

@@ -37,8 +37,7 @@ from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, derived,
 from lever_pipe.report.claims import flat_curves
 from lever_pipe.report.table import Table, TableLine, Whose, beside
 from lever_pipe.statistics.comparison import holm as holm_p
-from lever_pipe.statistics.curve_tests import f_test, paired_t
-from lever_pipe.statistics.curves import drawdowns
+from lever_pipe.statistics.curves import drawdowns, f_test, paired_t
 
 FEWEST = 5
 """Evaluations below which two curves are not compared."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
@@ -24,7 +22,6 @@ from lever_pipe.report.inference.agent_runs import (
     N_SAMPLES,
     N_TASKS,
     RUNS_COLUMNS,
-    SAME_TASKS_ERROR,
     SAMPLED,
     TASKS_LOST,
     TEST,
@@ -135,7 +132,7 @@ def curve_lines(files: RunFiles) -> Iterator[Line]:
 
 def evaluation_lines(files: Played) -> Iterator[Line]:
     """Yield those of evaluations; a best checkpoint that is the last one has the lines of the last only."""
-    derived = _derived(files.episodes)
+    ceilings = _ceilings(files.episodes)
     seen: set[tuple[int, str, str]] = set()
     for row in sorted(files.evaluations, key=lambda row: row.checkpoint == "best"):
         place = (row.step, row.split, row.mode)
@@ -143,7 +140,8 @@ def evaluation_lines(files: Played) -> Iterator[Line]:
             continue
         seen.add(place)
         counts = {N_TASKS: row.n_tasks - row.values.get(TASKS_LOST, 0.0), N_SAMPLES: float(row.n_samples)}
-        for metric, value in (row.values | counts | derived.get(_of(row), {})).items():
+        known = {CEILING: ceilings[_of(row)]} if _of(row) in ceilings else {}
+        for metric, value in (row.values | counts | known).items():
             yield (files.run.arm, files.run.seed, *place, metric, value)
 
 
@@ -221,22 +219,12 @@ def _of(row: EvaluationRow | EpisodeRow) -> Of:
     return Of(row.split, row.mode, row.checkpoint, row.step)
 
 
-def _derived(episodes: Sequence[EpisodeRow]) -> dict[Of, dict[str, float]]:
-    """Return by evaluation the mean ceiling and the standard error over further rollouts of the same tasks.
-
-    Of K sound rollouts of each of N tasks it is sqrt(mean variance within a task / (N K)), K the harmonic mean where
-    tasks differ. A greedy evaluation draws nothing, so that it is 0.
-    """
-    found: dict[Of, dict[str, float]] = {}
+def _ceilings(episodes: Sequence[EpisodeRow]) -> dict[Of, float]:
+    """Return by evaluation the mean ceiling of the tasks with a sound episode."""
+    found: dict[Of, float] = {}
     for of, by_evaluation in groupby(sorted(episodes, key=_of), key=_of):
-        rows = list(by_evaluation)
-        own = _rewards_by_task(rows)
-        ceilings = {row.task_id: row.ceiling for row in rows if row.task_id in own}
-        variance = 0.0 if of.mode == GREEDY else _variance_within(own)
-        found[of] = {CEILING: math.fsum(ceilings.values()) / len(ceilings)}
-        if not math.isnan(variance):
-            shares = math.fsum(1 / len(values) for values in own.values())
-            found[of][SAME_TASKS_ERROR] = math.sqrt(variance * shares) / len(own)
+        ceilings = {row.task_id: row.ceiling for row in by_evaluation if row.end not in UNSOUND}
+        found[of] = math.fsum(ceilings.values()) / len(ceilings)
     return found
 
 
@@ -247,9 +235,3 @@ def _rewards_by_task(rows: Sequence[EpisodeRow]) -> dict[str, list[float]]:
         if row.end not in UNSOUND:
             rewards.setdefault(row.task_id, []).append(math.fsum(row.rewards))
     return rewards
-
-
-def _variance_within(rewards: Mapping[str, Sequence[float]]) -> float:
-    """Return the mean over tasks of the variance between rollouts, of which two are needed; NaN without such a task."""
-    variances = [np.var(values, ddof=1) for values in rewards.values() if len(values) > 1]
-    return float(np.mean(variances)) if variances else math.nan

@@ -30,8 +30,6 @@ N_TASKS, N_SAMPLES = "n_tasks", "n_samples"
 """Of an evaluation, as metrics of `curves.csv`."""
 TASKS_LOST = "tasks_lost"
 """Tasks of an evaluation without a sound episode; `n_tasks` leaves them out."""
-SAME_TASKS_ERROR = "reward_error"
-"""Standard error of a mean reward if the same tasks were rolled out again; `reward_se` draws other tasks, too."""
 CEILING = "ceiling"
 """Mean over an evaluation's tasks of what one detail a question would give."""
 TRAIN, VAL, TEST = "train", "val", "test"
@@ -91,12 +89,6 @@ class AgentRuns:
     def validation(self, arm: str, seed: int, mode: str, metric: str = "reward") -> Series:
         """Return a validation metric by step, that of the start at step 0 included."""
         return self._series.get((arm, seed, VAL, mode, metric), {})
-
-    def mean_of(self, arm: str, mode: str, metric: str) -> float:
-        """Return the mean of a validation metric over the seeds and evaluations after the start; NaN without any."""
-        curves = (after_start(self.validation(arm, seed, mode, metric)) for seed in self.seeds(arm))
-        values = [value for curve in curves for value in curve.values()]
-        return math.fsum(values) / len(values) if values else math.nan
 
 
 def after_start(series: Series) -> Series:

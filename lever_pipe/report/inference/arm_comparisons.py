@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import scipy
 
-from lever_pipe.report.evidence import PRIMARY, SECONDARY, STUDENT
+from lever_pipe.report.evidence import PRIMARY, STUDENT
 from lever_pipe.report.inference.endpoints import (
     Context,
     held_out,
@@ -20,7 +20,7 @@ from lever_pipe.report.inference.endpoints import (
 )
 from lever_pipe.report.inference.estimates import Difference, Sides, adjusted, differences
 from lever_pipe.report.inference.task_values import NORMALISED, TaskMeans
-from lever_pipe.statistics.curve_tests import paired_t
+from lever_pipe.statistics.curves import paired_t
 
 T = TypeVar("T")
 SERVED = "-served"
@@ -64,15 +64,12 @@ class _Met(NamedTuple):
 
 
 def comparison_rows(context: Context) -> list[ArmComparisonRow]:
-    """Return the comparisons at each primary endpoint, and at the trapezoid mean of the first one's kind of curve."""
+    """Return the comparisons at each primary endpoint."""
     of_tasks = {arm: task_endpoints(context, arm) for arm in context.runs.arms}
     of_runs = {arm: run_endpoints(context, arm) for arm in context.runs.arms}
     reference = context.reference_arm
-    curves = [f"trapezoid_{mode}" for mode in context.modes]
-    names = dict.fromkeys(primary_names(context.evaluation.primary), PRIMARY)
-    names |= {next((name for name in curves if name in of_runs[reference]), curves[0]): SECONDARY}
     rows: list[ArmComparisonRow] = []
-    for name, role in names.items():
+    for name in primary_names(context.evaluation.primary):
         if name in of_tasks[reference]:
             found = _over_tasks(context, name, {arm: of[name] for arm, of in of_tasks.items() if name in of})
         else:
@@ -81,7 +78,7 @@ def comparison_rows(context: Context) -> list[ArmComparisonRow]:
         family = adjusted([of.p for _, of in found], [met.n_seeds == 1 for met, _ in found])
         family += [(p_holm, SERVED) for p_holm, _ in adjusted([of.p for _, of in served], [True] * len(served))]
         for (met, of), (p_holm, suffix) in zip([*found, *served], family, strict=True):
-            told: dict[str, Any] = {"endpoint": name, "role": role, "reference": reference, "family": name + suffix}
+            told: dict[str, Any] = {"endpoint": name, "role": PRIMARY, "reference": reference, "family": name + suffix}
             rows.append(ArmComparisonRow(p_holm=p_holm, **told, **met._asdict(), **of._asdict()))
     return rows
 

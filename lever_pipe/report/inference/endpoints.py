@@ -4,18 +4,11 @@
 |---|---|
 | `test_METRIC_MODE_CHECKPOINT` | mean over held-out tasks |
 | `val_METRIC_MODE_CHECKPOINT` | the same on the validation tasks, at the start, the last step or the selected one |
-| `gain_MODE` | last evaluation minus the start |
-| `trapezoid_MODE`, `last3_MODE` | area under the curve by its span; mean of the last 3 evaluations |
 | `best_value_MODE`, `best_step_MODE` | the largest evaluation and its step, of ties the first |
-| `steps_to_SHARE_MODE` | first step at this share of the ceiling; `others_best`: at 0.95 of the other arm's best |
-| `drawdown_MODE`, `sd_of_changes_MODE` | as in `statistics.curves` |
-| `error_MODE`, `fresh_error_MODE` | standard error of an evaluation on the same tasks, and on other ones |
-| `excess_sd_MODE` | what the former leaves of `sd_of_changes_MODE` |
+| `sd_of_changes_MODE` | standard deviation of the changes from evaluation to evaluation |
 | `kl_end`, `entropy_end` | mean of the last 5 steps |
-| `cumulative_learning_rate` | sum over steps |
-| `share_policy`, `share_kl`, `share_entropy` | of a term's mean size in that of all terms of the loss |
 
-Curves begin after the start: the documents evaluated nothing there. A step that is never reached is infinite. The
+Curves begin after the start: the documents evaluated nothing there. The
 start policy has rows of its own, as arm `start`, and so has each served agent: the one policy that each is stands as
 its last and its best. A served agent's tasks are those that neither it nor another policy has lost, theirs do not
 depend on it.
@@ -29,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lever_pipe.experiment.agent_config import START_ARM, AgentArm, AgentEvaluation, PrimaryEndpoint
+from lever_pipe.experiment.agent_config import START_ARM, AgentEvaluation, PrimaryEndpoint
 from lever_pipe.report.evidence import PRIMARY, SECONDARY
 from lever_pipe.report.inference import run_measures as measures
 from lever_pipe.report.inference.agent_runs import MODES, N_SAMPLES, N_TASKS, AgentRuns, after_start
@@ -44,14 +37,11 @@ from lever_pipe.report.inference.task_values import (
     EvaluatedEpisodes,
     TaskMeans,
 )
-from lever_pipe.statistics.curve_tests import paired_t
+from lever_pipe.statistics.curves import paired_t
 
-GAIN = "gain"
 START = "start"
-OTHERS_BEST = 0.95
-"""Share of the other arm's best value whose first step is reported."""
-STEPS = ("best_step", "steps_to")
-"""Beginnings of endpoints that are steps; their mean has no interval."""
+BEST_STEP = "best_step"
+"""Beginning of endpoints that are steps; their mean has no interval."""
 
 
 class EndpointRow(NamedTuple):
@@ -75,26 +65,16 @@ class Context(NamedTuple):
 
     runs: AgentRuns
     episodes: EvaluatedEpisodes
-    arms: Sequence[AgentArm]
     reference_arm: str
-    document_arm: str
     evaluation: AgentEvaluation
     draws: Draws
     served: Mapping[str, EvaluatedEpisodes] = {}
     """By served agent its episodes, with those of all that is no served agent."""
 
-    def arm(self, name: str) -> AgentArm:
-        """Return an arm's settings."""
-        return next(arm for arm in self.arms if arm.name == name)
-
     @property
     def modes(self) -> tuple[str, ...]:
         """Return all modes, those of the primary endpoints first."""
         return tuple(dict.fromkeys((*self.evaluation.primary.modes, *MODES)))
-
-    def other(self, arm: str) -> str:
-        """Return the arm that an arm is held against: the reference, and for the reference that of the documents."""
-        return self.document_arm if arm == self.reference_arm else self.reference_arm
 
 
 def primary_names(primary: PrimaryEndpoint) -> tuple[str, ...]:
@@ -232,30 +212,22 @@ def _of_tasks(context: Context, arm: str, seed: int) -> Iterator[tuple[str, Task
                 yield f"test_{metric}_{mode}_{checkpoint}", episodes.held_out(arm, seed, mode, checkpoint)
             for checkpoint, step in steps.items():
                 yield f"val_{metric}_{mode}_{checkpoint}", episodes.validation(arm, seed, mode, step)
-        yield f"{GAIN}_{mode}", episodes.gain(arm, seed, mode)
-        yield f"trapezoid_{mode}", episodes.trapezoid(arm, seed, mode)
-        yield f"last3_{mode}", episodes.last_mean(arm, seed, mode, 3)
 
 
 def _of_run(context: Context, arm: str, seed: int) -> Iterator[tuple[str, float]]:
-    runs, evaluation = context.runs, context.evaluation
+    runs = context.runs
     for mode in MODES:
         for metric, value in measures.at_last(runs, arm, seed, mode):
             yield f"val_{metric}_{mode}_{LAST}", value
         for name, value in measures.of_curve(runs, arm, seed, mode):
             yield f"{name}_{mode}", value
-        top = measures.ceiling(runs, arm, seed, mode)
-        for share in evaluation.thresholds:
-            yield f"steps_to_{share:g}_{mode}", measures.first_step(runs, arm, seed, mode, share * top)
-        best = OTHERS_BEST * measures.best_of_arm(runs, context.other(arm), mode)
-        yield f"steps_to_others_best_{mode}", measures.first_step(runs, arm, seed, mode, best)
-    yield from measures.of_training(runs, context.arm(arm), seed)
+    yield from measures.of_training(runs, arm, seed)
 
 
 def _task_rows(context: Context, arm: str, name: str, by_seed: Sequence[TaskMeans]) -> Iterator[_Waiting]:
     values, first = [of.values[metric_of(name)] for of in by_seed], by_seed[0]
     counts = (len(first.tasks), first.n_rollouts, _evaluations(context.runs, arm, name))
-    is_bounded = metric_of(name) == REWARD and not name.startswith(GAIN)
+    is_bounded = metric_of(name) == REWARD
     seeds = context.runs.seeds(arm) or (0,)
     for seed, of in zip([*map(str, seeds), ""], [*([one] for one in values), values], strict=True):
         row = EndpointRow(arm, name, _role(context, name), seed, *(math.nan,) * 3, len(of), *counts)
@@ -276,7 +248,7 @@ def _run_rows(context: Context, arm: str, name: str, values: Sequence[float]) ->
     for seed, value in zip(seeds, values, strict=True):
         yield EndpointRow(arm, name, role, str(seed), value, math.nan, math.nan, 1, *counts)
     whole = mean_over_seeds(values)
-    if name.startswith(STEPS):
+    if name.startswith(BEST_STEP):
         whole = whole._replace(low=math.nan, high=math.nan)
     yield EndpointRow(arm, name, role, "", *whole, *counts)
 
@@ -294,5 +266,4 @@ def _evaluations(runs: AgentRuns, arm: str, name: str) -> int:
     mode, kind = _mode_of(name), name.partition("_")[0]
     if not mode or kind in ("test", "val"):
         return int(bool(mode))
-    n = min(len(after_start(runs.validation(arm, seed, mode))) for seed in runs.seeds(arm))
-    return {GAIN: 2, "last3": min(3, n)}.get(kind, n)
+    return min(len(after_start(runs.validation(arm, seed, mode))) for seed in runs.seeds(arm))

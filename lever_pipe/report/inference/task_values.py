@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from lever_pipe.base.errors import RecordError
 from lever_pipe.intention.records import UNSOUND
 from lever_pipe.report.inference.agent_runs import CEILING, EPISODES_COLUMNS, PLACE, TEST, VAL, read_columns
-from lever_pipe.statistics.curves import trapezoid_weights
 
 log = logging.getLogger(__name__)
 Array = NDArray[np.float64]
@@ -68,14 +67,6 @@ class EvaluatedEpisodes:
         """Return the episodes of others: what only these have lost is there."""
         return EvaluatedEpisodes(self.rows[~self.rows["arm"].isin(arms)])
 
-    @cached_property
-    def _steps(self) -> Mapping[tuple[str, int, str], list[int]]:
-        found: dict[tuple[str, int, str], list[int]] = {}
-        for arm, seed, split, mode, _, step in sorted(self.means):
-            if split == VAL:
-                found.setdefault((arm, seed, mode), []).append(step)
-        return found
-
     def held_out(self, arm: str, seed: int, mode: str, checkpoint: str) -> TaskMeans | None:
         """Return the evaluation of a checkpoint on held-out tasks."""
         places = (place for place in self.means if place[:5] == (arm, seed, TEST, mode, checkpoint))
@@ -84,29 +75,6 @@ class EvaluatedEpisodes:
     def validation(self, arm: str, seed: int, mode: str, step: int) -> TaskMeans | None:
         """Return a validation at a step."""
         return self.means.get((arm, seed, VAL, mode, CURRENT, step))
-
-    def trapezoid(self, arm: str, seed: int, mode: str) -> TaskMeans | None:
-        """Return the trapezoid mean of the curve after the start, task by task."""
-        steps = [step for step in self._steps.get((arm, seed, mode), ()) if step]
-        return self._over_steps(arm, seed, mode, steps, trapezoid_weights(steps)) if steps else None
-
-    def last_mean(self, arm: str, seed: int, mode: str, n: int) -> TaskMeans | None:
-        """Return the mean of the last `n` evaluations after the start, task by task."""
-        steps = [step for step in self._steps.get((arm, seed, mode), ()) if step][-n:]
-        return self._over_steps(arm, seed, mode, steps, np.full(len(steps), 1 / len(steps))) if steps else None
-
-    def gain(self, arm: str, seed: int, mode: str) -> TaskMeans | None:
-        """Return the last evaluation minus the start, task by task."""
-        first, *others = self._steps.get((arm, seed, mode), [1])
-        if first or not others:
-            return None
-        return self._over_steps(arm, seed, mode, (first, others[-1]), np.array([-1.0, 1.0]))
-
-    def _over_steps(self, arm: str, seed: int, mode: str, steps: Sequence[int], weights: Array) -> TaskMeans:
-        """Return a weighted sum over evaluations, task by task."""
-        found = [self.means[arm, seed, VAL, mode, CURRENT, step] for step in steps]
-        values = {metric: np.asarray(weights @ np.stack([of.values[metric] for of in found])) for metric in METRICS}
-        return found[0]._replace(values=values)
 
 
 def read_episodes(path: Path) -> EvaluatedEpisodes:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from itertools import combinations
+
 import numpy as np
 import pytest
 from builders import embedding_arrays, example, pool
@@ -7,12 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lever_pipe.lever.baselines import (
+    OWN_SHARE,
     Similarities,
     best_by_annotations,
+    bm25_over,
     holds_exact_demonstration,
     pool_similarities,
     rank_by_annotations,
+    rank_by_dpp,
+    rank_by_mmr,
     rank_by_similarity,
+    relevance_and_likeness,
 )
 
 
@@ -100,3 +108,81 @@ def test_the_oracle_ranks_the_best_first(kinds: list[tuple[str, str]], seed: int
     assert best.any() == any(answer in "abc" for answer, _ in kinds)
     ranked = rank_by_annotations(query, candidates, similar)[: int(best.sum())]
     assert set(ranked.tolist()) == set(np.flatnonzero(best).tolist())
+
+
+def drawn(seed: int, size: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    """Return relevance and likeness of unit vectors."""
+    rows = embedding_arrays(size + 1, seed=seed)
+    candidates = {part: rows[part][1:] for part in rows}
+    return relevance_and_likeness({part: candidates[part] @ rows[part][0] for part in rows}, candidates)
+
+
+def test_mmr_by_hand() -> None:
+    relevance, alike = np.array([0.9, 0.8, 0.1]), np.array([[1, 0.95, 0], [0.95, 1, 0], [0, 0, 1.0]])
+    # the copy of the first scores .5 .8 - .5 .95 = -.075, the other .05
+    assert rank_by_mmr(relevance, alike, 3) == [0, 2, 1]
+    assert rank_by_mmr(relevance, alike, 3, weight=0.9) == [0, 1, 2]  # .625 against .09
+
+
+@given(st.integers(0, 99), st.integers(1, 7))
+def test_mmr_without_redundancy_is_similarity(seed: int, size: int) -> None:
+    relevance, alike = drawn(seed)
+    assert rank_by_mmr(relevance, alike, size, weight=1.0) == np.argsort(-relevance, kind="stable")[:size].tolist()
+
+
+def test_dpp_by_hand() -> None:
+    relevance, alike = np.array([0.1, 0.0, 0.0]), np.array([[1, 0.6, 0], [0.6, 1, 0.6], [0, 0.6, 1.0]])
+    # after the first, the second has 1 - .36 of its volume left, the third all of it
+    assert rank_by_dpp(relevance, alike, 3, scale=1.0) == [0, 2, 1]
+    # e^(.5 / .2) outweighs that
+    assert rank_by_dpp(np.array([1.0, 0.5, 0.0]), alike, 3) == [0, 1, 2]
+
+
+def volume(relevance: np.ndarray, alike: np.ndarray, chosen: tuple[int, ...], scale: float) -> float:
+    quality = np.exp(relevance / (2 * scale))
+    kernel = quality[:, None] * (alike + OWN_SHARE * np.eye(len(alike))) * quality
+    return float(np.linalg.slogdet(kernel[np.ix_(chosen, chosen)])[1])
+
+
+@given(st.integers(0, 99), st.sampled_from([0.1, 0.5, 5.0]))
+def test_each_pick_of_a_dpp_is_the_one_that_adds_most_volume(seed: int, scale: float) -> None:
+    relevance, alike = drawn(seed)
+    chosen = tuple(rank_by_dpp(relevance, alike, 4, scale))
+    for step in range(4):
+        others = [place for place in range(7) if place not in chosen[:step]]
+        gains = {place: volume(relevance, alike, (*chosen[:step], place), scale) for place in others}
+        assert gains[chosen[step]] == pytest.approx(max(gains.values()), abs=1e-6)
+    best = max(volume(relevance, alike, of, scale) for of in combinations(range(7), 4))
+    assert volume(relevance, alike, chosen, scale) <= best + 1e-9
+
+
+def test_a_dpp_is_the_most_probable_set_where_candidates_are_unlike() -> None:
+    relevance = np.array([0.1, 0.4, 0.2, 0.3])
+    assert rank_by_dpp(relevance, np.eye(4), 2) == [1, 3]
+    best = max(combinations(range(4), 2), key=lambda of: volume(relevance, np.eye(4), of, 0.1))
+    assert set(best) == {1, 3}
+
+
+def test_a_dpp_takes_copies_last() -> None:
+    relevance, alike = np.zeros(3), np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]])
+    assert rank_by_dpp(relevance, alike, 3) == [0, 2, 1]
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["red", "dog", "hat", "sun"]), min_size=1, max_size=6), min_size=2, max_size=6)
+)
+def test_bm25_is_its_formula(questions: list[list[str]]) -> None:
+    query = ["dog", "sun", "unseen"]
+    mean = sum(map(len, questions)) / len(questions)
+
+    def formula(words: list[str]) -> float:
+        total = 0.0
+        for word in query:
+            holding = sum(word in of for of in questions)
+            idf = math.log(1 + (len(questions) - holding + 0.5) / (holding + 0.5))
+            often = words.count(word)
+            total += idf * often / (often + 1.5 * (1 - 0.75 + 0.75 * len(words) / mean))
+        return total
+
+    found = bm25_over([" ".join(of) for of in questions])(" ".join(query))
+    np.testing.assert_allclose(found, [formula(of) for of in questions], rtol=1e-5, atol=1e-7)

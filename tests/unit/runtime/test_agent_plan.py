@@ -85,7 +85,6 @@ def test_an_arm_keeps_what_it_sets_itself() -> None:
     ("evaluation", "retrained", "replayed"),
     [
         ({"primary": {"checkpoint": "best"}}, False, False),
-        ({"thresholds": [0.6]}, False, False),
         ({"test_samples": 7}, False, True),
         ({"samples": 7}, True, False),
         ({"seed": 7}, True, True),
@@ -123,7 +122,7 @@ def test_a_served_agent_is_asked_again_for_what_it_reads_alone() -> None:
         return plan.spec_of(experiment(served=[SERVED | agent], **changes), "evaluate_served", ARM)
 
     greedy, both = {"modes": ["greedy"]}, {"modes": ["greedy", "sampled"]}
-    unread = {"batch": 7, "every": 9, "samples": 7, "thresholds": [0.6], "primary": {"checkpoint": "best"}}
+    unread = {"batch": 7, "every": 9, "samples": 7, "primary": {"checkpoint": "best"}}
     drawn: list[dict[str, Any]] = [{"evaluation": {"test_samples": 7}}, {"evaluation": {"seed": 7}}]
     drawn.append({"grpo": {"temperature": 0.3}})
     for agent in (greedy, both):

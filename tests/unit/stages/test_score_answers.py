@@ -43,6 +43,7 @@ class Study:
         return score_answers(
             selections=(self.folder / "selections",),
             answers=self.folder / "answers",
+            train_examples=self.folder / "train",
             eval_examples=self.folder / "queries",
             per_question=self.folder / "per_question",
             cells=self.folder / "cells",
@@ -57,6 +58,7 @@ class Study:
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
     rng = np.random.default_rng(0)
+    storage.write_rows(tmp_path / "train", [example(i) for i in range(50)])
     queries = [example(i, answers=("cat",) * 6 + ("dog",) * 2 + ("cow",) * 2) for i in range(N)]
     selections = [Selection(query_id=ExampleId(i), demonstrations=ids(rng.permutation(50)[:2])) for i in range(N)]
     said = rng.choice(["cat", "dog", "bird"], size=2 * N).tolist()
@@ -123,6 +125,15 @@ def test_distinct_prompts_count_duplicates_once(study: Study) -> None:
     assert study.score()[0].subsets[0].n_distinct_prompts == 9
 
 
+def test_a_vote_says_what_most_demonstrations_show_whatever_the_lvlm_said(study: Study) -> None:
+    train = [example(i, answer="cat" if i % 2 else "dog") for i in range(50)]
+    storage.write_rows(study.folder / "train", train)
+    study.score("baseline/vote")
+    for row in study.rows():
+        first = study.selections[row.query_id].demonstrations[0]  # of two it is the first that decides
+        assert row.accuracy == (1.0 if first % 2 else 0.6)
+
+
 def test_a_missing_answer_names_the_query_and_the_prompt(study: Study) -> None:
     gone = next(row for row in study.answers if row.query_id == 7 and len(row.demonstrations) == 2)
     study.answers.remove(gone)
@@ -173,6 +184,7 @@ def test_each_policy_of_a_batch_has_a_line_and_its_cells(study: Study) -> None:
     score_answers(
         selections=(study.folder / "other", study.folder / "selections"),
         answers=study.folder / "answers",
+        train_examples=study.folder / "train",
         eval_examples=study.folder / "queries",
         per_question=study.folder / "per_question",
         cells=study.folder / "cells",

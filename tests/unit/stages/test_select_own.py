@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,8 @@ from builders import evaluation_files, example
 from lever_pipe.base import members, storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Pool, Selection
-from lever_pipe.experiment.stage_configs import SelectOwnConfig
-from lever_pipe.stages.selections import read_selections, select_own
+from lever_pipe.experiment.stage_configs import SelectBaselineConfig, SelectOwnConfig
+from lever_pipe.stages.selections import read_selections, select_baseline, select_own
 
 TRAIN = [example(i, question_id=100 + i) for i in range(6)]
 QUERIES = [example(i, question_id=900 + i) for i in range(2)]
@@ -74,6 +75,17 @@ def test_a_module_beside_the_package_selects(
     for row in storage.read_rows(files["selections"], Selection):
         similar = train[list(pools[row.query_id])] @ queries[row.query_id]
         assert row.demonstrations == tuple(pools[row.query_id][i] for i in np.argsort(-similar)[:2])
+
+
+def test_the_selector_that_the_documentation_writes_is_mmr(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[3] / "docs/your-selector.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "alike" in block]
+    select_by(code, files, tmp_path, monkeypatch, "of_the_page")
+    written = storage.read_rows(files["selections"], Selection)
+    assert select_baseline(**files, config=SelectBaselineConfig(baseline="mmr", shots=2, seed=0)) == 5
+    assert written == storage.read_rows(files["selections"], Selection)
 
 
 @pytest.mark.parametrize(("number", "answer"), [(0, "[0, 0]"), (1, "[0]"), (2, "[0, 99]"), (3, "[-1, 0]")])

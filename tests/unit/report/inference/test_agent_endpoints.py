@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import agent_runs
-import numpy as np
 import pandas as pd
 import pytest
 from agent_runs import ARMS, Study
 from scipy import stats
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.inference.agent_runs import read_agent_runs
+from lever_pipe.experiment.agent_config import PrimaryEndpoint
 from lever_pipe.report.inference.task_values import read_episodes
 
 CEILING = 17.9 / 8
@@ -25,11 +24,10 @@ Rows = list[Any]
 
 
 class Found(NamedTuple):
-    """The rows of `endpoints.csv`, `comparisons.csv` and `statistics.csv`."""
+    """The rows of `endpoints.csv` and `comparisons.csv`."""
 
     endpoints: Rows
     comparisons: Rows
-    statistics: Rows
 
     def mean(self, arm: str, endpoint: str, seed: str = "") -> Any:
         return next(row for row in self.endpoints if (row.arm, row.endpoint, row.seed) == (arm, endpoint, seed))
@@ -44,21 +42,12 @@ class Found(NamedTuple):
     def primary(self) -> str:
         return next((row.endpoint for row in self.endpoints if row.role == "primary"), "")
 
-    def family(self, *, is_primary: bool) -> Rows:
-        return [row for row in self.comparisons if (row.role == "primary") == is_primary]
-
-    def curve(self, arm: str, against: str, seed: int, mode: str) -> dict[str, float]:
-        of = (arm, against, seed, mode)
-        rows = [row for row in self.statistics if (row.arm, row.against, row.seed, row.mode) == of]
-        return {row.statistic: row.value for row in rows}
-
 
 def read_found(paths: dict[str, Path]) -> Found:
     plain: dict[str, Any] = {"keep_default_na": False}
     read = [
         pd.read_csv(paths["endpoints"], dtype={"seed": str}, na_values={"value": "", "low": "", "high": ""}, **plain),
         pd.read_csv(paths["comparisons"]),
-        pd.read_csv(paths["statistics"], dtype={"against": str}, na_values={"value": ""}, **plain),
     ]
     return Found(*(list(frame.itertuples(index=False)) for frame in read))
 
@@ -91,19 +80,10 @@ def found(paths: dict[str, Path]) -> Found:
         ("val_reward_{}_start", 0.0),
         ("val_reward_{}_last", CEILING),
         ("val_normalised_reward_{}_last", 1.0),
-        ("gain_{}", CEILING),
-        # zero up to step 20, the ceiling from 25 to 45: a trapeze of 5 / 2 and 20 steps of 40
-        ("trapezoid_{}", CEILING * 22.5 / 40),
-        ("last3_{}", CEILING),
         ("best_value_{}", CEILING),
         ("best_step_{}", 25),
-        ("drawdown_{}", 0.0),
         # changes of nine evaluations: seven of 0 and one of the ceiling; their sd is ceiling / sqrt(8)
         ("sd_of_changes_{}", CEILING / math.sqrt(8)),
-        ("error_{}", 0.0),  # every rollout of a task is alike
-        ("excess_sd_{}", CEILING / math.sqrt(8)),
-        ("steps_to_0.9_{}", 25),
-        ("steps_to_others_best_{}", 25),  # 95 % of two thirds of the ceiling
     ],
 )
 def test_the_reference_by_hand(found: Found, mode: str, name: str, value: float) -> None:
@@ -113,8 +93,6 @@ def test_the_reference_by_hand(found: Found, mode: str, name: str, value: float)
 
 def test_seeds_that_differ(found: Found) -> None:
     assert found.by_seed("bundle", "best_step_sampled", (0, 1, 2)) == [40, 40, 5]  # of ties the first
-    assert found.by_seed("bundle", "steps_to_0.5_greedy", (0, 1, 2)) == [40, 40, math.inf]
-    assert found.value("bundle", "steps_to_0.5_greedy") == math.inf
     assert found.value("bundle", "val_normalised_reward_sampled_last") == pytest.approx(2 / 3, rel=1e-8)
     assert found.value("bundle", "best_value_greedy") == pytest.approx(2 / 3 * CEILING, rel=1e-8)
     mean = found.mean("bundle", "val_normalised_reward_sampled_last")
@@ -127,55 +105,36 @@ def test_the_primary_endpoint_is_marked(found: Found) -> None:
     assert found.value("kl_strong", found.primary) == 1.0
 
 
-def test_drift_learning_rate_and_loss(found: Found) -> None:
+def test_drift_and_entropy_at_the_end(found: Found) -> None:
     # KL 0.001 x step, steps 41 to 45, and 1e-4 a seed; entropy 0.4 - 0.002 x 43
     assert found.value("baseline", "kl_end") == pytest.approx(0.043 + 1e-4, rel=1e-8)
     assert found.value("baseline", "entropy_end") == pytest.approx(0.314, rel=1e-8)
-    assert found.value("baseline", "cumulative_learning_rate") == pytest.approx(45 * 2e-4, rel=1e-8)
-    # warm-up 0 to 0.8 of the peak over 5 steps, then half a cosine of 40 whose values add up to 20.5
-    assert found.value("bundle", "cumulative_learning_rate") == pytest.approx(2e-4 * (2.0 + 20.5), rel=1e-8)
-    shares = [found.value("bundle", f"share_{term}") for term in ("policy", "kl", "entropy")]
-    assert sum(shares) == pytest.approx(1.0, rel=1e-8)
-    steps = np.arange(1, 46)
-    policy = np.mean([np.abs(-0.05 + 0.01 * np.sin(steps)).mean()])
-    kl, entropy = 0.01 * (0.0009 * steps).mean(), 0.01 * (0.41 - 0.002 * steps).mean()
-    assert found.by_seed("bundle", "share_kl", (0,)) == [pytest.approx(kl / (policy + kl + entropy), rel=1e-8)]
-    assert found.value("baseline", "share_policy") == 1.0
 
 
 def test_comparisons_by_hand(found: Found) -> None:
-    primary, _ = [row for row in found.family(is_primary=True) if row.arm == "bundle"]  # sampled, greedy
+    primary, _ = [row for row in found.comparisons if row.arm == "bundle"]  # sampled, greedy
     # seed by seed 0, 0 and -1 on every task: t(2) = -1, and no p that exchanging eight tasks could not give
     assert (primary.difference, primary.n_seeds) == (pytest.approx(-1 / 3, rel=1e-8), 3)
     assert primary.p == primary.p_holm == pytest.approx(2 * stats.t.sf(1, 2), rel=1e-5)
     assert (primary.test, primary.family) == ("Student's t", primary.endpoint)  # the only arm with several seeds
     assert (primary.left_value, primary.right_value) == (pytest.approx(2 / 3, rel=1e-8), 1.0)
-    (trapezoid,) = [row for row in found.family(is_primary=False) if row.arm == "kl_strong"]
-    # the ceiling from step 5 on against 22.5 / 40 of it, one seed, every one of 8 tasks higher
-    assert trapezoid.endpoint == "trapezoid_sampled"
-    assert trapezoid.difference == pytest.approx(CEILING * 17.5 / 40, rel=1e-8)
-    assert (trapezoid.p, trapezoid.test) == (pytest.approx(2 / 256), "sign flip")
-    # the other arm has three seeds, and what infers to further seeds is adjusted apart
-    assert (trapezoid.p_holm, trapezoid.family) == (pytest.approx(2 / 256), "trapezoid_sampled-one-run")
+    single = next(row for row in found.comparisons if row.arm == "kl_strong")
+    # another arm has three seeds, and what infers to further seeds is adjusted apart
+    assert (single.n_seeds, single.family) == (1, f"{single.endpoint}-one-run")
     assert {row.reference for row in found.comparisons} == {"baseline"}
 
 
 def test_a_converted_log_has_greedy_curves_only(tmp_path: Path) -> None:
     arms = tuple(arm.model_copy(update={"seeds": (0, 1)}) for arm in (ARMS[0], ARMS[4]))
     study = Study(arms=arms, engine="verl", steps=465, executed=45, has_test=False, modes=("greedy",))
-    paths = agent_runs.compare(tmp_path, study)
-    found = read_found(paths)
-    assert found.primary == ""
-    assert not found.family(is_primary=True)
-    (row,) = found.family(is_primary=False)
-    assert (row.endpoint, row.n_seeds, row.n_tasks) == ("trapezoid_greedy", 2, 0)
-    curve = read_agent_runs(paths["curves"], paths["runs"]).validation("baseline", 0, "greedy")
-    values = np.array(list(curve.values()))
-    assert found.by_seed("baseline", "trapezoid_greedy", (0,)) == [
-        pytest.approx(float((values[1:] + values[:-1]).mean() / 2), rel=1e-8)
-    ]
-    assert "steps_to_0.5_greedy" not in {row.endpoint for row in found.endpoints}  # no ceiling is known
-    assert {row.mode for row in found.statistics} == {"greedy"}
+    judged = study.evaluation.model_copy(
+        update={"primary": PrimaryEndpoint(split="val", metric="reward", modes=("greedy",))}
+    )
+    found = read_found(agent_runs.compare(tmp_path, study, evaluation=judged))
+    assert found.primary == "val_reward_greedy_last"
+    (row,) = found.comparisons
+    assert (row.endpoint, row.n_seeds, row.n_tasks) == ("val_reward_greedy_last", 2, 0)
+    assert {row.endpoint.rpartition("_")[2] for row in found.endpoints} <= {"greedy", "last", "end"}
 
 
 def test_tasks_must_be_the_same_everywhere(paths: dict[str, Path], tmp_path: Path) -> None:
