@@ -15,10 +15,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from lever_pipe.report.catalogue import number_text, parts_of
-from lever_pipe.report.cells import PValue
+from lever_pipe.report.cells import p_value
 from lever_pipe.report.evidence import ALPHA, MEAN, Evidence, EvidenceRow, read_evidence
 from lever_pipe.report.figures import style
+from lever_pipe.report.format import number_text, parts_of
 
 PAGE, FIGURES = Path("docs/findings.md"), Path("docs")
 TEMPLATE = "findings.md.j2"
@@ -151,7 +151,7 @@ def shown(row: EvidenceRow, digits: int = 1, scale: float = 1.0, *, sign: bool =
 
 def p_of(row: EvidenceRow) -> str:
     """Return the adjusted p value of a comparison."""
-    return parts_of(PValue(row.p_holm))[0]
+    return parts_of(p_value(row.p_holm))[0]
 
 
 def figures(run: FindingsRun) -> Iterator[tuple[str, Figure]]:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lever_pipe.report.catalogue import ends_of, number_text
 from lever_pipe.report.evidence import MEAN
+from lever_pipe.report.format import ends_of, number_text
 from lever_pipe.report.grid.cells import SELECTORS
 from lever_pipe.report.grid.page import LEVEL, called
 

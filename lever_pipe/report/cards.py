@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from lever_pipe.report.cells import Cell, EvidenceLedger, Message, Number
+from lever_pipe.report.cells import Cell, Estimate, EvidenceLedger, Message
 
 MarkKind: TypeAlias = Literal["a", "b", "muted"]
 """Which of two series a dot belongs to, or that it is there to compare with."""
@@ -16,7 +16,7 @@ class CardRow:
     """A row of a card's plot: its label, and a dot with an interval for each mark."""
 
     label: Cell
-    marks: tuple[tuple[MarkKind, Number], ...]
+    marks: tuple[tuple[MarkKind, Estimate], ...]
 
 
 @dataclass(frozen=True, slots=True)

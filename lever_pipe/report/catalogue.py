@@ -6,11 +6,9 @@ A text names its arguments in braces, `{gap}`; a count brings its noun along, `{
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +16,11 @@ from babel.messages.pofile import read_po
 from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, Series, Verdict, say
-from lever_pipe.report.evidence import ALPHA
+from lever_pipe.report.cells import Cell, Code, Estimate, Message, Series, Verdict, say
+from lever_pipe.report.format import parts_of, without_html
 
 SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
 MARK = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`|\[(?P<text>[^\]]+)\]\((?P<link>[^)\s]+)\)")
-MOST_DIGITS = 12
-"""Decimals that are told apart; beyond them a binary number holds rounding errors."""
-ABSENT = "–"
-"""What a table shows for an absent cell."""
-
-
 JOINTS = {
     "en": {"items": ", ", "list": " and ", "parts": "; ", "sentences": " ", "spaced": " "},
     "zh": {"items": "、", "list": "和", "parts": "；", "sentences": "", "spaced": " "},
@@ -40,47 +32,6 @@ def read_translation(path: Path) -> dict[str, str]:
     """Return the translation of each English text in a gettext catalogue."""
     with path.open("rb") as file:
         return {str(of.id): str(of.string) for of in read_po(file) if of.id and of.string}
-
-
-def number_text(value: float, digits: int, *, sign: bool = False) -> str:
-    """Return a number with `digits` decimals, halves away from zero: binary rounding would print them at random."""
-    if math.isinf(value):
-        return "∞"
-    rounded = Decimal(f"{value:.12f}").quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)
-    text = f"{abs(rounded) if rounded.is_zero() else rounded:f}"
-    return f"+{text}" if sign and not rounded.is_zero() and rounded > 0 else text
-
-
-def without_html(text: str) -> str:
-    """Return a text for Markdown in which no name is taken for a tag."""
-    return text.replace("<", "&lt;")
-
-
-def parts_of(number: Number | PValue) -> tuple[str, str]:
-    """Return a number as text, and its interval in brackets or nothing."""
-    if isinstance(number, PValue):
-        return (
-            "<0.001" if number.value < 0.001 else _telling(number.value, 3 + (0.04 < number.value < 0.06), ALPHA)
-        ), ""
-    text = number.printed or number_text(number.value, number.digits, sign=number.sign)
-    if math.isnan(number.low):
-        return f"{text}{number.unit}", ""
-    return f"{text}{number.unit}", f"[{', '.join(ends_of(number.low, number.high, number.interval_digits))}]"
-
-
-def ends_of(low: float, high: float, digits: int, *, sign: bool = False) -> list[str]:
-    """Return the ends of an interval, with decimals more for one that would print as the 0 that they leave out."""
-    leave_out = low > 0 or high < 0
-    return [
-        _telling(end, digits, 0.0, sign=sign) if leave_out else number_text(end, digits, sign=sign)
-        for end in (low, high)
-    ]
-
-
-def _telling(value: float, digits: int, border: float, *, sign: bool = False) -> str:
-    """Return a number with as many decimals, `digits` or more, as tell it from a border on which a verdict turns."""
-    texts = (number_text(value, n, sign=sign) for n in range(digits, MOST_DIGITS))
-    return next((text for text in texts if float(text) != border), number_text(value, digits, sign=sign))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +66,7 @@ class Voice:
         self,
         cell: Cell,
         literal: Callable[[str], str],
-        number: Callable[[Number | PValue], str],
+        number: Callable[[Estimate], str],
         wrap: Callable[[str, str], str],
     ) -> str:
         def write(each: Cell) -> str:
@@ -126,10 +77,10 @@ class Voice:
                 return ""
             case int():
                 return f"{cell:,}"
-            case Number() | PValue():
+            case Estimate():
                 return number(cell)
-            case Name(text):
-                return literal(text)
+            case str():
+                return literal(cell)
             case Code(text):
                 return wrap("code", literal(text))
             case Verdict(word_id, look):
@@ -150,7 +101,7 @@ class Voice:
             value = args[match["name"]]
             if match["one"] is None:
                 return write(value)
-            is_one = (value.value if isinstance(value, Number) else value) == 1
+            is_one = (value.value if isinstance(value, Estimate) else value) == 1
             return f"{write(value)} {match['one'] if is_one else match['many']}"
 
         return SLOT.sub(fill, text)
@@ -161,14 +112,14 @@ class Voice:
             return joints[joint].join(texts)
         return joints["items"].join(texts[:-1]) + joints["list"] + texts[-1]
 
-    def _element(self, number: Number | PValue) -> str:
+    def _element(self, number: Estimate) -> str:
         text, interval = parts_of(number)
         small = f" <small>{interval}</small>" if interval else ""
-        line = self.lines.get(number.ref)
+        line = self.lines.get(number.source)
         return f"{escape(text)}{small}" if line is None else f'<span data-e="{line}">{escape(text)}{small}</span>'
 
 
-def _plain(number: Number | PValue) -> str:
+def _plain(number: Estimate) -> str:
     return " ".join(filter(None, parts_of(number)))
 
 

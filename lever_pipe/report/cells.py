@@ -1,8 +1,8 @@
 """What stands in a cell or a sentence, before anything is text: numbers with their evidence, messages, names, verdicts.
 
 Nothing here is formatted: `catalogue.Voice` writes each kind in a language, at the very end. A number is either a
-quantity of the evidence (`ref` is its row's key) or made of such (`of` are their keys); `EvidenceLedger.note` gives the
-latter rows of their own, so that everything printed is found in the evidence.
+quantity of the evidence (`source` is its row's key) or made of such (`of` are their keys); `EvidenceLedger.note` gives
+the latter rows of their own, so that everything printed is found in the evidence.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Look = Literal["yes", "no", "open", "mute"]
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Estimate:
     """A number of the evidence.
 
     Attributes:
         value: in the unit in which it is printed.
         digits: decimals that it is printed with.
-        ref: key of its row; empty for a derived number until `EvidenceLedger.note`.
+        source: key of its row; empty for a derived number until `EvidenceLedger.note`.
         sign: whether a positive number shows its sign.
         low: lower end of the 95 % interval; NaN without one.
         high: upper end.
@@ -34,12 +34,13 @@ class Number:
         printed: the text of a published number, which replaces the formatted one.
         part: the column of the row that the value is: `value`, `p_holm`, ...
         of: keys of the rows that a derived number is made of.
-        how: what is done with them.
+        how: what is done with them, or what is tested and how: all p values of one test share a row.
+        is_p: whether it is a p value, `<0.001` below what three decimals show.
     """
 
     value: float
     digits: int
-    ref: str = ""
+    source: str = ""
     sign: bool = False
     low: float = math.nan
     high: float = math.nan
@@ -49,22 +50,12 @@ class Number:
     part: str = "value"
     of: tuple[str, ...] = ()
     how: str = ""
+    is_p: bool = False
 
     @property
-    def plain(self) -> Number:
+    def plain(self) -> Estimate:
         """Return the number without its interval."""
         return replace(self, low=math.nan, high=math.nan)
-
-
-@dataclass(frozen=True, slots=True)
-class PValue:
-    """A p value of the evidence, `<0.001` below what three decimals show."""
-
-    value: float
-    ref: str = ""
-    part: str = "p_holm"
-    how: str = ""
-    """What is tested and how, of one that is worked out: all that print it share its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +75,6 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
-    """What no language changes and no row measures: a configured value such as a KL_BETA, a model's name."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Code:
     """A name as it stands in configuration and files: of a preset, an arm, a column."""
 
@@ -105,7 +89,7 @@ class Series:
     joint: Literal["list", "parts", "sentences", "spaced"] = "list"
 
 
-Cell: TypeAlias = "Number | PValue | Message | Verdict | Name | Code | Series | int | None"
+Cell: TypeAlias = "Estimate | Message | Verdict | str | Code | Series | int | None"
 """A cell or argument; an `int` counts something that is configured (seeds, shots), None is an absent cell."""
 
 
@@ -116,10 +100,8 @@ def say(message: str, /, **args: Any) -> Message:
 
 def as_cell(value: Any) -> Cell:
     """Return a plain Python value as a cell."""
-    if isinstance(value, str):
-        return Name(value)
     if isinstance(value, float):
-        return Name(f"{value:g}")
+        return f"{value:g}"
     if isinstance(value, list | tuple):
         return Series(tuple(as_cell(item) for item in value))
     return value  # type: ignore[no-any-return]
@@ -130,50 +112,55 @@ def sentences(*parts: Cell) -> Series:
     return Series(tuple(part for part in parts if part is not None), "sentences")
 
 
-def level(row: EvidenceRow | None, digits: int = 2, *, scale: float = 1.0, interval: bool = True) -> Number | None:
+def level(row: EvidenceRow | None, digits: int = 2, *, scale: float = 1.0, interval: bool = True) -> Estimate | None:
     """Return a row's value as a cell, with its interval where it has one; None of no row or of an absent value."""
     if row is None or math.isnan(row.value):
         return None
     ends = (scale * row.low, scale * row.high) if interval else (math.nan, math.nan)
     few = max(1, digits - 1)
-    return Number(scale * row.value, digits, row.key, False, *ends, interval_digits=few, printed=row.printed)
+    return Estimate(scale * row.value, digits, row.key, False, *ends, interval_digits=few, printed=row.printed)
 
 
-def gap(row: EvidenceRow | None, digits: int = 2, *, scale: float = 1.0) -> Number | None:
+def gap(row: EvidenceRow | None, digits: int = 2, *, scale: float = 1.0) -> Estimate | None:
     """Return a comparison's difference as a cell, signed and with its interval; None of no row."""
     found = level(row, digits, scale=scale)
     return None if found is None else replace(found, sign=True)
 
 
-def part(row: EvidenceRow | None, name: str, digits: int = 2, *, scale: float = 1.0) -> Number | None:
+def part(row: EvidenceRow | None, name: str, digits: int = 2, *, scale: float = 1.0) -> Estimate | None:
     """Return another column of a row as a cell, such as `detectable` or `n`; None of no row or of NaN."""
     value = math.nan if row is None else float(getattr(row, name))
-    return None if row is None or math.isnan(value) else Number(scale * value, digits, row.key, part=name)
+    return None if row is None or math.isnan(value) else Estimate(scale * value, digits, row.key, part=name)
 
 
-def holm(row: EvidenceRow | None) -> PValue | None:
+def p_value(value: float, source: str = "", *, part: str = "p_holm", how: str = "") -> Estimate:
+    """Return a p value as a cell."""
+    return Estimate(value, 3, source, part=part, how=how, is_p=True)
+
+
+def holm(row: EvidenceRow | None) -> Estimate | None:
     """Return a comparison's adjusted p value as a cell; None of no row or without a test."""
-    return None if row is None or math.isnan(row.p_holm) else PValue(row.p_holm, row.key)
+    return None if row is None or math.isnan(row.p_holm) else p_value(row.p_holm, row.key)
 
 
 def derived(
-    value: float | None, digits: int, of: Iterable[Number | EvidenceRow | None], how: str, *, sign: bool = False
-) -> Number | None:
+    value: float | None, digits: int, of: Iterable[Estimate | EvidenceRow | None], how: str, *, sign: bool = False
+) -> Estimate | None:
     """Return a number that is worked out from others, which it names; None where it cannot be."""
     if value is None or math.isnan(value):
         return None
     keys = [key for each in of if each is not None for key in keys_behind(each)]
-    return Number(float(value), digits, sign=sign, of=tuple(dict.fromkeys(keys)), how=how)
+    return Estimate(float(value), digits, sign=sign, of=tuple(dict.fromkeys(keys)), how=how)
 
 
-def keys_behind(of: Number | PValue | EvidenceRow) -> tuple[str, ...]:
+def keys_behind(of: Estimate | EvidenceRow) -> tuple[str, ...]:
     """Return the rows that a number or row stands for; a derived number has no row yet, but those it is made of."""
     if isinstance(of, EvidenceRow):
         return (of.key,)
-    return (of.ref,) if of.ref else getattr(of, "of", ())
+    return (of.source,) if of.source else getattr(of, "of", ())
 
 
-def minus(left: Number | None, right: Number | None, digits: int | None = None) -> Number | None:
+def minus(left: Estimate | None, right: Estimate | None, digits: int | None = None) -> Estimate | None:
     """Return left - right, signed; None where either is absent."""
     if left is None or right is None:
         return None
@@ -186,7 +173,7 @@ def minus(left: Number | None, right: Number | None, digits: int | None = None) 
     )
 
 
-def average(cells: Sequence[Number | None], digits: int | None = None) -> Number | None:
+def average(cells: Sequence[Estimate | None], digits: int | None = None) -> Estimate | None:
     """Return the mean of cells; None where one is absent or there is none."""
     known = [cell for cell in cells if cell is not None]
     if not known or len(known) < len(cells):
@@ -211,7 +198,7 @@ class EvidenceLedger:
             RecordError: two numbers stand in one place, or one refers to a row that is missing.
         """
         match cell:
-            case Number() | PValue():
+            case Estimate():
                 return self._noted(cell, subject, metric)
             case Message():
                 args = ((name, self.note(value, subject, f"{metric}.{name}")) for name, value in cell.args)
@@ -222,26 +209,26 @@ class EvidenceLedger:
             case _:
                 return cell
 
-    def _noted(self, cell: Number | PValue, subject: str, metric: str) -> Number | PValue:
-        if cell.ref:
-            self.evidence.at(cell.ref)
+    def _noted(self, cell: Estimate, subject: str, metric: str) -> Estimate:
+        if cell.source:
+            self.evidence.at(cell.source)
             return cell
         of = keys_behind(cell)
         for key in of:
             self.evidence.at(key)
         row = EvidenceRow(DERIVED, subject, metric, float(cell.value), how=cell.how or "p", source=BETWEEN.join(of))
-        is_shared = isinstance(cell, PValue) and bool(cell.how)
+        is_shared = cell.is_p and bool(cell.how)
         known = self.tests.setdefault((cell.how, cell.value), row) if is_shared else row
         if known is row:
             self.evidence.add([row])
             self.rows.append(row)
-        return replace(cell, ref=known.key, part="value")
+        return replace(cell, source=known.key, part="value")
 
 
-def numbers_in(cell: Cell) -> list[Number | PValue]:
+def numbers_in(cell: Cell) -> list[Estimate]:
     """Return every number in a cell, in order."""
     match cell:
-        case Number() | PValue():
+        case Estimate():
             return [cell]
         case Message():
             return [number for _, value in cell.args for number in numbers_in(value)]

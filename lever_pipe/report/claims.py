@@ -45,10 +45,8 @@ from lever_pipe.report.agent.runs import KL, NO_KL, REWARD_DIGITS, STUDY, AgentV
 from lever_pipe.report.cells import (
     Cell,
     Code,
+    Estimate,
     Look,
-    Name,
-    Number,
-    PValue,
     Series,
     Verdict,
     average,
@@ -56,6 +54,7 @@ from lever_pipe.report.cells import (
     gap,
     level,
     minus,
+    p_value,
     say,
 )
 from lever_pipe.report.cells import holm as holm_of
@@ -317,7 +316,7 @@ class Finding:
 
     verdict: VerdictName
     numbers: Cell
-    p: PValue | None = None
+    p: Estimate | None = None
 
     @property
     def word(self) -> Verdict:
@@ -350,7 +349,7 @@ class Measured:
     checks: Sequence[Check]
     numbers: Sequence[Cell]
     differs: Sequence[Cell] = ()
-    p: PValue | None = None
+    p: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +357,7 @@ class OverSeeds:
     """What every seed of ours shows of a claim, before its p is adjusted."""
 
     claim: Claim
-    seeds: Sequence[Mapping[Run, Sequence[Number]]]
+    seeds: Sequence[Mapping[Run, Sequence[Estimate]]]
     names: Mapping[Run, Cell]
     where: Cell
     differs: Sequence[Cell] = ()
@@ -371,7 +370,7 @@ class OverSeeds:
     @property
     def comparison(self) -> str:
         """Return what is compared: claims that ask the same share a test."""
-        names = [of.text for of in self.names.values() if isinstance(of, Name | Code)]
+        names = [of.text if isinstance(of, Code) else of for of in self.names.values() if isinstance(of, str | Code)]
         return " ".join((self.claim.metric, *self.claim.measure, json.dumps(self.claim.where), *names))
 
     @property
@@ -470,7 +469,7 @@ def _published(claim: Claim, material: Material, view: AgentView | None) -> Meas
     p = None
     if claim.kind != "order":
         checks = [_test(claim, checks[0].value, curves)]
-        p = None if checks[0].p is None else PValue(checks[0].p)
+        p = None if checks[0].p is None else p_value(checks[0].p)
     stated = {run: {name: view.stated(str(run), name) for name in STATED} for run in (NO_KL, KL)}
     texts = {run: {name: row.printed if row else "" for name, row in of.items()} for run, of in stated.items()}
     test = [say("p {p}", p=p)] if p else []
@@ -550,11 +549,11 @@ def _settings_apart(claim: Claim, left: Mapping[str, Any], right: Mapping[str, A
     return [Code(of) for of in left if claim.about is not None and of not in claim.about and left[of] != right[of]]
 
 
-def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Number]]:
+def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Estimate]]:
     """Return the measures of every run, over the steps that all of them have."""
     metric = say(METRICS[claim.metric])
     steps = _steps(curves)
-    found: dict[Run, list[Number]] = {run: [] for run in curves}
+    found: dict[Run, list[Estimate]] = {run: [] for run in curves}
     if len(steps) < max(LEAST.get(name, FEWEST) for name in claim.measure):
         raise NotTested("few", what=metric)
     for name in claim.measure:
@@ -601,7 +600,7 @@ def _digits(claim: Claim, name: str, value: float) -> int:
     return max(0, min(12, 5 - math.floor(math.log10(abs(value))))) if value else 1
 
 
-def _gaps(claim: Claim, measured: Mapping[Run, Sequence[Number]]) -> list[float]:
+def _gaps(claim: Claim, measured: Mapping[Run, Sequence[Estimate]]) -> list[float]:
     """Return left minus right of every measure; of single runs the measure itself."""
     if not claim.right:
         return [number.value for run in claim.left for number in measured[run]]
@@ -651,7 +650,7 @@ def _tested(of: OverSeeds, adjusted: float | None) -> Measured | Finding:
     p, how = adjusted, f"paired t over seeds, adjusted: {of.comparison}"
     if claim.kind == "equal" and claim.margin is None:
         p, how = of.p, f"paired t over seeds: {of.comparison}"
-    test = None if p is None else PValue(p, how=how)
+    test = None if p is None else p_value(p, how=how)
     checks = [Check(mean, half, p) for mean, half in zip(means, halves, strict=True)]
     margin = [say("margin {value}", value=claim.margin)] if claim.margin else []
     told = [] if test is None else [say("adjusted p {p}" if p == adjusted else "p {p}", p=test)]
@@ -703,10 +702,10 @@ def _told(claim: Claim, measured: Mapping[Run, Sequence[Cell]], names: Mapping[R
 
 
 def _name(run: Run) -> Cell:
-    return say(RUNS[run]) if isinstance(run, str) else Name(f"{run:g}")
+    return say(RUNS[run]) if isinstance(run, str) else f"{run:g}"
 
 
-def _statistic(material: Material, run: Run, metric: str, name: str) -> Number:
+def _statistic(material: Material, run: Run, metric: str, name: str) -> Estimate:
     """Return a printed statistic of a training curve of the selector; no epoch in between is printed."""
     if name == "fall":
         found = minus(_statistic(material, run, metric, "first"), _statistic(material, run, metric, "last"))
@@ -729,7 +728,7 @@ class Accuracies:
     document: str
     is_ours: bool
 
-    def accuracy(self, run: Run, shots: int) -> Number:
+    def accuracy(self, run: Run, shots: int) -> Estimate:
         """Return an accuracy; a printed one has one decimal: on OK-VQA that of a question is 0, 0.6 or 1."""
         of, found = self.material, None
         if self.is_ours:
@@ -743,7 +742,7 @@ class Accuracies:
             raise NotTested("not_known", what=say("accuracy"), run=_name(run))
         return found
 
-    def separation(self, left: Run, right: Run, shots: int | str) -> tuple[Number, float, PValue | None]:
+    def separation(self, left: Run, right: Run, shots: int | str) -> tuple[Estimate, float, Estimate | None]:
         """Return a difference with half of its interval, and of ours its Holm p in the document's family."""
         if not self.is_ours:  # nothing paired is published: 1.96 binomial errors
             counts = SHOTS if shots == MEAN else (int(shots),)
@@ -831,7 +830,7 @@ def _summary(judged: Sequence[JudgedClaim]) -> Table:
         *(Column(say(HEADS[of])) for of in ("claims", *names)),
     )
     groups: list[tuple[Cell, list[JudgedClaim]]] = [
-        (Name(document), list(of)) for document, of in groupby(judged, key=lambda each: each.claim.document)
+        (document, list(of)) for document, of in groupby(judged, key=lambda each: each.claim.document)
     ]
     lines = []
     for group, of in (*groups, (say("all"), list(judged))):

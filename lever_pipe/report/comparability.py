@@ -11,7 +11,7 @@ from typing import Literal
 
 from lever_pipe.base.errors import ComparisonError
 from lever_pipe.base.policy_names import PolicyName, beta_text
-from lever_pipe.report.cells import Cell, Code, Message, Name, Series, say
+from lever_pipe.report.cells import Cell, Code, Message, Series, say
 from lever_pipe.report.labels import label
 from lever_pipe.report.lineage import EXCHANGED, REMARK, Fields, Lineages, read_lineage, read_published_lineage
 from lever_pipe.report.table import Table, TableLine
@@ -216,7 +216,7 @@ def _condensed(found: Sequence[LineageGap]) -> list[LineageGap]:
     condensed = []
     for holders, names in fields.items():
         betas = sorted({name.beta for name in map(PolicyName.parse, holders) if name.beta is not None})
-        told = {"who": [Name(beta_text(beta)) for beta in betas], "fields": list(map(named, dict.fromkeys(names)))}
+        told = {"who": [beta_text(beta) for beta in betas], "fields": list(map(named, dict.fromkeys(names)))}
         condensed.append(replace(first[holders], text=say("Published {who} differs: {fields}.", **told)))
     return condensed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.experiment.evaluation_config import BASELINES
-from lever_pipe.report.cells import Cell, Code, Name, say
+from lever_pipe.report.cells import Cell, Code, say
 
 BASELINE_LABELS = {
     "zero_shot": "Zero-shot",
@@ -31,7 +31,7 @@ def label(group: str, *, with_epoch: bool = True) -> Cell:
     if name.kind == "baseline":
         return say(BASELINE_LABELS[name.member]) if name.member in BASELINES else Code(name.member)
     if name.kind not in LABELS:
-        return Name(name.label)
+        return name.label
     beta = say("mean over KL_BETA") if name.beta is None else say("KL_BETA {beta}", beta=beta_text(name.beta))
     policy = say(LABELS[name.kind], beta=beta)
     return say("{policy}, epoch {epoch}", policy=policy, epoch=name.epoch) if with_epoch else policy
@@ -41,7 +41,7 @@ def short(group: str) -> Cell:
     """Return the name of a policy where its kind and epoch are said beside it: its KL_BETA, or its label."""
     name = PolicyName.parse(group)
     if name.kind in ("grpo", "on_policy") and name.beta is not None:
-        return Name(beta_text(name.beta))
+        return beta_text(name.beta)
     return label(group, with_epoch=False)
 
 

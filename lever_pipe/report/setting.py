@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lever_pipe.report.cells import Cell, Code, Name, level, part, say, sentences
+from lever_pipe.report.cells import Cell, Code, level, part, say, sentences
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.lineage import flat
 from lever_pipe.report.material import Material
@@ -142,8 +142,8 @@ def _value(value: Any) -> Cell:
         case None | True | False:
             return say("none" if value is None else "yes" if value else "no")
         case list():
-            return Name(", ".join(f"{each:g}" for each in value))
+            return ", ".join(f"{each:g}" for each in value)
         case str():
             return Code(value)
         case _:
-            return Name(f"{value:g}" if isinstance(value, float) else str(value))
+            return f"{value:g}" if isinstance(value, float) else str(value)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import Sweep, swept
 from lever_pipe.report.agent.runs import view_of
-from lever_pipe.report.cells import Cell, Code, Name, Series, gap, holm, level, part, say
+from lever_pipe.report.cells import Cell, Code, Series, gap, holm, level, part, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Table, TableLine
@@ -98,7 +98,7 @@ def tables(material: Material) -> Iterator[Table]:
         columns += [Column(say("Runs")), Column(say("Arm"), "name")]
         lines = []
         for cell in view.sweep.cells:
-            values = [Name(text_of(value)) for value in cell.values.values()]
+            values = [text_of(value) for value in cell.values.values()]
             numbers = [number for mode in view.modes for number in view.cells(mode, cell.arm)]
             runs = part(view.scores[view.modes[0], cell.arm], "runs", 0)
             lines.append(TableLine((*values, *numbers, runs, Code(cell.arm)), "ours"))
@@ -166,7 +166,7 @@ def _highest(view: SweepView, mode: str) -> Cell:
     best = max(cells, key=lambda cell: (view.scores[mode, cell.arm].value, cell.arm == base))
     score, difference, p = view.cells(mode, best.arm)
     told: dict[str, Any] = {"n": len(cells), "score": score, "base": Code(base), "gap": difference}
-    told |= {"p": p or Name("-"), "values": [f"{key} {text_of(value)}" for key, value in best.values.items()]}
+    told |= {"p": p or "-", "values": [f"{key} {text_of(value)}" for key, value in best.values.items()]}
     return _in_mode(
         mode,
         say(

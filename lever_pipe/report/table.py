@@ -9,8 +9,9 @@ from string import ascii_letters
 from typing import Literal
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.catalogue import ABSENT, Voice, ends_of
-from lever_pipe.report.cells import Cell, EvidenceLedger, Message, Number, say
+from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.cells import Cell, Estimate, EvidenceLedger, Message, say
+from lever_pipe.report.format import ABSENT, ends_of
 from lever_pipe.report.long_format import csv_text
 
 Whose = Literal["", "ours", "published", "emulated"]
@@ -145,12 +146,12 @@ def beside(
 
 
 def _has_ends(cell: Cell) -> bool:
-    return isinstance(cell, Number) and cell.low == cell.low
+    return isinstance(cell, Estimate) and cell.low == cell.low
 
 
 def _fields(cell: Cell, voice: Voice, *, with_ends: bool) -> Sequence[str]:
     if not with_ends:
         return (voice.text(cell),)
-    if not isinstance(cell, Number) or not _has_ends(cell):
+    if not isinstance(cell, Estimate) or not _has_ends(cell):
         return (voice.text(cell), "", "")
     return (voice.text(cell.plain), *ends_of(cell.low, cell.high, cell.interval_digits))

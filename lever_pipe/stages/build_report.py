@@ -14,7 +14,7 @@ from lever_pipe.base.atomic import write_texts
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_translation
-from lever_pipe.report.cells import Cell, Name, Series, numbers_in, say
+from lever_pipe.report.cells import Cell, Series, numbers_in, say
 from lever_pipe.report.claims import judge_claims, read_claims
 from lever_pipe.report.comparability import read_lineages
 from lever_pipe.report.contents import SECTIONS, Contents, contents_of
@@ -104,7 +104,7 @@ def build_report(
 def _title(config: BuildReportConfig) -> Cell:
     """Return the configured title, or one that names the studies."""
     names = [study.name for study in config.studies]
-    return Name(config.title) if config.title else say(TITLES[names[0] if len(names) == 1 else "both"])
+    return config.title if config.title else say(TITLES[names[0] if len(names) == 1 else "both"])
 
 
 def _lead(config: BuildReportConfig, material: Material) -> Cell:
@@ -161,5 +161,5 @@ def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> di
 
 def _references(cell: Cell, voice: Voice) -> list[str]:
     """Return the line of each number in a cell, as `e12`, or `e12:p_holm` of another column than the value."""
-    parts = [(voice.lines[number.ref], number.part) for number in numbers_in(cell)]
+    parts = [(voice.lines[number.source], number.part) for number in numbers_in(cell)]
     return [f"e{line}" if part == "value" else f"e{line}:{part}" for line, part in parts]

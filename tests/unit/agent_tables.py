@@ -77,7 +77,6 @@ def evidence_of(folder: Path, study: Study, **changes: object) -> list[EvidenceR
     return [
         *sources.endpoints(paths["endpoints"]),
         *sources.arm_comparisons(paths["comparisons"]),
-        *sources.curve_statistics(paths["statistics"]),
         *sources.curves(paths["curves"]),
         *sources.runs(paths["runs"]),
         *sources.published_agents(REFERENCE_INTENTION),

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from lever_pipe.experiment.agent_config import DIALS, SCHEDULES, WEIGHTS
 from lever_pipe.report.agent.runs import MODES, AgentView, separation, table_of, told
-from lever_pipe.report.cells import Cell, Name, Series, Verdict, say
+from lever_pipe.report.cells import Cell, Series, Verdict, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Column, Table, TableLine
 
@@ -124,7 +124,7 @@ SAID = {
 def tables(view: AgentView) -> Iterator[Table]:
     """Yield the sentences of both documents with their answers."""
     lines = [
-        TableLine((Name(document), say(of.text), _reason(view, of), *_answered(view, of)))
+        TableLine((document, say(of.text), _reason(view, of), *_answered(view, of)))
         for document, sayings in SAID.items()
         for of in sayings
     ]

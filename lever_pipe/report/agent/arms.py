@@ -19,7 +19,7 @@ from lever_pipe.report.agent.runs import (
     table_of,
     weight_cell,
 )
-from lever_pipe.report.cells import Cell, Code, Name, Series, derived, holm, level, minus, say
+from lever_pipe.report.cells import Cell, Code, Series, derived, holm, level, minus, say
 from lever_pipe.report.evidence import ALPHA, SIGN_FLIP, STUDENT
 from lever_pipe.report.table import Column, Table, TableLine
 
@@ -101,7 +101,7 @@ def tables(view: AgentView) -> Iterator[Table]:
         )
         if agents
         else None,
-        say("All arms start from {start}.", start=Name(view.config.start)) if view.config.start else None,
+        say("All arms start from {start}.", start=view.config.start) if view.config.start else None,
         *_overlap(view),
     )
     title = (
@@ -157,7 +157,7 @@ def _settings(view: AgentView, arm: AgentArm) -> tuple[Cell, ...]:
     grpo = view.config.grpo
     rates = {of.name: of.learning_rate or grpo.learning_rate for of in view.arms}
     scores = {of.name: of.trajectory_score or grpo.trajectory_score for of in view.arms}
-    rate = Name(f"{rates[arm.name]:g}") if len(set(rates.values())) > 1 else None
+    rate = f"{rates[arm.name]:g}" if len(set(rates.values())) > 1 else None
     score = say(TRAJECTORY_SCORES[scores[arm.name]]) if len(set(scores.values())) > 1 else None
     weights = (weight_cell(getattr(arm, term), getattr(arm, f"{term}_schedule")) for term in WEIGHTS)
     return *weights, schedule_cell(arm.schedule), rate, score

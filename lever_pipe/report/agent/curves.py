@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lever_pipe.report.agent.runs import MODES, REWARD_DIGITS, STUDY, AgentView, table_of
-from lever_pipe.report.cells import Cell, Name, level, say
+from lever_pipe.report.cells import Cell, level, say
 from lever_pipe.report.table import Column, Table, TableLine
 
 SECTION = "004"
@@ -24,10 +24,10 @@ def _rewards(view: AgentView, mode: str) -> Table:
         for step in steps:
             yield level(view.find(subject, "reward", at=step, subset="val", mode=mode), REWARD_DIGITS)
 
-    lines = (line for arm in view.arms for line in _line((Name(arm.name),), cells(f"arm~{arm.name}")))
+    lines = (line for arm in view.arms for line in _line((arm.name,), cells(f"arm~{arm.name}")))
     columns: tuple[str | Column, ...] = (
         "arm",
-        *(Column(say("Step {step}", step=Name(str(step)))) for step in steps),
+        *(Column(say("Step {step}", step=str(step))) for step in steps),
     )
     title = say("Validation reward of every arm by step, {mode}", mode=say(mode))
     return table_of(f"agent-rewards-{mode}", title, columns, lines, section=SECTION)

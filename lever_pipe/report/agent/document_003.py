@@ -24,7 +24,7 @@ from lever_pipe.report.agent.runs import (
     told,
     weight_cell,
 )
-from lever_pipe.report.cells import Cell, Code, Name, Number, derived, gap, level, minus, say
+from lever_pipe.report.cells import Cell, Code, Estimate, derived, gap, level, minus, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Column, Table, TableLine, beside
 
@@ -157,19 +157,19 @@ def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
     device = view.find(run, "device", at="run")
     evaluated = [step for mode in MODES for step in view.curve(f"arm~{arm.name}", mode)]
     return {
-        "model": say("{model}, {n} parameters", model=model, n=parameters) if parameters else Name(model),
+        "model": say("{model}, {n} parameters", model=model, n=parameters) if parameters else model,
         "kl": _penalty(arm.kl and weight_cell(arm.kl, arm.kl_schedule)),
         "entropy": weight_cell(arm.entropy, arm.entropy_schedule),
-        "learning_rate": Name(f"{arm.learning_rate or grpo.learning_rate:g}"),
+        "learning_rate": f"{arm.learning_rate or grpo.learning_rate:g}",
         "schedule": schedule_cell(arm.schedule),
         "group": grpo.group,
         "prompts": grpo.prompts,
         "planned_steps": level(view.find(run, "planned_steps", at="run"), 0),
         "executed_steps": view.ended(arm.name),
-        "last_step": Name(str(max(evaluated))) if evaluated else None,
+        "last_step": str(max(evaluated)) if evaluated else None,
         "seeds": seeds_cell(view.seeds[arm.name]),
         "score": say(TRAJECTORY_SCORES[arm.trajectory_score or grpo.trajectory_score]),
-        "device": Name(device.printed) if device is not None and device.printed else None,
+        "device": device.printed if device is not None and device.printed else None,
     }
 
 
@@ -185,7 +185,7 @@ def _stated_settings(view: AgentView, run: str) -> dict[str, Cell]:
         "schedule": told(view.stated(run, "lr_schedule")),
         "group": told(view.stated(run, "rollout_n")),
         "executed_steps": told(view.stated(run, "total_steps_claimed")),
-        "last_step": Name(str(max(measured))) if measured else None,
+        "last_step": str(max(measured)) if measured else None,
         "device": say("{n} GPUs (by its folder's name)", n=told(gpus)) if gpus is not None else None,
     }
 
@@ -206,7 +206,7 @@ def by_step(
             left, right = (level(curve.get(step), REWARD_DIGITS, interval=False) for curve in of)
             cells += [left, right, minus(right, left)]
         printed = (*theirs[step], None, None, None, said.get(step)) if step in theirs else ()
-        yield from beside((Name(str(step)),), (*cells, remarks.get(step)), printed)
+        yield from beside((str(step),), (*cells, remarks.get(step)), printed)
 
 
 def _rewards(view: AgentView) -> Table:
@@ -255,7 +255,7 @@ def _best_lines(view: AgentView) -> Iterator[TableLine]:
 def steps_cell(steps: Iterable[float]) -> Cell:
     """Return the steps of several seeds in order, one where they agree, ∞ for one that is never reached."""
     texts = ["∞" if math.isinf(step) else f"{step:g}" for step in steps]
-    return Name(texts[0] if len(set(texts)) == 1 else " / ".join(texts))
+    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
 
 
 def _start_note(view: AgentView) -> Cell:
@@ -282,7 +282,7 @@ def _losses(view: AgentView) -> Table:
             left, right = [ours.get(step) for step in steps], [level(theirs.get(step), 3) for step in steps]
             names = (say(LOSSES_TOLD[metric]), say(RUN_NAMES[run]))
             lines += beside(names, [level(row, 3, interval=False) for row in left], right)
-    at = (Column(say("Step {step}", step=Name(str(step)))) for step in steps)
+    at = (Column(say("Step {step}", step=str(step))) for step in steps)
     heads: tuple[str | Column, ...] = ("metric", "run", "source", *at)
     return table_of(
         "003-losses",
@@ -306,7 +306,7 @@ def _lengths(view: AgentView) -> Table:
         for step in LENGTH_STEPS:
             ours = [level(of.get(step), digits, interval=False) for of in view.trained(metric)]
             said = [say("about {value}", value=level(of[step], 0)) if step in of else None for of in printed]
-            lines += beside((say(LENGTHS_TOLD[metric]), Name(str(step))), ours, said)
+            lines += beside((say(LENGTHS_TOLD[metric]), str(step)), ours, said)
     for metric in LENGTHS:
         theirs = [say(SPREADS[run]) for run in RUNS] if metric == "tokens_per_rank" else []
         names = (say(LENGTHS_TOLD[metric]), say("sd over steps"))
@@ -327,7 +327,7 @@ def _lengths(view: AgentView) -> Table:
     )
 
 
-def _over_steps(view: AgentView, metric: str, at: str, digits: int) -> list[Number | None]:
+def _over_steps(view: AgentView, metric: str, at: str, digits: int) -> list[Estimate | None]:
     return [level(view.find(f"arm~{arm}", metric, at=at, subset="train"), digits) for arm in view.pair.values()]
 
 
@@ -346,11 +346,11 @@ def _efficiency(view: AgentView) -> Table:
     return table_of("003-efficiency", "Training efficiency", ("quantity", "source", *RUNS), lines, notes=notes)
 
 
-def _range(low: Number | None, high: Number | None) -> Cell:
+def _range(low: Estimate | None, high: Estimate | None) -> Cell:
     return None if low is None or high is None else say("{low} to {high}", low=low, high=high)
 
 
-def _percent(piece: Number | None, whole: Number | None) -> Number | None:
+def _percent(piece: Estimate | None, whole: Estimate | None) -> Estimate | None:
     if piece is None or whole is None or not whole.value:
         return None
     return derived(100 * piece.value / whole.value, 1, (piece, whole), "percent of the step")

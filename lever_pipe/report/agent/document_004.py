@@ -33,7 +33,7 @@ from lever_pipe.report.agent.runs import (
     told,
     values_of,
 )
-from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, derived, holm, level, minus, say
+from lever_pipe.report.cells import Cell, Estimate, Series, derived, holm, level, minus, say
 from lever_pipe.report.claims import flat_curves
 from lever_pipe.report.table import Table, TableLine, Whose, beside
 from lever_pipe.statistics.comparison import holm as holm_p
@@ -116,12 +116,12 @@ def _line(name: str, pair: CurvePair, cells: Sequence[Cell]) -> TableLine:
     return TableLine((say(name), say(whose), say(pair.mode), *cells), whose)
 
 
-def _judged_p(view: AgentView, pair: CurvePair, claim: str) -> PValue | None:
+def _judged_p(view: AgentView, pair: CurvePair, claim: str) -> Estimate | None:
     """Return the p value of the claim about what a line shows: claims are judged greedily."""
     return view.p_of(claim) if pair.is_ours and pair.mode == "greedy" else None
 
 
-def _with_share(gap: Number | None, whole: Number | None) -> Cell:
+def _with_share(gap: Estimate | None, whole: Estimate | None) -> Cell:
     if gap is None or whole is None or not whole.value:
         return gap
     share = replace(gap, value=100 * gap.value / whole.value, digits=1, how="percent")
@@ -239,7 +239,7 @@ def _changes(view: AgentView) -> Table:
     lines: list[TableLine] = []
     for step in sorted({step for of in (*own, *said) for step in of}):
         ours, theirs = ([of.get(step) for of in side] for side in (own, said))
-        lines += beside((Name(str(step)),), ours, [*theirs, None, None])
+        lines += beside((str(step),), ours, [*theirs, None, None])
     heads = ("step", "source", *RUNS, *sampled(RUNS))
     return table_of(
         "004-changes",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
-from lever_pipe.report.cells import Cell, Name, Number, PValue, Series, Verdict, derived, gap, level, say
+from lever_pipe.report.cells import Cell, Estimate, Series, Verdict, derived, gap, level, p_value, say
 from lever_pipe.report.evidence import ALPHA, Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Table, TableLine
@@ -54,7 +54,9 @@ class CurvePair:
         left, right = ([measure(values_of(curve)) for curve in of] for of in (self.no_kl, self.kl))
         return left, right
 
-    def cells(self, measure: Measure, digits: int, how: str) -> tuple[Number | None, Number | None, Number | None]:
+    def cells(
+        self, measure: Measure, digits: int, how: str
+    ) -> tuple[Estimate | None, Estimate | None, Estimate | None]:
         """Return a measure as mean over seeds: without KL, with KL, and with minus without."""
         means = [mean_of(of) for of in self.values(measure)]
         rows = [[row for curve in of for row in curve.values()] for of in (self.no_kl, self.kl)]
@@ -135,11 +137,11 @@ class AgentView:
         """Return the decimals of the primary endpoint."""
         return 1 if self.scale > 1 else 3
 
-    def score(self, row: EvidenceRow | None) -> Number | None:
+    def score(self, row: EvidenceRow | None) -> Estimate | None:
         """Return a primary endpoint as a cell."""
         return level(row, self.digits, scale=self.scale)
 
-    def at_seeds(self, seeds: Sequence[int], mode: str) -> Number | None:
+    def at_seeds(self, seeds: Sequence[int], mode: str) -> Estimate | None:
         """Return the reference arm's primary endpoint over some of its seeds; with an interval where it is known."""
         if list(seeds) == self.seeds.get(self.reference):
             return self.score(self.held_out(f"arm~{self.reference}", mode))
@@ -161,16 +163,16 @@ class AgentView:
         """Return what ours say of every claim."""
         return {of.claim.id: of.ours for of in self.material.claims}
 
-    def p_of(self, claim: str) -> PValue | None:
+    def p_of(self, claim: str) -> Estimate | None:
         """Return the p value by which ours decide a claim; None without a test."""
         return self.judged[claim].p if claim in self.judged else None
 
-    def gap_of(self, row: EvidenceRow) -> Number | None:
+    def gap_of(self, row: EvidenceRow) -> Estimate | None:
         """Return a comparison at the primary endpoint as a cell, that of one seed without its interval."""
         found = gap(row, self.digits, scale=self.scale)
         return found if found is None or row.runs > 1 else found.plain
 
-    def difference(self, arm: str, mode: str) -> Number | None:
+    def difference(self, arm: str, mode: str) -> Estimate | None:
         """Return that difference; without a tested one that over common seeds, which has no interval."""
         row, seeds = self.compared(arm, mode), self.common(arm, self.reference)
         if row is not None or arm == self.reference:
@@ -380,15 +382,15 @@ def told(row: EvidenceRow | None) -> Cell:
     """Return a published row as printed: a number, or a text."""
     if row is None:
         return None
-    return Name(row.printed) if math.isnan(row.value) else level(row, 0)
+    return row.printed if math.isnan(row.value) else level(row, 0)
 
 
-def p_cell(p: float) -> PValue | None:
+def p_cell(p: float) -> Estimate | None:
     """Return a p value that a table works out."""
-    return None if math.isnan(p) else PValue(p)
+    return None if math.isnan(p) else p_value(p)
 
 
-def tested(p: PValue | None) -> Cell:
+def tested(p: Estimate | None) -> Cell:
     """Return whether a p value separates two runs, with it; nothing without a test."""
     if p is None:
         return None
@@ -398,12 +400,12 @@ def tested(p: PValue | None) -> Cell:
 
 def separation(p: float, key: str = "") -> Cell:
     """Return whether an adjusted p separates two runs, with it; nothing without a test."""
-    return tested(None if math.isnan(p) else PValue(p, key))
+    return tested(None if math.isnan(p) else p_value(p, key))
 
 
 def seeds_cell(seeds: Sequence[int]) -> Cell:
     """Return seeds as a list."""
-    return Series(tuple(Name(str(seed)) for seed in seeds))
+    return Series(tuple(str(seed) for seed in seeds))
 
 
 def schedule_cell(schedule: Schedule) -> Cell:
@@ -418,5 +420,5 @@ def schedule_cell(schedule: Schedule) -> Cell:
 
 def weight_cell(weight: float, schedule: Schedule) -> Cell:
     """Return the weight of a loss term, with its schedule unless that is plainly constant."""
-    plain = Name(f"{weight:g}")
+    plain = f"{weight:g}"
     return plain if schedule == Schedule() else say("{peak}, {schedule}", peak=plain, schedule=schedule_cell(schedule))

@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lever_pipe.report.catalogue import Voice, number_text
+from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.evidence import ALPHA
 from lever_pipe.report.figures import style
+from lever_pipe.report.format import number_text
 from lever_pipe.report.material import Material
 from lever_pipe.report.sweeps import SweepView, text_of, views_of
 

@@ -10,9 +10,9 @@ import pandas as pd
 
 from lever_pipe.base.policy_names import OWN, PolicyName, beta_text
 from lever_pipe.experiment.stage_configs import SelectorKind
-from lever_pipe.report.catalogue import ends_of, number_text, parts_of
-from lever_pipe.report.cells import PValue
+from lever_pipe.report.cells import p_value
 from lever_pipe.report.evidence import MEAN, OF_ONE_RUN
+from lever_pipe.report.format import ends_of, number_text, parts_of
 from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, ORACLE, QUESTIONS, Place
 from lever_pipe.report.grid.map import Mark
 from lever_pipe.report.grid.published import POINTER, Beside, Coordinates, PlacedRow, beside
@@ -199,7 +199,7 @@ def named(kind: SelectorKind) -> tuple[str, int | None]:
 
 def p_text(p: float) -> str:
     """Return an adjusted p value."""
-    return DASH if math.isnan(p) else parts_of(PValue(p, ""))[0]
+    return DASH if math.isnan(p) else parts_of(p_value(p, ""))[0]
 
 
 def headline(found: Sequence[Verdicts]) -> str:

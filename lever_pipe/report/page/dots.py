@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from lever_pipe.report.cards import Card, CardRow
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Number
+from lever_pipe.report.cells import Estimate
 
 WIDTH, PLOT_HEIGHT, PAD = 372, 168, 14
 """Of the drawing, in its own units; a card shows about one pixel a unit, so that text keeps its size."""
@@ -57,7 +57,7 @@ def plot(card: Card, voice: Voice) -> Markup:
     return Markup("".join([*parts, "</svg>"]))
 
 
-def axis_of(numbers: Sequence[Number], *, left: float) -> PlotAxis:
+def axis_of(numbers: Sequence[Estimate], *, left: float) -> PlotAxis:
     """Return the axis that holds every number with its interval, from tick to tick.
 
     Steps are 1, 2 or 5 times a power of ten.
@@ -85,7 +85,7 @@ def _row(row: CardRow, label: str, axis: PlotAxis, y: float, voice: Voice) -> It
     yield _text(axis.left - 9, y + 4, label, "end")
     for index, (kind, number) in enumerate(row.marks):
         x, at = axis.at(number.value), y + SPREAD * (2 * index - len(row.marks) + 1)
-        line = voice.lines.get(number.ref)
+        line = voice.lines.get(number.source)
         told = f"{label}: {voice.text(number)}"
         trace = "" if line is None else f' data-e="{line}"'
         yield f'<g class="mark-{kind}"{trace}><title>{escape(told)}</title>'

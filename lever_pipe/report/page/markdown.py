@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from lever_pipe.report.cards import Card
-from lever_pipe.report.catalogue import Voice, without_html
+from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Cell
 from lever_pipe.report.contents import MAIN, PAGES, SECTIONS, Contents
+from lever_pipe.report.format import without_html
 from lever_pipe.report.table import as_markdown
 
 

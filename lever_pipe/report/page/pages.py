@@ -14,9 +14,10 @@ import jinja2
 from markupsafe import Markup
 
 from lever_pipe.report.cards import Card
-from lever_pipe.report.catalogue import ABSENT, Voice
-from lever_pipe.report.cells import Cell, Number, PValue, numbers_in, say
+from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.cells import Cell, Estimate, numbers_in, say
 from lever_pipe.report.contents import ENGLISH, MAIN, PAGES, SECTIONS, TITLES, Contents
+from lever_pipe.report.format import ABSENT
 from lever_pipe.report.page import dots, drawings
 from lever_pipe.report.page.captions import CAPTIONS
 from lever_pipe.report.table import Column
@@ -117,7 +118,7 @@ def value_of(cell: Cell) -> float | None:
 
 def _look(column: Column, cell: Cell = None) -> str:
     """Return the classes of a column's cell; a phrase among numbers may wrap."""
-    is_phrase = column.kind == "number" and not isinstance(cell, Number | PValue | int | None)
+    is_phrase = column.kind == "number" and not isinstance(cell, Estimate | int | None)
     return " ".join(filter(None, (column.kind, column.whose, "phrase" if is_phrase else "")))
 
 

@@ -14,9 +14,8 @@ from lever_pipe.report.cards import Card, CardRow, MarkKind
 from lever_pipe.report.cells import (
     Cell,
     Code,
+    Estimate,
     Message,
-    Name,
-    Number,
     average,
     derived,
     gap,
@@ -172,7 +171,7 @@ def texts(material: Material) -> Iterator[tuple[str, Cell]]:
     for mode in modes(material) if material.has("lever") else ():
         if rows := _tested(material, mode):
             ends = (pick(rows, key=lambda row: row.value) for pick in (min, max))
-            low, high = (Number(row.value, 2, row.key, sign=True) for row in ends)
+            low, high = (Estimate(row.value, 2, row.key, sign=True) for row in ends)
             counts = {"apart": count_separated(rows), "tested": len(rows)}
             yield (
                 "selector",
@@ -194,7 +193,7 @@ def is_separated(row: EvidenceRow) -> bool:
     return row.p_holm < ALPHA
 
 
-def count_separated(rows: Collection[EvidenceRow]) -> Number | None:
+def count_separated(rows: Collection[EvidenceRow]) -> Estimate | None:
     """Return how many of some comparisons are separated."""
     return derived(sum(map(is_separated, rows)), 0, rows, "comparisons with Holm p below 0.05")
 
@@ -310,7 +309,7 @@ def _beta_sentence(material: Material, mode: Mode, rows: dict[float, EvidenceRow
 def _beta_rows(shown: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Iterator[CardRow]:
     for beta in sorted({beta for _, rows in shown for beta in rows}):
         marks = [(mode.kind, gap(rows[beta], 2)) for mode, rows in shown if beta in rows]
-        yield CardRow(Name(f"{beta:g}"), tuple((kind, number) for kind, number in marks if number is not None))
+        yield CardRow(f"{beta:g}", tuple((kind, number) for kind, number in marks if number is not None))
 
 
 def _gain(material: Material, mode: Mode) -> EvidenceRow | None:
@@ -349,7 +348,7 @@ def _gain_sentence(material: Material, mode: Mode, row: EvidenceRow) -> Message:
 
 
 def _ladder(material: Material, found: Sequence[Mode]) -> Iterator[CardRow]:
-    def levels(*groups: str) -> list[Number]:
+    def levels(*groups: str) -> list[Estimate]:
         return [number for group in groups if (number := level(material.accuracy(group), 1)) is not None]
 
     similar = sorted(levels(*SIMILAR), key=lambda number: number.value, reverse=True)
@@ -373,7 +372,7 @@ def _of_mode(material: Material, mode: Mode) -> Iterator[CardRow]:
     yield from [CardRow(name, ((mode.kind, number),))] if number is not None else []
 
 
-def _marked(kind: MarkKind, policy: str, numbers: Sequence[Number]) -> Iterator[CardRow]:
+def _marked(kind: MarkKind, policy: str, numbers: Sequence[Estimate]) -> Iterator[CardRow]:
     """Yield a row of the first of some numbers, none without any."""
     yield from (CardRow(say(POLICIES[policy]), ((kind, number),)) for number in numbers[:1])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lever_pipe.report.cells import Cell, Code, Number, level, say
+from lever_pipe.report.cells import Cell, Code, Estimate, level, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Column, Table, TableLine, heads
@@ -107,7 +107,7 @@ def _rows(material: Material, subject: str) -> Iterator[tuple[str, EvidenceRow, 
     yield from ((name, row, False) for name, row in rows.items() if name not in known)
 
 
-def _plain(row: EvidenceRow | None) -> Number | None:
+def _plain(row: EvidenceRow | None) -> Estimate | None:
     """Return a number with the decimals that it needs, two at most, four below one."""
     if row is None:
         return None

@@ -9,11 +9,10 @@ from itertools import groupby, pairwise, product
 from math import isnan
 
 from lever_pipe.base.policy_names import beta_text
-from lever_pipe.report.catalogue import number_text
 from lever_pipe.report.cells import (
     Cell,
+    Estimate,
     Message,
-    Number,
     Series,
     Verdict,
     average,
@@ -25,6 +24,7 @@ from lever_pipe.report.cells import (
     say,
 )
 from lever_pipe.report.evidence import ALPHA, MEAN, EvidenceRow
+from lever_pipe.report.format import number_text
 from lever_pipe.report.material import Material
 from lever_pipe.report.reference import FILES
 from lever_pipe.report.table import Column, Table, TableLine, beside
@@ -74,7 +74,7 @@ class DocumentView:
             return self.material.grpo(beta, epoch)
         return f"published/grpo/beta~{beta_text(beta)}/epoch~{epoch}"
 
-    def accuracy(self, beta: float, epoch: int, shots: int | str) -> Number | None:
+    def accuracy(self, beta: float, epoch: int, shots: int | str) -> Estimate | None:
         """Return an accuracy, of ours with its interval; the published mean over shots is recomputed."""
         group = self.group(beta, epoch)
         if self.is_ours:
@@ -85,7 +85,7 @@ class DocumentView:
         rows = (self.material.evidence.find(group, "accuracy", quoted=file, **at) for file in FILES["002"])
         return level(next((row for row in rows if row is not None), None), DIGITS)
 
-    def gap(self, left: float, right: float, epoch: int, shots: int | str) -> Number | None:
+    def gap(self, left: float, right: float, epoch: int, shots: int | str) -> Estimate | None:
         """Return a difference of accuracies, of ours with its interval."""
         if self.is_ours:
             return gap(self.compared(left, right, epoch, shots))
@@ -184,7 +184,7 @@ def _summary(view: DocumentView) -> Table:
 
 def _best_shot(side: DocumentView, beta: float, epoch: int) -> Cell:
     """Return where the difference to the reference is largest, of the reference where its accuracy is highest."""
-    found: dict[int, Number] = {}
+    found: dict[int, Estimate] = {}
     for shots in side.material.shots:
         of_reference = beta == REFERENCE
         cell = side.accuracy(beta, epoch, shots) if of_reference else side.gap(beta, REFERENCE, epoch, shots)
@@ -196,7 +196,7 @@ def _best_shot(side: DocumentView, beta: float, epoch: int) -> Cell:
     return say("shot {shots} ({value})", shots=best, value=found[best])
 
 
-def trend(values: Sequence[Number]) -> Cell:
+def trend(values: Sequence[Estimate]) -> Cell:
     """Return how three printed numbers go, such as `rises, then falls`; a level stretch beside a slope adds no word."""
     printed = [float(number_text(value.value, value.digits)) for value in values]
     slopes = ["rises" if after > before else "falls" for before, after in pairwise(printed) if after != before]

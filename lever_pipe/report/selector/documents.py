@@ -11,12 +11,10 @@ from itertools import product
 from typing import Any
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
-from lever_pipe.report.catalogue import number_text
 from lever_pipe.report.cells import (
     Cell,
     Code,
-    Name,
-    Number,
+    Estimate,
     Series,
     average,
     derived,
@@ -28,6 +26,7 @@ from lever_pipe.report.cells import (
     say,
 )
 from lever_pipe.report.evidence import MEAN
+from lever_pipe.report.format import number_text
 from lever_pipe.report.inference.families import reference_of
 from lever_pipe.report.material import Material
 from lever_pipe.report.reference import ACCURACY_012, ACCURACY_015, BETAS, CURVE_BETAS, CURVES, FILES
@@ -190,9 +189,9 @@ def long_runs(material: Material) -> dict[float, dict[int, list[str]]]:
     return found
 
 
-def _curve(material: Material, metric: str, run: Mapping[int, Sequence[str]]) -> dict[int, Number]:
+def _curve(material: Material, metric: str, run: Mapping[int, Sequence[str]]) -> dict[int, Estimate]:
     """Return a metric by epoch, mean over seeds."""
-    found: dict[int, Number] = {}
+    found: dict[int, Estimate] = {}
     for epoch, subjects in sorted(run.items()):
         cells = [level(material.evidence.find(subject, metric), DECIMALS[metric]) for subject in subjects]
         value = average(cells) if len(cells) > 1 else cells[0]
@@ -201,7 +200,7 @@ def _curve(material: Material, metric: str, run: Mapping[int, Sequence[str]]) ->
     return found
 
 
-def _statistics(curve: Mapping[int, Number], digits: int) -> dict[str, Cell]:
+def _statistics(curve: Mapping[int, Estimate], digits: int) -> dict[str, Cell]:
     if not curve:
         return {}
     first, last, epoch = curve[min(curve)], curve[max(curve)], min(curve, key=lambda at: curve[at].value)
@@ -221,7 +220,7 @@ def _published_statistics(material: Material, metric: str, beta: float) -> dict[
 
 
 def _named(
-    mean: Number | None, first: Number | None, last: Number | None, least: Number | None, at: Number | None
+    mean: Estimate | None, first: Estimate | None, last: Estimate | None, least: Estimate | None, at: Estimate | None
 ) -> dict[str, Cell]:
     """Return the statistics of a curve by name, with its change in percent and the epoch of its minimum."""
     found: dict[str, Cell] = {"mean": mean, "first": first, "last": last}
@@ -235,7 +234,7 @@ def _named(
 def _with_difference(cells: list[Cell], digits: int) -> list[Cell]:
     if len(cells) != 2:
         return cells
-    left, right = (next((n for n in numbers_in(cell) if isinstance(n, Number)), None) for cell in cells)
+    left, right = (next((n for n in numbers_in(cell) if isinstance(n, Estimate)), None) for cell in cells)
     difference = minus(left, right, digits)
     return [*cells, difference and replace(difference, unit=left.unit if left else "")]
 
@@ -293,7 +292,7 @@ def _training(material: Material, document: str, betas: Sequence[float], epochs:
         rows = (material.evidence.find(material.grpo(beta, epoch), metric) for metric in metrics)
         ours = [level(row, TRAINING_DIGITS[metric]) for row, metric in zip(rows, metrics, strict=True)]
         theirs = [_quoted(material, FILES[document], beta, epoch, of, TRAINING_DIGITS[of]) for of in metrics]
-        lines += _beside(material, beta, epoch, () if is_of_one else (Name(str(epoch)),), ours, theirs)
+        lines += _beside(material, beta, epoch, () if is_of_one else (str(epoch),), ours, theirs)
     names = ("KL_BETA", *(() if is_of_one else ("Epoch",)), "Source")
     columns = (*_heads(*names), *(Column(say(TRAINING_HEADS[of])) for of in metrics))
     found = Table(
@@ -337,7 +336,7 @@ def _accuracies_002(material: Material, epoch: int) -> Table:
     betas, lines = document_002.BETAS, []
     for (beta, _), samples in product(_evaluated(material, betas, (epoch,)), material.samples):
         ours, theirs = _accuracies(material, FILES["002"], beta, epoch, samples)
-        lines += list(_beside(material, beta, epoch, (Name(str(samples)),), ours, theirs))
+        lines += list(_beside(material, beta, epoch, (str(samples),), ours, theirs))
     columns = (*_heads("KL_BETA", "Samples", "Source"), *_shots(material))
     title, notes = say("Accuracy by samples, GRPO epoch {epoch}", epoch=epoch), _without(material, betas, EPOCHS)
     name, factor = f"002-accuracy-epoch~{epoch}", "kl_beta samples"
@@ -346,7 +345,7 @@ def _accuracies_002(material: Material, epoch: int) -> Table:
 
 def _accuracies(
     material: Material, files: Sequence[str], beta: float, epoch: int, samples: int
-) -> tuple[list[Number | None], list[Number | None]]:
+) -> tuple[list[Estimate | None], list[Estimate | None]]:
     """Return accuracies by shots, ours and published."""
     ours = [level(material.accuracy(material.grpo(beta, epoch), k, samples)) for k in material.shots]
     at = ({"samples": samples, "shots": k} for k in material.shots)
@@ -355,7 +354,7 @@ def _accuracies(
 
 def _quoted(
     material: Material, files: Sequence[str], beta: float, epoch: int, metric: str, digits: int, **place: int
-) -> Number | None:
+) -> Estimate | None:
     """Return a published number of the first file that prints it."""
     rows = (material.evidence.find(_published_run(beta, epoch), metric, quoted=file, **place) for file in files)
     return level(next((row for row in rows if row is not None), None), digits)
@@ -371,7 +370,7 @@ def _beside(
     """Yield the line of a policy of ours and below it the published one; none without ours."""
     if any(cell is not None for cell in ours):
         groups = (material.grpo(beta, epoch),), (_published_run(beta, epoch),)
-        yield from beside((Name(f"{beta:g}"), *names), ours, theirs, groups)
+        yield from beside((f"{beta:g}", *names), ours, theirs, groups)
 
 
 def _heads(*names: str) -> Iterator[Column]:
@@ -401,9 +400,9 @@ def _configuration(material: Material, section: str, stated: Mapping[str, Mappin
     ours = _our_settings(material)
     if not ours:
         return
-    common: dict[str, Cell] = {"epochs": 3, "lr": Name("5e-06"), "frozen": say("yes (50.1 % of the parameters train)")}
+    common: dict[str, Cell] = {"epochs": 3, "lr": "5e-06", "frozen": say("yes (50.1 % of the parameters train)")}
     common |= {"reward": Code("hard_plus_soft")}
-    columns = {beta: {**common, "kl_beta": Name(beta), **values} for beta, values in stated.items()}
+    columns = {beta: {**common, "kl_beta": beta, **values} for beta, values in stated.items()}
     wanted = [name for name in PARAMETERS if any(values[name] is not None for values in columns.values())]
     lines = [
         TableLine((say(PARAMETER_NAMES[name]), ours[name], *(values[name] for values in columns.values())))
@@ -439,8 +438,8 @@ def _our_settings(material: Material) -> dict[str, Cell]:
             "{file} ({queries} queries, {positive_pct} % positive)", file=Code("rl_data_k64_v3.jsonl"), **facts
         ),
         "epochs": max(main.epochs),
-        "lr": Name(f"{preset.grpo.learning_rate:g}"),
-        "kl_beta": Series(tuple(Name(beta_text(beta)) for beta in main.betas())),
+        "lr": f"{preset.grpo.learning_rate:g}",
+        "kl_beta": Series(tuple(beta_text(beta) for beta in main.betas())),
         "batch": preset.grpo.batch_queries,
         "frozen": say(
             "{which} ({share} of the parameters train)", which=frozen, share=share and replace(share, unit=" %")
@@ -467,4 +466,4 @@ def _remarked(table: Table) -> Table:
 
 
 def _shown(cell: Cell) -> float | None:
-    return float(number_text(cell.value, cell.digits)) if isinstance(cell, Number) else None
+    return float(number_text(cell.value, cell.digits)) if isinstance(cell, Estimate) else None

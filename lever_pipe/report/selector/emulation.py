@@ -9,7 +9,7 @@ from itertools import product
 
 from lever_pipe.base.policy_names import beta_text
 from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, EMULATED_ARMS, Emulate
-from lever_pipe.report.cells import Code, Name, Number, average, level, say
+from lever_pipe.report.cells import Code, Estimate, average, level, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
 from lever_pipe.report.reference import ACCURACY_015, BETAS
@@ -116,7 +116,7 @@ def accuracies(study: EmulatedStudy) -> Table:
     """Return the accuracies of every arm, beta and epoch at one sample count, below them what was published."""
     lines: list[TableLine] = []
 
-    def cells(arm: str, run: Run) -> list[Number | None]:
+    def cells(arm: str, run: Run) -> list[Estimate | None]:
         return [level(row) for row in study.cells(arm, run, file=ACCURACY_015) or study.cells(arm, run)]
 
     for epoch, arm in product(study.epochs, (PUBLISHED, *EMULATED_ARMS)):
@@ -124,7 +124,7 @@ def accuracies(study: EmulatedStudy) -> Table:
             if of := cells(arm, (beta, epoch)):
                 whose: Whose = "published" if arm == PUBLISHED else "emulated"
                 source = say("published") if arm == PUBLISHED else Code(arm)
-                cells_of = (source, Name(str(epoch)), Name(beta_text(beta)), *of, average(of, DIGITS))
+                cells_of = (source, str(epoch), beta_text(beta), *of, average(of, DIGITS))
                 lines.append(TableLine(cells_of, whose))
     columns = [Column(say(head), "name") for head in ("Arm", "Epoch", "KL_BETA")]
     columns += [Column(say("Shot {shots}", shots=k)) for k in study.material.shots]
@@ -138,7 +138,7 @@ def divergences(study: EmulatedStudy) -> Table:
 
     def line(at: str, epoch: int) -> TableLine:
         rows = [study.untouched(arm, name, epoch) for arm in (DROPOUT, CONTROL) for name in ("kl", "kl_exact")]
-        return TableLine((Name(at), *(level(row, 5) for row in rows)), "emulated")
+        return TableLine((at, *(level(row, 5) for row in rows)), "emulated")
 
     columns = heads(
         "Epoch",

@@ -13,13 +13,11 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, HEAD, POOL
-from lever_pipe.report.catalogue import number_text
 from lever_pipe.report.cells import (
     Cell,
     Code,
+    Estimate,
     Message,
-    Name,
-    Number,
     Series,
     Verdict,
     derived,
@@ -27,6 +25,7 @@ from lever_pipe.report.cells import (
     say,
 )
 from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.format import number_text
 from lever_pipe.report.material import Material
 from lever_pipe.report.reference import ACCURACY_015, FINAL
 from lever_pipe.report.selector.emulation import (
@@ -124,7 +123,7 @@ def coincidences(study: EmulatedStudy) -> Cell:
     """Return how far the training alone, without any fault, makes all betas one row; None where it does not."""
     betas = study.emulate.kl_betas
     one = [e for e in study.epochs if len({_digits(study.cells(CONTROL, (beta, e))) for beta in betas}) == 1]
-    given = {"epochs": [Name(str(epoch)) for epoch in one], "samples": study.samples, "n": len(betas)}
+    given = {"epochs": [str(epoch) for epoch in one], "samples": study.samples, "n": len(betas)}
     return (
         say(
             (
@@ -215,7 +214,7 @@ def repeats(study: EmulatedStudy) -> Iterator[Pattern]:
         return Shown(level(row, 0), row.value <= most)
 
     if long:
-        yield looked_for("repeated", POOL, repeated, None, shots=[Name(str(k)) for k in long])
+        yield looked_for("repeated", POOL, repeated, None, shots=[str(k) for k in long])
     yield looked_for("few_prompts", POOL, few, None, most=most)
 
 
@@ -279,8 +278,8 @@ def _least(rows: Sequence[EvidenceRow]) -> EvidenceRow:
     return min(rows, key=lambda row: row.value)
 
 
-def _counted(count: int, of: Sequence[EvidenceRow]) -> Number:
-    return Number(count, 0, of=tuple(row.key for row in of), how="count")
+def _counted(count: int, of: Sequence[EvidenceRow]) -> Estimate:
+    return Estimate(count, 0, of=tuple(row.key for row in of), how="count")
 
 
 def _distinct(rows: Sequence[Rows]) -> Cell:
@@ -290,10 +289,10 @@ def _distinct(rows: Sequence[Rows]) -> Cell:
     return say("{n} distinct among {all}", **found) if rows else None
 
 
-def _percent(row: EvidenceRow) -> Number:
+def _percent(row: EvidenceRow) -> Estimate:
     """Return a share in percent; only 1 prints as 100.0 and only 0 as 0.0."""
     inside = min(max(100 * row.value, 0.1), 99.9) if 0 < row.value < 1 else 100 * row.value
-    return Number(inside, 1, row.key, unit=" %")
+    return Estimate(inside, 1, row.key, unit=" %")
 
 
 def _extent(rows: Rows) -> Cell:
@@ -303,7 +302,7 @@ def _extent(rows: Rows) -> Cell:
     return say("{low} to {high}", low=level(low, 5), high=level(high, 5))
 
 
-def _mean(rows: Sequence[EvidenceRow], digits: int = 5) -> Number | None:
+def _mean(rows: Sequence[EvidenceRow], digits: int = 5) -> Estimate | None:
     return derived(fmean(row.value for row in rows), digits, rows, "mean over KL_BETA") if rows else None
 
 

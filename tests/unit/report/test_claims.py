@@ -21,7 +21,7 @@ from scipy import stats
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import read_translation
-from lever_pipe.report.cells import PValue, numbers_in
+from lever_pipe.report.cells import numbers_in
 from lever_pipe.report.claims import VERDICTS, Check, Claim, Finding, JudgedClaim, read_claims, verdict
 from lever_pipe.report.evidence import Evidence
 
@@ -352,12 +352,12 @@ def test_a_comparison_has_one_p_that_is_adjusted_for_all(tmp_path: Path) -> None
     tests: dict[str, set[float]] = {}
     for of in found.values():
         for number in numbers_in(of.numbers):
-            if isinstance(number, PValue) and "adjusted" in number.how:
+            if number.is_p and "adjusted" in number.how:
                 tests.setdefault(number.how, set()).add(number.value)
     assert all(len(values) == 1 for values in tests.values())
     assert said(found["004-more-stable"]) == said(found["003-stability"])
     best = found["004-lower-best"]
-    (mean,) = (number for number in numbers_in(best.numbers) if not isinstance(number, PValue))
+    (mean,) = (number for number in numbers_in(best.numbers) if not number.is_p)
     t = mean.value / ((mean.high - mean.value) / stats.t.ppf(0.975, 2))
     alone = 2 * stats.t.sf(abs(t), 2)
     assert best.p is not None

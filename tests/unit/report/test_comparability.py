@@ -12,7 +12,6 @@ from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores,
 from lever_pipe.base.errors import ComparisonError
 from lever_pipe.report import comparability, lineage
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Name
 from lever_pipe.report.comparability import FACTORS, deviations, guard, named
 from lever_pipe.report.lineage import published_key
 from lever_pipe.report.table import Column, Table, TableLine
@@ -48,8 +47,8 @@ def ours() -> Lineages:
 
 def table(groups: Sequence[str], factor: str = "kl_beta", section: str = "001") -> Table:
     """Return a table with one line for each text of groups, separated by blanks."""
-    lines = tuple(TableLine((Name(f"line {i}"),), groups=tuple(names.split())) for i, names in enumerate(groups))
-    return Table("t", section, Name("t"), (Column(Name("KL_BETA")),), lines, factor=factor)
+    lines = tuple(TableLine((f"line {i}",), groups=tuple(names.split())) for i, names in enumerate(groups))
+    return Table("t", section, "t", (Column("KL_BETA"),), lines, factor=factor)
 
 
 def guarded(

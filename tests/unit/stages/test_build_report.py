@@ -16,7 +16,7 @@ import synthetic_page as small
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report import contents
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Cell, Code, Message, Name, Number, PValue, say
+from lever_pipe.report.cells import Cell, Code, Estimate, Message, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Column, Table, TableLine
 
@@ -118,8 +118,8 @@ def test_a_changed_row_changes_the_page_and_the_answers(tmp_path: Path, built: P
 
 
 def test_a_missing_row_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = Number(1.0, 1, "lever:gone:accuracy")
-    table = Table("t", "data", say("run.presets"), (Column(Name("x")),), (TableLine((gone,)),))
+    gone = Estimate(1.0, 1, "lever:gone:accuracy")
+    table = Table("t", "data", say("run.presets"), (Column("x"),), (TableLine((gone,)),))
     monkeypatch.setattr(contents, "TABLES", (lambda _: [table],))
     inputs = small.write_inputs(tmp_path, small.of_lever())
     with pytest.raises(RecordError, match="expected the evidence row lever:gone:accuracy"):
@@ -132,7 +132,7 @@ class Blank(Voice):
 
     def _write(self, cell: Cell, literal: Callable[[str], str], number: Any, wrap: Any) -> str:
         match cell:
-            case Number() | PValue() | Name() | Code() | int():
+            case Estimate() | str() | Code() | int():
                 return ""
             case Message():
                 return re.sub(r"\d", "", super()._write(cell, literal, number, wrap))

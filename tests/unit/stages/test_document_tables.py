@@ -15,10 +15,11 @@ import synthetic_results as synthetic
 from lever_pipe.experiment.config import Preset
 from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
 from lever_pipe.experiment.stage_configs import InputsAlone
-from lever_pipe.report.catalogue import Voice, number_text, read_translation
+from lever_pipe.report.catalogue import Voice, read_translation
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard, read_lineages
 from lever_pipe.report.evidence import Evidence, read_evidence
+from lever_pipe.report.format import number_text
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector.documents import tables as document_tables
 from lever_pipe.report.table import as_csv

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lever_pipe.report.agent.document_004 import _remarks
 from lever_pipe.report.agent.runs import best_step, run_of, values_of
-from lever_pipe.report.cells import PValue, numbers_in
+from lever_pipe.report.cells import numbers_in
 from lever_pipe.report.evidence import EvidenceRow
 
 OURS, PUBLISHED, SEEDS = "ours", "published", (0, 1, 2)
@@ -166,15 +166,15 @@ def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> No
     """The best reward stands in the table of advice and in the assessment: one verdict, one row of the evidence."""
     found = tabulate(evidence, Study(), is_judged=True)
     cells = {
-        (name, i): [cell for cell in line.cells if any(isinstance(n, PValue) for n in numbers_in(cell))]
+        (name, i): [cell for cell in line.cells if any(n.is_p for n in numbers_in(cell))]
         for name in ("advice", "004-assessment", "004-stability")
         for i, line in enumerate(found.tables[name].lines)
     }
     refs: dict[str, set[str]] = {}
     for (name, _), of in cells.items():
-        for number in (n for cell in of for n in numbers_in(cell) if isinstance(n, PValue)):
-            refs.setdefault(found.material.evidence.at(number.ref).how, set()).add(number.ref)
-            refs.setdefault(name, set()).add(number.ref)
+        for number in (n for cell in of for n in numbers_in(cell) if n.is_p):
+            refs.setdefault(found.material.evidence.at(number.source).how, set()).add(number.source)
+            refs.setdefault(name, set()).add(number.source)
     (best,) = (keys for how, keys in refs.items() if "val_reward best [" in how)
     assert len(best) == 1
     assert all(best <= refs[name] for name in ("advice", "004-assessment"))

@@ -9,18 +9,18 @@ import pytest
 
 from lever_pipe.report.cards import Card, CardRow, MarkKind
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Name, Number, say
+from lever_pipe.report.cells import Estimate, say
 from lever_pipe.report.page import dots
 
 VOICE = Voice("en", {"title": "Which?", "axis": "points", "a": "offline", "b": "on-policy"}, {"row": 7})
 
 
-def number(value: float, half: float = 1.0) -> Number:
-    return Number(value, 2, "row", low=value - half, high=value + half)
+def number(value: float, half: float = 1.0) -> Estimate:
+    return Estimate(value, 2, "row", low=value - half, high=value + half)
 
 
-def card(*rows: tuple[str, list[tuple[MarkKind, Number]]], has_keys: bool = False) -> Card:
-    drawn = tuple(CardRow(Name(label), tuple(marks)) for label, marks in rows)
+def card(*rows: tuple[str, list[tuple[MarkKind, Estimate]]], has_keys: bool = False) -> Card:
+    drawn = tuple(CardRow(label, tuple(marks)) for label, marks in rows)
     keys = (("a", say("a")), ("b", say("b"))) if has_keys else ()
     return Card("x", say("title"), say("title"), None, drawn, say("axis"), None, (), keys)  # type: ignore[arg-type]
 

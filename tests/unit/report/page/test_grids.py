@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lever_pipe.report.catalogue import Voice, parts_of
-from lever_pipe.report.cells import Cell, Name, Number, Verdict, say
+from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.cells import Cell, Estimate, Verdict, say
+from lever_pipe.report.format import parts_of
 from lever_pipe.report.page import pages
 from lever_pipe.report.table import Column, Table, TableLine, as_csv
 
@@ -27,8 +28,8 @@ def html(*lines: TableLine, **more: tuple[Cell, ...]) -> str:
 
 
 def test_cells_sort_by_their_number_and_name_its_row() -> None:
-    cells = (Number(1.234, 1, "row"), say("w", n=Number(7, 0, "row")), None, Verdict("yes", "yes"))
-    text = html(*(TableLine((Name("a"), cell)) for cell in cells))
+    cells = (Estimate(1.234, 1, "row"), say("w", n=Estimate(7, 0, "row")), None, Verdict("yes", "yes"))
+    text = html(*(TableLine(("a", cell)) for cell in cells))
     assert re.findall(r'<td class="[^"]*"(?: data-v="([^"]*)")?>', text) == ["1.234", "7", "", ""]
     assert '<span data-e="5">1.2</span>' in text
     assert '<span class="verdict yes">holds</span>' in text
@@ -36,7 +37,7 @@ def test_cells_sort_by_their_number_and_name_its_row() -> None:
 
 
 def test_a_line_shows_whose_it_is_and_leads_to_its_footnote() -> None:
-    text = html(TableLine((Name("a"), None), "published", marks="a"), footnotes=(say("note"),))
+    text = html(TableLine(("a", None), "published", marks="a"), footnotes=(say("note"),))
     assert '<tr class="published">' in text
     assert "a<sup>a</sup></th>" in text
     assert "<li><sup>a</sup> Differs</li>" in text
@@ -48,9 +49,9 @@ def test_a_line_shows_whose_it_is_and_leads_to_its_footnote() -> None:
     "low, high", [(0.02, 1.2), (0.0012, 0.03), (-1.2, -0.04), (-0.04, 1.2), (0.0, 1.2), (0.3, 1.2)]
 )
 def test_an_interval_shows_whether_it_holds_0(low: float, high: float) -> None:
-    _, ends = parts_of(Number(0.6, 2, low=low, high=high, interval_digits=1))
+    _, ends = parts_of(Estimate(0.6, 2, low=low, high=high, interval_digits=1))
     shown = [float(end) for end in ends.strip("[]").split(", ")]
     assert (shown[0] <= 0 <= shown[1]) is (low <= 0 <= high)
     assert shown == pytest.approx([low, high], abs=0.05)
-    csv = as_csv(table(TableLine((Name("a"), Number(0.6, 2, low=low, high=high)))), VOICE)
+    csv = as_csv(table(TableLine(("a", Estimate(0.6, 2, low=low, high=high)))), VOICE)
     assert (float(csv.split(",")[-2]) > 0) is (low > 0)
