@@ -100,39 +100,30 @@ def _emulated(line: Line) -> str:
     return "/".join([f"emulation/{line['arm']}", *(f"{name}~{text}" for name, text in numbers.items() if text)])
 
 
-def _rewarded(line: Line) -> str:
-    settings = (f"{name}~{float(line[name]):g}" for name in ("hard", "soft", "relevance"))
-    return "/".join((f"rewards/{line['mode']}", *settings))
-
-
 ACCURACY = {"accuracy": "accuracy"}
 VALUE = {"{metric}": "value"}
 PREFIX = {"subset": "prefix"}
 RUN = {"at": "run"}
-CHOICES = ("as_sequence", "as_set", "at_position")
 
 intervals = Lines("{group}", ACCURACY, PREFIX)
 training = Lines(trained, VALUE, runs=1, has_means=True)
 parameters = Lines(
     "{policy}",
-    {name: name for name in ("n_parameters", "share_differing", "norm", "relative_norm", "kl_to_base")},
+    {name: name for name in ("n_parameters", "kl_to_base")},
     {"at": "from base"},
     runs=1,
     has_means=True,
 )
-breakdown = Lines("{group}", ACCURACY, {"subset": "{by}~{kind}"})
 costs = Lines(trained, {"prompts.own": "own_prompts", "prompts.all": "prompts"}, runs=1, has_means=True)
 """Prompts that an epoch has learned from: its own, and those of its base with them."""
 selections = Lines("{group}", {"agrees.{agrees_in}": "share"}, {"at": "rank {rank}", "subset": "kind~{kind}"})
 """What demonstrations have in common with their queries by rank."""
-_bins = Lines(_rewarded, {"{what}": "share"}, {"at": "{low} {high}", "subset": "best {kept}"})
 _differences = Lines(
     "{left}", {"accuracy": "difference"}, {**PREFIX, "against": "{right}", "family": "{family}", "how": "{test}"}
 )
 _scores = Lines(
     lambda line: line["policy"] if line["preset"] else f"baseline/{line['policy']}", ACCURACY, PREFIX, runs=1
 )
-_agreement = Lines("{left}", {name: name for name in CHOICES}, {"against": "{right}"})
 _endpoints = Lines(_agent, {"{endpoint}": "value"}, study=INTENTION)
 _arm_differences = Lines(
     lambda line: f"arm~{line['arm']}",
@@ -170,21 +161,6 @@ def scores(*paths: Path) -> Iterator[EvidenceRow]:
             yield from (row for row in _scores.rows(source, line) if group_of(row.subject) != row.subject)
 
 
-def agreement(path: Path) -> Iterator[EvidenceRow]:
-    """Yield shares of queries with the same choice by pair of groups, mean over pairs of runs, of `agreement.csv`."""
-    found: dict[tuple[str, ...], list[EvidenceRow]] = {}
-    for row in _agreement(path):
-        pair = group_of(row.subject), group_of(row.against)
-        found.setdefault((*pair, row.shots, row.metric), []).append(row)
-    for (left, right, *_), members in found.items():
-        yield _mean(members, left, "mean")._replace(against=right)
-
-
-def rewards(path: Path) -> Iterator[EvidenceRow]:
-    """Yield the bins of rewards and advantages, of `rewards.csv`: shares by the bin's low and high end."""
-    return (row._replace(low=NAN, high=NAN) for row in _bins(path))
-
-
 def facts(subject: str, path: Path, *, study: str = LEVER) -> Iterator[EvidenceRow]:
     """Yield every number of a JSON file, or of a CSV file of the columns metric and value, under its path in it."""
     if path.suffix == ".csv":
@@ -195,23 +171,6 @@ def facts(subject: str, path: Path, *, study: str = LEVER) -> Iterator[EvidenceR
         number = _number(value)
         printed = str(value) if math.isnan(number) else ""
         yield EvidenceRow(study, subject, name, number, printed=printed, source=source)
-
-
-def work(paths: Sequence[Path]) -> Iterator[EvidenceRow]:
-    """Yield the sum of each counter over the jobs; `seconds_per_limit` is taken anew over those that know a limit."""
-    sums: dict[str, float] = {}
-    limited = 0.0
-    for path in paths:
-        counters = json.loads(path.read_text(encoding="utf-8"))
-        limited += counters["seconds"] if "limit_seconds" in counters else 0.0
-        for name, value in counters.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                sums[name] = sums.get(name, 0) + value
-    if sums.get("limit_seconds"):
-        sums["seconds_per_limit"] = limited / sums["limit_seconds"]
-    source = f"{paths[0].parent.parent}/*/{paths[0].name}" if paths else ""
-    for name, value in sums.items():
-        yield EvidenceRow(LEVER, "work", name, float(value), runs=len(paths), how="sum over jobs", source=source)
 
 
 def emulated(scores: Path, prompts: Path, agreement: Path, training: Path) -> Iterator[EvidenceRow]:

@@ -1,23 +1,18 @@
-"""Rule `compare_policies`: each accuracy with its interval, each comparison with its test, by kind of question too."""
+"""Rule `compare_policies`: each accuracy with its interval, each comparison with its test."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import Example
 from lever_pipe.experiment.config import swept
 from lever_pipe.experiment.evaluation_config import BASELINES
 from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.report.inference import breakdown as kinds
-from lever_pipe.report.inference.breakdown import BreakdownRow
 from lever_pipe.report.inference.estimates import ComparisonRow, Draws, Groups, IntervalRow
 from lever_pipe.report.inference.estimates import comparisons as compare
 from lever_pipe.report.inference.estimates import intervals as estimate
 from lever_pipe.report.inference.families import (
-    ORACLE,
     Arm,
     ComparisonFamily,
     arms_of,
@@ -27,9 +22,6 @@ from lever_pipe.report.inference.families import (
 from lever_pipe.report.inference.per_question import mean_group, read_groups
 from lever_pipe.report.long_format import write_csv
 
-SHOWN_BASELINES = ("zero_shot", "random", "similar_both")
-"""Baselines of the breakdown by kind of question, beside the oracle."""
-
 
 def compare_policies(
     *,
@@ -37,7 +29,6 @@ def compare_policies(
     eval_examples: Input,
     intervals: Output,
     comparisons: Output,
-    breakdown: Output,
     config: ComparePoliciesConfig,
 ) -> None:
     """Write the long-format files, and the tables of section `statistics`.
@@ -56,8 +47,6 @@ def compare_policies(
 
     * `document-001/epoch~E`: each beta against 0.15 (or the middle beta), at the sample count nearest to 200;
     * `document-002/epoch~E`: 0.18 and 0.12 against 0.15, and 0.18 against 0.12, at the same count;
-    * `highest-beta`: each beta against the highest one after the last common GRPO epoch, at the largest count, and
-      `other-betas`: all pairs without it. Both are adjusted as one family, since the same data chose the highest;
     * `learning`: the last RCE epoch against each baseline;
     * `supervised`: the last SFT epoch against each baseline, and the last RCE epoch against it;
     * `marks`: REINFORCE, oracle distillation, continued RCE after the last epoch that all on-policy runs have against
@@ -73,7 +62,7 @@ def compare_policies(
     draws = Draws(config.seed, config.n_resamples)
     found = estimate(groups, config.samples, draws)
     arms = {arm.preset: arm for arm in arms_of(groups, config.main_preset)}
-    main, cells = arms[config.main_preset], swept(config.sweeps)
+    cells = swept(config.sweeps)
     families: list[ComparisonFamily] = []
     for arm in (arm for arm in arms.values() if arm.preset not in cells):
         over = arm.over_betas("grpo") | arm.over_betas("on_policy")
@@ -83,11 +72,9 @@ def compare_policies(
     families += [family_of_sweep(sweep, arms, config.primary, config.samples) for sweep in config.sweeps]
     write_csv(intervals, IntervalRow._fields, found)
     write_csv(comparisons, ComparisonRow._fields, compare(groups, families, draws))
-    write_csv(breakdown, BreakdownRow._fields, _by_kind(examples, groups, main, config, draws))
 
 
 def _families(arm: Arm, groups: Groups, config: ComparePoliciesConfig) -> list[ComparisonFamily]:
-    largest = max(config.samples)
     families = families_of(
         arm,
         config.primary,
@@ -96,19 +83,5 @@ def _families(arm: Arm, groups: Groups, config: ComparePoliciesConfig) -> list[C
         baselines=[f"baseline/{name}" for name in BASELINES if f"baseline/{name}" in groups],
         columns=groups[next(iter(groups))].columns,
         samples=config.samples,
-        accuracy=lambda group: float(groups[group].accuracies[:, :largest, -1].mean()),
     )
     return [replace(of, pairs=tuple(pair for pair in of.pairs if pair[0] in groups)) for of in families]
-
-
-def _by_kind(
-    examples: Sequence[Example], groups: Groups, arm: Arm, config: ComparePoliciesConfig, draws: Draws
-) -> list[BreakdownRow]:
-    """Return the accuracies by kind of question at the largest count."""
-    largest = max(config.samples)
-    ways = kinds.ways_of(examples[:largest], is_world=config.data == "world")
-    names = [f"baseline/{name}" for name in SHOWN_BASELINES]
-    reference = arm.last_grpo.get(arm.reference_beta) if arm.reference_beta is not None else None
-    names += [name for name in (arm.last_rce, reference, ORACLE) if name is not None]
-    shown = [groups[name].over(slice(largest)) for name in names if name in groups]
-    return kinds.breakdown_rows(shown, ways, draws)

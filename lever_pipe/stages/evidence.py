@@ -25,17 +25,13 @@ def collect_evidence(
     comparisons: Inputs,
     scores: Inputs,
     training: Inputs,
-    agreement: Inputs,
     parameters: Inputs,
-    breakdown: Inputs,
     costs: Inputs,
     selections: Inputs,
-    rewards: Inputs,
     rl_data: Inputs,
     pools: Inputs,
     examples: Inputs,
     world: Inputs,
-    counters: Inputs,
     emulated: Inputs,
     endpoints: Inputs,
     arm_comparisons: Inputs,
@@ -51,15 +47,13 @@ def collect_evidence(
     """
     kinds = (
         *((sources.intervals, intervals), (sources.comparisons, comparisons), (sources.scores, scores)),
-        *((sources.training, training), (sources.agreement, agreement), (sources.parameters, parameters)),
-        *((sources.breakdown, breakdown), (sources.costs, costs)),
-        *((sources.selections, selections), (sources.rewards, rewards), (sources.endpoints, endpoints)),
+        *((sources.training, training), (sources.parameters, parameters)),
+        *((sources.costs, costs), (sources.selections, selections), (sources.endpoints, endpoints)),
         *((sources.arm_comparisons, arm_comparisons), (sources.curves, curves), (sources.runs, runs)),
     )
     facts = (("rl_data", rl_data), ("pools", pools), ("examples", examples), ("world", world))
     found = [read(path) for read, paths in kinds for path in paths]
     found += [sources.facts(subject, path) for subject, paths in facts for path in paths]
-    found += [sources.work(counters)]
     found += [sources.facts("tasks", path, study=sources.INTENTION) for path in tasks]
     found += [sources.emulated(*emulated)] if emulated else []
     found += [sources.published(reference), sources.published_agents(reference_intention)]

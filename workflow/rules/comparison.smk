@@ -40,7 +40,6 @@ rule compare_policies:
     output:
         intervals=f"{TABLES}/intervals.csv",
         comparisons=f"{TABLES}/comparisons.csv",
-        breakdown=f"{TABLES}/breakdown.csv",
         card=f"{TABLES}/comparisons.run.json",
     log:
         f"{TABLES}/comparisons.log.txt",

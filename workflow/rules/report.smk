@@ -1,9 +1,3 @@
-COUNTERS = expand(join(LEVER, "answers/{batch}/counters.json"), batch=BATCHES)
-COUNTERS += expand(join(LEVER, "{policy}/counters.json"), policy=plan.stepped(EXPERIMENT))
-if EXPERIMENT.rl_data.is_answered:
-    COUNTERS += expand(join(LEVER, "rl_data/shard~{shard}/counters.json"), shard=SHARDS)
-if any(arm.sft_epochs for arm in EXPERIMENT.arms):
-    COUNTERS += [f"{LEVER}/beams/counters.json"]
 EMULATED_TABLES = ["scores", "prompts", "agreement", "training"] if EMULATE else []
 # A server's model is no folder that the model library could answer from.
 IS_CHECKED = EXPERIMENT.data.source == "world" and not EXPERIMENT.lvlm.is_served
@@ -50,17 +44,13 @@ rule collect_evidence:
         comparisons=of_study("lever", f"{TABLES}/comparisons.csv"),
         scores=of_study("lever", f"{TABLES}/scores.csv", f"{TABLES}/arms.csv"),
         training=of_study("lever", f"{TABLES}/training.csv", f"{TABLES}/arms_training.csv"),
-        agreement=of_study("lever", f"{TABLES}/agreement.csv"),
         parameters=of_study("lever", f"{TABLES}/parameters.csv"),
-        breakdown=of_study("lever", f"{TABLES}/breakdown.csv"),
         costs=of_study("lever", f"{TABLES}/costs.csv"),
         selections=of_study("lever", f"{TABLES}/selections.csv"),
-        rewards=of_study("lever", f"{TABLES}/rewards.csv"),
         rl_data=of_study("lever", f"{TABLES}/rl_data.csv"),
         pools=of_study("lever", f"{LEVER}/pools/bound.json"),
         examples=of_study("lever", f"{LEVER}/examples/train.summary.json", f"{LEVER}/examples/eval.summary.json"),
         world=of_study("lever", *([f"{LEVER}/world_check/check.json"] if IS_CHECKED else [])),
-        counters=of_study("lever", *COUNTERS),
         emulated=expand(join(EMULATION, "{name}.csv"), name=EMULATED_TABLES),
         endpoints=of_study("intention", f"{AGENT_TABLES}/endpoints.csv"),
         arm_comparisons=of_study("intention", f"{AGENT_TABLES}/comparisons.csv"),

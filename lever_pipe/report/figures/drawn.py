@@ -31,9 +31,7 @@ def _of_agents(draw: Callable[[AgentView, Voice], Figure | None]) -> Callable[[M
 
 
 FIGURES: Mapping[str, Drawing] = {
-    "ladder": Drawing("selector", selector.ladder),
     "frontier": Drawing("selector", selector.frontier),
-    "shots": Drawing("selector", selector.shots),
     "learning": Drawing("selector", selector.learning),
     "primary": Drawing("selector", selector.primary),
     "selections": Drawing("selector", selector.selections),
@@ -43,11 +41,9 @@ FIGURES: Mapping[str, Drawing] = {
     "training_curves": Drawing("000", selector.training_curves),
     "published_rewards": Drawing("003", _of_agents(agent.published)),
     "agent_training": Drawing("004", _of_agents(agent.training)),
-    "by_kind": Drawing("comparisons", selector.by_kind),
     "rce": Drawing("comparisons", selector.by_epoch),
     "sweeps_selector": Drawing("sweeps-selector", partial(sweeps.cells, "selector")),
     "sweeps_agent": Drawing("sweeps-agent", partial(sweeps.cells, "agent")),
-    "rewards": Drawing("data", selector.rewards),
 }
 """By the stem of the files; `figure.NAME.title` and `figure.NAME.caption` are their messages."""
 

@@ -11,10 +11,8 @@ from matplotlib.figure import Figure
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import say
-from lever_pipe.report.evidence import MEAN, EvidenceRow
 from lever_pipe.report.figures import style
-from lever_pipe.report.labels import label, reading_order
+from lever_pipe.report.labels import label
 from lever_pipe.report.material import Material
 
 OFFLINE, ON_POLICY, OTHER = style.look(0), style.look(1), style.Look(style.GREY, "o", "-")
@@ -50,36 +48,6 @@ KINDS = {
     "query-type": "By question type",
     "question-type": "By question type",
 }
-
-
-def ladder(material: Material, voice: Voice) -> Figure | None:
-    """Return every policy's accuracy with its interval, in order of accuracy."""
-    groups = [*material.baselines, *_learned(material)]
-    found = [(group, row) for group in groups if (row := material.accuracy(group)) is not None]
-    if not found:
-        return None
-    figure, (axes,) = style.panels(1, 1, height=1.1 + 0.27 * len(found))
-    found.sort(key=lambda pair: pair[1].value)
-    style.forest(axes, [(_named(voice, group), row, _look(group)) for group, row in found])
-    style.label(axes, x=voice.say("VQA accuracy (%), mean over shots"))
-    return figure
-
-
-def shots(material: Material, voice: Voice) -> Figure | None:
-    """Return accuracy by shots of the policies that stand for their kind."""
-    groups = [group for group in _standing_for_kinds(material) if material.accuracy(group) is not None]
-    if not groups or len(material.shots) < 2:
-        return None
-    figure, (axes,) = style.panels(1, 1, height=4.2)
-    for index, group in enumerate(groups):
-        offset = 0.05 * (index - (len(groups) - 1) / 2)
-        rows = {k: material.accuracy(group, k) for k in material.shots}
-        points = {k + offset: row for k, row in rows.items() if row is not None}
-        style.with_bars(axes, points, style.look(index), name=_named(voice, group))
-    style.whole_ticks(axes, material.shots)
-    style.label(axes, x=voice.say("Demonstrations (shots)"), y=voice.say("VQA accuracy (%)"))
-    style.legend_below(figure, axes)
-    return figure
 
 
 def frontier(material: Material, voice: Voice) -> Figure | None:
@@ -167,22 +135,6 @@ def learning(material: Material, voice: Voice) -> Figure | None:
     return figure
 
 
-def rewards(material: Material, voice: Voice) -> Figure | None:
-    """Return how rewards of stored selections and their advantages spread."""
-    subjects = [name for name in material.evidence.subjects("reward") if name.startswith("rewards/")]
-    if not subjects:
-        return None
-    figure, axes = style.panels(1, 2, height=3.3)
-    for panel, what in zip(axes, ("reward", "advantage"), strict=True):
-        rows = material.evidence.where(subjects[0], what)
-        for index, subset in enumerate(dict.fromkeys(row.subset for row in rows)):
-            of_subset = [row for row in rows if row.subset == subset]
-            _bins(panel, of_subset, style.look(index), _kept(voice, subset), 0.06 * index)
-        style.label(panel, x=voice.say(AXES[what]), y=voice.say("Share of selections (%)"))
-    style.legend_below(figure, axes[1])
-    return figure
-
-
 def selections(material: Material, voice: Voice) -> Figure | None:
     """Return a heat map: the share of demonstrations at each rank that agree with their query, by policy."""
     aspects = [
@@ -201,32 +153,6 @@ def selections(material: Material, voice: Voice) -> Figure | None:
         panel.set_yticks(range(len(groups)), [_named(voice, group) if index == 0 else "" for group in groups])
         style.label(panel, title=voice.say(ASPECTS[aspect]), x=voice.say("Rank"))
         panel.title.set_fontsize(9.0)
-    return figure
-
-
-def by_kind(material: Material, voice: Voice) -> Figure | None:
-    """Return accuracy by kind of question: a row a kind, a mark a policy, mean over shots."""
-    rows = [row for row in material.evidence.where(metric="accuracy", study="lever", shots=MEAN) if "~" in row.subset]
-    ways = list(dict.fromkeys(row.subset.partition("~")[0] for row in rows))
-    if not ways:
-        return None
-    groups = reading_order(list(dict.fromkeys(row.subject for row in rows)))
-    kinds = {way: list(dict.fromkeys(row.subset for row in rows if row.subset.startswith(f"{way}~"))) for way in ways}
-    figure, axes = style.panels(1, len(ways), height=1.6 + 0.5 * max(map(len, kinds.values())))
-    for panel, way in zip(axes, ways, strict=True):
-        for index, group in enumerate(groups):
-            of = {row.subset: row for row in rows if row.subject == group}
-            marks = [
-                (f"{subset.partition('~')[2]} ({of[subset].n})", of[subset], style.look(index))
-                for subset in kinds[way]
-                if subset in of
-            ]
-            style.forest(panel, marks, shift=0.13 * (index - (len(groups) - 1) / 2))
-            panel.plot([], [], style.look(index).marker, color=style.look(index).color, label=_named(voice, group))
-        style.label(
-            panel, title=voice.say(KINDS[way.replace(" ", "-")]), x=voice.say("VQA accuracy (%), mean over shots")
-        )
-    style.legend_below(figure, axes[0])
     return figure
 
 
@@ -257,12 +183,6 @@ def _standing_for_kinds(material: Material) -> list[str]:
     chosen = [*(f"baseline/{name}" for name in ("random", "similar_both", "oracle")), main.last_rce]
     chosen += [main.last_grpo.get(main.reference_beta or 0.0), next(iter(main.drawn.values()), None)]
     return [group for group in dict.fromkeys(chosen) if group]
-
-
-def _learned(material: Material) -> list[str]:
-    main = material.main
-    groups = [main.last_rce, *main.last_grpo.values(), *main.drawn.values(), *main.beside]
-    return [group for group in groups if group]
 
 
 def _averages(material: Material) -> Iterator[str]:
@@ -326,18 +246,6 @@ def _mean_over_shots(material: Material, policy: PolicyName) -> float | None:
     rows = [material.accuracy(str(policy), k) for k in material.shots]
     known = [row.value for row in rows if row is not None]
     return math.fsum(known) / len(known) if len(known) == len(rows) else None
-
-
-def _bins(axes: Axes, rows: Sequence[EvidenceRow], seen: style.Look, name: str, shift: float) -> None:
-    for index, row in enumerate(rows):
-        low, high = map(float, row.at.split())
-        place = (low + high) / 2 + shift
-        axes.bar(place, 100 * row.value, width=0.06, color=seen.color, label=name if index == 0 else "_")
-
-
-def _kept(voice: Voice, subset: str) -> str:
-    kept = subset.removeprefix("best ")
-    return voice.text(say("all stored selections") if kept == "all" else say("the best {n} of each query", n=int(kept)))
 
 
 def _shares(material: Material, group: str, aspect: str) -> list[float]:

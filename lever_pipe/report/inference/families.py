@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Literal
 
 from lever_pipe.base.policy_names import PolicyName
@@ -15,7 +14,6 @@ from lever_pipe.report.evidence import BY_SHOTS, PRIMARY, SECONDARY, TOGETHER, a
 REFERENCE_BETA = 0.15
 DOCUMENT_002 = ((0.18, 0.15), (0.12, 0.15), (0.18, 0.12))
 DOCUMENT_SAMPLES = 200
-HIGHEST, OTHERS = "highest-beta", "other-betas"
 AGAINST_RCE, BETAS, OVER_BETAS = "grpo-against-rce", "grpo-betas", "grpo-over-betas"
 LEARNING, SUPERVISED, MARKS = "learning", "supervised", "marks"
 DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE = "on-policy-against-rce", "on-policy-against-offline"
@@ -207,12 +205,8 @@ def families_of(
     baselines: Sequence[str],
     columns: Sequence[str],
     samples: Sequence[int],
-    accuracy: Callable[[str], float],
 ) -> list[ComparisonFamily]:
     """Return the families of one preset that have a comparison, those of the primary endpoint first.
-
-    The highest KL_BETA is chosen from the data that then compare it, so that its comparisons are adjusted for all pairs
-    of betas; `other-betas` are the pairs without it.
 
     Args:
         arm: the preset's groups.
@@ -223,7 +217,6 @@ def families_of(
         baselines: groups that the last RCE and SFT epochs are held against.
         columns: the shot counts and `mean`.
         samples: evaluated sample counts.
-        accuracy: mean over shots of a group at the largest sample count, which chooses the highest beta.
     """
     prefix, largest = "" if is_main else f"preset~{arm.preset}/", max(samples)
     asked = _of_primary(arm)
@@ -234,17 +227,13 @@ def families_of(
         ComparisonFamily(named[name], at, of, adjusted_in(named[name]), (shots,), PRIMARY) for name, of in asked.items()
     ]
     others = tuple(column for column in columns if (column, largest) != (shots, at))
-    beta = highest_beta(arm, accuracy)
-    highest, lower = arm.last_grpo.get(beta or 0.0, ""), [name for of, name in arm.last_grpo.items() if of != beta]
     secondary = {
-        **{name: (near(samples, DOCUMENT_SAMPLES), of, name) for e in arm.epochs for name, of in _documents(arm, e)},
-        HIGHEST: (largest, tuple((name, highest) for name in lower), HIGHEST),
-        OTHERS: (largest, tuple(combinations(lower, 2)), HIGHEST),
-        LEARNING: (largest, tuple((arm.last_rce, name) for name in baselines if arm.last_rce), LEARNING),
-        SUPERVISED: (largest, _supervised(arm, baselines), SUPERVISED),
-        MARKS: (largest, _marks(arm, baselines), MARKS),
+        **{name: (near(samples, DOCUMENT_SAMPLES), of) for e in arm.epochs for name, of in _documents(arm, e)},
+        LEARNING: (largest, tuple((arm.last_rce, name) for name in baselines if arm.last_rce)),
+        SUPERVISED: (largest, _supervised(arm, baselines)),
+        MARKS: (largest, _marks(arm, baselines)),
     }
-    found += [ComparisonFamily(prefix + name, n, of, prefix + by) for name, (n, of, by) in secondary.items()]
+    found += [ComparisonFamily(prefix + name, n, of, prefix + name) for name, (n, of) in secondary.items()]
     by_shots = {f"{prefix}{name}{BY_SHOTS}": asked[name] for name in SHOWN_BY_SHOTS if others}
     found += [ComparisonFamily(name, largest, of, name, others) for name, of in by_shots.items()]
     return [family for family in found if family.pairs]
@@ -262,14 +251,6 @@ def _of_primary(arm: Arm) -> dict[str, Pairs]:
         DRAWN_BETAS: _against_smallest(arm.drawn),
         DRAWN_AGAINST_OFFLINE: tuple((name, offline[at]) for at, name in drawn.items() if at in offline),
     }
-
-
-def highest_beta(arm: Arm, accuracy: Callable[[str], float]) -> float | None:
-    """Return the beta of the highest accuracy after the last common epoch, of equal ones the smallest.
-
-    It is chosen on the questions that it is then compared on, so it is the highest there, not the best.
-    """
-    return max(arm.last_grpo, key=lambda beta: (accuracy(arm.last_grpo[beta]), -beta), default=None)
 
 
 def near(samples: Sequence[int], wanted: int) -> int:

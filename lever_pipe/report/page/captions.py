@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 CAPTIONS: Mapping[str, tuple[str, str]] = {
-    "ladder": (
-        "Every policy",
-        "Accuracy at the largest sample count, mean over shots and runs; bars are 95 % intervals.",
-    ),
     "frontier": (
         "KL against accuracy",
         (
@@ -16,7 +12,6 @@ CAPTIONS: Mapping[str, tuple[str, str]] = {
             "linear below their first tick, logarithmic beyond."
         ),
     ),
-    "shots": ("Accuracy by shots", "One policy of each kind; bars are 95 % intervals."),
     "learning": ("What each GRPO epoch adds", "Dots are seeds, each against its own RCE base; lines join their means."),
     "primary": (
         "Primary comparisons",
@@ -53,10 +48,6 @@ CAPTIONS: Mapping[str, tuple[str, str]] = {
         "One run each, greedy, 40 tasks; hollow points are document 003's estimates and enter no statistic.",
     ),
     "agent_training": ("Training of the arms", "Means over seeds and five neighbouring steps."),
-    "by_kind": (
-        "Accuracy by kind of question",
-        "Where a policy loses against the pool oracle; bars are 95 % intervals.",
-    ),
     "rce": ("RCE by epoch", "What every GRPO run starts from."),
     "sweeps_selector": (
         "Sweeps of the selector",
@@ -72,5 +63,4 @@ CAPTIONS: Mapping[str, tuple[str, str]] = {
             "is the arm that is swept, and an asterisk a cell that is separated from it (Holm over the sweep)."
         ),
     ),
-    "rewards": ("Rewards and advantages of the RL data", "Over the stored selections of all training queries."),
 }

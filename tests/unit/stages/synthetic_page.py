@@ -92,8 +92,8 @@ def write_inputs(folder: Path, rows: Sequence[EvidenceRow]) -> dict[str, Any]:
     figures = folder / "figures"
     for language, text in (("en", "Ladder"), ("zh", "阶梯")):
         (figures / language).mkdir(parents=True, exist_ok=True)
-        (figures / language / "ladder.svg").write_text(FIGURE.format(text), encoding="utf-8")
-    (figures / "sections.json").write_text(json.dumps([["ladder", "selector"]]), encoding="utf-8")
+        (figures / language / "frontier.svg").write_text(FIGURE.format(text), encoding="utf-8")
+    (figures / "sections.json").write_text(json.dumps([["frontier", "selector"]]), encoding="utf-8")
     return {
         "evidence": folder / "evidence.csv",
         "reference_lineage": ROOT / "resources" / "reference" / "lineage.yaml",

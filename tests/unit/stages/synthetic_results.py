@@ -254,12 +254,11 @@ def write_evidence(folder: Path, size: Size, outputs: dict[str, Path]) -> dict[s
     cells = pd.concat([cells.astype({"shots": str}), over.assign(shots="mean")])
     cells["accuracy"], cells["low"], cells["high"] = cells["mean"], cells["mean"] - 2, cells["mean"] + 2
     cells["n_runs"], cells["n_questions"] = cells["count"], cells["samples"]
-    paths = {name: folder / f"{name}.csv" for name in ("intervals", "comparisons", "breakdown")}
+    paths = {name: folder / f"{name}.csv" for name in ("intervals", "comparisons")}
     columns = ["group", "samples", "shots", "accuracy", "low", "high", "n_runs", "n_questions"]
     cells[columns].to_csv(paths["intervals"], index=False)
     accuracy = {(row.group, row.samples, row.shots): row.accuracy for row in cells.itertuples()}
     pd.DataFrame(_comparisons(size, accuracy)).to_csv(paths["comparisons"], index=False)
-    pd.DataFrame(_breakdown(accuracy, size)).to_csv(paths["breakdown"], index=False)
     return paths
 
 
@@ -303,8 +302,7 @@ def _comparisons(size: Size, accuracy: dict[tuple[str, int, str], float]) -> lis
         for left, right in betas
         if left in size.betas and right in size.betas
     ]
-    best, largest = max(size.betas), max(size.samples)
-    pairs += [("highest-beta", group(b, last), group(best, last), largest) for b in size.betas if b != best]
+    largest = max(size.samples)
     if size.rce_epochs >= 5:
         base = "preset~main/rce/epoch~5"
         pairs += [("grpo-against-rce", group(b, last), base, largest) for b in size.betas]
@@ -323,30 +321,16 @@ def _comparison(
     }  # fmt: skip
 
 
-def _breakdown(accuracy: dict[tuple[str, int, str], float], size: Size) -> list[dict[str, object]]:
-    """Two relations, five points above and below the mean over all questions."""
-    found = []
-    for (name, samples, shots), value in accuracy.items():
-        if samples == max(size.samples) and name in ("baseline/oracle", "preset~main/rce/epoch~2"):
-            for kind, shift in (("colour", 5.0), ("place", -5.0)):
-                row = {"by": "relation", "kind": kind, "group": name, "shots": shots, "accuracy": value + shift}
-                found.append({**row, "low": value + shift - 3, "high": value + shift + 3, "n_questions": samples // 2})
-    return found
-
-
 def write_facts(folder: Path) -> dict[str, Path | tuple[Path, ...]]:
-    """Write what the earlier stages say about data, pools, world and work; return the files."""
+    """Write what the earlier stages say about data, pools and world; return the files."""
     probes = {"exact_1": {"accuracy": 96.9, "truth": 99.8, "n_queries": 580}}
     contents = {
         "examples_summary": {"eval_questions": 800, "train_questions": 2000},
         "pool_bound": {"best_answer": 86.2625, "exact_demonstration": 73.75, "queries": 800.0},
         "world_check": {"bounds": [], "probes": probes, "judged": True, "stock": {"equal": 88, "prompts": 88}},
-        "first_counters": {"prompts_asked": 1200, "seconds": 1.5},
-        "second_counters": {"prompts_asked": 800, "seconds": 2.25},
     }
     for name, content in contents.items():
         storage.write_json(folder / f"{name}.json", content)
     path = {name: folder / f"{name}.json" for name in contents}
     single = {name: path[name] for name in ("examples_summary", "pool_bound")}
-    counters = (path["first_counters"], path["second_counters"])
-    return {**single, "world_check": (path["world_check"],), "counters": counters}
+    return {**single, "world_check": (path["world_check"],)}

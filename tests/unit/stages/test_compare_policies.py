@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,7 @@ def config_of(size: Size, **changes: Any) -> ComparePoliciesConfig:
     return ComparePoliciesConfig(**values | changes)
 
 
-OUTPUTS = ("intervals", "comparisons", "breakdown")
+OUTPUTS = ("intervals", "comparisons")
 
 
 def run(folder: Path, size: Size, inputs: dict[str, Any] | None = None, **changes: Any) -> dict[str, Path]:
@@ -152,8 +151,6 @@ def test_the_families_hold_what_they_promise(full: dict[str, Path]) -> None:
     assert list(families) == [
         *primary,
         *(f"document-00{d}/epoch~{e}" for e in (1, 2) for d in (1, 2)),
-        "highest-beta",
-        "other-betas",
         "learning",
         "grpo-against-rce-by-shots",
     ]
@@ -169,32 +166,11 @@ def test_the_families_hold_what_they_promise(full: dict[str, Path]) -> None:
     assert pairs("grpo-against-rce") == [(beta, "preset~main/rce/epoch~5") for beta in FULL.betas]
     others = ("zero_shot", "random", "similar_both", "oracle")
     assert pairs("learning") == [("preset~main/rce/epoch~5", f"baseline/{name}") for name in others]
-    best = {right for _, right in pairs("highest-beta")}
-    assert len(best) == 1
-    compared = {frozenset(pair) for pair in [*pairs("highest-beta"), *pairs("other-betas")]}
-    assert compared == {frozenset(pair) for pair in _pairs_of(FULL.betas)}
     assert {row["samples"] for row in families["document-001/epoch~1"]} == {"60"}  # nearest to 200
-
-
-def _pairs_of(betas: Iterable[str]) -> list[tuple[str, str]]:
-    known = list(betas)
-    return [(a, b) for i, a in enumerate(known) for b in known[i + 1 :]]
 
 
 def beta_or_name(group: str) -> str:
     return group.split("beta~")[1].split("/")[0] if "beta~" in group else group
-
-
-def test_the_highest_beta_has_the_highest_mean_at_the_last_epoch(full: dict[str, Path]) -> None:
-    means = {
-        r["group"]: float(r["accuracy"])
-        for r in rows(full["intervals"])
-        if (r["shots"], r["samples"]) == ("mean", "60")
-    }
-    last = {name: value for name, value in means.items() if "/grpo/" in name and name.endswith("epoch~2")}
-    assert {r["right"] for r in rows(full["comparisons"]) if r["family"] == "highest-beta"} == {
-        max(last, key=lambda g: last[g])
-    }
 
 
 def test_differences_are_left_minus_right_and_lie_in_their_interval(full: dict[str, Path]) -> None:
@@ -213,10 +189,9 @@ def test_differences_are_left_minus_right_and_lie_in_their_interval(full: dict[s
         assert 0 <= float(row["p"]) <= float(row["p_holm"]) <= 1
 
 
-def test_p_values_are_adjusted_for_their_family_and_for_the_choice_of_the_best(full: dict[str, Path]) -> None:
+def test_p_values_are_adjusted_for_their_family(full: dict[str, Path]) -> None:
     found = rows(full["comparisons"])
     families = {name: [r for r in found if r["family"] == name] for name in dict.fromkeys(r["family"] for r in found)}
-    families["highest-beta"] += families.pop("other-betas")
     for of_family in families.values():
         adjusted = holm([float(row["p"]) for row in of_family])
         assert [float(row["p_holm"]) for row in of_family] == pytest.approx(list(adjusted), rel=1e-6)
@@ -280,32 +255,9 @@ def test_removing_a_beta_leaves_the_other_cells_as_they_are(tmp_path: Path, full
 
 def test_a_real_gain_is_told(tmp_path: Path) -> None:
     found = rows(run(tmp_path, replace(FULL, gain=0.35, presets=("main", "other")))["comparisons"])
-    against = [row for row in found if (row["family"], row["shots"]) == ("highest-beta", "mean")]
-    assert {row["right"] for row in against} == {"preset~main/grpo/base~5/beta~0.18/epoch~2"}
-    assert all(float(row["p_holm"]) < 0.05 and float(row["difference"]) < 0 for row in against)
-    assert "preset~other/highest-beta" in {row["family"] for row in found}
-
-
-def test_the_breakdown_sorts_questions_by_relation_and_query_type(full: dict[str, Path]) -> None:
-    found = rows(full["breakdown"])
-    kinds = {(row["by"], row["kind"]): row["n_questions"] for row in found}
-    assert kinds == {
-        ("relation", "count"): "20",
-        ("relation", "material"): "20",
-        ("relation", "team"): "20",
-        ("query type", "knowledge"): "40",
-        ("query type", "perception"): "20",
-    }
-    oracle = accuracies("baseline/oracle", FULL, 60)
-    row = next(r for r in found if (r["kind"], r["group"], r["shots"]) == ("team", "baseline/oracle", "2"))
-    assert float(row["accuracy"]) == pytest.approx(100 * oracle[1::3, 1].mean(), abs=1e-6)
-    groups = list(dict.fromkeys(row["group"] for row in found))
-    assert groups == [
-        *(f"baseline/{name}" for name in ("zero_shot", "random", "similar_both")),
-        "preset~main/rce/epoch~5",
-        "preset~main/grpo/base~5/beta~0.15/epoch~2",
-        "baseline/oracle",
-    ]
+    highest = next(row for row in found if row["family"] == "grpo-betas" and "beta~0.18" in row["left"])
+    assert float(highest["p_holm"]) < 0.05 < float(highest["difference"])
+    assert "preset~other/grpo-betas" in {row["family"] for row in found}
 
 
 DRAWN = replace(FULL, drawn_betas=("0", "0.15", "1"))
@@ -319,7 +271,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_on_policy_runs_leave_every_other_comparison_as_it_is(full: dict[str, Path], drawn: dict[str, Path]) -> None:
     own = (*map(group_of, drawn_policies_of(DRAWN)), "/on_policy/")
-    for name in ("intervals", "comparisons", "breakdown"):
+    for name in ("intervals", "comparisons"):
         kept = [line for line in drawn[name].read_text().splitlines() if not any(group in line for group in own)]
         assert kept == full[name].read_text().splitlines()
     kinds = ("against-rce", "against-offline", "betas")
@@ -392,7 +344,6 @@ def test_a_sweep_is_compared_apart_and_moves_nothing(
     found = {name: rows(path) for name, path in both.items()}
     own = [row for row in found["comparisons"] if row["family"] == "sweep~s"]
     assert [row for row in found["comparisons"] if row not in own] == rows(alone["comparisons"])
-    assert found["breakdown"] == rows(alone["breakdown"])
     assert [row for row in found["intervals"] if "s__a" not in row["group"]] == rows(alone["intervals"])
     assert [(row["left"], row["right"]) for row in own] == [
         (f"preset~{arm}/{last}", f"preset~main/{last}") for arm in size.presets[1:]

@@ -61,7 +61,6 @@ class DocumentTables:
             scores=(collected["scores"], collected["arms"]),
             training=(collected["training"], collected["arms_training"]),
             world=facts["world_check"],
-            counters=facts["counters"],
             **{name: (path,) for name, path in single.items()},
             **written,
         )

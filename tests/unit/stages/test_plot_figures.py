@@ -37,15 +37,9 @@ def of_lever() -> list[EvidenceRow]:
     rows += accuracy(cell, 64.0) + accuracy(cell, 1.0, against=OFFLINE.format("0.5", 2), family="sweep~s")[2:]
     for seed in (0, 1):
         rows += accuracy(f"preset~main/rce/seed~{seed}/epoch~1", 60.0)[:2]
-    for way in ("relation~color", "query type~knowledge"):
-        rows += accuracy("baseline/random", 40.0, subset=way, samples="")
     shares = {"at": "rank 1", "subset": "kind~all"}
     rows += [
         EvidenceRow("lever", name, "agrees.relation", 0.5, **shares) for name in ("baseline/random", RCE.format(1))
-    ]
-    rows += [
-        EvidenceRow("lever", "rewards/hard", what, 0.5, at="0.0 0.1", subset="best all")
-        for what in ("reward", "advantage")
     ]
     return rows
 
@@ -98,7 +92,7 @@ def test_every_figure_is_drawn_in_both_languages_and_twice_alike(tmp_path: Path)
     figures = drawn(tmp_path / "one", rows, "lever", "intention")
     assert {path.stem for path in (figures / "zh").glob("*.svg")} == set(FIGURES)
     assert len([*figures.rglob("*.*")]) == 3 * len(FIGURES) + 1  # SVG twice, PNG in English, and their sections
-    assert "正确率" in (figures / "zh/ladder.svg").read_text(encoding="utf-8")
+    assert "正确率" in (figures / "zh/frontier.svg").read_text(encoding="utf-8")
     again = tmp_path / "again"
     again.mkdir()
     assert draw_all(material(rows, "lever", "intention"), ENGLISH, again, with_png=True) == list(FIGURES)

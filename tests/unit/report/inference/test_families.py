@@ -35,7 +35,6 @@ def pairs(groups: list[str], name: str) -> tuple[tuple[str, str], ...]:
 
 def families(
     groups: list[str],
-    accuracy: dict[str, float] | None = None,
     *,
     is_main: bool = True,
     primary: PrimaryCells = PrimaryCells(),
@@ -49,7 +48,6 @@ def families(
         baselines=BASELINES,
         columns=("1", "2", "mean"),
         samples=(100, 400),
-        accuracy=lambda g: (accuracy or {}).get(g, 0.0),
     )
     return {family.name: family for family in found}
 
@@ -90,14 +88,6 @@ def test_the_latest_base_fills_the_documents_and_every_base_meets_its_own() -> N
     assert against == {(grpo(beta, 1, base), rce(base)) for base in (2, 5) for beta in ("0.12", "0.15")}
 
 
-def test_the_highest_is_on_the_right_and_the_rest_is_adjusted_with_it() -> None:
-    groups = [grpo(beta, 1) for beta in ("0", "0.12", "0.15")]
-    found = families(groups, {grpo("0.12", 1): 0.9, grpo("0", 1): 0.5, grpo("0.15", 1): 0.4})
-    assert found["highest-beta"].pairs == ((groups[0], groups[1]), (groups[2], groups[1]))  # type: ignore[attr-defined]
-    assert found["other-betas"].pairs == ((groups[0], groups[2]),)  # type: ignore[attr-defined]
-    assert {found[name].adjusted_with for name in ("highest-beta", "other-betas")} == {"highest-beta"}  # type: ignore[attr-defined]
-
-
 def test_another_preset_writes_its_name() -> None:
     groups = [rce(5), *(grpo(beta, 1, preset="other") for beta in ("0", "0.15")), rce(5, "other")]
     found = families(groups, is_main=False)
@@ -105,7 +95,7 @@ def test_another_preset_writes_its_name() -> None:
         f"preset~other/{name}"
         for name in (
             *("grpo-over-betas", "grpo-against-rce", "grpo-betas"),
-            *("document-001/epoch~1", "highest-beta", "learning", "grpo-against-rce-by-shots"),
+            *("document-001/epoch~1", "learning", "grpo-against-rce-by-shots"),
         )
     }
     assert all(family.adjusted_with == name for name, family in found.items())  # type: ignore[attr-defined]
@@ -145,8 +135,7 @@ def test_on_policy_runs_have_families_of_their_own() -> None:
 
 
 def test_families_of_the_offline_objective_do_not_know_on_policy_runs() -> None:
-    accuracy = {drawn("1", 3): 0.9, grpo("0.18", 2): 0.5}
-    without, beside = families(OFFLINE, accuracy), families([*ON_POLICY, *OFFLINE, *MARKS], accuracy)
+    without, beside = families(OFFLINE), families([*ON_POLICY, *OFFLINE, *MARKS])
     assert without == {name: family for name, family in beside.items() if name in without}
     assert set(beside) - set(without) == {
         *(f"on-policy-{name}" for name in ("over-betas", "against-rce", "against-offline", "betas")),
