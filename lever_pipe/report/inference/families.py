@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import Sweep
@@ -14,16 +14,7 @@ from lever_pipe.report.evidence import BY_SHOTS, PRIMARY, SECONDARY, TOGETHER, a
 REFERENCE_BETA = 0.15
 DOCUMENT_002 = ((0.18, 0.15), (0.12, 0.15), (0.18, 0.12))
 DOCUMENT_SAMPLES = 200
-AGAINST_RCE, BETAS, OVER_BETAS = "grpo-against-rce", "grpo-betas", "grpo-over-betas"
-LEARNING, SUPERVISED, MARKS = "learning", "supervised", "marks"
-DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE = "on-policy-against-rce", "on-policy-against-offline"
-DRAWN_BETAS, DRAWN_OVER_BETAS = "on-policy-betas", "on-policy-over-betas"
-ON_POLICY = (DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE, DRAWN_BETAS, DRAWN_OVER_BETAS, MARKS)
-"""Families of the runs that learn from what the policy draws, and of the marks beside them."""
 ORACLE = "baseline/oracle"
-SHOWN_BY_SHOTS = (AGAINST_RCE, DRAWN_AGAINST_RCE, DRAWN_AGAINST_OFFLINE, DRAWN_BETAS)
-"""Families of the primary endpoint that are tested at the other shot counts, too."""
-
 SWEEP = "sweep~"
 """Begins the names of the families of sweeps."""
 
@@ -196,6 +187,44 @@ def family_of_sweep(
     return ComparisonFamily(name, n, tuple((cell, base) for cell in cells.values()), name, (str(primary.shots),))
 
 
+class Family(NamedTuple):
+    """A family of one preset: its name, where it is tested, and what it compares."""
+
+    name: str
+    cells: Literal["primary", "other cells", "all cells"]
+    """The primary endpoint; the other cells of the largest count; all of them. The first alone is primary."""
+    pairs: Callable[[Arm, Sequence[str]], Pairs]
+    """Left and right, of the preset's groups and the baselines."""
+
+
+FAMILIES: Sequence[Family] = (
+    # does GRPO help, does its KL_BETA matter, does it matter who draws
+    Family("grpo-over-betas", "primary", lambda arm, _: _over_betas(arm, "grpo")),
+    Family("grpo-against-rce", "primary", lambda arm, _: _against_base(arm, _offline(arm).values())),
+    Family("grpo-betas", "primary", lambda arm, _: _against_smallest(arm.last_grpo)),
+    Family("on-policy-over-betas", "primary", lambda arm, _: _over_betas(arm, "on_policy")),
+    Family("on-policy-against-rce", "primary", lambda arm, _: _against_base(arm, _on_policy(arm).values())),
+    Family("on-policy-betas", "primary", lambda arm, _: _against_smallest(arm.drawn)),
+    Family("on-policy-against-offline", "primary", lambda arm, _: _against_offline(arm)),
+    # what learning is worth, and what other objectives mark
+    Family("learning", "all cells", lambda arm, marks: tuple((arm.last_rce, of) for of in marks if arm.last_rce)),
+    Family("supervised", "all cells", lambda arm, marks: _supervised(arm, marks)),
+    Family("marks", "all cells", lambda arm, marks: _marks(arm, marks)),
+    # the primary ones beside their endpoint
+    Family("grpo-against-rce", "other cells", lambda arm, _: _against_base(arm, _offline(arm).values())),
+    Family("on-policy-against-rce", "other cells", lambda arm, _: _against_base(arm, _on_policy(arm).values())),
+    Family("on-policy-against-offline", "other cells", lambda arm, _: _against_offline(arm)),
+    Family("on-policy-betas", "other cells", lambda arm, _: _against_smallest(arm.drawn)),
+)
+"""In the order of the file; each is adjusted (Holm) on its own, or with that of other presets."""
+
+DOCUMENTS: Mapping[str, Callable[[Mapping[float, str]], Pairs]] = {
+    "document-001": lambda at: _against_reference(at),
+    "document-002": lambda at: tuple((at[x], at[y]) for x, y in DOCUMENT_002 if x in at and y in at),
+}
+"""What documents compare after each epoch, of its groups by KL_BETA, at the count nearest to `DOCUMENT_SAMPLES`."""
+
+
 def families_of(
     arm: Arm,
     primary: PrimaryCells,
@@ -210,47 +239,32 @@ def families_of(
 
     Args:
         arm: the preset's groups.
-        primary: the endpoint of the primary families, each of which is adjusted on its own; those at the other cells
-            of the largest count, `NAME-by-shots`, are secondary.
+        primary: the endpoint of the primary families.
         together: primary families by name and preset, of which those of a name are adjusted as one.
         is_main: other presets write their name before the family's.
         baselines: groups that the last RCE and SFT epochs are held against.
         columns: the shot counts and `mean`.
         samples: evaluated sample counts.
     """
-    prefix, largest = "" if is_main else f"preset~{arm.preset}/", max(samples)
-    asked = _of_primary(arm)
+    prefix, largest, shots = "" if is_main else f"preset~{arm.preset}/", max(samples), str(primary.shots)
     at = largest if primary.samples == "largest" else primary.samples
-    shots = str(primary.shots)
-    named = {name: f"{prefix}{name}{TOGETHER if (name, arm.preset) in together else ''}" for name in asked}
-    found = [
-        ComparisonFamily(named[name], at, of, adjusted_in(named[name]), (shots,), PRIMARY) for name, of in asked.items()
-    ]
     others = tuple(column for column in columns if (column, largest) != (shots, at))
-    secondary = {
-        **{name: (near(samples, DOCUMENT_SAMPLES), of) for e in arm.epochs for name, of in _documents(arm, e)},
-        LEARNING: (largest, tuple((arm.last_rce, name) for name in baselines if arm.last_rce)),
-        SUPERVISED: (largest, _supervised(arm, baselines)),
-        MARKS: (largest, _marks(arm, baselines)),
-    }
-    found += [ComparisonFamily(prefix + name, n, of, prefix + name) for name, (n, of) in secondary.items()]
-    by_shots = {f"{prefix}{name}{BY_SHOTS}": asked[name] for name in SHOWN_BY_SHOTS if others}
-    found += [ComparisonFamily(name, largest, of, name, others) for name, of in by_shots.items()]
-    return [family for family in found if family.pairs]
-
-
-def _of_primary(arm: Arm) -> dict[str, Pairs]:
-    """Return what the primary endpoint is asked: does GRPO help, does its beta matter, does it matter who draws."""
-    offline, drawn = _at(arm.grpo, arm.last), _at(arm.on_policy, arm.last_on_policy)
-    return {
-        OVER_BETAS: _against_base(arm, arm.over_betas("grpo")),
-        AGAINST_RCE: _against_base(arm, offline.values()),
-        BETAS: _against_smallest(arm.last_grpo),
-        DRAWN_OVER_BETAS: _against_base(arm, arm.over_betas("on_policy")),
-        DRAWN_AGAINST_RCE: _against_base(arm, drawn.values()),
-        DRAWN_BETAS: _against_smallest(arm.drawn),
-        DRAWN_AGAINST_OFFLINE: tuple((name, offline[at]) for at, name in drawn.items() if at in offline),
-    }
+    found, secondary = list[ComparisonFamily](), list[ComparisonFamily]()
+    for family in FAMILIES:
+        name, pairs = prefix + family.name, family.pairs(arm, baselines)
+        if family.cells == "primary":
+            name += TOGETHER if (family.name, arm.preset) in together else ""
+            found.append(ComparisonFamily(name, at, pairs, adjusted_in(name), (shots,), PRIMARY))
+        elif family.cells == "all cells":
+            secondary.append(ComparisonFamily(name, largest, pairs, name))
+        elif others:
+            secondary.append(ComparisonFamily(name + BY_SHOTS, largest, pairs, name + BY_SHOTS, others))
+    for epoch in arm.epochs:
+        groups = {beta: arm.grpo[arm.base, beta, epoch] for beta in arm.betas(epoch) if arm.base is not None}
+        for document, pairs_of in DOCUMENTS.items():
+            name = f"{prefix}{document}/epoch~{epoch}"
+            found.append(ComparisonFamily(name, near(samples, DOCUMENT_SAMPLES), pairs_of(groups), name))
+    return [family for family in (*found, *secondary) if family.pairs]
 
 
 def near(samples: Sequence[int], wanted: int) -> int:
@@ -258,17 +272,32 @@ def near(samples: Sequence[int], wanted: int) -> int:
     return min(samples, key=lambda n: (abs(n - wanted), n))
 
 
-def _documents(arm: Arm, epoch: int) -> tuple[tuple[str, Pairs], ...]:
-    at = {beta: arm.grpo[arm.base, beta, epoch] for beta in arm.betas(epoch) if arm.base is not None}
-    reference = reference_of(sorted(at))
-    against = [(name, at[reference]) for beta, name in at.items() if reference is not None and beta != reference]
-    pairs = [(at[left], at[right]) for left, right in DOCUMENT_002 if left in at and right in at]
-    return (f"document-001/epoch~{epoch}", tuple(against)), (f"document-002/epoch~{epoch}", tuple(pairs))
-
-
 def _at(runs: Mapping[tuple[int, float, int], str], epoch: int | None) -> dict[tuple[int, float], str]:
     """Return the groups of an epoch by base and beta, rising."""
     return {(base, beta): name for (base, beta, e), name in sorted(runs.items()) if e == epoch}
+
+
+def _over_betas(arm: Arm, kind: Literal["grpo", "on_policy"]) -> Pairs:
+    return _against_base(arm, arm.over_betas(kind))
+
+
+def _offline(arm: Arm) -> dict[tuple[int, float], str]:
+    return _at(arm.grpo, arm.last)
+
+
+def _on_policy(arm: Arm) -> dict[tuple[int, float], str]:
+    return _at(arm.on_policy, arm.last_on_policy)
+
+
+def _against_offline(arm: Arm) -> Pairs:
+    offline = _offline(arm)
+    return tuple((name, offline[at]) for at, name in _on_policy(arm).items() if at in offline)
+
+
+def _against_reference(at: Mapping[float, str]) -> Pairs:
+    """Return each beta of document 001 against 0.15, or the middle one."""
+    reference = reference_of(sorted(at))
+    return tuple((name, at[reference]) for beta, name in at.items() if reference is not None and beta != reference)
 
 
 def _against_base(arm: Arm, groups: Iterable[str]) -> Pairs:
