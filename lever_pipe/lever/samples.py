@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import Example, ExampleId, PolicyScores, Row
 from lever_pipe.metrics.agreement import ENDED, padded_selections
+from lever_pipe.metrics.copying import copied_at, vote
+from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
 ALL = "all"
 MOST_SHOTS = 2
@@ -170,6 +173,46 @@ def shares_by_rank(
                 for what, agrees_QT in agreements.items() if taken.any() else ():
                     found = agrees_QT[ids[places], picked_SNR[:, :, rank]][taken]
                     yield SelectionRow(group, kind, rank + 1, what, float(found.mean()), found.size)
+
+
+class CopyingRow(NamedTuple):
+    """A line of `copying.csv`: what the answers of a group owe to those that its prompts show, over all its runs."""
+
+    group: str
+    shots: int
+    measure: str
+    value: float  # in [0, 1]
+    n: int  # questions x runs that count
+
+
+def copying_of(
+    policies: Mapping[str, PolicyAnswers], queries: Sequence[Example], train: Sequence[Example], shots: Sequence[int]
+) -> Iterator[CopyingRow]:
+    """Yield what each group that shows demonstrations owes to them, by shot count.
+
+    * `copied`: share of answers that a shown demonstration has, `copied.R` that of rank R has; several may have it.
+    * `shown`: share of questions for which a shown answer earns anything.
+    * `llm`, `llm.shown`, `llm.unshown`: what the LVLM earns, of all questions and where a shown answer earns or none.
+    * `vote`: what the most frequent of the shown answers would earn.
+    """
+    earns = cache(vqa_accuracy)
+    groups: dict[str, list[PolicyAnswers]] = {}
+    for name, policy in policies.items():
+        groups.setdefault(group_of(name), []).append(policy)
+    for group, runs in groups.items():
+        for k in shots:
+            found: dict[str, list[float]] = {}
+            for query, said in ((query, run.said[query.example_id, k]) for run in runs for query in queries):
+                answers = [train[place].answer for place in said.demonstrations]
+                ranks, is_shown = copied_at(said.answer, answers), any(earns(of, query.answers) for of in answers)
+                values = {"copied": bool(ranks), "shown": is_shown, "llm": said.accuracy}
+                values |= {f"copied.{rank}": rank in ranks for rank in range(1, len(answers) + 1)}
+                values |= {"llm.shown" if is_shown else "llm.unshown": said.accuracy}
+                values |= {"vote": earns(vote(answers), query.answers)} if answers else {}
+                for measure, value in values.items():
+                    found.setdefault(measure, []).append(float(value))
+            if "vote" in found:
+                yield from (CopyingRow(group, k, m, float(np.mean(found[m])), len(found[m])) for m in sorted(found))
 
 
 def kind_of(query: Example) -> str:

@@ -118,6 +118,8 @@ costs = Lines(trained, {"prompts.own": "own_prompts", "prompts.all": "prompts"},
 """Prompts that an epoch has learned from: its own, and those of its base with them."""
 selections = Lines("{group}", {"agrees.{agrees_in}": "share"}, {"at": "rank {rank}", "subset": "kind~{kind}"})
 """What demonstrations have in common with their queries by rank."""
+copying = Lines("{group}", {"copying.{measure}": "value"})
+"""What answers owe to the demonstrations that their prompts show."""
 _differences = Lines(
     "{left}", {"accuracy": "difference"}, {**PREFIX, "against": "{right}", "family": "{family}", "how": "{test}"}
 )

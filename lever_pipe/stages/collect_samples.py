@@ -12,7 +12,16 @@ from lever_pipe.base.records import Example
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.experiment.stage_configs import CollectSamplesConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.lever.samples import SelectionRow, gallery_of, read_answered, roles_of, samples_of, shares_by_rank
+from lever_pipe.lever.samples import (
+    CopyingRow,
+    SelectionRow,
+    copying_of,
+    gallery_of,
+    read_answered,
+    roles_of,
+    samples_of,
+    shares_by_rank,
+)
 from lever_pipe.report.inference.families import reference_of
 from lever_pipe.report.long_format import write_csv
 from lever_pipe.world.items import AnnotatedQuestion, Scene, Split, draw_split
@@ -28,9 +37,10 @@ def collect_samples(
     samples: Output,
     gallery: Output,
     shares: Output,
+    copying: Output,
     config: CollectSamplesConfig,
 ) -> None:
-    """Write every answer as a line of `samples`, the `gallery`, and the long-format `shares`.
+    """Write every answer as a line of `samples`, the `gallery`, and the long-format `shares` and `copying`.
 
     * `samples`: a `Sample` for each question and each of `config.policies`, which are the baselines, every run after
       the last evaluated epoch of its kind, and the RCE epochs that runs start from; all epochs would treble the file.
@@ -39,8 +49,9 @@ def collect_samples(
       in `relation` (what is asked), `object` (the shape that is shown), `key` (that attribute of the picture which the
       query's relation reads) and `fact` (relation and key, so that its answer is the query's); elsewhere in `type`,
       the data set's own type of question.
+    * `copying`: `CopyingRow`, see `lever.samples.copying_of`.
 
-    Gallery and `shares` count the first `max(config.samples)` questions.
+    Gallery, `shares` and `copying` count the first `max(config.samples)` questions.
     """
     queries, train = storage.read_examples(eval_examples), storage.read_examples(train_examples)
     answered = list(read_answered(config.policies, selections, answers, per_question, config.shots))
@@ -50,6 +61,7 @@ def collect_samples(
     storage.write_json(gallery, gallery_of(roles, policies, counted, train, config.shots))
     agreements = _agreements(queries, train, config.world)
     write_csv(shares, SelectionRow._fields, shares_by_rank(policies, counted, config.shots, agreements))
+    write_csv(copying, CopyingRow._fields, copying_of(policies, counted, train, config.shots))
 
 
 def _agreements(

@@ -28,6 +28,7 @@ def collect_evidence(
     parameters: Inputs,
     costs: Inputs,
     selections: Inputs,
+    copying: Inputs,
     rl_data: Inputs,
     pools: Inputs,
     examples: Inputs,
@@ -48,7 +49,12 @@ def collect_evidence(
     kinds = (
         *((sources.intervals, intervals), (sources.comparisons, comparisons), (sources.scores, scores)),
         *((sources.training, training), (sources.parameters, parameters)),
-        *((sources.costs, costs), (sources.selections, selections), (sources.endpoints, endpoints)),
+        *(
+            (sources.costs, costs),
+            (sources.selections, selections),
+            (sources.copying, copying),
+            (sources.endpoints, endpoints),
+        ),
         *((sources.arm_comparisons, arm_comparisons), (sources.curves, curves), (sources.runs, runs)),
     )
     facts = (("rl_data", rl_data), ("pools", pools), ("examples", examples), ("world", world))

@@ -92,6 +92,7 @@ rule collect_samples:
         samples=f"{TABLES}/samples.jsonl",
         gallery=f"{TABLES}/gallery.json",
         shares=f"{TABLES}/selections.csv",
+        copying=f"{TABLES}/copying.csv",
         card=f"{TABLES}/samples.run.json",
     log:
         f"{TABLES}/samples.log.txt",
@@ -101,6 +102,6 @@ rule collect_samples:
         spec=identity("collect_samples"),
         files=files(),
     message:
-        "Collect what can be looked at: answers, gallery, selections"
+        "Collect what can be looked at: answers, gallery, selections, copies"
     shell:
         "python -m lever_pipe collect_samples {params.files:q} --threads {threads} > {log:q} 2>&1"

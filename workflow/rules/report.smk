@@ -47,6 +47,7 @@ rule collect_evidence:
         parameters=of_study("lever", f"{TABLES}/parameters.csv"),
         costs=of_study("lever", f"{TABLES}/costs.csv"),
         selections=of_study("lever", f"{TABLES}/selections.csv"),
+        copying=of_study("lever", f"{TABLES}/copying.csv"),
         rl_data=of_study("lever", f"{TABLES}/rl_data.csv"),
         pools=of_study("lever", f"{LEVER}/pools/bound.json"),
         examples=of_study("lever", f"{LEVER}/examples/train.summary.json", f"{LEVER}/examples/eval.summary.json"),

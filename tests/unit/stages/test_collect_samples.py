@@ -16,6 +16,7 @@ from lever_pipe.base.records import AnswerRow, Example, PolicyScores, QuestionSc
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.experiment.stage_configs import CollectSamplesConfig
 from lever_pipe.lever.samples import Sample
+from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 from lever_pipe.stages.collect_samples import collect_samples
 from lever_pipe.world.files import draw_image, image_name
 from lever_pipe.world.items import Split, draw_split
@@ -72,7 +73,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def collected(inputs: dict[str, Any], folder: Path, world: WorldData | None = WORLD) -> dict[str, Path]:
-    outputs = {name: folder / name for name in ("samples", "gallery", "shares")}
+    outputs = {name: folder / name for name in ("samples", "gallery", "shares", "copying")}
     config = CollectSamplesConfig(main_preset="p", policies=POLICIES, samples=(4, 10), shots=(1, 3), world=world)
     collect_samples(**inputs, **outputs, config=config)
     return outputs
@@ -97,6 +98,40 @@ def test_the_gallery_names_its_policies_and_counts_the_first_questions(inputs: d
     for entry in shown["questions"]:
         for row in entry["rows"].values():
             assert len(row["demonstrations"]) == 1  # of 1 and 3 shots, 1 fits
+
+
+def test_copies_are_counted_by_rank_and_a_vote_beside_the_lvlm(inputs: dict[str, Any], tmp_path: Path) -> None:
+    """One policy: question 0 is shown a right answer and given it, the others get what stands nowhere."""
+    queries, train = (storage.read_examples(inputs[f"{split}_examples"]) for split in ("eval", "train"))
+    right = next(one for one in train if one.answer == queries[0].answers[0])
+    wrong = [one for one in train if one.answer not in queries[0].answers]
+    chosen = [(wrong[0].example_id, right.example_id, right.example_id), *[(wrong[0].example_id,) * 3] * 11]
+    said = [right.answer, *["nowhere"] * 11]
+    rows = zip(queries, chosen, said, strict=True)
+    answers = [
+        AnswerRow(query_id=q.example_id, demonstrations=ids(of[:k]), raw=a, answer=a)
+        for q, of, a in rows
+        for k in (1, 3)
+    ]
+    picked = [Selection(query_id=q.example_id, demonstrations=ids(of)) for q, of in zip(queries, chosen, strict=True)]
+    storage.write_rows(tmp_path / "answers", answers)
+    storage.write_rows(tmp_path / "selections", picked)
+    paths = {name: (*inputs[name][:3], tmp_path / name) for name in ("selections", "answers")}
+    with collected({**inputs, **paths}, tmp_path)["copying"].open() as handle:
+        lines = [of for of in csv.DictReader(handle) if of["group"] == DRAWN.replace("seed~0/", "")]
+    found = {(of["shots"], of["measure"]): float(of["value"]) for of in lines}
+    assert {found["3", f"copied.{rank}"] for rank in (2, 3)} == {found["3", "copied"]} == {0.1}  # of ten questions
+    assert (found["3", "copied.1"], found["1", "copied"]) == (0, 0)
+    first, other = vqa_accuracy(right.answer, queries[0].answers), [
+        vqa_accuracy(wrong[0].answer, query.answers) for query in queries[1:10]
+    ]  # fmt: skip
+    assert found["3", "shown"] == pytest.approx((1 + sum(earned > 0 for earned in other)) / 10)
+    assert found["3", "vote"] == pytest.approx((first + sum(other)) / 10)  # twice right against once wrong
+    assert found["1", "vote"] == pytest.approx(sum(other) / 10)
+    counts = {of["measure"]: int(of["n"]) for of in lines if of["shots"] == "3"}
+    assert counts["llm.shown"] + counts["llm.unshown"] == counts["llm"] == 10
+    whole = counts["llm.shown"] * found["3", "llm.shown"] if counts["llm.shown"] else 0
+    assert whole + counts["llm.unshown"] * found["3", "llm.unshown"] == pytest.approx(10 * found["3", "llm"])
 
 
 def test_the_world_knows_what_demonstrations_share_and_other_data_their_type(
