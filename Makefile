@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 CORES ?= all
 OF_BENCH = LEVER_PIPE_NUMERICS=fastest VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_LOGGING_LEVEL=ERROR
-SAMPLED = $(if $(SAMPLE),--sample=$(1))
+SAMPLED = $(if $(SAMPLE),--sample)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 1
 # Some containers switch bytecode off; every job would then compile what it imports.
@@ -48,14 +48,14 @@ test-vllm: ## answers of vLLM and of servers, in an environment of their own (3 
 	VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/pytest -m vllm tests/vllm
 
 test-emulated: setup ## answers and training curves by other instructions and under emulated CPUs (Debian's qemu-user; installs it as root)
-	PYTEST_ADDOPTS=$(call SAMPLED,file) tests/emulated/run.sh Haswell EPYC
+	PYTEST_ADDOPTS=$(SAMPLED) tests/emulated/run.sh Haswell EPYC
 
 test-faults: setup ## jobs and runs killed at random moments, then the bytes compared
-	$(BIN)/pytest -s -m faults $(call SAMPLED,function) tests/faults tests/unit/faults
+	$(BIN)/pytest -s -m faults $(SAMPLED) tests/faults tests/unit/faults
 
 test-slurm: setup ## the workflow on a SLURM cluster of this machine (Debian; installs its packages as root)
 	SLB_ACCOUNTING=1 tests/slurm/loopback.sh install
-	tests/slurm/loopback.sh within $(BIN)/pytest -n 2 --dist worksteal -m slurm $(call SAMPLED,file) tests/slurm
+	tests/slurm/loopback.sh within $(BIN)/pytest -n 2 --dist worksteal -m slurm $(SAMPLED) tests/slurm
 
 check: check-types check-rest ## formatting, lint, types, schema drift, workflow lint
 

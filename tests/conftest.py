@@ -12,7 +12,7 @@ from hypothesis import settings
 
 import lever_pipe  # noqa: F401
 
-from .sampling import STRATA, digest_of_code, sample
+from .sampling import digest_of_code, sample
 
 # The same examples in every run, and as long as a busy machine needs for them.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
@@ -23,8 +23,8 @@ atexit.register(gc.unfreeze)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    told = "run one test of each function, or of each file, chosen by the digest of the code"
-    parser.addoption("--sample", choices=list(STRATA), help=told)
+    told = "run one test of each file, chosen by the digest of the code"
+    parser.addoption("--sample", action="store_true", help=told)
 
 
 def pytest_collection() -> None:
@@ -62,8 +62,7 @@ first makes the finished run that others read, the next has work that needs none
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the tests, and draw the sample from those that marks and keywords leave."""
     items.sort(key=lambda item: next((i for i, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST)))
-    by = config.getoption("sample")
-    if by is not None:
-        chosen = sample([item.nodeid for item in items], STRATA[by], digest_of_code())
+    if config.getoption("sample"):
+        chosen = sample([item.nodeid for item in items], digest_of_code())
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
         items[:] = [item for item in items if item.nodeid in chosen]

@@ -1,9 +1,9 @@
-"""One test of each stratum, for checks that take long as a whole: another one with every change of the code."""
+"""One test of each file, for checks that take long as a whole: another one with every change of the code."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -35,25 +35,12 @@ def digest_of_code() -> str:
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
 
 
-def sample(names: Iterable[str], stratum: Callable[[str], str], digest: str) -> set[str]:
-    """Return one name of each stratum; which one follows from the digest and from nothing else."""
-    strata: dict[str, list[str]] = {}
-    for name in names:
-        strata.setdefault(stratum(name), []).append(name)
-    return {min(members, key=lambda name: _rank(digest, name)) for members in strata.values()}
-
-
-def function_of(test: str) -> str:
-    """Return a test's name without its parameters."""
-    return test.partition("[")[0]
-
-
-def file_of(test: str) -> str:
-    """Return the file of a test."""
-    return test.partition("::")[0]
-
-
-STRATA: dict[str, Callable[[str], str]] = {"function": function_of, "file": file_of}
+def sample(tests: Iterable[str], digest: str) -> set[str]:
+    """Return one test of each file; which one follows from the digest and from nothing else."""
+    files: dict[str, list[str]] = {}
+    for test in tests:
+        files.setdefault(test.partition("::")[0], []).append(test)
+    return {min(members, key=lambda name: _rank(digest, name)) for members in files.values()}
 
 
 def _rank(digest: str, name: str) -> str:

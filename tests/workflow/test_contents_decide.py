@@ -218,7 +218,7 @@ class TestContent:
 
 class TestCutOff:
     def test_without_a_store_it_stops_there_too(self, smoke: Project) -> None:
-        words = ("--config", "store=null", "--forcerun", "prepare_examples")
+        words = ("--config", "store=null", "--forcerun", "prepare_examples", "--", GRPO, CELLS)
         assert run(smoke, *words) == {"prepare_examples": 2}
         assert smoke.planned() == {}
 
@@ -234,9 +234,6 @@ class TestCutOff:
     def test_a_time_to_come_stops_no_run(self, smoke: Project) -> None:
         os.utime(smoke.folder / EMBEDDINGS, (2_051_222_400, 2_051_222_400))
         assert smoke.planned() == {}
-        assert run(smoke, "--force", "--", GRPO) == {"train_grpo_epoch": 1}
-
-    def test_a_forced_job_runs_although_it_is_made(self, smoke: Project) -> None:
         assert run(smoke, "--force", "--", GRPO) == {"train_grpo_epoch": 1}
 
     def test_another_command_runs_although_what_it_reads_comes_out_the_same(self, smoke: Project) -> None:
