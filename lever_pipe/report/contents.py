@@ -13,7 +13,7 @@ from lever_pipe.report.cards import Card
 from lever_pipe.report.cells import Cell, EvidenceLedger
 from lever_pipe.report.comparability import guard
 from lever_pipe.report.material import Material
-from lever_pipe.report.selector import answer, comparisons, documents, emulation, patterns
+from lever_pipe.report.selector import answer, comparisons, copying, documents, emulation, patterns
 from lever_pipe.report.table import Table
 
 MAIN = "report"
@@ -106,6 +106,7 @@ CARDS: Sequence[Callable[[Material], Iterable[Card]]] = (answer.answers, agent_a
 TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     setting.tables,
     answer.tables,
+    copying.tables,
     comparisons.tables,
     patterns.tables,
     emulation.tables,
@@ -114,7 +115,12 @@ TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     sweeps.tables,
     claims.tables,
 )
-TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (setting.texts, answer.texts, agent.texts)
+TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (
+    setting.texts,
+    answer.texts,
+    copying.texts,
+    agent.texts,
+)
 """Makers of a section's sentences, each with the section's id."""
 
 

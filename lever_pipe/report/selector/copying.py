@@ -1,0 +1,82 @@
+"""Whether a selector helps the LVLM or only carries the answer into its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lever_pipe.report.cells import Cell, level, say
+from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.labels import label, reading_order
+from lever_pipe.report.material import Material
+from lever_pipe.report.table import Table, TableLine, heads
+
+ORACLE = "baseline/oracle"
+MEASURES = {
+    "llm": "LVLM (%)",
+    "vote": "Vote (%)",
+    "shown": "Right answer shown (%)",
+    "llm.shown": "LVLM, shown (%)",
+    "llm.unshown": "LVLM, not shown (%)",
+    "copied": "Answers copied (%)",
+}
+"""Columns of the table and their heads."""
+
+
+def measured(material: Material, group: str, measure: str) -> EvidenceRow | None:
+    """Return what the answers of a group owe to its demonstrations, at the largest shot count."""
+    return material.evidence.find(group, f"copying.{measure}", shots=max(material.shots, default=0))
+
+
+def groups_of(material: Material) -> list[str]:
+    """Return the groups that show demonstrations in reading order: baselines, RCE, GRPO, the oracle."""
+    main = material.main
+    marks = reading_order([name for name in material.baselines if name != ORACLE])
+    wanted = [*marks, main.last_rce, *main.last_grpo.values(), *main.drawn.values(), *main.beside, ORACLE]
+    return [group for group in wanted if group and measured(material, group, "vote") is not None]
+
+
+def tables(material: Material) -> Iterator[Table]:
+    """Yield the table of copied answers."""
+    groups = groups_of(material) if material.has("lever") and material.samples else []
+    lines = [
+        TableLine(
+            (label(group, with_epoch=False), *(level(measured(material, group, of), 1, scale=100) for of in MEASURES)),
+            groups=(group,),
+        )
+        for group in groups
+    ]
+    columns = heads("Policy", *MEASURES.values())
+    title = say("Help or carrying: {shots:demonstration|demonstrations}", shots=max(material.shots, default=0))
+    note = say(
+        "A vote takes the most frequent of the answers shown and asks no LVLM. An answer is shown where one of the "
+        "demonstrations' answers earns anything, copied where a demonstration has it."
+    )
+    yield Table("copying", "selector", title, columns, tuple(lines), notes=(note,))
+
+
+def texts(material: Material) -> Iterator[tuple[str, Cell]]:
+    """Yield what the best trained policy owes to the answers that it shows, beside its base."""
+    groups = [group for group in groups_of(material) if not group.startswith("baseline/")] if material.samples else []
+    base = material.main.last_rce if groups else None
+    best = max(groups, key=lambda group: _value(measured(material, group, "llm")), default=None)
+    if best is None or base is None or measured(material, base, "llm.unshown") is None:
+        return
+    named = {"policy": label(best, with_epoch=False), "base": label(base, with_epoch=False)}
+    numbers = {of.replace(".", "_"): level(measured(material, best, of), 1, scale=100) for of in MEASURES}
+    before = level(measured(material, base, "llm.unshown"), 1, scale=100)
+    if best != base and None not in numbers.values():
+        told = say(
+            "**Help or carrying**: with {shots:demonstration|demonstrations} of {policy} the LVLM earns {llm} %, "
+            "a vote over the answers shown {vote} %; {copied} % of the answers stand in a demonstration. "
+            "Where no shown answer is right, it earns {llm_unshown} % (with {base} {before} %, of other questions); "
+            "where one is, {llm_shown} %.",
+            shots=max(material.shots),
+            **named,
+            **numbers,
+            before=before,
+        )
+        yield "selector", told
+
+
+def _value(row: EvidenceRow | None) -> float:
+    return -1.0 if row is None else row.value

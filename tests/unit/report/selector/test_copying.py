@@ -1,0 +1,48 @@
+"""What the report says about copied answers is of the best trained policy and its base."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
+
+import synthetic_page as small
+
+from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.material import Material
+from lever_pipe.report.selector.copying import MEASURES, tables, texts
+
+VOICE = Voice("en")
+BEST = small.DRAWN.format("1")
+
+
+def copied(group: str, llm: float) -> list[EvidenceRow]:
+    values = {measure: llm - 0.1 * place for place, measure in enumerate(MEASURES)}
+    return [EvidenceRow("lever", group, f"copying.{of}", value, shots="2") for of, value in values.items()]
+
+
+def of(*rows: EvidenceRow) -> Material:
+    return Material(Evidence([*small.of_lever(), *rows]), small.config("lever"))
+
+
+def test_the_sentence_is_of_the_policy_that_earns_most() -> None:
+    material = of(*copied(small.RCE, 0.6), *copied(small.DRAWN.format("0"), 0.7), *copied(BEST, 0.8))
+    ((section, text),) = texts(material)
+    assert section == "selector"
+    said = VOICE.text(text)
+    assert (
+        "2 demonstrations of On-policy GRPO, KL_BETA 1 the LVLM earns 80.0 %, a vote over the answers shown 70.0 %"
+        in said
+    )
+    assert "it earns 40.0 % (with RCE 20.0 %" in said
+    (table,) = tables(material)
+    assert [VOICE.text(line.cells[0]) for line in table.lines] == [
+        "RCE", "On-policy GRPO, KL_BETA 0", "On-policy GRPO, KL_BETA 1",
+    ]  # fmt: skip
+
+
+def test_without_what_it_compares_nothing_is_said() -> None:
+    assert list(texts(of())) == []
+    assert list(texts(of(*copied(small.RCE, 0.6)))) == []
