@@ -8,7 +8,7 @@ import pytest
 from builders import shipped
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.experiment.agent_config import ARMS, AgentArm
+from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import agent_plan, plan
@@ -46,16 +46,11 @@ def arms(**of: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**arm, **of.get(arm["name"], {})} for arm in DEFAULT["intention"]["arms"]]
 
 
-def test_the_default_study_has_three_seeds_of_three_arms_and_one_of_the_rest() -> None:
-    names = [agent_plan.folder_of(run) for run in agent_plan.runs(experiment().intention)]
-    assert len(names) == len(set(names)) == 12
-    assert [name for name in names if "seed~2" in name] == [
-        *("arm~baseline/seed~2", "arm~kl_only/seed~2", "arm~bundle/seed~2")
-    ]
-
-
-def test_the_embedded_arms_are_the_published_factors() -> None:
-    assert experiment().intention.arms == ARMS
+def test_each_arm_runs_with_each_of_its_seeds() -> None:
+    given = experiment(arms=arms(bundle={"seeds": [1]})).intention
+    names = [agent_plan.folder_of(run) for run in agent_plan.runs(given)]
+    three = [f"arm~{arm}/seed~{seed}" for arm in ("baseline", "kl_only", "kl_strong") for seed in range(3)]
+    assert sorted(names) == sorted(["arm~bundle/seed~1", *three])
 
 
 def test_one_arm_changes_its_own_jobs_alone() -> None:
@@ -186,9 +181,9 @@ FAULTY_SCHEDULES: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"arms": [*arms(), {"name": "x", "klm": 0.1}]}, "intention.arms[6].klm: unknown key. Did you mean 'kl'?"),
-        ({"arms": [*arms(), {"name": "bundle"}]}, "intention.arms[6].name: must differ from the names of earlier arms"),
-        ({"arms": [*arms(), {"name": "start"}]}, "intention.arms[6].name: must not be 'start', the name of the start"),
+        ({"arms": [*arms(), {"name": "x", "klm": 0.1}]}, "intention.arms[4].klm: unknown key. Did you mean 'kl'?"),
+        ({"arms": [*arms(), {"name": "bundle"}]}, "intention.arms[4].name: must differ from the names of earlier arms"),
+        ({"arms": [*arms(), {"name": "start"}]}, "intention.arms[4].name: must not be 'start', the name of the start"),
         ({"reference_arm": "none"}, "intention.reference_arm: must be one of ['baseline', 'kl_only'"),
         ({"grpo": {"prompts": 9}}, "intention.grpo.minibatches: must divide prompts=9, got 2."),
         ({"grpo": {"prompts": 400}}, "intention.grpo.prompts: must be at most intention.tasks.synthetic.n_train=380"),
@@ -196,7 +191,7 @@ FAULTY_SCHEDULES: list[tuple[dict[str, Any], str]] = [
         ({"served": [SERVED | {"name": "kl_only"}]}, "intention.served[0].name: must differ"),
         ({"execution": {"served": {"gpt": {}}}}, "intention.execution.served.gpt: must be one of [], got 'gpt'"),
         ({"served": [SERVED], "engine": "verl"}, "intention.served: must be empty with engine: verl"),
-        *(({"arms": arms(bundle=values)}, f"intention.arms[4].{fault}") for values, fault in FAULTY_SCHEDULES),
+        *(({"arms": arms(bundle=values)}, f"intention.arms[2].{fault}") for values, fault in FAULTY_SCHEDULES),
         ({"model": {"tiny": {"kv_heads": 3}}}, "intention.model.tiny.kv_heads: must divide heads=4, got 3."),
     ],
 )

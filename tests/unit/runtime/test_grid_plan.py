@@ -191,7 +191,8 @@ def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
     stored = rl.n_queries * (rl.n_beams + rl.n_samples_per_temperature + rl.n_retrieval + rl.n_random)
     assert plan.training_prompts(given, "baseline/oracle") == 0
     assert plan.training_prompts(given, "preset~world/rce/seed~0/epoch~2") == stored
-    drawn = int(preset.train_share * rl.n_queries) * preset.on_policy.group * 3
+    assert preset.on_policy.queries == 768 < preset.train_share * rl.n_queries
+    drawn = 768 * preset.on_policy.group * 3
     assert plan.training_prompts(given, "preset~world/on_policy/base~2/beta~0/seed~0/epoch~3") == stored + drawn
 
 
