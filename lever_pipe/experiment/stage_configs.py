@@ -296,10 +296,9 @@ class CollectLineageConfig(Section):
     """Which LVLM on which data, and its number of parameters."""
 
 
-@identity_of("measure_agreement", of="evaluation")
-class MeasureAgreementConfig(Section):
+@identity_of("measure_drift", of="evaluation")
+class MeasureDriftConfig(Section):
     policies: Evaluated
-    """One for each of the `selections`."""
     starts: Annotated[Names, Planned("starts")]
     """Selectors that a policy starts from and that are none of the policies themselves."""
     selectors: Annotated[Mapping[str, Selector], Planned("selectors")]

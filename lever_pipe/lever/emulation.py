@@ -22,7 +22,7 @@ from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import Encoded, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.groups import BATCH, Groups, batches
 from lever_pipe.lever.training.grpo import grpo_step, reference_log_probs
-from lever_pipe.metrics.agreement import agreement_matrices
+from lever_pipe.metrics.agreement import equal_selections
 
 Chosen = NDArray[np.int64]
 """[N, S] train items that one policy chooses for N queries, in prompt order."""
@@ -118,5 +118,5 @@ def prompts_a_query(policies: Sequence[Chosen], shots: int) -> NDArray[np.int64]
 
 def identical_prompts(policies: Mapping[K, Chosen], shots: int) -> list[tuple[K, K, float]]:
     """Return every two policies with the share of queries that get the same prompt of so many shots."""
-    equal_PP = agreement_matrices(np.stack(list(policies.values())), shots).as_sequence
+    equal_PP = equal_selections(np.stack(list(policies.values())), shots)
     return [(one, other, float(equal_PP[i, j])) for (i, one), (j, other) in combinations(enumerate(policies), 2)]

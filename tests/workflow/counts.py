@@ -11,7 +11,7 @@ MARKS = {"train_distil_epoch": DISTIL_EPOCHS, "train_continued_epoch": 2}
 EMULATED_RCE, EMULATED_GRPO, ARMS = 2, 3, 3
 # Every number of the report comes from the evidence: what changes one rewrites the figures and the pages.
 FROM_EVIDENCE = dict.fromkeys(("collect_evidence", "plot_figures", "build_report"), 1)
-OF_SELECTORS = ("collect_results", "collect_lineage", "collect_samples", "compare_policies", "measure_agreement")
+OF_SELECTORS = ("collect_results", "collect_lineage", "collect_samples", "compare_policies", "measure_drift")
 REPORT = dict.fromkeys(OF_SELECTORS, 1) | FROM_EVIDENCE
 EMULATION_BELOW_TRAINING = {"emulate_selections": ARMS, "score_emulation": 1, **FROM_EVIDENCE}
 EMULATED_GRPO_AND_BELOW = {"emulate_untouched": 1, **EMULATION_BELOW_TRAINING}

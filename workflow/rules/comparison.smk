@@ -54,31 +54,26 @@ rule compare_policies:
         "python -m lever_pipe compare_policies {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
-rule measure_agreement:
+rule measure_drift:
     input:
         train_embeddings=f"{LEVER}/embeddings/train.safetensors",
         eval_embeddings=f"{LEVER}/embeddings/eval.safetensors",
-        selections=expand(join(LEVER, "{policy}/selections.jsonl"), policy=EVALUATED),
         selectors=expand(join(LEVER, "{policy}/selector.safetensors"), policy=[*SELECTING, *plan.starts(EXPERIMENT)]),
-        eval_examples=f"{LEVER}/examples/eval.jsonl",
         eval_pools=f"{LEVER}/pools/eval.jsonl",
     output:
-        agreement=f"{TABLES}/agreement.csv",
         parameters=f"{TABLES}/parameters.csv",
-        tensors=f"{TABLES}/tensors.csv",
-        prompts=f"{TABLES}/prompts.csv",
-        card=f"{TABLES}/agreement.run.json",
+        card=f"{TABLES}/parameters.run.json",
     log:
-        f"{TABLES}/agreement.log.txt",
+        f"{TABLES}/parameters.log.txt",
     conda:
         "../../envs/cpu.yaml"
     params:
-        spec=identity("measure_agreement"),
+        spec=identity("measure_drift"),
         files=files(),
     message:
-        "Measure which policies choose the same demonstrations"
+        "Measure how far selectors are from what they started from"
     shell:
-        "python -m lever_pipe measure_agreement {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe measure_drift {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule collect_samples:

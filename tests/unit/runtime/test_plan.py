@@ -128,7 +128,7 @@ def specs(given: Experiment) -> Specs:
 
 
 COLLECTING = {
-    *("collect_results", "collect_lineage", "compare_policies", "measure_agreement", "collect_samples"),
+    *("collect_results", "collect_lineage", "compare_policies", "measure_drift", "collect_samples"),
     "score_answers",
 }
 """Stages whose input files are those of all policies, or of a batch of them; they know the names, to miss none."""

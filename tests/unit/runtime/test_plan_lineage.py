@@ -8,7 +8,7 @@ import pytest
 from builders import shipped
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.stage_configs import CollectLineageConfig, MeasureAgreementConfig
+from lever_pipe.experiment.stage_configs import CollectLineageConfig, MeasureDriftConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import plan
 
@@ -40,8 +40,8 @@ def test_batch_sizes_follow_the_batches() -> None:
 
 
 def test_agreement_knows_its_policies() -> None:
-    config = plan.stage_config(experiment(), "measure_agreement", {})
-    assert isinstance(config, MeasureAgreementConfig)
+    config = plan.stage_config(experiment(), "measure_drift", {})
+    assert isinstance(config, MeasureDriftConfig)
     assert list(config.policies) == plan.evaluated(experiment())
     assert config.shots == (1, 2, 3, 4)
 
