@@ -26,7 +26,7 @@ DELETED = {
     "lever/tables": "collect_results",
     "lever/tables/ties.csv": "collect_results",
     "evidence.csv": "collect_evidence",
-    "figures/en/shots.svg": "plot_figures",
+    "figures/en/frontier.svg": "plot_figures",
     "report/tables": "build_report",
     "lever/preset~world/rce/seed~0/epoch~1/optimiser.safetensors": "train_rce_epoch",
     "lever/answers/baseline/per_question.jsonl": "score_answers",

@@ -122,16 +122,18 @@ def learning(material: Material, voice: Voice) -> Figure | None:
     if not panels:
         return None
     figure, axes = style.panels(1, len(panels), height=3.9)
+    every = sorted({beta for _, groups in panels for _, beta, _ in groups})  # one look a KL_BETA in both panels
     for panel, (kind, groups) in zip(axes, panels, strict=True):
         betas = sorted({beta for _, beta, _ in groups})
         for index, beta in enumerate(betas):
             epochs = {e: name for (of, b, e), name in sorted(groups.items()) if (of, b) == (base, beta)}
-            _paired(panel, material, epochs, style.look(index), _beta(voice, beta), 0.06 * (index - len(betas) / 2))
+            seen, aside = style.look(every.index(beta)), 0.06 * (index - len(betas) / 2)
+            _paired(panel, material, epochs, seen, _beta(voice, beta), aside)
         panel.axhline(0.0, color=style.GREY, linewidth=0.9)
         style.label(panel, title=voice.say(WORDS[kind]), x=voice.say("GRPO epoch"))
         style.whole_ticks(panel, sorted({e for _, _, e in groups}))
     axes[0].set_ylabel(voice.say("Points over the RCE base, mean over shots"))
-    style.legend_below(figure, axes[0], columns=4)
+    style.legend_below(figure, *axes, columns=4)
     return figure
 
 

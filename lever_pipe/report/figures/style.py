@@ -182,11 +182,11 @@ def zero_line(axes: Axes) -> None:
     axes.axvline(0.0, color=GREY, linewidth=0.9, zorder=1)
 
 
-def legend_below(figure: Figure, axes: Axes, *, columns: int = 3) -> None:
-    """Write the legend of one panel below all of them."""
-    handles, names = axes.get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, names, loc="outside lower center", ncols=min(columns, len(names)))
+def legend_below(figure: Figure, *panels: Axes, columns: int = 3) -> None:
+    """Write the legend of some panels below all of them, each name once."""
+    named = {name: handle for each in panels for handle, name in zip(*each.get_legend_handles_labels(), strict=True)}
+    if named:
+        figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=min(columns, len(named)))
 
 
 def whole_ticks(axes: Axes, values: Sequence[int]) -> None:
