@@ -160,7 +160,7 @@ class Grpo(Section):
 
 
 class OnPolicy(Section):
-    """GRPO on groups that the policy itself draws, from a named RCE epoch; an epoch shows a train query once."""
+    """GRPO on groups that the policy itself draws, from a named RCE epoch; no epoch shows a train query twice."""
 
     learning_rate: float = Field(3e-4, gt=0, le=1)
     horizon_epochs: int = Field(3, ge=1)

@@ -25,7 +25,8 @@ NAME = "[A-Za-z0-9_]{1,64}"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 UNTRAINED = (*BASELINES, "random_all", "bm25", "mmices", "mmr", "dpp", "vote")
 """Baselines that exist; `random` and `random_all` are drawn `n_random_draws` times, the latter out of all train
-examples instead of the pool. `vote` asks no LVLM: the most frequent answer that `similar_both` shows."""
+examples instead of the pool. `vote` shows what `similar_both` does, and answers with the most frequent
+answer shown, whatever the LVLM says."""
 
 
 class Corner(NamedTuple):

@@ -83,20 +83,20 @@ class Voice:
                 return literal(cell)
             case Code(text):
                 return wrap("code", literal(text))
-            case Verdict(word_id, look):
-                word = literal(self.texts.get(word_id, word_id))
+            case Verdict(text, look):
+                word = literal(self.texts.get(text, text))
                 return wrap(f"verdict {look}", word)
             case Series(items, joint):
                 return self._join([text for text in map(write, items) if text], joint)
             case Message():
-                return self._filled(cell, literal(self.texts.get(cell.id, cell.id)), write)
+                return self._filled(cell, literal(self.texts.get(cell.text, cell.text)), write)
 
     def _filled(self, message: Message, text: str, write: Callable[[Cell], str]) -> str:
         args = dict(message.args)
 
         def fill(match: re.Match[str]) -> str:
             if match["name"] not in args:
-                lacks = f"message '{message.id}': expected the argument '{match['name']}'"
+                lacks = f"text '{message.text}': expected the argument '{match['name']}'"
                 raise RecordError(lacks, found=", ".join(args) or "none", do="Pass it where the message is made.")
             value = args[match["name"]]
             if match["one"] is None:

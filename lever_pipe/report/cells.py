@@ -60,17 +60,17 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A sentence or phrase by its id in the catalogues, with its arguments."""
+    """A sentence or phrase in English, with its arguments."""
 
-    id: str
+    text: str
     args: tuple[tuple[str, Cell], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A word that judges, by its id, with its colour."""
+    """A word that judges, in English, with its colour."""
 
-    id: str
+    text: str
     look: Look
 
 
@@ -157,7 +157,7 @@ def keys_behind(of: Estimate | EvidenceRow) -> tuple[str, ...]:
     """Return the rows that a number or row stands for; a derived number has no row yet, but those it is made of."""
     if isinstance(of, EvidenceRow):
         return (of.key,)
-    return (of.source,) if of.source else getattr(of, "of", ())
+    return (of.source,) if of.source else of.of
 
 
 def minus(left: Estimate | None, right: Estimate | None, digits: int | None = None) -> Estimate | None:

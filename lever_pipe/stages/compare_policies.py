@@ -31,12 +31,11 @@ def compare_policies(
     comparisons: Output,
     config: ComparePoliciesConfig,
 ) -> None:
-    """Write the long-format files, and the tables of section `statistics`.
+    """Write the intervals and comparisons, one a line.
 
     `per_question` belong to `config.policies`, in their order. The families of `comparisons`, each of the main preset
     and, behind `preset~NAME/`, of every other one; left minus right. At the primary endpoint (`evaluation.primary`),
-    each adjusted on its own, or
-    with that of other presets (`NAME-together`, `evaluation.families`):
+    each adjusted on its own, or with that of other presets (`NAME-together`, `evaluation.families`):
 
     * `grpo-over-betas`, `on-policy-over-betas`: the mean over all betas (`beta~all`) against the RCE base;
     * `grpo-against-rce`, `on-policy-against-rce`: each beta against the RCE base;

@@ -25,8 +25,6 @@ FAMILIES = {
     "on-policy-against-offline": "On-policy against offline GRPO",
     "grpo-betas": "Offline KL_BETA against the smallest",
     "on-policy-betas": "On-policy KL_BETA against the smallest",
-    "highest-beta": "KL_BETA against the highest",
-    "other-betas": "Other pairs of KL_BETA",
     "learning": "RCE against baselines",
     "supervised": "SFT against baselines, and RCE against SFT",
     "marks": "Marks beside on-policy GRPO",

@@ -66,11 +66,12 @@ def texts(material: Material) -> Iterator[tuple[str, Cell]]:
     before = level(measured(material, base, "llm.unshown"), 1, scale=100)
     if best != base and None not in numbers.values():
         told = say(
-            "**Help or carrying**: with {shots:demonstration|demonstrations} of {policy} the LVLM earns {llm} %, "
-            "a vote over the answers shown {vote} %; {copied} % of the answers stand in a demonstration. "
-            "Where no shown answer is right, it earns {llm_unshown} % (with {base} {before} %, of other questions); "
+            "**Help or carrying**: with {shots:demonstration|demonstrations} of {policy}, the highest of {n}, the LVLM "
+            "earns {llm} %, a vote over the answers shown {vote} %; {copied} % of the answers stand in a demonstration."
+            " Where no shown answer is right, it earns {llm_unshown} % (with {base} {before} %, of other questions); "
             "where one is, {llm_shown} %.",
             shots=max(material.shots),
+            n=len(groups),
             **named,
             **numbers,
             before=before,

@@ -142,7 +142,7 @@ def tally(found: Sequence[Pattern]) -> Message:
     """Return how many published statements some fault reproduces; a statement counts once, whatever its arms."""
     verdicts: dict[str, set[str]] = {}
     for pattern in found:
-        verdicts.setdefault(pattern.name, set()).add(pattern.verdict.id if pattern.published is not None else "")
+        verdicts.setdefault(pattern.name, set()).add(pattern.verdict.text if pattern.published is not None else "")
     reproduced = sum("reproduced" in of for of in verdicts.values())
     aside = sum(not of & {"reproduced", "not reproduced"} for of in verdicts.values())
     counts = {"reproduced": reproduced, "all": len(verdicts) - aside, "aside": aside}

@@ -50,5 +50,5 @@ DIFFERENCE = accuracies(3.0, against="baseline/similar_both")
     ],
 )
 def test_what_speaks_against_a_run_is_told(rows: list[EvidenceRow], told: list[str]) -> None:
-    found = [message.id for message in doubts(Evidence(rows), {})]
+    found = [message.text for message in doubts(Evidence(rows), {})]
     assert [" ".join(text.strip("*").split()[:2]) for text in found] == told

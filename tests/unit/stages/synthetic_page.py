@@ -32,7 +32,7 @@ def of_lever(betas: Sequence[str] = BETAS, *, drawn: bool = True, runs: int = 3)
     rows = [row for name in ("random", "similar_both", "oracle") for row in accuracy(f"baseline/{name}", 41.37)]
     rows += accuracy(RCE, 60.25, runs=runs)
     rows += accuracy(RCE, 18.88, against="baseline/random", family="learning", p_holm=1e-9)
-    offline, on_policy = ("grpo-against-rce", "other-betas"), ("on-policy-against-rce", "on-policy-betas")
+    offline, on_policy = ("grpo-against-rce", "grpo-betas"), ("on-policy-against-rce", "on-policy-betas")
     for mode, gain, p, families in ((OFFLINE, 0.61, 0.4, offline), (DRAWN, 4.42, 1e-6, on_policy))[: 1 + drawn]:
         for i, beta in enumerate(betas):
             rows += accuracy(mode.format(beta), 60.25 + gain - i * gain / 4, runs=runs)

@@ -67,7 +67,7 @@ def test_what_starts_from_rce_has_its_distance_from_there(files: dict[str, Any])
     n_parameters = sum(of.size for of in weights_of(RCE).values())
     assert {row["n_parameters"] for row in found.values()} == {str(n_parameters)}
     assert (found[RCE]["kl_to_base"], found[SAME]["kl_to_base"]) == ("", "0")
-    paths = dict(zip(TRAINED, files["selectors"], strict=False))
+    paths = dict(zip([*TRAINED, START], files["selectors"], strict=True))
     train, queries = (read_table(files[f"{split}_embeddings"], torch.device("cpu")) for split in ("train", "eval"))
     for name in (GRPO, DRAWN):
         modules = (load_selector(paths[each], architecture_for(SMALL, WIDTH)) for each in (name, RCE))

@@ -81,7 +81,7 @@ DEPENDS = "None stands out {other}; {mode}, KL_BETA {beta} scores {sign} than {s
     ],
 )
 def test_a_card_says_what_it_can(rows: list[EvidenceRow], beta: str, grpo: str) -> None:
-    said = [card.headline.id for card in cards(rows) if isinstance(card.headline, Message)]
+    said = [card.headline.text for card in cards(rows) if isinstance(card.headline, Message)]
     assert said == [beta, grpo]
 
 

@@ -32,10 +32,8 @@ def test_the_sentence_is_of_the_policy_that_earns_most() -> None:
     ((section, text),) = texts(material)
     assert section == "selector"
     said = VOICE.text(text)
-    assert (
-        "2 demonstrations of On-policy GRPO, KL_BETA 1 the LVLM earns 80.0 %, a vote over the answers shown 70.0 %"
-        in said
-    )
+    assert "2 demonstrations of On-policy GRPO, KL_BETA 1, the highest of 3, the LVLM earns 80.0 %" in said
+    assert "a vote over the answers shown 70.0 %" in said
     assert "it earns 40.0 % (with RCE 20.0 %" in said
     (table,) = tables(material)
     assert [VOICE.text(line.cells[0]) for line in table.lines] == [
