@@ -56,6 +56,9 @@ def _card(material: Material) -> Card:
         arms=Series(tuple(told), "parts"),
     )
     is_single = all(len(view.common(arm.name, view.reference)) == 1 for arm in arms)
+    note = say("One seed each: this holds of these runs and infers nothing about other seeds.") if is_single else None
+    if any(_is_undone_by_holm(view, arm.name) for arm in named):
+        note = say("Holm p decides, over all arms of a decoding; an interval that leaves out 0 alone does not.")
     return Card(
         "kl",
         title,
@@ -63,7 +66,7 @@ def _card(material: Material) -> Card:
         detail,
         rows,
         axis,
-        say("One seed each: this holds of these runs and infers nothing about other seeds.") if is_single else None,
+        note,
         LINKS,
         KEYS,
     )
@@ -114,6 +117,12 @@ def _signs(view: AgentView, arm: str) -> dict[str, int | None]:
     """Return by decoding 1 or -1 where a test separates the arms, 0 where it does not, and None without one."""
     rows = {mode: view.compared(arm, mode) for mode in MODES}
     return {mode: _sign(row) for mode, row in rows.items() if row is not None}
+
+
+def _is_undone_by_holm(view: AgentView, arm: str) -> bool:
+    """Return whether an interval over seeds leaves out 0 and the adjusted test does not separate."""
+    rows = (view.compared(arm, mode) for mode in MODES)
+    return any(row is not None and row.runs > 1 and row.low * row.high > 0 and _sign(row) == 0 for row in rows)
 
 
 def _sign(row: EvidenceRow) -> int | None:
