@@ -21,6 +21,7 @@ RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TrajectoryScore = Literal["sum", "mean", "r2g"]
 TurnCredit = Literal["equalized", "r2g", "em"]
 EvaluationMode = Literal["greedy", "sampled"]
+Temperature = Annotated[float, Field(ge=0.01, le=10)]
 ArmName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
 WRITTEN_TASKS = "intentiongym"
 """The source of tasks that people wrote, whose details no rule knows."""
@@ -29,7 +30,7 @@ WEIGHTS = {"kl": "kl_coefficient", "entropy": "entropy_coefficient"}
 SCHEDULES = ("schedule", *(f"{term}_schedule" for term in WEIGHTS))
 """Keys of an arm: of the learning rate, then of the weights."""
 OF_GRPO = ("clip_low", "clip_high")
-DIALS = ("kl_form", "reference_reset", *OF_GRPO, "ratio", "advantages")
+DIALS = ("kl_form", "reference_reset", *OF_GRPO, "ratio", "advantages", "proxy")
 """Keys of an arm that identities leave out at their defaults, as they do the schedules of weights and `stop`."""
 WORDS = "word"
 TINY = "tiny Qwen3"
@@ -125,8 +126,8 @@ class Environment(Section):
     execute_last_turn: bool = False
     """False as published: the last turn's call is never executed."""
     importance_reward: ImportanceReward = ImportanceReward()
-    multi_detail_penalty: float = Field(0.2, ge=0, le=10)
-    """For each further detail that one question uncovers."""
+    multi_detail_penalty: float = Field(0.2, ge=-10, le=10)
+    """For each further detail that one question uncovers; below 0 it pays for them."""
     step_penalty: float = Field(0.0, ge=0, le=10)
     reward_scale: float = Field(1.0, gt=0, le=100)
     normalise_rewards: bool = True
@@ -189,7 +190,7 @@ class WarmStart(Section):
 
 def _is_default(value: object) -> bool:
     """Return whether a key that identities leave out is at its default."""
-    return value in (None, "k3_loss", "token", "standardised") or value == Schedule()
+    return value in (None, (), "k3_loss", "token", "standardised") or value == Schedule()
 
 
 class Schedule(Section):
@@ -282,11 +283,18 @@ class AgentEvaluation(Section):
     """Sampled episodes of a task, at the training temperature; the greedy curve has one."""
     test_samples: int = Field(4, ge=1, le=256)
     """The same on held-out tasks."""
+    temperatures: Distinct[Temperature] = Field((), exclude_if=_is_default)
+    """Further temperatures that held-out tasks are sampled at, each a decoding `sampled_at_TEMPERATURE`."""
     batch: int = Field(200, ge=1)
     """Episodes rolled out together on one device, in training as in evaluation; changes no number beyond rounding."""
     seed: RunSeed = 0
     """Stream of the evaluation's draws and of the resamples behind intervals."""
     primary: PrimaryEndpoint = PrimaryEndpoint()
+
+    @property
+    def by_temperature(self) -> dict[str, float]:
+        """Return the further temperatures by the names of their decodings."""
+        return {f"sampled_at_{temperature:g}": temperature for temperature in self.temperatures}
 
 
 class ServedAgent(Section):
@@ -332,6 +340,9 @@ class AgentArm(Section):
     reference_reset: int | None = Field(None, ge=1, exclude_if=_is_default)
     """Steps after which the policy as it is becomes the reference, again and again (source: Liu 2025, ProRL); None
     keeps the start policy."""
+    proxy: Environment | None = Field(None, exclude_if=_is_default)
+    """Rules of the training episodes alone, such as a reward that can be gamed: evaluations go by `environment`, and a
+    run's training metrics by these; None trains by `environment`, too."""
     seeds: Distinct[RunSeed] = Field((0,), min_length=1)
 
     @rule

@@ -7,7 +7,7 @@ A run directory, whichever engine filled it, holds `metrics.jsonl` (one `StepRow
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ UNSOUND: tuple[EndReason, ...] = ("timeout", "failed")
 """Ends that are a server's doing: the rewards before them say nothing about the policy, so that such episodes are
 counted, and neither learned from nor averaged."""
 Split = Literal["val", "test"]
-Mode = Literal["greedy", "sampled"]
+Mode = Annotated[str, Field(pattern=r"^(greedy|sampled(_at_[0-9.]+)?)$")]
 Checkpoint = Literal["current", "last", "best"]
 
 

@@ -34,7 +34,7 @@ PUBLISHED_METRICS = {
 BY_SEED = ("pg_loss", "kl", "entropy", "sequence_length", "response_length", "normalised_reward")
 """Training metrics of study `intention` that claims compare run by run."""
 ENDPOINT = re.compile(
-    r"(?:(?P<subset>test|val)_)?(?P<metric>.+?)(?:_(?P<mode>greedy|sampled))?(?:_(?P<at>last|best|start))?"
+    r"(?:(?P<subset>test|val)_)?(?P<metric>.+?)(?:_(?P<mode>greedy|sampled(?:_at_[0-9.]+)?))?(?:_(?P<at>last|best|start))?"
 )
 
 

@@ -69,7 +69,7 @@ def served_agent(experiment: Experiment, wildcards: Wildcards) -> ServedAgent:
 def evaluation_of_served(experiment: Experiment, wildcards: Wildcards) -> AgentEvaluation:
     """Return how a served agent is evaluated; what only samples are drawn by moves no greedy episode."""
     drawn = () if "sampled" in served_agent(experiment, wildcards).modes else ("test_samples", "seed")
-    unread = ("every", "samples", "batch", "primary", *drawn)
+    unread = ("every", "samples", "batch", "temperatures", "primary", *drawn)
     return at_defaults(experiment.intention.evaluation, *unread)
 
 

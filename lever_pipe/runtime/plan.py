@@ -557,7 +557,7 @@ PLANNED: Mapping[str, Planner] = {
     "agent_arm": agent_plan.arm_of,
     "grpo_of_arm": agent_plan.grpo_of_arm,
     "evaluation_in_training": lambda experiment, _: agent_plan.at_defaults(
-        experiment.intention.evaluation, "test_samples", "primary"
+        experiment.intention.evaluation, "test_samples", "temperatures", "primary"
     ),
     "evaluation_of_tests": lambda experiment, _: agent_plan.at_defaults(
         experiment.intention.evaluation, "every", "samples", "primary"

@@ -24,7 +24,7 @@ from lever_pipe.report.inference.agent_lines import (
     run_line,
 )
 from lever_pipe.report.inference.agent_runs import CURVES_COLUMNS, EPISODES_COLUMNS, RUNS_COLUMNS, read_agent_runs
-from lever_pipe.report.inference.arm_comparisons import ArmComparisonRow, comparison_rows
+from lever_pipe.report.inference.arm_comparisons import ArmComparisonRow, comparison_rows, sharpened
 from lever_pipe.report.inference.endpoints import Context, EndpointRow, endpoint_rows
 from lever_pipe.report.inference.estimates import Draws
 from lever_pipe.report.inference.families import SWEEP
@@ -102,7 +102,8 @@ def compare_arms(
 ) -> None:
     """Write one line an endpoint of an arm and seed, and one a comparison.
 
-    Behind the comparisons with the reference arm stand those of each sweep at the primary endpoints: its cells against
+    Behind the comparisons with the reference arm stand its own with the start policy at every temperature, where some
+    are configured, and those of each sweep at the primary endpoints: its cells against
     its own arm, families `sweep~NAME/ENDPOINT`.
     """
     of_runs, every = read_agent_runs(curves, runs), read_episodes(episodes_table)
@@ -118,6 +119,7 @@ def compare_arms(
     write_csv(endpoints, EndpointRow._fields, endpoint_rows(context))
     cells = {arm.name for arm in config.swept}
     rows = comparison_rows(context._replace(runs=context.runs.of(set(context.runs.arms) - cells)))
+    rows += sharpened(context)
     for sweep in config.sweeps:
         own = context.runs.of([cell.arm for cell in sweep.cells])
         found = comparison_rows(context._replace(runs=own, reference_arm=sweep.arm, served={}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from lever_pipe.base.errors import TrainingError
@@ -84,7 +85,10 @@ def evaluate(
     """
     evaluation = PolicyEvaluation([], [], [])
     n_sampled = config.test_samples if when.split == "test" else config.samples
-    n_each = {mode: n for mode, n in zip(MODES, (1, n_sampled), strict=True) if mode in modes}
+    n_each: dict[Mode, int] = {mode: n for mode, n in zip(MODES, (1, n_sampled), strict=True) if mode in modes}
+    heated = {mode: replace(player, temperature=of) for mode, of in config.by_temperature.items()}
+    if when.split == "test":
+        n_each |= dict.fromkeys(heated, n_sampled)
     with Progress(len(tasks) * sum(n_each.values()), f"evaluate the policy of step {when.step}") as bar:
         for mode, n in n_each.items():
             requests = [
@@ -93,7 +97,7 @@ def evaluate(
                 for sample in range(n)
             ]
             where = f"{mode} evaluation of split {when.split} at step {when.step}"
-            episodes, counts, _ = player.play(requests, greedy=mode == "greedy", progress=bar)
+            episodes, counts, _ = heated.get(mode, player).play(requests, greedy=mode == "greedy", progress=bar)
             work = counts.values()
             player.require_few_failures(work, during=where)
             values = _values(episodes, where)

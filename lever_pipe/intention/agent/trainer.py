@@ -8,7 +8,7 @@ without a penalty on it, so that runs compare.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,7 +94,8 @@ def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clo
 
     `arm` has what its terms weigh at this step.
     """
-    grpo, seed, player, policy = run.config.grpo, run.config.seed, run.player, run.player.policy
+    grpo, seed, policy = run.config.grpo, run.config.seed, run.player.policy
+    player = replace(run.player, environment=arm.proxy or run.player.environment)
     pad_id, precision = player.codec.pad_id, player.model.dtype
     optimiser.learning_rate = _scheduled(arm.schedule, peak_rate(run.config), step, grpo.steps)
     requests = [

@@ -105,9 +105,9 @@ def _scheduled(config: RenderVerlConfig) -> Iterator[str]:
             shape = "constant or cosine" if is_rate else "constant without warm-up"
             found = schedule.model_dump(exclude_defaults=True)
             yield f"arms.{arm.name}.{key}: must be {shape} with engine verl, got {found}. {do}"
-    if arm.reference_reset is not None:
-        found = f"got {arm.reference_reset}. Drop it, or engine native."
-        yield f"arms.{arm.name}.reference_reset: must be absent with engine verl, {found}"
+    for key in ("reference_reset", "proxy"):
+        if getattr(arm, key) is not None:
+            yield f"arms.{arm.name}.{key}: must be absent with engine verl, got a value. Drop it, or engine native."
     if arm.stop is not None:
         metric = arm.stop.metric
         yield f"arms.{arm.name}.stop: must be absent with engine verl, got one by {metric}. Drop it, or engine native."

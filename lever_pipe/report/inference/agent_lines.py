@@ -110,7 +110,7 @@ def read_untrained(name: str, evaluations: Path, episodes: Path) -> Played:
     rows, played = storage.read_rows(evaluations, EvaluationRow), storage.read_rows(episodes, EpisodeRow)
     found = Played(AgentRun(arm=name, seed=0), rows, played)
     faults, both = list(_episode_faults(found)), {Of(TEST, mode, "last", 0) for mode in MODES}
-    of, is_start = set(map(_of, rows)), name == START_ARM
+    of, is_start = {place for place in map(_of, rows) if place.mode in MODES}, name == START_ARM
     if of != both if is_start else not of or of - both:
         faults.append(f"evaluations of {', '.join(str(tuple(_of(row))) for row in rows) or 'nothing'}")
     if faults:

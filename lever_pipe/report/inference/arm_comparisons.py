@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import scipy
 
-from lever_pipe.report.evidence import PRIMARY, STUDENT
+from lever_pipe.experiment.agent_config import START_ARM
+from lever_pipe.report.evidence import PRIMARY, SECONDARY, STUDENT
 from lever_pipe.report.inference.endpoints import (
     Context,
     held_out,
@@ -16,6 +17,7 @@ from lever_pipe.report.inference.endpoints import (
     metric_of,
     primary_names,
     run_endpoints,
+    start_endpoints,
     task_endpoints,
 )
 from lever_pipe.report.inference.estimates import Difference, Sides, adjusted, differences
@@ -25,6 +27,8 @@ from lever_pipe.statistics.curves import paired_t
 T = TypeVar("T")
 SERVED = "-served"
 """End of the name of a family of served agents."""
+TEMPERATURES = "temperatures"
+"""Family of the reference arm against the start policy, both at each temperature and greedy."""
 
 
 class ArmComparisonRow(NamedTuple):
@@ -81,6 +85,26 @@ def comparison_rows(context: Context) -> list[ArmComparisonRow]:
             told: dict[str, Any] = {"endpoint": name, "role": PRIMARY, "reference": reference, "family": name + suffix}
             rows.append(ArmComparisonRow(p_holm=p_holm, **told, **met._asdict(), **of._asdict()))
     return rows
+
+
+def sharpened(context: Context) -> list[ArmComparisonRow]:
+    """Return the reference arm against the start policy in every decoding, where further temperatures are evaluated.
+
+    A policy that training has merely made sharper gains nothing where the start policy is drawn from coldly, too.
+    """
+    ours, theirs = task_endpoints(context, context.reference_arm), start_endpoints(context)
+    if not context.evaluation.temperatures or not theirs:
+        return []
+    primary, (left, right) = context.evaluation.primary, (context.reference_arm, START_ARM)
+    names = [f"test_{primary.metric}_{mode}_{primary.checkpoint}" for mode in context.modes]
+    against_start = context._replace(reference_arm=right)
+    found = [_over_tasks(against_start, name, {left: ours[name], right: theirs[name]})[0] for name in names]
+    family = adjusted([of.p for _, of in found], [False] * len(found))
+    told: dict[str, Any] = {"role": SECONDARY, "reference": right, "family": TEMPERATURES}
+    return [
+        ArmComparisonRow(endpoint=name, p_holm=p_holm, **told, **met._asdict(), **of._asdict())
+        for name, (met, of), (p_holm, _) in zip(names, found, family, strict=True)
+    ]
 
 
 def _of_served(context: Context, name: str) -> list[tuple[_Met, Difference]]:

@@ -74,7 +74,7 @@ class Context(NamedTuple):
     @property
     def modes(self) -> tuple[str, ...]:
         """Return all modes, those of the primary endpoints first."""
-        return tuple(dict.fromkeys((*self.evaluation.primary.modes, *MODES)))
+        return tuple(dict.fromkeys((*self.evaluation.primary.modes, *MODES, *self.evaluation.by_temperature)))
 
 
 def primary_names(primary: PrimaryEndpoint) -> tuple[str, ...]:
