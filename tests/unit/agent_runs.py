@@ -71,6 +71,7 @@ class Study:
     """Training metrics that replace those below."""
     device: str = "cpu"
     served: tuple[str, ...] = ()
+    temperatures: tuple[float, ...] = ()
 
     @property
     def runs(self) -> tuple[AgentRun, ...]:
@@ -87,7 +88,8 @@ class Study:
 
     @property
     def evaluation(self) -> AgentEvaluation:
-        return AgentEvaluation(every=self.every, samples=self.samples, test_samples=self.samples)
+        samples = {"samples": self.samples, "test_samples": self.samples}
+        return AgentEvaluation(every=self.every, **samples, temperatures=self.temperatures)
 
     def arm(self, name: str) -> AgentArm:
         return next(arm for arm in self.arms if arm.name == name)
@@ -133,7 +135,7 @@ def evaluate(study: Study, run: AgentRun, split: str, checkpoint: str, step: int
     """Return the evaluations of one policy, and their episodes."""
     n_tasks = study.n_val if split == "val" else study.n_test
     evaluations, episodes = [], []
-    for mode in study.modes:
+    for mode in (*study.modes, *(study.evaluation.by_temperature if split == "test" else ())):
         n_samples = 1 if mode == "greedy" else study.samples
         rows = [
             episode(study, run, split, mode, checkpoint, step, task, sample)

@@ -10,7 +10,7 @@ import pytest
 from agent_doubles import FailingFor
 from hypothesis import given
 from hypothesis import strategies as st
-from trained_world import N_TRAIN, Files, evaluate_here, measured, read_run, train_here, training, world
+from trained_world import ENVIRONMENT, N_TRAIN, Files, evaluate_here, measured, read_run, train_here, training, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
@@ -159,6 +159,20 @@ def test_a_reset_makes_the_policy_its_own_reference(tmp_path: Path, free: Files)
     assert far[:2] == [row.values["kl"] for row in free.metrics[:2]]
     assert far[2] == 0 < far[1]
     assert far[3] > 0
+
+
+def test_a_proxy_pays_in_training_and_judges_nothing(tmp_path: Path, free: Files) -> None:
+    """Twice the reward is the same advantage: the policy moves alike, told less than the evaluation's rules tell it."""
+    untold = {"show_reward": False, "normalise_rewards": False}
+    plain, twice = (
+        rows_of(tmp_path / name, training(arm={"proxy": ENVIRONMENT.model_copy(update=untold | scale)}, **FAST))
+        for name, scale in (("plain", {}), ("twice", {"reward_scale": 2.0}))
+    )
+    pairs = list(zip(twice.metrics, plain.metrics, strict=True))
+    assert [of.values["reward"] for of, _ in pairs] == pytest.approx([2 * one.values["reward"] for _, one in pairs])
+    assert [of.values["kl"] for of, _ in pairs] == pytest.approx([one.values["kl"] for _, one in pairs], rel=1e-3)
+    assert twice.evaluations[0] == plain.evaluations[0] == free.evaluations[0]
+    assert twice.metrics[0].values["reward"] > 0 < max(row.values["kl"] for row in twice.metrics)
 
 
 def test_a_run_stops_by_its_curve_and_keeps_the_best_of_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from verl_examples import arm, render_config
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.experiment.agent_config import Schedule, Stop
+from lever_pipe.experiment.agent_config import Environment, Schedule, Stop
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
 from lever_pipe.intention.verl.launch import differences, faults, launch_files
 
@@ -113,6 +113,7 @@ def test_each_setting_arrives(section: str, name: str, value: object, key: str, 
         ({"arm": arm(kl=0.1, kl_form="k1_reward")}, "arms.baseline.kl_form"),
         ({"arm": arm(ratio="sequence")}, "arms.baseline.ratio"),
         ({"arm": arm(reference_reset=10)}, "arms.baseline.reference_reset"),
+        ({"arm": arm(proxy=Environment())}, "arms.baseline.proxy"),
         ({"model": {"folder": ""}}, "model.folder"),
         ({"model": {"folder": "models/it's"}}, "model.folder"),
         ({"model": {"codec": "word"}}, "model.codec"),

@@ -6,6 +6,7 @@ Eight validation tasks have 2, 3, 4, 2, 3, 4, 2 and 3 details, worth 1.7, 2.4 an
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,6 +110,17 @@ def test_drift_and_entropy_at_the_end(found: Found) -> None:
     # KL 0.001 x step, steps 41 to 45, and 1e-4 a seed; entropy 0.4 - 0.002 x 43
     assert found.value("baseline", "kl_end") == pytest.approx(0.043 + 1e-4, rel=1e-8)
     assert found.value("baseline", "entropy_end") == pytest.approx(0.314, rel=1e-8)
+
+
+def test_the_reference_arm_meets_the_start_policy_at_every_temperature(tmp_path: Path, found: Found) -> None:
+    """The start policy finds nothing, the trained one everything, however both are drawn from."""
+    heated = read_found(agent_runs.compare(tmp_path, replace(STEPPED, temperatures=(0.25, 0.5))))
+    rows = [row for row in heated.comparisons if row.family == "temperatures"]
+    decodings = ("sampled", "greedy", "sampled_at_0.25", "sampled_at_0.5")
+    assert [row.endpoint for row in rows] == [f"test_normalised_reward_{mode}_last" for mode in decodings]
+    assert {(row.arm, row.reference, row.difference, row.right_value) for row in rows} == {("baseline", "start", 1, 0)}
+    assert [row for row in heated.comparisons if row.family != "temperatures"] == found.comparisons
+    assert heated.value("bundle", "test_normalised_reward_sampled_at_0.5_last") == pytest.approx(2 / 3, rel=1e-8)
 
 
 def test_comparisons_by_hand(found: Found) -> None:
