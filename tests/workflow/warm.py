@@ -87,6 +87,9 @@ def _take_commands(commands: connection.Connection, folder: Path) -> None:
     for name in PLANNING:
         import_module(f"lever_pipe.runtime.{name}")
     import_module("snakemake.cli").get_argument_parser()  # looks for plugins, once
+    provenance: Any = import_module("lever_pipe.base.provenance")
+    for stage in provenance.stages():  # of these files, as whoever reads them once in a process
+        provenance.code_of(stage)
     gc.freeze()  # no search for garbage looks through what is imported, or copies its pages
     while True:
         try:
