@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -36,6 +37,8 @@ LACKING = (
     "end. Name another one: lever-slurm"
 )
 LOCKS = Path(".snakemake/locks")
+SEARCHES_FOR_GARBAGE = (50_000, 20, 50)
+"""A plan is objects that last: among them Python's own thresholds let it search for a fifth of the time, in vain."""
 RUNNING = Path(".snakemake/lever_pipe/running")
 """Locked by the run that is at work in a working directory; says on which machine and boot the last one was."""
 LATE = dict.fromkeys(("train_agent", "evaluate_agent", "evaluate_start", "warm_start_agent"), OF_AGENTS)
@@ -62,6 +65,8 @@ class Run:
 
     def __init__(self, workflow: Workflow, config: Mapping[str, Any], own: Path) -> None:
         self._workflow, self._own, self._started = workflow, own, time.monotonic()
+        gc.freeze()
+        gc.set_threshold(*SEARCHES_FOR_GARBAGE)
         lead_jobs_here(own)
         with _told_by_snakemake():
             self.experiment = experiment_of(workflow, config, own)
