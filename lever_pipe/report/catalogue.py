@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report.cells import Cell, Code, Estimate, Message, Series, Verdict, say
-from lever_pipe.report.format import parts_of, without_html
+from lever_pipe.report.format import parts_of
 
 SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
 MARK = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`|\[(?P<text>[^\]]+)\]\((?P<link>[^)\s]+)\)")
@@ -57,10 +57,6 @@ class Voice:
     def html(self, cell: Cell) -> Markup:
         """Return a cell as HTML; each number stands in an element that names its line of the evidence file."""
         return Markup(self._write(cell, _marked, self._element, _wrapped))
-
-    def markdown(self, cell: Cell) -> str:
-        """Return a cell for a Markdown table."""
-        return without_html(self._write(cell, str, _plain, _bare)).replace("|", "\\|").replace("\n", " ")
 
     def _write(
         self,

@@ -23,11 +23,6 @@ def number_text(value: float, digits: int, *, sign: bool = False) -> str:
     return f"+{text}" if sign and not rounded.is_zero() and rounded > 0 else text
 
 
-def without_html(text: str) -> str:
-    """Return a text for Markdown in which no name is taken for a tag."""
-    return text.replace("<", "&lt;")
-
-
 def parts_of(number: Estimate) -> tuple[str, str]:
     """Return a number as text, and its interval in brackets or nothing."""
     if number.is_p:

@@ -1,17 +1,16 @@
-"""A table of cells, and its forms as CSV and Markdown."""
+"""A table of cells, and its form as CSV."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from string import ascii_letters
 from typing import Literal
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Cell, Estimate, EvidenceLedger, Message, say
-from lever_pipe.report.format import ABSENT, ends_of
+from lever_pipe.report.format import ends_of
 from lever_pipe.report.long_format import csv_text
 
 Whose = Literal["", "ours", "published", "emulated"]
@@ -109,21 +108,6 @@ def as_csv(table: Table, voice: Voice) -> str:
         for line in table.lines
     )
     return csv_text([*chain.from_iterable(named)], lines)
-
-
-def as_markdown(table: Table, voice: Voice) -> str:
-    """Return title, lead, grid, footnotes and notes as Markdown."""
-    heads = [voice.markdown(column.head) for column in table.columns]
-    kinds = [":--" if column.kind != "number" else "--:" for column in table.columns]
-    rows = [[voice.markdown(cell) or ABSENT for cell in line.cells] for line in table.lines]
-    for row, line in zip(rows, table.lines, strict=True):
-        row[0] += f" ({line.marks})" if line.marks else ""
-    grid = "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, kinds, *rows))
-    letters = ascii_letters[: len(table.footnotes)]
-    feet = [f"{letter}: {voice.markdown(note)}" for letter, note in zip(letters, table.footnotes, strict=True)]
-    feet += [voice.markdown(note) for note in table.notes]
-    parts = [f"### {voice.markdown(table.title)}", voice.markdown(table.lead), grid, *feet]
-    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def heads(*ids: str, first: Literal["name", "words"] = "name") -> tuple[Column, ...]:

@@ -1,4 +1,4 @@
-"""Rule `build_report`: the main page with its appendix in both languages, as Markdown, tables and evidence."""
+"""Rule `build_report`: the main page with its appendix in both languages, tables and evidence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
 from lever_pipe.report.material import Material
 from lever_pipe.report.page import pages
 from lever_pipe.report.page.captions import CAPTIONS
-from lever_pipe.report.page.markdown import answers, markdown
 from lever_pipe.report.table import as_csv
 
 FIGURE_SECTIONS = "sections.json"
@@ -65,11 +64,10 @@ def build_report(
     style: Input,
     script: Input,
     page: Output,
-    report: Output,
     appendix: Output,
     config: BuildReportConfig,
 ) -> None:
-    """Write the main page, its Markdown, and the folder `appendix` with all else that the report is.
+    """Write the main page and the folder `appendix` with all else that the report is.
 
     `chinese` translates what the pages say; `figures` is the folder of `plot_figures`; `lineage`, `gallery`
     and `dialogues` are one file or none. In `appendix` lie the appendix pages and those of the other language,
@@ -95,9 +93,9 @@ def build_report(
     beside |= {f"tables/{table.id}.csv": as_csv(table, voice) for of in contents.tables.values() for table in of}
     beside["evidence.csv"] = _text(evidence) + evidence_text(contents.ledger.rows)
     beside["index.json"] = json.dumps(index_of(contents, _sections(figures), voice), ensure_ascii=False)
-    beside["answers.txt"] = answers(contents, voice)
+    answers = ((card.title, card.headline, card.detail) for card in contents.cards)
+    beside["answers.txt"] = "".join(" ".join(filter(None, map(voice.text, of))) + "\n" for of in answers)
     storage.write_text(page, main)
-    storage.write_text(report, markdown(contents, voice, title=_title(config), lead=lead))
     write_texts(appendix, beside)
 
 

@@ -23,7 +23,6 @@ BATCH = join(CORNER, "answers/{batch}")
 EMULATION = f"{LEVER}/emulation"
 TABLES = f"{LEVER}/tables"
 EVIDENCE = f"{RESULTS}/evidence.csv"
-REPORT = f"{RESULTS}/report.md"
 PAGE = f"{RESULTS}/report.html"
 APPENDIX = f"{RESULTS}/report"
 

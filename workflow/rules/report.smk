@@ -121,7 +121,6 @@ rule build_report:
             labels={"page": "The answers, and all else"},
             caption="../report/page.rst",
         ),
-        report=REPORT,
         appendix=report(
             directory(APPENDIX),
             patterns=["tables/{table}.csv"],

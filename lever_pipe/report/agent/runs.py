@@ -263,7 +263,6 @@ HEADS: Mapping[str, str] = {
     "learning_rate": "Learning rate",
     "trajectory_score": "Trajectory score",
     "seeds": "Seeds",
-    "seed": "Seed",
     "score_sampled": "Held-out, sampled",
     "score_greedy": "Held-out, greedy",
     "difference_greedy": "Difference, greedy",
@@ -278,17 +277,11 @@ HEADS: Mapping[str, str] = {
     "prompt_tokens": "Prompt tokens",
     "completion_tokens": "Completion tokens",
     "agent_failures": "Failed requests",
-    "gain": "Gain",
-    "holm": "Holm p",
     "best": "Best",
     "best_step": "Step of the best",
-    "drawdown": "Drawdown",
-    "sd_of_changes": "sd of changes",
-    "planned_steps": "Planned",
-    "executed_steps": "Executed",
 }
 KINDS: Mapping[str, Literal["name", "words"]] = {
-    **dict.fromkeys(("source", "step", "run", "arm", "seed", "curve", "engine", "reason"), "name"),
+    **dict.fromkeys(("source", "step", "run", "arm", "curve"), "name"),
     **dict.fromkeys(("setting", "metric", "quantity", "statistic", "dimension", "winner", "by_test"), "words"),
     **dict.fromkeys(("remark", "document", "its_reason", "ours", "verdict"), "words"),
 }

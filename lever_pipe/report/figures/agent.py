@@ -39,7 +39,6 @@ METRIC_NAMES = {
 PUBLISHED_RUNS = {
     "nokl": "no KL",
     "kl": "KL bundle",
-    "estimated": "no KL, estimated by document 003",
 }
 
 

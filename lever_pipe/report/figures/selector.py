@@ -30,23 +30,12 @@ METRIC_NAMES = {
     "val_loss": "Validation loss",
     "mean_ratio": "Mean ratio",
 }
-AXES = {
-    "accuracy": "VQA accuracy (%)",
-    "kl_to_base": "KL from the RCE base at its greedy selections (nats a step)",
-    "reward": "Reward",
-    "advantage": "Advantage",
-}
 ASPECTS = {
     "relation": "Relation",
     "key": "Value asked",
     "fact": "Exact fact",
     "object": "Object",
     "type": "Question type",
-}
-KINDS = {
-    "relation": "By relation",
-    "query-type": "By question type",
-    "question-type": "By question type",
 }
 
 

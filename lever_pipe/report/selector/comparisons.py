@@ -30,8 +30,6 @@ FAMILIES = {
     "marks": "Marks beside on-policy GRPO",
     "document-001": "Document 001, epoch {epoch}",
     "document-002": "Document 002, epoch {epoch}",
-    "together": "{family}, adjusted with other presets",
-    "of_preset": "{family}, preset {preset}",
 }
 
 

@@ -93,11 +93,6 @@ PARAMETER_NAMES = {
     "reward": "Reward mode",
 }
 LEADS = {
-    "000": (
-        "Ours: epochs 1 to {epochs}, {seeds:seed|seeds} a KL_BETA. Published: epochs 1 to "
-        "{theirs}, one run each, other model and data; its KL is logged with dropout in the "
-        "policy alone. Difference: left minus right."
-    ),
     "001": (
         "Accuracy in percent over the first {near200} questions, with 95 % intervals; ours is "
         "the mean over seeds. Holm p is adjusted over all comparisons of the epoch, shots "

@@ -112,6 +112,6 @@ def write_inputs(folder: Path, rows: Sequence[EvidenceRow]) -> dict[str, Any]:
 
 def build(inputs: dict[str, Any], folder: Path, shown: BuildReportConfig) -> Path:
     """Build the report into a folder and return it."""
-    outputs = {"page": folder / "report.html", "report": folder / "report.md", "appendix": folder / "report"}
+    outputs = {"page": folder / "report.html", "appendix": folder / "report"}
     build_report(**inputs, **outputs, config=shown)
     return folder
