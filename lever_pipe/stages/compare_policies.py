@@ -53,12 +53,13 @@ def compare_policies(
     * `NAME-by-shots`: four of the primary families at the other shot counts;
     * `sweep~NAME`: each cell of a sweep against the arm that is swept, at the primary endpoint alone.
 
-    Comparisons of one run infer to further questions only; beside others they are a family `NAME-one-run`.
+    Comparisons of one run infer to further questions only; beside others they are a family `NAME-one-run`. Questions of
+    one image are resampled and have their answers exchanged together.
     """
     examples = storage.read_examples(eval_examples)
     questions = [example.example_id for example in examples]
     groups = read_groups(config.policies, per_question, questions=questions, shots=config.shots)
-    draws = Draws(config.seed, config.n_resamples)
+    draws = Draws(config.seed, config.n_resamples, images=[example.image_id for example in examples])
     found = estimate(groups, config.samples, draws)
     arms = {arm.preset: arm for arm in arms_of(groups, config.main_preset)}
     cells = swept(config.sweeps)

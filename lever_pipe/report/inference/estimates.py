@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from lever_pipe.statistics.crossed import (
     Estimates,
     accuracy_bounds,
     bootstrap_bounds,
+    by_cluster,
     difference_bounds,
     mean_accuracy,
     paired_difference,
@@ -37,11 +38,21 @@ Groups = Mapping[str, GroupScores]
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How questions or tasks are resampled; every set of them has a stream of its own, shared by all cells over it."""
+    """How questions or tasks are resampled; every set of them has a stream of its own, shared by all cells over it.
+
+    Questions of one image are resampled, and have their answers exchanged, together.
+    """
 
     seed: int
     n_resamples: int
     over: str = "questions"
+    images: Sequence[int] = ()
+    """Of each question; none where each is a sample of its own."""
+
+    def clusters(self, n: int) -> NDArray[np.int64] | None:
+        """Return the number of the image of each of the first questions, or None where no image has two."""
+        found, numbers = np.unique(np.asarray(self.images[:n]), return_inverse=True)
+        return numbers if len(found) < len(numbers) else None
 
     def bounds(self, estimates: Estimates, *names: str | int) -> Bounds:
         """Return the bootstrap intervals of estimates over the questions that `names` name."""
@@ -154,6 +165,9 @@ def means(blocks: Sequence[Array], draws: Draws, *names: str | int, are_shares: 
         names: of the questions.
         are_shares: the values lie within 0 and 1.
     """
+    clusters = draws.clusters(blocks[0].shape[1])
+    if clusters is not None:
+        blocks = [by_cluster(block, clusters, block.mean(axis=(0, 1))) for block in blocks]
     estimates = side_by_side([mean_accuracy(block) for block in blocks])
     bounds = draws.bounds(estimates, *names)
     bounds = accuracy_bounds(estimates, bounds) if are_shares else bounds
@@ -181,7 +195,16 @@ def differences(
     """
     if not of:
         return []
+    clusters = draws.clusters(of[0].left.shape[1])
     found = [paired_difference(sides.left, sides.right, same_runs=sides.same_runs) for sides in of]
+    if clusters is not None:
+        blocks = [[by_cluster(side, clusters) for side in sides[:2]] for sides in of]
+        of_images = [
+            paired_difference(*both, same_runs=sides.same_runs) for sides, both in zip(of, blocks, strict=True)
+        ]
+        found = [
+            replace(own, value=plain.value) for own, plain in zip(of_images, found, strict=True)
+        ]  # to the last bit
     estimates = side_by_side(found)
     bounds = draws.bounds(estimates, *names)
     bounds = difference_bounds(estimates, bounds) if are_shares else bounds
@@ -239,9 +262,13 @@ def adjusted(p_values: Sequence[float], are_one_run: Sequence[bool]) -> list[tup
 
 def _exchanged(sides: Sides, draws: Draws) -> list[float]:
     """Return the p values of two single runs, column by column."""
+    differences_NC = sides.left[0] - sides.right[0]
+    clusters = draws.clusters(len(differences_NC))
+    if clusters is not None:  # sums of scores lie on their lattice, other multiples of them need not
+        differences_NC = np.stack([np.bincount(clusters, column) for column in differences_NC.T], axis=1)
     return [
         sign_flip_p(values, generator=generator(draws.seed, "signs", *names))
-        for values, names in zip((sides.left[0] - sides.right[0]).T, sides.streams, strict=True)
+        for values, names in zip(differences_NC.T, sides.streams, strict=True)
     ]
 
 

@@ -363,3 +363,17 @@ def test_a_sweep_is_compared_apart_and_moves_nothing(
         arm: f"preset~{arm}/{last}" for arm in size.presets
     }
     assert [arm.preset for arm in Material(evidence, config).presets] == ["main"]
+
+
+def test_questions_of_one_image_are_resampled_and_exchanged_together(tmp_path: Path) -> None:
+    size = replace(FULL, seeds=(0,), samples=(60,))
+    inputs = write_inputs(tmp_path, size)
+    apart = rows(run(tmp_path, size, inputs)["comparisons"])
+    examples = storage.read_examples(inputs["eval_examples"])
+    shared = [each.model_copy(update={"image_id": i // 3}) for i, each in enumerate(examples)]
+    storage.write_rows(inputs["eval_examples"], shared)
+    together = rows(run(tmp_path, size, inputs)["comparisons"])
+    for plain, clustered in zip(apart, together, strict=True):
+        assert plain["difference"] == clustered["difference"]
+        assert (plain["low"], plain["high"]) != (clustered["low"], clustered["high"])
+    assert [row["p"] for row in apart] != [row["p"] for row in together]
