@@ -35,6 +35,7 @@ FIGURES: Mapping[str, Drawing] = {
     "learning": Drawing("selector", selector.learning),
     "primary": Drawing("selector", selector.primary),
     "selections": Drawing("selector", selector.selections),
+    "copying": Drawing("selector", selector.copies),
     "agent_arms": Drawing("agent", _of_agents(agent.arms)),
     "agent_validation": Drawing("agent", _of_agents(agent.validation)),
     "agent_kl": Drawing("agent", _of_agents(agent.reward_against_kl)),

@@ -14,6 +14,7 @@ from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.figures import style
 from lever_pipe.report.labels import label
 from lever_pipe.report.material import Material
+from lever_pipe.report.selector.copying import measured
 
 OFFLINE, ON_POLICY, OTHER = style.look(0), style.look(1), style.Look(style.GREY, "o", "-")
 METRICS = ("kl", "kl_loss", "ppo_loss", "loss", "val_loss", "mean_ratio")
@@ -143,6 +144,25 @@ def selections(material: Material, voice: Voice) -> Figure | None:
         panel.set_xticks(ranks, [str(rank + 1) for rank in ranks])
         panel.set_yticks(range(len(groups)), [_named(voice, group) if index == 0 else "" for group in groups])
         style.label(panel, title=voice.say(ASPECTS[aspect]), x=voice.say("Rank"))
+        panel.title.set_fontsize(9.0)
+    return figure
+
+
+def copies(material: Material, voice: Voice) -> Figure | None:
+    """Return two heat maps: what the LVLM and a vote earn, and which rank's answer is copied, by policy."""
+    groups = [group for group in _standing_for_kinds(material) if measured(material, group, "vote")]
+    if not groups:
+        return None
+    earned = {"llm": "LVLM", "vote": "Vote", "llm.shown": "LVLM, shown", "llm.unshown": "LVLM, none"}
+    ranks = {f"copied.{rank}": str(rank) for rank in range(1, max(material.shots) + 1)}
+    figure, axes = style.panels(1, 2, height=1.6 + 0.32 * len(groups))
+    for panel, columns, title in zip(axes, (earned, ranks), ("Accuracy (%)", "Copied from rank (%)"), strict=True):
+        found = [[measured(material, group, of) for of in columns] for group in groups]
+        shares = [[math.nan if row is None else 100 * row.value for row in rows] for rows in found]
+        style.heat(panel, shares, [["" if math.isnan(s) else f"{s:.0f}" for s in row] for row in shares], (0, 100))
+        panel.set_xticks(range(len(columns)), [voice.say(name).replace(", ", ",\n") for name in columns.values()])
+        panel.set_yticks(range(len(groups)), [_named(voice, of) if panel is axes[0] else "" for of in groups])
+        style.label(panel, title=voice.say(title))
         panel.title.set_fontsize(9.0)
     return figure
 

@@ -24,6 +24,14 @@ CAPTIONS: Mapping[str, tuple[str, str]] = {
             "asked about, both (the exact fact), or its object."
         ),
     ),
+    "copying": (
+        "Help or carrying",
+        (
+            "At the largest shot count. Left, what the LVLM earns, what a vote over the answers shown would, and the "
+            "LVLM where a shown answer earns anything or none does. Right, how many answers the demonstration at each "
+            "rank has; the last stands next to the question."
+        ),
+    ),
     "agent_arms": (
         "Every arm against the reference",
         "Held-out tasks, last checkpoint, by decoding; bars are 95 % intervals, not adjusted.",

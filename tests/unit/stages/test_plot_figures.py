@@ -33,6 +33,8 @@ def of_lever() -> list[EvidenceRow]:
         for seed in (0, 1):
             run = name.replace("/epoch~", f"/seed~{seed}/epoch~")
             rows += accuracy(run, 61.0 + seed)[:2]
+    for measure in ("llm", "vote", "llm.shown", "copied.1", "copied.2"):  # no answer is wrong everywhere
+        rows += [EvidenceRow("lever", RCE.format(1), f"copying.{measure}", 0.4, shots="2")]
     cell = OFFLINE.format("0.5", 2).replace("main", "cell")
     rows += accuracy(cell, 64.0) + accuracy(cell, 1.0, against=OFFLINE.format("0.5", 2), family="sweep~s")[2:]
     for seed in (0, 1):
