@@ -115,13 +115,13 @@ def _why_main(material: Material) -> Cell:
     return say(
         (
             "The documents' tables show preset {main}. Preset {preset} has the documents' own "
-            "values; its RCE goes from {first} to {last} in {epochs:epoch|epochs}, beside {similar} "
+            "values of training; its RCE goes from {first} to {last} in {epochs:epoch|epochs}, beside {similar} "
             "for the most similar demonstrations."
         )
         if learns
         else (
             "The documents' tables show preset {main}, because preset {preset}, with the documents' "
-            "own values, does not learn here: RCE goes from {first} to {last} in "
+            "own values of training, does not learn here: RCE goes from {first} to {last} in "
             "{epochs:epoch|epochs}, while the most similar demonstrations give {similar}."
         ),
         main=Code(material.main.preset),

@@ -144,7 +144,8 @@ def same_control(arm: str, beta: float, epoch: int, n: int, k: int, accuracy: fl
         ("repeated", {"repeated": {"none": 0.01}}),
         ("few-prompts", {"prompts": {"pool": 9}}),
         ("few-prompts", {"prompts": {"none": 8}}),
-        ("kl-without-update", {"kl": {"dropout": (0.08, 0.07)}}),
+        ("kl-without-update", {"kl": {"dropout": (0.0404, 0.03)}}),  # less than half of 0.08082
+        ("kl-without-update", {"kl": {"dropout": (0.1695, 0.1)}}),  # more than twice 0.08471
         ("kl-without-update", {"kl": {"none": (0.081, 0)}}),
         ("kl-falls", {"kl": {"dropout": (0.09, 0.09)}}),
         ("kl-falls", {"kl": {"none": (0.02, 0.01)}}),
