@@ -233,25 +233,23 @@ def _by(member: str) -> Callable[[Subject], Answerer]:
 
 PLAIN = Mode(
     "plain",
-    "`generate` for every prompt, then one forward for each given answer; processor and pixels each time, batch 1",
+    "`generate` and a forward for each given answer, processor and pixels each time, batch 1",
     Plain,
 )
-HF = Mode("hf", "member `hf`: `generate` for 8 prompts at a time, a forward a prompt for its given answers", _by("hf"))
+HF = Mode("hf", "member `hf`: `generate` for 8 prompts at a time, a forward for a prompt's given answers", _by("hf"))
 PACKED = Mode(
     "packed",
-    "member `qwen2_5_vl`, the default: packed rows without padding, common beginnings of prompts computed once",
+    "member `qwen2_5_vl`: rows without padding, common beginnings computed once",
     _by("qwen2_5_vl"),
 )
 ALONE = Mode(
-    "packed, no common beginnings",
-    "the same, but each prompt is computed alone; equal ones are still answered once, images encoded once, and "
-    "given answers scored in the prompt's own forward",
+    "packed apart",
+    "the same, each prompt computed alone; equal ones are answered once, images encoded once",
     lambda subject: ByMember(subject, shares=False),
 )
 VLLM = Mode(
     "vllm",
-    "member `vllm` with kernels that start one by one (`eager`): its prefix cache, its cache of images, 256 prompts a "
-    "call; its forwards are calls, and a given answer is a prompt of its own",
+    "member `vllm`, `eager`, 256 prompts a call; forwards are calls, a given answer is a prompt of its own",
     _by("vllm"),
 )
 MODES = (PLAIN, HF, PACKED, ALONE, *([VLLM] if find_spec("vllm") else []))
