@@ -78,4 +78,24 @@ def test_the_matched_schedule_uses_as_much_learning_rate_as_the_baseline() -> No
     assert used(arms["schedule_matched"]) == pytest.approx(used(arms["baseline"]))
     assert used(arms["schedule_only"]) == pytest.approx(used(arms["baseline"]) / 2)
     assert all(arm.seeds == (0, 1, 2, 3, 4, 5) for arm in given.arms)
-    assert sorted(arm.kl for arm in given.arms if not arm.entropy) == [0, 0, 0, 0.01, 0.03, 0.1, 0.3, 0.5]
+    of_x1 = [arm for arm in given.written_arms if arm.proxy is None]
+    assert sorted(arm.kl for arm in of_x1 if not arm.entropy) == [0, 0, 0, 0.01, 0.03, 0.1, 0.3, 0.5]
+
+
+def test_forms_and_proxies_differ_from_the_baseline_in_these_and_their_kl_alone() -> None:
+    """X4 and X6; the proxy is the rules of evaluation but for what they pay for several details."""
+    given = findings().intention
+    baseline, gamed = (next(arm for arm in given.arms if arm.name == name) for name in ("baseline", "gamed"))
+    cells = {
+        sweep.name: [arm for arm in given.arms if arm.name in {c.arm for c in sweep.cells}] for sweep in given.sweeps
+    }
+    assert {(arm.kl_form, arm.kl) for arm in cells["kl_forms"]} == {
+        ("k3_loss", 0),
+        *((form, kl) for form in ("k2_loss", "k1_reward") for kl in (0.03, 0.1, 0.3)),
+    }
+    assert sorted(arm.kl for arm in cells["gamed"]) == [0, 0.1, 0.3, 0.5, 1.0]
+    for name, of, keys in (("kl_forms", baseline, ("name", "kl", "kl_form")), ("gamed", gamed, ("name", "kl"))):
+        assert all(arm.model_dump(exclude={*keys}) == of.model_dump(exclude={*keys}) for arm in cells[name])
+    paid = {"multi_detail_penalty": -0.7, "normalise_rewards": False}
+    assert gamed.proxy == given.environment.model_copy(update=paid)
+    assert gamed.model_dump(exclude={"name", "proxy"}) == baseline.model_dump(exclude={"name"})
