@@ -83,10 +83,8 @@ def _facts(comparison: Comparison) -> str:
     images = [digest for request in requests for digest in request.prompt.images]
     given = sum(len(request.answers) for request in requests)
     distinct = len({request.prompt for request in requests})
-    return (
-        f"{len(requests)} prompts, {distinct} of them distinct, show {len(images)} images, {len(set(images))} of them "
-        f"distinct; {given} given answers."
-    )
+    shown = f"{len(images)} images ({len(set(images))})"
+    return f"{len(requests)} prompts ({distinct} distinct), {shown}, {given} given answers."
 
 
 def _rate(comparison: Comparison, measured: Measured) -> str:
