@@ -342,7 +342,7 @@ class AgentArm(Section):
     keeps the start policy."""
     proxy: Environment | None = Field(None, exclude_if=_is_default)
     """Rules of the training episodes alone, such as a reward that can be gamed: evaluations go by `environment`, and a
-    run's training metrics by these; None trains by `environment`, too."""
+    run's training metrics by these. What it leaves out has its default; None trains by `environment`, too."""
     seeds: Distinct[RunSeed] = Field((0,), min_length=1)
 
     @rule
@@ -486,8 +486,14 @@ class Intention(Section):
         for name in self.execution.served:
             known = [agent.name for agent in self.served]
             yield from one_of(("execution", "served", name), name, known, "Name a served agent, or drop the key.")
-        if self.served and self.engine == "verl":
-            yield ("served",), "must be empty with engine: verl, which evaluates no held-out tasks. Drop them."
+        if self.engine == "verl":
+            fault = "must be empty with engine: verl, which evaluates no held-out tasks. Drop them."
+            for key, given in (
+                (("served",), self.served),
+                (("evaluation", "temperatures"), self.evaluation.temperatures),
+            ):
+                if given:
+                    yield key, fault
 
     @rule
     def _steps_find_prompts(self) -> list[Fault]:

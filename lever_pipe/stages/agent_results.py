@@ -103,8 +103,8 @@ def compare_arms(
     """Write one line an endpoint of an arm and seed, and one a comparison.
 
     Behind the comparisons with the reference arm stand its own with the start policy at every temperature, where some
-    are configured, and those of each sweep at the primary endpoints: its cells against
-    its own arm, families `sweep~NAME/ENDPOINT`.
+    are configured, and those of each sweep at the primary endpoints: its cells against its own arm, families
+    `sweep~NAME/ENDPOINT`.
     """
     of_runs, every = read_agent_runs(curves, runs), read_episodes(episodes_table)
     served = [arm for arm in every.rows["arm"].unique() if arm not in (START_ARM, *of_runs.arms)]

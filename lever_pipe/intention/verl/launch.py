@@ -106,8 +106,9 @@ def _scheduled(config: RenderVerlConfig) -> Iterator[str]:
             found = schedule.model_dump(exclude_defaults=True)
             yield f"arms.{arm.name}.{key}: must be {shape} with engine verl, got {found}. {do}"
     for key in ("reference_reset", "proxy"):
-        if getattr(arm, key) is not None:
-            yield f"arms.{arm.name}.{key}: must be absent with engine verl, got a value. Drop it, or engine native."
+        value = arm.model_dump(exclude_defaults=True).get(key)
+        if value is not None:
+            yield f"arms.{arm.name}.{key}: must be absent with engine verl, got {value}. Drop it, or engine native."
     if arm.stop is not None:
         metric = arm.stop.metric
         yield f"arms.{arm.name}.stop: must be absent with engine verl, got one by {metric}. Drop it, or engine native."

@@ -92,18 +92,24 @@ def sharpened(context: Context) -> list[ArmComparisonRow]:
 
     A policy that training has merely made sharper gains nothing where the start policy is drawn from coldly, too.
     """
-    ours, theirs = task_endpoints(context, context.reference_arm), start_endpoints(context)
-    if not context.evaluation.temperatures or not theirs:
+    if not context.evaluation.temperatures:
         return []
     primary, (left, right) = context.evaluation.primary, (context.reference_arm, START_ARM)
-    names = [f"test_{primary.metric}_{mode}_{primary.checkpoint}" for mode in context.modes]
-    against_start = context._replace(reference_arm=right)
-    found = [_over_tasks(against_start, name, {left: ours[name], right: theirs[name]})[0] for name in names]
-    family = adjusted([of.p for _, of in found], [False] * len(found))
+    ours, theirs, against_start = (
+        task_endpoints(context, left),
+        start_endpoints(context),
+        context._replace(reference_arm=right),
+    )
+    found = [
+        (name, *row)
+        for name in (f"test_{primary.metric}_{mode}_{primary.checkpoint}" for mode in context.modes)
+        for row in _over_tasks(against_start, name, {left: ours[name], right: theirs[name]})
+    ]
+    family = adjusted([of.p for *_, of in found], [False] * len(found))
     told: dict[str, Any] = {"role": SECONDARY, "reference": right, "family": TEMPERATURES}
     return [
         ArmComparisonRow(endpoint=name, p_holm=p_holm, **told, **met._asdict(), **of._asdict())
-        for name, (met, of), (p_holm, _) in zip(names, found, family, strict=True)
+        for (name, met, of), (p_holm, _) in zip(found, family, strict=True)
     ]
 
 

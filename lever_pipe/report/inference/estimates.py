@@ -198,13 +198,12 @@ def differences(
     clusters = draws.clusters(of[0].left.shape[1])
     found = [paired_difference(sides.left, sides.right, same_runs=sides.same_runs) for sides in of]
     if clusters is not None:
-        blocks = [[by_cluster(side, clusters) for side in sides[:2]] for sides in of]
+        # Of images the same differences, but for the last bit, which stays that of the questions.
         of_images = [
-            paired_difference(*both, same_runs=sides.same_runs) for sides, both in zip(of, blocks, strict=True)
+            paired_difference(*(by_cluster(side, clusters) for side in sides[:2]), same_runs=sides.same_runs)
+            for sides in of
         ]
-        found = [
-            replace(own, value=plain.value) for own, plain in zip(of_images, found, strict=True)
-        ]  # to the last bit
+        found = [replace(own, value=plain.value) for own, plain in zip(of_images, found, strict=True)]
     estimates = side_by_side(found)
     bounds = draws.bounds(estimates, *names)
     bounds = difference_bounds(estimates, bounds) if are_shares else bounds

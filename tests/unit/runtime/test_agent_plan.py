@@ -191,6 +191,10 @@ FAULTY_SCHEDULES: list[tuple[dict[str, Any], str]] = [
         ({"served": [SERVED | {"name": "kl_only"}]}, "intention.served[0].name: must differ"),
         ({"execution": {"served": {"gpt": {}}}}, "intention.execution.served.gpt: must be one of [], got 'gpt'"),
         ({"served": [SERVED], "engine": "verl"}, "intention.served: must be empty with engine: verl"),
+        (
+            {"evaluation": {"temperatures": [0.5]}, "engine": "verl"},
+            "intention.evaluation.temperatures: must be empty with engine: verl",
+        ),
         *(({"arms": arms(bundle=values)}, f"intention.arms[2].{fault}") for values, fault in FAULTY_SCHEDULES),
         ({"model": {"tiny": {"kv_heads": 3}}}, "intention.model.tiny.kv_heads: must divide heads=4, got 3."),
     ],

@@ -170,6 +170,7 @@ def test_a_proxy_pays_in_training_and_judges_nothing(tmp_path: Path, free: Files
     )
     pairs = list(zip(twice.metrics, plain.metrics, strict=True))
     assert [of.values["reward"] for of, _ in pairs] == pytest.approx([2 * one.values["reward"] for _, one in pairs])
+    # but for what keeps the scores' deviation from 0
     assert [of.values["kl"] for of, _ in pairs] == pytest.approx([one.values["kl"] for _, one in pairs], rel=1e-3)
     assert twice.evaluations[0] == plain.evaluations[0] == free.evaluations[0]
     assert twice.metrics[0].values["reward"] > 0 < max(row.values["kl"] for row in twice.metrics)
