@@ -95,11 +95,8 @@ def sharpened(context: Context) -> list[ArmComparisonRow]:
     if not context.evaluation.temperatures:
         return []
     primary, (left, right) = context.evaluation.primary, (context.reference_arm, START_ARM)
-    ours, theirs, against_start = (
-        task_endpoints(context, left),
-        start_endpoints(context),
-        context._replace(reference_arm=right),
-    )
+    ours, theirs = task_endpoints(context, left), start_endpoints(context)
+    against_start = context._replace(reference_arm=right)
     found = [
         (name, *row)
         for name in (f"test_{primary.metric}_{mode}_{primary.checkpoint}" for mode in context.modes)
