@@ -145,8 +145,12 @@ class Grpo(Section):
     top_k_first_epoch: int = Field(3, ge=2)
     top_k: int = Field(5, ge=2)
     """Trajectories kept by reward, in the first epoch and later."""
+    replays: bool = Field(False, exclude_if=lambda does: not does)
+    """Learn from what on-policy GRPO of KL_BETA 0 drew in the same epoch of the same seed, not from stored
+    trajectories; the arm must have that run, and it must draw selections of one length."""
     reward: Reward | None = None
-    """Of the stored trajectories; null takes the preset's, which RCE learns from."""
+    """Of the stored trajectories; null takes the preset's, which RCE learns from. Draws keep the reward that they were
+    judged by."""
     freeze_projections: bool = True
     """Train attention and layer norm only (50.1 % of the parameters at D = 512)."""
     z_clamp: float = Field(3.0, gt=0, le=100)
@@ -270,12 +274,18 @@ class OnPolicyRuns(Section):
     seeds: Distinct[Seed] = Field((0,), min_length=1)
     """Some of the arm's seeds."""
     epochs: Epoch = 3
+    evaluated: Distinct[Epoch] = ()
+    """Some of the epochs; empty for all of them."""
     kl_betas: Distinct[KlBeta] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
     marks: Distinct[Mark] = ("reinforce", "distil")
     """Runs of other objectives from the same bases: REINFORCE, meant as a lower mark, with as many optimiser steps as
     GRPO beside it; oracle distillation, meant as an upper one; it teaches the first pick, so it says little of a
     head that follows; and `continued`, RCE on the rewards and with the batch, learning rate and number of steps of
     offline GRPO."""
+
+    @rule
+    def _evaluated_epochs_are_trained(self) -> list[Fault]:
+        return at_most(("evaluated",), max(self.evaluated, default=1), "epochs", self.epochs)
 
 
 class ArmSettings(Section):

@@ -145,6 +145,24 @@ class Experiment(Section):
             seen.add((*study, arm.preset))
 
     @rule
+    def _replays_have_draws(self) -> Iterator[Fault]:
+        """Offline GRPO on what on-policy GRPO drew needs its run, and selections of one length as stored ones are."""
+        for place, arm, preset in self._trained():
+            if not preset.grpo.replays:
+                continue
+            runs, drawn = arm.on_policy, preset.on_policy
+            if runs is None or 0.0 not in runs.kl_betas or {*runs.seeds} != {*arm.seeds}:
+                said = "must have runs of KL_BETA 0 for each seed of the arm, as presets.{}.grpo.replays says, got {}"
+                shown_runs = "none" if runs is None else f"betas {list(runs.kl_betas)}, seeds {list(runs.seeds)}"
+                yield (*place, "on_policy"), f"{said.format(arm.preset, shown_runs)}. Add them."
+            else:
+                last = max(arm.grpo_epochs, arm.long_epochs)
+                yield from at_most((*place, "grpo_epochs"), last, "on_policy.epochs", runs.epochs)
+            if len(drawn.shots) > 1 or preset.selector.head == "stop":
+                where = ("presets", arm.preset, "on_policy", "shots")
+                yield where, f"must be one length with grpo.replays: true, got {list(drawn.shots)}. Name one."
+
+    @rule
     def _families_are_of_arms(self) -> Iterator[Fault]:
         known = [arm.preset for arm in self.written_arms]
         for name, presets in self.evaluation.families.items():

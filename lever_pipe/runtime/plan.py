@@ -111,7 +111,7 @@ def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
         str(PolicyName(kind=kind, preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
         for kind, beta in [*drawn, *marks]
-        for epoch in _evaluated_epochs(arm, runs.epochs)
+        for epoch in runs.evaluated or _evaluated_epochs(arm, runs.epochs)
     ]
 
 
@@ -209,7 +209,7 @@ def training_prompts(experiment: Experiment, policy: str) -> int:
     if name.kind == "sft":
         return searched
     stored += searched if preset.rce_from_sft_epoch else 0
-    if name.mode != "on_policy":
+    if name.mode != "on_policy" and not (name.kind == "grpo" and preset.grpo.replays):
         return stored
     queries = preset.on_policy.queries_of(int(preset.train_share * rl.n_queries))
     return stored + queries * preset.on_policy.group * (name.epoch or 0)

@@ -6,6 +6,7 @@ and a loss or gradient that is not finite (TrainingError).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from lever_pipe.lever.selector.network import build_selector, initialise, load_i
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch, TrainingInputs, save_optimiser
 from lever_pipe.lever.training.grpo import grpo_epoch, kept_in_epoch
 from lever_pipe.lever.training.loop import trained_share
-from lever_pipe.lever.training.on_policy import judged_by_lvlm, on_policy_epoch
+from lever_pipe.lever.training.on_policy import Drawn, judged_by_lvlm, load_draws, on_policy_epoch, save_draws
 from lever_pipe.lever.training.supervised import (
     distil_epoch,
     oracle_targets,
@@ -169,21 +170,26 @@ def train_grpo_epoch(
     start: Input,
     start_optimiser: Input,
     reference: Input,
+    draws: Inputs,
     selector: Output,
     optimiser: Output,
     metrics: Output,
     config: TrainGrpoEpochConfig,
     runtime: Runtime = Runtime(),
 ) -> EpochMetrics:
-    """Advance the selector by one GRPO epoch and return its mean terms."""
+    """Advance the selector by one GRPO epoch and return its mean terms.
+
+    It learns from the stored selections of `groups`, or from the `draws` of one on-policy epoch.
+    """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     device, freezes = execution.prepare(runtime), config.grpo.freeze_projections
     epoch = SelectorEpoch(files, config, config.grpo, "grpo", device, freezes=freezes)
+    train = load_draws(draws[0], epoch.data.train) if draws else epoch.data.train
     kl_beta = grpo_epoch(
         epoch.updates,
         epoch.anchor(reference),
         epoch.data.table,
-        kept_in_epoch(epoch.data.train, config.grpo, config.epoch),
+        kept_in_epoch(train, config.grpo, config.epoch),
         kl_beta=config.kl_beta if epoch.kl_beta is None else epoch.kl_beta,
         settings=config.grpo,
         generator=torch_generator(config.seed, "grpo", config.epoch),
@@ -207,6 +213,7 @@ def train_on_policy_epoch(
     optimiser: Output,
     metrics: Output,
     steps: Output,
+    draws: Output,
     counters: Output,
     config: TrainOnPolicyEpochConfig,
     runtime: Runtime = Runtime(),
@@ -235,16 +242,18 @@ def train_on_policy_epoch(
         clips=config.objective == "on_policy",
         generator=torch_generator(config.seed, "on policy", config.epoch),
     )
-    spent: list[StepMetrics] = []
+    spent, drawn = list[StepMetrics](), list[Drawn]()
     n_queries = settings.queries_of(len(epoch.data.train))
     with Progress(-(-n_queries // settings.batch_queries), "batches of draws") as progress:
         for one in steps_taken:
-            spent.append(StepMetrics(policy=policy, **one._asdict()))
+            spent.append(StepMetrics(policy=policy, step=one.step, prompts=one.prompts, values=one.values))
+            drawn.append(replace(one.drawn, scores=one.drawn.scores.detach()))
             progress.advance()
     more = {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
     more |= {"lvlm_prompts": float(spent[-1].prompts)}
     row = epoch.finish(policy, kl_beta=config.kl_beta, more=more)
     storage.write_rows(steps, spent)
+    save_draws(draws, drawn)
     storage.write_json(counters, model.counters)
     return row
 

@@ -128,9 +128,19 @@ class Chain:
         return stage_config(given, "train_continued_epoch", wildcards).continued  # type: ignore[attr-defined]
 
     def epoch(
-        self, objective: str, number: int, *, run: str = "", ledger: Path | None = None, **changed: Any
+        self,
+        objective: str,
+        number: int,
+        *,
+        run: str = "",
+        ledger: Path | None = None,
+        replayed: tuple[Path, ...] = (),
+        **changed: Any,
     ) -> EpochMetrics:
-        """Run an epoch of a run, which is called after its objective; `changed` are values of its identity."""
+        """Run an epoch of a run, which is called after its objective; `changed` are values of its identity.
+
+        Offline GRPO may learn from the draws `replayed`.
+        """
         stage, _ = OBJECTIVES[objective]
         run = run or objective
         first = "rce0" if objective in ("sft", "rce") else "rce1"
@@ -139,6 +149,7 @@ class Chain:
             **self.files, **out, "start": start["selector"], "start_optimiser": start["optimiser"],
             "reference": self.outputs("rce1")["selector"], "lvlm": LVLM,
             "steps": out["metrics"].with_name("steps.jsonl"), "counters": out["metrics"].with_name("counters.json"),
+            "draws": replayed if objective == "grpo" else out["metrics"].with_name("draws.safetensors"),
         }  # fmt: skip
         wanted = inspect.signature(stage).parameters
         if "train_examples" in wanted:

@@ -62,6 +62,12 @@ def groups_of_grpo(wildcards):
     return f"{corner_of(wildcards)}/preset~{wildcards.preset}/{name}.safetensors"
 
 
+def draws_to_replay(wildcards):
+    """Return what on-policy GRPO drew in the same epoch, where a preset's offline GRPO learns from it."""
+    drawn = f"{ON_POLICY}/draws.safetensors".format(**{**wildcards, "objective": "on_policy", "beta": "0"})
+    return [drawn] if EXPERIMENT.presets[wildcards.preset].grpo.replays else []
+
+
 def grpo_priority(wildcards):
     """Return the priority of an epoch: long runs are the longest chain of the whole workflow."""
     arms = [arm for arm in EXPERIMENT.arms if arm.preset == wildcards.preset]

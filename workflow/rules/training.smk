@@ -104,6 +104,7 @@ rule train_grpo_epoch:
         start=of_epoch_before(GRPO, BASE, "selector.safetensors"),
         start_optimiser=of_epoch_before(GRPO, BASE, "optimiser.safetensors"),
         reference=f"{BASE}/selector.safetensors",
+        draws=draws_to_replay,
     output:
         selector=f"{GRPO}/selector.safetensors",
         optimiser=f"{GRPO}/optimiser.safetensors",
@@ -138,6 +139,7 @@ rule train_on_policy_epoch:
         optimiser=f"{ON_POLICY}/optimiser.safetensors",
         metrics=f"{ON_POLICY}/metrics.json",
         steps=f"{ON_POLICY}/steps.jsonl",
+        draws=f"{ON_POLICY}/draws.safetensors",
         counters=f"{ON_POLICY}/counters.json",
         card=f"{ON_POLICY}/run.json",
     log:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Example, ExampleId, PoolPosition, Proposal
 from lever_pipe.experiment.config import KlForm, OnPolicy, Reward
 from lever_pipe.lever.rewards import reward_function
@@ -68,6 +71,7 @@ class Spent(NamedTuple):
     step: int
     prompts: int
     values: dict[str, float]
+    drawn: Drawn
 
 
 def on_policy_epoch(
@@ -116,7 +120,7 @@ def on_policy_epoch(
             )
             updates.take(step, len(batch))
             if update == 0:
-                yield Spent(number, len(prompts), step.values)
+                yield Spent(number, len(prompts), step.values, drawn)
             if update + 1 < settings.updates:
                 scores = table.scores(policy, batch, may_stop=True)
 
@@ -153,6 +157,37 @@ def draw_groups(
     scores = scores_of(policy, encoded, selections, may_stop=True)
     log_probs = masked(step_log_probs(scores.detach(), selections), taken).sum(dim=-1)
     return Drawn(asked, groups, lengths, taken, accuracies, log_probs, scores)
+
+
+def save_draws(path: Path, drawn: Sequence[Drawn]) -> None:
+    """Write what an epoch drew: query ids `[B]`, selections `[B, G, S]`, their lengths and rewards `[B, G]`."""
+    arrays = {
+        "queries": torch.cat([of.groups.queries for of in drawn]),
+        "selections": torch.cat([of.groups.selections for of in drawn]).to(torch.int16),
+        "lengths": torch.cat([of.lengths for of in drawn]).to(torch.int16),
+        "rewards": torch.cat([of.groups.rewards for of in drawn]),
+    }
+    storage.write_arrays(path, {name: tensor.cpu().numpy() for name, tensor in arrays.items()})
+
+
+def load_draws(path: Path, train: Groups) -> Groups:
+    """Return what an epoch drew for some of the `train` queries, each out of its pool, in the order of drawing.
+
+    Raises:
+        RecordError: selections of several lengths, or of another query.
+    """
+    arrays = {name: torch.from_numpy(array) for name, array in storage.read_arrays(path).items()}
+    queries, selections = arrays["queries"].to(train.queries.device), arrays["selections"].long()
+    if (arrays["lengths"] != selections.shape[2]).any():
+        found = str(sorted(set(arrays["lengths"].flatten().tolist())))
+        raise RecordError(f"{path}: expected selections of one length", found=found, do="Draw one: on_policy.shots.")
+    rows = torch.searchsorted(train.queries, queries).clamp(max=len(train) - 1)
+    if (train.queries[rows] != queries).any():
+        found = str(sorted(set(queries.tolist()) - set(train.queries.tolist()))[:5])
+        raise RecordError(f"{path}: expected queries that train", found=found, do="Rerun train_on_policy_epoch.")
+    rewards = arrays["rewards"].to(queries.device)
+    valid = torch.ones_like(rewards, dtype=torch.bool)
+    return Groups(queries, train.pools[rows], selections.to(queries.device), rewards, valid)
 
 
 def asked_of(queries: Groups, selections_BGS: Tensor, lengths_BG: Tensor) -> list[Asked]:

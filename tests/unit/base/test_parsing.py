@@ -85,6 +85,7 @@ def drawing(on_policy: dict[str, Any]) -> dict[str, Any]:
     return {"presets": {"published": {"on_policy": on_policy}}, "arms": [ARM | {"on_policy": {}}]}
 
 
+REPLAYED = {"presets": {"published": {"grpo": {"replays": True}, "on_policy": {"shots": [2]}}}}
 RULES: list[tuple[dict[str, Any], str]] = [
     ({"arms": [ARM | {"base_rce_epochs": [7, 2]}]}, "arms[0].base_rce_epochs: must be at most rce_epochs=5, got [7]."),
     *(
@@ -130,6 +131,17 @@ RULES: list[tuple[dict[str, Any], str]] = [
      "arms[0].on_policy.seeds: must be some of the arm's seeds=[0, 1], got [2]. Drop these or add them"),
     ({"arms": [ARM | {"long_epochs": 5, "long_evaluated": [5, 6]}]},
      "arms[0].long_evaluated: must be at most long_epochs=5, got [6]. Drop these or train longer."),
+    ({"arms": [ARM | {"on_policy": {"epochs": 2, "evaluated": [3]}}]},
+     "arms[0].on_policy.evaluated: must be at most epochs=2, got 3."),
+    (REPLAYED | {"arms": [ARM]}, "arms[0].on_policy: must have runs of KL_BETA 0 for each seed of the arm"),
+    (REPLAYED | {"arms": [ARM | {"seeds": [0, 1], "on_policy": {"seeds": [0]}}]},
+     "arms[0].on_policy: must have runs of KL_BETA 0 for each seed of the arm"),
+    (REPLAYED | {"arms": [ARM | {"seeds": [0], "on_policy": {"kl_betas": [0.1]}}]},
+     "arms[0].on_policy: must have runs of KL_BETA 0 for each seed of the arm"),
+    (REPLAYED | {"arms": [ARM | {"seeds": [0], "on_policy": {"epochs": 2}}]},
+     "arms[0].grpo_epochs: must be at most on_policy.epochs=2, got 3."),
+    ({"presets": {"published": {"grpo": {"replays": True}}}, "arms": [ARM | {"seeds": [0], "on_policy": {}}]},
+     "presets.published.on_policy.shots: must be one length with grpo.replays: true, got [1, 2, 3, 4]."),
     *(
         ({"arms": [ARM | {"on_policy": {key: values}}]}, f"arms[0].on_policy.{key}: must not repeat a value, got")
         for key, values in (("seeds", [0, 0]), ("kl_betas", [0, 0.0]), ("marks", ["distil", "distil"]))

@@ -23,6 +23,8 @@ def findings() -> Experiment:
 
 
 def experiment_of(preset: str) -> str:
+    if preset.startswith("equal"):
+        return "X2, equal"
     return "X3" if preset == "world" else "X2, long" if preset.endswith("_long") else "X2"
 
 
@@ -34,7 +36,8 @@ def test_cells_of_x2_differ_in_reward_and_learning_rate_alone() -> None:
         assert (preset.selector, preset.rce, preset.reward) == (world.selector, world.rce, world.reward)
         assert (arm.seeds, arm.rce_epochs, arm.base_rce_epochs) == ((0, 1, 2), 5, (5,))
         own = {"reward": preset.grpo.reward, "learning_rate": preset.grpo.learning_rate}
-        assert preset.grpo == world.grpo.model_copy(update=own)
+        if experiment_of(arm.preset) != "X2, equal":
+            assert preset.grpo == world.grpo.model_copy(update=own)
         if experiment_of(arm.preset) == "X2":
             rate, reward = preset.grpo.learning_rate, preset.grpo.reward or preset.reward
             assert preset.on_policy == OnPolicy(learning_rate=rate, reward=reward)
@@ -59,11 +62,24 @@ def steps_of_an_epoch(given: Experiment, preset: str) -> tuple[int, int, int]:
     )
 
 
-def test_the_long_runs_are_evaluated_at_three_epochs() -> None:
+def test_in_the_equal_cells_a_mode_differs_in_who_draws_and_when_alone() -> None:
     given = findings()
-    names = [PolicyName.parse(text) for text in plan.evaluated(given)]
-    epochs = {name.epoch for name in names if name.preset.endswith("_long") and name.kind == "grpo"}
-    assert epochs == {1, 2, 3, 10, 25, 50}
+    stored, replayed = (given.presets[name] for name in ("equal_1e4", "equal_1e4_replayed"))
+    assert replayed == stored.model_copy(update={"grpo": stored.grpo.model_copy(update={"replays": True})})
+    off, on = stored.grpo, stored.on_policy
+    assert (off.reward or stored.reward) == on.reward
+    assert (off.top_k_first_epoch, off.top_k) == (on.group, on.group)
+    assert on.shots == (given.rl_data.shots,)
+    for key in ("learning_rate", "batch_queries", "weight_decay", "clip_epsilon", "freeze_projections"):
+        assert getattr(off, key) == getattr(on, key)
+    assert steps_of_an_epoch(given, "equal_1e4") == (80, 80, 80)
+
+
+def test_the_long_runs_are_evaluated_at_three_epochs_and_continued_rce_beside_the_last() -> None:
+    names = [PolicyName.parse(text) for text in plan.evaluated(findings())]
+    long = [name for name in names if name.preset.endswith("_long")]
+    epochs = {kind: {name.epoch for name in long if name.kind == kind} for kind in ("grpo", "on_policy", "continued")}
+    assert epochs == {"grpo": {1, 2, 3, 10, 25, 50}, "on_policy": set(), "continued": {50}}
 
 
 def test_the_matched_schedule_uses_as_much_learning_rate_as_the_baseline() -> None:
