@@ -12,10 +12,10 @@ from pathlib import Path
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lever_pipe.report.evidence import MEAN
+from lever_pipe.report.evidence import ALPHA, MEAN
 from lever_pipe.report.format import ends_of, number_text
 from lever_pipe.report.grid.cells import SELECTORS
-from lever_pipe.report.grid.page import LEVEL, called
+from lever_pipe.report.grid.page import called
 
 PAGE, PICTURE = Path("docs/grid.md"), Path("docs/grid.png")
 TEMPLATE = "grid.md.j2"
@@ -38,7 +38,7 @@ def against_reference(compared: pd.DataFrame) -> pd.DataFrame:
     rows["cell"] = [
         f"{mark}{number_text(row['difference'], 1, sign=True)}{mark} [{interval(row)}]"
         for _, row in rows.iterrows()
-        for mark in ["**" if row["p_holm"] < LEVEL else ""]
+        for mark in ["**" if row["p_holm"] < ALPHA else ""]
     ]
     return rows.pivot_table(index="selector", columns="data", values="cell", aggfunc="first", sort=False).fillna("")
 

@@ -345,14 +345,6 @@ class CompareCellsConfig(Section):
     n_resamples: int = 10_000
 
 
-class SelectorKind(Section):
-    """What a preset's selector is, in the words of the published rows."""
-
-    network: str
-    head: str
-    layers: int
-
-
 class MissingCell(Section):
     """A selector that no corner of these values has, and why."""
 
@@ -369,10 +361,6 @@ class BuildGridConfig(Section):
     samples: Counts
     shots: Counts
     missing: Annotated[tuple[MissingCell, ...], Planned("missing_cells")]
-    kinds: Annotated[dict[str, SelectorKind], Planned("selector_kinds")]
-    """By preset."""
-    stands_for: Annotated[dict[str, str], Planned("stands_for")]
-    """Data set of the grid -> the published one of its format."""
     models: Annotated[dict[str, str], Planned("grid_models")]
     """LVLM of the grid -> which model on which kind of data it is."""
 

@@ -33,7 +33,6 @@ from lever_pipe.experiment.stage_configs import (
     EvaluatedCell,
     LvlmConfig,
     MissingCell,
-    SelectorKind,
 )
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import agent_plan, grid_plan
@@ -502,13 +501,6 @@ PLANNED: Mapping[str, Planner] = {
     "lvlm_name": lambda experiment, _: lvlm_name(experiment),
     "evaluated_cells": lambda experiment, _: evaluated_cells(experiment),
     "missing_cells": lambda experiment, _: missing_cells(experiment),
-    "selector_kinds": lambda experiment, _: {
-        arm.preset: SelectorKind.model_validate(
-            experiment.presets[arm.preset].selector.model_dump(include=set(SelectorKind.model_fields))
-        )
-        for arm in experiment.grid.arms
-    },
-    "stands_for": lambda experiment, _: {name: data.reader for name, data in experiment.grid.data.items()},
     "grid_models": lambda experiment, _: {
         name: scale(experiment.model_copy(update={"lvlm": of})) for name, of in experiment.grid.lvlms.items()
     },

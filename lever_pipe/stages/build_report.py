@@ -59,8 +59,7 @@ def build_report(
     gallery: Inputs,
     dialogues: Inputs,
     figures: Input,
-    template: Input,
-    blocks: Input,
+    templates: Inputs,
     style: Input,
     script: Input,
     page: Output,
@@ -81,7 +80,7 @@ def build_report(
     lines = material.evidence.lines
     voices = {"en": Voice("en", {}, lines), "zh": Voice("zh", read_translation(chinese), lines)}
     voice = voices[config.language]
-    frame = pages.Frame(_text(template), _text(blocks), _text(style), _text(script))
+    frame = pages.frame_of(templates, style, script)
     written: dict[str, str] = {}
     lead = _lead(config, material)
     for each in voices.values():

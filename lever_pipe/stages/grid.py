@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import csv
 import tempfile
 from pathlib import Path
 
-import jinja2
 import pandas as pd
-from markupsafe import Markup
 
 from lever_pipe.base import storage
 from lever_pipe.base.atomic import write_file
 from lever_pipe.experiment.stage_configs import BuildGridConfig, CompareCellsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.grid import page as told
 from lever_pipe.report.grid.cells import CellRow
 from lever_pipe.report.grid.cells import compare_cells as compare
 from lever_pipe.report.grid.map import draw_map
-from lever_pipe.report.grid.published import placed
 from lever_pipe.report.inference.estimates import ComparisonRow
 from lever_pipe.report.long_format import write_csv
-from lever_pipe.report.page import drawings
+from lever_pipe.report.page import drawings, pages
 
 AXES = {
     "data": ("data set", "data sets"),
@@ -47,9 +44,9 @@ def build_grid(
     *,
     leaderboard: Input,
     comparisons: Input,
-    reference: Input,
-    template: Input,
+    templates: Inputs,
     style: Input,
+    script: Input,
     page: Output,
     map_svg: Output,
     map_png: Output,
@@ -65,32 +62,20 @@ def build_grid(
         for name, path in (("map.svg", map_svg), ("map.png", map_png)):
             content = (Path(folder) / name).read_bytes()
             write_file(path, lambda handle, content=content: handle.write(content))  # type: ignore[misc]
-    found, cells = told.verdicts(compared), told.cells_of(shown, board, config.shots)
-    with reference.open(encoding="utf-8", newline="") as lines:
-        printed = list(csv.DictReader(lines))
-    parts, beside = told.published_beside(board, placed(printed), config.kinds, config.stands_for)
-    title = config.title or "The grid: selectors, samplers, data sets"
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    text = environment.from_string(template.read_text(encoding="utf-8")).render(
-        title=title,
-        style=Markup(style.read_text(encoding="utf-8")),
-        headline=told.headline(found),
-        n_cells=len(cells),
+    environment = pages.environment(pages.frame_of(templates, style, script), Voice("en"))
+    text = environment.get_template("grid").render(
+        title=config.title or "The grid: selectors, samplers, data sets",
+        is_main=True,
+        other=None,
+        chance=told.from_chance(compared),
         axes=", ".join(f"{n} {nouns[n > 1]}" for name, nouns in AXES.items() for n in [shown[name].nunique()]),
-        models=" ".join(f"{name} is: {of}." for name, of in config.models.items()),
-        shots=", ".join(map(str, config.shots)),
-        counts=[*config.shots],
+        models=config.models,
+        shots=config.shots,
         samples=samples,
         map=drawings.inline(svg, source=str(map_svg), name="map", title="Every cell of the grid"),
-        verdicts=[{**of._asdict(), "told": of.told} for of in found],
+        verdicts=list(told.verdicts(compared)),
         budgets=told.best_by_budget(shown),
-        cells=cells,
-        published=[
-            {**of._asdict(), "left_out": ", ".join(f"{n} {why.replace('_', ' ')}" for why, n in of.left_out.items())}
-            for of in parts
-        ],
-        beside=[row | {"value": printed[row["number"] - 1]["value"]} for row in beside],
-        is_world="; ".join(f"{name} has the format of {of}" for name, of in config.stands_for.items()),
-        missing=config.missing,
+        cells=told.every_cell(board, samples, config.shots),
+        missing=told.left_out(config.missing),
     )
     storage.write_text(page, text)

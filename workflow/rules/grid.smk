@@ -27,9 +27,9 @@ rule build_grid:
     input:
         leaderboard=f"{GRID}/leaderboard.csv",
         comparisons=f"{GRID}/comparisons.csv",
-        reference=shipped("resources/reference/lever-plus-published.csv"),
-        template=f"{TEMPLATES}/grid.html.j2",
+        templates=[f"{TEMPLATES}/{name}.html.j2" for name in ("page", "blocks", "grid")],
         style=f"{TEMPLATES}/report.css",
+        script=f"{TEMPLATES}/report.js",
     output:
         page=f"{GRID}/report.html",
         map_svg=f"{GRID}/map.svg",

@@ -110,8 +110,7 @@ rule build_report:
         gallery=of_study("lever", f"{TABLES}/gallery.json"),
         dialogues=of_study("intention", f"{AGENT_TABLES}/dialogues.json"),
         figures=f"{RESULTS}/figures",
-        template=f"{TEMPLATES}/page.html.j2",
-        blocks=f"{TEMPLATES}/blocks.html.j2",
+        templates=[f"{TEMPLATES}/{name}.html.j2" for name in ("page", "blocks")],
         style=f"{TEMPLATES}/report.css",
         script=f"{TEMPLATES}/report.js",
     output:

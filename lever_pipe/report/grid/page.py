@@ -1,37 +1,23 @@
-"""The grid's page: what separates, the map, the best cell of each budget, and every cell."""
+"""The grid's page: what separates, the best cell of each budget, every cell, and the marks of the map."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 
 from lever_pipe.base.policy_names import OWN, PolicyName, beta_text
-from lever_pipe.experiment.stage_configs import SelectorKind
-from lever_pipe.report.cells import p_value
-from lever_pipe.report.evidence import MEAN, OF_ONE_RUN
-from lever_pipe.report.format import ends_of, number_text, parts_of
+from lever_pipe.experiment.stage_configs import MissingCell
+from lever_pipe.report.cells import Cell, Estimate, Verdict, p_value
+from lever_pipe.report.evidence import ALPHA, MEAN, OF_ONE_RUN
 from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, ORACLE, QUESTIONS, Place
 from lever_pipe.report.grid.map import Mark
-from lever_pipe.report.grid.published import POINTER, Beside, Coordinates, PlacedRow, beside
+from lever_pipe.report.table import Column, Table, TableLine
 
-LEVEL = 0.05
-"""Of the adjusted p value from which on two cells count as separated."""
-DASH = "–"
-CELL = ("data", "sampler", "lvlm", "policy")
+CELL = ["data", "sampler", "lvlm", "policy"]
 """Columns of the leaderboard that say which cell a line is of."""
-
-
-def primary(leaderboard: pd.DataFrame, samples: int) -> pd.DataFrame:
-    """Return the lines of what is looked at first: the largest sample count, mean over shots."""
-    return leaderboard[(leaderboard["samples"] == samples) & (leaderboard["shots"].astype(str) == MEAN)]
-
-
-def lines_of(frame: pd.DataFrame) -> Iterator[Any]:
-    """Yield the lines of a frame, their cells by name."""
-    yield from frame.itertuples()
+COMPARED = ("Left − right", "Pools", "LVLM", "Points", "Holm p", "Verdict", "Detectable", "Runs")
 
 
 def called(policy: str) -> str:
@@ -67,146 +53,105 @@ def marks(compared: pd.DataFrame) -> list[Mark]:
     return sorted(found, key=lambda m: (panels.index(m.panel), -mean[m.row], m.row, samplers.index(m.series)))
 
 
-class Verdicts(NamedTuple):
-    """How the comparisons of a family came out on a data set."""
-
-    family: str
-    data: str
-    asks: str
-    n: int
-    up: int
-    down: int
-    rows: list[dict[str, Any]]
-
-    @property
-    def told(self) -> str:
-        """Return the sentence."""
-        rest = self.n - self.up - self.down
-        return f"{self.up} of {self.n} higher, {self.down} lower, {rest} not separated"
+def lines_of(frame: pd.DataFrame) -> Iterator[Any]:
+    """Yield the lines of a frame, their cells by name."""
+    yield from frame.itertuples()
 
 
-def verdicts(compared: pd.DataFrame) -> list[Verdicts]:
-    """Return every family by data set, its comparisons from the largest difference to the smallest."""
-    found = []
+def from_chance(compared: pd.DataFrame) -> dict[str, int]:
+    """Return how many cells of a selector there are, and how many are above and below chance in their corner."""
+    rows = compared[compared["family"].str.removesuffix(OF_ONE_RUN) == AGAINST_RANDOM]
+    apart = rows.loc[rows["p_holm"] < ALPHA, "difference"]
+    return {"n": len(rows), "up": int((apart > 0).sum()), "down": int((apart < 0).sum())}
+
+
+def verdicts(compared: pd.DataFrame) -> Iterator[Table]:
+    """Yield how each question came out by data set, then its comparisons from the largest difference to the smallest.
+
+    A question is a family of comparisons, which are adjusted together.
+    """
+    lines, tables = [], []
     for (family, data), rows in compared.groupby(["family", "data"], sort=False):
-        is_apart = rows["p_holm"] < LEVEL
-        listed = [_compared(row) for row in lines_of(rows.sort_values("difference", ascending=False))]
-        name, is_of_one = str(family).removesuffix(OF_ONE_RUN), str(family).endswith(OF_ONE_RUN)
-        asks = QUESTIONS[name] + (
-            " (of one run or draw a side: they infer to further questions only)" if is_of_one else ""
+        asks = QUESTIONS[str(family).removesuffix(OF_ONE_RUN)]
+        if str(family).endswith(OF_ONE_RUN):
+            asks += " (of one run or draw a side: they infer to further questions only)"
+        apart = rows.loc[rows["p_holm"] < ALPHA, "difference"]
+        counts = (len(rows), int((apart > 0).sum()), int((apart < 0).sum()), len(rows) - len(apart))
+        lines.append(TableLine((asks, str(data), *counts)))
+        shown = tuple(map(_compared, lines_of(rows.sort_values("difference", ascending=False))))
+        columns = _columns(
+            "Left − right", "Pools", "LVLM", "Points", "Holm p", "Verdict", "Detectable", "Runs", names=3
         )
-        up, down = (int((is_apart & sign).sum()) for sign in (rows["difference"] > 0, rows["difference"] < 0))
-        found.append(Verdicts(str(family), str(data), asks, len(rows), up, down, listed))
-    return found
+        tables.append(Table(f"{family}-{data}", "separates", f"{asks} ({data})", columns, shown))
+    columns = _columns("Question", "Data set", "Comparisons", "Higher", "Lower", "Not separated", names=2)
+    yield Table("questions", "separates", "How each question came out", columns, tuple(lines))
+    yield from tables
 
 
-def _compared(row: Any) -> dict[str, Any]:
-    left, right = Place.parse(row.left), Place.parse(row.right)
-    where = left.sampler if left.sampler == right.sampler else f"{left.sampler} − {right.sampler}"
-    same = str(left.policy) == str(right.policy)
-    return {
-        "what": called(str(left.policy)) if same else f"{called(str(left.policy))} − {called(str(right.policy))}",
-        "where": f"{where}, {left.lvlm}",
-        "difference": number_text(row.difference, 1, sign=True),
-        "interval": " to ".join(ends_of(row.low, row.high, 1, sign=True)),
-        "p": p_text(row.p_holm),
-        "detectable": DASH if math.isnan(row.detectable) else number_text(row.detectable, 1),
-        "runs": row.n_runs,
-        "is_apart": row.p_holm < LEVEL,
-    }
-
-
-def best_by_budget(cells: pd.DataFrame) -> list[dict[str, Any]]:
+def best_by_budget(cells: pd.DataFrame) -> Table:
     """Return for each data set, LVLM and budget of training prompts the cell of the highest accuracy within it.
 
     Without the oracle, and without selectors of the user's own, whose prompts nobody counts.
     """
     is_counted = (cells["policy"] != ORACLE) & (cells["objective"] != OWN)
-    found: list[dict[str, Any]] = []
+    lines = []
     for _, rows in cells[is_counted].groupby(["data", "lvlm"], sort=False):
+        ordered = rows.sort_values("accuracy", ascending=False, kind="stable")
         for budget in sorted(rows["training_prompts"].unique()):
-            best = (
-                rows[rows["training_prompts"] <= budget].sort_values("accuracy", ascending=False, kind="stable").iloc[0]
-            )
-            found.append({"budget": f"{budget:,}", **cell_of(best)})
-    return found
+            best = next(lines_of(ordered[ordered["training_prompts"] <= budget]))
+            lines.append(TableLine((int(budget), *_cell(best)[:5], _share(best))))
+    columns = _columns("Prompts at most", "Policy", "Data set", "Pools", "LVLM", "Accuracy", "To the oracle (%)")
+    return Table("budgets", "budget", "Best cell for each budget", columns, tuple(lines))
 
 
-def cell_of(row: pd.Series) -> dict[str, Any]:
-    """Return what a table says of a cell."""
-    share = row["share_of_oracle"]
-    return {
-        "data": row["data"],
-        "policy": called(row["policy"]),
-        "sampler": row["sampler"],
-        "lvlm": row["lvlm"],
-        "accuracy": number_text(row["accuracy"], 1),
-        "interval": " to ".join(ends_of(row["low"], row["high"], 1)),
-        "runs": row["n_runs"],
-        "prompts": f"{row['training_prompts']:,}",
-        "share": DASH if pd.isna(share) else f"{100 * share:.0f} %",
-    }
-
-
-def cells_of(cells: pd.DataFrame, board: pd.DataFrame, shots: Iterable[int]) -> list[dict[str, Any]]:
+def every_cell(board: pd.DataFrame, samples: int, shots: Sequence[int]) -> Table:
     """Return every cell with its accuracy at each shot count, by data set from the highest mean to the lowest."""
-    ordered = cells.sort_values(["data", "accuracy"], ascending=[True, False], kind="stable")
-    same = board[board["samples"].isin(ordered["samples"])]
-    at = {(*(row[name] for name in CELL), str(row["shots"])): row["accuracy"] for _, row in same.iterrows()}
-    return [
-        cell_of(row) | {f"at_{k}": number_text(at[(*(row[name] for name in CELL), str(k))], 1) for k in shots}
-        for _, row in ordered.iterrows()
-    ]
+    same = board[board["samples"] == samples].assign(shots=board["shots"].astype(str))
+    by_shots = same.pivot_table(index=CELL, columns="shots", values="accuracy")
+    lines = []
+    for row in lines_of(
+        primary(board, samples).sort_values(["data", "accuracy"], ascending=[True, False], kind="stable")
+    ):
+        at = by_shots.loc[tuple(getattr(row, name) for name in CELL)]
+        numbers = (Estimate(at[str(k)], 1) for k in shots)
+        lines.append(TableLine((*_cell(row), row.n_runs, row.training_prompts, _share(row), *numbers)))
+    heads = ("Policy", "Data set", "Pools", "LVLM", "Accuracy", "Runs", "Prompts before", "To the oracle (%)")
+    columns = _columns(*heads, *(f"Shot {k}" for k in shots), names=4)
+    return Table("cells", "cells", "Accuracy of every cell", columns, tuple(lines))
 
 
-def published_beside(
-    board: pd.DataFrame, rows: Sequence[PlacedRow], kinds: Mapping[str, SelectorKind], stands_for: Mapping[str, str]
-) -> tuple[list[Beside], list[dict[str, Any]]]:
-    """Return what the published reference holds by part, and its rows that a cell has the coordinates of.
-
-    GRPO counts in either mode, and at whatever KL_BETA: the table names the cell. Of several cells the first stands.
-    """
-    cells: dict[Coordinates, Any] = {}
-    for row in lines_of(board):
-        name = PolicyName.parse(row.policy)
-        if name != name.home or name.preset not in kinds or row.data not in stands_for:
-            continue
-        shots: Any = MEAN if str(row.shots) == MEAN else int(row.shots)
-        selector, layers = named(kinds[name.preset])
-        at = Coordinates(stands_for[row.data], row.sampler, selector, name.phase, layers, int(row.samples), shots)
-        cells.setdefault(at, row)
-    parts, found = beside(rows, cells)
-    return parts, [
-        {
-            "where": f"{of.dataset}, {of.sampler}",
-            "what": f"{of.selector}, {of.objective}" + ("" if of.layers is None else f", {of.layers} layers"),
-            "n": of.samples,
-            "shots": of.shots,
-            "number": of.number,
-            "ours": number_text(here.accuracy, 1),
-            "cell": f"{called(here.policy)} on {here.data}, answered by {here.lvlm}",
-        }
-        for of, here in found
-    ]
+def primary(board: pd.DataFrame, samples: int) -> pd.DataFrame:
+    """Return the lines of what is looked at first: the largest sample count, mean over shots."""
+    return board[(board["samples"] == samples) & (board["shots"].astype(str) == MEAN)]
 
 
-def named(kind: SelectorKind) -> tuple[str, int | None]:
-    """Return a selector's name as published rows have it, and its layers where these rows tell them."""
-    if kind.network != "cross_attention":
-        return kind.network, None
-    return (POINTER if kind.head == "static" else f"{POINTER}/{kind.head}"), kind.layers
+def left_out(missing: Sequence[MissingCell]) -> Table:
+    """Return the cells that did not run."""
+    lines = tuple(TableLine((of.preset, of.data, of.sampler, of.lvlm, of.why)) for of in missing)
+    columns = _columns("Selector", "Data set", "Pools", "LVLM", "Why", names=5)
+    return Table("missing", "cells", "Cells that did not run", columns, lines)
 
 
-def p_text(p: float) -> str:
-    """Return an adjusted p value."""
-    return DASH if math.isnan(p) else parts_of(p_value(p, ""))[0]
+def _columns(*heads: str, names: int = 5) -> tuple[Column, ...]:
+    return tuple(Column(head, "words" if i < names else "number") for i, head in enumerate(heads))
 
 
-def headline(found: Sequence[Verdicts]) -> str:
-    """Return the sentence that stands first: what is separated from chance."""
-    against = [of for of in found if of.family.removesuffix(OF_ONE_RUN) == AGAINST_RANDOM]
-    n, up, down = (sum(getattr(of, name) for of in against) for name in ("n", "up", "down"))
-    return (
-        f"{up} of {n} cells of a selector choose better than chance from the same pools, {down} worse; "
-        f"for {n - up - down} the data do not tell (Holm within each data set, {LEVEL:.0%})."
-    )
+def _cell(row: Any) -> tuple[Cell, ...]:
+    accuracy = Estimate(row.accuracy, 1, low=row.low, high=row.high)
+    return called(row.policy), row.data, row.sampler, row.lvlm, accuracy
+
+
+def _share(row: Any) -> Cell:
+    return None if pd.isna(row.share_of_oracle) else Estimate(100 * row.share_of_oracle, 0)
+
+
+def _compared(row: Any) -> TableLine:
+    left, right = Place.parse(row.left), Place.parse(row.right)
+    where = left.sampler if left.sampler == right.sampler else f"{left.sampler} − {right.sampler}"
+    names = dict.fromkeys(called(str(side.policy)) for side in (left, right))
+    difference = Estimate(row.difference, 1, sign=True, low=row.low, high=row.high)
+    is_tested, detectable = not pd.isna(row.p_holm), Estimate(row.detectable, 1)
+    verdict = Verdict("separated", "yes") if row.p_holm < ALPHA else Verdict("not separated", "open")
+    test = (p_value(row.p_holm), verdict) if is_tested else (None, None)
+    cells = (difference, *test, None if pd.isna(row.detectable) else detectable, row.n_runs)
+    return TableLine((" − ".join(names), where, left.lvlm, *cells))

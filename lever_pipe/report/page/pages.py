@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from string import ascii_letters
 from typing import Any, TypeAlias
 
@@ -35,11 +36,16 @@ Json: TypeAlias = Mapping[str, Any]
 class Frame:
     """What every page has around its contents."""
 
-    page: str
-    """Template of a page, and of what its sections hold."""
-    blocks: str
+    templates: Mapping[str, str]
+    """By name: `page`, and `blocks` of what its sections hold."""
     style: str
     script: str
+
+
+def frame_of(templates: Sequence[Path], style: Path, script: Path) -> Frame:
+    """Return what files hold: templates `NAME.html.j2`, a style sheet and a script."""
+    texts = {path.name.partition(".")[0]: path.read_text(encoding="utf-8") for path in templates}
+    return Frame(texts, style.read_text(encoding="utf-8"), script.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +99,13 @@ def html_pages(
     made = _Maker(contents, drawn, voice, first)
     shown = [page for page in PAGES if page == MAIN or any(map(made.has, PAGES[page]))]
     written = [page for page in shown if page not in ENGLISH or voice.language == "en"]
-    around = {"style": Markup(frame.style), "script": Markup(frame.script), "policy": _policy(frame), "run": title}
-    template = _environment(frame, voice).get_template("page")
+    template = environment(frame, voice).get_template("page")
     for page in written:
         is_main = page == MAIN
         heads = (title, lead) if is_main else map(say, TITLES[page])
-        values = {**around, **made.values(page, shown)}
+        values = {"run": title, **made.values(page, shown)}
         title_of, lead_of = heads
         yield made.file(page), template.render(title=title_of, lead=lead_of, **values) + "\n"
-
-
-def blocks(frame: Frame, voice: Voice) -> Any:
-    """Return what writes a table, figure, gallery or dialogues in a language: the macros of `frame.blocks`."""
-    return _environment(frame, voice).get_template("blocks").module
 
 
 def value_of(cell: Cell) -> float | None:
@@ -122,17 +122,20 @@ def _look(column: Column, cell: Cell = None) -> str:
     return " ".join(filter(None, (column.kind, column.whose, "phrase" if is_phrase else "")))
 
 
-def _environment(frame: Frame, voice: Voice) -> jinja2.Environment:
+def environment(frame: Frame, voice: Voice) -> jinja2.Environment:
+    """Return what fills the templates in a language."""
     found = jinja2.Environment(
-        loader=jinja2.DictLoader({"page": frame.page, "blocks": frame.blocks}),
+        loader=jinja2.DictLoader(dict(frame.templates)),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=True,
     )
-    writers = {"html": voice.html, "text": voice.text, "say": voice.say}
+    writers = {"html": voice.html, "text": voice.text, "say": voice.say, "language": voice.language}
     tables = {"look": _look, "value_of": value_of, "long": LONG, "absent": NOTHING, "letters": ascii_letters}
-    found.globals |= {**writers, **tables, "words": lambda message, **args: voice.html(say(message, **args))}
+    around = {"style": Markup(frame.style), "script": Markup(frame.script), "policy": _policy(frame)}
+    found.globals |= {**writers, **tables, **around}
+    found.globals["words"] = lambda message, **args: voice.html(say(message, **args))
     return found
 
 
@@ -151,12 +154,11 @@ class _Maker:
 
     def values(self, page: str, shown: Sequence[str]) -> dict[str, Any]:
         """Return what the template shows of a page, beside its title and lead."""
-        language, here = self.voice.language, self.file(page)
-        other = next(each for each in LANGUAGES if each != language)
+        here = self.file(page)
+        other = next(each for each in LANGUAGES if each != self.voice.language)
         others = [each for each in shown if each not in (page, MAIN)]
         there = None if page in ENGLISH else link(file_of(page, other, self.first), here)
         return {
-            "language": language,
             "is_main": page == MAIN,
             "cards": [self._card(card, shown, here) for card in self.contents.cards] if page == MAIN else [],
             "sections": [self._section(section, here) for section in PAGES[page] if self.has(section)],

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from builders import shipped
-from snakemake.utils import update_config
 
 from lever_pipe.base import members
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.configuration import read_file
 from lever_pipe.experiment.grid_config import Corner
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.report.grid.page import published_beside
-from lever_pipe.report.grid.published import placed
 from lever_pipe.runtime import grid_plan, plan
-
-ROOT = Path(__file__).parents[3]
 
 GRID: dict[str, Any] = {
     "data": {"world": {}, "world_b": {"reader": "vqav2", "world": {"seed": 3, "layout": "vqav2"}}},
@@ -194,38 +185,6 @@ def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
     assert preset.on_policy.queries == 768 < preset.train_share * rl.n_queries
     drawn = 768 * preset.on_policy.group * 3
     assert plan.training_prompts(given, "preset~world/on_policy/base~2/beta~0/seed~0/epoch~3") == stored + drawn
-
-
-def test_the_production_grid_has_a_cell_for_each_published_accuracy_that_can_have_one() -> None:
-    """Counted over the reference: all of Qwen's but adapters, heads below chance, and rows over all of validation."""
-    values = read_file(ROOT / "config.yaml")
-    for name in ("okvqa_qwen2_5_vl_3b", "grid_okvqa"):
-        update_config(values, read_file(ROOT / f"config/{name}.yaml"))
-    given = parse_experiment(values)
-    sections = {stage: plan.stage_config(given, stage, {}) for stage in ("compare_cells", "build_grid")}
-    asked, shown = sections["compare_cells"], sections["build_grid"]
-    counted = product(given.evaluation.samples, (*map(str, given.evaluation.shots), "mean"))
-    board = pd.DataFrame(
-        {
-            **cell.model_dump(include={"data", "sampler", "lvlm", "policy"}),
-            "samples": samples,
-            "shots": shots,
-            "accuracy": 50.0,
-        }
-        for (samples, shots), cell in product(counted, asked.evaluated)
-    )
-    with (ROOT / "resources/reference/lever-plus-published.csv").open(newline="") as lines:
-        rows = placed(csv.DictReader(lines))
-    parts, found = published_beside(board, rows, shown.kinds, shown.stands_for)
-    assert (sum(part.n_targets for part in parts), len(found)) == (488, 408)  # 80 are of selectors that left
-    assert {part.part for part in parts if part.n_filled} == {
-        "sft",
-        "heads",
-        "plans",
-        "vqav2",
-        "older_data",
-        "documents",
-    }
 
 
 @pytest.mark.parametrize(

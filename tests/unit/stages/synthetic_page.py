@@ -103,8 +103,7 @@ def write_inputs(folder: Path, rows: Sequence[EvidenceRow]) -> dict[str, Any]:
         "gallery": (),
         "dialogues": (),
         "figures": figures,
-        "template": TEMPLATES / "page.html.j2",
-        "blocks": TEMPLATES / "blocks.html.j2",
+        "templates": tuple(TEMPLATES.glob("*.j2")),
         "style": TEMPLATES / "report.css",
         "script": TEMPLATES / "report.js",
     }

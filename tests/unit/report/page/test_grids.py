@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Cell, Estimate, Verdict, say
+from lever_pipe.report.cells import Cell, Estimate, Verdict, p_value, say
+from lever_pipe.report.evidence import ALPHA
 from lever_pipe.report.format import parts_of
 from lever_pipe.report.page import pages
 from lever_pipe.report.table import Column, Table, TableLine, as_csv
@@ -23,7 +24,7 @@ def table(*lines: TableLine, **more: Cell | tuple[Cell, ...]) -> Table:
 
 
 def html(*lines: TableLine, **more: tuple[Cell, ...]) -> str:
-    made = pages.blocks(pages.Frame("", BLOCKS, "", ""), VOICE)
+    made = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), VOICE).get_template("blocks").module
     return str(made.table(table(*lines, **more), "tables/t1.csv"))
 
 
@@ -55,3 +56,9 @@ def test_an_interval_shows_whether_it_holds_0(low: float, high: float) -> None:
     assert shown == pytest.approx([low, high], abs=0.05)
     csv = as_csv(table(TableLine(("a", Estimate(0.6, 2, low=low, high=high)))), VOICE)
     assert (float(csv.split(",")[-2]) > 0) is (low > 0)
+
+
+def test_a_p_value_shows_on_which_side_of_the_border_it_lies() -> None:
+    texts = {p: parts_of(p_value(p))[0] for p in (0.0004, 0.03, 0.0401, 0.0496, 0.0499999, 0.05007, 0.059, 1.0)}
+    assert (texts[0.0004], texts[0.0496], texts[0.05007], texts[1.0]) == ("<0.001", "0.0496", "0.0501", "1.000")
+    assert all((float(text) < ALPHA) is (p < ALPHA) for p, text in texts.items() if p > 0.001)

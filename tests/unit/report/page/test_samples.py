@@ -11,7 +11,7 @@ from lever_pipe.report.page import pages
 
 VOICE = Voice("en")
 BLOCKS = Path("lever_pipe/report/templates/blocks.html.j2").read_text(encoding="utf-8")
-SAMPLES = pages.blocks(pages.Frame("", BLOCKS, "", ""), VOICE)
+SAMPLES = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), VOICE).get_template("blocks").module
 
 
 def row(answer: str, accuracy: float) -> dict[str, Any]:
