@@ -24,7 +24,7 @@ BASELINE = "baseline"
 OWN = "own"
 """A user's own selectors, and name of their answer batch."""
 TRANSFER, FIRST_ITEMS = "transfer", "first_items"
-"""Answer batches of selectors that were trained on another data set, and that were offered the first train items."""
+"""Answer batches of selectors that were trained elsewhere in the grid, and that were offered the first train items."""
 ALL_BETAS = "all"
 AGENT = "agent"
 STARTS = ("preset~", "arm~")
@@ -68,7 +68,7 @@ class PolicyName:
         is_over_betas: whether it stands for the mean over all KL_BETA of GRPO, written `beta~all`.
         is_untouched: whether an emulated epoch makes no updates.
         document: which one quotes a published row, where several do.
-        origin: data set of the grid that a policy was trained on, where it is evaluated on another one.
+        origin: data set, or LVLM, of the grid that a policy was trained on or with, where it is evaluated elsewhere.
         items: how many first train items it was offered, where it was not the query's own pool.
     """
 
@@ -207,7 +207,7 @@ class PolicyName:
 
     @property
     def home(self) -> PolicyName:
-        """The same policy on the data that it was trained on, offered each query's own pool."""
+        """The same policy where it was trained, offered each query's own pool."""
         return replace(self, origin="", items=None)
 
     @property

@@ -82,7 +82,10 @@ class OwnPolicy(Section):
 
 
 class Exclusion(Section):
-    """Cells that do not run; an axis of which no value is named means all of them."""
+    """Cells that do not run; an axis of which no value is named means all of them.
+
+    Without `presets` a corner does not run at all; with them its baselines and policies without training do.
+    """
 
     data: Distinct[str] = ()
     samplers: Distinct[str] = ()
@@ -114,16 +117,23 @@ class Grid(Section):
     """Selectors of a user's own."""
     exclude: tuple[Exclusion, ...] = ()
     transfer: Distinct[str] = ()
-    """Data sets between which selectors are carried over: those trained on one are evaluated on the others, too."""
+    """Data sets, and LVLMs, between which selectors are carried over: those trained on one data set are evaluated on
+    the others, those that learned from one LVLM's answers with the others', too."""
 
     first_items: int = Field(0, ge=0, le=64)
     """Evaluate each pointer as the published runs were, too: every query is offered so many train items, the first
     ones (published: 2), so that no sampler can matter; 0 for not."""
 
     @property
-    def corners(self) -> list[Corner]:
+    def combinations(self) -> list[Corner]:
         """Every combination of the three axes, in their order."""
         return [Corner(*values) for values in product(self.data, self.samplers, self.lvlms)]
+
+    @property
+    def corners(self) -> list[Corner]:
+        """Those that no exclusion leaves out as a whole."""
+        left_out = [each for each in self.exclude if not each.presets]
+        return [corner for corner in self.combinations if not any(each.names(corner, "") for each in left_out)]
 
     def excluded(self, corner: Corner, preset: str) -> str:
         """Return why an arm does not run in a corner; nothing where it does."""
@@ -150,8 +160,11 @@ class Grid(Section):
                     yield from one_of(("exclude", index, axis, place), value, values, "Name one of them.", own)
 
     @rule
-    def _transfer_is_between_data_sets(self) -> list[Fault]:
-        return some_of(("transfer",), self.transfer, tuple(self.data), "grid.data", "Drop these.")
+    def _transfer_is_between_data_sets_or_lvlms(self) -> Iterator[Fault]:
+        known = (*self.data, *self.lvlms)
+        yield from some_of(("transfer",), self.transfer, known, "grid.data and grid.lvlms", "Drop these.")
+        for name in set(self.transfer) & self.data.keys() & self.lvlms.keys():
+            yield ("transfer",), f"must name a data set or an LVLM, got {name!r}, which both are called. Rename one."
 
     @rule
     def _policies_can_select(self) -> Iterator[Fault]:

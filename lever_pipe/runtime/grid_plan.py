@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lever_pipe.base.policy_names import PolicyName, values_in
-from lever_pipe.experiment.grid_config import Corner
+from lever_pipe.experiment.grid_config import Corner, Grid
 from lever_pipe.experiment.stage_configs import EvaluatedCell
 from lever_pipe.experiment.studies import Experiment
 
@@ -67,11 +67,17 @@ def corner_of(wildcards: Wildcards) -> Corner:
     return Corner(named["data"], named["sampler"], named["lvlm"])
 
 
-def trained_at(wildcards: Wildcards) -> tuple[dict[str, str], str]:
+def home_of(grid: Grid, corner: Corner, origin: str) -> Corner:
+    """Return the corner in which a policy was trained that comes to this one from a data set or an LVLM, or none."""
+    return corner._replace(**{"data" if origin in grid.data else "lvlm": origin}) if origin else corner
+
+
+def trained_at(experiment: Experiment, wildcards: Wildcards) -> tuple[dict[str, str], str]:
     """Return the corner in which an evaluated policy (`selected`) was trained, as wildcards, and its name there."""
     name = PolicyName.parse(wildcards["selected"])
-    place = {key: wildcards[key] for key in DOCUMENTS}
-    return place | ({"data": f"grid/data~{name.origin}"} if name.origin else {}), str(name.home)
+    if not name.origin:
+        return {key: wildcards[key] for key in DOCUMENTS}, str(name)
+    return folders_of(home_of(experiment.grid, corner_of(wildcards), name.origin)), str(name.home)
 
 
 def batch_of(cell: EvaluatedCell) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from lever_pipe.base.members import available
 from lever_pipe.base.model_folders import model_type
 from lever_pipe.base.policy_names import EMULATION, FIRST_ITEMS, OWN, TRANSFER, PolicyName
-from lever_pipe.base.provenance import canonical_json
+from lever_pipe.base.provenance import canonical_json, code_of
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
@@ -35,7 +35,7 @@ from lever_pipe.experiment.stage_configs import (
     MissingCell,
 )
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.runtime import agent_plan, grid_plan, snapshot
+from lever_pipe.runtime import agent_plan, grid_plan
 
 Wildcards = Mapping[str, str]
 Planner = Callable[[Experiment, Wildcards], Any]
@@ -152,14 +152,16 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
 
 
 def transferred(experiment: Experiment, corner: Corner) -> list[str]:
-    """Return the selectors of other data sets that a corner of the grid evaluates, too, but those excluded in it."""
+    """Return the selectors of other data sets and LVLMs that a corner evaluates, too, but those excluded in it."""
     grid = experiment.grid
-    is_target = corner.data in grid.transfer
-    others = [corner._replace(data=data) for data in grid.transfer if is_target and data != corner.data]
-    there = [(other.data, grid_plan.at(experiment, grid_plan.folders_of(other))) for other in others]
-    names = [(data, PolicyName.parse(name)) for data, here in there for name in evaluated(here)]
+    axes = ((corner.data, grid.data), (corner.lvlm, grid.lvlms))
+    origins = [
+        name for own, axis in axes for name in grid.transfer if own in grid.transfer and name in axis and name != own
+    ]
+    homes = [(name, grid_plan.folders_of(grid_plan.home_of(grid, corner, name))) for name in origins]
+    names = [(of, PolicyName.parse(name)) for of, home in homes for name in evaluated(grid_plan.at(experiment, home))]
     wanted = experiment.presets.keys() - {arm.preset for arm in grid.arms if grid.excluded(corner, arm.preset)}
-    return [str(replace(name, origin=data)) for data, name in names if name.preset in wanted]
+    return [str(replace(name, origin=of)) for of, name in names if name.preset in wanted]
 
 
 def policies_at(experiment: Experiment, corner: Corner) -> list[str]:
@@ -193,7 +195,7 @@ def evaluated_cells(experiment: Experiment) -> list[EvaluatedCell]:
         EvaluatedCell(**corner._asdict(), policy=policy, training_prompts=training_prompts(there, policy))
         for corner in experiment.grid.corners
         for policy in policies_at(experiment, corner)
-        for home in [corner._replace(data=PolicyName.parse(policy).origin or corner.data)]
+        for home in [grid_plan.home_of(experiment.grid, corner, PolicyName.parse(policy).origin)]
         for there in [grid_plan.at(experiment, grid_plan.folders_of(home))]
     ]
 
@@ -219,7 +221,7 @@ def missing_cells(experiment: Experiment) -> list[MissingCell]:
     grid = experiment.grid
     return [
         MissingCell(**corner._asdict(), preset=arm.preset, why=grid.excluded(corner, arm.preset))
-        for corner in grid.corners
+        for corner in grid.combinations
         for arm in grid.arms
         if grid.excluded(corner, arm.preset)
     ]
@@ -329,7 +331,7 @@ def _at(value: Any, path: str) -> Any:
 def spec_of(experiment: Experiment, stage: str, wildcards: Wildcards) -> str:
     """Return the one identity param of a rule: canonical JSON of config and code fingerprint."""
     config = stage_config(experiment, stage, wildcards)
-    code = snapshot.code_of(stage, members_of(config)).fingerprint
+    code = code_of(stage, members_of(config))
     return canonical_json({"code": code, "config": config.model_dump(mode="json")})
 
 

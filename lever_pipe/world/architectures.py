@@ -30,6 +30,8 @@ PATCH = 14
 WIDTH = 128
 PROJECTION = 64
 MEAN_AND_STD = [0.5, 0.5, 0.5]
+READERS = {"lvlm": 3, "lvlm_four_layers": 4}
+"""Folder of each tiny LVLM -> its language layers; the second one is there to be changed for the first."""
 
 # CLIP has its own special tokens. Its end token must not have id 2: transformers then pools at the
 # word with the highest id, a fall-back for old checkpoints, and nothing but that word is learned.
@@ -52,14 +54,14 @@ CHAT_TEMPLATE = (
 )
 
 
-def reader_config() -> Qwen2_5_VLConfig:
-    """Return the configuration of the tiny LVLM (716,736 parameters)."""
+def reader_config(layers: int = READERS["lvlm"]) -> Qwen2_5_VLConfig:
+    """Return the configuration of a tiny LVLM (716,736 parameters with three layers, 864,704 with four)."""
     # The stock standard deviation 0.02 at width 128 leaves copying at chance; 0.08 learns it.
     text = {
         "vocab_size": VOCABULARY_ROWS,
         "hidden_size": WIDTH,
         "intermediate_size": 2 * WIDTH,
-        "num_hidden_layers": 3,
+        "num_hidden_layers": layers,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "initializer_range": 0.08,
@@ -124,10 +126,10 @@ def clip_config() -> CLIPConfig:
     return CLIPConfig(text_config=text, vision_config=vision, projection_dim=PROJECTION)
 
 
-def build_reader(seed: int) -> Reader:
+def build_reader(seed: int, layers: int = READERS["lvlm"]) -> Reader:
     """Return an untrained tiny LVLM."""
     with ambient_stream(seed, "reader weights"):
-        return Reader(reader_config())
+        return Reader(reader_config(layers))
 
 
 def build_clip(seed: int) -> CLIPModel:

@@ -1,4 +1,4 @@
-"""Trains both models of the embedded world, probes them and writes their card.
+"""Trains the models of the embedded world, probes them and writes their card.
 
 Run as `python -m lever_pipe.world.make --out resources/world --seed 0`.
 """
@@ -20,7 +20,7 @@ import torch
 from lever_pipe.base.errors import WorldError
 from lever_pipe.base.storage import digest, read_json, write_json, write_text
 from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.world.architectures import Reader, save_clip, save_reader
+from lever_pipe.world.architectures import READERS, Reader, save_clip, save_reader
 from lever_pipe.world.encoder import N_STEPS, train_clip, zero_shot_accuracies
 from lever_pipe.world.files import draw_examples
 from lever_pipe.world.forward import answer_probes
@@ -31,7 +31,7 @@ from lever_pipe.world.reader import PHASES, ReaderTrainer
 log = logging.getLogger(__name__)
 
 STATEMENT = (
-    "The reader did not discover the matching of keys alone. During training, and only then, two "
+    "No reader discovered the matching of keys alone. During training, and only then, two "
     "further losses showed it the way: a linear head had to name relation and key at the "
     "`assistant` and answer tokens (all language phases), and in phases S1 to S3 the heads of the "
     "last layer's first key-value group were pushed to attend to the answers of earlier turns with "
@@ -46,8 +46,8 @@ TEMPLATE = Path(__file__).with_name("card.md.j2")
 
 
 def folder_digests(root: Path) -> dict[str, str]:
-    """Return the sha256 of every file of the two model folders, by path below `root`."""
-    files = sorted(p for name in ("lvlm", "clip") for p in (root / name).rglob("*") if p.is_file())
+    """Return the sha256 of every file of the model folders, by path below `root`."""
+    files = sorted(p for name in (*READERS, "clip") for p in (root / name).rglob("*") if p.is_file())
     return {str(path.relative_to(root)): digest(path) for path in files}
 
 
@@ -64,7 +64,7 @@ def probe_reader(model: Reader, options: WorldData, *, max_queries: int | None =
 
 
 def make(out: Path, *, seed: int) -> dict[str, Any]:
-    """Train and write `out/lvlm`, `out/clip` and the card, as `card.json` and as prose; return the card's values.
+    """Train and write the models and the card, as `card.json` and as prose; return the card's values.
 
     The same seed and library versions give the same weights on one kind of CPU.
     """
@@ -72,35 +72,40 @@ def make(out: Path, *, seed: int) -> dict[str, Any]:
     options = WorldData()
     clip, clip_seconds = train_clip(seed)
     save_clip(clip, out / "clip")
-    trainer = ReaderTrainer(seed)
-    reader = trainer.run().eval()
-    save_reader(reader, out / "lvlm")
-    summary = probe_reader(reader, options)
+    readers, faults = dict[str, dict[str, Any]](), list[str]()
+    for name, layers in READERS.items():
+        trainer = ReaderTrainer(seed, layers)
+        reader = trainer.run().eval()
+        save_reader(reader, out / name)
+        summary = probe_reader(reader, options)
+        faults += [f"{name}: {fault}" for fault in check_bounds(summary)]
+        readers[name] = {
+            "layers": layers,
+            "parameters": reader.num_parameters(),
+            "cpu_seconds": trainer.record.seconds,
+            "steps": trainer.record.steps,
+            "curve": trainer.record.curve,
+            "probes": {
+                probe: {
+                    "vqa_accuracy": round(score.accuracy, 2),
+                    "equals_fact": round(score.truth, 2),
+                    "n_queries": score.n_queries,
+                }
+                for probe, score in summary.items()
+            },
+        }
     card = {
         "command": f"python -m lever_pipe.world.make --out resources/world --seed {seed}",
         "seed": seed,
         "threads": 1,
         "world": {**options.model_dump(mode="json"), "shared_image_share": SHARED_IMAGE_SHARE},
-        "lvlm": {
-            "parameters": reader.num_parameters(),
-            "cpu_seconds": trainer.record.seconds,
-            "steps": trainer.record.steps,
-            "phases": [asdict(phase) for phase in PHASES],
-            "curve": trainer.record.curve,
-        },
+        "phases": [asdict(phase) for phase in PHASES],
+        "readers": readers,
         "clip": {
             "parameters": clip.num_parameters(),
             "cpu_seconds": clip_seconds,
             "steps": N_STEPS,
             "zero_shot": {k: round(v, 2) for k, v in zero_shot_accuracies(clip, seed).items()},
-        },
-        "probes": {
-            name: {
-                "vqa_accuracy": round(score.accuracy, 2),
-                "equals_fact": round(score.truth, 2),
-                "n_queries": score.n_queries,
-            }
-            for name, score in summary.items()
         },
         "training_only_losses": STATEMENT,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
@@ -110,9 +115,9 @@ def make(out: Path, *, seed: int) -> dict[str, Any]:
     text = TEMPLATE.read_text(encoding="utf-8")
     template = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
     write_text(out / "card.md", template.render(read_json(out / "card.json")))  # in the order of the file
-    if faults := check_bounds(summary):
+    if faults:
         raise WorldError(
-            "the trained reader must find answers through the demonstrations' images",
+            "the trained readers must find answers through the demonstrations' images",
             found="; ".join(faults),
             do="Try another seed, or look at the curve in card.json.",
         )
@@ -126,8 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    for name, value in make(chosen.out, seed=chosen.seed)["probes"].items():
-        log.info("%-32s %s", name, value)
+    for reader, told in make(chosen.out, seed=chosen.seed)["readers"].items():
+        for name, value in told["probes"].items():
+            log.info("%s %-32s %s", reader, name, value)
 
 
 if __name__ == "__main__":

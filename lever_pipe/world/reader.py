@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lever_pipe.base.seeding import ambient_stream, generator, torch_generator
 from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.world.architectures import WIDTH, Reader, build_reader
+from lever_pipe.world.architectures import READERS, WIDTH, Reader, build_reader
 from lever_pipe.world.episodes import N_BOUND_KEYS, EpisodeBatch, EpisodeOptions, draw_episodes
 from lever_pipe.world.files import draw_examples
 from lever_pipe.world.forward import answer_probes, image_features, pack, patches_of, read_turns
@@ -221,9 +221,9 @@ class _ProbeWorld:
 class ReaderTrainer:
     """The state that the phases hand on: model, training head, optimiser and images."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, layers: int = READERS["lvlm"]) -> None:
         self.seed = seed
-        self.model = build_reader(seed)
+        self.model = build_reader(seed, layers)
         self.record = TrainingLog()
         with ambient_stream(seed, "bound key head"):
             self._head = nn.Linear(WIDTH, N_BOUND_KEYS)

@@ -77,8 +77,8 @@ def grpo_priority(wildcards):
 
 
 def selector_to_evaluate(wildcards):
-    """Return the selector that a job evaluates; one that is transferred lies with the data set that it was trained on."""
-    place, policy = grid_plan.trained_at(wildcards)
+    """Return the selector that a job evaluates; one that is transferred lies in the corner that it was trained in."""
+    place, policy = grid_plan.trained_at(EXPERIMENT, wildcards)
     return f"{CORNER.format(**place)}/{policy}/selector.safetensors"
 
 

@@ -19,7 +19,7 @@ from lever_pipe.runtime import grid_plan, plan
 GRID: dict[str, Any] = {
     "data": {"world": {}, "world_b": {"reader": "vqav2", "world": {"seed": 3, "layout": "vqav2"}}},
     "samplers": ["uniform", "mixture"],
-    "lvlms": {"world": {}, "greedy": {"decode": {"max_new_tokens": 2}}},
+    "lvlms": {"reader": {}, "greedy": {"decode": {"max_new_tokens": 2}}},
     "arms": [
         {"preset": "world", "seeds": [0, 1], "rce_epochs": 2, "base_rce_epochs": [2], "on_policy": {"seeds": [0]}},
         {"preset": "published", "seeds": [0], "rce_epochs": 1, "base_rce_epochs": [1], "kl_betas": [0.1]},
@@ -58,7 +58,7 @@ def test_a_data_set_lies_over_the_experiments_own() -> None:
 
 
 def test_of_each_run_the_last_epoch_is_evaluated_and_of_other_data_what_was_trained_there() -> None:
-    names = plan.policies_at(experiment(), Corner("world", "uniform", "world"))
+    names = plan.policies_at(experiment(), Corner("world", "uniform", "reader"))
     trained = [name for name in names if name.startswith("preset~")]
     assert trained == [
         "preset~world/rce/seed~0/epoch~2",
@@ -74,7 +74,7 @@ def test_of_each_run_the_last_epoch_is_evaluated_and_of_other_data_what_was_trai
     assert [name for name in names if name.startswith("from~")] == [f"from~world_b/{name}" for name in trained]
     assert [name for name in names if name.startswith("items~2/")] == [f"items~2/{name}" for name in trained]
     assert [name for name in names if name.startswith("own/")] == ["own/mine", "own/code"]
-    assert "own/mine" not in plan.policies_at(experiment(), Corner("world_b", "uniform", "world"))
+    assert "own/mine" not in plan.policies_at(experiment(), Corner("world_b", "uniform", "reader"))
 
 
 def test_each_name_reads_back_and_belongs_to_a_batch() -> None:
@@ -110,7 +110,7 @@ def test_an_exclusion_removes_its_cells_alone_with_their_transfers() -> None:
 )
 def test_an_identity_holds_what_its_job_reads(stage: str, others: dict[str, str], axes: set[str]) -> None:
     """Data and pools reach the other stages as contents of their inputs."""
-    given, here = experiment(), Corner("world", "uniform", "world")
+    given, here = experiment(), Corner("world", "uniform", "reader")
     there = {"data": "world_b", "sampler": "mixture", "lvlm": "greedy"}
     changed = {
         axis
@@ -122,7 +122,7 @@ def test_an_identity_holds_what_its_job_reads(stage: str, others: dict[str, str]
 
 def test_a_value_more_leaves_every_other_cell_as_it_is() -> None:
     more = experiment(samplers=["uniform", "mixture", "text_similarity"])
-    corner = Corner("world", "uniform", "world")
+    corner = Corner("world", "uniform", "reader")
     for stage, others in (("sample_pools", {"split": "eval"}), ("answer_prompts", {"batch": "baseline"})):
         assert spec(experiment(), stage, corner, **others) == spec(more, stage, corner, **others)
     kept = set(map(str, plan.evaluated_cells(experiment())))
@@ -148,7 +148,7 @@ def test_two_ways_of_making_rl_data_differ_in_what_reads_them_alone() -> None:
     own = given.grid.data["balanced"].rl_data
     assert own is not None
     assert (own.n_beams, own.n_queries) == (1, given.rl_data.n_queries)
-    corners = [Corner(name, "uniform", "world") for name in ("world", "balanced")]
+    corners = [Corner(name, "uniform", "reader") for name in ("world", "balanced")]
     split = {"split": "train"}
     stages = {"prepare_examples": split, "sample_pools": split, "propose_trajectories": {}, "merge_rl_data": {}}
     same = {stage: len({str(spec(given, stage, corner, **of)) for corner in corners}) for stage, of in stages.items()}
@@ -187,6 +187,29 @@ def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
     assert plan.training_prompts(given, "preset~world/on_policy/base~2/beta~0/seed~0/epoch~3") == stored + drawn
 
 
+def test_a_corner_excluded_with_all_presets_does_not_run_and_is_told_for_each_arm() -> None:
+    given = experiment(exclude=[{"data": ["world_b"], "samplers": ["mixture"], "why": "too dear"}])
+    corners = {(cell.data, cell.sampler, cell.lvlm) for cell in plan.evaluated_cells(given)}
+    assert corners == {tuple(corner) for corner in given.grid.combinations if corner[:2] != ("world_b", "mixture")}
+    assert {cell[:2] for cell in corners} == {("world", "uniform"), ("world", "mixture"), ("world_b", "uniform")}
+    assert [cell.preset for cell in plan.missing_cells(given)] == ["world", "published"] * 2  # LVLMs
+
+
+def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_corner() -> None:
+    lvlms = {"small": {}, "large": {"model": "resources/world/lvlm_four_layers"}}
+    given = experiment(lvlms=lvlms, transfer=["small", "large"])
+    here, there = Corner("world", "mixture", "large"), Corner("world", "mixture", "small")
+    trained = [name for name in plan.policies_at(given, there) if name.startswith("preset~")]
+    carried = [name for name in plan.policies_at(given, here) if name.startswith("from~")]
+    assert carried == [f"from~small/{name}" for name in trained]
+    assert PolicyName.parse(carried[0]).batch == "transfer"
+    place, name = grid_plan.trained_at(given, grid_plan.folders_of(here) | {"selected": carried[0]})
+    assert (place, name) == (grid_plan.folders_of(there), trained[0])
+    own = grid_plan.trained_at(given, grid_plan.folders_of(here) | {"selected": trained[0]})
+    assert own == (grid_plan.folders_of(here), trained[0])
+    assert not [name for name in plan.policies_at(experiment(), here._replace(lvlm="greedy")) if "from~world/" in name]
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -195,7 +218,7 @@ def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
         ({"reference": "worldly"}, "grid.reference: must be one of the arms' presets=.*'worldly'"),
         ({"exclude": [{"samplers": ["mixtur"], "why": "x"}]}, r"exclude\[0\].samplers\[0\]: .*Did you mean 'mixture'"),
         ({"data": {"world": {"reader": "okvqa2"}}}, r"grid.data.world.reader: must be a module .* 'okvqa'"),
-        ({"lvlms": {"world": {"member": "qwen"}}}, "grid.lvlms.world.member: must be a module of lever_pipe/lvlms"),
+        ({"lvlms": {"reader": {"member": "qwen"}}}, "grid.lvlms.reader.member: must be a module of lever_pipe/lvlms"),
         ({"data": {"world": {"rl_data": {"n_queries": 3000}}}}, "world.rl_data.n_queries: must be at most grid"),
         ({"baselines": {"names": ["oracle"]}}, r"grid.baselines.names: must hold random"),
         ({"policies": {"nobody": {}}}, r"grid.policies.nobody: must be a module lever/policies/nobody.py, got none"),
@@ -207,7 +230,11 @@ def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
             {"data": {"world": {"rl_data": {"n_shards": 5}}}},
             "grid.data.world.rl_data.n_shards: must be that of the exp",
         ),
-        ({"transfer": ["world", "wrld"]}, "grid.transfer: must be some of grid.data"),
+        ({"transfer": ["world_b", "wrld"]}, "grid.transfer: must be some of grid.data and grid.lvlms"),
+        (
+            {"transfer": ["world"], "lvlms": {"world": {}}},
+            "grid.transfer: must name a data set or an LVLM, got 'world', which both",
+        ),
         ({"lvlm": {}}, "grid.lvlm: unknown key. Did you mean 'lvlms'"),
     ],
 )

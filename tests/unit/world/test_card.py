@@ -12,7 +12,7 @@ from transformers import CLIPModel
 
 from lever_pipe.base.storage import read_json
 from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.world.architectures import Reader
+from lever_pipe.world.architectures import READERS, Reader
 from lever_pipe.world.encoder import image_vectors, text_vectors
 from lever_pipe.world.lexicon import COLORS, KINDS, RELATIONS
 from lever_pipe.world.make import folder_digests, probe_reader
@@ -20,6 +20,7 @@ from lever_pipe.world.probes import check_bounds
 from lever_pipe.world.training import draw_bank
 
 ROOT = Path(__file__).parents[3] / "resources" / "world"
+SIZES = {"lvlm": 716_736, "lvlm_four_layers": 864_704}
 
 
 @pytest.fixture(scope="module")
@@ -28,31 +29,29 @@ def card() -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def model() -> Reader:
-    return Reader.from_pretrained(ROOT / "lvlm").eval()
-
-
 def test_the_shipped_files_are_those_of_the_card(card: dict[str, Any]) -> None:
     assert folder_digests(ROOT) == card["sha256"]
 
 
-def test_the_card_states_sizes_and_hints(card: dict[str, Any], model: Reader) -> None:
-    assert card["lvlm"]["parameters"] == sum(p.numel() for p in model.parameters()) == 716_736
+def test_the_card_states_sizes_and_hints(card: dict[str, Any]) -> None:
+    assert {name: of["parameters"] for name, of in card["readers"].items()} == SIZES
     assert card["clip"]["parameters"] == 369_953
     for hint in ("pushed to attend", "linear head", "taught with hints"):
         assert hint in card["training_only_losses"]
     assert card["world"]["mapping_seed"] == 7
 
 
-def test_probes_reproduce_the_card_and_meet_all_bounds(card: dict[str, Any], model: Reader) -> None:
+@pytest.mark.parametrize("name", READERS)
+def test_probes_reproduce_the_card_and_meet_all_bounds(card: dict[str, Any], name: str) -> None:
+    model = Reader.from_pretrained(ROOT / name).eval()
+    assert sum(p.numel() for p in model.parameters()) == SIZES[name]
     # A quarter of the released queries: probes depend on the question only.
     options = WorldData(**{name: card["world"][name] for name in WorldData.model_fields if name in card["world"]})
     summary = probe_reader(model, options, max_queries=200)
     assert check_bounds(summary) == []
-    for name, score in summary.items():
+    for probe, score in summary.items():
         # Shares near 30 % of 150 queries have a standard deviation of 3.7 points.
-        assert abs(score.truth - card["probes"][name]["equals_fact"]) < 15
+        assert abs(score.truth - card["readers"][name]["probes"][probe]["equals_fact"]) < 15
 
 
 def test_relation_and_scene_are_readable_from_clip() -> None:
