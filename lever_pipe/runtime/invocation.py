@@ -319,11 +319,10 @@ def _codes_of(jobs: list[Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 def _check(workflow: Workflow, experiment: Experiment, jobs: list[Any]) -> None:
     from lever_pipe.runtime.checks import doctor
-    from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 
     executor = _executor(workflow)
-    settings = SlurmSettings(workflow.executor_settings) if executor in SLURM else None
-    doctor.preflight(experiment, executor=executor, jobs=doctor.submitted(jobs), slurm=settings)
+    prefix = (workflow.executor_settings.jobname_prefix or "") if executor in SLURM else None
+    doctor.preflight(experiment, executor=executor, jobs=doctor.submitted(jobs), prefix=prefix)
 
 
 def _executor(workflow: Workflow) -> str:

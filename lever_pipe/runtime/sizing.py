@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import plan
-from lever_pipe.runtime.slurm import squeue as slurm
 
 SNAKEMAKE_MB = 300
 """What the two Snakemakes around a SLURM job's command take of its memory."""
@@ -137,8 +136,10 @@ def rooms(
 
 
 def gpus_of(resources: Mapping[str, Any]) -> int:
-    """Return how many GPUs a job's resources ask for, in whichever words."""
-    return int(resources.get("gpu") or slurm.gres(str(resources.get("gres") or "")).get("gpu", 0))
+    """Return how many GPUs a job's resources ask for: `gpu=2`, or `gres` as `gpu`, `gpu:2`, `gpu:a100:2`."""
+    of_gres = [word.split(":") for word in str(resources.get("gres") or "").split(",")]
+    counts = [int(words[-1]) if words[-1].isdecimal() else 1 for words in of_gres if words[0] == "gpu"]
+    return int(resources.get("gpu") or sum(counts))
 
 
 def _gpus(count: int, request: str) -> Resources:

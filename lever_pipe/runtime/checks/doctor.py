@@ -1,8 +1,8 @@
 """`python -m lever_pipe doctor`: whether a run can work here, before a single job is submitted.
 
 It takes the words of the `snakemake` call that it looks ahead to, as `--workflow-profile profiles/slurm --configfile
-config/okvqa_qwen2_5_vl_3b.yaml`. On a cluster it also looks at SLURM and at what the planned jobs ask for; where this
-folder was ever run on one, at jobs that a killed run has left in the queue. A run looks itself when it starts.
+config/okvqa_qwen2_5_vl_3b.yaml`. On a cluster, and where this folder was ever run on one, it also looks for jobs that a
+killed run has left in SLURM's queue. A run looks itself when it starts.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 from lever_pipe.base.errors import ConfigError, LeverPipeError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
-from lever_pipe.runtime.checks import local_checks, orphans, slurm_checks
+from lever_pipe.runtime.checks import local_checks, orphans
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, require_no_fault, warning
-from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.snakemake_adapter import LOCAL, SLURM, UnplannableError, planned_jobs
 
 LOG = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -28,12 +27,12 @@ Job = Mapping[str, Any]
 
 
 class SnakemakeCall(NamedTuple):
-    """What a call of Snakemake would do; `slurm` is what jobs are submitted with, None with another executor."""
+    """What a call of Snakemake would do; `prefix` is that of jobs' names in SLURM, None with another executor."""
 
     config: dict[str, Any]
     source: str
     executor: str
-    slurm: SlurmSettings | None
+    prefix: str | None
 
 
 def preflight(
@@ -41,7 +40,7 @@ def preflight(
     *,
     executor: str,
     jobs: Sequence[Job],
-    slurm: SlurmSettings | None = None,
+    prefix: str | None = None,
     chosen: str | None = None,
     folder: Path = Path(),
 ) -> list[Outcome]:
@@ -51,7 +50,7 @@ def preflight(
         experiment: what runs.
         executor: Snakemake's executor; where it is of this machine, its GPUs are looked at too.
         jobs: resources of each job that is to be submitted or run here, `rule` and `threads` among them.
-        slurm: what jobs are submitted with; with it, SLURM is looked at.
+        prefix: of the names of jobs that are submitted to SLURM; None where none is.
         chosen: what to do about jobs of an earlier run; by default what the environment says.
         folder: the working directory.
 
@@ -62,7 +61,7 @@ def preflight(
     chosen, rules = orphans.choice(chosen), {str(job["rule"]) for job in jobs}
     found = list(local_checks.check(experiment, rules=rules, folder=folder))
     if jobs:
-        found += look_at_jobs(experiment, jobs, executor, slurm, chosen, folder, so_far=found)
+        found += look_at_jobs(experiment, jobs, executor, prefix, chosen, folder, so_far=found)
     for outcome in found:
         if outcome.level is Level.WARNING:
             LOG.warning(outcome.text)
@@ -74,7 +73,7 @@ def look_at_jobs(
     experiment: Experiment,
     jobs: Sequence[Job],
     executor: str,
-    slurm: SlurmSettings | None,
+    prefix: str | None,
     chosen: str,
     folder: Path,
     *,
@@ -85,17 +84,13 @@ def look_at_jobs(
     It waits for those, or cancels them, only for a run that can go on. A run that does not submit to SLURM asks for
     them only where one of this folder did, and needs no answer.
     """
-    if slurm is not None:
-        found, silence, prefix = list(slurm_checks.check(slurm, jobs)), fault, slurm.own.jobname_prefix or ""
-        may_be_left = not any(each.check == slurm_checks.CLUSTER for each in found)
-    else:
-        computing = local_checks.of_known_size(experiment, jobs, folder) if executor == LOCAL else []
-        found, silence = list(local_checks.gpus(computing)), warning
-        may_be_left, prefix = orphans.may_be_left(folder), orphans.PREFIX
+    computing = local_checks.of_known_size(experiment, jobs, folder) if executor == LOCAL else []
+    found = list(local_checks.gpus(computing))
     yield from found
     can_go_on = all(each.level is not Level.FAULT for each in [*so_far, *found])
-    if may_be_left and (can_go_on or chosen == orphans.REPORT):
-        yield orphans.settle(chosen, prefix, folder, silence=silence)
+    if (prefix is not None or orphans.may_be_left(folder)) and (can_go_on or chosen == orphans.REPORT):
+        silence, of_jobs = (warning, orphans.PREFIX) if prefix is None else (fault, prefix)
+        yield orphans.settle(chosen, of_jobs, folder, silence=silence)
 
 
 def main(words: Sequence[str]) -> int:
@@ -150,7 +145,7 @@ def examine(words: Sequence[str], chosen: str, *, in_data: bool = False, n_answe
     except UnplannableError as refusal:
         found.append(local_checks.refused("plan", refusal))
         yield found[-1]
-    yield from look_at_jobs(experiment, jobs, call.executor, call.slurm, chosen, folder, so_far=found)
+    yield from look_at_jobs(experiment, jobs, call.executor, call.prefix, chosen, folder, so_far=found)
 
 
 def read_call(words: Sequence[str]) -> SnakemakeCall:
@@ -166,10 +161,10 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
         args = snakemake_adapter.arguments_of(words)
         config, source = snakemake_adapter.configured(vars(args))
         executor = args.executor or "local"
-        settings = None
+        prefix = None
         if executor in SLURM:
-            settings = SlurmSettings(ExecutorPluginRegistry().get_plugin(executor).get_settings(args))
-        return SnakemakeCall(config, source, executor, settings)
+            prefix = ExecutorPluginRegistry().get_plugin(executor).get_settings(args).jobname_prefix or ""
+        return SnakemakeCall(config, source, executor, prefix)
     except (CliException, WorkflowError, ValueError, OSError) as refusal:
         expected = "doctor: expected words that Snakemake understands"
         raise ConfigError(expected, found=str(refusal).rstrip("."), do="Write them as for snakemake itself.") from None

@@ -25,25 +25,6 @@ class QueuedJob(NamedTuple):
     folder: str
 
 
-class Partition(NamedTuple):
-    """A partition with all its nodes, whatever their state; jobs have no limit where `minutes` is None."""
-
-    name: str
-    is_default: bool
-    state: str
-    minutes: int | None
-    nodes: tuple[ClusterNode, ...]
-
-
-class ClusterNode(NamedTuple):
-    """A node as configured; `gres` has the number of each generic resource, by `name` and by `name:type`."""
-
-    name: str
-    cpus: int
-    mem_mb: int
-    gres: dict[str, int]
-
-
 class SlurmReply(NamedTuple):
     """What a command said."""
 
@@ -121,56 +102,6 @@ def seconds(value: str) -> int | None:
     return int(found[0]) if found else None
 
 
-def partitions() -> dict[str, Partition] | None:
-    """Return every partition that this user can see, by name."""
-    shown, listed = run("scontrol", "show", "partition", "--oneliner"), _nodes()
-    if shown is None or listed is None:
-        return None
-    found = {}
-    for line in shown.splitlines():
-        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        if name := fields.get("PartitionName"):
-            nodes = tuple(node for partition, node in listed if partition == name)
-            known = (fields.get("Default") == "YES", fields.get("State", ""), minutes(fields.get("MaxTime", "")))
-            found[name] = Partition(name, *known, nodes)
-    return found
-
-
-def _nodes() -> list[tuple[str, ClusterNode]] | None:
-    form = MARK.join(("%R", "%N", "%c", "%m", "%G"))
-    answer = run("sinfo", "--noheader", "--Node", f"--format={form}")
-    if answer is None:
-        return None
-    rows = _rows(answer, 5)
-    return [(row[0], ClusterNode(row[1], _whole(row[2]), _whole(row[3]), gres(row[4]))) for row in rows]
-
-
-def minutes(limit: str) -> int | None:
-    """Return a time limit such as `1-02:00:00` in minutes; None for UNLIMITED."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
-    if not found:
-        return None
-    days, hours, whole, _ = (int(part or 0) for part in found.groups())
-    return (days * 24 + hours) * 60 + whole
-
-
-def gres(words: str) -> dict[str, int]:
-    """Return generic resources such as `gpu:a100:4(S:0-1),shard:8` as numbers by name and by name:type.
-
-    A word without a count, such as `gpu:a100`, counts 1.
-    """
-    found: dict[str, int] = {}
-    for word in re.sub(r"\([^)]*\)", "", words).split(","):
-        parts = [part for part in word.split(":") if part]
-        if not parts or parts == ["null"]:
-            continue
-        is_counted = len(parts) > 1 and parts[-1].isdecimal()  # a type may begin with a digit: gpu:1g.5gb
-        number = int(parts.pop()) if is_counted else 1
-        for name in {parts[0], ":".join(parts)}:
-            found[name] = found.get(name, 0) + number
-    return found
-
-
 def cancel(job_ids: list[str]) -> bool:
     """Ask SLURM to cancel the jobs; tell whether it took the order."""
     return run("scancel", *job_ids) is not None
@@ -181,8 +112,3 @@ def _rows(answer: str, width: int) -> Iterator[list[str]]:
         row = [field.strip() for field in line.split(MARK)]
         if len(row) == width:
             yield ["" if field == "(null)" else field for field in row]
-
-
-def _whole(word: str) -> int:
-    found = re.match(r"\d+", word)
-    return int(found[0]) if found else 0

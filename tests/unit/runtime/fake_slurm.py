@@ -16,7 +16,7 @@ case $name in scontrol) name=scontrol-$2 ;; esac
 [ -f {folder}/$name.out ] || {{ cat {folder}/$name.err >&2; exit 1; }}
 cat {folder}/$name.out
 """
-COMMANDS = ("squeue", "scontrol", "sinfo", "sacct", "scancel")
+COMMANDS = ("squeue", "scontrol", "sacct", "scancel")
 
 CONFIG = """Configuration data as of 2026-11-21T17:54:45
 AccountingStorageEnforce = none
@@ -31,24 +31,6 @@ SLURM_VERSION           = 22.05.8
 
 Slurmctld(primary) at vm is UP
 """
-PARTITION = (
-    "PartitionName={name} AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL Default={default} QoS=N/A "
-    "DefaultTime=00:05:00 DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO MaxNodes=UNLIMITED MaxTime={limit} "
-    "MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED Nodes={nodes} PriorityJobFactor=1 PriorityTier={tier} RootOnly=NO "
-    "ReqResv=NO OverSubscribe=NO OverTimeLimit=NONE PreemptMode={mode} State={state} TotalCPUs=8 TotalNodes=2 "
-    "SelectTypeParameters=NONE JobDefaults=(null) DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED "
-    "TRES=cpu=8,mem=8000M,node=2,billing=8\n"
-)
-PARTITIONS = {
-    "main": {"default": "YES"},
-    "short": {"limit": "00:02:00"},
-    "gpu": {"nodes": "n1"},
-    "scavenge": {"tier": 1, "mode": "REQUEUE"},
-    "scavkill": {"tier": 1, "mode": "CANCEL"},
-    "closed": {"state": "DRAIN"},
-    "long": {"limit": "UNLIMITED"},
-}
-NODES = {"n1": (4, 4000, "gpu:fake:2"), "n2": (4, 4000, "gpu:fake:2")}
 FORGOTTEN = "slurm_load_jobs error: Invalid job id specified\n"
 UNREACHABLE = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
 
@@ -69,7 +51,6 @@ class FakeSlurm:
             path.chmod(0o755)
         self.has()
         self.configure()
-        self.divide()
         self.fails("sacct", "You are not running a supported accounting_storage plugin\n")
         self.answers("scancel", "")
 
@@ -96,20 +77,6 @@ class FakeSlurm:
         self.answers(
             "scontrol-config", CONFIG.format(age=age, host=host, accounting=f"accounting_storage/{accounting}")
         )
-
-    def divide(self, nodes: dict[str, tuple[int, int, str]] | None = None) -> None:
-        """Set the nodes, of which partition `gpu` has n1 and the others have both."""
-        nodes = nodes or NODES
-        common = {"default": "NO", "limit": "02:00:00", "nodes": "n[1-2]", "tier": 10, "mode": "OFF", "state": "UP"}
-        lines = [PARTITION.format(**{**common, **own, "name": name}) for name, own in PARTITIONS.items()]
-        self.answers("scontrol-partition", "".join(lines))
-        rows = [
-            MARK.join([name, node, *map(str, values)])
-            for node, values in nodes.items()
-            for name, own in PARTITIONS.items()
-            if own.get("nodes", node) == node
-        ]
-        self.answers("sinfo", "".join(f"{row}\n" for row in rows))
 
     @property
     def calls(self) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import shutil
 import subprocess
 import sys
@@ -14,21 +13,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import snakemake_executor_plugin_slurm as plugin
 from fake_slurm import FakeSlurm, on_path
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import PreflightError
 from lever_pipe.experiment.studies import Experiment, StoreSettings, parse_experiment
 from lever_pipe.runtime import sizing, snakemake_adapter
-from lever_pipe.runtime.checks import doctor, local_checks, orphans, slurm_checks
+from lever_pipe.runtime.checks import doctor, local_checks, orphans
 from lever_pipe.runtime.checks.findings import Level, Outcome, ok
-from lever_pipe.runtime.checks.slurm_checks import SlurmSettings
 from lever_pipe.runtime.slurm import squeue as slurm
 
 REPOSITORY = Path(__file__).parents[3]
-OWN = plugin.ExecutorSettings(jobname_prefix="lever_pipe")
-SETTINGS = SlurmSettings(OWN)
+PREFIX = "lever_pipe"
 JOB = {"rule": "train_rce_epoch", "threads": 1, "mem_mb": 2300, "runtime": 30}
 WORLD = {"data": {"source": "world"}}
 INTENTION = {"model": {"folder": "", "codec": "word"}, "tasks": {"source": "synthetic"}}
@@ -55,92 +51,8 @@ def experiment() -> Experiment:
     return parse_experiment({**WORLD, **models, "intention": INTENTION})
 
 
-def of_slurm(*jobs: dict[str, Any], settings: SlurmSettings = SETTINGS) -> list[Outcome]:
-    return list(slurm_checks.check(settings, [{**JOB, **job} for job in jobs or ({},)]))
-
-
 def complaints(findings: list[Outcome] | Iterator[Outcome]) -> list[tuple[str, str]]:
     return [(str(finding.level), finding.check) for finding in findings if finding.level is not Level.OK]
-
-
-def test_arrays_and_a_silent_controller_are_faults(fake: FakeSlurm) -> None:
-    assert complaints(of_slurm()) == []
-    arrays = SlurmSettings(dataclasses.replace(OWN, array_jobs="all"))
-    assert complaints(of_slurm(settings=arrays)) == [("fault", "array jobs")]
-    fake.fails("sinfo")
-    assert complaints(of_slurm()) == [("fault", slurm_checks.CLUSTER)]
-
-
-@pytest.mark.parametrize(
-    ("asked", "check", "told"),
-    [
-        ({"slurm_partition": "gpx"}, "partition gpx", "expected one of closed, gpu, long, main"),
-        ({"slurm_partition": "closed"}, "partition closed", "found DRAIN"),
-        ({"slurm_partition": "short"}, "partition short", "runtime of at most 2 minutes; found 30"),
-        ({"runtime": 121}, "partition main", "runtime of at most 120 minutes; found 121"),
-        ({"mem_mb": 4001}, "partition main", "a node with 1 CPU, 4001 MB"),
-        ({"threads": 5}, "partition main", "a node with 5 CPUs"),
-        ({"threads": 2, "mem_mb_per_cpu": 2001}, "partition main", "a node with 2 CPUs, 4002 MB"),
-        ({"gpu": 3}, "partition main", "a node with 1 CPU, 2300 MB, 3 gpu"),
-        ({"gres": "gpu:a100:1"}, "partition main", "2 gpu, 2 gpu:fake on a node"),
-        ({"gpu": 1, "gpu_model": "a100"}, "partition main", "1 gpu:a100"),
-    ],
-)
-def test_what_no_partition_gives_is_the_one_fault(
-    fake: FakeSlurm, asked: dict[str, Any], check: str, told: str
-) -> None:
-    found = [finding for finding in of_slurm(asked) if finding.level is not Level.OK]
-    assert [(str(finding.level), finding.check) for finding in found] == [("fault", check)]
-    assert told in found[0].text
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"slurm_partition": "gpu", "gpu": 2},
-        {"gpu": 2, "gpu_model": "fake"},
-        {"gres": "gpu:fake:2"},
-        {"gres": "gpu"},
-        {"gpu": "2"},
-        {"gpu": 0, "gres": "gpu:1"},
-        {"gpu": 1, "gres": ""},
-        {"gpu": 3, "nodes": 2},
-        {"slurm_partition": "short,main"},
-        {"slurm_partition": "closed,main"},
-        {"slurm_partition": "long", "runtime": 100_000},
-        {"mem_mb": "<TBD>", "runtime": "<TBD>"},
-        {"mem_mb": 4000, "threads": 4, "runtime": 120},
-    ],
-)
-def test_what_a_partition_gives_passes(fake: FakeSlurm, asked: dict[str, Any]) -> None:
-    assert complaints(of_slurm(asked)) == []
-
-
-def test_one_node_must_have_all_of_it(fake: FakeSlurm) -> None:
-    fake.divide({"n1": (8, 2000, "(null)"), "n2": (2, 8000, "gpu:2")})
-    for asked in ({"threads": 8, "mem_mb": 2000}, {"threads": 2, "mem_mb": 8000, "gpu": 2}):
-        assert complaints(of_slurm(asked)) == []
-    for asked in ({"threads": 8, "mem_mb": 2001}, {"threads": 3, "mem_mb": 100, "gpu": 1}):
-        assert complaints(of_slurm(asked)) == [("fault", "partition main")]
-
-
-def test_of_the_plugins_own_file_any_partition_will_do(fake: FakeSlurm, tmp_path: Path) -> None:
-    file = tmp_path / "partitions.yaml"
-    for names, expected in (("main: {}", [("fault", "partition main")]), ("main: {}, long: {}", [])):
-        file.write_text(f"partitions: {{{names}}}")
-        assert (
-            complaints(
-                of_slurm({"runtime": 121}, settings=SlurmSettings(dataclasses.replace(OWN, partition_config=file)))
-            )
-            == expected
-        )
-
-
-def test_without_a_default_partition_one_must_be_named(fake: FakeSlurm) -> None:
-    shown = (fake.folder / "scontrol-partition.out").read_text().replace("Default=YES", "Default=NO")
-    fake.answers("scontrol-partition", shown)
-    assert "none named, and none is the default" in of_slurm()[-1].text
-    assert complaints(of_slurm({"slurm_partition": "main"})) == []
 
 
 def test_a_snakemake_that_nobody_looked_at_is_a_warning(
@@ -356,19 +268,19 @@ def test_all_faults_come_at_once_and_nothing_is_cancelled(
 ) -> None:
     (folder / "resources/world/clip/config.json").unlink()
     fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder)))
-    jobs = [{**JOB, "rule": "embed_examples", "slurm_partition": "gpx"}]
-    call = {"executor": "slurm", "jobs": jobs, "slurm": SETTINGS, "folder": folder}
-    with pytest.raises(PreflightError, match="found 3 faults") as caught:
+    jobs = [{**JOB, "rule": "embed_examples"}]
+    call = {"executor": "slurm", "jobs": jobs, "prefix": PREFIX, "folder": folder}
+    with pytest.raises(PreflightError, match="found 2 faults") as caught:
         doctor.preflight(experiment, **call)
-    for words in ("no config.json", "partition gpx", "1  RUNNING  a"):
+    for words in ("no config.json", "1  RUNNING  a"):
         assert words in str(caught.value)
-    with pytest.raises(PreflightError, match="found 2 faults"):
+    with pytest.raises(PreflightError, match="found 1 fault"):
         doctor.preflight(experiment, **call, chosen="cancel")
     assert not [words for words in fake.calls if words.startswith("scancel")]
 
 
 def test_a_run_with_nothing_to_submit_asks_slurm_nothing(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
-    doctor.preflight(experiment, executor="slurm", jobs=[], slurm=SETTINGS, folder=folder)
+    doctor.preflight(experiment, executor="slurm", jobs=[], prefix=PREFIX, folder=folder)
     assert fake.calls == []
 
 
@@ -386,11 +298,11 @@ def test_jobs_beside_snakemake_are_not_submitted_on_a_cluster(local_exec: bool, 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What Snakemake would understand, without Snakemake."""
-    said: dict[str, Any] = {"slurm": SETTINGS, "jobs": [JOB], "config": WORLD}
+    said: dict[str, Any] = {"prefix": PREFIX, "jobs": [JOB], "config": WORLD}
     monkeypatch.setattr(
         doctor,
         "read_call",
-        lambda _: doctor.SnakemakeCall(said["config"], "config.yaml", "slurm", said["slurm"]),
+        lambda _: doctor.SnakemakeCall(said["config"], "config.yaml", "slurm", said["prefix"]),
     )
     monkeypatch.setattr(doctor, "planned", lambda _: said["jobs"])
     monkeypatch.setattr(local_checks, "check", lambda *_, **__: iter([ok("disk", "plenty")]))
@@ -403,12 +315,12 @@ def test_the_tool_prints_a_line_a_check(
     assert doctor.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[9:].split(":")[0] for line in lines] == [
-        "configuration", "executor", "disk", "partition main", "earlier jobs",
+        "configuration", "executor", "disk", "earlier jobs",
     ]  # fmt: skip
     assert {line[:9] for line in lines} == {"ok       "}
-    call["jobs"] = [{**JOB, "slurm_partition": "gpx"}]
+    fake.fails("squeue")
     assert doctor.main(["doctor"]) == 2
-    assert "fault    partition gpx" in capsys.readouterr().out
+    assert "fault    earlier jobs" in capsys.readouterr().out
 
 
 def test_the_tool_cancels_when_told(fake: FakeSlurm, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,7 +352,7 @@ def test_words_and_profile_reach_the_checks(tmp_path: Path, executor: str) -> No
     words = ["--workflow-profile", str(tmp_path), "--configfile", str(other), "--config", "results=here"]
     code = (
         f"from lever_pipe.runtime.checks.doctor import read_call\ncall = read_call({words!r})\n"
-        "print(call.executor, call.slurm.own.jobname_prefix, sep='|')\n"
+        "print(call.executor, call.prefix, sep='|')\n"
         "print(call.config['pools'], call.config['results'], call.config['data']['source'], sep='|')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)

@@ -161,3 +161,11 @@ def test_the_size_of_the_weights_decides(tmp_path: Path, parameters: int, device
     room = sizing.rooms(parse_experiment(values))
     assert room("answer_prompts").resources["device"] == device
     assert room("embed_examples").resources["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus"),
+    [({"gpu": 2}, 2), ({"gres": "gpu"}, 1), ({"gres": "shard:8,gpu:3"}, 3), ({"gres": "gpu:a100:2"}, 2), ({}, 0)],
+)
+def test_a_forecast_counts_gpus_in_whichever_words(asked: dict[str, object], gpus: int) -> None:
+    assert sizing.gpus_of(asked) == gpus

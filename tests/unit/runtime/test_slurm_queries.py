@@ -90,39 +90,3 @@ def test_the_users_own_filters_do_not_reach_slurm(tmp_path: Path, monkeypatch: p
 
 def test_a_setting_is_a_number_of_seconds(fake: FakeSlurm) -> None:
     assert slurm.seconds((slurm.settings() or {})["MinJobAge"]) == 600
-
-
-def test_partitions_know_their_limits_and_nodes(fake: FakeSlurm) -> None:
-    found = slurm.partitions() or {}
-    assert [name for name, partition in found.items() if partition.is_default] == ["main"]
-    assert [node.name for node in found["gpu"].nodes] == ["n1"]
-    assert {name: partition.minutes for name, partition in found.items() if partition.minutes != 120} == {
-        "short": 2,
-        "long": None,
-    }
-    assert found["main"].nodes[1] == slurm.ClusterNode("n2", 4, 4000, {"gpu": 2, "gpu:fake": 2})
-    assert found["closed"].state == "DRAIN"
-
-
-@pytest.mark.parametrize(
-    ("words", "numbers"),
-    [
-        ("(null)", {}),
-        ("gpu", {"gpu": 1}),
-        ("gpu:2", {"gpu": 2}),
-        ("gpu:a100:4(S:0-1),shard:8", {"gpu": 4, "gpu:a100": 4, "shard": 8}),
-        ("gpu:tesla:2(S:0),gpu:kepler:1(S:1)", {"gpu": 3, "gpu:tesla": 2, "gpu:kepler": 1}),
-        ("gpu:1g.5gb:2", {"gpu": 2, "gpu:1g.5gb": 2}),
-        ("gpu:1g.5gb", {"gpu": 1, "gpu:1g.5gb": 1}),
-        ("gpu:4090", {"gpu": 4090}),  # as SLURM itself reads it
-    ],
-)
-def test_generic_resources_count_by_name_and_by_type(words: str, numbers: dict[str, int]) -> None:
-    assert slurm.gres(words) == numbers
-
-
-@pytest.mark.parametrize(
-    ("limit", "minutes"), [("02:00:00", 120), ("1-00:30:00", 1470), ("UNLIMITED", None), ("00:02:00", 2)]
-)
-def test_time_limits_are_minutes(limit: str, minutes: int | None) -> None:
-    assert slurm.minutes(limit) == minutes
