@@ -67,7 +67,6 @@ from lever_pipe.report.cells import (
     say,
 )
 from lever_pipe.report.cells import holm as holm_of
-from lever_pipe.report.comparability import named
 from lever_pipe.report.evidence import ALPHA, BY_SHOTS, MEAN, OF_ONE_RUN, EvidenceRow
 from lever_pipe.report.lineage import REMARK, UNKNOWN, Fields, published_key
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
@@ -616,7 +615,7 @@ def _of_accuracies(claim: Claim, material: Material, *, is_ours: bool) -> Findin
         told.append(say("{where}: {value} ({left} minus {right}), {test}", **said))
     known = [_lineage(claim, material, run, is_ours=is_ours) for run in claim.runs]
     fields = dict.fromkeys(name for of in known for name in of if name not in IDENTITY)
-    differs = [named(name) for name in fields if len({of[name] for of in known if name in of}) > 1]
+    differs = [Code(name) for name in fields if len({of[name] for of in known if name in of}) > 1]
     return _finding(claim, checks, told, differs)
 
 

@@ -55,7 +55,7 @@ class Table:
         lines: the rows.
         lead: what it says, read before it.
         notes: how to read it, below it.
-        footnotes: in the order of their letters.
+        footnotes: each with its mark.
         factor: what its lines are meant to differ in (`comparability.FACTORS`); empty where they are not compared.
     """
 
@@ -66,7 +66,7 @@ class Table:
     lines: tuple[TableLine, ...]
     lead: Cell = None
     notes: tuple[Cell, ...] = ()
-    footnotes: tuple[Cell, ...] = ()
+    footnotes: tuple[tuple[str, Cell], ...] = ()
     factor: str = ""
 
     def __post_init__(self) -> None:
@@ -93,9 +93,8 @@ class Table:
             for i, line in enumerate(self.lines, start=1)
         )
         notes = tuple(ledger.note(note, at, f"note{i}") for i, note in enumerate(self.notes))
-        feet = tuple(ledger.note(note, at, f"footnote{i}") for i, note in enumerate(self.footnotes))
         head = {"title": ledger.note(self.title, at, "title"), "lead": ledger.note(self.lead, at, "lead")}
-        return replace(self, lines=lines, notes=notes, footnotes=feet, **head)  # type: ignore[arg-type]
+        return replace(self, lines=lines, notes=notes, **head)  # type: ignore[arg-type]
 
 
 def as_csv(table: Table, voice: Voice) -> str:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from string import ascii_letters
 from typing import Any, TypeAlias
 
 import jinja2
@@ -132,7 +131,7 @@ def environment(frame: Frame, voice: Voice) -> jinja2.Environment:
         autoescape=True,
     )
     writers = {"html": voice.html, "text": voice.text, "say": voice.say, "language": voice.language}
-    tables = {"look": _look, "value_of": value_of, "long": LONG, "absent": NOTHING, "letters": ascii_letters}
+    tables = {"look": _look, "value_of": value_of, "long": LONG, "absent": NOTHING}
     around = {"style": Markup(frame.style), "script": Markup(frame.script), "policy": _policy(frame)}
     found.globals |= {**writers, **tables, **around}
     found.globals["words"] = lambda message, **args: voice.html(say(message, **args))

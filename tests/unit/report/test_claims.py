@@ -254,7 +254,7 @@ def test_another_base_makes_the_cause_untested(tmp_path: Path) -> None:
     )
     found = by_ours(files)
     assert found["001-015-because-of-beta"].verdict == UNTESTED
-    assert said(found["001-015-because-of-beta"]).endswith("also different: Base checkpoint")
+    assert said(found["001-015-because-of-beta"]).endswith("also different: base_checkpoint")
     assert found["001-015-best"].verdict == HOLDS
 
 

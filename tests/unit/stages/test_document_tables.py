@@ -87,7 +87,7 @@ class DocumentTables:
     def texts(self, name: str) -> list[str]:
         """Return lead, notes and footnotes of a table."""
         table = self.tables[name]
-        return [VOICES["en"].text(cell) for cell in (table.lead, *table.notes, *table.footnotes)]
+        return [VOICES["en"].text(cell) for cell in (table.lead, *table.notes, *dict(table.footnotes).values())]
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Cell, Estimate, Verdict, p_value, say
+from lever_pipe.report.cells import Estimate, Verdict, p_value, say
 from lever_pipe.report.evidence import ALPHA
 from lever_pipe.report.format import parts_of
 from lever_pipe.report.page import pages
@@ -19,11 +20,11 @@ VOICE = Voice("en", TEXTS, {"row": 5})
 BLOCKS = Path("lever_pipe/report/templates/blocks.html.j2").read_text(encoding="utf-8")
 
 
-def table(*lines: TableLine, **more: Cell | tuple[Cell, ...]) -> Table:
-    return Table("t1", "data", say("t"), (Column(say("h"), "name"), Column(say("h"))), lines, **more)  # type: ignore[arg-type]
+def table(*lines: TableLine, **more: Any) -> Table:
+    return Table("t1", "data", say("t"), (Column(say("h"), "name"), Column(say("h"))), lines, **more)
 
 
-def html(*lines: TableLine, **more: tuple[Cell, ...]) -> str:
+def html(*lines: TableLine, **more: Any) -> str:
     made = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), VOICE).get_template("blocks").module
     return str(made.table(table(*lines, **more), "tables/t1.csv"))
 
@@ -38,7 +39,7 @@ def test_cells_sort_by_their_number_and_name_its_row() -> None:
 
 
 def test_a_line_shows_whose_it_is_and_leads_to_its_footnote() -> None:
-    text = html(TableLine(("a", None), "published", marks="a"), footnotes=(say("note"),))
+    text = html(TableLine(("a", None), "published", marks="a"), footnotes=(("a", say("note")),))
     assert '<tr class="published">' in text
     assert "a<sup>a</sup></th>" in text
     assert "<li><sup>a</sup> Differs</li>" in text
