@@ -73,7 +73,7 @@ def snakemake(folder: Path, *words: str) -> tuple[str, int]:
     return done.stdout, done.returncode
 
 
-@pytest.mark.parametrize("quiet", [[], ["--quiet"], ["--quiet", "all"], ["--quiet", "progress"]], ids=" ".join)
+@pytest.mark.parametrize("quiet", [[], ["--quiet", "all"]], ids=" ".join)
 def test_each_failed_job_is_told_with_its_reason_however_quiet_the_run(tmp_path: Path, quiet: list[str]) -> None:
     """`bad`, `gone` and `killed` fail twice; `late` comes at its second attempt; only `after` needs a failed job."""
     said = run(tmp_path, "--keep-going", "--retries", "1", *quiet)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import yaml
 from snakemake.utils import update_config
@@ -73,15 +72,6 @@ def test_the_whole_workflow_is_planned_once_the_raw_files_are_named(project: Pro
     assert planned["select_demonstrations"] == RCE + GRPO + ON_POLICY + DISTIL
     assert planned["score_answers"] == 4  # `score_emulation` scores the fifth
     assert not planned.keys() & {"generate_world", "check_world"}
-
-
-def test_five_seeds_are_planned(project: Project) -> None:
-    name_raw_files(project)
-    with project.edited(CONFIG[1], "seeds: [0, 1, 2]", "seeds: [0, 1, 2, 3, 4]"):
-        call, environment = [sys.executable, "-m", "snakemake", *PLAN], project.environment
-        done = subprocess.run(call, cwd=project.folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    planned = {rule: int(n) for rule, n in JOB_COUNT.findall(done.stdout.split("\n\n")[0])}
-    assert planned["train_rce_epoch"] == 5 * 5
 
 
 def test_a_malformed_configuration_stops_before_any_job(project: Project) -> None:

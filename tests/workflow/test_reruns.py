@@ -35,14 +35,20 @@ from .counts import (
     SFT_EPOCHS,
     TRAINED_AGENTS,
 )
+from .test_contents_decide import LONG_AGO, kept
 
 pytestmark = pytest.mark.workflow
 
+SMOKE, LOSSES = "config/smoke.yaml", "lever_pipe/losses"
+ON_POLICY_LOSS, DISTIL_LOSS = "mean_of_group_means(divergences, valid)", "torch.special.entr(shares_BK)"
+EMULATE = "emulate: {kl_betas: [0.12, 0.145, 0.15], grpo_epochs: 1, base_rce_epoch: 2}"
+ANSWERED = {"answer_prompts": 1, "score_answers": 1, **REPORT}
 FULL = "mount -t tmpfs -o size=4k none /dev/shm && head -c 4096 /dev/zero > /dev/shm/full"
 IS_FULL = "! { echo x > /dev/shm/more; } 2> /dev/null"
 STAGES = "lever_pipe/experiment/stage_configs.py"
 OF_A_STAGE = '@identity_of("measure_pools")\n'
 STAGE_MORE = 'class FurtherConfig(Section):\n    """Identity of a stage that is added."""\n\n    shots: Counts\n\n\n'
+TRAIN_ANNOTATIONS = "mscoco_train2014_annotations.json"
 FIRST_RCE = "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors"
 
 
@@ -50,20 +56,64 @@ def test_a_finished_run_has_nothing_to_do(smoke: Project) -> None:
     assert "Nothing to be done" in smoke.snakemake("--cores", "1")
 
 
-def test_an_on_policy_beta_more_trains_that_beta_only(smoke: Project) -> None:
-    with smoke.edited("config/smoke.yaml", "2, kl_betas: [0, 1]", "2, kl_betas: [0, 1, 2]"):
-        assert smoke.planned() == {
-            "train_on_policy_epoch": 2,
-            "select_demonstrations": 2,
-            "answer_prompts": 1,
-            "score_answers": 1,
-            **REPORT,
-        }
+ARM_AND_SEED = ("{name: baseline}", "{name: baseline, seeds: [0, 1]}\n    - {name: other}")
+COEFFICIENT = ("{name: bundle, kl: 0.01,", "{name: bundle, kl: 0.02,")
+EDITS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, int]]] = {
+    "an on-policy beta more trains it only, an arm and a seed of agents more keep the finished runs": (
+        ((SMOKE, "2, kl_betas: [0, 1]", "2, kl_betas: [0, 1, 2]"), (SMOKE, *ARM_AND_SEED)),
+        {"train_on_policy_epoch": 2, "select_demonstrations": 2, **ANSWERED, **TRAINED_AGENTS},
+    ),
+    "a beta fewer scores its batch alone, the warm start comes before every arm": (
+        (
+            (SMOKE, "kl_betas: [0, 0.15]", "kl_betas: [0.15]"),
+            (SMOKE, "warm_start: {steps: 40}", "warm_start: {steps: 41}"),
+        ),
+        {**ANSWERED, **AGENTS_AND_BELOW, "warm_start_agent": 1},
+    ),
+    "an on-policy loss retrains its own mode, the agents' surrogate no selector": (
+        (
+            (f"{LOSSES}/grpo.py", ON_POLICY_LOSS, f"0 * {ON_POLICY_LOSS}"),
+            (f"{LOSSES}/tokens.py", ".clamp(max=LARGEST_PENALTY)", ".clamp(max=1.0)"),
+        ),
+        {
+            "train_on_policy_epoch": ON_POLICY_EPOCHS,
+            "select_demonstrations": ON_POLICY_EPOCHS,
+            **ANSWERED,
+            **TRAINED_AGENTS,
+        },
+    ),
+    "a loss of distillation retrains its own mode, an arm's KL coefficient that arm": (
+        ((f"{LOSSES}/distillation.py", DISTIL_LOSS, f"0 * {DISTIL_LOSS}"), (SMOKE, *COEFFICIENT)),
+        {
+            "train_distil_epoch": DISTIL_EPOCHS,
+            "select_demonstrations": DISTIL_EPOCHS,
+            **ANSWERED,
+            **AGENT_REPORT,
+            "train_agent": 1,
+            "evaluate_agent": 1,
+        },
+    ),
+    "the head seed of the emulation stays within it": (
+        ((SMOKE, "emulate: {", "emulate: {head_seed: 7, "),),
+        {"emulate_selections": 1, "answer_prompts": 1, "score_emulation": 1, **FROM_EVIDENCE},  # the arm `head`
+    ),
+    "without emulation nothing is computed but the report": (((SMOKE, EMULATE, "emulate: null"),), FROM_EVIDENCE),
+    "title and language rebuild the page only": (
+        ((SMOKE, "results: results/smoke", "results: results/smoke\nreport: {title: Another, language: zh}"),),
+        {"build_report": 1},
+    ),
+}
+"""Edits of files, of both studies where there are two, and all jobs that they plan."""
 
 
-def test_a_beta_fewer_scores_its_batch_alone(smoke: Project) -> None:
-    with smoke.edited("config/smoke.yaml", "kl_betas: [0, 0.15]", "kl_betas: [0.15]"):
-        assert smoke.planned() == {"answer_prompts": 1, "score_answers": 1, **REPORT}
+@pytest.mark.parametrize(("edits", "expected"), EDITS.values(), ids=EDITS)
+def test_an_edit_plans_exactly_its_jobs(
+    smoke: Project, edits: tuple[tuple[str, str, str], ...], expected: dict[str, int]
+) -> None:
+    with ExitStack() as changes:
+        for edit in edits:
+            changes.enter_context(smoke.edited(*edit))
+        assert smoke.planned() == expected
 
 
 def test_a_beta_more_and_other_cells_score_all(smoke: Project) -> None:
@@ -97,58 +147,12 @@ def test_a_sweep_runs_the_jobs_of_its_cell_only(smoke: Project) -> None:
         }
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "rule", "epochs"),
-    [
-        ("grpo", "mean_of_group_means(divergences, valid)", "train_on_policy_epoch", ON_POLICY_EPOCHS),
-        ("distillation", "torch.special.entr(shares_BK)", "train_distil_epoch", DISTIL_EPOCHS),
-    ],
-)
-def test_a_loss_retrains_its_own_mode(smoke: Project, name: str, old: str, rule: str, epochs: int) -> None:
-    with smoke.edited(f"lever_pipe/losses/{name}.py", old, f"0 * {old}"):
-        assert smoke.planned() == {
-            rule: epochs,
-            "select_demonstrations": epochs,
-            "answer_prompts": 1,
-            "score_answers": 1,
-            **REPORT,
-        }
-
-
 def test_the_offline_loss_retrains_no_on_policy_run(smoke: Project) -> None:
     old = "mean_of_group_means(k3(log_ratio), valid)"
     with smoke.edited("lever_pipe/losses/grpo.py", old, f"0 * {old}"):
         planned = smoke.planned()
     assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
     assert not planned.keys() & {"train_on_policy_epoch", "train_distil_epoch", "train_rce_epoch", "measure_rewards"}
-
-
-def test_the_title_rebuilds_the_report_only(smoke: Project) -> None:
-    with smoke.edited(
-        "config/smoke.yaml", "results: results/smoke", "results: results/smoke\nreport: {title: Another}"
-    ):
-        assert smoke.planned() == {"build_report": 1}
-
-
-def test_another_language_rewrites_the_page_only(smoke: Project) -> None:
-    assert smoke.planned("--config", "report={language: zh}") == {"build_report": 1}
-
-
-def test_without_emulation_nothing_is_computed_but_the_report(smoke: Project) -> None:
-    emulate = "emulate: {kl_betas: [0.12, 0.145, 0.15], grpo_epochs: 1, base_rce_epoch: 2}"
-    with smoke.edited("config/smoke.yaml", emulate, "emulate: null"):
-        assert smoke.planned() == FROM_EVIDENCE
-
-
-def test_the_head_seed_of_the_emulation_stays_within_it(smoke: Project) -> None:
-    with smoke.edited("config/smoke.yaml", "emulate: {", "emulate: {head_seed: 7, "):
-        planned = smoke.planned()
-    assert planned == {
-        "emulate_selections": 1,  # the arm `head`
-        "answer_prompts": 1,
-        "score_emulation": 1,
-        **FROM_EVIDENCE,
-    }
 
 
 def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
@@ -210,7 +214,6 @@ def test_jobs_take_the_configured_path_and_their_cards_tell_it(smoke: Project) -
 def test_consent_to_ask_again_reaches_the_jobs(smoke: Project) -> None:
     words = ("--dry-run", "--printshellcmds", "--forcerun", "answer_prompts", "--until", "answer_prompts")
     assert "--lvlm" not in smoke.snakemake(*words)
-    assert smoke.planned("--forcerun", "answer_prompts")["score_answers"] == SCORED
     with consent(smoke):
         assert "--lvlm" in smoke.snakemake(*words)
 
@@ -220,16 +223,15 @@ def consent(smoke: Project) -> AbstractContextManager[None]:
     return smoke.edited("config/smoke.yaml", results, f"{results}lvlm: {{ask_again: true}}\n")
 
 
-def test_other_pixels_rerun_what_read_them(smoke: Project) -> None:
-    listing = smoke.folder / "results/smoke/world/val.sha256"
-    content, stat = listing.read_text(), listing.stat()
-    listing.write_text(content.replace("0", "1", 1))
-    try:
+def test_other_pixels_and_raw_data_of_an_older_time_are_read_again(smoke: Project) -> None:
+    """Pixels of the evaluation's images, and annotations of the train questions."""
+    world = smoke.folder / "results/smoke/world"
+    with kept(world / "val.sha256") as listing, kept(annotations := world / TRAIN_ANNOTATIONS) as content:
+        (world / "val.sha256").write_bytes(listing.replace(b"0", b"1", 1))
+        annotations.write_bytes(content + b"\n")
+        os.utime(annotations, (LONG_AGO, LONG_AGO))
         planned = smoke.planned()
-    finally:
-        listing.write_text(content)
-        os.utime(listing, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert planned["prepare_examples"] == 1
+    assert planned["prepare_examples"] == 2
     assert "generate_world" not in planned
 
 
@@ -256,33 +258,6 @@ def test_the_prompt_answers_everything_again(smoke: Project) -> None:
     assert planned["train_rce_epoch"] == RCE_EPOCHS + EMULATED_RCE
     assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
     assert not planned.keys() & ABOVE_ANSWERS
-
-
-def test_another_seed_of_the_world_reruns_all_but_nothing_twice(smoke: Project) -> None:
-    with smoke.edited("config/smoke.yaml", "n_eval: 40}", "n_eval: 40, seed: 5}"):
-        planned = smoke.planned()
-    assert planned["generate_world"] == 2
-    assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
-
-
-def test_the_kl_coefficient_of_an_arm_trains_that_arm_only(smoke: Project) -> None:
-    with smoke.edited("config/smoke.yaml", "{name: bundle, kl: 0.01,", "{name: bundle, kl: 0.02,"):
-        assert smoke.planned() == TRAINED_AGENTS | {"train_agent": 1, "evaluate_agent": 1}
-
-
-def test_an_arm_and_a_seed_more_keep_the_finished_runs(smoke: Project) -> None:
-    with smoke.edited("config/smoke.yaml", "{name: baseline}", "{name: baseline, seeds: [0, 1]}\n    - {name: other}"):
-        assert smoke.planned() == TRAINED_AGENTS
-
-
-def test_the_agents_surrogate_retrains_no_selector(smoke: Project) -> None:
-    with smoke.edited("lever_pipe/losses/tokens.py", ".clamp(max=LARGEST_PENALTY)", ".clamp(max=1.0)"):
-        assert smoke.planned() == TRAINED_AGENTS
-
-
-def test_the_warm_start_comes_before_every_arm(smoke: Project) -> None:
-    with smoke.edited("config/smoke.yaml", "warm_start: {steps: 40}", "warm_start: {steps: 41}"):
-        assert smoke.planned() == AGENTS_AND_BELOW | {"warm_start_agent": 1}
 
 
 def test_one_study_alone_is_planned_without_the_other(smoke: Project) -> None:
