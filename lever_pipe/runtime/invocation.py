@@ -32,10 +32,6 @@ WORTH_A_SERVER = 8
 """Planned jobs, from which on their starts take longer than that of a server."""
 OF_AGENTS = ("transformers.models.qwen3.modeling_qwen3",)
 FUTURE_STOPS = "a job that reads it will stop the run. Give it the present time: touch FILE"
-LACKING = (
-    "executor slurm: what is made already when its turn comes is made again, and some jobs may be waited for without "
-    "end. Name another one: lever-slurm"
-)
 LOCKS = Path(".snakemake/locks")
 SEARCHES_FOR_GARBAGE = (50_000, 20, 50)
 """A plan is objects that last: among them Python's own thresholds let it search for a fifth of the time, in vain."""
@@ -260,8 +256,6 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing, own
         snakemake_adapter.leave_pace_to_cores(workflow.scheduler)
     if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":
         forks.fork_calls(modules_of(jobs))
-    if _executor(workflow) == "slurm":
-        log.warning(LACKING)
 
 
 def _set_back_future_times(jobs: list[Any]) -> None:

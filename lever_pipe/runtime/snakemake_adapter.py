@@ -276,11 +276,6 @@ QUIET = ("--quiet", "rules", "progress", "--dry-run")
 """With these two a dry run ends when it has planned."""
 MANY_CORES = 100_000
 """Where no cores are named, as on a cluster, a dry run takes one for granted and cuts the threads of each job to it."""
-DEEDS = (
-    *("touch", "unlock", "archive", "report", "lint", "containerize", "export_cwl", "generate_unit_tests"),
-    *("cleanup_metadata", "cleanup_shadow", "delete_all_output", "delete_temp_output", "deploy_sources"),
-    *("draft_notebook", "edit_notebook", "conda_cleanup_envs", "conda_create_envs_only"),
-)
 
 
 class PlannedCall(NamedTuple):
@@ -332,18 +327,12 @@ def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
 
     Raises:
         UnplannableError: Snakemake fails.
-        ConfigError: words that ask Snakemake for something else than a run.
+        ConfigError: a configuration file or word that cannot be read.
     """
     from snakemake import cli
 
     end = words.index("--") if "--" in words else len(words)  # behind it all words are targets
     options = options_of(words)
-    deeds = [f"--{name.replace('_', '-')}" for name in DEEDS if options.get(name)]  # in part even with `--dry-run`
-    if deeds:
-        expected = "plan: expected words that say what would run"
-        raise ConfigError(expected, found=", ".join(deeds), do="Leave them to Snakemake itself.")
-    if "" in words:
-        raise ConfigError("expected words for Snakemake", found="an empty one", do="Drop it, or give it its value.")
     configuration_of(options.get("configfile") or (), options.get("config"))
     cores = [] if options.get("cores") else ["--cores", str(MANY_CORES)]
     out, err = io.StringIO(), io.StringIO()

@@ -24,7 +24,7 @@ CALLS: tuple[tuple[str, ...], ...] = (
     *(("plan", "--configfile", "@"), ("why", "train_rce_epoch", "--configfile", "@")),
     ("why", "train_rce_epoch", "--config", "@"),
     *(("export", "@", "folder", "out"), ("export", "wandb", "@", "out")),
-    *(("doctor", "--orphans", "@"), ("store", "@"), ("why", "")),
+    *(("store", "@"), ("why", "")),
 )  # fmt: skip
 
 

@@ -41,7 +41,6 @@ def preflight(
     executor: str,
     jobs: Sequence[Job],
     prefix: str | None = None,
-    chosen: str | None = None,
     folder: Path = Path(),
 ) -> list[Outcome]:
     """Look at everything that the planned jobs need, and return what was found.
@@ -51,17 +50,16 @@ def preflight(
         executor: Snakemake's executor; where it is of this machine, its GPUs are looked at too.
         jobs: resources of each job that is to be submitted or run here, `rule` and `threads` among them.
         prefix: of the names of jobs that are submitted to SLURM; None where none is.
-        chosen: what to do about jobs of an earlier run; by default what the environment says.
         folder: the working directory.
 
     Raises:
         PreflightError: something that the run would fail on, or never end with; all of it at once.
-        ConfigError: an unknown word for `chosen`.
+        ConfigError: an unknown word for what to do about jobs of an earlier run.
     """
-    chosen, rules = orphans.choice(chosen), {str(job["rule"]) for job in jobs}
+    rules = {str(job["rule"]) for job in jobs}
     found = list(local_checks.check(experiment, rules=rules, folder=folder))
     if jobs:
-        found += look_at_jobs(experiment, jobs, executor, prefix, chosen, folder, so_far=found)
+        found += look_at_jobs(experiment, jobs, executor, prefix, folder, so_far=found)
     for outcome in found:
         if outcome.level is Level.WARNING:
             LOG.warning(outcome.text)
@@ -74,7 +72,6 @@ def look_at_jobs(
     jobs: Sequence[Job],
     executor: str,
     prefix: str | None,
-    chosen: str,
     folder: Path,
     *,
     so_far: Sequence[Outcome],
@@ -88,6 +85,7 @@ def look_at_jobs(
     found = list(local_checks.gpus(computing))
     yield from found
     can_go_on = all(each.level is not Level.FAULT for each in [*so_far, *found])
+    chosen = orphans.choice()
     if (prefix is not None or orphans.may_be_left(folder)) and (can_go_on or chosen == orphans.REPORT):
         silence, of_jobs = (warning, orphans.PREFIX) if prefix is None else (fault, prefix)
         yield orphans.settle(chosen, of_jobs, folder, silence=silence)
@@ -101,25 +99,22 @@ def main(words: Sequence[str]) -> int:
         epilog="All other words are Snakemake's.",
         allow_abbrev=False,
     )
-    told = f"what to do about jobs of an earlier run; {orphans.VARIABLE} says it for a run"
-    parser.add_argument("--orphans", choices=orphans.CHOICES, help=told)
     parser.add_argument("--data", action="store_true", help="also read every question, annotation and image")
     parser.add_argument("--answer", type=int, default=0, metavar="N", help="also ask the LVLM N questions")
     options, call_words = parser.parse_known_args(words[1:])
     found = []
-    for outcome in examine(call_words, orphans.choice(options.orphans), in_data=options.data, n_answers=options.answer):
+    for outcome in examine(call_words, in_data=options.data, n_answers=options.answer):
         found.append(outcome.level)
         sys.stdout.write(f"{outcome.level:<9}{outcome.text}\n")
         sys.stdout.flush()
     return 2 if Level.FAULT in found else 0
 
 
-def examine(words: Sequence[str], chosen: str, *, in_data: bool = False, n_answers: int = 0) -> Iterator[Outcome]:
+def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) -> Iterator[Outcome]:
     """Yield what is found for a call of Snakemake with these words.
 
     Args:
         words: of the call.
-        chosen: what to do about jobs of an earlier run.
         in_data: whether to read the raw data whole.
         n_answers: how many questions to ask the LVLM.
     """
@@ -145,7 +140,7 @@ def examine(words: Sequence[str], chosen: str, *, in_data: bool = False, n_answe
     except UnplannableError as refusal:
         found.append(local_checks.refused("plan", refusal))
         yield found[-1]
-    yield from look_at_jobs(experiment, jobs, call.executor, call.prefix, chosen, folder, so_far=found)
+    yield from look_at_jobs(experiment, jobs, call.executor, call.prefix, folder, so_far=found)
 
 
 def read_call(words: Sequence[str]) -> SnakemakeCall:

@@ -30,19 +30,19 @@ ANSWER = "an answer of squeue and scancel about jobs of an earlier run, which wo
 UNKNOWN = "Make sure that none is left, or start the run again when `scontrol ping` says UP."
 DOWN = "Their node may be down: `scontrol show job ID` tells; wait for it or ask the administrators."
 CHOOSE = (
-    f"Let them end with {VARIABLE}=wait, or cancel them with {VARIABLE}=cancel (better before the run, so that it"
-    " plans with what they made: python -m lever_pipe doctor --orphans wait|cancel)."
+    f"Let them end with {VARIABLE}=wait, or cancel them with {VARIABLE}=cancel (better before `python -m lever_pipe "
+    "doctor` than before the run, so that it plans with what they made)."
 )
 COMMENTS = ("rule_", "group_")  # how the plugin's comments begin
 
 
-def choice(word: str | None = None) -> str:
-    """Return the choice named by `word` or else by the environment; to report, where neither says anything.
+def choice() -> str:
+    """Return the choice that the environment names; to report, where it says nothing.
 
     Raises:
         ConfigError: another word.
     """
-    given = word or os.environ.get(VARIABLE) or REPORT
+    given = os.environ.get(VARIABLE) or REPORT
     if given not in CHOICES:
         do = "Name one of them, or unset it."
         raise ConfigError(f"{VARIABLE}: expected one of {', '.join(CHOICES)}", found=repr(given), do=do)

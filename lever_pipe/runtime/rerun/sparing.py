@@ -33,7 +33,6 @@ from lever_pipe.runtime.store import Store, Work, key_of
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 Executor = Any  # a plugin's executor
 UNCHANGED, STORED = "unchanged", "from the store"
-LOOKS_BETWEEN_TRIMS = 200
 SECONDS_BETWEEN_LOOKS = 10.0
 MAY_WRITE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"))
 """States of a SLURM job whose processes may still write."""
@@ -51,14 +50,12 @@ class Sparing:
 
     def __init__(self, store: Store | None) -> None:
         self.spared: Counter[str] = Counter()
-        self._looks = 0
         self._store = store
         self._digests = contents.remembered()
         self._versions = provenance.installed_versions() | {"numerics": numerics.path()}
 
     def spare(self, job: Job) -> bool:
         """Return whether a job's artefact is there, or put there from the store."""
-        self._keep_bound()
         for path in map(Path, job.log):
             if path.is_symlink():  # Snakemake and the job write through it
                 path.unlink()
@@ -72,15 +69,6 @@ class Sparing:
         if why:
             self.spared[why] += 1
         return bool(why)
-
-    def _keep_bound(self) -> None:
-        """Trim the store now and then: the jobs of one run may make more than it is to hold."""
-        self._looks += 1
-        if self._store is not None and self._looks % LOOKS_BETWEEN_TRIMS == 0:
-            try:
-                self._store.trim()
-            except (LeverPipeError, OSError) as fault:
-                log.warning(f"{self._store.folder}: not trimmed: {fault}")
 
     def foresee(self, dag: Dag) -> dict[Job, str]:
         """Return the planned jobs that will be spared, as far as that is known before one has run, each with why.

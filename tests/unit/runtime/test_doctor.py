@@ -194,8 +194,9 @@ def test_a_local_run_finds_what_a_run_on_slurm_left(
         doctor.preflight(experiment, **call)
     (folder / "resources/world/clip/config.json").unlink()
     embed = {**call, "jobs": [{**JOB, "rule": "embed_examples"}]}
+    monkeypatch.setenv(orphans.VARIABLE, "cancel")
     with pytest.raises(PreflightError, match="found 1 fault"):  # nothing is cancelled for a run that cannot go on
-        doctor.preflight(experiment, **embed, chosen="cancel")
+        doctor.preflight(experiment, **embed)
     assert {words.split(" ")[0] for words in fake.calls} == {"squeue"}
 
 
@@ -264,7 +265,7 @@ def test_a_model_that_is_not_there_asks_for_no_gpu(experiment: Experiment, folde
 
 
 def test_all_faults_come_at_once_and_nothing_is_cancelled(
-    experiment: Experiment, folder: Path, fake: FakeSlurm
+    experiment: Experiment, folder: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "resources/world/clip/config.json").unlink()
     fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder)))
@@ -274,8 +275,9 @@ def test_all_faults_come_at_once_and_nothing_is_cancelled(
         doctor.preflight(experiment, **call)
     for words in ("no config.json", "1  RUNNING  a"):
         assert words in str(caught.value)
+    monkeypatch.setenv(orphans.VARIABLE, "cancel")
     with pytest.raises(PreflightError, match="found 1 fault"):
-        doctor.preflight(experiment, **call, chosen="cancel")
+        doctor.preflight(experiment, **call)
     assert not [words for words in fake.calls if words.startswith("scancel")]
 
 
@@ -326,7 +328,8 @@ def test_the_tool_prints_a_line_a_check(
 def test_the_tool_cancels_when_told(fake: FakeSlurm, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     queue = [[slurm.QueuedJob("7", "RUNNING", "lever_pipe_1f", "rule_a", str(Path.cwd()))], []]
     monkeypatch.setattr(slurm, "queued_jobs", lambda: queue.pop(0))
-    assert doctor.main(["doctor", "--orphans", "cancel"]) == 0
+    monkeypatch.setenv(orphans.VARIABLE, "cancel")
+    assert doctor.main(["doctor"]) == 0
     assert "scancel 7" in fake.calls
 
 

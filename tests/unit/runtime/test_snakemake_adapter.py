@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
 
-from lever_pipe.base.errors import ConfigError
 from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.snakemake_adapter import (
     PlannedCall,
@@ -25,7 +24,6 @@ from lever_pipe.runtime.snakemake_adapter import (
     amend_methods,
     ask_once,
     planned_job,
-    planned_jobs,
 )
 
 TOUCHED = {
@@ -142,12 +140,6 @@ def test_a_planned_job_is_as_snakemake_has_it(told: dict[str, Any], asked: tuple
     )
     job.params = SimpleNamespace()
     assert planned_job(job, Path()).call is None
-
-
-@pytest.mark.parametrize("word", ["--touch", "--unlock", "--delete-all-output", "--lint"])
-def test_words_that_do_something_are_refused(word: str) -> None:
-    with pytest.raises(ConfigError, match=f"found {word}"):
-        planned_jobs(["--cores", "1", word])
 
 
 @pytest.fixture
