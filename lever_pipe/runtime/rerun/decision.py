@@ -60,7 +60,7 @@ def judge(artefact: Artefact, digests: Digests) -> Artefact:
     if made is None:
         return artefact
     known = made.inputs | made.outputs
-    found = {name: _content(path, digests) for name, path in artefact.paths.items() if name in known}
+    found = {name: content_of(path, digests) for name, path in artefact.paths.items() if name in known}
     others = {name: digest for name, digest in found.items() if digest not in (None, known[name])}
 
     strange = [name for name in others if name in made.outputs and others[name] != made.replaced.get(name)]
@@ -261,8 +261,8 @@ def told(artefacts: Sequence[Artefact]) -> Iterator[str]:
         yield f"... and {len(lines) - SHOWN} more files like these ({n_damaged} damaged in all)"
 
 
-def _content(path: Path, digests: Digests) -> str | None:
-    """Return the digest of what lies there; None for nothing."""
+def content_of(path: Path, digests: Digests) -> str | None:
+    """Return the digest of what lies there: None for nothing, `UNREADABLE` for what is not whole."""
     try:
         return digests.of(path)
     except FileNotFoundError:

@@ -13,23 +13,15 @@ from typing import Any, NamedTuple
 
 from lever_pipe.base import contents, provenance, storage
 from lever_pipe.base.contents import Digests, is_card
-from lever_pipe.base.errors import CheckpointError, RecordError
+from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Row, RunCard
 from lever_pipe.experiment.run_card import TENSOR_DIGITS
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, read_artefact
-from lever_pipe.runtime.rerun.decision import judge, members_of, other_versions, versions_for
+from lever_pipe.runtime.rerun.decision import content_of, judge, members_of, other_versions, versions_for
 from lever_pipe.runtime.rerun.why_names import first, flat, label
 from lever_pipe.runtime.snakemake_adapter import PlannedCall, PlannedJob
 
 RUNS, ONLY_IF, AS_MADE = "runs", "only if", "as made"
-CHANGED = "changed: "
-ASKED = {
-    "forced": "this is forced",
-    "command": "its command changed",
-    "environment": "its software environment changed",
-}
-MODEL = "model_identity"
-"""Last part of the config keys that hold a model folder's digest."""
 LONGEST_VALUE = 60
 CODE_FOLDER = "code"
 
@@ -63,12 +55,9 @@ class Explained(NamedTuple):
 
     @property
     def in_short(self) -> str:
-        """Return in a few words why it would run; of a changed configuration the keys."""
-        if not self.causes:
-            return "input rebuilt" if self.follows else AS_MADE
-        words = list(dict.fromkeys(cause.short for cause in self.causes))
-        keys = [word.removeprefix(CHANGED) for word in words if word.startswith(CHANGED)]
-        return ", ".join([w for w in words if not w.startswith(CHANGED)] + [f"{CHANGED}{first(keys)}"] * bool(keys))
+        """Return in a few words why it would run."""
+        own = list(dict.fromkeys(cause.short for cause in self.causes))
+        return first(own) or ("input rebuilt" if self.follows else AS_MADE)
 
 
 def explain(jobs: Sequence[PlannedJob], *, results: Path, digests: Digests) -> list[Explained]:
@@ -78,7 +67,7 @@ def explain(jobs: Sequence[PlannedJob], *, results: Path, digests: Digests) -> l
     for i, job in enumerate(jobs):
         card = next((path for path in job.outputs if is_card(Path(path))), "")
         artefact = judge(read_artefact(Path(card)), digests) if card and Path(card).exists() else None
-        causes = [Cause(text, kind) for kind, text in ASKED.items() if kind in job.asked]
+        causes = [Cause("this is forced" if it == "forced" else f"its {it} changed", it) for it in job.asked]
         causes += _causes(job, artefact, results)
         if artefact is not None and job.call is not None:
             causes += _input_causes(job.call, artefact, remade, digests)
@@ -116,9 +105,7 @@ def _causes(job: PlannedJob, artefact: Artefact | None, results: Path) -> Iterat
         for state, paths in (("missing", missing), ("damaged", damaged)):
             if paths:
                 yield Cause(f"of its outputs these are {state}: {first(paths)}", f"{state} output")
-        if job.call is None:
-            yield Cause(f"Snakemake says so ({job.reason}); its rule tells no more", "configuration or code")
-        else:
+        if job.call is not None:
             yield from _identity_causes(artefact.made, job.call, results)
 
 
@@ -128,14 +115,13 @@ def _identity_causes(made: RunCard, call: PlannedCall, results: Path) -> Iterato
     for key in dict.fromkeys([*now, *was]):
         if (key in now) != (key in was) or now.get(key) != was.get(key):
             then, is_now = ("not set" if key not in of else _value(of[key]) for of in (was, now))
-            what = "the model folder holds another model" if key.endswith(MODEL) else "the configuration differs"
-            yield Cause(f"{what}: {key} is {is_now}, was {then}", CHANGED + key)
+            yield Cause(f"the configuration differs: {key} is {is_now}, was {then}", f"changed: {key}")
     if made.code != call.code:
         found = code_differences(results, made.code, made.stage, members_of(made.stage, call.config))
         told = first(found or ["in nothing that is recorded"])
         if found is None:
             told = f"{made.code} then, {call.code} now; no record says in which modules"
-        yield Cause(f"the code differs: {told}", f"{CHANGED}code")
+        yield Cause(f"the code differs: {told}", "changed: code")
     if versions := other_versions(made.versions, versions_for(made.stage, call.config)):
         told = ", ".join(f"{name} {then} then, {here} now" for name, (then, here) in versions.items())
         yield Cause(f"the library versions differ: {told}", "library versions")
@@ -166,34 +152,23 @@ def _input_causes(
             matched.add(name)
             if absolute(path) in remade:
                 continue
-            short = f"input: {Path(path).name}"
-            try:
-                if digests.of(Path(path)) != made.inputs[name]:
-                    yield Cause(_content_text(name, path, made), short)
-            except FileNotFoundError:
-                yield Cause(f"the input {name} ({path}) does not exist", short)
-            except (CheckpointError, OSError) as fault:
-                yield Cause(f"the input {name} is damaged: {fault}", short)
+            if (found := content_of(Path(path), digests)) != made.inputs[name]:
+                lacks = "does not exist" if found is None else "is damaged"
+                text = _other_content(name, path, made) if found else lacks
+                yield Cause(f"the input {path} {text}", f"input: {Path(path).name}")
     removed = [str(artefact.paths[name]) for name in listed.values() if name not in matched]
     parts = [f"{len(odd)} {how} ({first(odd)})" for how, odd in (("added", added), ("removed", removed)) if odd]
     if parts:
         yield Cause(f"the set of inputs changed: {', '.join(parts)}", "other input files")
 
 
-def _content_text(name: str, path: str, made: RunCard) -> str:
-    """Return in what an input differs from what was read."""
-    if tensors := _tensor_changes(name, path, made):
-        told = f"{len(tensors)} of {len(made.tensors[name])} tensors differ: {first(tensors)}"
-        return f"the input {path} has other content ({told})"
-    return f"the input {path} has other content"
-
-
-def _tensor_changes(name: str, path: str, made: RunCard) -> list[str]:
-    """Return the tensors of an input that are not those that the artefact was made from, as far as that is recorded."""
+def _other_content(name: str, path: str, made: RunCard) -> str:
+    """Return that an input is not what was read, with the tensors that differ, as far as these are recorded."""
     if (then := made.tensors.get(name)) is None:
-        return []
+        return "has other content"
     now = {key: of[: of.index(" ") + 1 + TENSOR_DIGITS] for key, of in contents.tensors_of(Path(path)).items()}
-    return sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
+    other = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
+    return f"has other content ({len(other)} of {len(then)} tensors differ: {first(other)})"
 
 
 class CodeRecord(Row):

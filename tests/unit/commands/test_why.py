@@ -136,14 +136,6 @@ class TestRootCauses:
             "grpo.top_k is not set, was 3",
         ]
 
-    def test_another_model_folder_is_no_setting(self) -> None:
-        card = f"{RCE}/answers.run.json"
-        was = {"lvlm": {"model_identity": "aaaa", "dtype": "x"}}
-        tree.make(card, "answer_prompts", {"answers": (f"{RCE}/answers.jsonl", "")}, config=was)
-        outputs = {"answers": f"{RCE}/answers.jsonl", "card": card}
-        found = only(tree.planned("answer_prompts", outputs, config={"lvlm": {"model_identity": "bbbb", "dtype": "x"}}))
-        assert found.text == "the model folder holds another model: lvlm.model_identity is bbbb, was aaaa"
-
     def test_inputs_that_came_or_went_are_named(self) -> None:
         card, table = "results/lever/tables/run.json", "results/lever/tables/scores.csv"
         cells = [tree.write(f"results/lever/cells{i}.jsonl", str(i)).as_posix() for i in range(4)]
