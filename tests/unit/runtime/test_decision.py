@@ -58,6 +58,12 @@ class TestMade:
         for change in ({"stage": "t"}, {"config": {"x": 1}}, {"code": "d"}):
             assert not self.is_made(files, **change), change
 
+    def test_two_values_that_change_places_are_another_configuration(self, files: Files) -> None:
+        card, config = Path(str(files["card"])), {"a": 1, "b": 2}
+        storage.write_row(card, storage.read_row(card, RunCard).model_copy(update={"config": config}))
+        assert self.is_made(files, config=config)
+        assert not self.is_made(files, config={"a": 2, "b": 1})
+
     @pytest.mark.parametrize(
         ("here", "is_same"), [("2.13.0", True), ("2.13.0+cu128", True), ("2.12.1", False), (None, True)]
     )

@@ -382,19 +382,6 @@ class TestLoneJob:
 
         return simulate
 
-    @pytest.mark.parametrize("age", AGES)
-    def test_whenever_it_ends_a_round_comes_before_slurm_forgets_it(
-        self, run: Callable[..., Any], clock: Clock, age: int
-    ) -> None:
-        first, last = 1800, 9000
-        cluster = self.Cluster(clock, age=age, end=1e9)
-        run(cluster, job("7"), until=last + 300)
-        gaps = [
-            after - before for before, after in zip(cluster.asked, cluster.asked[1:], strict=False) if after > first
-        ]
-        assert cluster.asked[-1] > last
-        assert max(gaps) < age
-
     @pytest.mark.parametrize("has_sacct", [False, True])
     @pytest.mark.parametrize("age", AGES)
     def test_its_success_is_none_but_a_success(
