@@ -150,6 +150,7 @@ def experiment_of(workflow: Workflow, config: Mapping[str, Any], own: Path) -> E
     if workflow.is_main_process:
         # What will be frozen is read before any fingerprint: an edit while the plan is made is none of this invocation.
         snapshot.package_digest(), snapshot.workflow_digest(own)
+        snapshot.recall_codes()
         values = _found(snakemake_adapter.strictly_read(workflow, config), own)
         experiment = parse_experiment(values, source=" + ".join(map(str, workflow.configfiles)))
         sys.excepthook = _tell_of_ctrl_c
@@ -248,6 +249,7 @@ def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing, own
     for stage, code, members in _codes_of(jobs):  # so that `why` can name the modules that differ
         record_code(Path(experiment.results), stage, members, code)
     contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
+    snapshot.remember_codes()
     _set_back_future_times(jobs)
     _check(workflow, experiment, jobs)
     snakemake_adapter.keep_files_from_jobs(workflow)

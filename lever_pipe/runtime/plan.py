@@ -17,7 +17,7 @@ from typing import Any
 from lever_pipe.base.members import available
 from lever_pipe.base.model_folders import model_type
 from lever_pipe.base.policy_names import EMULATION, FIRST_ITEMS, OWN, TRANSFER, PolicyName
-from lever_pipe.base.provenance import canonical_json, code_of
+from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
@@ -35,7 +35,7 @@ from lever_pipe.experiment.stage_configs import (
     MissingCell,
 )
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.runtime import agent_plan, grid_plan
+from lever_pipe.runtime import agent_plan, grid_plan, snapshot
 
 Wildcards = Mapping[str, str]
 Planner = Callable[[Experiment, Wildcards], Any]
@@ -331,7 +331,7 @@ def _at(value: Any, path: str) -> Any:
 def spec_of(experiment: Experiment, stage: str, wildcards: Wildcards) -> str:
     """Return the one identity param of a rule: canonical JSON of config and code fingerprint."""
     config = stage_config(experiment, stage, wildcards)
-    code = code_of(stage, members_of(config))
+    code = snapshot.code_of(stage, members_of(config)).fingerprint
     return canonical_json({"code": code, "config": config.model_dump(mode="json")})
 
 

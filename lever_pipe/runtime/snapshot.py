@@ -12,18 +12,20 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lever_pipe.base import atomic, members, storage
-from lever_pipe.base.errors import SnapshotError
+from lever_pipe.base import atomic, members, provenance, storage
+from lever_pipe.base.errors import LeverPipeError, SnapshotError
 from lever_pipe.base.provenance import PACKAGE, canonical_json
 from lever_pipe.base.records import Row
 
 VARIABLE = "LEVER_PIPE_SNAPSHOT"
 """Environment variable with the snapshot's path; SLURM hands it to the jobs with the rest of the environment."""
 FOLDER = Path(".snakemake/lever_pipe")
+CODES = FOLDER / "codes.json"
 ROOMS = ("intention", "lever", "lvlms")
 """Folders that hold members; what else lies beside them, an environment for instance, is none."""
 JOBS = ".jobs"
@@ -153,6 +155,43 @@ def package_digest(root: Path = PACKAGE) -> str:
 def workflow_digest(own: Path) -> str:
     """Return a digest of the workflow's Snakefile and of the rules that it includes, byte for byte."""
     return _digest_of(own, [own / "workflow/Snakefile", *sorted((own / "workflow/rules").glob("*.smk"))])
+
+
+class StageCode(NamedTuple):
+    """What `base.provenance` says of a stage's code."""
+
+    fingerprint: str
+    libraries: tuple[str, ...]
+
+
+_codes: dict[str, StageCode] = {}
+"""Of each stage with its members, while the package is as it was when this process began."""
+
+
+def code_of(stage: str, members: tuple[str, ...]) -> StageCode:
+    """Return what a stage's code is, asked once."""
+    name = " ".join((stage, *members))
+    if name not in _codes:
+        _codes[name] = StageCode(provenance.code_of(stage, members), provenance.libraries_of(stage, members))
+    return _codes[name]
+
+
+def recall_codes(memory: Path = CODES) -> None:
+    """Take what an earlier process wrote of the same sources: to parse them takes as long as half a plan.
+
+    Members beside the package may use what no digest covers, so with them nothing is taken.
+    """
+    with suppress(OSError, ValueError, TypeError, LookupError):
+        written = json.loads(memory.read_bytes())
+        if written["of"] == [provenance.python_version(), package_digest()] and len(members.roots()) == 1:
+            _codes.update({name: StageCode(str(code), tuple(used)) for name, (code, used) in written["codes"].items()})
+
+
+def remember_codes(memory: Path = CODES) -> None:
+    """Write what this process knows of stages' code; where that cannot be, the next one parses them anew."""
+    content = json.dumps({"of": [provenance.python_version(), package_digest()], "codes": _codes})
+    with suppress(OSError, LeverPipeError):
+        atomic.write_file(memory, lambda file: file.write(content.encode()))
 
 
 def _digest_of(root: Path, paths: Iterable[Path]) -> str:

@@ -35,7 +35,7 @@ from lever_pipe.lever.training.groups import load_groups
 from lever_pipe.lever.trajectories import make_group, score_trajectory
 from lever_pipe.report import contents
 from lever_pipe.report.selector import document_002
-from lever_pipe.runtime import plan
+from lever_pipe.runtime import plan, snapshot
 from lever_pipe.runtime.snapshot import package_digest
 from lever_pipe.stages.examples import prepare_examples
 from lever_pipe.stages.pools import sample_pools
@@ -101,6 +101,7 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def _forget() -> None:
     for cached in (provenance._module, provenance._used_by_stage, package_digest):
         cached.cache_clear()
+    snapshot._codes.clear()
 
 
 def added(folder: Path, name: str, text: str) -> Path:

@@ -128,7 +128,7 @@ _regarded = {"versions": True}
 def versions_for(stage: str, config: Mapping[str, Any]) -> dict[str, str]:
     """Return the versions here of what a stage computes with; none where they are no reason to compute again."""
     here = _installed() if _regarded["versions"] else {}
-    return {name: here[name] for name in provenance.libraries_of(stage, members_of(stage, config)) if name in here}
+    return {name: here[name] for name in snapshot.code_of(stage, members_of(stage, config)).libraries if name in here}
 
 
 @cache

@@ -12,7 +12,9 @@ import pytest
 import yaml
 from snakemake.utils import update_config
 
+from lever_pipe.base import members, provenance
 from lever_pipe.base.errors import SnapshotError
+from lever_pipe.base.provenance import code_of
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import invocation, plan, snapshot
 
@@ -179,3 +181,42 @@ print(snapshot.freeze({}, {"card": ("merge_rl_data", spec)}, Path()))
         said = self.call(project)
         assert "SnapshotError: merge_rl_data: expected code" in said
         assert snapshot.PLAN_AGAIN in said
+
+
+class TestRememberedCodes:
+    """A process parses the package only where the sources are not those of the one that remembered."""
+
+    @pytest.fixture(autouse=True)
+    def _nothing_known(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(snapshot, "_codes", {})
+        monkeypatch.delenv(members.VARIABLE, raising=False)
+
+    def remembered(self, folder: Path) -> Path:
+        memory = folder / "below" / "codes.json"
+        snapshot._codes["compare_arms"] = snapshot.StageCode("of-before", ("torch",))
+        snapshot.remember_codes(memory)
+        snapshot._codes.clear()
+        return memory
+
+    def test_the_same_sources_have_the_same_code(self, tmp_path: Path) -> None:
+        snapshot.recall_codes(self.remembered(tmp_path))
+        assert snapshot.code_of("compare_arms", ()) == ("of-before", ("torch",))
+
+    @pytest.mark.parametrize("changed", ["a source", "Python", "members beside", "damage", "nothing"])
+    def test_others_are_parsed(self, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        memory = self.remembered(tmp_path)
+        if changed == "a source":
+            monkeypatch.setattr(snapshot, "package_digest", lambda: "another")
+        elif changed == "Python":
+            monkeypatch.setattr(provenance, "python_version", lambda: "3.99")
+        elif changed == "members beside":
+            monkeypatch.setattr(members, "roots", lambda: [members.PACKAGE, tmp_path])
+        elif changed == "damage":
+            memory.write_bytes(memory.read_bytes()[:-9])
+        else:
+            memory.unlink()
+        snapshot.recall_codes(memory)
+        assert not snapshot._codes
+        if changed == "nothing":
+            of_now = code_of("compare_arms"), provenance.libraries_of("compare_arms")
+            assert snapshot.code_of("compare_arms", ()) == of_now
