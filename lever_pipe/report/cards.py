@@ -1,9 +1,9 @@
-"""An answer in the first screen: a question, one sentence, a small plot, and where it rests."""
+"""An answer in the first screen: what it says, a small plot, and where it rests."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from lever_pipe.report.cells import Cell, Estimate, EvidenceLedger, Message
 
@@ -24,24 +24,20 @@ class Card:
     """One answer.
 
     Attributes:
-        id: names its derived numbers in the evidence.
+        id: names its derived numbers in the evidence, and what writes it: `answer_ID` and `notes_ID`.
         title: the question.
-        headline: the answer, strong.
-        detail: what goes with it, in the same sentence or behind it.
+        says: what `sentences.html.j2` needs for its sentences.
         rows: of the plot; none draws none.
         axis: what the plot's axis measures, with its unit.
-        notes: what the answer rests on, and why it says no more.
         links: targets and their texts.
         keys: what the marks `a` and `b` are, where both are drawn.
     """
 
     id: str
     title: Message
-    headline: Cell
-    detail: Cell
+    says: dict[str, Any]
     rows: tuple[CardRow, ...]
     axis: Message | None
-    notes: Cell
     links: tuple[tuple[str, Message], ...]
     keys: tuple[tuple[MarkKind, Message], ...] = ()
 
@@ -52,12 +48,8 @@ class Card:
             RecordError: a number refers to a row that is missing.
         """
         at = f"card/{self.id}"
-        rows = tuple(
-            CardRow(
-                ledger.note(row.label, at, f"row{i}.label"),
-                tuple((kind, ledger.note(number, at, f"row{i}.{j}")) for j, (kind, number) in enumerate(row.marks)),  # type: ignore[misc]
-            )
-            for i, row in enumerate(self.rows, start=1)
-        )
-        told = {name: ledger.note(getattr(self, name), at, name) for name in ("headline", "detail", "notes")}
-        return replace(self, rows=rows, **told)  # type: ignore[arg-type]
+        rows = []
+        for i, row in enumerate(self.rows, start=1):
+            marks = ((kind, ledger.note(of, at, f"row{i}.{j}")) for j, (kind, of) in enumerate(row.marks))
+            rows.append(replace(row, marks=tuple(marks)))
+        return replace(self, rows=tuple(rows), says=ledger.note(self.says, at, "says"))

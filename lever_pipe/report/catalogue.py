@@ -7,7 +7,7 @@ A text names its arguments in braces, `{gap}`; a count brings its noun along, `{
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,12 @@ from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report.cells import Cell, Code, Estimate, Message, Series, Verdict, say
-from lever_pipe.report.format import parts_of
 
 SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
 MARK = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`|\[(?P<text>[^\]]+)\]\((?P<link>[^)\s]+)\)")
 JOINTS = {
-    "en": {"items": ", ", "list": " and ", "parts": "; ", "sentences": " ", "spaced": " "},
-    "zh": {"items": "、", "list": "和", "parts": "；", "sentences": "", "spaced": " "},
+    "en": {"items": ", ", "list": " and ", "parts": "; ", "sentences": " "},
+    "zh": {"items": "、", "list": "和", "parts": "；", "sentences": ""},
 }
 """What stands between the cells of a series, and in a list between all but the last two."""
 
@@ -31,16 +30,21 @@ JOINTS = {
 def read_translation(path: Path) -> dict[str, str]:
     """Return the translation of each English text in a gettext catalogue."""
     with path.open("rb") as file:
-        return {str(of.id): str(of.string) for of in read_po(file) if of.id and of.string}
+        found = [(of.id, of.string) for of in read_po(file) if of.id and of.string]
+    # Of a text with plural forms the first counts: Chinese has one.
+    return {_first(text): _first(translated) for text, translated in found}
+
+
+def _first(text: str | Sequence[str]) -> str:
+    return text if isinstance(text, str) else text[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """Writes cells in a language: `texts` translate the English ones, `lines` are lines of the evidence file by key."""
+    """Writes cells in a language: `texts` translate the English ones."""
 
     language: str
     texts: Mapping[str, str] = field(default_factory=dict)
-    lines: Mapping[str, int] = field(default_factory=dict)
 
     def text(self, cell: Cell) -> str:
         """Return a cell as plain text; an absent one as nothing.
@@ -48,7 +52,15 @@ class Voice:
         Raises:
             RecordError: a text lacks an argument.
         """
-        return self._write(cell, lambda text: MARK.sub(_unmarked, text), _plain, _bare)
+        return self._write(cell, lambda text: MARK.sub(_unmarked, text), str, _bare)
+
+    def gettext(self, text: str) -> str:
+        """Return a text in this language, itself where there is none."""
+        return self.texts.get(text, text)
+
+    def ngettext(self, one: str, many: str, n: int) -> str:
+        """Return a text with a count in this language."""
+        return self.texts.get(one, one if n == 1 else many)
 
     def say(self, message: str, /, **args: Any) -> str:
         """Return a message as plain text."""
@@ -56,7 +68,7 @@ class Voice:
 
     def html(self, cell: Cell) -> Markup:
         """Return a cell as HTML; each number stands in an element that names its line of the evidence file."""
-        return Markup(self._write(cell, _marked, self._element, _wrapped))
+        return Markup(self._write(cell, _marked, Estimate.__html__, _wrapped))
 
     def _write(
         self,
@@ -107,16 +119,6 @@ class Voice:
         if joint != "list" or len(texts) < 2:
             return joints[joint].join(texts)
         return joints["items"].join(texts[:-1]) + joints["list"] + texts[-1]
-
-    def _element(self, number: Estimate) -> str:
-        text, interval = parts_of(number)
-        small = f" <small>{interval}</small>" if interval else ""
-        line = self.lines.get(number.source)
-        return f"{escape(text)}{small}" if line is None else f'<span data-e="{line}">{escape(text)}{small}</span>'
-
-
-def _plain(number: Estimate) -> str:
-    return " ".join(filter(None, parts_of(number)))
 
 
 def _unmarked(match: re.Match[str]) -> str:

@@ -12,7 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from markupsafe import escape
+
 from lever_pipe.report.evidence import BETWEEN, DERIVED, Evidence, EvidenceRow
+from lever_pipe.report.format import parts_of
 
 Look = Literal["yes", "no", "open", "mute"]
 """How a verdict is coloured: holds, does not, undecided, says nothing."""
@@ -36,6 +39,7 @@ class Estimate:
         of: keys of the rows that a derived number is made of.
         how: what is done with them, or what is tested and how: all p values of one test share a row.
         is_p: whether it is a p value, `<0.001` below what three decimals show.
+        line: of its row in the file of all rows; 0 until `EvidenceLedger.note`.
     """
 
     value: float
@@ -51,6 +55,17 @@ class Estimate:
     of: tuple[str, ...] = ()
     how: str = ""
     is_p: bool = False
+    line: int = 0
+
+    def __str__(self) -> str:
+        """Return the number with its interval."""
+        return " ".join(filter(None, parts_of(self)))
+
+    def __html__(self) -> str:
+        """Return the number in an element that names its line of the evidence; templates write it so."""
+        text, interval = parts_of(self)
+        small = f" <small>{interval}</small>" if interval else ""
+        return f'<span data-e="{self.line}">{escape(text)}{small}</span>' if self.line else f"{escape(text)}{small}"
 
     @property
     def plain(self) -> Estimate:
@@ -86,7 +101,7 @@ class Series:
     """Several cells: a list in words (`a, b and c`), or parts one after another (`a; b`)."""
 
     items: tuple[Cell, ...]
-    joint: Literal["list", "parts", "sentences", "spaced"] = "list"
+    joint: Literal["list", "parts", "sentences"] = "list"
 
 
 Cell: TypeAlias = "Estimate | Message | Verdict | str | Code | Series | int | None"
@@ -105,11 +120,6 @@ def as_cell(value: Any) -> Cell:
     if isinstance(value, list | tuple):
         return Series(tuple(as_cell(item) for item in value))
     return value  # type: ignore[no-any-return]
-
-
-def sentences(*parts: Cell) -> Series:
-    """Return the parts that are not None, one sentence after another."""
-    return Series(tuple(part for part in parts if part is not None), "sentences")
 
 
 def level(row: EvidenceRow | None, digits: int = 2, *, scale: float = 1.0, interval: bool = True) -> Estimate | None:
@@ -191,8 +201,8 @@ class EvidenceLedger:
     tests: dict[tuple[str, float], EvidenceRow] = field(default_factory=dict)
     """The row of each p value that several places print."""
 
-    def note(self, cell: Cell, subject: str, metric: str) -> Cell:
-        """Return a cell whose derived numbers have rows of their own, named by where they stand.
+    def note(self, cell: Any, subject: str, metric: str) -> Any:
+        """Return a cell, or what a template is told, whose derived numbers have rows named by where they stand.
 
         Raises:
             RecordError: two numbers stand in one place, or one refers to a row that is missing.
@@ -206,13 +216,17 @@ class EvidenceLedger:
             case Series():
                 items = (self.note(item, subject, f"{metric}.{i}") for i, item in enumerate(cell.items))
                 return replace(cell, items=tuple(items))
+            case dict():
+                return {name: self.note(value, subject, f"{metric}.{name}") for name, value in cell.items()}
+            case list():
+                return [self.note(value, subject, f"{metric}.{i}") for i, value in enumerate(cell)]
             case _:
                 return cell
 
     def _noted(self, cell: Estimate, subject: str, metric: str) -> Estimate:
         if cell.source:
             self.evidence.at(cell.source)
-            return cell
+            return replace(cell, line=self.evidence.line(cell.source))
         of = keys_behind(cell)
         for key in of:
             self.evidence.at(key)
@@ -222,7 +236,7 @@ class EvidenceLedger:
         if known is row:
             self.evidence.add([row])
             self.rows.append(row)
-        return replace(cell, source=known.key, part="value")
+        return replace(cell, source=known.key, part="value", line=self.evidence.line(known.key))
 
 
 def numbers_in(cell: Cell) -> list[Estimate]:

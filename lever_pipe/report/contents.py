@@ -1,16 +1,17 @@
-"""What stands where: the pages, their sections, and who makes the cards, tables and sentences of each."""
+"""What stands where: the pages, their sections, and who makes their cards, tables and what their sentences need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report import claims, setting, sweeps
 from lever_pipe.report.agent import answer as agent_answer
 from lever_pipe.report.agent import tables as agent
 from lever_pipe.report.cards import Card
-from lever_pipe.report.cells import Cell, EvidenceLedger
+from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector import answer, comparisons, copying, documents, emulation, patterns
@@ -115,13 +116,16 @@ TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     sweeps.tables,
     claims.tables,
 )
-TEXTS: Sequence[Callable[[Material], Iterable[tuple[str, Cell]]]] = (
-    setting.texts,
-    answer.texts,
-    copying.texts,
-    agent.texts,
-)
-"""Makers of a section's sentences, each with the section's id."""
+SAID: Mapping[str, Callable[[Material], Any]] = {
+    "run": setting.told,
+    "selector": lambda material: {"separated": answer.separated(material), "copying": copying.best_and_base(material)},
+    "limits": lambda material: {
+        "studies": [study.name for study in material.config.studies],
+        "is_world": material.is_world,
+    },
+    "004": agent.told,
+}
+"""What the sentences of a section need, which `sentences.html.j2` writes in `section_ID`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,7 @@ class Contents:
 
     cards: tuple[Card, ...]
     tables: Mapping[str, tuple[Table, ...]]
-    texts: Mapping[str, tuple[Cell, ...]]
+    said: Mapping[str, Any]
     ledger: EvidenceLedger
 
 
@@ -150,11 +154,9 @@ def contents_of(material: Material) -> Contents:
             do = f"Use one of {', '.join(sorted(known))}."
             raise RecordError(f"table '{table.id}': expected a known section", found=table.section, do=do)
         tables[table.section] = (*tables.get(table.section, ()), table.noted(ledger))
-    texts: dict[str, tuple[Cell, ...]] = {}
-    for section, text in (found for make in TEXTS for found in make(material)):
-        before = texts.get(section, ())
-        texts[section] = (*before, ledger.note(text, f"section/{section}", f"text{len(before)}"))
-    return Contents(cards, tables, texts, ledger)
+    found = {section: make(material) for section, make in SAID.items()}
+    said = {name: ledger.note(of, f"section/{name}", "says") for name, of in found.items() if of and any(of.values())}
+    return Contents(cards, tables, said, ledger)
 
 
 def _tables(material: Material) -> Iterator[Table]:

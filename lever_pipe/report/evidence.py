@@ -128,6 +128,7 @@ class Evidence:
             RecordError: two rows have one identity.
         """
         self._by_key: dict[str, EvidenceRow] = {}
+        self._lines: dict[str, int] = {}
         self._by_place: dict[tuple[str, str | None], list[EvidenceRow]] = {}
         self.add(rows)
 
@@ -144,6 +145,7 @@ class Evidence:
                 wanted = f"{key}: expected one row"
                 raise RecordError(wanted, found=" and ".join(both), do="Drop one, or tell them apart.")
             self._by_key[key] = row
+            self._lines[key] = len(self._lines) + 2  # behind the head
             for subject in (row.subject, None):
                 self._by_place.setdefault((row.metric, subject), []).append(row)
 
@@ -151,10 +153,9 @@ class Evidence:
         """Yield every row in the order in which it came."""
         return iter(self._by_key.values())
 
-    @property
-    def lines(self) -> dict[str, int]:
-        """Return by key the line of each row in a file of all rows."""
-        return {key: line for line, key in enumerate(self._by_key, start=2)}
+    def line(self, key: str) -> int:
+        """Return the line of a row in a file of all rows."""
+        return self._lines[key]
 
     def __len__(self) -> int:
         """Return the number of rows."""

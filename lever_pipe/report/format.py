@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_HALF_UP, Decimal
+from typing import TYPE_CHECKING
 
-from lever_pipe.report.cells import Estimate
 from lever_pipe.report.evidence import ALPHA
+
+if TYPE_CHECKING:
+    from lever_pipe.report.cells import Estimate
 
 MOST_DIGITS = 12
 """Decimals that are told apart; beyond them a binary number holds rounding errors."""

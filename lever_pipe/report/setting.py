@@ -1,11 +1,11 @@
-"""What a run is: its worlds and models, and the hyper-parameters of every preset side by side."""
+"""What a run is: the hyper-parameters of every preset side by side, and what the published preset does in it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from lever_pipe.report.cells import Cell, Code, level, part, say, sentences
+from lever_pipe.report.cells import Cell, Code, level, part, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.lineage import flat
 from lever_pipe.report.material import Material
@@ -14,47 +14,6 @@ from lever_pipe.report.table import Column, Table, TableLine
 
 AS_PUBLISHED = "published"
 """The preset whose values are those that the documents name."""
-
-ABOUT = {
-    ("lever", True): (
-        "The selector: a generated microworld with images, questions and a small {model} that "
-        "answers them from demonstrations."
-    ),
-    ("lever", False): "The selector: questions and images from files, answered by {model}.",
-    ("intention", True): (
-        "The agent: generated tasks with hidden details, played by a {model} against a rule-based user."
-    ),
-    ("intention", False): "The agent: tasks from files, played by {model}.",
-}
-LIMITS = {
-    "intervals": (
-        "**Intervals** hold 95 %: of other questions or tasks and, where several seeds ran, of "
-        "other seeds. One seed says nothing about others, however narrow its interval."
-    ),
-    "tests": (
-        "**Tests** are paired by question or task. Two settings are separated where Holm p lies "
-        "below 0.05 within the family that a table names; the primary endpoint is fixed in the "
-        "configuration before the run, all else is secondary."
-    ),
-    "lever": (
-        "**The selector's** primary endpoint is VQA accuracy, as the official tool counts it, "
-        "mean over shots at the largest sample count after the last GRPO epoch. Sample counts "
-        "are the first questions in order of their ids, as published. Offline and on-policy GRPO "
-        "are two recipes, so their difference is not the mode's alone."
-    ),
-    "intention": (
-        "**The agent's** primary endpoint is the held-out reward as a share of its ceiling, "
-        "under both decodings. The documents decode greedily; sampling repeats each task and is "
-        "less noisy."
-    ),
-    "trace": (
-        "**Every number** names a line of `report/evidence.csv`: hold the pointer over it. "
-        "Published numbers are copied from the repository's reference and have no interval."
-    ),
-    "world": (
-        "**The embedded world** shows mechanisms, not levels: compare the pattern of a table with the published one."
-    ),
-}
 
 
 def tables(material: Material) -> Iterator[Table]:
@@ -77,33 +36,28 @@ def tables(material: Material) -> Iterator[Table]:
     yield Table("presets-all", "data", say("Every setting of every preset"), columns, tuple(lines.values()))
 
 
-def texts(material: Material) -> Iterator[tuple[str, Cell]]:
-    """Yield what ran where, why the tables show the main preset, what the published one does here, and the method."""
-    for study in material.config.studies:
-        yield "run", say(ABOUT[study.name, study.is_world], model=study.model)
-    if material.has("lever"):
-        yield "run", sentences(_size(material), _why_main(material))
-    parts = ["intervals", "tests", *(study.name for study in material.config.studies), "trace"]
-    parts += ["world"] if material.is_world else []
-    yield from (("limits", say(LIMITS[name])) for name in parts)
+def told(material: Material) -> dict[str, Any]:
+    """Return what ran where, on how much, and what the published preset does here."""
+    has_selector = material.has("lever")
+    return {
+        "studies": material.config.studies,
+        "size": _size(material) if has_selector else None,
+        "published": _published_preset(material) if has_selector else None,
+    }
 
 
-def _size(material: Material) -> Cell:
+def _size(material: Material) -> dict[str, Any] | None:
+    """Return how many questions, seeds, betas and epochs the main preset has."""
     arm = next((arm for arm in material.config.arms if arm.preset == material.main.preset), None)
     row = material.accuracy(material.main.last_rce or "")
     if arm is None or row is None:
         return None
-    return say(
-        ("Accuracies count {n} questions; {seeds:seed|seeds}, KL_BETA {betas}, {epochs:epoch|epochs} of GRPO."),
-        n=part(row, "n", 0),
-        seeds=len(arm.seeds),
-        betas=list(arm.kl_betas),
-        epochs=arm.grpo_epochs,
-    )
+    betas = [f"{beta:g}" for beta in arm.kl_betas]
+    return {"n": part(row, "n", 0), "seeds": len(arm.seeds), "betas": betas, "epochs": arm.grpo_epochs}
 
 
-def _why_main(material: Material) -> Cell:
-    """Return what the preset with the documents' own values does in this run."""
+def _published_preset(material: Material) -> dict[str, Any] | None:
+    """Return what the preset with the documents' own values does in this run, beside the main one."""
     other = next((arm for arm in material.presets[1:] if arm.preset == AS_PUBLISHED), None)
     if other is None or not other.rce:
         return None
@@ -111,26 +65,15 @@ def _why_main(material: Material) -> Cell:
     similar = max(filter(None, map(material.accuracy, SIMILAR)), key=lambda row: row.value, default=None)
     if first is None or last is None or similar is None:
         return None
-    learns = last.value > max(similar.value, first.value)
-    return say(
-        (
-            "The documents' tables show preset {main}. Preset {preset} has the documents' own "
-            "values of training; its RCE goes from {first} to {last} in {epochs:epoch|epochs}, beside {similar} "
-            "for the most similar demonstrations."
-        )
-        if learns
-        else (
-            "The documents' tables show preset {main}, because preset {preset}, with the documents' "
-            "own values of training, does not learn here: RCE goes from {first} to {last} in "
-            "{epochs:epoch|epochs}, while the most similar demonstrations give {similar}."
-        ),
-        main=Code(material.main.preset),
-        preset=Code(AS_PUBLISHED),
-        first=_plain(first),
-        last=_plain(last),
-        similar=_plain(similar),
-        epochs=max(other.rce),
-    )
+    return {
+        "main": material.main.preset,
+        "preset": AS_PUBLISHED,
+        "learns": last.value > max(similar.value, first.value),
+        "first": _plain(first),
+        "last": _plain(last),
+        "similar": _plain(similar),
+        "epochs": max(other.rce),
+    }
 
 
 def _plain(row: EvidenceRow) -> Cell:

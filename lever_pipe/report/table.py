@@ -94,7 +94,7 @@ class Table:
         )
         notes = tuple(ledger.note(note, at, f"note{i}") for i, note in enumerate(self.notes))
         head = {"title": ledger.note(self.title, at, "title"), "lead": ledger.note(self.lead, at, "lead")}
-        return replace(self, lines=lines, notes=notes, **head)  # type: ignore[arg-type]
+        return replace(self, lines=lines, notes=notes, **head)
 
 
 def as_csv(table: Table, voice: Voice) -> str:

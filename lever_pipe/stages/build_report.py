@@ -14,7 +14,7 @@ from lever_pipe.base.atomic import write_texts
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_translation
-from lever_pipe.report.cells import Cell, Series, numbers_in, say
+from lever_pipe.report.cells import Cell, numbers_in, say
 from lever_pipe.report.claims import judge_claims, read_claims
 from lever_pipe.report.comparability import read_lineages
 from lever_pipe.report.contents import SECTIONS, Contents, contents_of
@@ -31,21 +31,6 @@ TITLES = {
     "both": "GRPO and its KL penalty: what two studies show when they are run again",
     "lever": "GRPO and its KL penalty: what the study of the selector shows when it is run again",
     "intention": "GRPO and its KL penalty: what the study of the agent shows when it is run again",
-}
-LEADS = {
-    "world": (
-        "**Embedded world**, one run of this repository: small models that really learn, on "
-        "generated data. Levels are its own; published numbers stand beside ours below. [What "
-        "this run is](#run)"
-    ),
-    "files": (
-        "**Real data**, one run of this repository with {models}. Published numbers stand beside "
-        "ours below. [What this run is](#run)"
-    ),
-    "mixed": (
-        "**One study in the embedded world, one on real data**, with {models}. Published numbers "
-        "stand beside ours below. [What this run is](#run)"
-    ),
 }
 
 
@@ -77,8 +62,7 @@ def build_report(
     book, material = read_claims(claims), Material(Evidence(read_evidence(evidence)), config, lineages)
     material = replace(material, claims=judge_claims(book, material))
     contents = contents_of(material)
-    lines = material.evidence.lines
-    voices = {"en": Voice("en", {}, lines), "zh": Voice("zh", read_translation(chinese), lines)}
+    voices = {"en": Voice("en"), "zh": Voice("zh", read_translation(chinese))}
     voice = voices[config.language]
     frame = pages.frame_of(templates, style, script)
     written: dict[str, str] = {}
@@ -92,8 +76,9 @@ def build_report(
     beside |= {f"tables/{table.id}.csv": as_csv(table, voice) for of in contents.tables.values() for table in of}
     beside["evidence.csv"] = _text(evidence) + evidence_text(contents.ledger.rows)
     beside["index.json"] = json.dumps(index_of(contents, _sections(figures), voice), ensure_ascii=False)
-    answers = ((card.title, card.headline, card.detail) for card in contents.cards)
-    beside["answers.txt"] = "".join(" ".join(filter(None, map(voice.text, of))) + "\n" for of in answers)
+    said: Any = pages.environment(frame, voice).get_template("sentences").module
+    answers = ((card.title, getattr(said, f"answer_{card.id}")(card.says).striptags()) for card in contents.cards)
+    beside["answers.txt"] = "".join(f"{voice.text(title)} {text}\n" for title, text in answers)
     storage.write_text(page, main)
     write_texts(appendix, beside)
 
@@ -104,13 +89,12 @@ def _title(config: BuildReportConfig) -> Cell:
     return config.title if config.title else say(TITLES[names[0] if len(names) == 1 else "both"])
 
 
-def _lead(config: BuildReportConfig, material: Material) -> Cell:
-    """Return the line that says what this run is, and what speaks against it."""
+def _lead(config: BuildReportConfig, material: Material) -> dict[str, Any]:
+    """Return what the line below the title says: what this run is, and what speaks against it."""
     kinds = {study.is_world for study in config.studies}
-    kind = "mixed" if len(kinds) > 1 else "world" if True in kinds else "files"
-    what = say(LEADS[kind], models=[study.model for study in config.studies])
-    found = tuple(doubts(material.evidence, material.lineages))
-    return Series((what, *found), "spaced") if found else what
+    world = "some" if len(kinds) > 1 else "all" if True in kinds else "none"
+    models = [study.model for study in config.studies]
+    return {"world": world, "models": models, **doubts(material.evidence, material.lineages)}
 
 
 def _drawings(folder: Path, language: str, start: Path) -> dict[str, pages.PageFigure]:
@@ -139,14 +123,14 @@ def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> di
     Args:
         contents: with every derived number noted.
         figures: section by name of a figure.
-        voice: of the tables' CSV files, with the lines of the evidence.
+        voice: of the tables' CSV files.
     """
     tables = {
         table.id: {
             "title": voice.text(table.title),
             "section": voice.say(SECTIONS[section][0]),
             "columns": [voice.text(column.head) for column in table.columns],
-            "cells": [[_references(cell, voice) for cell in line.cells] for line in table.lines],
+            "cells": [[_references(cell) for cell in line.cells] for line in table.lines],
         }
         for section, of in contents.tables.items()
         for table in of
@@ -156,7 +140,7 @@ def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> di
     return {"tables": tables, "figures": drawn}
 
 
-def _references(cell: Cell, voice: Voice) -> list[str]:
+def _references(cell: Cell) -> list[str]:
     """Return the line of each number in a cell, as `e12`, or `e12:p_holm` of another column than the value."""
-    parts = [(voice.lines[number.source], number.part) for number in numbers_in(cell)]
-    return [f"e{line}" if part == "value" else f"e{line}:{part}" for line, part in parts]
+    numbers = numbers_in(cell)
+    return [f"e{of.line}" if of.part == "value" else f"e{of.line}:{of.part}" for of in numbers]

@@ -27,7 +27,7 @@ rule build_grid:
     input:
         leaderboard=f"{GRID}/leaderboard.csv",
         comparisons=f"{GRID}/comparisons.csv",
-        templates=[f"{TEMPLATES}/{name}.html.j2" for name in ("page", "blocks", "grid")],
+        templates=[f"{TEMPLATES}/{name}.html.j2" for name in ("page", "blocks", "sentences", "grid")],
         style=f"{TEMPLATES}/report.css",
         script=f"{TEMPLATES}/report.js",
     output:

@@ -110,7 +110,7 @@ rule build_report:
         gallery=of_study("lever", f"{TABLES}/gallery.json"),
         dialogues=of_study("intention", f"{AGENT_TABLES}/dialogues.json"),
         figures=f"{RESULTS}/figures",
-        templates=[f"{TEMPLATES}/{name}.html.j2" for name in ("page", "blocks")],
+        templates=[f"{TEMPLATES}/{name}.html.j2" for name in ("page", "blocks", "sentences")],
         style=f"{TEMPLATES}/report.css",
         script=f"{TEMPLATES}/report.js",
     output:

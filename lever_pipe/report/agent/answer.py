@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.report.agent.runs import AgentView, view_of, weight_cell
 from lever_pipe.report.cards import Card, CardRow, MarkKind
-from lever_pipe.report.cells import Cell, Code, Message, Series, say
+from lever_pipe.report.cells import Code, Message, say
 from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.material import Material
 
@@ -30,46 +31,22 @@ def _card(material: Material) -> Card:
     arms = [] if view is None else _with_kl(view)
     if view is None or not arms:
         has_kl = len({arm.kl for arm in material.config.agents.arms}) > 1 if material.config.agents else False
-        return Card(
-            "kl",
-            title,
-            say("No run to compare has finished." if has_kl else "No arm has KL."),
-            None,
-            (),
-            None,
-            None,
-            (),
-            KEYS,
-        )
+        return Card("kl", title, {"lack": "run" if has_kl else "kl"}, (), None, (), KEYS)
     rows = tuple(_rows(view, arms))
     axis = say(
         "held-out score minus {reference}, % of the ceiling" if view.scale > 1 else "held-out reward minus {reference}",
         reference=Code(view.reference),
     )
-    if not rows:
-        return Card("kl", title, say("No run to compare has finished."), None, (), axis, None, LINKS, KEYS)
     named = _named(view, arms)
-    told = [cell for arm in named if (cell := _differences(view, arm)) is not None]
-    detail = say(
-        "Held-out, minus {reference} over the same seeds: {arms}.",
-        reference=Code(view.reference),
-        arms=Series(tuple(told), "parts"),
-    )
-    is_single = all(len(view.common(arm.name, view.reference)) == 1 for arm in arms)
-    note = say("One seed each: this holds of these runs and infers nothing about other seeds.") if is_single else None
-    if any(_is_undone_by_holm(view, arm.name) for arm in named):
-        note = say("Holm p decides, over all arms of a decoding; an interval that leaves out 0 alone does not.")
-    return Card(
-        "kl",
-        title,
-        _headline(view, named),
-        detail,
-        rows,
-        axis,
-        note,
-        LINKS,
-        KEYS,
-    )
+    says = {
+        "lack": "" if rows else "run",
+        "reference": view.reference,
+        "arms": [told for arm in named if (told := _differences(view, arm))["gaps"]],
+        "findings": _findings(view, named),
+        "is_single": bool(rows) and all(len(view.common(arm.name, view.reference)) == 1 for arm in arms),
+        "is_undone": bool(rows) and any(_is_undone_by_holm(view, arm.name) for arm in named),
+    }
+    return Card("kl", title, says, rows, axis, LINKS, KEYS)
 
 
 def _with_kl(view: AgentView) -> list[AgentArm]:
@@ -89,28 +66,29 @@ def _named(view: AgentView, arms: Sequence[AgentArm]) -> list[AgentArm]:
     return list({arm.name: arm for arm in (*own, *same, *strongest)}.values())
 
 
-def _differences(view: AgentView, arm: AgentArm) -> Cell:
+def _differences(view: AgentView, arm: AgentArm) -> dict[str, Any]:
     """Return an arm's differences in both decodings; those of one seed as plain numbers, which show nothing."""
     n = len(view.common(arm.name, view.reference))
     found = {mode: gap for mode in MODES if (gap := view.difference(arm.name, mode)) is not None}
-    gaps = [say("{mode} {gap}", mode=say(mode), gap=gap if n > 1 else gap.plain) for mode, gap in found.items()]
-    text = (
-        "{arm} (the published comparison, with KL {kl}; {n:seed|seeds}) {gaps}"
-        if arm.name == view.config.document_arm
-        else "{arm} (KL {kl}, {n:seed|seeds}) {gaps}"
-    )
-    kl = weight_cell(arm.kl, arm.kl_schedule)
-    return say(text, arm=Code(arm.name), kl=kl, n=n, gaps=gaps) if gaps else None
+    return {
+        "name": arm.name,
+        "is_published": arm.name == view.config.document_arm,
+        "kl": weight_cell(arm.kl, arm.kl_schedule),
+        "n": n,
+        "gaps": {mode: gap if n > 1 else gap.plain for mode, gap in found.items()},
+    }
 
 
-def _headline(view: AgentView, arms: Sequence[AgentArm]) -> Cell:
-    """Return what the tests over seeds show of each arm, those of one finding together."""
-    found: dict[Cell, list[Cell]] = {}
-    for arm in arms:
-        if len(view.common(arm.name, view.reference)) > 1:
-            found.setdefault(_finding(_signs(view, arm.name)), []).append(Code(arm.name))
-    parts = tuple(say("{arms} – {found}", arms=named, found=finding) for finding, named in found.items())
-    return say("With KL: {arms}.", arms=Series(parts, "parts")) if parts else say("Not shown with one seed.")
+def _findings(view: AgentView, arms: Sequence[AgentArm]) -> list[dict[str, Any]]:
+    """Return what the tests over seeds show: arms by the signs that they share."""
+    found: list[dict[str, Any]] = []
+    for arm in (arm for arm in arms if len(view.common(arm.name, view.reference)) > 1):
+        signs = _signs(view, arm.name)
+        same = next((of for of in found if of["signs"] == signs), None)
+        if same is None:
+            found.append(same := {"signs": signs, "arms": []})
+        same["arms"].append(Code(arm.name))
+    return found
 
 
 def _signs(view: AgentView, arm: str) -> dict[str, int | None]:
@@ -129,27 +107,6 @@ def _sign(row: EvidenceRow) -> int | None:
     if math.isnan(row.p_holm):
         return None
     return int(math.copysign(1, row.value)) if row.p_holm < ALPHA else 0
-
-
-def _finding(signs: dict[str, int | None]) -> Cell:
-    found = set(signs.values())
-    if len(signs) > 1 and len(found) == 1:
-        return say(
-            {
-                1: "score higher in both decodings",
-                -1: "score lower in both decodings",
-                0: "no effect shown",
-                None: "not tested",
-            }[found.pop()]
-        )
-    words = {
-        1: "{mode} score higher",
-        -1: "{mode} score lower",
-        0: "{mode} score not shown to differ",
-        None: "{mode} score not tested",
-    }
-    parts = tuple(say(words[sign], mode=say(mode)) for mode, sign in signs.items())
-    return Series(parts) if parts else say("not tested")
 
 
 def _rows(view: AgentView, arms: Sequence[AgentArm]) -> Iterator[CardRow]:

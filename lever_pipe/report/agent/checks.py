@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lever_pipe.experiment.agent_config import Environment
 from lever_pipe.report.agent.runs import MODES, STUDY, AgentView, run_of
-from lever_pipe.report.cells import Cell, derived, say
+from lever_pipe.report.cells import derived, say
 
 LOST = ("simulator_failures", "environment_timeouts")
 """Metrics that count lost episodes."""
@@ -37,23 +37,17 @@ class Identity(NamedTuple):
         return max(self.deviations) <= TOLERANCE
 
 
-def texts(view: AgentView) -> Iterator[Cell]:
-    """Yield whether all identities hold, and how often simulator and environment failed in training."""
-    checks = identities(view)
-    broken = [check for check in checks if not check.holds]
-    names = [say(IDENTITY_NAMES[check.name]) for check in broken or checks]
-    if names:
-        yield say("Broken: {names}." if broken else "At every step and evaluation: {names}.", names=names)
-    counts = []
-    for metric in LOST:
+def told(view: AgentView) -> dict[str, Any]:
+    """Return which identities hold or are broken, and how often simulator and environment failed in training."""
+    found: dict[str, Any] = {"kept": [], "broken": []}
+    for check in identities(view):
+        found["kept" if check.holds else "broken"].append(say(IDENTITY_NAMES[check.name]))
+    for name, metric in zip(("failures", "timeouts"), LOST, strict=True):
         rows = [view.find(f"arm~{arm.name}", metric, at="sum", subset="train") for arm in view.arms]
         known = [row for row in rows if row is not None]
         total = math.fsum(row.runs * row.value for row in known) if known else math.nan
-        counts.append(derived(total, 0, known, "sum over runs"))
-    if all(counts):
-        yield say(
-            "Simulator failures in training: {failures}; time-outs: {timeouts}.", failures=counts[0], timeouts=counts[1]
-        )
+        found[name] = derived(total, 0, known, "sum over runs")
+    return found
 
 
 def identities(view: AgentView) -> list[Identity]:

@@ -1,12 +1,12 @@
-"""Every table and sentence of study `intention`, in reading order."""
+"""Every table of study `intention`, in reading order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from lever_pipe.report.agent import advice, arms, checks, curves, document_003, document_004
 from lever_pipe.report.agent.runs import view_of
-from lever_pipe.report.cells import Cell
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Table
 
@@ -24,7 +24,7 @@ def tables(material: Material) -> Iterator[Table]:
     yield from curves.tables(view)
 
 
-def texts(material: Material) -> Iterator[tuple[str, Cell]]:
-    """Yield what holds of all runs, with the section that says it."""
+def told(material: Material) -> dict[str, Any] | None:
+    """Return what holds of all runs."""
     view = view_of(material)
-    yield from (("004", text) for text in (checks.texts(view) if view is not None else ()))
+    return None if view is None else checks.told(view)

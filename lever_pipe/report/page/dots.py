@@ -85,9 +85,8 @@ def _row(row: CardRow, label: str, axis: PlotAxis, y: float, voice: Voice) -> It
     yield _text(axis.left - 9, y + 4, label, "end")
     for index, (kind, number) in enumerate(row.marks):
         x, at = axis.at(number.value), y + SPREAD * (2 * index - len(row.marks) + 1)
-        line = voice.lines.get(number.source)
         told = f"{label}: {voice.text(number)}"
-        trace = "" if line is None else f' data-e="{line}"'
+        trace = f' data-e="{number.line}"' if number.line else ""
         yield f'<g class="mark-{kind}"{trace}><title>{escape(told)}</title>'
         if not math.isnan(number.low):
             low, high = axis.at(number.low), axis.at(number.high)

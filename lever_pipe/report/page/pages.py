@@ -14,8 +14,8 @@ import jinja2
 from markupsafe import Markup
 
 from lever_pipe.report.cards import Card
-from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Cell, Estimate, numbers_in, say
+from lever_pipe.report.catalogue import JOINTS, Voice
+from lever_pipe.report.cells import Cell, Code, Estimate, Series, numbers_in, say
 from lever_pipe.report.contents import ENGLISH, MAIN, PAGES, SECTIONS, TITLES, Contents
 from lever_pipe.report.format import ABSENT
 from lever_pipe.report.page import dots, drawings
@@ -36,7 +36,7 @@ class Frame:
     """What every page has around its contents."""
 
     templates: Mapping[str, str]
-    """By name: `page`, and `blocks` of what its sections hold."""
+    """By name: `page`, `blocks` of what its sections hold, and `sentences`."""
     style: str
     script: str
 
@@ -82,7 +82,7 @@ def link(to: str, start: str) -> str:
 
 
 def html_pages(
-    contents: Contents, drawn: Exhibits, voice: Voice, *, title: Cell, lead: Cell, first: str, frame: Frame
+    contents: Contents, drawn: Exhibits, voice: Voice, *, title: Cell, lead: Json, first: str, frame: Frame
 ) -> Iterator[tuple[str, str]]:
     """Yield every page of a language as its path beside the main page, and its text.
 
@@ -91,7 +91,7 @@ def html_pages(
         drawn: what they show.
         voice: of the language.
         title: of the run.
-        lead: line below the title.
+        lead: what the line below the title says.
         first: language of the configuration, whose main page is `report.html`.
         frame: template, style and script.
     """
@@ -101,9 +101,8 @@ def html_pages(
     template = environment(frame, voice).get_template("page")
     for page in written:
         is_main = page == MAIN
-        heads = (title, lead) if is_main else map(say, TITLES[page])
+        title_of, lead_of = (title, lead) if is_main else map(say, TITLES[page])
         values = {"run": title, **made.values(page, shown)}
-        title_of, lead_of = heads
         yield made.file(page), template.render(title=title_of, lead=lead_of, **values) + "\n"
 
 
@@ -129,11 +128,19 @@ def environment(frame: Frame, voice: Voice) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=True,
+        extensions=["jinja2.ext.i18n", "jinja2.ext.do"],
     )
+    found.install_gettext_callables(voice.gettext, voice.ngettext, newstyle=True)  # type: ignore[attr-defined]
     writers = {"html": voice.html, "text": voice.text, "say": voice.say, "language": voice.language}
     tables = {"look": _look, "value_of": value_of, "long": LONG, "absent": NOTHING}
     around = {"style": Markup(frame.style), "script": Markup(frame.script), "policy": _policy(frame)}
     found.globals |= {**writers, **tables, **around}
+    found.globals |= {
+        "space": JOINTS[voice.language]["sentences"],
+        "listed": lambda cells: voice.html(Series(tuple(cells))),
+        "parts": lambda cells: voice.html(Series(tuple(cells), "parts")),
+        "codes": lambda names: voice.html(Series(tuple(map(Code, names)))),
+    }
     found.globals["words"] = lambda message, **args: voice.html(say(message, **args))
     return found
 
@@ -148,7 +155,7 @@ class _Maker:
         return file_of(page, self.voice.language, self.first)
 
     def has(self, section: str) -> bool:
-        made = self.contents.tables.get(section) or self.contents.texts.get(section)
+        made = self.contents.tables.get(section) or self.contents.said.get(section)
         return bool(made) or any(drawing.section == section for drawing in self.drawn.figures.values())
 
     def values(self, page: str, shown: Sequence[str]) -> dict[str, Any]:
@@ -174,7 +181,8 @@ class _Maker:
         return {
             "id": section,
             "title": say(title),
-            "texts": (*([say(lead)] if lead else []), *self.contents.texts.get(section, ())),
+            "lead": say(lead) if lead else None,
+            "said": self.contents.said.get(section),
             "figures": drawings_of,
             "tables": [(table, link(f"{FOLDER}/tables/{table.id}.csv", here)) for table in tables],
         }

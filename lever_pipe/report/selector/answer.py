@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.report.cards import Card, CardRow, MarkKind
 from lever_pipe.report.cells import (
     Cell,
-    Code,
     Estimate,
     Message,
     average,
@@ -23,7 +23,6 @@ from lever_pipe.report.cells import (
     level,
     part,
     say,
-    sentences,
 )
 from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.labels import label, reading_order
@@ -34,30 +33,9 @@ RANDOM, ORACLE = "baseline/random", "baseline/oracle"
 SIMILAR = ("baseline/similar_both", "baseline/similar_question", "baseline/similar_image")
 COMPARISONS = ("comparisons", say("All comparisons"))
 RUN = ("#run", say("both recipes"))
-SPREAD_TOLD = {
-    "none": (
-        "{mode}: {n} values lie within {spread} points, KL_BETA {highest} highest; the largest "
-        "difference is {gap} ({beta} against {smallest})."
-    ),
-    "some": "{mode}: KL_BETA {beta} against {smallest} is {gap}; {highest} is highest of {n}.",
-}
-MODE_STARTS = {
-    "grpo": "Offline",
-    "on_policy": "On-policy",
-}
 MODE_NAMES = {
     "grpo": "offline",
     "on_policy": "on-policy",
-}
-ALL_MODES = {
-    "up": "Yes.",
-    "down": "No. It costs accuracy.",
-    "open": "Not shown.",
-}
-ONE_MODE = {
-    "up": "{mode} yes",
-    "down": "{mode} a loss",
-    "open": "{mode} not shown",
 }
 POLICIES = {
     "random": "random",
@@ -91,11 +69,6 @@ class Mode:
     def called(self) -> Message:
         """Return its name within a sentence."""
         return say(MODE_NAMES[self.name])
-
-    @property
-    def start(self) -> Message:
-        """Return its name as a sentence begins with it."""
-        return say(MODE_STARTS[self.name])
 
     @property
     def kind(self) -> MarkKind:
@@ -166,26 +139,15 @@ def _of_fewer_seeds(material: Material, base: str, groups: Iterable[str]) -> Ite
         yield TableLine((told, level_of, None, None, part(difference, "runs", 0)))
 
 
-def texts(material: Material) -> Iterator[tuple[str, Cell]]:
-    """Yield how many settings of each mode are separated from RCE."""
+def separated(material: Material) -> list[dict[str, Any]]:
+    """Return of each mode how many settings are separated from RCE, and from where to where they reach."""
+    found = []
     for mode in modes(material) if material.has("lever") else ():
         if rows := _tested(material, mode):
-            ends = (pick(rows, key=lambda row: row.value) for pick in (min, max))
-            low, high = (Estimate(row.value, 2, row.key, sign=True) for row in ends)
-            counts = {"apart": count_separated(rows), "tested": len(rows)}
-            yield (
-                "selector",
-                say(
-                    (
-                        "GRPO {mode}: {apart} of {tested} KL_BETA are separated from their RCE base; differences "
-                        "reach from {low} to {high}."
-                    ),
-                    mode=mode.called,
-                    **counts,
-                    low=low,
-                    high=high,
-                ),
-            )
+            low, high = (pick(rows, key=lambda row: row.value) for pick in (min, max))
+            ends = {"low": gap(low), "high": gap(high)}
+            found.append({"mode": mode.name, **_apart(rows), **{name: of and of.plain for name, of in ends.items()}})
+    return found
 
 
 def is_separated(row: EvidenceRow) -> bool:
@@ -193,65 +155,49 @@ def is_separated(row: EvidenceRow) -> bool:
     return row.p_holm < ALPHA
 
 
-def count_separated(rows: Collection[EvidenceRow]) -> Estimate | None:
-    """Return how many of some comparisons are separated."""
-    return derived(sum(map(is_separated, rows)), 0, rows, "comparisons with Holm p below 0.05")
+def _apart(rows: Collection[EvidenceRow]) -> dict[str, Any]:
+    """Return how many of some comparisons are separated, and how many there are."""
+    n = sum(map(is_separated, rows))
+    return {"apart": derived(n, 0, rows, "comparisons with Holm p below 0.05"), "tested": len(rows)}
 
 
 def which_beta(material: Material, found: Sequence[Mode]) -> Card:
     """Return the card on KL_BETA: each beta against the smallest, in every mode with two betas or more."""
-    compared = [(mode, _against_smallest(material, mode)) for mode in found]
-    compared = [(mode, rows) for mode, rows in compared if rows]
-    title = say("Which KL_BETA?")
-    if not compared:
-        betas = sorted({beta for mode in found for beta in mode.groups})
-        why = (
-            say("The KL_BETA that ran were not compared.")
-            if betas
-            else say("No GRPO run is part of this configuration.")
-        )
-        return Card(
-            "beta",
-            title,
-            say("Only KL_BETA {beta} ran; a comparison needs two.", beta=betas[0]) if len(betas) == 1 else why,
-            None,
-            (),
-            None,
-            None,
-            (RUN,),
-        )
-    told = [_beta_sentence(material, mode, rows) for mode, rows in compared]
-    smallest = min(compared[0][0].groups)
+    compared = [(mode, rows) for mode in found if (rows := _against_smallest(material, mode))]
+    smallest = min(compared[0][0].groups) if compared else 0.0
     shown = [(mode, rows) for mode, rows in compared if min(mode.groups) == smallest]
     return Card(
         id="beta",
-        title=title,
-        headline=_beta_headline(compared),
-        detail=sentences(*told),
+        title=say("Which KL_BETA?"),
+        says={
+            "betas": [f"{beta:g}" for beta in sorted({beta for mode in found for beta in mode.groups})],
+            "modes": [_spread(material, *of) for of in compared],
+            "basis": _basis(next(iter(rows.values())) for _, rows in compared),
+        },
         rows=tuple(_beta_rows(shown)),
-        axis=say("points against KL_BETA {beta}, paired, 95 %", beta=smallest),
-        notes=_basis(next(iter(rows.values())) for _, rows in compared),
-        links=(COMPARISONS, ("#why", say("why the published rows are equal"))),
+        axis=say("points against KL_BETA {beta}, paired, 95 %", beta=smallest) if compared else None,
+        links=(COMPARISONS, ("#why", say("why the published rows are equal"))) if compared else (RUN,),
         keys=tuple((mode.kind, mode.called) for mode, _ in shown),
     )
 
 
 def does_grpo_help(material: Material, found: Sequence[Mode]) -> Card:
     """Return the card on GRPO: every mode against its RCE base, separated ones first, and all policies."""
-    judged = [(mode, _gain(material, mode)) for mode in found]
-    known = sorted(((mode, row) for mode, row in judged if row is not None), key=lambda of: not is_separated(of[1]))
-    told: list[Cell] = [_gain_sentence(material, mode, row) for mode, row in known]
+    known = [(mode, row) for mode in found if (row := _gain(material, mode)) is not None]
+    known.sort(key=lambda of: not is_separated(of[1]))
     base = material.main.last_rce
-    learned = material.compared(base, RANDOM) if base else None
-    rce = say("RCE itself gains {gap} over random.", gap=gap(learned, 1)) if learned else None
     return Card(
         id="grpo",
         title=say("Does GRPO help?"),
-        headline=_gain_headline(found, known),
-        detail=sentences(*told, rce),
+        says={
+            "has_run": bool(found),
+            "modes": [_gained(material, mode, row) for mode, row in known],
+            "learned": gap(material.compared(base, RANDOM), 1) if base else None,
+            "basis": _basis(row for _, row in known),
+            **_recipes(material, found),
+        },
         rows=tuple(_ladder(material, found)),
         axis=say("VQA accuracy in %, mean over shots, 95 %"),
-        notes=sentences(_basis(row for _, row in known), _recipes(material, found)),
         links=(("#selector", say("KL against accuracy")), RUN),
     )
 
@@ -269,41 +215,24 @@ def _against_smallest(material: Material, mode: Mode) -> dict[float, EvidenceRow
     return {beta: row for beta, row in rows if row is not None and beta != smallest}
 
 
-def _beta_headline(compared: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Message:
-    """Return in which modes any beta is separated from the smallest one, and of the first of these which and how."""
-    apart = [(mode, rows) for mode, rows in compared if any(map(is_separated, rows.values()))]
-    if not apart:
-        return say("None stands out.")
-    mode, rows = apart[0]
-    beta = _farthest(rows)
-    sign = say("higher" if rows[beta].value > 0 else "lower")
-    found = {"beta": beta, "smallest": min(mode.groups), "mode": mode.called, "sign": sign}
-    others = [each.called for each, _ in compared if each not in [of for of, _ in apart]]
-    return (
-        say("None stands out {other}; {mode}, KL_BETA {beta} scores {sign} than {smallest}.", other=others[0], **found)
-        if others
-        else say("It matters: {mode}, KL_BETA {beta} scores {sign} than {smallest}.", **found)
-    )
-
-
-def _farthest(rows: dict[float, EvidenceRow]) -> float:
-    """Return the beta that is farthest from the smallest one, of the separated ones where there are any."""
-    apart = [beta for beta, row in rows.items() if is_separated(row)]
-    return max(apart or rows, key=lambda beta: abs(rows[beta].value))
-
-
-def _beta_sentence(material: Material, mode: Mode, rows: dict[float, EvidenceRow]) -> Message:
-    """Return whether any beta is separated from the smallest one, and by how much the farthest differs."""
+def _spread(material: Material, mode: Mode, rows: dict[float, EvidenceRow]) -> dict[str, Any]:
+    """Return the range of a mode's levels, and the beta that is farthest from the smallest, separated ones first."""
     levels = {beta: material.accuracy(name) for beta, name in mode.groups.items()}
     known = {beta: row for beta, row in levels.items() if row is not None}
     values = [row.value for row in known.values()]
-    spread = derived(max(values) - min(values), 2, known.values(), "highest minus lowest") if known else None
+    apart = [beta for beta, row in rows.items() if is_separated(row)]
+    farthest = max(apart or rows, key=lambda beta: abs(rows[beta].value))
     highest = max(known, key=lambda beta: (known[beta].value, -beta), default=min(mode.groups))
-    farthest = _farthest(rows)
-    kind = "some" if is_separated(rows[farthest]) else "none"
-    levels_of = {"n": len(mode.groups), "spread": spread, "highest": highest}
-    against = {"beta": farthest, "smallest": min(mode.groups), "gap": gap(rows[farthest], 2)}
-    return say(SPREAD_TOLD[kind], mode=mode.start, **levels_of, **against)
+    return {
+        "mode": mode.name,
+        "n": len(mode.groups),
+        "spread": derived(max(values) - min(values), 2, known.values(), "highest minus lowest") if known else None,
+        "highest": f"{highest:g}",
+        "is_apart": bool(apart),
+        "beta": f"{farthest:g}",
+        "smallest": f"{min(mode.groups):g}",
+        "gap": gap(rows[farthest], 2),
+    }
 
 
 def _beta_rows(shown: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Iterator[CardRow]:
@@ -318,33 +247,10 @@ def _gain(material: Material, mode: Mode) -> EvidenceRow | None:
     return next((row for row in rows if row is not None), None)
 
 
-def _gain_headline(found: Sequence[Mode], known: Sequence[tuple[Mode, EvidenceRow]]) -> Message:
-    """Return in which modes GRPO is separated from RCE, and whether upwards."""
-    if not known:
-        return say(
-            "GRPO was not compared with its RCE base." if found else "No GRPO run is part of this configuration."
-        )
-    signs = ["open" if not is_separated(row) else "up" if row.value > 0 else "down" for _, row in known]
-    if len(set(signs)) == 1:
-        return say(ALL_MODES[signs[0]])
-    (first, _), (other, _) = known
-    parts = say(ONE_MODE[signs[0]], mode=first.start), say(ONE_MODE[signs[1]], mode=other.called)
-    return say("{first}, {then}.", first=parts[0], then=parts[1])
-
-
-def _gain_sentence(material: Material, mode: Mode, row: EvidenceRow) -> Message:
-    tested = _tested(material, mode)
-    is_over = row.subject == mode.over
-    beta = 0.0 if is_over else PolicyName.parse(row.subject).beta or 0.0
-    which = say("over all KL_BETA") if is_over else say("at KL_BETA {beta}", beta=beta)
-    counts = {"apart": count_separated(tested), "tested": len(tested)}
-    return say(
-        "{mode} {gap} over RCE {which}; {apart} of {tested} KL_BETA separated.",
-        mode=mode.start,
-        gap=gap(row, 1),
-        which=which,
-        **counts,
-    )
+def _gained(material: Material, mode: Mode, row: EvidenceRow) -> dict[str, Any]:
+    sign = "open" if not is_separated(row) else "up" if row.value > 0 else "down"
+    beta = None if row.subject == mode.over else f"{PolicyName.parse(row.subject).beta or 0.0:g}"
+    return {"mode": mode.name, "sign": sign, "gap": gap(row, 1), "beta": beta, **_apart(_tested(material, mode))}
 
 
 def _ladder(material: Material, found: Sequence[Mode]) -> Iterator[CardRow]:
@@ -377,33 +283,29 @@ def _marked(kind: MarkKind, policy: str, numbers: Sequence[Estimate]) -> Iterato
     yield from (CardRow(say(POLICIES[policy]), ((kind, number),)) for number in numbers[:1])
 
 
-def _basis(rows: Iterable[EvidenceRow]) -> Cell:
-    """Return how many seeds and questions stand behind comparisons, and a warning where one seed stands for all."""
+def _basis(rows: Iterable[EvidenceRow]) -> dict[str, Any] | None:
+    """Return how many seeds and questions stand behind comparisons, and which mode has fewer seeds."""
     known = list(rows)
     if not known:
         return None
     first, few = (pick(known, key=lambda row: row.runs) for pick in (max, min))
-    basis = say("{runs:seed|seeds} × {n} questions.", runs=part(first, "runs", 0), n=part(first, "n", 0))
-    if first.runs == 1:
-        return sentences(basis, say("One seed says nothing about other seeds."))
-    mode = say(MODE_STARTS[few.subject.split("/")[1]])
-    fewer = say("{mode}: {runs:seed|seeds}.", mode=mode, runs=part(few, "runs", 0)) if few.runs < first.runs else None
-    return sentences(basis, fewer)
+    basis: dict[str, Any] = {
+        "seeds": first.runs,
+        "runs": part(first, "runs", 0),
+        "n": part(first, "n", 0),
+        "fewer": None,
+    }
+    if few.runs < first.runs:
+        basis["fewer"] = {"mode": few.subject.split("/")[1], "seeds": few.runs, "runs": part(few, "runs", 0)}
+    return basis
 
 
-def _recipes(material: Material, found: Sequence[Mode]) -> Cell:
-    """Return in what the recipes of the modes differ besides the mode; nothing of one mode."""
+def _recipes(material: Material, found: Sequence[Mode]) -> dict[str, Any]:
+    """Return learning rates and rewards, offline and on-policy, where both modes ran and they differ."""
     preset = material.config.presets.get(material.main.preset)
     if preset is None or len(found) < 2:
-        return None
-    offline, drawn = preset.grpo, preset.on_policy
-    differ: list[Cell] = []
-    if offline.learning_rate != drawn.learning_rate:
-        differ.append(
-            say("learning rate {drawn} against {offline}", drawn=drawn.learning_rate, offline=offline.learning_rate)
-        )
-    if preset.reward != drawn.reward:
-        differ.append(
-            say("reward {drawn} against {offline}", drawn=Code(drawn.reward.mode), offline=Code(preset.reward.mode))
-        )
-    return say("The recipes differ too: {differ}.", differ=differ) if differ else None
+        return {"rates": None, "rewards": None}
+    rates = f"{preset.on_policy.learning_rate:g}", f"{preset.grpo.learning_rate:g}"
+    rewards = preset.on_policy.reward.mode, preset.reward.mode
+    is_same = preset.reward == preset.on_policy.reward
+    return {"rates": None if rates[0] == rates[1] else rates, "rewards": None if is_same else rewards}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from lever_pipe.report.cells import Cell, level, say
+from lever_pipe.report.cells import level, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.labels import label, reading_order
 from lever_pipe.report.material import Material
@@ -54,30 +55,14 @@ def tables(material: Material) -> Iterator[Table]:
     yield Table("copying", "selector", title, columns, tuple(lines), notes=(note,))
 
 
-def texts(material: Material) -> Iterator[tuple[str, Cell]]:
-    """Yield what the best trained policy owes to the answers that it shows, beside its base."""
+def best_and_base(material: Material) -> dict[str, Any] | None:
+    """Return what the best trained policy owes to the answers that it shows, beside its base; None without either."""
     groups = [group for group in groups_of(material) if not group.startswith("baseline/")] if material.samples else []
     base = material.main.last_rce if groups else None
-    best = max(groups, key=lambda group: _value(measured(material, group, "llm")), default=None)
-    if best is None or base is None or measured(material, base, "llm.unshown") is None:
-        return
+    best = max(groups, key=lambda group: getattr(measured(material, group, "llm"), "value", -1.0), default=None)
+    if best is None or base is None or best == base:
+        return None
+    told = {of.replace(".", "_"): level(measured(material, best, of), 1, scale=100) for of in MEASURES}
+    told["before"] = level(measured(material, base, "llm.unshown"), 1, scale=100)
     named = {"policy": label(best, with_epoch=False), "base": label(base, with_epoch=False)}
-    numbers = {of.replace(".", "_"): level(measured(material, best, of), 1, scale=100) for of in MEASURES}
-    before = level(measured(material, base, "llm.unshown"), 1, scale=100)
-    if best != base and None not in numbers.values():
-        told = say(
-            "**Help or carrying**: with {shots:demonstration|demonstrations} of {policy}, the highest of {n}, the LVLM "
-            "earns {llm} %, a vote over the answers shown {vote} %; {copied} % of the answers stand in a demonstration."
-            " Where no shown answer is right, it earns {llm_unshown} % (with {base} {before} %, of other questions); "
-            "where one is, {llm_shown} %.",
-            shots=max(material.shots),
-            n=len(groups),
-            **named,
-            **numbers,
-            before=before,
-        )
-        yield "selector", told
-
-
-def _value(row: EvidenceRow | None) -> float:
-    return -1.0 if row is None else row.value
+    return None if None in told.values() else {**told, **named, "n": len(groups), "shots": max(material.shots)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sentences import said
 
 from lever_pipe.report.doubts import doubts
 from lever_pipe.report.evidence import Evidence, EvidenceRow
@@ -50,5 +51,5 @@ DIFFERENCE = accuracies(3.0, against="baseline/similar_both")
     ],
 )
 def test_what_speaks_against_a_run_is_told(rows: list[EvidenceRow], told: list[str]) -> None:
-    found = [message.text for message in doubts(Evidence(rows), {})]
-    assert [" ".join(text.strip("*").split()[:2]) for text in found] == told
+    text = said("lead", {"world": "all", "models": [], **doubts(Evidence(rows), {})})
+    assert [start for start in ("No answer", "All policies", "No agent") if start in text] == told

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
+from jinja2 import Environment
 
-from lever_pipe.report.catalogue import SLOT, Voice, read_translation
+from lever_pipe.report.catalogue import Voice, read_translation
 from lever_pipe.report.claims import read_claims
 
 CHINESE = read_translation(Path("resources/locale/zh/LC_MESSAGES/report.po"))
 REPORT = Path("lever_pipe/report")
+ARGUMENT = re.compile(r"\{(\w+)[:}]|%\((\w+)\)s")
 
 
 def _texts() -> set[str]:
@@ -19,9 +22,13 @@ def _texts() -> set[str]:
     files = [*REPORT.rglob("*.py"), Path("lever_pipe/stages/build_report.py")]
     nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
     found = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    environment = Environment(extensions=["jinja2.ext.i18n", "jinja2.ext.do"], trim_blocks=True, lstrip_blocks=True)
+    environment.newstyle_gettext = True  # type: ignore[attr-defined]
     for template in REPORT.glob("templates/*.j2"):
-        text = template.read_text(encoding="utf-8").replace("'", '"')
-        found.update(text.split('"')[1::2], text.split('"')[::2])
+        text = template.read_text(encoding="utf-8")
+        marked = (of for _, _, of in environment.extract_translations(text))  # type: ignore[attr-defined]
+        found.update(of if isinstance(of, str) else of[0] for of in marked)
+        found.update(text.replace("'", '"').split('"'))
     return found | {claim.quote for claim in read_claims(Path("resources/claims.yaml"))}
 
 
@@ -30,7 +37,7 @@ def test_each_translated_text_stands_in_the_code() -> None:
 
 
 def test_a_translation_has_the_arguments_of_its_text() -> None:
-    slots = [{match["name"] for match in SLOT.finditer(text)} for of in CHINESE.items() for text in of]
+    slots = [{match[1] or match[2] for match in ARGUMENT.finditer(text)} for of in CHINESE.items() for text in of]
     assert slots[::2] == slots[1::2]
 
 

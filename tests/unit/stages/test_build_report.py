@@ -128,7 +128,13 @@ def test_a_missing_row_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.M
 
 
 class Blank(Voice):
-    """Says everything but digits: neither numbers nor configured names, and of a message only its words."""
+    """Says everything but digits: neither numbers, configured names nor sentences, and of a message only its words."""
+
+    def gettext(self, _: str) -> str:
+        return ""
+
+    def ngettext(self, *_: object) -> str:
+        return ""
 
     def _write(self, cell: Cell, literal: Callable[[str], str], number: Any, wrap: Any) -> str:
         match cell:

@@ -152,7 +152,7 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
     missing = MissingCell(data="world", sampler="uniform", lvlm="tiny", preset="huge", why="it <costs> 3 days")
     build_grid(
         **out,
-        templates=tuple(templates / f"{name}.html.j2" for name in ("page", "blocks", "grid")),
+        templates=tuple(templates / f"{name}.html.j2" for name in ("page", "blocks", "sentences", "grid")),
         style=templates / "report.css",
         script=templates / "report.js",
         **made,

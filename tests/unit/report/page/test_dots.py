@@ -12,17 +12,17 @@ from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Estimate, say
 from lever_pipe.report.page import dots
 
-VOICE = Voice("en", {"title": "Which?", "axis": "points", "a": "offline", "b": "on-policy"}, {"row": 7})
+VOICE = Voice("en", {"title": "Which?", "axis": "points", "a": "offline", "b": "on-policy"})
 
 
 def number(value: float, half: float = 1.0) -> Estimate:
-    return Estimate(value, 2, "row", low=value - half, high=value + half)
+    return Estimate(value, 2, "row", low=value - half, high=value + half, line=7)
 
 
 def card(*rows: tuple[str, list[tuple[MarkKind, Estimate]]], has_keys: bool = False) -> Card:
     drawn = tuple(CardRow(label, tuple(marks)) for label, marks in rows)
     keys = (("a", say("a")), ("b", say("b"))) if has_keys else ()
-    return Card("x", say("title"), say("title"), None, drawn, say("axis"), None, (), keys)  # type: ignore[arg-type]
+    return Card("x", say("title"), {}, drawn, say("axis"), (), keys)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from lever_pipe.report.page import pages
 from lever_pipe.report.table import Column, Table, TableLine, as_csv
 
 TEXTS = {"t": "A <title>", "h": "Head", "w": "{n} of these", "yes": "holds", "note": "Differs", "page": "x"}
-VOICE = Voice("en", TEXTS, {"row": 5})
+VOICE = Voice("en", TEXTS)
 BLOCKS = Path("lever_pipe/report/templates/blocks.html.j2").read_text(encoding="utf-8")
 
 
@@ -30,7 +30,7 @@ def html(*lines: TableLine, **more: Any) -> str:
 
 
 def test_cells_sort_by_their_number_and_name_its_row() -> None:
-    cells = (Estimate(1.234, 1, "row"), say("w", n=Estimate(7, 0, "row")), None, Verdict("yes", "yes"))
+    cells = (Estimate(1.234, 1, "row", line=5), say("w", n=Estimate(7, 0, "row")), None, Verdict("yes", "yes"))
     text = html(*(TableLine(("a", cell)) for cell in cells))
     assert re.findall(r'<td class="[^"]*"(?: data-v="([^"]*)")?>', text) == ["1.234", "7", "", ""]
     assert '<span data-e="5">1.2</span>' in text

@@ -8,11 +8,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
 import synthetic_page as small
+from sentences import said
 
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
-from lever_pipe.report.selector.copying import MEASURES, tables, texts
+from lever_pipe.report.selector.copying import MEASURES, best_and_base, tables
 
 VOICE = Voice("en")
 BEST = small.DRAWN.format("1")
@@ -29,12 +30,10 @@ def of(*rows: EvidenceRow) -> Material:
 
 def test_the_sentence_is_of_the_policy_that_earns_most() -> None:
     material = of(*copied(small.RCE, 0.6), *copied(small.DRAWN.format("0"), 0.7), *copied(BEST, 0.8))
-    ((section, text),) = texts(material)
-    assert section == "selector"
-    said = VOICE.text(text)
-    assert "2 demonstrations of On-policy GRPO, KL_BETA 1, the highest of 3, the LVLM earns 80.0 %" in said
-    assert "a vote over the answers shown 70.0 %" in said
-    assert "it earns 40.0 % (with RCE 20.0 %" in said
+    text = said("section_selector", {"separated": [], "copying": best_and_base(material)})
+    assert "2 demonstrations of On-policy GRPO, KL_BETA 1, the highest of 3, the LVLM earns 80.0 %" in text
+    assert "a vote over the answers shown 70.0 %" in text
+    assert "it earns 40.0 % (with RCE 20.0 %" in text
     (table,) = tables(material)
     assert [VOICE.text(line.cells[0]) for line in table.lines] == [
         "RCE", "On-policy GRPO, KL_BETA 0", "On-policy GRPO, KL_BETA 1",
@@ -42,5 +41,5 @@ def test_the_sentence_is_of_the_policy_that_earns_most() -> None:
 
 
 def test_without_what_it_compares_nothing_is_said() -> None:
-    assert list(texts(of())) == []
-    assert list(texts(of(*copied(small.RCE, 0.6)))) == []
+    assert best_and_base(of()) is None
+    assert best_and_base(of(*copied(small.RCE, 0.6))) is None

@@ -1,0 +1,29 @@
+"""What the report says outside tables, as plain text in English."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lever_pipe.report.cards import Card
+from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.page import pages
+
+TEMPLATES = Path(__file__).parents[2] / "lever_pipe/report/templates"
+FRAME = pages.frame_of(tuple(TEMPLATES.glob("*.j2")), TEMPLATES / "report.css", TEMPLATES / "report.js")
+SENTENCES: Any = pages.environment(FRAME, Voice("en")).get_template("sentences").module
+
+
+def said(macro: str, of: Any) -> str:
+    """Return what a macro of `sentences.html.j2` writes."""
+    return str(getattr(SENTENCES, macro)(of).striptags())
+
+
+def answer(card: Card) -> str:
+    """Return a card's sentences."""
+    return said(f"answer_{card.id}", card.says)
+
+
+def notes(card: Card) -> str:
+    """Return what a card says below its plot."""
+    return said(f"notes_{card.id}", card.says)
