@@ -286,6 +286,16 @@ class CollectSamplesConfig(Section):
     """None where data are read."""
 
 
+@identity_of("answer_controls", LVLM, of="evaluation")
+class AnswerControlsConfig(Section):
+    lvlm: OfLvlm
+    policies: Annotated[Names, Planned("controlled")]
+    """One for each of the `selections`."""
+    questions: Annotated[int, Planned("most_samples")]
+    """The first so many are asked."""
+    shots: MostShots
+
+
 @identity_of("collect_lineage")
 class CollectLineageConfig(Section):
     presets: Annotated[Names, Planned("presets")]

@@ -254,6 +254,21 @@ def sampled(experiment: Experiment) -> list[str]:
     ]
 
 
+def controlled(experiment: Experiment) -> list[str]:
+    """Return a draw of each baseline that shows something, and of the main preset a run of each kind.
+
+    A run is of the arm's first seed, and with the least KL_BETA of its kind.
+    """
+    main, names = experiment.arms[0], [PolicyName.parse(name) for name in sampled(experiment)]
+    least = {kind: min(of.beta or 0.0 for of in names if of.kind == kind) for kind in {of.kind for of in names}}
+    return [
+        str(name)
+        for name in names
+        if name.preset in ("", main.preset) and name.member != "zero_shot" and name.draw in (None, 0)
+        if name.seed in (None, main.seeds[0]) and (name.beta or 0.0) == least[name.kind]
+    ]
+
+
 def trained(experiment: Experiment) -> list[str]:
     """Return every training epoch of every run once, evaluated or not."""
     names = [policy for policy in evaluated(experiment) if not policy.startswith("baseline/")]
@@ -493,6 +508,7 @@ def is_large(folder: str) -> bool:
 
 PLANNED: Mapping[str, Planner] = {
     "most_shots": lambda experiment, _: max(experiment.evaluation.shots),
+    "most_samples": lambda experiment, _: max(experiment.evaluation.samples),
     "world_of_split": world_of_split,
     "examples_of_split": examples_of_split,
     "encoder": encoder_of,
@@ -526,6 +542,7 @@ PLANNED: Mapping[str, Planner] = {
     "evaluated": lambda experiment, _: evaluated(experiment),
     "starts": lambda experiment, _: starts(experiment),
     "sampled": lambda experiment, _: sampled(experiment),
+    "controlled": lambda experiment, _: controlled(experiment),
     "world": lambda experiment, _: experiment.data.world if experiment.data.source == "world" else None,
     "presets": lambda experiment, _: [arm.preset for arm in experiment.arms],
     "train_shares": lambda experiment, _: [experiment.presets[arm.preset].train_share for arm in experiment.arms],

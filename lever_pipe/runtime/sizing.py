@@ -60,6 +60,7 @@ PRODUCTION_MODEL: Mapping[str, Need] = {
     "search_beams": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
     "train_on_policy_epoch": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
     "answer_prompts": Need(mem_mb=64_000, runtime=1440, threads=8, gpus=1),
+    "answer_controls": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
     "check_world": Need(mem_mb=64_000, runtime=120, threads=8, gpus=1),
     # Agents of 8 B parameters, as Qwen3-8B; `_of_agent` sizes others.
     "train_agent": Need(mem_mb=160_000, runtime=1800, threads=8, gpus=1),
@@ -67,7 +68,14 @@ PRODUCTION_MODEL: Mapping[str, Need] = {
     "evaluate_agent": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
     "evaluate_start": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
 }
-ASKING = ("generate_rl_data", "search_beams", "answer_prompts", "check_world", "train_on_policy_epoch")
+ASKING = (
+    "generate_rl_data",
+    "search_beams",
+    "answer_prompts",
+    "answer_controls",
+    "check_world",
+    "train_on_policy_epoch",
+)
 AGENT_RULES = ("warm_start_agent", "train_agent", "evaluate_agent", "evaluate_start")
 BESIDE_WEIGHTS_MB = 16_000
 """Python, CUDA's own and the episodes of an agent."""

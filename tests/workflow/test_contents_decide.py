@@ -18,6 +18,7 @@ from .conftest import Project, copy_project
 from .counts import (
     ARMS,
     BASELINES,
+    BESIDE_CONTROLS,
     GRPO_AND_BELOW,
     GRPO_EPOCHS,
     MARKS,
@@ -142,16 +143,16 @@ OFFLINE = {"train_grpo_epoch": 2}
 RATE = ("config.yaml", "grpo: {learning_rate: 1.0e-4", "grpo: {learning_rate: 2.0e-4")
 SCENARIOS = {
     "a checkpoint is touched": Scenario(checkpoint(0), 0, {}),
-    "other bytes of a later time": Scenario(checkpoint(1), 40, OFFLINE),
-    "other bytes of an older time": Scenario(checkpoint(2, LONG_AGO), 40, OFFLINE),
+    "other bytes of a later time": Scenario(checkpoint(1), 41, OFFLINE),
+    "other bytes of an older time": Scenario(checkpoint(2, LONG_AGO), 41, OFFLINE),
     # A bit that flips at the time of the job is damage, and made good from the store.
-    "a bit flips": Scenario(checkpoint(4, 0), 41, {}),
-    "a value changes without Snakemake's records": Scenario(forgetful(edit(*RATE)), 23, OFFLINE),
+    "a bit flips": Scenario(checkpoint(4, 0), 42, {}),
+    "a value changes without Snakemake's records": Scenario(forgetful(edit(*RATE)), 24, OFFLINE),
     "results are copied": Scenario(copied, 0, {}),
     # On-policy selectors and agents may take this form of the penalty, so their code is another one, too.
-    "a loss has another sign": Scenario(edit(LOSS, "log_ratio) - log", "log_ratio) + log"), 47, OFFLINE),
+    "a loss has another sign": Scenario(edit(LOSS, "log_ratio) - log", "log_ratio) + log"), 48, OFFLINE),
     "a stage is written otherwise": Scenario(
-        edit("lever_pipe/stages/examples.py", "\n    found = ", "\n    found = 0 or "), 82, {"prepare_examples": 1}
+        edit("lever_pipe/stages/examples.py", "\n    found = ", "\n    found = 0 or "), 83, {"prepare_examples": 1}
     ),
     "a beta more": Scenario(
         edit(SMOKE, "kl_betas: [0, 0.15]", "kl_betas: [0, 0.15, 0.3]"),
@@ -159,12 +160,12 @@ SCENARIOS = {
     ),
     "an epoch more": Scenario(  # of beta 0; the long run has trained that of beta 0.15 already
         edit(SMOKE, "grpo_epochs: 2", "grpo_epochs: 3"),
-        13, {"train_grpo_epoch": 1}, EPOCH_MORE,
+        14, {"train_grpo_epoch": 1}, EPOCH_MORE,
     ),
     "a sample count more": Scenario(
         edit(SMOKE, "samples: [20, 40]", "samples: [20, 30, 40]"), 11, {"score_answers": 1}, CELLS
     ),
-    "a checkpoint is replaced where its old one was read": Scenario(checkpoint(8), 40, OFFLINE),
+    "a checkpoint is replaced where its old one was read": Scenario(checkpoint(8), 41, OFFLINE),
 }  # fmt: skip
 
 
@@ -307,7 +308,7 @@ class TestRecords:
             {"initialise_selector": 1, "train_sft_epoch": SFT_EPOCHS, "train_rce_epoch": RCE_EPOCHS,
              "train_grpo_epoch": GRPO_EPOCHS, "answer_prompts": 1, "score_answers": 1,
              "select_demonstrations": SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS,
-             **REPORT},
+             **BESIDE_CONTROLS},
             id="a seed more runs that seed",
         ),
         pytest.param(

@@ -1,4 +1,5 @@
 EVALUATED, SAMPLED = plan.evaluated(EXPERIMENT), plan.sampled(EXPERIMENT)
+CONTROLLED = plan.controlled(EXPERIMENT)
 BATCHES = plan.batches(EXPERIMENT)
 SELECTING = [policy for policy in EVALUATED if not policy.startswith("baseline/")]
 PRESETS = [arm.preset for arm in EXPERIMENT.arms]
@@ -100,3 +101,31 @@ rule collect_samples:
         "Collect what can be looked at: answers, gallery, selections, copies"
     shell:
         "python -m lever_pipe collect_samples {params.files:q} --threads {threads} > {log:q} 2>&1"
+
+
+rule answer_controls:
+    input:
+        train_examples=f"{LEVER}/examples/train.jsonl",
+        eval_examples=f"{LEVER}/examples/eval.jsonl",
+        selections=expand(join(LEVER, "{policy}/selections.jsonl"), policy=CONTROLLED),
+    output:
+        controls=f"{LEVER}/controls/controls.csv",
+        blank=f"{LEVER}/controls/blank.png",
+        counters=f"{LEVER}/controls/counters.json",
+        card=f"{LEVER}/controls/run.json",
+    log:
+        f"{LEVER}/controls/log.txt",
+    conda:
+        LVLM_ENVIRONMENT
+    threads: needs("answer_controls").threads
+    resources:
+        **needs("answer_controls").resources,
+    params:
+        spec=identity("answer_controls"),
+        files=files(train_images=raw_file("images", "train"), eval_images=raw_file("images", "eval"), lvlm=lvlm_folder),
+        asking=asking,
+    message:
+        "Answer with blank images, moved answers and in reversed order"
+    shell:
+        "python -m lever_pipe answer_controls {params.files:q} {params.asking:q}"
+        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -1,6 +1,7 @@
 EMULATED_TABLES = ["scores", "prompts", "agreement", "training"] if EMULATE else []
 # A server's model is no folder that the model library could answer from.
-IS_CHECKED = EXPERIMENT.data.source == "world" and not EXPERIMENT.lvlm.is_served
+IS_WORLD = EXPERIMENT.data.source == "world"
+IS_CHECKED = IS_WORLD and not EXPERIMENT.lvlm.is_served
 CHINESE = shipped("resources/locale/zh/LC_MESSAGES/report.po")
 TEMPLATES = shipped("lever_pipe/report/templates")
 
@@ -47,7 +48,7 @@ rule collect_evidence:
         parameters=of_study("lever", f"{TABLES}/parameters.csv"),
         costs=of_study("lever", f"{TABLES}/costs.csv"),
         selections=of_study("lever", f"{TABLES}/selections.csv"),
-        copying=of_study("lever", f"{TABLES}/copying.csv"),
+        copying=of_study("lever", f"{TABLES}/copying.csv", *([f"{LEVER}/controls/controls.csv"] if IS_WORLD else [])),
         rl_data=of_study("lever", f"{TABLES}/rl_data.csv"),
         pools=of_study("lever", f"{LEVER}/pools/bound.json"),
         examples=of_study("lever", f"{LEVER}/examples/train.summary.json", f"{LEVER}/examples/eval.summary.json"),

@@ -20,7 +20,12 @@ MEASURES = {
     "llm.unshown": "LVLM, not shown (%)",
     "copied": "Answers copied (%)",
 }
-"""Columns of the table and their heads."""
+CONTROLS = {
+    "llm.blank": "LVLM, images blank (%)",
+    "llm.moved": "LVLM, answers moved (%)",
+    "llm.reversed": "LVLM, order reversed (%)",
+}
+"""Columns of the table and their heads; the controls are of one run or draw of some groups."""
 
 
 def measured(material: Material, group: str, measure: str) -> EvidenceRow | None:
@@ -39,24 +44,33 @@ def groups_of(material: Material) -> list[str]:
 def tables(material: Material) -> Iterator[Table]:
     """Yield the table of copied answers."""
     groups = groups_of(material) if material.has("lever") and material.samples else []
+    are_controlled = any(measured(material, group, of) for group in groups for of in CONTROLS)
+    columns = MEASURES | (CONTROLS if are_controlled else {})
     lines = [
         TableLine(
-            (label(group, with_epoch=False), *(level(measured(material, group, of), 1, scale=100) for of in MEASURES)),
+            (label(group, with_epoch=False), *(level(measured(material, group, of), 1, scale=100) for of in columns)),
             groups=(group,),
         )
         for group in groups
     ]
-    columns = heads("Policy", *MEASURES.values())
     title = say("Help or carrying: {shots:demonstration|demonstrations}", shots=max(material.shots, default=0))
     note = say(
         "A vote takes the most frequent of the answers shown and asks no LVLM. An answer is shown where one of the "
         "demonstrations' answers earns anything, copied where a demonstration has it."
     )
-    yield Table("copying", "selector", title, columns, tuple(lines), notes=(note,))
+    controls = say(
+        "The last three columns are of one run or draw and not tested: all demonstrations' images blank, each answer "
+        "given to the demonstration before, the order reversed."
+    )
+    notes = (note, controls) if are_controlled else (note,)
+    yield Table("copying", "selector", title, heads("Policy", *columns.values()), tuple(lines), notes=notes)
 
 
 def best_and_base(material: Material) -> dict[str, Any] | None:
-    """Return what the best trained policy owes to the answers that it shows, beside its base; None without either."""
+    """Return what the best trained policy owes to the answers that it shows, beside its base; None without either.
+
+    Its controls (`blank`, `moved`, `reversed`) are None where they are not measured.
+    """
     groups = [group for group in groups_of(material) if not group.startswith("baseline/")] if material.samples else []
     base = material.main.last_rce if groups else None
     best = max(groups, key=lambda group: getattr(measured(material, group, "llm"), "value", -1.0), default=None)
@@ -65,4 +79,7 @@ def best_and_base(material: Material) -> dict[str, Any] | None:
     told = {of.replace(".", "_"): level(measured(material, best, of), 1, scale=100) for of in MEASURES}
     told["before"] = level(measured(material, base, "llm.unshown"), 1, scale=100)
     named = {"policy": label(best, with_epoch=False), "base": label(base, with_epoch=False)}
-    return None if None in told.values() else {**told, **named, "n": len(groups), "shots": max(material.shots)}
+    if None in told.values():
+        return None
+    controls = {of.removeprefix("llm."): level(measured(material, best, of), 1, scale=100) for of in CONTROLS}
+    return {**told, **controls, **named, "n": len(groups), "shots": max(material.shots)}

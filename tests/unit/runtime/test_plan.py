@@ -129,7 +129,7 @@ def specs(given: Experiment) -> Specs:
 
 COLLECTING = {
     *("collect_results", "collect_lineage", "compare_policies", "measure_drift", "collect_samples"),
-    "score_answers",
+    *("score_answers", "answer_controls"),
 }
 """Stages whose input files are those of all policies, or of a batch of them; they know the names, to miss none."""
 PAGE = {"build_report"}
@@ -222,14 +222,14 @@ def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
         ({"results": "elsewhere"}, set()),
         ({"data": {"world": shipped()["data"]["world"] | {"seed": 12345}}}, {"generate_world", "collect_samples"}),
         ({"baselines": {"seed": 12345}}, {"select_baseline"}),
-        ({"baselines": {"n_random_draws": 9}}, COLLECTING - {"collect_results"}),
+        ({"baselines": {"n_random_draws": 9}}, COLLECTING - {"collect_results", "answer_controls"}),
         ({"pools": {"seed": 12345}}, {"sample_pools", "import_rl_data"}),  # an import fills its pools up
         ({"evaluation": {"n_random_subsets": 997}}, {"score_answers"}),
         ({"evaluation": {"primary": {"shots": 1}}}, {"compare_policies"}),
         ({"encoder": {"batch_size": 8}}, {"embed_examples"}),
         (
             {"lvlm": {"wave_tokens": 12345}},
-            {"generate_rl_data", "search_beams", "answer_prompts", "check_world", DRAWING},
+            {"generate_rl_data", "search_beams", "answer_prompts", "answer_controls", "check_world", DRAWING},
         ),
         ({"rl_data": {"n_random": 63}}, {"propose_trajectories"}),
         ({"beams": {"rank": "last_gain"}}, {"search_beams"}),
@@ -312,6 +312,7 @@ def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
             "generate_rl_data": ("lvlms.qwen2_5_vl",),
             "search_beams": ("lvlms.qwen2_5_vl",),
             "answer_prompts": ("lvlms.qwen2_5_vl",),
+            "answer_controls": ("lvlms.qwen2_5_vl",),
             "check_world": ("lvlms.qwen2_5_vl", "lvlms.hf"),
             "prepare_tasks": ("intention.sources.synthetic",),
             "warm_start_agent": ("intention.codecs.word",),

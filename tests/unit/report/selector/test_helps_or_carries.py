@@ -13,7 +13,7 @@ from sentences import said
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
-from lever_pipe.report.selector.copying import MEASURES, best_and_base, tables
+from lever_pipe.report.selector.copying import CONTROLS, MEASURES, best_and_base, tables
 
 VOICE = Voice("en")
 BEST = small.DRAWN.format("1")
@@ -43,3 +43,14 @@ def test_the_sentence_is_of_the_policy_that_earns_most() -> None:
 def test_without_what_it_compares_nothing_is_said() -> None:
     assert best_and_base(of()) is None
     assert best_and_base(of(*copied(small.RCE, 0.6))) is None
+
+
+def test_controls_stand_beside_and_are_told_of_the_policy_that_earns_most() -> None:
+    values = dict(zip(CONTROLS, (0.3, 0.5, 0.7), strict=True))
+    rows = [EvidenceRow("lever", BEST, f"copying.{of}", value, shots="2") for of, value in values.items()]
+    material = of(*copied(small.RCE, 0.6), *copied(BEST, 0.8), *rows)
+    text = said("section_selector", {"separated": [], "copying": best_and_base(material)})
+    assert "one run of On-policy GRPO, KL_BETA 1 earns 30.0 % with its demonstrations' images blank, 50.0 %" in text
+    (table,) = tables(material)
+    assert len(table.columns) == 1 + len(MEASURES) + len(CONTROLS)
+    assert table.lines[0].cells[-3:] == (None, None, None)  # of RCE there are none

@@ -1,0 +1,87 @@
+"""What a selector's choice is good for: the LVLM's answers where its demonstrations are shown otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from PIL import Image
+
+from lever_pipe.base import images, storage
+from lever_pipe.base.policy_names import group_of
+from lever_pipe.base.records import Example
+from lever_pipe.experiment import execution
+from lever_pipe.experiment.stage_configs import AnswerControlsConfig, Runtime
+from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
+from lever_pipe.lever.samples import CopyingRow
+from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.prompts import Wording
+from lever_pipe.lvlms.protocol import LvlmRequest
+from lever_pipe.metrics.vqa_accuracy import cut_answer, vqa_accuracy
+from lever_pipe.report.long_format import write_csv
+
+CONTROLS = ("blank", "moved", "reversed")
+BLANK_SIZE, GREY = (56, 56), (128, 128, 128)
+
+
+def controlled(control: str, shown: Sequence[Example], blank: str) -> list[Example]:
+    """Return demonstrations as a control shows them; `blank` is the digest of an image that shows nothing.
+
+    * `blank`: all with that image, so that questions and answers alone can help.
+    * `moved`: each with the answer of the next one, the last with that of the first. A vote over the answers, and
+      what could be copied, are the same; what an answer belongs to is wrong.
+    * `reversed`: from the last one to the first. The last one stands next to the question.
+    """
+    match control:
+        case "blank":
+            return [one.model_copy(update={"image_digest": blank}) for one in shown]
+        case "moved":
+            after = [*shown[1:], *shown[:1]]
+            return [one.model_copy(update={"answer": other.answer}) for one, other in zip(shown, after, strict=True)]
+        case _:
+            return [*reversed(shown)]
+
+
+def answer_controls(
+    *,
+    selections: Inputs,
+    train_examples: Input,
+    eval_examples: Input,
+    train_images: External,
+    eval_images: External,
+    lvlm: External,
+    controls: Output,
+    blank: Output,
+    counters: Output,
+    config: AnswerControlsConfig,
+    runtime: Runtime = Runtime(),
+) -> None:
+    """Write what the LVLM earns with each policy's demonstrations as each of `CONTROLS` shows them, as `CopyingRow`s.
+
+    With `config.shots` demonstrations, over the first `config.questions`; `blank` is the image that shows nothing.
+    """
+    execution.prepare(runtime)
+    train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
+    Image.new("RGB", BLANK_SIZE, GREY).save(blank, format="PNG")
+    digest, k, asked = images.digest_of(blank), config.shots, queries[: config.questions]
+    nothing = train[0].model_copy(update={"image": blank.name, "image_digest": digest})
+    pictures = [(train, train_images), (queries, eval_images), ([nothing], blank.parent)]
+    model, wording = load_lvlm(config.lvlm, lvlm, pictures, runtime), Wording(config.lvlm.prompt)
+    prompts = {
+        (policy, control): [
+            wording.prompt(query, controlled(control, [train[place] for place in chosen[query.example_id][:k]], digest))
+            for query in asked
+        ]
+        for policy, path in zip(config.policies, selections, strict=True)
+        for chosen in [storage.read_selections(path)]
+        for control in CONTROLS
+    }
+    replies = iter(model.run([LvlmRequest(prompt) for of in prompts.values() for prompt in of]))
+
+    def rows() -> Iterator[CopyingRow]:
+        for policy, control in prompts:
+            earned = [vqa_accuracy(cut_answer(next(replies).text), query.answers) for query in asked]
+            yield CopyingRow(group_of(policy), k, f"llm.{control}", fmean(earned), len(earned))
+
+    write_csv(controls, CopyingRow._fields, rows())
+    storage.write_json(counters, model.counters)
