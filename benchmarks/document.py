@@ -10,7 +10,7 @@ from statistics import median
 import jinja2
 import torch
 
-from benchmarks.comparison import TOLERANCE, Comparison, Measured
+from benchmarks.comparison import TOLERANCE, Comparison
 from benchmarks.modes import HF, MODES, PACKED, PLAIN, VLLM
 from lever_pipe.base.provenance import installed_versions
 from lever_pipe.lvlms.vllm import vllm_version
@@ -45,7 +45,7 @@ def render(comparisons: Sequence[Comparison], rounds: int) -> str:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    environment.filters |= {"gate": _gate, "facts": _facts, "rate": _rate, "ratio": _ratio}
+    environment.filters |= {"gate": _gate, "facts": _facts, "ratio": _ratio}
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         comparisons=comparisons,
         subjects=list({c.subject.name: c.subject for c in comparisons}.values()),
@@ -85,10 +85,6 @@ def _facts(comparison: Comparison) -> str:
     distinct = len({request.prompt for request in requests})
     shown = f"{len(images)} images ({len(set(images))})"
     return f"{len(requests)} prompts ({distinct} distinct), {shown}, {given} given answers."
-
-
-def _rate(comparison: Comparison, measured: Measured) -> str:
-    return f"{len(comparison.workload.requests) / median(measured.cpu):.1f}"
 
 
 def _ratio(comparison: Comparison, mode: str, over: str) -> str:
