@@ -27,8 +27,24 @@ REWARDS = {"hard_soft": "hard and soft", "expected": "expected"}
 MODES = {"grpo": "offline", "on_policy": "on-policy", "continued": "RCE continued"}
 BETAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 KL_ARMS = {"kl_only": 0.01, "kl_0p03": 0.03, "kl_0p1": 0.1, "kl_0p3": 0.3, "kl_strong": 0.5}
+
+
+def said(kl: float) -> str:
+    """Return a coefficient as the name of a sweep's cell has it."""
+    return f"{kl:g}".replace(".", "_")
+
+
 OTHER_ARMS = ("entropy_only", "schedule_only", "schedule_matched", "bundle")
 DECODINGS = ("sampled", "greedy")
+SEEDS = range(6)
+FORMS = ("k2_loss", "k1_reward")
+FORM_KLS = {0.03: "kl_0p03", 0.1: "kl_0p1", 0.3: "kl_0p3"}
+"""The coefficients that every form is tried with, and the arm of the published form."""
+FORM_ARMS = {(form, kl): f"kl_forms__kl_form_{form}__kl_{said(kl)}" for form in FORMS for kl in FORM_KLS}
+GAMED = {0.0: "gamed"} | {kl: f"gamed__kl_{said(kl)}" for kl in (0.1, 0.3, 0.5, 1.0)}
+TEMPERATURES = {0.0: "greedy"} | {of: f"sampled_at_{of:g}" for of in (0.25, 0.5, 0.75)} | {1.0: "sampled"}
+"""Decoding by temperature."""
+HEATED = ("start", "baseline", "kl_0p1", "kl_0p3", "kl_strong", "entropy_only", "gamed")
 LONG = (10, 25, 50)
 USABLE = ("1e4", "5e4")
 """Learning rates at which no mode breaks down."""
@@ -66,11 +82,30 @@ class FindingsRun:
         at = {"study": "intention", "subset": "test", "mode": decoding, "at": "last"}
         return self.evidence.get(f"arm~{arm}", "normalised_reward", **at)
 
-    def over_baseline(self, arm: str, decoding: str) -> EvidenceRow:
-        """Return an arm's held-out difference to the baseline."""
-        at = {"study": "intention", "against": "arm~baseline", "subset": "test", "mode": decoding, "at": "last"}
+    def over_arm(self, arm: str, decoding: str, other: str = "baseline") -> EvidenceRow:
+        """Return an arm's held-out difference to another one, or to the start policy."""
+        at = {"study": "intention", "against": f"arm~{other}", "subset": "test", "mode": decoding, "at": "last"}
         (row, *_) = self.evidence.where(f"arm~{arm}", "normalised_reward", **at)
         return row
+
+    def best_of(self, arm: str) -> tuple[float, EvidenceRow]:
+        """Return the temperature at which an arm scores highest, and its score."""
+        found = {of: self.held_out(arm, mode) for of, mode in TEMPERATURES.items()}
+        return max(found.items(), key=lambda item: item[1].value)
+
+    def earned(self, arm: str, steps: Collection[int]) -> float:
+        """Return what training episodes of some steps earn, over seeds, as a share of one detail a question.
+
+        It is the proxy's reward where an arm has one, and so may exceed 1.
+        """
+        at = {"study": "intention", "subset": "train"}
+        found = [
+            row.value
+            for seed in SEEDS
+            for step in steps
+            for row in self.evidence.where(f"arm~{arm}/seed~{seed}", "normalised_reward", at=str(step), **at)
+        ]
+        return math.fsum(found) / len(found)
 
     def kl_to_rce(self, mode: str, beta: float = 0.0) -> float:
         """Return how far a run of X3 ends from its RCE base, in nats a step of the base's greedy selections."""
@@ -90,7 +125,19 @@ class Compared:
 
     def arms(self, decoding: str, arms: Collection[str]) -> Rows:
         """Return arms against the baseline, those with a KL coefficient by it."""
-        return {f"{KL_ARMS.get(arm, f'`{arm}`')}": self.run.over_baseline(arm, decoding) for arm in arms}
+        return {f"{KL_ARMS.get(arm, f'`{arm}`')}": self.run.over_arm(arm, decoding) for arm in arms}
+
+    def forms(self, decoding: str) -> Rows:
+        """Return the other forms of the KL against no KL, by form and coefficient."""
+        return {f"{form} {kl:g}": self.run.over_arm(arm, decoding) for (form, kl), arm in FORM_ARMS.items()}
+
+    def held(self, decoding: str) -> Rows:
+        """Return the arms that learn from the proxy with a KL against the one without, by coefficient."""
+        return {f"{kl:g}": self.run.over_arm(arm, decoding, "gamed") for kl, arm in GAMED.items() if kl}
+
+    def sharpened(self) -> Rows:
+        """Return the baseline against the start policy, by temperature."""
+        return {f"{of:g}": self.run.over_arm("baseline", mode, "start") for of, mode in TEMPERATURES.items()}
 
     def modes(self, rates: Collection[str], left: str, right: str) -> Rows:
         """Return one mode against another, or against the RCE base, by reward and learning rate."""
@@ -157,6 +204,7 @@ def p_of(row: EvidenceRow) -> str:
 def figures(run: FindingsRun) -> Iterator[tuple[str, Figure]]:
     """Yield the page's figures by name."""
     yield "findings-agent", _agent(run)
+    yield "findings-gamed", _gamed(run)
     yield "findings-recipe", _recipe(run)
     yield "findings-betas", _betas(run)
 
@@ -167,6 +215,8 @@ def main(results: str = "results/findings") -> int:
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     constants = {"RATES": RATES, "REWARDS": REWARDS, "BETAS": BETAS, "KL_ARMS": KL_ARMS, "OTHER_ARMS": OTHER_ARMS}
+    constants |= {"FORM_KLS": FORM_KLS, "FORM_ARMS": FORM_ARMS, "GAMED": GAMED, "TEMPERATURES": TEMPERATURES}
+    constants |= {"HEATED": HEATED}
     words = {of.__name__: of for of in (shown, apart, together, listed, counted, span, reaching)}
     values = {"run": run, "of": Compared(run), "p": p_of, "number": number_text, "LONG": LONG, "USABLE": USABLE}
     PAGE.write_text(environment.get_template(TEMPLATE).render(**values, **words, **constants), encoding="utf-8")
@@ -181,10 +231,8 @@ def _agent(run: FindingsRun) -> Figure:
     """Draw the KL grid in both decodings: difference to the baseline, and the KL that the coefficient leaves."""
     figure, (left, right) = style.panels(1, 2, height=3.6)
     for index, decoding in enumerate(DECODINGS):
-        rows = {kl: run.over_baseline(arm, decoding) for arm, kl in KL_ARMS.items()}
-        points = {
-            kl: row._replace(value=100 * row.value, low=100 * row.low, high=100 * row.high) for kl, row in rows.items()
-        }
+        rows = {kl: run.over_arm(arm, decoding) for arm, kl in KL_ARMS.items()}
+        points = {kl: _percent(row) for kl, row in rows.items()}
         style.with_bars(left, points, style.look(index), name=decoding)
     left.axhline(0.0, color=style.GREY, linewidth=0.9)
     left.set_xscale("log")
@@ -198,6 +246,26 @@ def _agent(run: FindingsRun) -> Figure:
     style.label(right, title="KL at the end of training", x="KL coefficient", y="nats a token")
     left.legend()
     return figure
+
+
+def _gamed(run: FindingsRun) -> Figure:
+    """Draw scores by temperature, and by KL where training pays by a proxy."""
+    figure, (left, right) = style.panels(1, 2, height=3.6)
+    for index, arm in enumerate(("start", "baseline", "kl_strong", "gamed")):
+        rows = {of + 0.008 * index: _percent(run.held_out(arm, mode)) for of, mode in TEMPERATURES.items()}
+        style.with_bars(left, rows, style.look(index), name=f"{arm} policy" if arm == "start" else arm)
+    for index, decoding in enumerate(DECODINGS):
+        rows = {kl + 0.005 * index: _percent(run.held_out(arm, decoding)) for kl, arm in GAMED.items()}
+        style.with_bars(right, rows, style.look(index), name=decoding)
+    style.label(left, title="Held-out score by temperature", x="temperature (0: greedy)", y="% of the ceiling")
+    style.label(right, title="Trained on a proxy", x="KL coefficient", y="% of the ceiling")
+    left.legend()
+    right.legend()
+    return figure
+
+
+def _percent(row: EvidenceRow) -> EvidenceRow:
+    return row._replace(value=100 * row.value, low=100 * row.low, high=100 * row.high)
 
 
 def _recipe(run: FindingsRun) -> Figure:
