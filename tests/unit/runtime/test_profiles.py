@@ -60,4 +60,7 @@ def test_the_commented_part_of_the_slurm_profile_is_valid_and_names_rules() -> N
     text = PROFILES["slurm"].read_text(encoding="utf-8")
     commented = text[text.index("# set-resources:") :]
     wishes = yaml.safe_load(re.sub(r"^# ?", "", commented, flags=re.MULTILINE))["set-resources"]
-    assert wishes.keys() == {rule for rule, need in sizing.PRODUCTION_MODEL.items() if need.gpus} - {"check_world"}
+    assert wishes.keys() == {rule for rule, need in sizing.PRODUCTION_MODEL.items() if need.gpus} - {
+        "check_world",
+        "answer_controls",
+    }  # of the embedded world
