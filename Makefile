@@ -78,7 +78,7 @@ format: setup ## rewrite the sources in the house format
 schema: setup ## write workflow/schemas/config.schema.json from the config models
 	$(BIN)/python -m lever_pipe schema
 
-world: setup ## train the embedded world's models again (7.5 minutes on one idle core)
+world: setup ## train the embedded world's models again (two readers and a CLIP, about 15 minutes on one core)
 	$(BIN)/python -m lever_pipe.world.make --out resources/world --seed 0
 
 rehearsal: setup real-parts ## study lever whole on Qwen2.5-VL's real parts and random weights; OKVQA=FOLDER for its questions

@@ -259,12 +259,13 @@ def controlled(experiment: Experiment) -> list[str]:
 
     A run is of the arm's first seed, and with the least KL_BETA of its kind.
     """
-    main, names = experiment.arms[0], [PolicyName.parse(name) for name in sampled(experiment)]
+    main = experiment.arms[0]
+    names = [of for of in map(PolicyName.parse, sampled(experiment)) if of.preset in ("", main.preset)]
     least = {kind: min(of.beta or 0.0 for of in names if of.kind == kind) for kind in {of.kind for of in names}}
     return [
         str(name)
         for name in names
-        if name.preset in ("", main.preset) and name.member != "zero_shot" and name.draw in (None, 0)
+        if name.member != "zero_shot" and name.draw in (None, 0)
         if name.seed in (None, main.seeds[0]) and (name.beta or 0.0) == least[name.kind]
     ]
 

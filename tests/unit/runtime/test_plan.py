@@ -31,6 +31,7 @@ SUPERVISED = "train_sft_epoch"
 SMALL_ARM = {"preset": "world", "seeds": [0, 1], "rce_epochs": 2, "base_rce_epochs": [1, 2], "grpo_epochs": 2}
 
 DRAWN = {"seeds": [1], "epochs": 2, "kl_betas": [0, 0.3]}
+SIMILAR = ("similar_image", "similar_question", "similar_both")
 
 
 def constraint(wildcard: str) -> str:
@@ -434,6 +435,21 @@ def test_settings_of_one_objective_rerun_its_epochs_alone(
     for stage in (stage for stage in stages if stage.endswith("_epoch")):
         every_epoch = {key for key in base if key[0] == stage and ("preset", "world") in key[1]}
         assert {key for key in differing if key[0] == stage} == every_epoch
+
+
+def test_controls_are_asked_of_a_draw_and_of_a_run_of_each_kind_with_its_least_beta() -> None:
+    arm = SMALL_ARM | {"kl_betas": [0.3, 0.1], "on_policy": DRAWN | {"seeds": [0], "kl_betas": [0.2, 1]}}
+    found = plan.controlled(small(arms=[arm, {"preset": "published"}]))
+    drawn, trained = [name for name in found if name.startswith("baseline/")], [name for name in found if "~" in name]
+    assert drawn == [f"baseline/{name}" for name in ("random-0", *SIMILAR, "oracle")]
+    assert all(name.startswith("preset~world/") and "/seed~0/" in name for name in trained)
+    assert {(of.kind, of.base, of.beta) for of in map(PolicyName.parse, trained)} == {
+        ("rce", None, None),
+        *(("grpo", base, 0.1) for base in (1, 2)),
+        *(("on_policy", base, 0.2) for base in (1, 2)),
+        *(("reinforce", base, 0.0) for base in (1, 2)),
+        *(("distil", base, None) for base in (1, 2)),
+    }
 
 
 def test_of_supervised_epochs_all_are_trained_and_the_last_is_evaluated() -> None:
