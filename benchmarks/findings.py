@@ -46,6 +46,8 @@ TEMPERATURES = {0.0: "greedy"} | {of: f"sampled_at_{of:g}" for of in (0.25, 0.5,
 """Decoding by temperature."""
 HEATED = ("start", "baseline", "kl_0p1", "kl_0p3", "kl_strong", "entropy_only", "gamed")
 LONG = (10, 25, 50)
+EQUAL = {"equal_1e4": "stored selections", "equal_1e4_replayed": "what on-policy GRPO drew"}
+"""The presets whose recipes are equal in both modes, and what offline GRPO learns from."""
 USABLE = ("1e4", "5e4")
 """Learning rates at which no mode breaks down."""
 WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -147,10 +149,22 @@ class Compared:
         sides = {name: [self.run.policy(preset, mode) for mode in (left, right)] for name, preset in cells.items()}
         return {name: self.run.against(*pair) for name, pair in sides.items()}
 
-    def long(self) -> Rows:
-        """Return offline GRPO after its last epoch against RCE."""
+    def equal(self) -> Rows:
+        """Return on-policy against offline GRPO at equal recipes, by what the latter learns from."""
+        pairs = {
+            said: [self.run.policy(preset, mode) for mode in ("on_policy", "grpo")] for preset, said in EQUAL.items()
+        }
+        return {said: self.run.against(*pair) for said, pair in pairs.items()}
+
+    def long(self, right: str) -> Rows:
+        """Return offline GRPO after its last epoch against the RCE base, or RCE continued for as many epochs."""
         presets = {f"{said}, {RATES[k]:g}": f"{of}_{k}_long" for of, said in REWARDS.items() for k in USABLE}
-        return {name: self.run.over_rce(preset, "grpo", 0.0, LONG[-1]) for name, preset in presets.items()}
+        if right == "rce":
+            return {name: self.run.over_rce(preset, "grpo", 0.0, LONG[-1]) for name, preset in presets.items()}
+        sides = {
+            n: [self.run.policy(of, mode, epoch=LONG[-1]) for mode in ("grpo", right)] for n, of in presets.items()
+        }
+        return {name: self.run.against(*pair) for name, pair in sides.items()}
 
     def betas(self, mode: str) -> Rows:
         """Return each KL_BETA against 0."""
@@ -219,6 +233,7 @@ def main(results: str = "results/findings") -> int:
     constants |= {"HEATED": HEATED}
     words = {of.__name__: of for of in (shown, apart, together, listed, counted, span, reaching)}
     values = {"run": run, "of": Compared(run), "p": p_of, "number": number_text, "LONG": LONG, "USABLE": USABLE}
+    constants |= {"EQUAL": EQUAL, "ALPHA": ALPHA}
     PAGE.write_text(environment.get_template(TEMPLATE).render(**values, **words, **constants), encoding="utf-8")
     with style.styled():
         for name, figure in figures(run):
