@@ -76,7 +76,6 @@ class Run:
 
     def regard_what_is_made(self) -> None:
         """Let Snakemake plan by what the run cards say; in a job's own, spare what another has made."""
-        snakemake_adapter.ask_once()
         if self._workflow.is_main_process:
             made = (decision.has_card, decision.why_again, self._sparing.foresee)
             snakemake_adapter.plan_by_contents(*made, self._hold_folder, whole="all")

@@ -6,8 +6,6 @@ why:
 
 * `DAG.update_needrun`, which jobs run: it asks only for outputs that other jobs read, and goes by times
   (`Job.output_mintime`), which know nothing of contents, of unseen jobs and of results that were moved.
-* `get_function_params`, `OutputIndex.match_producers`, `printjob` with `Job.format_wildcards`, `fmt_iofile` and
-  `DAG.check_directory_outputs`: each asks anew for every job, or every reader of a file, what one answer settles.
 * `dag_settings`, and the records of a rule's command: of a job that follows from another one Snakemake asks neither
   whether it is forced nor whether its command was edited.
 * `modifier.skip_configfile`, which tells a `module` whose user gives its configuration.
@@ -28,8 +26,6 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from functools import cache
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,73 +59,6 @@ def amend_methods(owner: Any, **wrappers: Callable[[Any], Any]) -> None:
     """Let methods and properties of a class, or functions of a module, go through wrappers; a later call replaces."""
     for name, wrapper in wrappers.items():
         setattr(owner, name, wrapper(_unamended.setdefault((owner, name), getattr(owner, name))))
-
-
-def ask_once() -> None:
-    """Let Snakemake ask once for what cannot change: a third of a large plan's time goes to the same answers again."""
-    from snakemake.dag import DAG
-    from snakemake.output_index import OutputIndex
-    from snakemake_interface_executor_plugins.executors.base import AbstractExecutor
-
-    for name in ("snakemake.common", "snakemake.rules"):
-        amend_methods(import_module(name), get_function_params=_of_each_function)
-    amend_methods(OutputIndex, match_producers=_of_each_file)
-    amend_methods(AbstractExecutor, printjob=_with_each_text_once)
-    amend_methods(import_module("snakemake.jobs"), fmt_iofile=_of_flags_alone)
-    amend_methods(DAG, check_directory_outputs=_where_one_may_lie_in_another)
-
-
-def _of_each_function(own: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    known: dict[Any, Any] = {}
-
-    def get_function_params(function: Any) -> Any:
-        code = getattr(function, "__func__", function)  # a bound method is another object each time
-        if code not in known:
-            known[code] = own(function)
-        return known[code]
-
-    return get_function_params
-
-
-def _of_each_file(own: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
-    def match_producers(index: Any, path: str) -> Any:
-        known: dict[str, Any] = vars(index).setdefault("known_makers", {})
-        if (name := str(path)) not in known:
-            known[name] = own(index, name)
-        return known[name]
-
-    return match_producers
-
-
-def _with_each_text_once(own: Callable[..., None]) -> Callable[..., None]:
-    def printjob(executor: Any, job: Job) -> None:
-        job.format_wildcards = cache(job.format_wildcards)  # a command is told three times
-        try:
-            own(executor, job)
-        finally:
-            del job.format_wildcards
-
-    return printjob
-
-
-def _of_flags_alone(own: Callable[..., str]) -> Callable[..., str]:
-    def fmt_iofile(file: Any, **of: bool) -> str:
-        return own(file, **of) if getattr(file, "flags", True) else str(file)
-
-    return fmt_iofile
-
-
-def _where_one_may_lie_in_another(own: Callable[[Dag], None]) -> Callable[[Dag], None]:
-    def check_directory_outputs(dag: Dag) -> None:
-        outputs = {os.path.abspath(file) for job in dag.jobs for file in job.output}  # noqa: PTH100 - one of many
-        folders = set[str]()
-        for path in outputs:
-            while (path := os.path.dirname(path)) not in folders:  # noqa: PTH120 - likewise
-                folders.add(path)
-        if not folders.isdisjoint(outputs):
-            own(dag)
-
-    return check_directory_outputs
 
 
 def plan_by_contents(
