@@ -105,7 +105,7 @@ real-parts: setup ## real tokenizers, templates, images and a small model into a
 size: setup ## how much there is to read, by room
 	$(BIN)/python -m benchmarks.size
 
-findings: setup ## docs/findings.md from a finished run of config/findings.yaml
+findings: setup ## the pages of findings from a finished run of config/findings.yaml
 	$(BIN)/python -m benchmarks.findings
 
 grid-page: setup ## docs/grid.md from a finished `make grid`

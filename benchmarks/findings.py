@@ -1,14 +1,14 @@
-"""`docs/findings.md` from a finished run of `config/findings.yaml`: `make findings`.
+"""`docs/findings_agent.md` and `findings_selector.md` from a finished run of `config/findings.yaml`: `make findings`.
 
-Sentences stand in `findings.md.j2` and are written by hand; every number, count and list in them, tables and figures
-come from the run's evidence.
+Of a run of one study it is that page alone. Sentences stand in the templates beside this file and are written by hand;
+every number, count and list in them, tables and figures come from the run's evidence.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,7 @@ from lever_pipe.report.evidence import ALPHA, MEAN, Evidence, EvidenceRow, read_
 from lever_pipe.report.figures import style
 from lever_pipe.report.format import number_text, parts_of
 
-PAGE, FIGURES = Path("docs/findings.md"), Path("docs")
-TEMPLATE = "findings.md.j2"
+PAGES = Path("docs")
 RATES = {"1e4": 1e-4, "5e4": 5e-4, "25e4": 2.5e-3}
 REWARDS = {"hard_soft": "hard and soft", "expected": "expected"}
 MODES = {"grpo": "offline", "on_policy": "on-policy", "continued": "RCE continued"}
@@ -215,33 +214,6 @@ def p_of(row: EvidenceRow) -> str:
     return parts_of(p_value(row.p_holm))[0]
 
 
-def figures(run: FindingsRun) -> Iterator[tuple[str, Figure]]:
-    """Yield the page's figures by name."""
-    yield "findings-agent", _agent(run)
-    yield "findings-gamed", _gamed(run)
-    yield "findings-recipe", _recipe(run)
-    yield "findings-betas", _betas(run)
-
-
-def main(results: str = "results/findings") -> int:
-    """Write page and figures and return 0."""
-    run = FindingsRun(Evidence(read_evidence(Path(results) / "evidence.csv")))
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
-    constants = {"RATES": RATES, "REWARDS": REWARDS, "BETAS": BETAS, "KL_ARMS": KL_ARMS, "OTHER_ARMS": OTHER_ARMS}
-    constants |= {"FORM_KLS": FORM_KLS, "FORM_ARMS": FORM_ARMS, "GAMED": GAMED, "TEMPERATURES": TEMPERATURES}
-    constants |= {"HEATED": HEATED}
-    words = {of.__name__: of for of in (shown, apart, together, listed, counted, span, reaching)}
-    values = {"run": run, "of": Compared(run), "p": p_of, "number": number_text, "LONG": LONG, "USABLE": USABLE}
-    constants |= {"EQUAL": EQUAL, "ALPHA": ALPHA}
-    PAGE.write_text(environment.get_template(TEMPLATE).render(**values, **words, **constants), encoding="utf-8")
-    with style.styled():
-        for name, figure in figures(run):
-            figure.savefig(FIGURES / f"{name}.png", format="png", metadata={"Software": None})
-    sys.stdout.write(f"{PAGE}\n")
-    return 0
-
-
 def _agent(run: FindingsRun) -> Figure:
     """Draw the KL grid in both decodings: difference to the baseline, and the KL that the coefficient leaves."""
     figure, (left, right) = style.panels(1, 2, height=3.6)
@@ -320,6 +292,36 @@ def _betas(run: FindingsRun) -> Figure:
     style.label(right, x="KL from RCE (nats a step)")
     left.legend()
     return figure
+
+
+def main(results: str = "results/findings") -> int:
+    """Write the pages of the run's studies with their figures, and return 0."""
+    rows = read_evidence(Path(results) / "evidence.csv")
+    run, studies = FindingsRun(Evidence(rows)), {row.study for row in rows}
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    constants = {"RATES": RATES, "REWARDS": REWARDS, "BETAS": BETAS, "KL_ARMS": KL_ARMS, "OTHER_ARMS": OTHER_ARMS}
+    constants |= {"FORM_KLS": FORM_KLS, "FORM_ARMS": FORM_ARMS, "GAMED": GAMED, "TEMPERATURES": TEMPERATURES}
+    constants |= {"HEATED": HEATED, "LONG": LONG, "USABLE": USABLE, "EQUAL": EQUAL, "ALPHA": ALPHA}
+    words = {of.__name__: of for of in (shown, apart, together, listed, counted, span, reaching)}
+    values = {"run": run, "of": Compared(run), "p": p_of, "number": number_text}
+    for study, (name, figures) in STUDIES.items():
+        if study not in studies:
+            continue
+        text = environment.get_template(f"{name}.md.j2").render(**values, **words, **constants)
+        (PAGES / f"{name}.md").write_text(text, encoding="utf-8")
+        with style.styled():
+            for figure, draw in figures.items():
+                draw(run).savefig(PAGES / f"{figure}.png", format="png", metadata={"Software": None})
+        sys.stdout.write(f"{PAGES / name}.md\n")
+    return 0
+
+
+STUDIES: Mapping[str, tuple[str, Mapping[str, Callable[[FindingsRun], Figure]]]] = {
+    "intention": ("findings_agent", {"findings-agent": _agent, "findings-gamed": _gamed}),
+    "lever": ("findings_selector", {"findings-recipe": _recipe, "findings-betas": _betas}),
+}
+"""The page of each study, and its figures by name."""
 
 
 if __name__ == "__main__":
