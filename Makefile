@@ -21,11 +21,13 @@ help: ## show this list
 setup: $(STAMP) ## make the virtual environment from the lock file
 
 # Of the libraries' modules one in four is ever imported: each is compiled then, and kept. The lock names all that is
-# needed, so nothing is resolved and two can install at a time.
+# needed, so nothing is resolved and two can install at a time; but for CUDA's libraries, without which PyPI's torch for
+# Linux cannot be imported.
 $(STAMP): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "Expected Python 3.11 as '$(PYTHON)'; found none. Install it, or call: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	sed '/^#/d' requirements.lock | xargs -P 2 -n 34 $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps
+	$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
