@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import shipped
 
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.members import available, member
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.rewards import REWARD_MODES
-
-ROOT = Path(__file__).parents[3]
 
 
 def lines(values: Any) -> list[str]:
@@ -189,15 +185,6 @@ def test_a_broken_rule_is_the_one_fault_and_says_what_to_do(values: dict[str, An
 )
 def test_what_a_rule_allows(values: dict[str, Any]) -> None:
     parse_experiment(values)
-
-
-def test_the_readme_shows_the_real_message() -> None:
-    values = shipped()
-    values["lvlm"] = values["lvlm"] | {"wave_token": 1}
-    values["pools"] = values["pools"] | {"size": 0}
-    with pytest.raises(ConfigError) as fault:
-        parse_experiment(values)
-    assert f"\n```\n{fault.value}\n```\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_defaults_parse_and_are_frozen() -> None:
