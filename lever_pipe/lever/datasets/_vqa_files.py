@@ -211,7 +211,9 @@ def _missing_images(questions: list[Question], folder: Path, template: str) -> I
         yield "missing image folder", folder
         return
     names = dict.fromkeys(template.format(image_id=question.image_id) for question in questions)
-    yield from ((f"missing image in {folder}", name) for name in names if not (folder / name).is_file())
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        held = min((path.name for path in folder.iterdir()), default="nothing")
+        yield from ((f"missing image in {folder}, which holds {held}", name) for name in missing)
 
 
 def _digests(questions: list[Question], folder: Path, options: ReadOptions) -> tuple[dict[int, str], dict[str, int]]:
@@ -234,7 +236,7 @@ def _digests(questions: list[Question], folder: Path, options: ReadOptions) -> t
     if faults and not may_skip:
         raise ImageError(
             f"expected readable images in {folder}",
-            found=f"\n{_listed(faults)}\n",
+            found=f"\n{_listed(faults)}",
             do='Restore or convert the files, or set data.on_bad_image to "skip".',
         )
     if faults:
@@ -256,5 +258,5 @@ def _listed(faults: Iterable[Fault]) -> str:
 
 def _raise_any(expected: str, faults: list[Fault]) -> None:
     if faults:
-        do = "Restore the official files, or mend the named entries."
-        raise DataError(expected, found=f"\n{_listed(faults)}\n", do=do)
+        do = "Correct these entries, or data.n_answers, data.train_image_name and data.eval_image_name."
+        raise DataError(expected, found=f"\n{_listed(faults)}", do=do)
