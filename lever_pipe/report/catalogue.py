@@ -16,7 +16,7 @@ from babel.messages.pofile import read_po
 from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.cells import Cell, Code, Estimate, Message, Series, Verdict, say
+from lever_pipe.report.cells import Cell, Estimate, Message, say
 
 SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
 MARK = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`|\[(?P<text>[^\]]+)\]\((?P<link>[^)\s]+)\)")
@@ -24,7 +24,14 @@ JOINTS = {
     "en": {"items": ", ", "list": " and ", "parts": "; ", "sentences": " "},
     "zh": {"items": "、", "list": "和", "parts": "；", "sentences": ""},
 }
-"""What stands between the cells of a series, and in a list between all but the last two."""
+"""What stands between the cells of a list, its last two, parts, and sentences."""
+LOOKS = {
+    **dict.fromkeys(("holds", "separated", "reproduced"), "yes"),
+    "does not hold": "no",
+    **dict.fromkeys(("not separated", "not reproduced"), "open"),
+    **dict.fromkeys(("not tested", "not judged", "also without the fault"), "mute"),
+}
+"""How a verdict is coloured: holds, does not, undecided, says nothing."""
 
 
 def read_translation(path: Path) -> dict[str, str]:
@@ -52,7 +59,7 @@ class Voice:
         Raises:
             RecordError: a text lacks an argument.
         """
-        return self._write(cell, lambda text: MARK.sub(_unmarked, text), str, _bare)
+        return self._write(cell, is_html=False)
 
     def gettext(self, text: str) -> str:
         """Return a text in this language, itself where there is none."""
@@ -68,36 +75,28 @@ class Voice:
 
     def html(self, cell: Cell) -> Markup:
         """Return a cell as HTML; each number stands in an element that names its line of the evidence file."""
-        return Markup(self._write(cell, _marked, Estimate.__html__, _wrapped))
+        return Markup(self._write(cell, is_html=True))
 
-    def _write(
-        self,
-        cell: Cell,
-        literal: Callable[[str], str],
-        number: Callable[[Estimate], str],
-        wrap: Callable[[str, str], str],
-    ) -> str:
-        def write(each: Cell) -> str:
-            return self._write(each, literal, number, wrap)
-
+    def _write(self, cell: Cell, *, is_html: bool) -> str:
+        literal = _marked if is_html else _unmarked
         match cell:
             case None:
                 return ""
             case int():
                 return f"{cell:,}"
+            case float():
+                return f"{cell:g}"
             case Estimate():
-                return number(cell)
+                return cell.__html__() if is_html else str(cell)
             case str():
-                return literal(cell)
-            case Code(text):
-                return wrap("code", literal(text))
-            case Verdict(text, look):
-                word = literal(self.texts.get(text, text))
-                return wrap(f"verdict {look}", word)
-            case Series(items, joint):
-                return self._join([text for text in map(write, items) if text], joint)
+                text = literal(self.texts.get(cell, cell))
+                return f'<span class="verdict {LOOKS[cell]}">{text}</span>' if is_html and cell in LOOKS else text
+            case list() | tuple():
+                texts = [text for text in (self._write(each, is_html=is_html) for each in cell) if text]
+                return self._join(texts, "list" if isinstance(cell, list) else "parts")
             case Message():
-                return self._filled(cell, literal(self.texts.get(cell.text, cell.text)), write)
+                text = literal(self.texts.get(cell.text, cell.text))
+                return self._filled(cell, text, lambda each: self._write(each, is_html=is_html))
 
     def _filled(self, message: Message, text: str, write: Callable[[Cell], str]) -> str:
         args = dict(message.args)
@@ -121,8 +120,8 @@ class Voice:
         return joints["items"].join(texts[:-1]) + joints["list"] + texts[-1]
 
 
-def _unmarked(match: re.Match[str]) -> str:
-    return match["strong"] or match["code"] or match["text"]
+def _unmarked(text: str) -> str:
+    return MARK.sub(lambda match: match["strong"] or match["code"] or match["text"], text)
 
 
 def _marked(text: str) -> str:
@@ -132,11 +131,3 @@ def _marked(text: str) -> str:
         return f"<code>{match['code']}</code>" if match["code"] else f'<a href="{match["link"]}">{match["text"]}</a>'
 
     return MARK.sub(mark, str(escape(text)))
-
-
-def _wrapped(kind: str, text: str) -> str:
-    return f"<code>{text}</code>" if kind == "code" else f'<span class="{kind}">{text}</span>'
-
-
-def _bare(_: str, text: str) -> str:
-    return text

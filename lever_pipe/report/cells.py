@@ -1,4 +1,4 @@
-"""What stands in a cell or a sentence, before anything is text: numbers with their evidence, messages, names, verdicts.
+"""What stands in a cell or a sentence, before anything is text: numbers with their evidence, messages and plain values.
 
 Nothing here is formatted: `catalogue.Voice` writes each kind in a language, at the very end. A number is either a
 quantity of the evidence (`source` is its row's key) or made of such (`of` are their keys); `EvidenceLedger.note` gives
@@ -10,15 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from markupsafe import escape
 
 from lever_pipe.report.evidence import BETWEEN, DERIVED, Evidence, EvidenceRow
 from lever_pipe.report.format import parts_of
-
-Look = Literal["yes", "no", "open", "mute"]
-"""How a verdict is coloured: holds, does not, undecided, says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,45 +78,19 @@ class Message:
     args: tuple[tuple[str, Cell], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A word that judges, in English, with its colour."""
-
-    text: str
-    look: Look
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """A name as it stands in configuration and files: of a preset, an arm, a column."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Several cells: a list in words (`a, b and c`), or parts one after another (`a; b`)."""
-
-    items: tuple[Cell, ...]
-    joint: Literal["list", "parts", "sentences"] = "list"
-
-
-Cell: TypeAlias = "Estimate | Message | Verdict | str | Code | Series | int | None"
-"""A cell or argument; an `int` counts something that is configured (seeds, shots), None is an absent cell."""
+Cell: TypeAlias = "Estimate | Message | str | float | list[Any] | tuple[Any, ...] | None"
+"""A cell or argument: an int counts, a float is a configured value, a text is a name or English, a list is one in words
+(`a, b and c`), a tuple has parts one after another (`a; b`), None is an absent cell."""
 
 
 def say(message: str, /, **args: Any) -> Message:
-    """Return a message; a sequence becomes a list, a text a name, a float a configured value."""
-    return Message(message, tuple((name, as_cell(value)) for name, value in args.items()))
+    """Return a message."""
+    return Message(message, tuple(args.items()))
 
 
-def as_cell(value: Any) -> Cell:
-    """Return a plain Python value as a cell."""
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list | tuple):
-        return Series(tuple(as_cell(item) for item in value))
-    return value  # type: ignore[no-any-return]
+def code(name: str) -> str:
+    """Return a name as it stands in configuration and files: of a preset, an arm, a column."""
+    return f"`{name}`"
 
 
 def level(row: EvidenceRow | None, digits: int = 2, *, scale: float = 1.0, interval: bool = True) -> Estimate | None:
@@ -213,13 +184,10 @@ class EvidenceLedger:
             case Message():
                 args = ((name, self.note(value, subject, f"{metric}.{name}")) for name, value in cell.args)
                 return replace(cell, args=tuple(args))
-            case Series():
-                items = (self.note(item, subject, f"{metric}.{i}") for i, item in enumerate(cell.items))
-                return replace(cell, items=tuple(items))
             case dict():
                 return {name: self.note(value, subject, f"{metric}.{name}") for name, value in cell.items()}
-            case list():
-                return [self.note(value, subject, f"{metric}.{i}") for i, value in enumerate(cell)]
+            case list() | tuple():
+                return type(cell)(self.note(value, subject, f"{metric}.{i}") for i, value in enumerate(cell))
             case _:
                 return cell
 
@@ -246,7 +214,7 @@ def numbers_in(cell: Cell) -> list[Estimate]:
             return [cell]
         case Message():
             return [number for _, value in cell.args for number in numbers_in(value)]
-        case Series():
-            return [number for item in cell.items for number in numbers_in(item)]
+        case list() | tuple():
+            return [number for item in cell for number in numbers_in(item)]
         case _:
             return []

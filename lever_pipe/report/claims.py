@@ -53,12 +53,9 @@ from lever_pipe.report.agent.runs import (
 )
 from lever_pipe.report.cells import (
     Cell,
-    Code,
     Estimate,
-    Look,
-    Series,
-    Verdict,
     average,
+    code,
     derived,
     gap,
     level,
@@ -71,8 +68,8 @@ from lever_pipe.report.evidence import ALPHA, BY_SHOTS, MEAN, OF_ONE_RUN, Eviden
 from lever_pipe.report.lineage import REMARK, UNKNOWN, Fields, published_key
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
 from lever_pipe.report.reference import CURVES, FILES
-from lever_pipe.report.selector.documents import DECIMALS, LAST_PUBLISHED_EPOCH, long_runs
-from lever_pipe.report.table import Column, Table, TableLine
+from lever_pipe.report.selector.documents import LAST_PUBLISHED_EPOCH, METRICS, long_runs
+from lever_pipe.report.table import Row, Table, framed
 from lever_pipe.statistics.comparison import holm
 from lever_pipe.statistics.curves import FlatNoise, drawdowns, f_test, first_reaching, flat_noise, paired_t
 from lever_pipe.statistics.summary import standard_error_percent
@@ -81,12 +78,7 @@ Values = NDArray[np.float64]
 Run: TypeAlias = "float | str"
 """A KL_BETA of documents 000 to 002, `nokl` or `kl` of 003 and 004."""
 VerdictName = Literal["holds", "does not hold", "not separated", "not tested"]
-VERDICTS: Mapping[VerdictName, Look] = {
-    "holds": "yes",
-    "does not hold": "no",
-    "not separated": "open",
-    "not tested": "mute",
-}
+VERDICTS: Sequence[VerdictName] = ("holds", "does not hold", "not separated", "not tested")
 NOISE_SD = 0.13
 """Standard error of a published evaluation on other tasks: each detail is found with one probability."""
 FEWEST = 5
@@ -232,11 +224,6 @@ class Finding:
     numbers: Cell
     p: Estimate | None = None
 
-    @property
-    def word(self) -> Verdict:
-        """Return the verdict as a coloured word."""
-        return Verdict(self.verdict, VERDICTS[self.verdict])
-
 
 @dataclass(frozen=True, slots=True)
 class JudgedClaim:
@@ -325,7 +312,7 @@ def _finding(
     """Return the verdict on differences, with what else differs where that weighs."""
     also = [say("also different: {fields}", fields=differs)] if differs and claim.kind != "order" else []
     word: VerdictName = "not tested" if claim.cause and differs else verdict(claim, checks)
-    return Finding(word, Series((*numbers, *also), "parts"), p)
+    return Finding(word, (*numbers, *also), p)
 
 
 def verdict(claim: Claim, checks: Sequence[Check]) -> VerdictName:
@@ -439,7 +426,7 @@ def _mode(view: AgentView) -> str:
 
 def _settings_apart(claim: Claim, left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Cell]:
     """Return the settings that differ between two agents beside those that a claim is about."""
-    return [Code(of) for of in left if claim.about is not None and of not in claim.about and left[of] != right[of]]
+    return [code(of) for of in left if claim.about is not None and of not in claim.about and left[of] != right[of]]
 
 
 def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Estimate]]:
@@ -449,7 +436,7 @@ def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Estim
     for name in claim.measure:
         measure, at = MEASURES[name], _inside(claim, steps)
         if len(steps) < measure.least or not set(at) <= set(steps):
-            raise NotTested("Too few common steps: {what}.", what=Code(claim.metric))
+            raise NotTested("Too few common steps: {what}.", what=code(claim.metric))
         for run, curve in curves.items():
             rows = [curve[step] for step in at]
             where = () if name == "sharp_fall" and run in claim.right else claim.where
@@ -458,7 +445,7 @@ def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Estim
             of_each = [[row] for row in rows] if name == "each" else [rows] * np.size(shown)
             for value, of in zip(np.atleast_1d(shown), of_each, strict=True):
                 if (number := derived(value, _digits(claim, name, value), of, how)) is None:
-                    raise NotTested("Too few common steps: {what}.", what=Code(claim.metric))
+                    raise NotTested("Too few common steps: {what}.", what=code(claim.metric))
                 found[run].append(number)
     return found
 
@@ -525,8 +512,8 @@ def _tested(of: OverSeeds, family: Mapping[str, float]) -> Finding:
     """
     claim, means = of.claim, [fmean(values) for values in of.values]
     if len(of.seeds) < 2:
-        names = {run: Code(name) for run, name in of.names.items()}
-        numbers = Series((*_told(claim, of.seeds[0], names), say("one seed: no inference about runs")), "parts")
+        names = {run: code(name) for run, name in of.names.items()}
+        numbers = (*_told(claim, of.seeds[0], names), "one seed: no inference about runs")
         return Finding("not tested" if claim.cause and of.differs else "not separated", numbers)
     halves = [paired_t(values)[2] for values in of.values]
     told, test = [_intervals(of, means, halves)], None
@@ -551,8 +538,8 @@ def _intervals(of: OverSeeds, means: Sequence[float], halves: Sequence[float]) -
         number = derived(mean, digits, behind, "mean over seeds, in the claim's favour", sign=True)
         assert number is not None
         cells.append(replace(number, low=mean - half, high=mean + half, interval_digits=digits))
-    found = Series(tuple(cells if len(cells) < 2 else (cells[0], cells[-1])), "parts")
-    claim, names = of.claim, {run: Code(name) for run, name in of.names.items()}
+    found = tuple(cells if len(cells) < 2 else (cells[0], cells[-1]))
+    claim, names = of.claim, {run: code(name) for run, name in of.names.items()}
     left, *right = (KL, NO_KL) if len(names) > 1 and KL in names else names
     joint = "{left} minus {right}" if claim.kind == "equal" else "{left} against {right}"
     runs = say(joint, left=names[left], right=[names[run] for run in right]) if claim.right else list(names.values())
@@ -590,9 +577,9 @@ def _statistic(material: Material, run: Run, metric: str, name: str) -> Estimate
         epoch = {"first": "/epoch~1", "last": f"/epoch~{LAST_PUBLISHED_EPOCH}"}.get(name, "")
         subject = f"published/grpo_balanced/beta~{run:g}{epoch}"
         row = material.evidence.find(subject, metric, at="" if epoch else at, quoted=CURVES)
-        found = level(row, DECIMALS.get(metric, 6))
+        found = level(row, METRICS[metric][1])
     if found is None:
-        raise NotTested("Not known: {what} of {run}.", what=Code(metric), run=_name(run))
+        raise NotTested("Not known: {what} of {run}.", what=code(metric), run=_name(run))
     return found
 
 
@@ -615,7 +602,7 @@ def _of_accuracies(claim: Claim, material: Material, *, is_ours: bool) -> Findin
         told.append(say("{where}: {value} ({left} minus {right}), {test}", **said))
     known = [_lineage(claim, material, run, is_ours=is_ours) for run in claim.runs]
     fields = dict.fromkeys(name for of in known for name in of if name not in IDENTITY)
-    differs = [Code(name) for name in fields if len({of[name] for of in known if name in of}) > 1]
+    differs = [code(name) for name in fields if len({of[name] for of in known if name in of}) > 1]
     return _finding(claim, checks, told, differs)
 
 
@@ -673,69 +660,44 @@ def _lineage(claim: Claim, material: Material, run: Run, *, is_ours: bool) -> Fi
     return {field: value for field, value in found.items() if value != UNKNOWN and not field.startswith(REMARK)}
 
 
-NOTES = {
-    "lever": (
-        "Noise of published accuracies: 1.96 binomial errors; of ours: the paired comparison "
-        "with its Holm p. Curves of ours: a paired t test over the seeds; one seed separates "
-        "nothing."
-    ),
-    "intention": (
-        "Ours: greedy validation after the start, as the documents decode; the mean over the "
-        "seeds of both arms with its 95 % interval, positive in the claim's favour. One paired t "
-        "test over the seeds a comparison, of several the largest p, adjusted for all claims "
-        "about curves (Holm); one seed separates nothing. A claim about a cause: the arm that "
-        "differs in just this cause, where there is one. Published: the test of the curves' "
-        "measure; of best values and falls against simulated curves that only noise moves."
-    ),
-}
-
-
 def tables(material: Material) -> Iterator[Table]:
     """Yield the decisive claims, a summary, and the claims of each document."""
     if not material.claims:
         return
     decisive = [of for of in material.claims if of.claim.decisive]
     title = say("{n} decisive claims of the documents", n=len(decisive))
-    own_words = "Sentences in our own words; every verdict is computed."
-    yield _table("claims-decisive", "decisive", title, decisive, own_words)
-    yield _summary(material.claims)
+    yield Table("claims-decisive", "decisive", title, framed(map(_row, decisive)), folded=FOLDED)
+    yield Table("claims-summary", "decisive", "All claims by verdict", framed(_summary(material.claims)))
     for document, of in groupby(material.claims, key=lambda each: each.claim.document):
         judged, name = list(of), f"claims-{document}"
-        title = say("Claims of document {document}", document=document)
-        yield _table(name, name, title, judged, NOTES[judged[0].claim.study])
+        title, told = say("Claims of document {document}", document=document), f"claims-{judged[0].claim.study}"
+        yield Table(name, name, title, framed(map(_row, judged)), None, told, folded=FOLDED)
 
 
-def _table(name: str, section: str, title: Cell, judged: Sequence[JudgedClaim], note: str) -> Table:
-    """Return claims with both verdicts; the rest is folded below each."""
-    heads = ("Claim", "Published", "Ours", "Stands in", "Kind", "Published numbers", "Our numbers")
-    columns = tuple(Column(say(head), "words" if i < 3 else "folded") for i, head in enumerate(heads))
-    lines = []
-    for of in judged:
-        place = say("document {document}, {section}", document=of.claim.document, section=of.claim.section)
-        folded = (place, say(of.claim.kind), of.published.numbers, of.ours.numbers)
-        lines.append(TableLine((say(of.claim.quote), of.published.word, of.ours.word, *folded)))
-    return Table(name, section, title, columns, tuple(lines), notes=(say(note),))
+FOLDED = ("Stands in", "Kind", "Published numbers", "Our numbers")
 
 
-def _summary(judged: Sequence[JudgedClaim]) -> Table:
-    """Return how many claims have each verdict."""
-    heads = [say(side, verdict=say(name)) for side in ("Published: {verdict}", "Ours: {verdict}") for name in VERDICTS]
-    columns = (Column(say("In document"), "words"), *(Column(head) for head in (say("Claims"), *heads)))
+def _row(of: JudgedClaim) -> Row:
+    """Return a claim with both verdicts; the rest is folded below it."""
+    return {
+        "Claim": of.claim.quote,
+        "Published": of.published.verdict,
+        "Ours": of.ours.verdict,
+        "Stands in": say("document {document}, {section}", document=of.claim.document, section=of.claim.section),
+        "Kind": of.claim.kind,
+        "Published numbers": of.published.numbers,
+        "Our numbers": of.ours.numbers,
+    }
+
+
+def _summary(judged: Sequence[JudgedClaim]) -> Iterator[Row]:
+    """Yield how many claims of each document, and of all, have each verdict."""
     by_document = [(document, list(of)) for document, of in groupby(judged, key=lambda each: each.claim.document)]
-    lines = []
-    for group, of in (*by_document, (say("all"), judged)):
-        sides = [Counter(each.published.verdict for each in of), Counter(each.ours.verdict for each in of)]
-        counts = [derived(side[name], 0, (), f"claims: {name}") for side in sides for name in VERDICTS]
-        lines.append(TableLine((group, derived(len(of), 0, (), "claims"), *counts)))
-    notes = (
-        say(
-            "Holds: the numbers go the claimed way, separated. Does not hold: they go the other way. "
-            "Not separated: they do not decide. Not tested: a number is missing, or more differs "
-            "than the named cause."
-        ),
-        say(
-            "Order: as printed of the published, of ours separated over the seeds (paired t, p < "
-            "0.05). Difference: by more than noise. Equal: within the margin, noise included, or not separated."
-        ),
-    )
-    return Table("claims-summary", "decisive", say("All claims by verdict"), columns, tuple(lines), notes=notes)
+    for group, of in (*by_document, ("all", judged)):
+        row: dict[Any, Cell] = {"In document": group, "Claims": derived(len(of), 0, (), "claims")}
+        sides = {"Published: {verdict}": [each.published for each in of], "Ours: {verdict}": [each.ours for each in of]}
+        for side, found in sides.items():
+            counts = Counter(each.verdict for each in found)
+            for name in VERDICTS:
+                row[say(side, verdict=name)] = derived(counts[name], 0, (), f"claims: {name}")
+        yield row

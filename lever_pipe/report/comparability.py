@@ -13,7 +13,7 @@ import pandas as pd
 
 from lever_pipe.base.errors import ComparisonError
 from lever_pipe.base.policy_names import PolicyName, beta_text
-from lever_pipe.report.cells import Cell, Code, Series, say
+from lever_pipe.report.cells import Cell, code, say
 from lever_pipe.report.labels import label
 from lever_pipe.report.lineage import EXCHANGED, REMARK, Fields, Lineages, read_lineage, read_published_lineage
 from lever_pipe.report.table import Table
@@ -114,7 +114,7 @@ def differences(lineages: Lineages, allowed: frozenset[str]) -> Differences:
 
 
 def _of_table(table: Table, lineages: Lineages) -> Differences:
-    groups = dict.fromkeys(group for line in table.lines for group in line.groups)
+    groups = dict.fromkeys(group for of in table.policies for group in of)
     exchanged = {group: lineages.get(group, {}).get(EXCHANGED) for group in groups}
     found = {group: {EXCHANGED: (files, "none")} for group, files in exchanged.items() if files}
     if not table.factor:
@@ -163,31 +163,25 @@ def _marked(table: Table, found: Differences) -> Table:
         values = () if is_published else tuple(fields.values())  # theirs stand in the table of the configuration
         holders.setdefault((is_published, tuple(fields), values), []).append(group)
     letters = [ascii_letters[i % len(ascii_letters)] * (1 + i // len(ascii_letters)) for i in range(len(holders))]
-    lines = tuple(
-        replace(
-            line,
-            marks="".join(of for of, who in zip(letters, holders.values(), strict=True) if {*line.groups} & {*who}),
-        )
-        for line in table.lines
-    )
-    notes = (Series(tuple(_notes(who, found[who[0]])), "sentences") for who in holders.values())
-    return replace(table, lines=lines, footnotes=tuple(zip(letters, notes, strict=True)))
+    marked = list(zip(letters, holders.values(), strict=True))
+    marks = ["".join(of for of, who in marked if {*behind} & {*who}) for behind in table.policies]
+    return replace(table, marks=marks, footnotes=[(of, list(_notes(who, found[who[0]]))) for of, who in marked])
 
 
 def _notes(groups: Sequence[str], fields: Mapping[str, tuple[str, str]]) -> Iterator[Cell]:
     if EXCHANGED in fields:
         told = "Follows from a file that somebody exchanged: {files} was not what its rule made."
-        yield say(told, files=Code(fields[EXCHANGED][0]))
+        yield say(told, files=code(fields[EXCHANGED][0]))
     names = [field for field in fields if field != EXCHANGED]
     if not names:
         return
     if groups[0].startswith(PUBLISHED):
         betas = [beta_text(PolicyName.parse(group).beta or 0.0) for group in groups]
-        yield say("Published {who} differs: {fields}.", who=list(dict.fromkeys(betas)), fields=list(map(Code, names)))
+        yield say("Published {who} differs: {fields}.", who=list(dict.fromkeys(betas)), fields=list(map(code, names)))
         return
     values = [
-        say("{field} {value}, of others {norm}", field=Code(name), value=Code(value), norm=Code(norm))
+        say("{field} {value}, of others {norm}", field=code(name), value=code(value), norm=code(norm))
         for name, (value, norm) in fields.items()
         if name in names
     ]
-    yield say("{who} differs: {fields}.", who=list(map(label, groups)), fields=Series(tuple(values), "parts"))
+    yield say("{who} differs: {fields}.", who=list(map(label, groups)), fields=tuple(values))

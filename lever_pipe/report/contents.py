@@ -166,5 +166,5 @@ def _tables(material: Material) -> Iterator[Table]:
         if table.id in seen:
             raise RecordError(f"expected one table '{table.id}'", found="two", do="Rename one of them.")
         seen.add(table.id)
-        if table.lines:
+        if len(table.frame):
             yield table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.experiment.evaluation_config import BASELINES
-from lever_pipe.report.cells import Cell, Code, say
+from lever_pipe.report.cells import Cell, code, say
 
 BASELINE_LABELS = {
     "zero_shot": "Zero-shot",
@@ -29,7 +29,7 @@ def label(group: str, *, with_epoch: bool = True) -> Cell:
     """Return what a policy is called, as `GRPO, KL_BETA 0.15, epoch 3`; without its epoch where that is said apart."""
     name = PolicyName.parse(group)
     if name.kind == "baseline":
-        return say(BASELINE_LABELS[name.member]) if name.member in BASELINES else Code(name.member)
+        return say(BASELINE_LABELS[name.member]) if name.member in BASELINES else code(name.member)
     if name.kind not in LABELS:
         return name.label
     beta = say("mean over KL_BETA") if name.beta is None else say("KL_BETA {beta}", beta=beta_text(name.beta))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lever_pipe.report.cells import Cell, Code, level, part, say
+from lever_pipe.report.cells import Cell, code, level, part
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.lineage import flat
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector.answer import SIMILAR
-from lever_pipe.report.table import Column, Table, TableLine
+from lever_pipe.report.table import Row, Table, framed
 
 AS_PUBLISHED = "published"
 """The preset whose values are those that the documents name."""
@@ -25,15 +25,17 @@ def tables(material: Material) -> Iterator[Table]:
     of = {name: dict(flat(preset.model_dump(mode="json"))) for name, preset in presets.items()}
     keys = list(dict.fromkeys(key for values in of.values() for key in values))
     differing = [key for key in keys if len({str(values.get(key)) for values in of.values()}) > 1]
-    columns = (Column(say("Setting"), "name"), *(Column(Code(name), "words") for name in of))
-    lines = {key: TableLine((Code(key), *(_value(values.get(key)) for values in of.values()))) for key in keys}
-    shown = [lines[key] for key in differing or [key for key in keys if key.startswith(("selector.", "start_from"))]]
-    rows = {row.subject.split("/")[0]: row for row in material.evidence.where(metric="n_parameters", study="lever")}
-    counts = [level(rows.get(f"preset~{name}"), 0, interval=False) for name in of]
-    if any(count is not None for count in counts):
-        shown.append(TableLine((say("trained parameters"), *counts)))
-    yield Table("presets", "run", say("Settings in which the presets differ"), columns, tuple(shown))
-    yield Table("presets-all", "data", say("Every setting of every preset"), columns, tuple(lines.values()))
+    rows: dict[str, Row] = {
+        key: {"Setting": code(key), **{code(name): _value(values.get(key)) for name, values in of.items()}}
+        for key in keys
+    }
+    shown = [rows[key] for key in differing or [key for key in keys if key.startswith(("selector.", "start_from"))]]
+    found = {row.subject.split("/")[0]: row for row in material.evidence.where(metric="n_parameters", study="lever")}
+    counts = {code(name): level(found.get(f"preset~{name}"), 0, interval=False) for name in of}
+    if any(count is not None for count in counts.values()):
+        shown.append({"Setting": "trained parameters", **counts})
+    yield Table("presets", "run", "Settings in which the presets differ", framed(shown))
+    yield Table("presets-all", "data", "Every setting of every preset", framed(rows.values()))
 
 
 def told(material: Material) -> dict[str, Any]:
@@ -83,10 +85,10 @@ def _plain(row: EvidenceRow) -> Cell:
 def _value(value: Any) -> Cell:
     match value:
         case None | True | False:
-            return say("none" if value is None else "yes" if value else "no")
+            return "none" if value is None else "yes" if value else "no"
         case list():
             return ", ".join(f"{each:g}" for each in value)
         case str():
-            return Code(value)
+            return code(value)
         case _:
             return f"{value:g}" if isinstance(value, float) else str(value)

@@ -9,34 +9,16 @@ from typing import Any, NamedTuple
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import Sweep, swept
 from lever_pipe.report.agent.runs import view_of
-from lever_pipe.report.cells import Cell, Code, Series, gap, holm, level, part, say
+from lever_pipe.report.cells import Cell, code, gap, holm, level, part, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.material import Material
-from lever_pipe.report.table import Column, Table, TableLine
+from lever_pipe.report.table import Row, Table, framed
 
 Rows = Mapping[tuple[str, str], EvidenceRow]
 """By decoding, which the selector has none of, and arm."""
 HEADS = ("Score", "Difference", "Holm p")
 KINDS = {"lever": "selector", "intention": "agent"}
 PLACE = ("at", "subset", "samples", "shots", "mode")
-MEASURED = {
-    "sft": "VQA accuracy (%) of the last SFT epoch at the primary endpoint.",
-    "rce": "VQA accuracy (%) of the last RCE epoch at the primary endpoint.",
-    "grpo": (
-        "VQA accuracy (%) of the last epoch of offline GRPO at the primary endpoint, from the "
-        "latest base, at KL_BETA 0.15 or the middle one."
-    ),
-    "on_policy": (
-        "VQA accuracy (%) of the last epoch of on-policy GRPO at the primary endpoint, from the "
-        "latest base, at KL_BETA 0.15 or the middle one."
-    ),
-    "normalised_reward": "Held-out reward in % of the ceiling, at the primary endpoint.",
-    "reward": "Held-out reward, at the primary endpoint.",
-}
-COMPARED = {
-    "last": "Arms are compared by their last policies, however many steps these took.",
-    "best": "Arms are compared by their best policies, those that each run selected.",
-}
 WORDS = {
     "sampled": "Sampled",
     "greedy": "Greedy",
@@ -92,60 +74,35 @@ def views_of(material: Material) -> Iterator[SweepView]:
 def tables(material: Material) -> Iterator[Table]:
     """Yield a table a sweep."""
     for view in views_of(material):
-        keys, arm = [Code(key) for key in view.sweep.over], Code(view.sweep.arm)
-        columns = [Column(key, "name") for key in keys]
-        columns += [Column(_in_mode(mode, say(head))) for mode in view.modes for head in HEADS]
-        columns += [Column(say("Runs")), Column(say("Arm"), "name")]
-        lines = []
+        keys, arm = [code(key) for key in view.sweep.over], code(view.sweep.arm)
+        rows: list[Row] = []
         for cell in view.sweep.cells:
-            values = [text_of(value) for value in cell.values.values()]
-            numbers = [number for mode in view.modes for number in view.cells(mode, cell.arm)]
+            found: dict[Any, Cell] = dict(zip(keys, map(text_of, cell.values.values()), strict=True))
+            for mode in view.modes:
+                found |= zip((_in_mode(mode, head) for head in HEADS), view.cells(mode, cell.arm), strict=True)
             runs = part(view.scores[view.modes[0], cell.arm], "runs", 0)
-            lines.append(TableLine((*values, *numbers, runs, Code(cell.arm)), "ours"))
-        tests = sum(holm(row) is not None for row in view.gaps.values()) // len(view.modes)
-        notes = (
-            say(
-                "The highest cell is chosen by the very data that score it, so its score is too high by "
-                "chance, the more so the more cells there are. Run it with further seeds before you rely "
-                "on it."
-            ),
-            say(
-                (
-                    "Differences: each cell to {arm}, by common seeds, with 95 % intervals. Holm p: over the "
-                    "{n:test|tests} of its column, so another value raises it. With one seed a test speaks "
-                    "of these runs alone."
-                ),
-                arm=arm,
-                n=tests,
-            ),
-            *_ended_early(material, view),
-        )
-        judged = (say(MEASURED[of]) for of in view.measured)
-        lead = Series((*(_highest(view, mode) for mode in view.modes), *judged), "sentences")
-        title = say("Sweep {name}: {keys} of arm {arm}", name=Code(view.sweep.name), keys=keys, arm=arm)
+            rows.append({**found, "Runs": runs, "Arm": code(cell.arm)})
+        says = {
+            "arm": view.sweep.arm,
+            "highest": [_highest(view, mode) for mode in view.modes],
+            "measured": view.measured,
+            "tests": sum(holm(row) is not None for row in view.gaps.values()) // len(view.modes),
+            **_ended_early(material, view),
+        }
+        title = say("Sweep {name}: {keys} of arm {arm}", name=code(view.sweep.name), keys=keys, arm=arm)
         place = f"sweep-{view.study}-{view.sweep.name}", f"sweeps-{view.study}"
-        yield Table(*place, title, tuple(columns), tuple(lines), lead, notes)
+        yield Table(*place, title, framed(rows), says, "sweep")
 
 
-def _ended_early(material: Material, view: SweepView) -> Iterator[Cell]:
-    """Yield which agents of a sweep ended before the last step, where some did."""
-    if view.study == "agent" and material.config.agents is not None:
-        agents, ran = material.config.agents, material.evidence.where(metric="executed_steps", at="run")
-        last, compared = agents.grpo.steps, say(COMPARED[agents.evaluation.primary.checkpoint])
-        early = {_arm(row.subject) for row in ran if row.value < last}
-        arms = [Code(cell.arm) for cell in view.sweep.cells if cell.arm in early]
-        yield from (
-            [
-                say(
-                    "Ended before step {steps}, in a run or more: {arms}. {compared}",
-                    arms=arms,
-                    steps=last,
-                    compared=compared,
-                )
-            ]
-            if arms
-            else []
-        )
+def _ended_early(material: Material, view: SweepView) -> dict[str, Any]:
+    """Return which agents of a sweep ended before the last step."""
+    agents = material.config.agents
+    if view.study != "agent" or agents is None:
+        return {"early": []}
+    ran, last = material.evidence.where(metric="executed_steps", at="run"), agents.grpo.steps
+    early = {_arm(row.subject) for row in ran if row.value < last}
+    arms = [code(cell.arm) for cell in view.sweep.cells if cell.arm in early]
+    return {"early": arms, "steps": last, "compared": agents.evaluation.primary.checkpoint}
 
 
 def text_of(value: Any) -> str:
@@ -165,7 +122,7 @@ def _highest(view: SweepView, mode: str) -> Cell:
     cells, base = view.sweep.cells, view.sweep.arm
     best = max(cells, key=lambda cell: (view.scores[mode, cell.arm].value, cell.arm == base))
     score, difference, p = view.cells(mode, best.arm)
-    told: dict[str, Any] = {"n": len(cells), "score": score, "base": Code(base), "gap": difference}
+    told: dict[str, Any] = {"n": len(cells), "score": score, "base": code(base), "gap": difference}
     told |= {"p": p or "-", "values": [f"{key} {text_of(value)}" for key, value in best.values.items()]}
     return _in_mode(
         mode,
@@ -179,4 +136,4 @@ def _highest(view: SweepView, mode: str) -> Cell:
 
 
 def _in_mode(mode: str, text: Cell) -> Cell:
-    return say("{mode}: {text}", mode=say(WORDS[mode]), text=text) if mode else text
+    return say("{mode}: {text}", mode=WORDS[mode], text=text) if mode else text

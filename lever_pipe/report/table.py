@@ -1,85 +1,90 @@
-"""A table of cells, and its form as CSV."""
+"""A table: a frame of cells with what stands around it, and its form as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal
+from typing import Any
 
-from lever_pipe.base.errors import RecordError
+import pandas as pd
+
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Cell, Estimate, EvidenceLedger, Message, say
+from lever_pipe.report.cells import Cell, Estimate, EvidenceLedger
 from lever_pipe.report.format import ends_of
 from lever_pipe.report.long_format import csv_text
 
-Whose = Literal["", "ours", "published", "emulated"]
-"""Whose numbers a row or column holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: its head, and whether it holds names, numbers or words; a page folds the last kind below the line."""
-
-    head: Cell
-    kind: Literal["name", "number", "words", "folded"] = "number"
-    whose: Whose = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TableLine:
-    """A row of a table.
-
-    Attributes:
-        cells: one a column.
-        whose: whose numbers it holds.
-        groups: the policies behind it, which `comparability` holds against each other; none are not compared.
-        marks: letters of its footnotes.
-    """
-
-    cells: tuple[Cell, ...]
-    whose: Whose = ""
-    groups: tuple[str, ...] = ()
-    marks: str = ""
+BEHIND = "policies behind"
+"""Column of a frame that is not shown: the policies behind a row, which `comparability` holds against each other."""
+SOURCE = "Source"
+"""Column that says whose numbers a row holds: `ours` or `published`."""
+NAME = 30
+"""Characters that a column of names has at most."""
+Row = Mapping[Any, Cell]
+"""Cells by head: English text, or a message with arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A titled table.
+    """A titled frame; its texts and heads are English, which is translated when it is written.
 
     Attributes:
         id: unique; the stem of its CSV file, and its anchor on a page.
         section: the section of the page it stands in, as `contents.PAGES` names it.
         title: what it shows.
-        columns: of every line.
-        lines: the rows.
-        lead: what it says, read before it.
-        notes: how to read it, below it.
-        footnotes: each with its mark.
-        factor: what its lines are meant to differ in (`comparability.FACTORS`); empty where they are not compared.
+        frame: a column a head, a row a line.
+        says: what its sentences need, macros `lead_ID` and `notes_ID` of `sentences.html.j2`.
+        told: stands for its id in their names.
+        factor: what its rows are meant to differ in (`comparability.FACTORS`); empty where they are not compared.
+        folded: heads of the columns that a page shows below the first cell of a row.
+        marks: letters of each row's footnotes.
+        footnotes: each with its mark: sentences.
     """
 
     id: str
     section: str
     title: Cell
-    columns: tuple[Column, ...]
-    lines: tuple[TableLine, ...]
-    lead: Cell = None
-    notes: tuple[Cell, ...] = ()
-    footnotes: tuple[tuple[str, Cell], ...] = ()
+    frame: pd.DataFrame
+    says: Mapping[str, Any] | None = None
+    told: str = ""
     factor: str = ""
+    folded: Collection[str] = ()
+    marks: Sequence[str] = ()
+    footnotes: Sequence[tuple[str, Sequence[Cell]]] = ()
 
-    def __post_init__(self) -> None:
-        for line in self.lines:
-            if len(line.cells) != len(self.columns):
-                wanted = f"table '{self.id}': expected {len(self.columns)} cells a line"
-                raise RecordError(wanted, found=f"{len(line.cells)}", do="Give every column a cell.")
+    @property
+    def macro(self) -> str:
+        """Return what the names of its macros end in."""
+        return (self.told or self.id).replace("-", "_")
 
-    def without_empty_columns(self) -> Table:
-        """Return the table without columns in which no line has a cell."""
-        kept = [i for i in range(len(self.columns)) if any(line.cells[i] is not None for line in self.lines)]
-        lines = tuple(replace(line, cells=tuple(line.cells[i] for i in kept)) for line in self.lines)
-        return replace(self, columns=tuple(self.columns[i] for i in kept), lines=lines)
+    @property
+    def heads(self) -> list[Any]:
+        """Return the heads of its columns."""
+        return [head for head in self.frame if head != BEHIND]
+
+    @property
+    def rows(self) -> list[dict[Any, Cell]]:
+        """Return the cells of each row by head."""
+        cells = self.frame[self.heads].itertuples(index=False, name=None)
+        return [dict(zip(self.heads, row, strict=True)) for row in cells]
+
+    @property
+    def policies(self) -> list[tuple[str, ...]]:
+        """Return the policies behind each row; none are not compared."""
+        return [of or () for of in self.frame.get(BEHIND, [()] * len(self.frame))]
+
+    @property
+    def looks(self) -> dict[Any, str]:
+        """Return the classes of each column: numbers, names or words, and whether they are published."""
+        found = {}
+        for head in self.heads:
+            known = [cell for cell in self.frame[head] if cell is not None]
+            is_long = max(len(str(getattr(cell, "text", cell))) for cell in known) > NAME
+            has_numbers = any(isinstance(cell, Estimate | int) for cell in known)
+            found[head] = "number" if has_numbers else "words" if is_long else "name"
+            if str(getattr(head, "text", head)).startswith(("published", "Document")):
+                found[head] += " published"
+        return found
 
     def noted(self, ledger: EvidenceLedger) -> Table:
         """Return the table with every derived number in the evidence, under `table/ID`.
@@ -88,44 +93,44 @@ class Table:
             RecordError: a cell refers to a row that is missing.
         """
         at = f"table/{self.id}"
-        lines = tuple(
-            replace(line, cells=tuple(ledger.note(cell, at, f"{i}.{j}") for j, cell in enumerate(line.cells)))
-            for i, line in enumerate(self.lines, start=1)
-        )
-        notes = tuple(ledger.note(note, at, f"note{i}") for i, note in enumerate(self.notes))
-        head = {"title": ledger.note(self.title, at, "title"), "lead": ledger.note(self.lead, at, "lead")}
-        return replace(self, lines=lines, notes=notes, **head)
+        rows = [
+            {head: ledger.note(cell, at, f"{i}.{j}") for j, (head, cell) in enumerate(row.items())} | {BEHIND: of}
+            for i, (row, of) in enumerate(zip(self.rows, self.policies, strict=True), start=1)
+        ]
+        named = {"title": ledger.note(self.title, at, "title"), "says": ledger.note(self.says, at, "says")}
+        return replace(self, frame=framed(rows), **named)
+
+
+def framed(rows: Iterable[Row]) -> pd.DataFrame:
+    """Return rows as a frame without empty columns; None stands in absent cells."""
+    found = pd.DataFrame(list(rows), dtype=object)
+    return found.where(found.notna(), None).dropna(axis="columns", how="all")
+
+
+def beside(names: Row, ours: Row, theirs: Row, policies: Sequence[Sequence[str]] = ((), ())) -> Iterator[Row]:
+    """Yield the row of ours and below it the published one, each only where it has a cell.
+
+    Args:
+        names: cells of both.
+        ours: further cells; both sides have the same heads.
+        theirs: the published ones.
+        policies: behind each.
+    """
+    for source, cells, of in zip(("ours", "published"), (ours, theirs), policies, strict=True):
+        if any(cell is not None for cell in cells.values()):
+            yield {**names, SOURCE: source, **dict.fromkeys(ours), **cells, BEHIND: tuple(of)}
 
 
 def as_csv(table: Table, voice: Voice) -> str:
     """Return a table as CSV; an interval has columns of its own, and an absent cell is an empty field."""
-    has_ends = [any(_has_ends(line.cells[i]) for line in table.lines) for i in range(len(table.columns))]
-    heads = [(voice.text(column.head), ends) for column, ends in zip(table.columns, has_ends, strict=True)]
-    named = ([head, f"{head} low", f"{head} high"] if ends else [head] for head, ends in heads)
+    with_ends = {head for head in table.heads if any(map(_has_ends, table.frame[head]))}
+    texts = ((voice.text(head), head in with_ends) for head in table.heads)
+    named = ([head, f"{head} low", f"{head} high"] if ends else [head] for head, ends in texts)
     lines = (
-        [text for cell, ends in zip(line.cells, has_ends, strict=True) for text in _fields(cell, voice, with_ends=ends)]
-        for line in table.lines
+        [text for head, cell in row.items() for text in _fields(cell, voice, with_ends=head in with_ends)]
+        for row in table.rows
     )
     return csv_text([*chain.from_iterable(named)], lines)
-
-
-def heads(*ids: str, first: Literal["name", "words"] = "name") -> tuple[Column, ...]:
-    """Return columns of numbers by the ids of their heads, the first one of names."""
-    named, *others = ids
-    return (Column(Message(named), first), *(Column(Message(name)) for name in others))
-
-
-def beside(
-    names: Sequence[Cell],
-    ours: Sequence[Cell],
-    theirs: Sequence[Cell],
-    groups: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
-) -> Iterator[TableLine]:
-    """Yield the line of ours and below it the published one, each only where it has a cell; `groups` are of both."""
-    sides: tuple[tuple[Whose, Sequence[Cell]], ...] = (("ours", ours), ("published", theirs))
-    for (whose, cells), of in zip(sides, groups, strict=True):
-        if any(cell is not None for cell in cells):
-            yield TableLine((*names, say(whose), *cells), whose, of)
 
 
 def _has_ends(cell: Cell) -> bool:

@@ -129,8 +129,8 @@ def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> di
         table.id: {
             "title": voice.text(table.title),
             "section": voice.say(SECTIONS[section][0]),
-            "columns": [voice.text(column.head) for column in table.columns],
-            "cells": [[_references(cell) for cell in line.cells] for line in table.lines],
+            "columns": [voice.text(head) for head in table.heads],
+            "cells": [[_references(cell) for cell in row.values()] for row in table.rows],
         }
         for section, of in contents.tables.items()
         for table in of

@@ -217,15 +217,19 @@ def test_a_data_set_is_one_file(beside: Path, tmp_path: Path) -> None:
 def test_a_table_and_a_sentence_are_one_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They stand in CONTRIBUTING.md; the pages have the table with the numbers of the rows, in both languages."""
     (function,) = (block for block in PYTHON if "-> Table" in block)
-    (chinese,) = re.findall(r"```po\n(.*?)```", EXAMPLES, flags=re.DOTALL)
-    assert len([*function.split("\n"), *chinese.split("\n")]) < 25
+    (sentence,), (chinese,) = (re.findall(f"```{of}\n(.*?)```", EXAMPLES, flags=re.DOTALL) for of in ("jinja", "po"))
+    assert len([*function.split("\n"), *sentence.split("\n"), *chinese.split("\n")]) < 25
     written: dict[str, Any] = dict(vars(document_002))
     exec(function, written)
     monkeypatch.setattr(contents, "TABLES", (lambda material: [written["by_shots"](material)],))
     inputs = small.write_inputs(tmp_path, small.of_lever())
     translation = tmp_path / "report.po"
     translation.write_text(f"{inputs['chinese'].read_text()}\n{chinese}")
-    folder = small.build(inputs | {"chinese": translation}, tmp_path, small.config("lever"))
+    (template,) = (path for path in inputs["templates"] if path.name.startswith("sentences"))
+    told = tmp_path / template.name
+    told.write_text(f"{template.read_text()}\n{sentence}")
+    changed = {"chinese": translation, "templates": [told if of == template else of for of in inputs["templates"]]}
+    folder = small.build(inputs | changed, tmp_path, small.config("lever"))
     pages = {name: (folder / "report" / name).read_text(encoding="utf-8") for name in PAGES_002}
     assert re.search(r"After epoch \d, with 95 % intervals\.", pages["documents-selector.html"])
     assert re.search(r"第 \d 轮之后，附 95% 区间。", pages["documents-selector.zh.html"])

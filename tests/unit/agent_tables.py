@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 import agent_runs
+import sentences
 from agent_runs import Study
 from claim_files import REFERENCE_INTENTION, book
 
@@ -64,7 +65,7 @@ class Tabulated:
 
     def told(self, name: str) -> str:
         """Return lead and notes of a table in English."""
-        return " ".join(map(SAY, (self.tables[name].lead, *self.tables[name].notes)))
+        return sentences.told(self.tables[name])
 
 
 Tabulate = Callable[..., Tabulated]

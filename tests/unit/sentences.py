@@ -1,4 +1,4 @@
-"""What the report says outside tables, as plain text in English."""
+"""What the report says outside the cells of tables, as plain text in English."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.page import pages
+from lever_pipe.report.table import Table
 
 TEMPLATES = Path(__file__).parents[2] / "lever_pipe/report/templates"
 FRAME = pages.frame_of(tuple(TEMPLATES.glob("*.j2")), TEMPLATES / "report.css", TEMPLATES / "report.js")
@@ -27,3 +28,9 @@ def answer(card: Card) -> str:
 def notes(card: Card) -> str:
     """Return what a card says below its plot."""
     return said(f"notes_{card.id}", card.says)
+
+
+def told(table: Table) -> str:
+    """Return what stands before and below a table."""
+    macros = (name for name in (f"lead_{table.macro}", f"notes_{table.macro}") if hasattr(SENTENCES, name))
+    return " ".join(said(name, table.says) for name in macros)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from lever_pipe.experiment.agent_config import DIALS, SCHEDULES, WEIGHTS
-from lever_pipe.report.agent.runs import MODES, AgentView, separation, table_of, told
-from lever_pipe.report.cells import Cell, Series, Verdict, say
+from lever_pipe.report.agent.runs import MODES, AgentView, separation, told
+from lever_pipe.report.cells import Cell, say
 from lever_pipe.report.evidence import EvidenceRow
-from lever_pipe.report.table import Column, Table, TableLine
+from lever_pipe.report.table import Row, Table, framed
 
 KL_SCHEDULE: Final = "kl_schedule"
 
@@ -123,19 +123,13 @@ SAID = {
 
 def tables(view: AgentView) -> Iterator[Table]:
     """Yield the sentences of both documents with their answers."""
-    lines = [
-        TableLine((document, say(of.text), _reason(view, of), *_answered(view, of)))
+    rows = [
+        {"In document": document, "The document": of.text, "Its reason": _reason(view, of), **_answered(view, of)}
         for document, sayings in SAID.items()
         for of in sayings
     ]
-    heads = (Column(say("In document"), "name"), "document", "its_reason", "ours", "verdict")
-    yield table_of(
-        "advice",
-        "What documents 003 and 004 say of KL, for and against, and when to use it",
-        heads,
-        lines,
-        section="004",
-        notes=("Ours: the judged claims, by their own test (table of claims), or the table of arms.",),
+    yield Table(
+        "advice", "004", "What documents 003 and 004 say of KL, for and against, and when to use it", framed(rows)
     )
 
 
@@ -151,29 +145,29 @@ def _stated(view: AgentView, run: str, metric: str, step: int | None = None) -> 
     return view.stated(run, metric) if step is None else view.published(run, metric).get(step)
 
 
-def _answered(view: AgentView, of: Saying) -> tuple[Cell, Cell]:
+def _answered(view: AgentView, of: Saying) -> Row:
     """Return what answers it and the verdict: those of the claim, or of the tests of the table of arms."""
     if of.arms == "document":
         return _of_document(view)
     answer = _of_arms(view, of.arms) if of.arms else None
     if answer is not None or of.arms not in ("", KL_SCHEDULE):
-        return answer or say("No arm of ours differs in this alone."), None
+        return {"Ours": answer or "No arm of ours differs in this alone."}
     judged = view.judged.get(of.claim)
     if judged is not None:
-        return judged.numbers, judged.word
-    return say("Not measured, or not reached in every seed" if of.claim else of.ours), Verdict("not judged", "mute")
+        return {"Ours": judged.numbers, "Verdict": judged.verdict}
+    return {"Ours": "Not measured, or not reached in every seed" if of.claim else of.ours, "Verdict": "not judged"}
 
 
-def _of_document(view: AgentView) -> tuple[Cell, Cell]:
+def _of_document(view: AgentView) -> Row:
     """Return the documents' arm against the reference arm at the primary endpoint; one seed has no verdict."""
     rows = {mode: row for mode in MODES if (row := view.compared(view.config.document_arm, mode)) is not None}
-    gaps = [say("{where} {gap}", where=say(mode), gap=view.gap_of(row)) for mode, row in rows.items()]
+    gaps = [say("{where} {gap}", where=mode, gap=view.gap_of(row)) for mode, row in rows.items()]
     parts = (
-        say("{mode}: {verdict}", mode=say(mode), verdict=separation(row.p_holm, row.key))
+        say("{mode}: {verdict}", mode=mode, verdict=separation(row.p_holm, row.key))
         for mode, row in rows.items()
         if row.runs > 1
     )
-    return Series(tuple(gaps), "parts"), Series(tuple(parts), "parts")
+    return {"Ours": tuple(gaps), "Verdict": tuple(parts)}
 
 
 def _of_arms(view: AgentView, factor: str) -> Cell:
@@ -192,6 +186,6 @@ def _of_arms(view: AgentView, factor: str) -> Cell:
         shown = [
             (mode, gap if len(view.common(arm.name, view.reference)) > 1 else gap.plain) for mode, gap in gaps if gap
         ]
-        parts = [say("{where} {gap}", where=say(mode), gap=gap) for mode, gap in shown]
+        parts = [say("{where} {gap}", where=mode, gap=gap) for mode, gap in shown]
         texts += [say("{arm}: {gaps}", arm=arm.name, gaps=parts)] if parts else []
-    return Series(tuple(texts), "parts") if texts else None
+    return tuple(texts) or None

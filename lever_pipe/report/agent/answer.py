@@ -9,7 +9,7 @@ from typing import Any
 from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.report.agent.runs import AgentView, view_of, weight_cell
 from lever_pipe.report.cards import Card, CardRow, MarkKind
-from lever_pipe.report.cells import Code, Message, say
+from lever_pipe.report.cells import Message, code, say
 from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.material import Material
 
@@ -35,7 +35,7 @@ def _card(material: Material) -> Card:
     rows = tuple(_rows(view, arms))
     axis = say(
         "held-out score minus {reference}, % of the ceiling" if view.scale > 1 else "held-out reward minus {reference}",
-        reference=Code(view.reference),
+        reference=code(view.reference),
     )
     named = _named(view, arms)
     says = {
@@ -87,7 +87,7 @@ def _findings(view: AgentView, arms: Sequence[AgentArm]) -> list[dict[str, Any]]
         same = next((of for of in found if of["signs"] == signs), None)
         if same is None:
             found.append(same := {"signs": signs, "arms": []})
-        same["arms"].append(Code(arm.name))
+        same["arms"].append(code(arm.name))
     return found
 
 
@@ -115,5 +115,5 @@ def _rows(view: AgentView, arms: Sequence[AgentArm]) -> Iterator[CardRow]:
         n = len(view.common(arm.name, view.reference))
         found = ((kind, view.difference(arm.name, mode)) for (kind, _), mode in zip(KEYS, MODES, strict=True))
         marks = tuple((kind, gap if n > 1 else gap.plain) for kind, gap in found if gap is not None)
-        label = Code(arm.name) if n > 1 else say("{arm} (1 seed)", arm=Code(arm.name))
+        label = code(arm.name) if n > 1 else say("{arm} (1 seed)", arm=code(arm.name))
         yield from [CardRow(label, marks)] if marks else []

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from lever_pipe.experiment.agent_config import Environment
 from lever_pipe.report.agent.runs import MODES, STUDY, AgentView, run_of
-from lever_pipe.report.cells import derived, say
+from lever_pipe.report.cells import derived
 
 LOST = ("simulator_failures", "environment_timeouts")
 """Metrics that count lost episodes."""
@@ -41,7 +41,7 @@ def told(view: AgentView) -> dict[str, Any]:
     """Return which identities hold or are broken, and how often simulator and environment failed in training."""
     found: dict[str, Any] = {"kept": [], "broken": []}
     for check in identities(view):
-        found["kept" if check.holds else "broken"].append(say(IDENTITY_NAMES[check.name]))
+        found["kept" if check.holds else "broken"].append(IDENTITY_NAMES[check.name])
     for name, metric in zip(("failures", "timeouts"), LOST, strict=True):
         rows = [view.find(f"arm~{arm.name}", metric, at="sum", subset="train") for arm in view.arms]
         known = [row for row in rows if row is not None]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.report.agent.runs import (
+    BY_MODE,
     MODES,
     PAIR,
     REWARD_DIGITS,
@@ -17,137 +19,84 @@ from lever_pipe.report.agent.runs import (
     best_step,
     best_value,
     run_of,
-    sampled,
     schedule_cell,
     seeds_cell,
-    table_of,
     told,
     weight_cell,
 )
-from lever_pipe.report.cells import Cell, Code, Estimate, derived, gap, level, minus, say
+from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, minus, say
 from lever_pipe.report.evidence import EvidenceRow
-from lever_pipe.report.table import Column, Table, TableLine, beside
+from lever_pipe.report.table import Row, Table, beside, framed
 
 SECTION = "003"
 LOSSES = {
-    "pg_loss": "pg_loss",
-    "kl_loss": "kl_loss",
-    "kl": "",
-    "entropy_all": "entropy",
-    "entropy": "",
-    "grad_norm": "grad_norm",
+    "pg_loss": ("PG loss", "pg_loss"),
+    "kl_loss": ("KL loss", "kl_loss"),
+    "kl": ("KL before the update", ""),
+    "entropy_all": ("Entropy, all response tokens", "entropy"),
+    "entropy": ("Entropy, agent tokens", ""),
+    "grad_norm": ("Gradient norm", "grad_norm"),
 }
-"""The published metric by ours."""
+"""What a metric is called, and the published one."""
 LENGTH_STEPS = (5, 10)
 """At which the document gives lengths: of the run without KL at the former, of the other at the latter."""
 LENGTHS = {
-    "tokens_per_rank": ("mean_sequence_length_tokens_as_labelled", 0),
-    "sequence_length": ("", 1),
-    "response_length": ("response_length_tokens", 1),
-    "agent_tokens": ("", 1),
-    "turns": ("", 1),
+    "tokens_per_rank": ("Tokens of a device and step", "mean_sequence_length_tokens_as_labelled", 0),
+    "sequence_length": ("Mean sequence length", "", 1),
+    "response_length": ("Response length", "response_length_tokens", 1),
+    "agent_tokens": ("Agent tokens", "", 1),
+    "turns": ("Turns", "", 1),
 }
 COSTS = {
-    "seconds_step": ("time_per_step_s", 2),
-    "tokens_per_second_per_device": ("throughput_tokens_per_s", 0),
-    "agent_tokens_per_second": ("", 0),
-    "mfu_update": ("mfu", 3),
-    "mfu_step": ("", 3),
+    "seconds_step": ("Seconds a step", "time_per_step_s", 2),
+    "tokens_per_second_per_device": ("Tokens a second and device", "throughput_tokens_per_s", 0),
+    "agent_tokens_per_second": ("Agent tokens a second", "", 0),
+    "mfu_update": ("MFU of the update", "mfu", 3),
+    "mfu_step": ("MFU of the whole step", "", 3),
 }
-"""The published metric by ours, and the decimals."""
-PARTS = ("seconds_rollout", "seconds_simulator", "seconds_log_probs", "seconds_reference", "seconds_update")
-TIMED = {
-    "native": (
-        "Smallest to largest of a step; ours without evaluations and checkpoints. Every arm of "
-        "ours computes the reference's log-probabilities. No MFU without a known peak."
-    ),
-    "verl": "Smallest to largest of a step; steps with an evaluation or a checkpoint take longer.",
-}
-TRAJECTORY_SCORES = {
-    "sum": "sum of turn rewards",
-    "mean": "mean of turn rewards",
-    "r2g": "discounted sum of turn rewards",
-}
-LENGTHS_TOLD = {
-    "tokens_per_rank": "Tokens of a device and step",
-    "sequence_length": "Mean sequence length",
-    "response_length": "Response length",
-    "agent_tokens": "Agent tokens",
-    "turns": "Turns",
-}
-SETTINGS = {
-    "model": "Model",
-    "kl": "KL loss",
-    "entropy": "Entropy coefficient",
-    "learning_rate": "Learning rate",
-    "schedule": "Learning-rate schedule",
-    "group": "Responses a prompt",
-    "prompts": "Prompts a step",
-    "planned_steps": "Planned steps",
-    "executed_steps": "Executed steps (published: stated)",
-    "last_step": "Last evaluated step",
-    "seeds": "Seeds",
-    "score": "Trajectory score",
-    "device": "Device",
-}
-LOSSES_TOLD = {
-    "pg_loss": "PG loss",
-    "kl_loss": "KL loss",
-    "kl": "KL before the update",
-    "entropy_all": "Entropy, all response tokens",
-    "entropy": "Entropy, agent tokens",
-    "grad_norm": "Gradient norm",
-}
-SPREADS = {
-    "nokl": "fluctuates (no number)",
-    "kl": "relatively stable (no number)",
-}
-COSTS_TOLD = {
-    "seconds_step": "Seconds a step",
-    "tokens_per_second_per_device": "Tokens a second and device",
-    "agent_tokens_per_second": "Agent tokens a second",
-    "mfu_update": "MFU of the update",
-    "mfu_step": "MFU of the whole step",
+"""What a metric is called, the published one, and the decimals."""
+PARTS = {
     "seconds_rollout": "Rollout (% of the step)",
     "seconds_simulator": "Of this the simulator (% of the step)",
     "seconds_log_probs": "Log-probabilities of the policy (% of the step)",
     "seconds_reference": "Log-probabilities of the reference (% of the step)",
     "seconds_update": "Update (% of the step)",
 }
+TRAJECTORY_SCORES = {
+    "sum": "sum of turn rewards",
+    "mean": "mean of turn rewards",
+    "r2g": "discounted sum of turn rewards",
+}
+SPREADS = ("fluctuates (no number)", "relatively stable (no number)")
+"""What the document says of the tokens of both runs."""
 
 
 def tables(view: AgentView) -> Iterator[Table]:
     """Yield the document's tables in its order."""
-    yield _configuration(view)
-    yield _rewards(view)
-    yield _losses(view)
-    yield _lengths(view)
-    yield _efficiency(view)
+    yield Table(
+        "003-configuration", SECTION, "Configuration of the two runs", framed(_configuration(view)), says=view.pair
+    )
+    yield Table(
+        "003-validation-reward", SECTION, "Validation reward by step", framed(_rewards(view)), says=_starts(view)
+    )
+    yield Table("003-losses", SECTION, "Losses, entropy and gradient norm at the printed steps", framed(_losses(view)))
+    yield Table("003-lengths", SECTION, "Lengths of sequences", framed(_lengths(view)))
+    says = {"engine": view.config.engine}
+    yield Table("003-efficiency", SECTION, "Training efficiency", framed(_efficiency(view)), says=says)
 
 
-def _configuration(view: AgentView) -> Table:
+def _both(cells: Iterable[Cell]) -> dict[str, Cell]:
+    """Return cells of the run without KL and of the KL bundle by their heads; of none none."""
+    return dict(zip(PAIR, cells, strict=False))
+
+
+def _configuration(view: AgentView) -> Iterator[Row]:
     ours = [_our_settings(view, view.arm(arm)) for arm in view.pair.values()]
     theirs = [_stated_settings(view, run) for run in RUNS]
-    lines: list[TableLine] = []
     for name in ours[0]:
-        sides = [[side.get(name) for side in of] for of in (ours, theirs)]
-        known = [[cell or say("not stated") for cell in of] for of in sides]
-        lines += beside((say(SETTINGS[name]),), known[0], known[1] if any(sides[1]) else [])
-    arms = {run: Code(arm) for run, arm in view.pair.items()}
-    notes = (
-        say(
-            (
-                "Columns: no KL is our arm {nokl}, KL bundle our arm {kl}; ours are means over seeds. "
-                "Greedy is the documents' decoding."
-            ),
-            **arms,
-        ),
-        ("The published runs differ in three settings at once: KL loss, entropy bonus and schedule. One run each."),
-        "Published steps are stated ones; both curves end at step 45.",
-    )
-    return table_of(
-        "003-configuration", "Configuration of the two runs", ("setting", "source", *RUNS), lines, notes=notes
-    )
+        sides = ([side.get(name) for side in of] for of in (ours, theirs))
+        left, right = (_both(cell or "not stated" for cell in of) if any(of) else {} for of in sides)
+        yield from beside({"Setting": name}, left, right)
 
 
 def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
@@ -157,19 +106,19 @@ def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
     device = view.find(run, "device", at="run")
     evaluated = [step for mode in MODES for step in view.curve(f"arm~{arm.name}", mode)]
     return {
-        "model": say("{model}, {n} parameters", model=model, n=parameters) if parameters else model,
-        "kl": _penalty(arm.kl and weight_cell(arm.kl, arm.kl_schedule)),
-        "entropy": weight_cell(arm.entropy, arm.entropy_schedule),
-        "learning_rate": f"{arm.learning_rate or grpo.learning_rate:g}",
-        "schedule": schedule_cell(arm.schedule),
-        "group": grpo.group,
-        "prompts": grpo.prompts,
-        "planned_steps": level(view.find(run, "planned_steps", at="run"), 0),
-        "executed_steps": view.ended(arm.name),
-        "last_step": str(max(evaluated)) if evaluated else None,
-        "seeds": seeds_cell(view.seeds[arm.name]),
-        "score": say(TRAJECTORY_SCORES[arm.trajectory_score or grpo.trajectory_score]),
-        "device": device.printed if device is not None and device.printed else None,
+        "Model": say("{model}, {n} parameters", model=model, n=parameters) if parameters else model,
+        "KL loss": _penalty(arm.kl and weight_cell(arm.kl, arm.kl_schedule)),
+        "Entropy coefficient": weight_cell(arm.entropy, arm.entropy_schedule),
+        "Learning rate": f"{arm.learning_rate or grpo.learning_rate:g}",
+        "Learning-rate schedule": schedule_cell(arm.schedule),
+        "Responses a prompt": grpo.group,
+        "Prompts a step": grpo.prompts,
+        "Planned steps": level(view.find(run, "planned_steps", at="run"), 0),
+        "Executed steps (published: stated)": view.ended(arm.name),
+        "Last evaluated step": str(max(evaluated)) if evaluated else None,
+        "Seeds": seeds_cell(view.seeds[arm.name]),
+        "Trajectory score": TRAJECTORY_SCORES[arm.trajectory_score or grpo.trajectory_score],
+        "Device": device.printed if device is not None and device.printed else None,
     }
 
 
@@ -178,38 +127,40 @@ def _stated_settings(view: AgentView, run: str) -> dict[str, Cell]:
     is_penalised = penalised is not None and penalised.printed == "True"
     measured = view.published(run, "val_reward")
     return {
-        "model": told(view.stated(run, "model")),
-        "kl": _penalty(told(view.stated(run, "kl_loss_coef")) if is_penalised else None),
-        "entropy": told(view.stated(run, "entropy_coeff")),
-        "learning_rate": told(view.stated(run, "lr")),
-        "schedule": told(view.stated(run, "lr_schedule")),
-        "group": told(view.stated(run, "rollout_n")),
-        "executed_steps": told(view.stated(run, "total_steps_claimed")),
-        "last_step": str(max(measured)) if measured else None,
-        "device": say("{n} GPUs (by its folder's name)", n=told(gpus)) if gpus is not None else None,
+        "Model": told(view.stated(run, "model")),
+        "KL loss": _penalty(told(view.stated(run, "kl_loss_coef")) if is_penalised else None),
+        "Entropy coefficient": told(view.stated(run, "entropy_coeff")),
+        "Learning rate": told(view.stated(run, "lr")),
+        "Learning-rate schedule": told(view.stated(run, "lr_schedule")),
+        "Responses a prompt": told(view.stated(run, "rollout_n")),
+        "Executed steps (published: stated)": told(view.stated(run, "total_steps_claimed")),
+        "Last evaluated step": str(max(measured)) if measured else None,
+        "Device": say("{n} GPUs (by its folder's name)", n=told(gpus)) if gpus is not None else None,
     }
 
 
 def _penalty(coefficient: Cell | float) -> Cell:
-    return say("yes ({kl})", kl=coefficient) if coefficient else say("no")
+    return say("yes ({kl})", kl=coefficient) if coefficient else "no"
 
 
 def by_step(
     view: AgentView, theirs: Mapping[int, Iterable[Cell]], remarks: Mapping[int, Cell], said: Mapping[int, Cell]
-) -> Iterator[TableLine]:
+) -> Iterator[Row]:
     """Yield the rewards of every step: ours greedy and sampled, then the published three, each with its remark."""
-    curves = [view.curves(mode) for mode in MODES]
-    steps = {step for of in curves for curve in of for step in curve}
+    curves = {mode: view.curves(mode) for mode in MODES}
+    steps = {step for of in curves.values() for curve in of for step in curve}
     for step in sorted(steps | set(theirs)):
-        cells: list[Cell] = []
-        for of in curves:
+        ours: dict[str, Cell] = {}
+        for mode, of in curves.items():
             left, right = (level(curve.get(step), REWARD_DIGITS, interval=False) for curve in of)
-            cells += [left, right, minus(right, left)]
-        printed = (*theirs[step], None, None, None, said.get(step)) if step in theirs else ()
-        yield from beside((str(step),), (*cells, remarks.get(step)), printed)
+            ours |= dict(zip(BY_MODE[mode], (left, right, minus(right, left)), strict=True))
+        printed = dict(zip(PAIR, theirs.get(step, ()), strict=False))
+        yield from beside(
+            {"Step": str(step)}, ours | {"Remark": remarks.get(step)}, printed | {"Remark": said.get(step)}
+        )
 
 
-def _rewards(view: AgentView) -> Table:
+def _rewards(view: AgentView) -> Iterator[Row]:
     printed, estimated = (
         [view.published(run, metric, SECTION) for run in RUNS] for metric in ("val_reward", "val_reward_estimated")
     )
@@ -221,35 +172,19 @@ def _rewards(view: AgentView) -> Table:
         signed = None if change is None else replace(change, printed="")
         is_estimated = any(step in of for of in estimated)
         theirs[step] = (*sides, say("{value} (to an estimate)", value=signed) if is_estimated and signed else signed)
-    lines = [*by_step(view, theirs, {}, {}), *_best_lines(view)]
-    heads = ("step", "source", *PAIR, *sampled(PAIR), "remark")
-    notes = (
-        ("Estimates of document 003 are no measurements and enter no statistic; document 004 has the values."),
-        (
-            "Difference: KL bundle minus no KL. Best: ours the mean over common seeds of each run's "
-            "largest value after the start, with the step of each seed."
-        ),
-        _start_note(view),
-    )
-    return table_of("003-validation-reward", "Validation reward by step", heads, lines, notes=notes)
+    yield from by_step(view, theirs, {}, {})
+    found: dict[bool, dict[str, Cell]] = {True: {}, False: {}}
+    for pair in view.pairs:
+        left, right, difference = pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds").values()
+        both = zip((left, right), pair.values(best_step), strict=True)
+        cells = [say("{value} (step {steps})", value=value, steps=steps_cell(steps)) for value, steps in both]
+        found[pair.is_ours] |= dict(zip(BY_MODE[pair.mode], (*cells, difference), strict=True))
+    yield from beside({"Step": "best"}, found[True], found[False])
 
 
 def _printed(measured: EvidenceRow | None, estimate: EvidenceRow | None) -> Cell:
     found = level(measured, REWARD_DIGITS)
     return found if found or estimate is None else say("{value} (estimate)", value=level(estimate, REWARD_DIGITS))
-
-
-def _best_lines(view: AgentView) -> Iterator[TableLine]:
-    absent: tuple[Cell, ...] = (None, None, None)
-    found: dict[tuple[bool, str], tuple[Cell, ...]] = {}
-    for pair in view.pairs:
-        *sides, difference = pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds")
-        both = zip(sides, pair.values(best_step), strict=True)
-        cells = [say("{value} (step {steps})", value=value, steps=steps_cell(steps)) for value, steps in both]
-        found[pair.is_ours, pair.mode] = (*cells, difference)
-    ours = [cell for mode in MODES for cell in found.get((True, mode), absent)]
-    theirs = (*found.get((False, "greedy"), absent), *absent, None)
-    yield from beside((say("best"),), (*ours, None), theirs)
 
 
 def steps_cell(steps: Iterable[float]) -> Cell:
@@ -258,7 +193,7 @@ def steps_cell(steps: Iterable[float]) -> Cell:
     return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
 
 
-def _start_note(view: AgentView) -> Cell:
+def _starts(view: AgentView) -> dict[str, Any]:
     """Return how near its ceiling each kind of our curves starts, where the start was evaluated."""
     shares: list[Cell] = []
     for mode in MODES:
@@ -266,84 +201,50 @@ def _start_note(view: AgentView) -> Cell:
         start, top = (view.curve(run, mode, metric).get(0) for metric in ("reward", "ceiling"))
         if start is not None and top is not None and top.value > 0:
             share = derived(100 * start.value / top.value, 1, (start, top), "percent of the ceiling")
-            shares.append(say("{value} % ({mode})", mode=say(mode), value=share))
-    return say("Of the ceiling our curves start at {shares}.", shares=shares) if shares else None
+            shares.append(say("{value} % ({mode})", mode=mode, value=share))
+    return {"shares": shares}
 
 
-def _losses(view: AgentView) -> Table:
-    printed = {(run, name): view.published(run, name, SECTION) for name in LOSSES.values() if name for run in RUNS}
+def _losses(view: AgentView) -> Iterator[Row]:
+    printed = {(run, name): view.published(run, name, SECTION) for _, name in LOSSES.values() if name for run in RUNS}
     ended = [view.find(run_of(arm, view.seeds[arm][0]), "executed_steps", at="run") for arm in view.pair.values()]
-    stated = {step for of in printed.values() for step in of}
-    steps = sorted(stated | {int(row.value) for row in ended if row is not None})
-    lines: list[TableLine] = []
-    for metric, name in LOSSES.items():
+    steps = {step for of in printed.values() for step in of} | {int(row.value) for row in ended if row is not None}
+    heads = {step: say("Step {step}", step=str(step)) for step in sorted(steps)}
+    for metric, (called, name) in LOSSES.items():
         for run, ours in zip(RUNS, view.trained(metric), strict=True):
             theirs = printed.get((run, name), {})
-            left, right = [ours.get(step) for step in steps], [level(theirs.get(step), 3) for step in steps]
-            names = (say(LOSSES_TOLD[metric]), say(RUN_NAMES[run]))
-            lines += beside(names, [level(row, 3, interval=False) for row in left], right)
-    at = (Column(say("Step {step}", step=str(step))) for step in steps)
-    heads: tuple[str | Column, ...] = ("metric", "run", "source", *at)
-    return table_of(
-        "003-losses",
-        "Losses, entropy and gradient norm at the printed steps",
-        heads,
-        lines,
-        notes=(
-            (
-                "PG loss need not fall; its sign follows the lengths of episodes. KL loss: k3 to the "
-                "start policy, unweighted. Published entropy counts tokens of user messages. Gradient "
-                "norm: before clipping."
-            ),
-        ),
-    )
+            left = {head: level(ours.get(step), 3, interval=False) for step, head in heads.items()}
+            right = {head: level(theirs.get(step), 3) for step, head in heads.items()}
+            yield from beside({"Metric": called, "Run": RUN_NAMES[run]}, left, right)
 
 
-def _lengths(view: AgentView) -> Table:
-    lines: list[TableLine] = []
-    for metric, (stated, digits) in LENGTHS.items():
+def _lengths(view: AgentView) -> Iterator[Row]:
+    for metric, (called, stated, digits) in LENGTHS.items():
         printed = [view.published(run, stated) for run in RUNS]
         for step in LENGTH_STEPS:
             ours = [level(of.get(step), digits, interval=False) for of in view.trained(metric)]
             said = [say("about {value}", value=level(of[step], 0)) if step in of else None for of in printed]
-            lines += beside((say(LENGTHS_TOLD[metric]), str(step)), ours, said)
-    for metric in LENGTHS:
-        theirs = [say(SPREADS[run]) for run in RUNS] if metric == "tokens_per_rank" else []
-        names = (say(LENGTHS_TOLD[metric]), say("sd over steps"))
-        lines += beside(names, _over_steps(view, metric, "spread", 1), theirs)
-    heads = ("quantity", "step", "source", *RUNS)
-    return table_of(
-        "003-lengths",
-        "Lengths of sequences",
-        heads,
-        lines,
-        notes=(
-            (
-                "The document calls the tokens of a device and step the mean sequence length; tokens a "
-                "second times seconds gives the same number. It gives one number of each run, at "
-                "different steps. Response length counts user messages."
-            ),
-        ),
-    )
+            yield from beside({"Quantity": called, "Step": str(step)}, _both(ours), _both(said))
+    for metric, (called, *_) in LENGTHS.items():
+        theirs = SPREADS if metric == "tokens_per_rank" else ()
+        ours = _over_steps(view, metric, "spread", 1)
+        yield from beside({"Quantity": called, "Step": "sd over steps"}, _both(ours), _both(theirs))
 
 
 def _over_steps(view: AgentView, metric: str, at: str, digits: int) -> list[Estimate | None]:
     return [level(view.find(f"arm~{arm}", metric, at=at, subset="train"), digits) for arm in view.pair.values()]
 
 
-def _efficiency(view: AgentView) -> Table:
-    lines: list[TableLine] = []
-    for metric, (stated, digits) in COSTS.items():
+def _efficiency(view: AgentView) -> Iterator[Row]:
+    for metric, (called, stated, digits) in COSTS.items():
         ours = zip(*(_over_steps(view, metric, at, digits) for at in ("least", "most")), strict=True)
         theirs = ([level(view.stated(run, f"{stated}_{end}"), digits) for end in ("min", "max")] for run in RUNS)
-        left, right = ([_range(*ends) for ends in side] for side in (ours, theirs))
-        lines += beside((say(COSTS_TOLD[metric]),), left, right)
+        left, right = (_both(_range(*ends) for ends in side) for side in (ours, theirs))
+        yield from beside({"Quantity": called}, left, right)
     wholes = _over_steps(view, "seconds_step", "sum", 1)
-    for metric in PARTS:
-        shares = list(map(_percent, _over_steps(view, metric, "sum", 1), wholes))
-        lines += beside((say(COSTS_TOLD[metric]),), shares, [])
-    notes = ("These numbers depend on the machine's load; no verdict counts them.", TIMED[view.config.engine])
-    return table_of("003-efficiency", "Training efficiency", ("quantity", "source", *RUNS), lines, notes=notes)
+    for metric, called in PARTS.items():
+        shares = map(_percent, _over_steps(view, metric, "sum", 1), wholes)
+        yield from beside({"Quantity": called}, _both(shares), {})
 
 
 def _range(low: Estimate | None, high: Estimate | None) -> Cell:

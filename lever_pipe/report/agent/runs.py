@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
-from lever_pipe.report.cells import Cell, Estimate, Series, Verdict, derived, gap, level, p_value, say
+from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, p_value, say
 from lever_pipe.report.evidence import ALPHA, Evidence, EvidenceRow
 from lever_pipe.report.material import Material
-from lever_pipe.report.table import Column, Table, TableLine
+from lever_pipe.report.table import SOURCE, Row
 
 if TYPE_CHECKING:
     from lever_pipe.report.claims import Finding
@@ -54,15 +54,17 @@ class CurvePair:
         left, right = ([measure(values_of(curve)) for curve in of] for of in (self.no_kl, self.kl))
         return left, right
 
-    def cells(
-        self, measure: Measure, digits: int, how: str
-    ) -> tuple[Estimate | None, Estimate | None, Estimate | None]:
-        """Return a measure as mean over seeds: without KL, with KL, and with minus without."""
+    def cells(self, measure: Measure, digits: int, how: str) -> dict[str, Estimate | None]:
+        """Return by `PAIR` a measure as mean over seeds: without KL, with KL, and with minus without."""
         means = [mean_of(of) for of in self.values(measure)]
         rows = [[row for curve in of for row in curve.values()] for of in (self.no_kl, self.kl)]
-        left, right = (derived(value, digits, of, how) for value, of in zip(means, rows, strict=True))
+        sides = [derived(value, digits, of, how) for value, of in zip(means, rows, strict=True)]
         difference = derived(means[1] - means[0], digits, [*rows[0], *rows[1]], f"{how}: KL minus no KL", sign=True)
-        return left, right, difference
+        return dict(zip(PAIR, (*sides, difference), strict=True))
+
+    def row(self, head: str, name: str, cells: Row) -> Row:
+        """Return the row of a table: what is told in the column `head`, of which curves, and the cells of both."""
+        return {head: name, SOURCE: "ours" if self.is_ours else "published", "Decoding": self.mode, **cells}
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class AgentView:
         """Return behind which step the runs of an arm ended: one number where they agree, else that of each seed."""
         rows = [self.find(run_of(arm, seed), "executed_steps", at="run") for seed in self.seeds[arm]]
         ends = [level(row, 0) for row in rows]
-        return ends[0] if len({row.value for row in rows if row is not None}) < 2 else Series(tuple(ends))
+        return ends[0] if len({row.value for row in rows if row is not None}) < 2 else ends
 
     def held_out(self, subject: str, mode: str) -> EvidenceRow | None:
         """Return the primary endpoint of an arm or run in a decoding."""
@@ -232,104 +234,12 @@ class AgentView:
         return found
 
 
-HEADS: Mapping[str, str] = {
-    "source": "Source",
-    "nokl": "no KL",
-    "kl": "KL bundle",
-    "difference": "Difference",
-    "nokl_sampled": "no KL, sampled",
-    "kl_sampled": "KL bundle, sampled",
-    "difference_sampled": "Difference, sampled",
-    "setting": "Setting",
-    "step": "Step",
-    "metric": "Metric",
-    "run": "Run",
-    "quantity": "Quantity",
-    "curve": "Decoding",
-    "statistic": "Statistic",
-    "remark": "Remark",
-    "dimension": "Dimension",
-    "winner": "Winner as printed",
-    "by_test": "By the test",
-    "document": "The document",
-    "its_reason": "Its reason",
-    "ours": "Ours",
-    "verdict": "Verdict",
-    "p": "p",
-    "arm": "Arm",
-    "kl_coefficient": "KL",
-    "entropy": "Entropy",
-    "schedule": "Schedule",
-    "learning_rate": "Learning rate",
-    "trajectory_score": "Trajectory score",
-    "seeds": "Seeds",
-    "score_sampled": "Held-out, sampled",
-    "score_greedy": "Held-out, greedy",
-    "difference_greedy": "Difference, greedy",
-    "holm_sampled": "Holm p, sampled",
-    "holm_greedy": "Holm p, greedy",
-    "gain_sampled": "Gain, sampled",
-    "gain_greedy": "Gain, greedy",
-    "kl_end": "KL at the end",
-    "entropy_end": "Entropy at the end",
-    "malformed": "Malformed (%)",
-    "agent_requests": "Requests",
-    "prompt_tokens": "Prompt tokens",
-    "completion_tokens": "Completion tokens",
-    "agent_failures": "Failed requests",
-    "best": "Best",
-    "best_step": "Step of the best",
-}
-KINDS: Mapping[str, Literal["name", "words"]] = {
-    **dict.fromkeys(("source", "step", "run", "arm", "curve"), "name"),
-    **dict.fromkeys(("setting", "metric", "quantity", "statistic", "dimension", "winner", "by_test"), "words"),
-    **dict.fromkeys(("remark", "document", "its_reason", "ours", "verdict"), "words"),
-}
-"""What columns hold that hold no numbers, by the names of their heads."""
 RUN_NAMES = {NO_KL: "no KL", KL: "KL bundle"}
 RUNS = (NO_KL, KL)
-PAIR = (*RUNS, "difference")
+PAIR = ("no KL", "KL bundle", "Difference")
 """Heads of the columns of the documents' two runs."""
-
-
-def sampled(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the heads of the same columns under sampling."""
-    return tuple(f"{name}_sampled" for name in names)
-
-
-def table_of(
-    name: str,
-    title: Cell | str,
-    columns: Iterable[str | Column],
-    lines: Iterable[TableLine],
-    *,
-    section: str = "",
-    lead: Cell = None,
-    notes: Iterable[Cell | str] = (),
-) -> Table:
-    """Return a table without empty columns.
-
-    Args:
-        name: its id; by default its first three characters are the section.
-        title: a message or its text.
-        columns: keys of `HEADS`, or columns.
-        lines: the rows.
-        section: where it stands.
-        lead: what it says.
-        notes: messages or their texts; an absent one is left out.
-    """
-    heads = (of if isinstance(of, Column) else Column(say(HEADS[of]), KINDS.get(of, "number")) for of in columns)
-    told = tuple(say(note) if isinstance(note, str) else note for note in notes if note is not None)
-    found = Table(
-        name,
-        section or name[:3],
-        say(title) if isinstance(title, str) else title,
-        tuple(heads),
-        tuple(lines),
-        lead=lead,
-        notes=told,
-    )
-    return found.without_empty_columns()
+BY_MODE = {"greedy": PAIR, "sampled": ("no KL, sampled", "KL bundle, sampled", "Difference, sampled")}
+"""The same of each decoding, where both stand in one row."""
 
 
 def view_of(material: Material) -> AgentView | None:
@@ -387,8 +297,7 @@ def tested(p: Estimate | None) -> Cell:
     """Return whether a p value separates two runs, with it; nothing without a test."""
     if p is None:
         return None
-    verdict = Verdict("separated", "yes") if p.value < ALPHA else Verdict("not separated", "open")
-    return say("{verdict} (p {p})", verdict=verdict, p=p)
+    return say("{verdict} (p {p})", verdict="separated" if p.value < ALPHA else "not separated", p=p)
 
 
 def separation(p: float, key: str = "") -> Cell:
@@ -398,7 +307,7 @@ def separation(p: float, key: str = "") -> Cell:
 
 def seeds_cell(seeds: Sequence[int]) -> Cell:
     """Return seeds as a list."""
-    return Series(tuple(str(seed) for seed in seeds))
+    return [str(seed) for seed in seeds]
 
 
 def schedule_cell(schedule: Schedule) -> Cell:

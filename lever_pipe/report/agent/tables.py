@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lever_pipe.report.agent import advice, arms, checks, curves, document_003, document_004
-from lever_pipe.report.agent.runs import view_of
+from lever_pipe.report.agent import advice, arms, checks, document_003, document_004
+from lever_pipe.report.agent.runs import MODES, REWARD_DIGITS, STUDY, AgentView, view_of
+from lever_pipe.report.cells import level, say
 from lever_pipe.report.material import Material
-from lever_pipe.report.table import Table
+from lever_pipe.report.table import Row, Table, framed
 
 
 def tables(material: Material) -> Iterator[Table]:
@@ -21,7 +22,20 @@ def tables(material: Material) -> Iterator[Table]:
         yield from document_004.tables(view)
         yield from advice.tables(view)
     yield from arms.tables(view)
-    yield from curves.tables(view)
+    for mode in MODES:
+        title = say("Validation reward of every arm by step, {mode}", mode=mode)
+        yield Table(f"agent-rewards-{mode}", "004", title, framed(_rewards(view, mode)))
+
+
+def _rewards(view: AgentView, mode: str) -> Iterator[Row]:
+    rows = view.evidence.where(metric="reward", study=STUDY, subset="val")
+    heads = {
+        step: say("Step {step}", step=str(step)) for step in sorted({int(of.at) for of in rows if of.at.isdigit()})
+    }
+    for arm in (arm.name for arm in view.arms):
+        found = {step: view.find(f"arm~{arm}", "reward", at=step, subset="val", mode=mode) for step in heads}
+        if any(found.values()):
+            yield {"Arm": arm, **{heads[step]: level(row, REWARD_DIGITS) for step, row in found.items()}}
 
 
 def told(material: Material) -> dict[str, Any] | None:

@@ -9,15 +9,14 @@ import pandas as pd
 
 from lever_pipe.base.policy_names import OWN, PolicyName, beta_text
 from lever_pipe.experiment.stage_configs import MissingCell
-from lever_pipe.report.cells import Cell, Estimate, Verdict, p_value
+from lever_pipe.report.cells import Cell, Estimate, p_value
 from lever_pipe.report.evidence import ALPHA, MEAN, OF_ONE_RUN
 from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, ORACLE, QUESTIONS, Place
 from lever_pipe.report.grid.map import Mark
-from lever_pipe.report.table import Column, Table, TableLine
+from lever_pipe.report.table import Row, Table, framed
 
 CELL = ["data", "sampler", "lvlm", "policy"]
 """Columns of the leaderboard that say which cell a line is of."""
-COMPARED = ("Left − right", "Pools", "LVLM", "Points", "Holm p", "Verdict", "Detectable", "Runs")
 
 
 def called(policy: str) -> str:
@@ -70,21 +69,18 @@ def verdicts(compared: pd.DataFrame) -> Iterator[Table]:
 
     A question is a family of comparisons, which are adjusted together.
     """
-    lines, tables = [], []
+    rows_of, tables = list[Row](), []
     for (family, data), rows in compared.groupby(["family", "data"], sort=False):
         asks = QUESTIONS[str(family).removesuffix(OF_ONE_RUN)]
         if str(family).endswith(OF_ONE_RUN):
             asks += " (of one run or draw a side: they infer to further questions only)"
         apart = rows.loc[rows["p_holm"] < ALPHA, "difference"]
-        counts = (len(rows), int((apart > 0).sum()), int((apart < 0).sum()), len(rows) - len(apart))
-        lines.append(TableLine((asks, str(data), *counts)))
-        shown = tuple(map(_compared, lines_of(rows.sort_values("difference", ascending=False))))
-        columns = _columns(
-            "Left − right", "Pools", "LVLM", "Points", "Holm p", "Verdict", "Detectable", "Runs", names=3
-        )
-        tables.append(Table(f"{family}-{data}", "separates", f"{asks} ({data})", columns, shown))
-    columns = _columns("Question", "Data set", "Comparisons", "Higher", "Lower", "Not separated", names=2)
-    yield Table("questions", "separates", "How each question came out", columns, tuple(lines))
+        up, down = int((apart > 0).sum()), int((apart < 0).sum())
+        counts = {"Comparisons": len(rows), "Higher": up, "Lower": down, "Not separated": len(rows) - len(apart)}
+        rows_of.append({"Question": asks, "Data set": str(data), **counts})
+        shown = map(_compared, lines_of(rows.sort_values("difference", ascending=False)))
+        tables.append(Table(f"{family}-{data}", "separates", f"{asks} ({data})", framed(shown)))
+    yield Table("questions", "separates", "How each question came out", framed(rows_of))
     yield from tables
 
 
@@ -94,30 +90,26 @@ def best_by_budget(cells: pd.DataFrame) -> Table:
     Without the oracle, and without selectors of the user's own, whose prompts nobody counts.
     """
     is_counted = (cells["policy"] != ORACLE) & (cells["objective"] != OWN)
-    lines = []
+    found = list[Row]()
     for _, rows in cells[is_counted].groupby(["data", "lvlm"], sort=False):
         ordered = rows.sort_values("accuracy", ascending=False, kind="stable")
         for budget in sorted(rows["training_prompts"].unique()):
             best = next(lines_of(ordered[ordered["training_prompts"] <= budget]))
-            lines.append(TableLine((int(budget), *_cell(best)[:5], _share(best))))
-    columns = _columns("Prompts at most", "Policy", "Data set", "Pools", "LVLM", "Accuracy", "To the oracle (%)")
-    return Table("budgets", "budget", "Best cell for each budget", columns, tuple(lines))
+            found.append({"Prompts at most": int(budget), **_cell(best), "To the oracle (%)": _share(best)})
+    return Table("budgets", "budget", "Best cell for each budget", framed(found))
 
 
 def every_cell(board: pd.DataFrame, samples: int, shots: Sequence[int]) -> Table:
     """Return every cell with its accuracy at each shot count, by data set from the highest mean to the lowest."""
     same = board[board["samples"] == samples].assign(shots=board["shots"].astype(str))
     by_shots = same.pivot_table(index=CELL, columns="shots", values="accuracy")
-    lines = []
-    for row in lines_of(
-        primary(board, samples).sort_values(["data", "accuracy"], ascending=[True, False], kind="stable")
-    ):
+    ordered = primary(board, samples).sort_values(["data", "accuracy"], ascending=[True, False], kind="stable")
+    found = list[Row]()
+    for row in lines_of(ordered):
         at = by_shots.loc[tuple(getattr(row, name) for name in CELL)]
-        numbers = (Estimate(at[str(k)], 1) for k in shots)
-        lines.append(TableLine((*_cell(row), row.n_runs, row.training_prompts, _share(row), *numbers)))
-    heads = ("Policy", "Data set", "Pools", "LVLM", "Accuracy", "Runs", "Prompts before", "To the oracle (%)")
-    columns = _columns(*heads, *(f"Shot {k}" for k in shots), names=4)
-    return Table("cells", "cells", "Accuracy of every cell", columns, tuple(lines))
+        numbers = {"Runs": row.n_runs, "Prompts before": row.training_prompts, "To the oracle (%)": _share(row)}
+        found.append({**_cell(row), **numbers, **{f"Shot {k}": Estimate(at[str(k)], 1) for k in shots}})
+    return Table("cells", "cells", "Accuracy of every cell", framed(found))
 
 
 def primary(board: pd.DataFrame, samples: int) -> pd.DataFrame:
@@ -127,31 +119,33 @@ def primary(board: pd.DataFrame, samples: int) -> pd.DataFrame:
 
 def left_out(missing: Sequence[MissingCell]) -> Table:
     """Return the cells that did not run."""
-    lines = tuple(TableLine((of.preset, of.data, of.sampler, of.lvlm, of.why)) for of in missing)
-    columns = _columns("Selector", "Data set", "Pools", "LVLM", "Why", names=5)
-    return Table("missing", "cells", "Cells that did not run", columns, lines)
+    rows = [
+        {"Selector": of.preset, "Data set": of.data, "Pools": of.sampler, "LVLM": of.lvlm, "Why": of.why}
+        for of in missing
+    ]
+    return Table("missing", "cells", "Cells that did not run", framed(rows))
 
 
-def _columns(*heads: str, names: int = 5) -> tuple[Column, ...]:
-    return tuple(Column(head, "words" if i < names else "number") for i, head in enumerate(heads))
-
-
-def _cell(row: Any) -> tuple[Cell, ...]:
+def _cell(row: Any) -> Row:
     accuracy = Estimate(row.accuracy, 1, low=row.low, high=row.high)
-    return called(row.policy), row.data, row.sampler, row.lvlm, accuracy
+    places = {"Data set": row.data, "Pools": row.sampler, "LVLM": row.lvlm}
+    return {"Policy": called(row.policy), **places, "Accuracy": accuracy}
 
 
 def _share(row: Any) -> Cell:
     return None if pd.isna(row.share_of_oracle) else Estimate(100 * row.share_of_oracle, 0)
 
 
-def _compared(row: Any) -> TableLine:
+def _compared(row: Any) -> Row:
     left, right = Place.parse(row.left), Place.parse(row.right)
-    where = left.sampler if left.sampler == right.sampler else f"{left.sampler} − {right.sampler}"
-    names = dict.fromkeys(called(str(side.policy)) for side in (left, right))
-    difference = Estimate(row.difference, 1, sign=True, low=row.low, high=row.high)
-    is_tested, detectable = not pd.isna(row.p_holm), Estimate(row.detectable, 1)
-    verdict = Verdict("separated", "yes") if row.p_holm < ALPHA else Verdict("not separated", "open")
-    test = (p_value(row.p_holm), verdict) if is_tested else (None, None)
-    cells = (difference, *test, None if pd.isna(row.detectable) else detectable, row.n_runs)
-    return TableLine((" − ".join(names), where, left.lvlm, *cells))
+    is_tested = not pd.isna(row.p_holm)
+    return {
+        "Left − right": " − ".join(dict.fromkeys(called(str(side.policy)) for side in (left, right))),
+        "Pools": left.sampler if left.sampler == right.sampler else f"{left.sampler} − {right.sampler}",
+        "LVLM": left.lvlm,
+        "Points": Estimate(row.difference, 1, sign=True, low=row.low, high=row.high),
+        "Holm p": p_value(row.p_holm) if is_tested else None,
+        "Verdict": ("separated" if row.p_holm < ALPHA else "not separated") if is_tested else None,
+        "Detectable": None if pd.isna(row.detectable) else Estimate(row.detectable, 1),
+        "Runs": row.n_runs,
+    }

@@ -15,12 +15,11 @@ from markupsafe import Markup
 
 from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import JOINTS, Voice
-from lever_pipe.report.cells import Cell, Code, Estimate, Series, numbers_in, say
+from lever_pipe.report.cells import Cell, Estimate, code, numbers_in, say
 from lever_pipe.report.contents import ENGLISH, MAIN, PAGES, SECTIONS, TITLES, Contents
 from lever_pipe.report.format import ABSENT
 from lever_pipe.report.page import dots, drawings
 from lever_pipe.report.page.captions import CAPTIONS
-from lever_pipe.report.table import Column
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 FOLDER = "report"
@@ -114,12 +113,6 @@ def value_of(cell: Cell) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _look(column: Column, cell: Cell = None) -> str:
-    """Return the classes of a column's cell; a phrase among numbers may wrap."""
-    is_phrase = column.kind == "number" and not isinstance(cell, Estimate | int | None)
-    return " ".join(filter(None, (column.kind, column.whose, "phrase" if is_phrase else "")))
-
-
 def environment(frame: Frame, voice: Voice) -> jinja2.Environment:
     """Return what fills the templates in a language."""
     found = jinja2.Environment(
@@ -132,14 +125,16 @@ def environment(frame: Frame, voice: Voice) -> jinja2.Environment:
     )
     found.install_gettext_callables(voice.gettext, voice.ngettext, newstyle=True)  # type: ignore[attr-defined]
     writers = {"html": voice.html, "text": voice.text, "say": voice.say, "language": voice.language}
-    tables = {"look": _look, "value_of": value_of, "long": LONG, "absent": NOTHING}
+    tables: dict[str, Any] = {"is_number": lambda of: isinstance(of, Estimate | int | None), "value_of": value_of}
+    tables |= {"long": LONG, "absent": NOTHING}
     around = {"style": Markup(frame.style), "script": Markup(frame.script), "policy": _policy(frame)}
     found.globals |= {**writers, **tables, **around}
     found.globals |= {
         "space": JOINTS[voice.language]["sentences"],
-        "listed": lambda cells: voice.html(Series(tuple(cells))),
-        "parts": lambda cells: voice.html(Series(tuple(cells), "parts")),
-        "codes": lambda names: voice.html(Series(tuple(map(Code, names)))),
+        "listed": lambda cells: voice.html(list(cells)),
+        "parts": lambda cells: voice.html(tuple(cells)),
+        "codes": lambda names: voice.html(list(map(code, names))),
+        "told": lambda sentences: Markup(JOINTS[voice.language]["sentences"]).join(map(voice.html, sentences)),
     }
     found.globals["words"] = lambda message, **args: voice.html(say(message, **args))
     return found

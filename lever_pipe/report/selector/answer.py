@@ -27,7 +27,7 @@ from lever_pipe.report.cells import (
 from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.labels import label, reading_order
 from lever_pipe.report.material import Material
-from lever_pipe.report.table import Table, TableLine, heads
+from lever_pipe.report.table import BEHIND, Row, Table, framed
 
 RANDOM, ORACLE = "baseline/random", "baseline/oracle"
 SIMILAR = ("baseline/similar_both", "baseline/similar_question", "baseline/similar_image")
@@ -105,26 +105,27 @@ def tables(material: Material) -> Iterator[Table]:
     base = (found[-1].base if found else "") or main.last_rce or ""
     groups = reading_order([name for name in material.baselines if name != ORACLE])
     groups += [main.last_rce or "", *(name for mode in found for name in (mode.over, *mode.groups.values()))]
-    lines = []
+    rows: list[Row] = []
     for group in (*groups, *main.beside, ORACLE):
         row, difference = material.accuracy(group), material.primary(group, base)
         if row is not None or difference is not None:
-            numbers = (level(row, 1), gap(difference, 2), holm(difference), part(row or difference, "runs", 0))
-            lines.append(TableLine((label(group, with_epoch=False), *numbers), groups=(group,)))
+            rows.append(
+                {
+                    "Policy": label(group, with_epoch=False),
+                    "Accuracy (%)": level(row, 1),
+                    "Gain over RCE": gap(difference, 2),
+                    "Holm p": holm(difference),
+                    "Runs": part(row or difference, "runs", 0),
+                    BEHIND: (group,),
+                }
+            )
         if group == base:
-            lines += _of_fewer_seeds(material, base, (*groups, *main.beside))
-    columns = heads("Policy", "Accuracy (%)", "Gain over RCE", "Holm p", "Runs")
-    title, note = (
-        say("Every policy at the primary endpoint, {n} questions", n=max(material.samples)),
-        say(
-            "Mean over shots after the last epoch; differences are paired. The highest of several "
-            "KL_BETA is chosen on the questions that it is shown on."
-        ),
-    )
-    yield Table("ladder", "selector", title, columns, tuple(lines), notes=(note,)).without_empty_columns()
+            rows += _of_fewer_seeds(material, base, (*groups, *main.beside))
+    title = say("Every policy at the primary endpoint, {n} questions", n=max(material.samples))
+    yield Table("ladder", "selector", title, framed(rows))
 
 
-def _of_fewer_seeds(material: Material, base: str, groups: Iterable[str]) -> Iterator[TableLine]:
+def _of_fewer_seeds(material: Material, base: str, groups: Iterable[str]) -> Iterator[Row]:
     """Yield the base's level over the seeds of those that have fewer: what their differences are taken from."""
     whole = material.accuracy(base)
     found: dict[float, tuple[list[Cell], EvidenceRow, EvidenceRow]] = {}
@@ -136,7 +137,7 @@ def _of_fewer_seeds(material: Material, base: str, groups: Iterable[str]) -> Ite
     for paired, (names, row, difference) in found.items():
         level_of = derived(paired, 1, (row, difference), "accuracy minus its difference to the base")
         told = say("{base}, same seeds as {policies}", base=label(base, with_epoch=False), policies=names)
-        yield TableLine((told, level_of, None, None, part(difference, "runs", 0)))
+        yield {"Policy": told, "Accuracy (%)": level_of, "Runs": part(difference, "runs", 0)}
 
 
 def separated(material: Material) -> list[dict[str, Any]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from lever_pipe.report.cells import Cell, Code, gap, holm, level, part, say
+from lever_pipe.report.cells import code, gap, holm, level, part, say
 from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, TOGETHER, EvidenceRow
 from lever_pipe.report.inference.families import SWEEP
 from lever_pipe.report.labels import label
 from lever_pipe.report.material import Material
-from lever_pipe.report.table import Column, Table, TableLine, heads
+from lever_pipe.report.table import BEHIND, Row, Table, framed
 
 FIRST = (
     *("grpo-over-betas", "on-policy-over-betas", "grpo-against-rce", "on-policy-against-rce"),
@@ -34,122 +34,85 @@ FAMILIES = {
 
 
 def tables(material: Material) -> Iterator[Table]:
-    """Yield the tables of the section `comparisons`; one without a line is left out."""
-    found = (
-        on_policy(material),
-        *comparisons(material),
-        other_presets(material),
-    )
-    yield from (table.without_empty_columns() for table in found if table.lines)
+    """Yield the tables of the section `comparisons`."""
+    samples = max(material.samples, default=0)
+    title = say("On-policy and offline GRPO at {samples} samples, mean over shots", samples=samples)
+    yield Table("modes", "comparisons", title, framed(_on_policy(material)), factor="policy kl_beta base seed")
+    yield from _comparisons(material)
+    title = say("Other presets at {samples} samples", samples=samples)
+    yield Table("preset-accuracies", "comparisons", title, framed(_other_presets(material)), factor="policy preset")
 
 
-def on_policy(material: Material) -> Table:
-    """Return RCE, both modes of GRPO and the marks beside them: accuracy, gain, divergence and cost."""
-    main = material.main
+def _on_policy(material: Material) -> Iterator[Row]:
+    """Yield RCE, both modes of GRPO and the marks beside them: accuracy, gain, divergence and cost."""
+    main, find = material.main, material.evidence.find
     groups = [main.last_rce, *main.drawn.values(), *main.last_grpo.values(), *main.beside] if main.drawn else []
-    lines = [TableLine(_run_cells(material, group), "ours", (group,)) for group in groups if group]
-    columns = heads(
-        "Policy",
-        "Runs",
-        "Accuracy (%)",
-        "Gain over RCE",
-        "Holm p",
-        "KL to RCE",
-        "Entropy",
-        "Groups with a gradient (%)",
-        "Own prompts",
-        "Prompts, base included",
-    )
-    title = say(
-        "On-policy and offline GRPO at {samples} samples, mean over shots", samples=max(material.samples, default=0)
-    )
-    notes = (
-        say(
-            "The two modes are two recipes: reward, learning rate and groups differ too. KL_BETA "
-            "weighs k3 over stored selections offline, and the exact divergence on-policy."
-        ),
-        say(
-            "Own prompts: those of its own epochs. The last column adds what its base learned from, "
-            "so that both modes are charged alike. Prompts of validation queries train nothing and "
-            "are not counted."
-        ),
-    )
-    return Table("modes", "comparisons", title, columns, tuple(lines), notes=notes, factor="policy kl_beta base seed")
+    for group in filter(None, groups):
+        row, against = material.accuracy(group), material.compared(group, main.last_rce or "")
+        yield {
+            "Policy": label(group, with_epoch=False),
+            "Runs": part(row, "runs", 0),
+            "Accuracy (%)": level(row),
+            "Gain over RCE": gap(against),
+            "Holm p": holm(against),
+            "KL to RCE": level(find(group, "kl_to_base", at="from base"), 3),
+            "Entropy": level(find(group, "entropy"), 2),
+            "Groups with a gradient (%)": level(find(group, "gradient_share"), 0, scale=100.0),
+            "Own prompts": level(find(group, "prompts.own"), 0),
+            "Prompts, base included": level(find(group, "prompts.all"), 0),
+            BEHIND: (group,),
+        }
 
 
-def comparisons(material: Material) -> Iterator[Table]:
-    """Yield every comparison of every preset: a line a pair, its differences by shots, and the test of their mean."""
-    rows = material.evidence.where(metric="accuracy", study="lever")
+def _comparisons(material: Material) -> Iterator[Table]:
+    """Yield every comparison of every preset: a row a pair, its differences by shots, and the test of their mean."""
     families: dict[str, list[EvidenceRow]] = {}
-    for row in rows:
+    for row in material.evidence.where(metric="accuracy", study="lever"):
         if row.against and row.family and not row.family.startswith(SWEEP):
             name = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS).removesuffix(TOGETHER)
             families.setdefault(name, []).append(row)
     names = sorted(families, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
     for role, chosen in groupby(names, key=lambda name: "primary" if name in FIRST else "secondary"):
-        lines = [line for name in chosen for line in _family_lines(material, name, families[name])]
-        columns = [Column(say(head), "name") for head in ("Comparison", "Policy", "Against")]
-        columns += [Column(say("Shot {shots}", shots=k)) for k in material.shots]
-        columns += [Column(say(head)) for head in ("Mean", "Holm p", "Detectable", "Runs")]
-        title, notes = (
-            say("Primary comparisons" if role == "primary" else "Secondary comparisons"),
-            (
-                say(
-                    "Points, paired by question and by the seeds that both sides have, with 95 % intervals. "
-                    "Holm p and the smallest detectable difference (80 % power) belong to the mean over "
-                    "shots."
-                ),
-            )
-            if role == "primary"
-            else (),
-        )
-        yield Table(f"comparisons-{role}", "comparisons", title, tuple(columns), tuple(lines), notes=notes)
+        rows = [row for name in chosen for row in _of_family(material, name, families[name])]
+        title = "Primary comparisons" if role == "primary" else "Secondary comparisons"
+        yield Table(f"comparisons-{role}", "comparisons", title, framed(rows))
 
 
-def other_presets(material: Material) -> Table:
-    """Return accuracies of SFT, RCE and the last GRPO epoch of every preset but the main one."""
-    lines, places = [], [*map(str, material.shots), MEAN]
+def _other_presets(material: Material) -> Iterator[Row]:
+    """Yield accuracies of SFT, RCE and the last GRPO epoch of every preset but the main one."""
     for arm in material.presets[1:]:
         for group in [*arm.sft.values(), *arm.rce.values(), *arm.last_grpo.values(), *arm.drawn.values()]:
-            cells = [level(material.accuracy(group, at)) for at in places]
             base = arm.rce.get(arm.base or 0)
-            gain = gap(material.compared(group, base)) if base else None
-            lines.append(TableLine((Code(arm.preset), label(group), *cells, gain), "ours", (group,)))
-    columns = [*_policies(), *(Column(say("Shot {shots}", shots=k)) for k in material.shots)]
-    columns += [Column(say("Mean")), Column(say("Gain over RCE"))]
-    title = say("Other presets at {samples} samples", samples=max(material.samples, default=0))
-    return Table("preset-accuracies", "comparisons", title, tuple(columns), tuple(lines), factor="policy preset")
+            yield {
+                "Preset": code(arm.preset),
+                "Policy": label(group),
+                **{say("Shot {shots}", shots=k): level(material.accuracy(group, k)) for k in material.shots},
+                "Mean": level(material.accuracy(group)),
+                "Gain over RCE": gap(material.compared(group, base)) if base else None,
+                BEHIND: (group,),
+            }
 
 
-def _policies() -> tuple[Column, Column]:
-    return Column(say("Preset"), "name"), Column(say("Policy"), "name")
-
-
-def _run_cells(material: Material, group: str) -> tuple[Cell, ...]:
-    row, against = material.accuracy(group), material.compared(group, material.main.last_rce or "")
-    kl = material.evidence.find(group, "kl_to_base", at="from base")
-    entropy, share, own, every = (
-        material.evidence.find(group, name) for name in ("entropy", "gradient_share", "prompts.own", "prompts.all")
-    )
-    accuracy = (part(row, "runs", 0), level(row), gap(against), holm(against))
-    training = (level(kl, 3), level(entropy, 2), level(share, 0, scale=100.0), level(own, 0), level(every, 0))
-    return (label(group, with_epoch=False), *accuracy, *training)
-
-
-def _family_lines(material: Material, name: str, rows: Sequence[EvidenceRow]) -> Iterator[TableLine]:
+def _of_family(material: Material, name: str, rows: Sequence[EvidenceRow]) -> Iterator[Row]:
     pairs: dict[tuple[str, str], dict[str, EvidenceRow]] = {}
     for row in rows:
         pairs.setdefault((row.subject, row.against), {})[row.shots] = row
     preset, _, of = name.removeprefix("preset~").partition("/") if name.startswith("preset~") else ("", "", name)
     kind, _, epoch = of.partition("/epoch~")
     words = say(FAMILIES[kind], epoch=epoch)
-    family = say("{family}, preset {preset}", family=words, preset=Code(preset)) if preset else words
+    family = say("{family}, preset {preset}", family=words, preset=code(preset)) if preset else words
     if any(TOGETHER in row.family for row in rows):
         family = say("{family}, adjusted with other presets", family=family)
     for (left, right), by_shots in pairs.items():
         mean = by_shots.get(MEAN)
-        gaps = (gap(by_shots.get(str(k)), 1) for k in material.shots)
-        runs = part(mean or next(iter(by_shots.values())), "runs", 0)
-        names = (family, label(left, with_epoch=False), label(right, with_epoch=False))
-        cells = (*names, *gaps, gap(mean), holm(mean), part(mean, "detectable"), runs)
-        yield TableLine(cells, "ours", (left, right))
+        yield {
+            "Comparison": family,
+            "Policy": label(left, with_epoch=False),
+            "Against": label(right, with_epoch=False),
+            **{say("Shot {shots}", shots=k): gap(by_shots.get(str(k)), 1) for k in material.shots},
+            "Mean": gap(mean),
+            "Holm p": holm(mean),
+            "Detectable": part(mean, "detectable"),
+            "Runs": part(mean or next(iter(by_shots.values())), "runs", 0),
+            BEHIND: (left, right),
+        }

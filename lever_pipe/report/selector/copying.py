@@ -9,7 +9,7 @@ from lever_pipe.report.cells import level, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.labels import label, reading_order
 from lever_pipe.report.material import Material
-from lever_pipe.report.table import Table, TableLine, heads
+from lever_pipe.report.table import BEHIND, Table, framed
 
 ORACLE = "baseline/oracle"
 MEASURES = {
@@ -46,24 +46,16 @@ def tables(material: Material) -> Iterator[Table]:
     groups = groups_of(material) if material.has("lever") and material.samples else []
     are_controlled = any(measured(material, group, of) for group in groups for of in CONTROLS)
     columns = MEASURES | (CONTROLS if are_controlled else {})
-    lines = [
-        TableLine(
-            (label(group, with_epoch=False), *(level(measured(material, group, of), 1, scale=100) for of in columns)),
-            groups=(group,),
-        )
+    rows = [
+        {
+            "Policy": label(group, with_epoch=False),
+            **{head: level(measured(material, group, of), 1, scale=100) for of, head in columns.items()},
+            BEHIND: (group,),
+        }
         for group in groups
     ]
     title = say("Help or carrying: {shots:demonstration|demonstrations}", shots=max(material.shots, default=0))
-    note = say(
-        "A vote takes the most frequent of the answers shown and asks no LVLM. An answer is shown where one of the "
-        "demonstrations' answers earns anything, copied where a demonstration has it."
-    )
-    controls = say(
-        "The last three columns are of one run or draw and not tested: all demonstrations' images blank, each answer "
-        "given to the demonstration before, the order reversed."
-    )
-    notes = (note, controls) if are_controlled else (note,)
-    yield Table("copying", "selector", title, heads("Policy", *columns.values()), tuple(lines), notes=notes)
+    yield Table("copying", "selector", title, framed(rows), {"are_controlled": are_controlled})
 
 
 def best_and_base(material: Material) -> dict[str, Any] | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lever_pipe.report.cells import Cell, Code, Estimate, level, say
+from lever_pipe.report.cells import Cell, Estimate, code, level, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.material import Material
-from lever_pipe.report.table import Column, Table, TableLine, heads
+from lever_pipe.report.table import Row, Table, framed
 
 RL_FILE = "rl_data_k64_v3.json"
 LEVEL = "accuracy_"
@@ -49,55 +49,29 @@ FACTS = {
 }
 """What the metrics of a subject are called, in reading order."""
 
-ABOUT = (
-    ("examples", "Questions and images", "Skipped: without an image, or not readable."),
-    (
-        "pools",
-        "What the pools hold",
-        (
-            "Exact demonstration: one of the query's type with a right answer. Best answer: the best "
-            "that a demonstration in the pool shows; with zero shot: the better of both, which is "
-            "what perfect copying could reach."
-        ),
-    ),
-)
-"""Subject, title and note of a table of facts."""
+TITLES = {"rl_data": "RL data", "examples": "Questions and images", "pools": "What the pools hold"}
 
 
 def tables(material: Material) -> Iterator[Table]:
-    """Yield the tables of the data; one without a line is left out."""
-    found = (_rl_data(material), *(_facts(material, *told) for told in ABOUT))
-    yield from (table for table in found if table.lines)
+    """Yield the tables of the data."""
+    for subject, title in TITLES.items():
+        rows = framed(_of_rl_data(material) if subject == "rl_data" else _facts(material, subject))
+        yield Table(subject.replace("_", "-"), "data", title, rows)
 
 
-def _rl_data(material: Material) -> Table:
-    lines = []
+def _of_rl_data(material: Material) -> Iterator[Row]:
     for metric, row, is_named in _rows(material, "rl_data"):
-        name: Cell = say(FACTS["rl_data"][metric]) if is_named else Code(metric)
+        name: Cell = FACTS["rl_data"][metric] if is_named else code(metric)
         if not is_named and metric.startswith(LEVEL):
             name = say("Trajectories of accuracy {level}", level=metric.removeprefix(LEVEL))
         theirs = next(iter(material.rl_data(metric, RL_FILE)), None) if is_named else None
-        lines.append(TableLine((name, _plain(row), _plain(theirs))))
-    columns = (
-        Column(say("Quantity"), "name"),
-        Column(say("ours"), whose="ours"),
-        Column(say("published"), whose="published"),
-    )
-    notes = (
-        say(
-            ("A trajectory is one ordered selection of demonstrations with the LVLM's answer. Published: `{file}`."),
-            file=Code(RL_FILE),
-        ),
-    )
-    return Table("rl-data", "data", say("RL data"), columns, tuple(lines), notes=notes)
+        yield {"Quantity": name, "ours": _plain(row), "published": _plain(theirs)}
 
 
-def _facts(material: Material, subject: str, title: str, note: str) -> Table:
-    """Return a table of one number a line; one without a name keeps its own."""
-    lines = []
+def _facts(material: Material, subject: str) -> Iterator[Row]:
+    """Yield a number a row; one without a name keeps its own."""
     for metric, row, is_named in _rows(material, subject):
-        lines.append(TableLine((say(FACTS[subject][metric]) if is_named else Code(metric), _plain(row))))
-    return Table(subject, "data", say(title), heads("Quantity", "Value"), tuple(lines), notes=(say(note),))
+        yield {"Quantity": FACTS[subject][metric] if is_named else code(metric), "Value": _plain(row)}
 
 
 def _rows(material: Material, subject: str) -> Iterator[tuple[str, EvidenceRow, bool]]:

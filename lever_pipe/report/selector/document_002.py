@@ -13,8 +13,6 @@ from lever_pipe.report.cells import (
     Cell,
     Estimate,
     Message,
-    Series,
-    Verdict,
     average,
     derived,
     gap,
@@ -27,7 +25,7 @@ from lever_pipe.report.evidence import ALPHA, MEAN, EvidenceRow
 from lever_pipe.report.format import number_text
 from lever_pipe.report.material import Material
 from lever_pipe.report.reference import FILES
-from lever_pipe.report.table import Column, Table, TableLine, beside
+from lever_pipe.report.table import Row, Table, beside, framed
 
 BETAS = (0.18, 0.15, 0.12)
 REFERENCE = 0.15
@@ -103,83 +101,69 @@ class DocumentView:
             say("{what} {verdict} (p {p})", what=what, verdict=separated(row), p=holm(row))
             for what, row in known.items()
         )
-        return Series(tuple(told), "parts") if known and self.is_ours else None
+        return tuple(told) if known and self.is_ours else None
 
-    def lines(self, names: Sequence[Cell], cells: Cells, epoch: int, *betas: float) -> Iterator[TableLine]:
-        """Yield the line of ours and below it the published one, with the policies of an epoch behind each."""
+    def rows(self, names: Row, cells: Cells, epoch: int, *betas: float) -> Iterator[Row]:
+        """Yield the row of ours and below it the published one, with the policies of an epoch behind each."""
         theirs = replace(self, is_ours=False)
-        groups = [tuple(side.group(beta, epoch) for beta in betas or self.betas) for side in (self, theirs)]
-        return beside(names, cells(self), cells(theirs), (groups[0], groups[1]))
+        policies = [[side.group(beta, epoch) for beta in betas or self.betas] for side in (self, theirs)]
+        return beside(names, cells(self), cells(theirs), policies)
 
 
-Cells = Callable[[DocumentView], Sequence[Cell]]
-"""From one side to the cells of a line behind its names."""
+Cells = Callable[[DocumentView], Row]
+"""From one side to the cells of a row behind its names."""
 
 
-def separated(row: EvidenceRow) -> Verdict:
+def separated(row: EvidenceRow) -> str:
     """Return whether a comparison is separated, by its adjusted p value."""
-    return Verdict("separated", "yes") if row.p_holm < ALPHA else Verdict("not separated", "open")
+    return "separated" if row.p_holm < ALPHA else "not separated"
 
 
 def _differences(view: DocumentView) -> Table:
     last, others = view.betas[-1], view.betas[:-1]
     pairs = [(last, beta) for beta in others] + [(beta, REFERENCE) for beta in others if beta != REFERENCE]
 
-    def cells(side: DocumentView, epoch: int, shots: int) -> list[Cell]:
+    def cells(side: DocumentView, epoch: int, shots: int) -> Row:
         rows = {say("against {beta}", beta=beta): view.compared(last, beta, epoch, shots) for beta in others}
         levels = {beta: side.accuracy(beta, epoch, shots) for beta in view.betas}
-        gaps = (side.gap(left, right, epoch, shots) for left, right in pairs)
         known = [value for _, value in sorted(levels.items()) if value is not None]
         ends = [each.value for each in known]
         spread = derived(max(ends) - min(ends), DIGITS, known, "largest minus smallest") if len(known) > 1 else None
-        return [*levels.values(), *gaps, side.assessed(rows), spread, spread and trend(known)]
+        return {
+            **{say("KL_BETA={beta}", beta=beta): value for beta, value in levels.items()},
+            **{say("{left} vs {right}", left=of[0], right=of[1]): side.gap(*of, epoch, shots) for of in pairs},
+            "Assessment": side.assessed(rows),
+            "Range": spread,
+            "Trend": spread and trend(known),
+        }
 
-    lines = _by_place(view, cells)
-    heads = (Column(say("{left} vs {right}", left=left, right=right)) for left, right in pairs)
-    columns = (*_places(), *_betas(view), *heads, Column(say("Assessment"), "words"))
-    columns += (Column(say("Range")), Column(say("Trend"), "words"))
-    return _table(
-        "differences",
-        "Differences at {samples} samples",
-        "Assessment: separated where Holm p is below 0.05.",
-        view,
-        columns,
-        lines,
-    )
+    rows: list[Row] = []
+    for epoch, shots in product(view.epochs, view.material.shots):
+        rows += view.rows({"Epoch": epoch, "Shot": shots}, partial(cells, epoch=epoch, shots=shots), epoch)
+    title = say("Differences at {samples} samples", samples=view.samples)
+    return Table("002-differences", "002", title, framed(rows), factor="kl_beta epoch")
 
 
 def _summary(view: DocumentView) -> Table:
     first = view.epochs[0]
 
-    def cells(side: DocumentView, beta: float) -> list[Cell]:
+    def cells(side: DocumentView, beta: float) -> Row:
         found: list[Cell] = [side.gap(beta, REFERENCE, epoch, MEAN) for epoch in view.epochs]
         if beta == REFERENCE:
-            found = [say("reference") if side.is_ours or cell else None for cell in found]
+            found = ["reference" if side.is_ours or cell else None for cell in found]
         rows = {say("epoch {epoch}", epoch=e): view.compared(beta, REFERENCE, e, MEAN) for e in view.epochs}
-        stated = say(STATED[beta]) if beta in STATED else None
-        return [*found, _best_shot(side, beta, first), side.assessed(rows) if side.is_ours else stated]
+        heads = (say("Epoch {epoch} mean difference", epoch=epoch) for epoch in view.epochs)
+        return {
+            **dict(zip(heads, found, strict=True)),
+            say("Best shot (epoch {epoch})", epoch=first): _best_shot(side, beta, first),
+            "Assessment": side.assessed(rows) if side.is_ours else STATED.get(beta),
+        }
 
-    lines: list[TableLine] = []
+    rows: list[Row] = []
     for beta in sorted(view.betas, reverse=True):
-        lines += view.lines((say("{beta}", beta=beta),), partial(cells, beta=beta), first, beta)
-    columns = (
-        Column(say("KL_BETA"), "name"),
-        Column(say("Source"), "name"),
-        *(Column(say("Epoch {epoch} mean difference", epoch=epoch)) for epoch in view.epochs),
-        Column(say("Best shot (epoch {epoch})", epoch=first), "words"),
-        Column(say("Assessment"), "words"),
-    )
-    return _table(
-        "summary",
-        "KL_BETA compared, {samples} samples",
-        (
-            "Mean over shots, minus that of 0.15, in points. Best shot: where that difference is "
-            "largest; of 0.15, where its accuracy is. Published assessments are the document's words."
-        ),
-        view,
-        columns,
-        lines,
-    )
+        rows += view.rows({"KL_BETA": f"{beta:g}"}, partial(cells, beta=beta), first, beta)
+    title = say("KL_BETA compared, {samples} samples", samples=view.samples)
+    return Table("002-summary", "002", title, framed(rows), factor="kl_beta epoch")
 
 
 def _best_shot(side: DocumentView, beta: float, epoch: int) -> Cell:
@@ -200,33 +184,5 @@ def trend(values: Sequence[Estimate]) -> Cell:
     """Return how three printed numbers go, such as `rises, then falls`; a level stretch beside a slope adds no word."""
     printed = [float(number_text(value.value, value.digits)) for value in values]
     slopes = ["rises" if after > before else "falls" for before, after in pairwise(printed) if after != before]
-    first, *rest = [say(slope) for slope, _ in groupby(slopes)] or [say("equal")]
+    first, *rest = [slope for slope, _ in groupby(slopes)] or ["equal"]
     return say("{first}, then {last}", first=first, last=rest[-1]) if rest else first
-
-
-def _by_place(view: DocumentView, cells: Callable[[DocumentView, int, int], Sequence[Cell]]) -> list[TableLine]:
-    """Return the lines of every epoch and number of shots."""
-    places = product(view.epochs, view.material.shots)
-    return [line for at in places for line in view.lines(at, lambda side, at=at: cells(side, *at), at[0])]  # type: ignore[misc]
-
-
-def _places() -> tuple[Column, ...]:
-    return tuple(Column(say(head), "name") for head in ("Epoch", "Shot", "Source"))
-
-
-def _betas(view: DocumentView) -> tuple[Column, ...]:
-    return tuple(Column(say("KL_BETA={beta}", beta=beta)) for beta in view.betas)
-
-
-def _table(
-    name: str, title: str, note: str, view: DocumentView, columns: Sequence[Column], lines: Sequence[TableLine]
-) -> Table:
-    return Table(
-        id=f"002-{name}",
-        section="002",
-        title=say(title, samples=view.samples),
-        columns=tuple(columns),
-        lines=tuple(lines),
-        notes=(say(note),),
-        factor="kl_beta epoch",
-    )

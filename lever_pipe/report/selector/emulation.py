@@ -9,11 +9,11 @@ from itertools import product
 
 from lever_pipe.base.policy_names import beta_text
 from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, EMULATED_ARMS, Emulate
-from lever_pipe.report.cells import Code, Estimate, average, level, say
+from lever_pipe.report.cells import Cell, average, code, level, say
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
 from lever_pipe.report.reference import ACCURACY_015, BETAS
-from lever_pipe.report.table import Column, Table, TableLine, Whose, heads
+from lever_pipe.report.table import Row, Table, framed
 
 Run = tuple[float, int]
 """KL_BETA and epoch of a policy."""
@@ -96,61 +96,42 @@ def emulation_of(material: Material) -> EmulatedStudy | None:
 
 def tables(material: Material) -> Iterator[Table]:
     """Yield what every arm is, its accuracies and its KL."""
-    if study := emulation_of(material):
-        for table in (arms_table(study), accuracies(study), divergences(study)):
-            yield table.without_empty_columns()
-
-
-def arms_table(study: EmulatedStudy) -> Table:
-    """Return what each arm switches on."""
+    study = emulation_of(material)
+    if study is None:
+        return
     of = study.emulate
     given = {"base": of.base_rce_epoch, "seed": of.head_seed, "items": of.pool_items}
-    told = {arm: say(FAULTS[arm], **given) for arm in (*EMULATED_ARMS, DROPOUT)}
-    lines = tuple(TableLine((Code(arm), fault)) for arm, fault in told.items())
-    columns = (Column(say("Fault"), "name"), Column(say("What it switches on"), "words"))
-    title = say("The faults; preset {preset}, seed {seed}", preset=Code(of.preset), seed=of.seed)
-    return Table("emulated-arms", "emulation", title, columns, lines)
-
-
-def accuracies(study: EmulatedStudy) -> Table:
-    """Return the accuracies of every arm, beta and epoch at one sample count, below them what was published."""
-    lines: list[TableLine] = []
-
-    def cells(arm: str, run: Run) -> list[Estimate | None]:
-        return [level(row) for row in study.cells(arm, run, file=ACCURACY_015) or study.cells(arm, run)]
-
-    for epoch, arm in product(study.epochs, (PUBLISHED, *EMULATED_ARMS)):
-        for beta in study.emulate.kl_betas:
-            if of := cells(arm, (beta, epoch)):
-                whose: Whose = "published" if arm == PUBLISHED else "emulated"
-                source = say("published") if arm == PUBLISHED else Code(arm)
-                cells_of = (source, str(epoch), beta_text(beta), *of, average(of, DIGITS))
-                lines.append(TableLine(cells_of, whose))
-    columns = [Column(say(head), "name") for head in ("Arm", "Epoch", "KL_BETA")]
-    columns += [Column(say("Shot {shots}", shots=k)) for k in study.material.shots]
-    columns.append(Column(say("Mean")))
+    faults: list[Row] = [
+        {"Fault": code(arm), "What it switches on": say(FAULTS[arm], **given)} for arm in (*EMULATED_ARMS, DROPOUT)
+    ]
+    title = say("The faults; preset {preset}, seed {seed}", preset=code(of.preset), seed=of.seed)
+    yield Table("emulated-arms", "emulation", title, framed(faults))
     title = say("Accuracy of every arm at {samples} samples", samples=study.samples)
-    return Table("emulated-accuracies", "emulation", title, tuple(columns), tuple(lines))
+    yield Table("emulated-accuracies", "emulation", title, framed(_accuracies(study)))
+    found = framed(_divergences(study))
+    yield Table("emulated-kl", "emulation", "Logged KL with and without dropout in the policy", found)
 
 
-def divergences(study: EmulatedStudy) -> Table:
-    """Return the KL that is logged without an update, with and without dropout in the policy."""
+def _accuracies(study: EmulatedStudy) -> Iterator[Row]:
+    """Yield the accuracies of every arm, beta and epoch at one sample count, below them what was published."""
+    for epoch, arm, beta in product(study.epochs, (PUBLISHED, *EMULATED_ARMS), study.emulate.kl_betas):
+        run = (beta, epoch)
+        cells = [level(row) for row in study.cells(arm, run, file=ACCURACY_015) or study.cells(arm, run)]
+        if cells:
+            by_shots = zip((say("Shot {shots}", shots=k) for k in study.material.shots), cells, strict=True)
+            names: Row = {
+                "Arm": arm if arm == PUBLISHED else code(arm),
+                "Epoch": str(epoch),
+                "KL_BETA": beta_text(beta),
+            }
+            yield {**names, **dict(by_shots), "Mean": average(cells, DIGITS)}
 
-    def line(at: str, epoch: int) -> TableLine:
-        rows = [study.untouched(arm, name, epoch) for arm in (DROPOUT, CONTROL) for name in ("kl", "kl_exact")]
-        return TableLine((at, *(level(row, 5) for row in rows)), "emulated")
 
-    columns = heads(
-        "Epoch",
-        "KL with dropout",
-        "Exact KL with dropout",
-        "KL without",
-        "Exact KL without",
-    )
-    return Table(
-        "emulated-kl",
-        "emulation",
-        say("Logged KL with and without dropout in the policy"),
-        columns,
-        (line("1", 1), line(">1", 2)),
-    )
+def _divergences(study: EmulatedStudy) -> Iterator[Row]:
+    """Yield the KL that is logged without an update, with and without dropout in the policy."""
+    for at, epoch in (("1", 1), (">1", 2)):
+        found: dict[str, Cell] = {"Epoch": at}
+        for arm, side in ((DROPOUT, "with dropout"), (CONTROL, "without")):
+            found[f"KL {side}"] = level(study.untouched(arm, "kl", epoch), 5)
+            found[f"Exact KL {side}"] = level(study.untouched(arm, "kl_exact", epoch), 5)
+        yield found

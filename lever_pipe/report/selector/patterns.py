@@ -15,11 +15,9 @@ from typing import Any, NamedTuple
 from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, HEAD, POOL
 from lever_pipe.report.cells import (
     Cell,
-    Code,
     Estimate,
     Message,
-    Series,
-    Verdict,
+    code,
     derived,
     level,
     say,
@@ -36,7 +34,7 @@ from lever_pipe.report.selector.emulation import (
     Rows,
     emulation_of,
 )
-from lever_pipe.report.table import Table, TableLine, heads
+from lever_pipe.report.table import Table, framed
 
 STATEMENTS = {
     "identical_rows": "KL_BETA {betas} have one row of accuracies.",
@@ -71,12 +69,12 @@ class Pattern:
     control: Shown
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> str:
         """Return what follows for the fault; without it a pattern is also there where it holds in part."""
         if not self.fault.holds:
-            return Verdict("not reproduced", "open")
+            return "not reproduced"
         also = self.control.holds if self.control.in_part is None else self.control.in_part
-        return Verdict("also without the fault", "mute") if also else Verdict("reproduced", "yes")
+        return "also without the fault" if also else "reproduced"
 
 
 def tables(material: Material) -> Iterator[Table]:
@@ -85,32 +83,19 @@ def tables(material: Material) -> Iterator[Table]:
     if study is None:
         return
     found = patterns(study)
-    lines = tuple(
-        TableLine((of.statement, of.published, Code(of.arm), of.fault.cell, of.control.cell, of.verdict), "emulated")
+    rows = [
+        {
+            "Published pattern": of.statement,
+            "Published": of.published,
+            "Fault": code(of.arm),
+            "With it": of.fault.cell,
+            "Without": of.control.cell,
+            "Verdict": of.verdict,
+        }
         for of in found
-    )
-    told = ("Published pattern", "Published", "Fault")
-    columns = heads(*told, "With it", "Without", "Verdict", first="words")
-    notes = tuple(
-        note
-        for note in (
-            say(
-                "Verdicts are computed. They are about digits, not about which KL_BETA is better. "
-                "Emulated runs have one seed."
-            ),
-            coincidences(study),
-        )
-        if note is not None
-    )
-    yield Table(
-        "patterns",
-        "why",
-        say("Published patterns, and the faults that make them"),
-        columns,
-        lines,
-        lead=tally(found),
-        notes=notes,
-    )
+    ]
+    says = {**tally(found), **coincidences(study)}
+    yield Table("patterns", "why", "Published patterns, and the faults that make them", framed(rows), says)
 
 
 def patterns(study: EmulatedStudy) -> list[Pattern]:
@@ -119,40 +104,23 @@ def patterns(study: EmulatedStudy) -> list[Pattern]:
     return [pattern for make in makers for pattern in make(study)]
 
 
-def coincidences(study: EmulatedStudy) -> Cell:
-    """Return how far the training alone, without any fault, makes all betas one row; None where it does not."""
+def coincidences(study: EmulatedStudy) -> dict[str, Any]:
+    """Return at which epochs the training alone, without any fault, makes all betas one row."""
     betas = study.emulate.kl_betas
     one = [e for e in study.epochs if len({_digits(study.cells(CONTROL, (beta, e))) for beta in betas}) == 1]
-    given = {"epochs": [str(epoch) for epoch in one], "samples": study.samples, "n": len(betas)}
-    return (
-        say(
-            (
-                "Without any fault, at epoch {epochs} and {samples} samples, all {n} KL_BETA have one "
-                "row too; the learning rate of preset {preset} alone makes rows coincide."
-            ),
-            **given,
-            preset=Code(study.emulate.preset),
-        )
-        if one
-        else None
-    )
+    told = {"samples": study.samples, "n": len(betas), "preset": study.emulate.preset}
+    return {"epochs": [str(epoch) for epoch in one], **told}
 
 
-def tally(found: Sequence[Pattern]) -> Message:
+def tally(found: Sequence[Pattern]) -> dict[str, Estimate]:
     """Return how many published statements some fault reproduces; a statement counts once, whatever its arms."""
     verdicts: dict[str, set[str]] = {}
     for pattern in found:
-        verdicts.setdefault(pattern.name, set()).add(pattern.verdict.text if pattern.published is not None else "")
+        verdicts.setdefault(pattern.name, set()).add(pattern.verdict if pattern.published is not None else "")
     reproduced = sum("reproduced" in of for of in verdicts.values())
     aside = sum(not of & {"reproduced", "not reproduced"} for of in verdicts.values())
     counts = {"reproduced": reproduced, "all": len(verdicts) - aside, "aside": aside}
-    return say(
-        (
-            "Some emulated fault reproduces {reproduced} of {all} published statements; {aside} more "
-            "hold without a fault too, cannot be judged here, or were not published."
-        ),
-        **{name: _counted(value, ()) for name, value in counts.items()},
-    )
+    return {name: _counted(value, ()) for name, value in counts.items()}
 
 
 def looked_for(name: str, arm: str, look: Callable[[str], Shown], published: Cell, **given: Any) -> Pattern:
@@ -232,7 +200,7 @@ def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
             say("{n} of {all}", n=_counted(n, of), all=_counted(len(of) // 2, of))
             for n, of in zip((few, many), rows, strict=True)
         ]
-        return Shown(Series(tuple(told)), few > 0 == many)
+        return Shown(told, few > 0 == many)
 
     def look(arm: str) -> Shown:
         return seen([[study.cells(arm, (beta, epoch), samples, k) for epoch in (1, 2)] for k in spans])
@@ -307,4 +275,4 @@ def _mean(rows: Sequence[EvidenceRow], digits: int = 5) -> Estimate | None:
 
 
 def _listed(cells: Sequence[Cell]) -> Cell:
-    return Series(tuple(cells), "parts")
+    return tuple(cells)

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from agent_runs import ARMS, Study
-from agent_tables import SAY, VOICES, evidence_of, tabulate
+from agent_tables import VOICES, evidence_of, tabulate
+from sentences import told
 
 from lever_pipe.experiment.agent_config import PrimaryEndpoint
 from lever_pipe.experiment.config import Sweep, SweptCell
@@ -106,16 +107,15 @@ def test_a_sweep_enters_no_other_table_and_has_its_own(evidence: list[EvidenceRo
         assert mean is not None
         assert float(row["Sampled: Score"]) == pytest.approx(100 * mean.value, abs=0.051)
         assert bool(row["Sampled: Difference"]) == (row["Arm"] != "bundle") == bool(row["Greedy: Holm p"])
-    lead = SAY(table.lead)
+    text = told(table)
     best = next(row for row in rows if row["Arm"] == NAMES[2])
-    assert lead.startswith(f"Sampled: The highest of 4 cells is kl 0.5 and rate 2 with {best['Sampled: Score']} [")
-    assert f"to bundle (Holm p {best['Sampled: Holm p']})." in lead
-    notes = " ".join(map(SAY, table.notes))
-    assert "over the 3 tests of its column" in notes
-    assert f"Ended before step 25, in a run or more: {NAMES[1]}. Arms are compared by their last policies" in notes
+    assert text.startswith(f"Sampled: The highest of 4 cells is kl 0.5 and rate 2 with {best['Sampled: Score']} [")
+    assert f"to bundle (Holm p {best['Sampled: Holm p']})." in text
+    assert "over the 3 tests of its column" in text
+    assert f"Ended before step 25, in a run or more: {NAMES[1]}. Arms are compared by their last policies" in text
     best = {"evaluation": STUDY.evaluation.model_copy(update={"primary": PrimaryEndpoint(checkpoint="best")})}
     (table,) = tables(tabulate(evidence, STUDY, **TOLD, **best).material)
-    assert f"{NAMES[1]}. Arms are compared by their best policies" in " ".join(map(SAY, table.notes))
+    assert f"{NAMES[1]}. Arms are compared by their best policies" in told(table)
 
 
 def test_two_keys_are_a_heat_map_and_a_list_is_points(evidence: list[EvidenceRow]) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 import synthetic_page as small
@@ -16,9 +14,9 @@ import synthetic_page as small
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report import contents
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Cell, Code, Estimate, Message, say
+from lever_pipe.report.cells import Cell, Estimate, Message
 from lever_pipe.report.evidence import EvidenceRow
-from lever_pipe.report.table import Column, Table, TableLine
+from lever_pipe.report.table import Table, framed
 
 BOTH = ("lever", "intention")
 VOID = {"meta", "link", "img", "br", "rect", "circle", "line", "use", "path"}
@@ -119,7 +117,7 @@ def test_a_changed_row_changes_the_page_and_the_answers(tmp_path: Path, built: P
 
 def test_a_missing_row_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = Estimate(1.0, 1, "lever:gone:accuracy")
-    table = Table("t", "data", say("run.presets"), (Column("x"),), (TableLine((gone,)),))
+    table = Table("t", "data", "x", framed([{"x": gone}]))
     monkeypatch.setattr(contents, "TABLES", (lambda _: [table],))
     inputs = small.write_inputs(tmp_path, small.of_lever())
     with pytest.raises(RecordError, match="expected the evidence row lever:gone:accuracy"):
@@ -136,14 +134,14 @@ class Blank(Voice):
     def ngettext(self, *_: object) -> str:
         return ""
 
-    def _write(self, cell: Cell, literal: Callable[[str], str], number: Any, wrap: Any) -> str:
+    def _write(self, cell: Cell, *, is_html: bool) -> str:
         match cell:
-            case Estimate() | str() | Code() | int():
+            case Estimate() | str() | int() | float():
                 return ""
             case Message():
-                return re.sub(r"\d", "", super()._write(cell, literal, number, wrap))
+                return re.sub(r"\d", "", super()._write(cell, is_html=is_html))
             case _:
-                return super()._write(cell, literal, number, wrap)
+                return super()._write(cell, is_html=is_html)
 
 
 def test_no_digit_stands_outside_evidence_names_and_catalogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

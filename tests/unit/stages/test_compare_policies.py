@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agent_tables import SAY
 from builders import example
 from scipy import stats
+from sentences import told
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
@@ -358,7 +358,7 @@ def test_a_sweep_is_compared_apart_and_moves_nothing(
     config = ReportedRun(studies=(study,), main_preset="main", sweeps=(sweep,))
     evidence = Evidence([*sources.intervals(both["intervals"]), *sources.comparisons(both["comparisons"])])
     (view,), (table,) = (list(of(Material(evidence, config))) for of in (views_of, tables))
-    assert said in SAY(table.lead)
+    assert said in told(table)
     assert {arm: row.subject for (_, arm), row in view.scores.items()} == {
         arm: f"preset~{arm}/{last}" for arm in size.presets
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import synthetic_results as synthetic
+from sentences import told
 
 from lever_pipe.experiment.config import Preset
 from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
@@ -22,7 +23,7 @@ from lever_pipe.report.evidence import Evidence, read_evidence
 from lever_pipe.report.format import number_text
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector.documents import tables as document_tables
-from lever_pipe.report.table import as_csv
+from lever_pipe.report.table import SOURCE, as_csv
 from lever_pipe.stages.evidence import collect_evidence
 
 RESOURCES = Path(__file__).parents[3] / "resources"
@@ -87,7 +88,7 @@ class DocumentTables:
     def texts(self, name: str) -> list[str]:
         """Return lead, notes and footnotes of a table."""
         table = self.tables[name]
-        return [VOICES["en"].text(cell) for cell in (table.lead, *table.notes, *dict(table.footnotes).values())]
+        return [told(table), *(VOICES["en"].text(tuple(of)) for _, of in table.footnotes)]
 
 
 @pytest.fixture(scope="module")
@@ -105,11 +106,10 @@ def test_every_table_is_there_in_both_languages(built: DocumentTables) -> None:
 
 def test_lines_of_ours_have_no_gap(built: DocumentTables) -> None:
     for name, table in built.tables.items():
-        heads = [VOICES["en"].text(column.head) for column in table.columns]
-        for line in table.lines:
-            gaps = {head for head, cell in zip(heads, line.cells, strict=True) if cell is None}
+        for row in table.rows:
+            gaps = {VOICES["en"].text(head) for head, cell in row.items() if cell is None}
             # only extremes have a remark; 0.15 is not compared with itself
-            assert line.whose != "ours" or gaps <= {"Remark", "Holm p", "vs 0.15", "Assessment"}, (name, line)
+            assert row.get(SOURCE) != "ours" or gaps <= {"Remark", "Holm p", "vs 0.15", "Assessment"}, (name, row)
 
 
 def test_document_000_statistics(built: DocumentTables) -> None:
@@ -168,7 +168,7 @@ def test_every_published_number_of_the_documents_is_shown(built: DocumentTables)
 
 def _keys(built: DocumentTables) -> Iterator[str]:
     for table in built.tables.values():
-        for text in (str(line.cells) for line in table.lines):
+        for text in map(str, table.rows):
             yield from (part for part in text.split("'") if part.startswith("lever:published"))
     for row in built.evidence:
         yield from row.source.split(" ") if row.study == "report" else ()
@@ -225,7 +225,7 @@ def test_a_small_configuration_says_what_is_missing(tmp_path: Path) -> None:
     small = DocumentTables(tmp_path, synthetic.SMOKE)
     table = small.tables["001-accuracy-epoch~1"]
     assert VOICES["en"].text(table.title) == "Accuracy at 16 samples, GRPO epoch 1"
-    assert "Without KL_BETA 0.12, 0.145, 0.155 and 0.18: not part of this configuration." in small.texts(table.id)
+    assert "Without KL_BETA 0.12, 0.145, 0.155 and 0.18: not part of this configuration." in small.texts(table.id)[0]
     assert "002-differences" not in small.tables
     assert "KL_BETA=0.12" not in small.rows("000-curves")[0]
 

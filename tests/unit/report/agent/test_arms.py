@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from agent_runs import ARMS, Study
-from agent_tables import SAY, VOICES, Tabulate, Tabulated, evidence_of, tabulate
+from agent_tables import VOICES, Tabulate, Tabulated, evidence_of, tabulate
 from sentences import said
 
 from lever_pipe.experiment.agent_config import Environment, PrimaryEndpoint, Schedule, Stop
@@ -63,8 +63,8 @@ def test_arms_over_seeds_lead_and_single_runs_stand_apart(evidence: list[Evidenc
         compared("bundle", "greedy", 0.01, 0.6, 3),
         compared("kl_strong", "greedy", 0.08, 0.3, 1),
     ]
-    lead = SAY(judged(evidence, *rows).tables["agent-arms"].lead)
-    assert lead == (
+    told = judged(evidence, *rows).told("agent-arms")
+    assert told.startswith(
         "Over seeds, greedy: no arm is separated from baseline. "
         "Over seeds, sampled: separated from baseline are bundle (-2.0 [-3.0, -1.0], Holm p 0.010). "
         "Of one seed each, so that nothing is shown of other seeds: kl_strong."

@@ -166,9 +166,9 @@ def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> No
     """The best reward stands in the table of advice and in the assessment: one verdict, one row of the evidence."""
     found = tabulate(evidence, Study(), is_judged=True)
     cells = {
-        (name, i): [cell for cell in line.cells if any(n.is_p for n in numbers_in(cell))]
+        (name, i): [cell for cell in row.values() if any(n.is_p for n in numbers_in(cell))]
         for name in ("advice", "004-assessment", "004-stability")
-        for i, line in enumerate(found.tables[name].lines)
+        for i, row in enumerate(found.tables[name].rows)
     }
     refs: dict[str, set[str]] = {}
     for (name, _), of in cells.items():

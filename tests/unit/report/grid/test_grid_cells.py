@@ -171,7 +171,7 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
     assert 'class="plot' in text
     assert made["map_png"].read_bytes().startswith(b"\x89PNG")
     shown = page.primary(pd.read_csv(out["leaderboard"]), N)
-    best = dict(line.cells[:2] for line in page.best_by_budget(shown).lines)
+    best = {row["Prompts at most"]: row["Policy"] for row in page.best_by_budget(shown).rows}
     assert best == {0: "random", 1000: "world: rce"}
 
 

@@ -9,29 +9,28 @@ from typing import Any
 import pytest
 
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Estimate, Verdict, p_value, say
+from lever_pipe.report.cells import Cell, Estimate, p_value, say
 from lever_pipe.report.evidence import ALPHA
 from lever_pipe.report.format import parts_of
 from lever_pipe.report.page import pages
-from lever_pipe.report.table import Column, Table, TableLine, as_csv
+from lever_pipe.report.table import SOURCE, Row, Table, as_csv, framed
 
-TEXTS = {"t": "A <title>", "h": "Head", "w": "{n} of these", "yes": "holds", "note": "Differs", "page": "x"}
-VOICE = Voice("en", TEXTS)
+VOICE = Voice("en")
 BLOCKS = Path("lever_pipe/report/templates/blocks.html.j2").read_text(encoding="utf-8")
 
 
-def table(*lines: TableLine, **more: Any) -> Table:
-    return Table("t1", "data", say("t"), (Column(say("h"), "name"), Column(say("h"))), lines, **more)
+def table(*rows: Row, **more: Any) -> Table:
+    return Table("t1", "data", "A <title>", framed(rows), **more)
 
 
-def html(*lines: TableLine, **more: Any) -> str:
+def html(*rows: Row, **more: Any) -> str:
     made = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), VOICE).get_template("blocks").module
-    return str(made.table(table(*lines, **more), "tables/t1.csv"))
+    return str(made.table(table(*rows, **more), "tables/t1.csv"))
 
 
 def test_cells_sort_by_their_number_and_name_its_row() -> None:
-    cells = (Estimate(1.234, 1, "row", line=5), say("w", n=Estimate(7, 0, "row")), None, Verdict("yes", "yes"))
-    text = html(*(TableLine(("a", cell)) for cell in cells))
+    cells: tuple[Cell, ...] = (Estimate(1.234, 1, "row", line=5), say("{n} of these", n=Estimate(7, 0)), None, "holds")
+    text = html(*({"Name": "a", "Head": cell} for cell in cells))
     assert re.findall(r'<td class="[^"]*"(?: data-v="([^"]*)")?>', text) == ["1.234", "7", "", ""]
     assert '<span data-e="5">1.2</span>' in text
     assert '<span class="verdict yes">holds</span>' in text
@@ -39,7 +38,7 @@ def test_cells_sort_by_their_number_and_name_its_row() -> None:
 
 
 def test_a_line_shows_whose_it_is_and_leads_to_its_footnote() -> None:
-    text = html(TableLine(("a", None), "published", marks="a"), footnotes=(("a", say("note")),))
+    text = html({"Name": "a", SOURCE: "published"}, marks=["a"], footnotes=[("a", ["Differs"])])
     assert '<tr class="published">' in text
     assert "a<sup>a</sup></th>" in text
     assert "<li><sup>a</sup> Differs</li>" in text
@@ -55,7 +54,7 @@ def test_an_interval_shows_whether_it_holds_0(low: float, high: float) -> None:
     shown = [float(end) for end in ends.strip("[]").split(", ")]
     assert (shown[0] <= 0 <= shown[1]) is (low <= 0 <= high)
     assert shown == pytest.approx([low, high], abs=0.05)
-    csv = as_csv(table(TableLine(("a", Estimate(0.6, 2, low=low, high=high)))), VOICE)
+    csv = as_csv(table({"Name": "a", "Head": Estimate(0.6, 2, low=low, high=high)}), VOICE)
     assert (float(csv.split(",")[-2]) > 0) is (low > 0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,6 +16,7 @@ from sentences import answer, notes
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.cells import Estimate
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector.answer import answers, tables
@@ -96,10 +98,10 @@ def test_a_difference_over_fewer_seeds_has_the_base_line_of_these() -> None:
     rows += small.accuracy(name, 62.5, runs=1)
     rows += small.accuracy(name, 2.0, against=small.RCE, family="marks", p_holm=0.5, runs=1)
     (ladder,) = tables(Material(Evidence(rows), small.config("lever")))
-    lines = {
-        VOICE.text(line.cells[0]): dict(zip(("name", "level", "gap"), line.cells, strict=False))
-        for line in ladder.lines
-    }
-    (own,) = (of for text, of in lines.items() if text.startswith("REINFORCE"))
-    (same,) = (of for text, of in lines.items() if "same seeds as REINFORCE" in text)
-    assert own["level"].value - same["level"].value == pytest.approx(own["gap"].value)  # type: ignore[union-attr]
+    rows_of = {VOICE.text(row["Policy"]): row for row in ladder.rows}
+    (own,) = (of for text, of in rows_of.items() if text.startswith("REINFORCE"))
+    (same,) = (of for text, of in rows_of.items() if "same seeds as REINFORCE" in text)
+    mine, theirs, gap = (
+        cast("Estimate", of) for of in (own["Accuracy (%)"], same["Accuracy (%)"], own["Gain over RCE"])
+    )
+    assert mine.value - theirs.value == pytest.approx(gap.value)

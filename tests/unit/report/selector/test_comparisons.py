@@ -44,17 +44,17 @@ def built(*more: EvidenceRow) -> dict[str, Table]:
     rows += gap_rows(SMALL, LARGE, "document-001/epoch~3", -1.0, 0.5, ("1", "2", "mean"))
     rows += [EvidenceRow("lever", RCE, "as_sequence", 0.995, against=SMALL, shots="2")]
     material = Material(Evidence([*rows, *more]), ReportedRun(studies=(), main_preset="main"))
-    return {table.id: table for table in tables(material)}
+    return {table.id: table for table in tables(material) if len(table.frame)}
 
 
 def texts(table: Table) -> list[list[str]]:
-    return [[ENGLISH.text(cell) for cell in line.cells] for line in table.lines]
+    return [list(map(ENGLISH.text, row.values())) for row in table.rows]
 
 
 def test_a_pair_is_one_line_whose_other_shots_come_from_their_own_family() -> None:
     found = built()
     (line,) = texts(found["comparisons-primary"])
-    heads = [ENGLISH.text(column.head) for column in found["comparisons-primary"].columns]
+    heads = [ENGLISH.text(head) for head in found["comparisons-primary"].heads]
     shown = dict(zip(heads, line, strict=True))
     assert shown["Shot 1"] == "+3.0 [-1.0, 9.0]"  # of the family by shots
     assert shown["Mean"] == "+2.00 [-1.0, 9.0]"
@@ -80,7 +80,7 @@ def test_modes_are_compared_by_the_distance_that_is_measured_alike() -> None:
     measured = [EvidenceRow("lever", DRAWN, "kl_to_base", 0.25, at="from base")]
     for rows in (logged + measured, measured):
         table = built(*level_rows(DRAWN, 75.0), *rows)["modes"]
-        heads = [ENGLISH.text(column.head) for column in table.columns]
+        heads = [ENGLISH.text(head) for head in table.heads]
         assert dict(zip(heads, texts(table)[1], strict=True))["KL to RCE"] == "0.250"
 
 

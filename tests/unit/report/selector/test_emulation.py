@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
+import sentences
 from emulated_study import study_of
 
 from lever_pipe.experiment.evaluation_config import Emulate
@@ -175,15 +176,15 @@ def test_the_control_tells_where_training_alone_makes_rows_coincide() -> None:
     def one_row(arm: str, beta: float, epoch: int, n: int, k: int, accuracy: float) -> float:
         return 50.0 + k if (arm, epoch, n) == ("none", 2, 200) else accuracy
 
-    assert coincidences(study_of()) is None
+    assert coincidences(study_of())["epochs"] == []
     found = judged(change=one_row)["identical-rows-head"]
     assert found.without == "5 distinct among 6"  # 0.12 and 0.18 share one after epoch 2
     assert found.verdict == "reproduced"
-    told_so = ENGLISH.text(coincidences(study_of(change=one_row)))
-    assert told_so.startswith("Without any fault, at epoch 2 and 200 samples, all 5 KL_BETA have one row too")
+    (table,) = tables(study_of(change=one_row).material)
+    assert "Without any fault, at epoch 2 and 200 samples, all 5 KL_BETA have one row too" in sentences.told(table)
     everywhere = judged(change=same_control)["identical-rows-head"]
     assert everywhere.verdict == "also without the fault"
-    assert "at epoch 1, 2 and 3 and 200 samples" in ENGLISH.text(coincidences(study_of(change=same_control)))
+    assert coincidences(study_of(change=same_control))["epochs"] == ["1", "2", "3"]
 
 
 def test_rows_would_be_reused_if_two_epochs_agreed_at_many_shots_only() -> None:
@@ -210,15 +211,16 @@ def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
 
     rows = [row("A", 1, True), row("A", 1, False), row("A", 1, True, True)]
     rows += [row("B", None, True), row("C", 1, True, True), row("C", 1, True, True), row("D", 1, False)]
-    assert ENGLISH.text(tally(rows)).startswith("Some emulated fault reproduces 1 of 2")  # A of A and D
-    assert "; 2 more hold" in ENGLISH.text(tally(rows))  # B is not published, C holds without a fault
+    counts = {name: of.value for name, of in tally(rows).items()}
+    assert counts == {"reproduced": 1, "all": 2, "aside": 2}  # of A and D; B is not published, C holds without a fault
     # of 7 statements 2 without a published number are set aside, reused rows are missed
-    assert "reproduces 4 of 5 published statements; 2 more" in ENGLISH.text(tally(patterns(study_of())))
+    (table,) = tables(study_of().material)
+    assert "reproduces 4 of 5 published statements; 2 more" in sentences.told(table)
 
 
 def shown(name: str, study: Any) -> list[list[str]]:
     table = next(table for table in emulation.tables(study.material) if table.id == name)
-    return [[ENGLISH.text(cell) for cell in line.cells] for line in table.lines]
+    return [list(map(ENGLISH.text, row.values())) for row in table.rows]
 
 
 def test_the_accuracies_stand_below_the_published_ones() -> None:
@@ -236,5 +238,4 @@ def test_every_number_of_the_tables_is_found_in_the_evidence() -> None:
     ledger = EvidenceLedger(material.evidence)
     found = [table.noted(ledger) for make in (tables, emulation.tables) for table in make(material)]
     assert {table.section for table in found} == {"why", "emulation"}
-    assert {line.whose for table in found[:1] for line in table.lines} == {"emulated"}
     assert any(row.subject == "table/patterns" and row.how == "count" and row.source for row in ledger.rows)

@@ -35,7 +35,7 @@ def test_the_sentence_is_of_the_policy_that_earns_most() -> None:
     assert "a vote over the answers shown 70.0 %" in text
     assert "it earns 40.0 % (with RCE 20.0 %" in text
     (table,) = tables(material)
-    assert [VOICE.text(line.cells[0]) for line in table.lines] == [
+    assert [VOICE.text(row["Policy"]) for row in table.rows] == [
         "RCE", "On-policy GRPO, KL_BETA 0", "On-policy GRPO, KL_BETA 1",
     ]  # fmt: skip
 
@@ -52,5 +52,5 @@ def test_controls_stand_beside_and_are_told_of_the_policy_that_earns_most() -> N
     text = said("section_selector", {"separated": [], "copying": best_and_base(material)})
     assert "one run of On-policy GRPO, KL_BETA 1 earns 30.0 % with its demonstrations' images blank, 50.0 %" in text
     (table,) = tables(material)
-    assert len(table.columns) == 1 + len(MEASURES) + len(CONTROLS)
-    assert table.lines[0].cells[-3:] == (None, None, None)  # of RCE there are none
+    assert len(table.heads) == 1 + len(MEASURES) + len(CONTROLS)
+    assert all(table.rows[0][head] is None for head in CONTROLS.values())  # of RCE there are none
