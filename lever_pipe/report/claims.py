@@ -72,7 +72,6 @@ from lever_pipe.report.selector.documents import LAST_PUBLISHED_EPOCH, METRICS, 
 from lever_pipe.report.table import Row, Table, framed
 from lever_pipe.statistics.comparison import holm
 from lever_pipe.statistics.curves import FlatNoise, drawdowns, f_test, first_reaching, flat_noise, paired_t
-from lever_pipe.statistics.summary import standard_error_percent
 
 Values = NDArray[np.float64]
 Run: TypeAlias = "float | str"
@@ -645,8 +644,8 @@ def _printed_gap(claim: Claim, material: Material, run: Run, shots: int | str) -
     pair = [average([_printed_accuracy(claim, material, of, k) for k in counts], 2) for of in (claim.left[0], run)]
     found = minus(pair[0], pair[1])
     assert found is not None
-    errors = (standard_error_percent(of.value / 100, DOCUMENT_SAMPLES) for of in pair if of)
-    noise = NORMAL_95 * math.hypot(*errors)
+    variances = (of.value * (100 - of.value) / DOCUMENT_SAMPLES for of in pair if of)
+    noise = NORMAL_95 * math.sqrt(sum(variances))
     shown = derived(noise, 1, (found,), "1.96 binomial errors")
     return found, Check(found.value, noise), say("noise {value}", value=shown)
 

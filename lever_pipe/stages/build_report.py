@@ -17,12 +17,11 @@ from lever_pipe.report.catalogue import Voice, read_translation
 from lever_pipe.report.cells import Cell, numbers_in, say
 from lever_pipe.report.claims import judge_claims, read_claims
 from lever_pipe.report.comparability import read_lineages
-from lever_pipe.report.contents import SECTIONS, Contents, contents_of
+from lever_pipe.report.contents import Contents, contents_of
 from lever_pipe.report.doubts import doubts
 from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
 from lever_pipe.report.material import Material
 from lever_pipe.report.page import pages
-from lever_pipe.report.page.captions import CAPTIONS
 from lever_pipe.report.table import as_csv
 
 FIGURE_SECTIONS = "sections.json"
@@ -75,8 +74,8 @@ def build_report(
     beside = {Path(name).relative_to(pages.FOLDER).as_posix(): text for name, text in written.items()}
     beside |= {f"tables/{table.id}.csv": as_csv(table, voice) for of in contents.tables.values() for table in of}
     beside["evidence.csv"] = _text(evidence) + evidence_text(contents.ledger.rows)
-    beside["index.json"] = json.dumps(index_of(contents, _sections(figures), voice), ensure_ascii=False)
     said: Any = pages.environment(frame, voice).get_template("sentences").module
+    beside["index.json"] = json.dumps(index_of(contents, _sections(figures), voice, said), ensure_ascii=False)
     answers = ((card.title, getattr(said, f"answer_{card.id}")(card.says).striptags()) for card in contents.cards)
     beside["answers.txt"] = "".join(f"{voice.text(title)} {text}\n" for title, text in answers)
     storage.write_text(page, main)
@@ -117,26 +116,26 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice) -> dict[str, Any]:
+def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice, said: Any) -> dict[str, Any]:
     """Return the titles of tables and figures, and of each cell of a table the lines of the evidence that it prints.
 
     Args:
         contents: with every derived number noted.
         figures: section by name of a figure.
         voice: of the tables' CSV files.
+        said: the module of `sentences.html.j2`.
     """
     tables = {
         table.id: {
             "title": voice.text(table.title),
-            "section": voice.say(SECTIONS[section][0]),
+            "section": said.sections[section][0],
             "columns": [voice.text(head) for head in table.heads],
             "cells": [[_references(cell) for cell in row.values()] for row in table.rows],
         }
         for section, of in contents.tables.items()
         for table in of
     }
-    told = {name: map(voice.say, CAPTIONS[name]) for name in figures}
-    drawn = {name: dict(zip(("title", "caption"), texts, strict=True)) for name, texts in told.items()}
+    drawn = {name: dict(zip(("title", "caption"), said.captions[name], strict=True)) for name in figures}
     return {"tables": tables, "figures": drawn}
 
 

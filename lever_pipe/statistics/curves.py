@@ -100,11 +100,6 @@ class FlatNoise:
         """Return the share of pairs of flat curves whose best values lie as far apart."""
         return float(np.mean(self.best_gap_draws >= at_least))
 
-    @property
-    def expected_drawdown(self) -> float:
-        """Return the mean drawdown of a flat curve."""
-        return float(self.drawdown_draws.mean())
-
 
 def flat_noise(n: int, sd: float, generator: np.random.Generator, *, n_draws: int = 200_000) -> FlatNoise:
     """Return simulated flat curves.

@@ -1,4 +1,4 @@
-"""What a table says beside a mean: spread over runs, and the standard error of one accuracy."""
+"""What is said beside a mean: the spread over runs."""
 
 from __future__ import annotations
 
@@ -25,23 +25,3 @@ def mean_and_sd(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, f
         raise ValueError(f"values must be [N] with N >= 1, got shape {list(values_N.shape)}")
     sd = float(values_N.std(ddof=1)) if values_N.size > 1 else math.nan
     return float(values_N.mean()), sd
-
-
-def standard_error_percent(accuracy: float, n: int) -> float:
-    """Return 100 sqrt(accuracy (1 - accuracy) / n), points of accuracy.
-
-    The binomial value: exact for right-or-wrong scores, an upper bound for soft ones, since no
-    distribution on [0, 1] with that mean varies more.
-
-    Args:
-        accuracy: mean score in [0, 1].
-        n: number of questions, at least 1.
-
-    Raises:
-        ValueError: an argument is out of range.
-
-    Source: Student 1908
-    """
-    if not 0 <= accuracy <= 1 or n < 1:
-        raise ValueError(f"need accuracy in [0, 1] and n >= 1, got {accuracy} and {n}")
-    return 100 * math.sqrt(accuracy * (1 - accuracy) / n)

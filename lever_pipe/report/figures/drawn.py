@@ -46,7 +46,7 @@ FIGURES: Mapping[str, Drawing] = {
     "sweeps_selector": Drawing("sweeps-selector", partial(sweeps.cells, "selector")),
     "sweeps_agent": Drawing("sweeps-agent", partial(sweeps.cells, "agent")),
 }
-"""By the stem of the files; `figure.NAME.title` and `figure.NAME.caption` are their messages."""
+"""By the stem of the files; `captions` of `sentences.html.j2` has what is told of each."""
 
 
 def draw_all(material: Material, voice: Voice, folder: Path, *, with_png: bool) -> list[str]:

@@ -24,8 +24,7 @@ import numpy as np
 
 from lever_pipe.experiment.agent_config import START_ARM, AgentEvaluation, PrimaryEndpoint
 from lever_pipe.report.evidence import PRIMARY, SECONDARY
-from lever_pipe.report.inference import run_measures as measures
-from lever_pipe.report.inference.agent_runs import MODES, N_SAMPLES, N_TASKS, AgentRuns, after_start
+from lever_pipe.report.inference.agent_runs import MODES, N_SAMPLES, N_TASKS, AgentRuns, after_start, last_mean
 from lever_pipe.report.inference.estimates import Draws, Interval, means
 from lever_pipe.report.inference.task_values import (
     BEST,
@@ -40,6 +39,8 @@ from lever_pipe.report.inference.task_values import (
 from lever_pipe.statistics.curves import paired_t
 
 START = "start"
+LAST_STEPS = 5
+"""Training steps whose mean is the end of a run."""
 BEST_STEP = "best_step"
 """Beginning of endpoints that are steps; their mean has no interval."""
 
@@ -217,11 +218,17 @@ def _of_tasks(context: Context, arm: str, seed: int) -> Iterator[tuple[str, Task
 def _of_run(context: Context, arm: str, seed: int) -> Iterator[tuple[str, float]]:
     runs = context.runs
     for mode in MODES:
-        for metric, value in measures.at_last(runs, arm, seed, mode):
-            yield f"val_{metric}_{mode}_{LAST}", value
-        for name, value in measures.of_curve(runs, arm, seed, mode):
-            yield f"{name}_{mode}", value
-    yield from measures.of_training(runs, arm, seed)
+        for metric in METRICS:
+            series = runs.validation(arm, seed, mode, metric)
+            yield f"val_{metric}_{mode}_{LAST}", series.get(runs.fact(arm, seed).executed_steps, math.nan)
+        curve = after_start(runs.validation(arm, seed, mode))
+        if curve:
+            values = np.array(list(curve.values()))
+            yield f"best_value_{mode}", float(values.max())
+            yield f"{BEST_STEP}_{mode}", float(max(curve, key=lambda step: (curve[step], -step)))
+            yield f"sd_of_changes_{mode}", float(np.diff(values).std(ddof=1)) if values.size > 2 else math.nan
+    for metric in ("kl", "entropy"):
+        yield f"{metric}_end", last_mean(runs.training(arm, seed, metric), LAST_STEPS)
 
 
 def _task_rows(context: Context, arm: str, name: str, by_seed: Sequence[TaskMeans]) -> Iterator[_Waiting]:

@@ -16,10 +16,9 @@ from markupsafe import Markup
 from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import JOINTS, Voice
 from lever_pipe.report.cells import Cell, Estimate, code, numbers_in, say
-from lever_pipe.report.contents import ENGLISH, MAIN, PAGES, SECTIONS, TITLES, Contents
+from lever_pipe.report.contents import ENGLISH, MAIN, PAGES, Contents
 from lever_pipe.report.format import ABSENT
 from lever_pipe.report.page import dots, drawings
-from lever_pipe.report.page.captions import CAPTIONS
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 FOLDER = "report"
@@ -94,13 +93,15 @@ def html_pages(
         first: language of the configuration, whose main page is `report.html`.
         frame: template, style and script.
     """
-    made = _Maker(contents, drawn, voice, first)
+    filled = environment(frame, voice)
+    said: Any = filled.get_template("sentences").module
+    made = _Maker(contents, drawn, voice, first, said)
     shown = [page for page in PAGES if page == MAIN or any(map(made.has, PAGES[page]))]
     written = [page for page in shown if page not in ENGLISH or voice.language == "en"]
-    template = environment(frame, voice).get_template("page")
+    template = filled.get_template("page")
     for page in written:
         is_main = page == MAIN
-        title_of, lead_of = (title, lead) if is_main else map(say, TITLES[page])
+        title_of, lead_of = (title, lead) if is_main else said.pages[page]
         values = {"run": title, **made.values(page, shown)}
         yield made.file(page), template.render(title=title_of, lead=lead_of, **values) + "\n"
 
@@ -143,8 +144,8 @@ def environment(frame: Frame, voice: Voice) -> jinja2.Environment:
 class _Maker:
     """The pages of one language while they are made."""
 
-    def __init__(self, contents: Contents, drawn: Exhibits, voice: Voice, first: str) -> None:
-        self.contents, self.drawn, self.voice, self.first = contents, drawn, voice, first
+    def __init__(self, contents: Contents, drawn: Exhibits, voice: Voice, first: str, said: Any) -> None:
+        self.contents, self.drawn, self.voice, self.first, self.said = contents, drawn, voice, first, said
 
     def file(self, page: str) -> str:
         return file_of(page, self.voice.language, self.first)
@@ -163,7 +164,7 @@ class _Maker:
             "is_main": page == MAIN,
             "cards": [self._card(card, shown, here) for card in self.contents.cards] if page == MAIN else [],
             "sections": [self._section(section, here) for section in PAGES[page] if self.has(section)],
-            "pages": [(link(self.file(each), here), say(TITLES[each][0])) for each in others],
+            "pages": [(link(self.file(each), here), self.said.pages[each][0]) for each in others],
             "other": (there, other, LANGUAGES[other]),
             "home": link(self.file(MAIN), here),
             "gallery": self.drawn.gallery,
@@ -171,20 +172,20 @@ class _Maker:
         }
 
     def _section(self, section: str, here: str) -> dict[str, Any]:
-        tables, (title, lead) = self.contents.tables.get(section, ()), SECTIONS[section]
+        tables, (title, lead) = self.contents.tables.get(section, ()), self.said.sections[section]
         drawings_of = [self._figure(*each, here) for each in self.drawn.figures.items() if each[1].section == section]
         return {
             "id": section,
-            "title": say(title),
-            "lead": say(lead) if lead else None,
+            "title": title,
+            "lead": lead,
             "said": self.contents.said.get(section),
             "figures": drawings_of,
             "tables": [(table, link(f"{FOLDER}/tables/{table.id}.csv", here)) for table in tables],
         }
 
     def _figure(self, name: str, drawing: PageFigure, here: str) -> tuple[str, Markup, str, tuple[Cell, Cell]]:
-        title, caption = map(say, CAPTIONS[name])
-        plot = drawings.inline(drawing.svg, source=drawing.file, name=name, title=self.voice.text(title))
+        title, caption = self.said.captions[name]
+        plot = drawings.inline(drawing.svg, source=drawing.file, name=name, title=title)
         return name, plot, link(drawing.file, here), (title, caption)
 
     def _card(self, card: Card, shown: Sequence[str], here: str) -> tuple[Card, Markup, list[tuple[str, Cell]]]:
