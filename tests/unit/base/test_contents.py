@@ -14,7 +14,7 @@ import pytest
 from builders import tick
 from safetensors.numpy import save
 
-from lever_pipe.base import contents, storage
+from lever_pipe.base import storage
 from lever_pipe.base.contents import Digests, digest, model_identity, tensors_of
 from lever_pipe.base.errors import CheckpointError
 
@@ -224,11 +224,3 @@ class TestMemory:
     def test_nothing_has_no_digest(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             Digests().of(tmp_path / "none")
-
-    def test_one_memory_a_working_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        first = contents.remembered()
-        assert contents.remembered() is first
-        (tmp_path / "sub").mkdir()
-        monkeypatch.chdir(tmp_path / "sub")
-        assert contents.remembered() is not first

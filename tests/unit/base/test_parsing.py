@@ -187,13 +187,6 @@ def test_what_a_rule_allows(values: dict[str, Any]) -> None:
     parse_experiment(values)
 
 
-def test_defaults_parse_and_are_frozen() -> None:
-    experiment = parse_experiment({})
-    assert experiment == Experiment()
-    with pytest.raises(ValueError, match="frozen"):
-        experiment.data.n_eval = 3  # type: ignore[misc]
-
-
 def test_a_member_that_is_none_is_refused_before_it_is_imported() -> None:
     with pytest.raises(UnknownMemberError, match=r"found 'zzz'. Name one of .*, or add the module\."):
         member("lvlms", "zzz")

@@ -19,9 +19,3 @@ def test_a_log_gets_lines_now_and_then_and_a_last_one(caplog: pytest.LogCaptureF
         "answer prompts: 5 of 10 in 20 s, about 20 s to go",
         "answer prompts: 10 of 10 in 30 s",
     ]
-
-
-def test_nothing_to_do_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO), Progress(0, "answer prompts"):
-        pass
-    assert caplog.messages == []

@@ -50,15 +50,6 @@ def test_tiles_have_one_shape_and_leave_no_trace(count: int, tiled: None, monkey
     torch.testing.assert_close(found, nn.functional.linear(rows, weight, bias), atol=1e-5, rtol=0)
 
 
-def test_this_machine_needs_no_tiles() -> None:
-    """The counter of tiles stays where it is: `STRICT`, or enough rows, does it."""
-    torch.set_num_threads(1)
-    before = WORK["tiles"]
-    for inner, outer in ((16, 8), (64, 64), (96, 384), (256, 64), (384, 96), (2048, 512)):
-        linear(drawn(2, inner), drawn(outer, inner))
-    assert WORK["tiles"] == before
-
-
 @pytest.mark.parametrize("shape", [(24,), (1, 24), (2, 3, 24), (0, 24)])
 def test_the_result_has_the_shape_of_the_rows(shape: tuple[int, ...]) -> None:
     layer = rowwise.rowwise(nn.Linear(24, 10))

@@ -28,7 +28,3 @@ def test_the_rank_must_match() -> None:
     with pytest.raises(ShapeError, match=r"flat must be \[B G\], got shape \[6\]"):
         require_shapes(("flat", "B G", torch.zeros(6)))
     assert require_shapes(("scalar", "", torch.zeros(()))) == {}
-
-
-def test_a_shape_error_is_a_value_error() -> None:
-    assert issubclass(ShapeError, ValueError)

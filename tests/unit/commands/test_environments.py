@@ -40,12 +40,6 @@ def test_a_moved_version_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         tools.main(["environments", "--check"])
 
 
-def test_the_container_has_the_python_and_the_lock_file_of_the_project() -> None:
-    recipe = (ROOT / "envs/lever-pipe.def").read_text()
-    assert f"From: python:{tools.PYTHON}" in recipe
-    assert "pip install --no-cache-dir --requirement /opt/requirements.lock" in recipe
-
-
 def test_the_main_process_plans_without_the_packages_of_the_rules(tmp_path: Path) -> None:
     """As in the environment `orchestrator`: what is not in it cannot be imported."""
     assert not pins("orchestrator").keys() & {name.lower() for name in (*HEAVY, "pillow")}

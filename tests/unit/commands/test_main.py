@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -98,15 +96,6 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
         main(["initialise_selector", *words(tmp_path), "--spec", SPEC, "--debug"])
     with pytest.raises(ConfigError):
         main(["zzz", "--spec", "{}", "--debug"])
-
-
-def test_one_process_ends_with_status_2_and_one_message(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "lever_pipe", "score_answer", "--spec", "{}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert "Did you mean 'score_answers'?" in done.stderr
 
 
 def test_the_schema_tool_shows_a_difference(

@@ -16,7 +16,6 @@ from lever_pipe.runtime.rerun.explain import explain
 from lever_pipe.runtime.snakemake_adapter import PlannedJob
 
 HOUR = 3600.0
-ROOT = Path(__file__).parents[3]
 
 
 def job(folder: str, rule: str = "train_rce_epoch", **values: Any) -> PlannedJob:
@@ -59,22 +58,6 @@ def test_an_estimate_is_the_median_of_the_rules_records() -> None:
     assert (rule.jobs, rule.seconds, rule.records) == (2, 2 * HOUR, 3)
     assert rule.hours == Hours(gpu=2 * 2 * 3, cpu=2 * 2 * 8)
     assert rule.at_most is None
-
-
-@pytest.mark.parametrize(
-    ("resources", "gpus"),
-    [
-        ({"device": "cuda", "gpu": 2}, 2),
-        ({"device": "cuda", "gres": "gpu:a100:4"}, 4),
-        ({"device": "cuda"}, 1),
-        ({"device": "cpu"}, 0),
-        ({}, 0),
-    ],
-)
-def test_gpus_are_counted_however_they_are_asked_for(resources: dict[str, Any], gpus: int) -> None:
-    leave(seeds(0)[0], HOUR, device=str(resources.get("device", "cpu")))
-    (rule,) = forecast(seeds(1, resources=resources))
-    assert rule.hours == Hours(gpu=gpus, cpu=1)
 
 
 def test_only_records_of_the_rule_on_this_kind_of_device_and_these_results_count() -> None:

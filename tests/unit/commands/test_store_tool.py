@@ -74,11 +74,3 @@ def test_the_folder_comes_from_words_or_configuration(store: Store, capsys: pyte
     assert table_of(capsys, "stats", "other")["max_bytes"] == "20,000,000,000"
     for words in (("gc",), ("verify", "config.yaml"), ("stats", "nowhere")):
         assert "expected a store of finished work; found none" in told(capsys, *words, status=2)
-
-
-@pytest.mark.parametrize("words", [["gc", "--max-gb", "-1"], ["gc", "--max-gb", "nan"], ["gc", "--max-gb", "x"], []])
-def test_words_that_make_no_sense(store: Store, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["store", *words])
-    assert end.value.code == 2
-    assert len(list(store.works())) == 3

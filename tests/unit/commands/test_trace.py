@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import card_tree as tree
 import pytest
 
-from lever_pipe.base import contents, storage
+from lever_pipe.base import contents
 from lever_pipe.base.errors import LeverPipeError, UnknownMemberError
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.commands import trace
@@ -331,23 +330,3 @@ def test_what_is_not_there_is_refused(what: str, error: type[LeverPipeError], me
     tree.write("notes.txt", "mine")
     with pytest.raises(error, match=message):
         back(what)
-
-
-def test_evidence_that_names_nothing_leads_everywhere() -> None:
-    write_rows("results/report/evidence.csv", [EvidenceRow("report", "table/x", "y", 1.0)])
-    assert trained(back("e2")) == set(POLICIES)
-
-
-def test_the_text_tells_each_artefact_once(capsys: pytest.CaptureFixture[str]) -> None:
-    card = Path(f"{STUDY}/{grpo('0', 1)}/run.json")
-    storage.write_json(card, json.loads(card.read_text()) | {"commit": "f" * 40})
-    assert trace.main(["trace", "overview:2:Shot 1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "overview:2:Shot 1"
-    assert lines[1].startswith(f"  e3 {measured()[1].key}: 51")
-    numbered = [line for line in lines if line.startswith("[")]
-    assert [line.split()[0] for line in numbered] == [f"[{i}]" for i in range(1, len(numbered) + 1)]
-    assert sum("GRPO beta 0 epoch 1 of seed" in line and "(train_grpo_epoch)" in line for line in numbered) == 2
-    assert "    learning_rate 0.5, seed 0" in lines
-    assert f"    code {tree.CODE}, commit ffffffffffff, 1.5 s on cpu" in lines
-    assert any("train_questions: raw/train.json" in line for line in lines)

@@ -12,7 +12,6 @@ import card_tree as tree
 import pytest
 
 from lever_pipe.base import contents, provenance, storage
-from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.records import RunCard
 from lever_pipe.commands import why_tool
 from lever_pipe.experiment.studies import Experiment
@@ -212,27 +211,6 @@ class TestConsequences:
         (said,) = why_tool.sentences(explained(grpo(1)), [0])
         assert said.startswith("GRPO beta 0.15 epoch 1 of seed 1 (world, base 5) runs because ")
 
-    def test_distant_consequences_of_a_rule_are_told_together(self) -> None:
-        def job(i: int, **changed: Any) -> PlannedJob:
-            outputs = {"selector": f"{GRPO}{i}/selector.safetensors", "card": f"{GRPO}{i}/run.json"}
-            start = f"{GRPO}{i - 1}/selector.safetensors" if i > 1 else f"{RCE}/selector.safetensors"
-            return tree.planned("train_grpo_epoch", outputs, **{"inputs": {"start": start}, "config": CONFIG} | changed)
-
-        for i in range(1, 7):
-            start = f"{GRPO}{i - 1}/selector.safetensors" if i > 1 else f"{RCE}/selector.safetensors"
-            chosen = (f"{GRPO}{i}/selector.safetensors", {"body": [i]})
-            tree.make(
-                f"{GRPO}{i}/run.json", "train_grpo_epoch", {"selector": chosen}, inputs={"start": start}, config=CONFIG
-            )
-        said = why_tool.sentences(explained(*map(job, range(1, 7)), rce(asked=("forced",))), [5])
-        assert len(said) == 4
-        assert "epoch 6" in said[0]
-        assert "epoch 5" in said[1]
-        assert said[2] == (
-            "4 jobs of train_grpo_epoch run only if RCE epoch 5 of seed 1 (world) comes out with other content."
-        )
-        assert said[3] == "RCE epoch 5 of seed 1 (world) runs because this is forced."
-
 
 class TestTool:
     @pytest.fixture
@@ -280,15 +258,6 @@ class TestTool:
         (Path(RCE) / "selector.safetensors").unlink()
         assert why_tool.main(["why", RCE]) == 0
         assert "nothing that would run needs selector anew" in capsys.readouterr().out
-
-    @pytest.mark.usefixtures("plans")
-    def test_a_name_that_nothing_has_is_refused_with_the_nearest(self) -> None:
-        with pytest.raises(UnknownMemberError, match="train_grpo_epoch"):
-            why_tool.reasons("train_grpo_epochs", [])
-
-    def test_a_target_comes_first(self) -> None:
-        with pytest.raises(ConfigError, match="expected a target"):
-            why_tool.main(["why", "--configfile", "x.yaml"])
 
     def test_nothing_is_written(self, plans: list[Sequence[str]], tmp_path: Path) -> None:
         def state() -> dict[str, int]:

@@ -157,13 +157,6 @@ def test_it_is_rolled_out_and_taught_as_every_policy(folder: Path, model: Any) -
 # --- what is refused
 
 
-def test_a_gguf_needs_a_place_and_nothing_else_has_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["a.gguf"], [str(tmp_path), "--into", "b"], [str(tmp_path), "--chat-template", "c"]):
-        with pytest.raises(SystemExit):
-            main(["convert", *words])
-        assert "--into FOLDER is for a .gguf file" in capsys.readouterr().err
-
-
 def test_each_fault_of_a_gguf_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "m.gguf"
     broken.write_bytes(b"GGUF" + bytes(40))

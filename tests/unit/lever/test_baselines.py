@@ -5,37 +5,20 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from builders import embedding_arrays, example, pool
+from builders import embedding_arrays, example
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lever_pipe.lever.baselines import (
     OWN_SHARE,
-    Similarities,
     best_by_annotations,
     bm25_over,
     holds_exact_demonstration,
-    pool_similarities,
     rank_by_annotations,
     rank_by_dpp,
     rank_by_mmr,
-    rank_by_similarity,
     relevance_and_likeness,
 )
-
-
-def similarities(size: int = 8) -> Similarities:
-    rng = np.random.default_rng(0)
-    return {part: rng.uniform(-1, 1, size).astype(np.float32) for part in ("image", "question")}
-
-
-@pytest.mark.parametrize(("baseline", "parts"), [
-    ("similar_image", ["image"]), ("similar_question", ["question"]), ("similar_both", ["image", "question"]),
-])  # fmt: skip
-def test_similarity_ranks_from_most_to_least(baseline: str, parts: list[str]) -> None:
-    given = similarities()
-    scores = [sum(float(given[part][k]) for part in parts) for k in range(8)]
-    assert rank_by_similarity(baseline, given).tolist() == sorted(range(8), key=lambda k: -scores[k])
 
 
 def test_the_oracle_ranks_by_answer_then_type_then_similarity() -> None:
@@ -68,14 +51,6 @@ def test_a_pool_holds_an_exact_demonstration_only_with_type_and_answer() -> None
     assert holds_exact_demonstration(query, [six_tenths])  # .6
     assert not holds_exact_demonstration(query, [other_type, three_tenths])  # .3
     assert not holds_exact_demonstration(query, [])
-
-
-def test_similarities_are_cosines_in_pool_order() -> None:
-    train, queries = embedding_arrays(20), embedding_arrays(5, seed=1)
-    made = pool_similarities(pool(3, [7, 2, 11]), train, queries)
-    for part in ("image", "question"):
-        expected = [float(train[part][k] @ queries[part][3]) for k in (7, 2, 11)]
-        np.testing.assert_allclose(made[part], expected, rtol=1e-5)
 
 
 def test_the_best_by_annotations_are_where_the_oracle_begins() -> None:
@@ -154,18 +129,6 @@ def test_each_pick_of_a_dpp_is_the_one_that_adds_most_volume(seed: int, scale: f
         assert gains[chosen[step]] == pytest.approx(max(gains.values()), abs=1e-6)
     best = max(volume(relevance, alike, of, scale) for of in combinations(range(7), 4))
     assert volume(relevance, alike, chosen, scale) <= best + 1e-9
-
-
-def test_a_dpp_is_the_most_probable_set_where_candidates_are_unlike() -> None:
-    relevance = np.array([0.1, 0.4, 0.2, 0.3])
-    assert rank_by_dpp(relevance, np.eye(4), 2) == [1, 3]
-    best = max(combinations(range(4), 2), key=lambda of: volume(relevance, np.eye(4), of, 0.1))
-    assert set(best) == {1, 3}
-
-
-def test_a_dpp_takes_copies_last() -> None:
-    relevance, alike = np.zeros(3), np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]])
-    assert rank_by_dpp(relevance, alike, 3) == [0, 2, 1]
 
 
 @given(

@@ -374,14 +374,6 @@ def test_the_bi_encoder_is_the_published_formula() -> None:
         np.testing.assert_allclose(scores[row].numpy(), expected, atol=1e-5)
 
 
-def test_a_bi_encoded_query_does_not_look_at_its_pool() -> None:
-    module, (query, pool) = selector("blend", "bi_encoder"), inputs(3)
-    with torch.no_grad():
-        assert torch.equal(module.encode(query, pool).queries, module.encode(query, -pool).queries)
-        seen = selector("static")
-        assert not torch.equal(seen.encode(query, pool).queries, seen.encode(query, -pool).queries)
-
-
 def test_step_embeddings_move_what_is_scored_and_not_the_state() -> None:
     head, plain = built("gru", width=8, steps=2).double(), built("gru", width=8).double()
     plain.load_state_dict({name: value for name, value in head.state_dict().items() if name != "step_emb.weight"})

@@ -50,12 +50,6 @@ def differing(root: Path) -> list[str] | None:
     return explain.code_differences(root.parent / "results", then, "train", (), root=root)
 
 
-def test_declarations_are_named_without_the_package_name(root: Path) -> None:
-    found = provenance.modules_of("train", root=root)
-    assert sorted(found) == ["loss.sign", "stages.train.train"]
-    assert all(len(digest) == provenance.MODULE_DIGITS for digest in found.values())
-
-
 def test_the_same_code_differs_in_nothing(root: Path) -> None:
     assert differing(root) == []
 

@@ -139,13 +139,6 @@ def test_the_files_asked_for_are_those_that_the_readers_open() -> None:
     assert of_words[local_checks.AGENT][1] == (constant("intention/codecs/word.py", "FILE"),)
 
 
-def test_rules_that_load_models_or_images_exist() -> None:
-    rules = "".join(path.read_text() for path in (REPOSITORY / "workflow/rules").glob("*.smk"))
-    named = {rule for model in sizing.loaded(parse_experiment(WORLD)) for rule in model.rules}
-    for rule in named | local_checks.DATA_RULES | {"prepare_tasks"}:
-        assert f"rule {rule}:" in rules, rule
-
-
 def test_absent_raw_files_and_empty_image_folders_are_named(folder: Path) -> None:
     images = folder / "data/coco/train2014"
     images.mkdir(parents=True)
@@ -309,20 +302,6 @@ def call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(doctor, "planned", lambda _: said["jobs"])
     monkeypatch.setattr(local_checks, "check", lambda *_, **__: iter([ok("disk", "plenty")]))
     return said
-
-
-def test_the_tool_prints_a_line_a_check(
-    fake: FakeSlurm, call: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert doctor.main(["doctor"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line[9:].split(":")[0] for line in lines] == [
-        "configuration", "executor", "disk", "earlier jobs",
-    ]  # fmt: skip
-    assert {line[:9] for line in lines} == {"ok       "}
-    fake.fails("squeue")
-    assert doctor.main(["doctor"]) == 2
-    assert "fault    earlier jobs" in capsys.readouterr().out
 
 
 def test_the_tool_cancels_when_told(fake: FakeSlurm, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

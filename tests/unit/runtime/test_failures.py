@@ -170,14 +170,6 @@ def test_a_refused_submission_says_what_sbatch_said(run: Run) -> None:
     assert (run.only.ended, run.only.slurm_job, run.only.slurm_log) == ("", "", "")
 
 
-@pytest.mark.parametrize(("status", "name"), [(137, "SIGKILL"), (143, "SIGTERM")])
-def test_an_exit_status_of_a_signal_names_it(run: Run, status: int, name: str) -> None:
-    log = run.write("log.txt", "ValueError: caught and logged before\n")
-    run.starts(1, log=log)
-    run.fails(1, status=status, log=log)
-    assert run.only.ended == name
-
-
 class TestStarved:
     """How often a job ended for want of memory or time: its next attempt asks for more."""
 
@@ -282,10 +274,6 @@ def test_the_summary_shows_each_failed_job(run: Run) -> None:
         "    log: absent.txt\n"
         "What finished stays; the same command goes on.\n"
     )
-
-
-def test_a_run_that_ends_without_a_failed_job_says_where_to_look(run: Run) -> None:
-    assert run.heard.summary() == "No job failed; the lines above say why the run ended.\n"
 
 
 def test_a_record_of_another_shape_never_ends_the_run(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

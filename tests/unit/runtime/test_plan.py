@@ -197,23 +197,6 @@ def test_chosen_epochs_of_long_runs_are_evaluated_once() -> None:
     assert set(more) <= set(plan.long_runs(arm))
 
 
-def test_every_stage_has_an_identity() -> None:
-    for (stage, _), spec in specs(small()).items():
-        values = json.loads(spec)
-        assert values.keys() == {"code", "config"}, stage
-        assert spec == json.dumps(values, sort_keys=True, separators=(",", ":"))
-
-
-def test_the_identity_of_an_epoch_names_no_end_and_no_title() -> None:
-    name = {"preset": "world", "base": "1", "beta": "0.145", "seed": "0", "epoch": "2"}
-    spec = plan.spec_of(small(), "train_grpo_epoch", name)
-    for absent in ("grpo_epochs", "rce_epochs", "long_epochs", "title", "samples", "Choosing"):
-        assert absent not in spec
-    assert json.loads(spec)["config"]["kl_beta"] == 0.145
-    longer = small(arms=[SMALL_ARM | {"kl_betas": [0, 0.145], "rce_epochs": 7, "grpo_epochs": 50}])
-    assert plan.spec_of(longer, "train_grpo_epoch", name) == spec
-
-
 @pytest.mark.parametrize(
     ("changed", "stages"),
     [
@@ -327,20 +310,6 @@ def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
     }
 
 
-def test_a_head_reaches_the_cells_of_its_preset_only() -> None:
-    arms = [
-        {"preset": p, "seeds": [0], "rce_epochs": 1, "base_rce_epochs": [1], "grpo_epochs": 1} for p in ("world", "b")
-    ]
-    presets = {"world": shipped()["presets"]["world"], "b": {"selector": {"head": "gru"}}}
-    given = small(arms=arms, presets=presets, emulate=None)
-    naming = {
-        wildcards.get("preset") or wildcards["selected"].split("/")[0].removeprefix("preset~")
-        for stage, wildcards in jobs(given)
-        if "lever.heads.gru" in plan.members_of(plan.stage_config(given, stage, wildcards))
-    }
-    assert naming == {"b"}
-
-
 def test_the_spec_parses_back_into_the_stage_config() -> None:
     given = small()
     for stage, wild in jobs(given):
@@ -365,15 +334,6 @@ def test_an_arm_has_its_own_faults_and_no_other() -> None:
     configs = {arm: plan.stage_config(small(), "emulate_selections", {"arm": arm}).model_dump() for arm in ARMS}
     switched_on = {arm: (c["head_seed"] is not None, c["pool_items"] is not None) for arm, c in configs.items()}
     assert switched_on == {"none": (False, False), "head": (True, False), "pool": (False, True)}
-
-
-def test_without_emulation_nothing_is_emulated() -> None:
-    given = small(emulate=None)
-    assert plan.emulated(given) == plan.policies_of(given, "emulation") == []
-    assert plan.evaluated(given) == plan.evaluated(small())
-    assert plan.trained(given) == plan.trained(small())
-    with pytest.raises(KeyError):
-        plan.emulated_checkpoints(given, "none")
 
 
 def test_on_policy_runs_stand_beside_the_offline_ones() -> None:

@@ -8,7 +8,7 @@ import pytest
 from builders import shipped
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.stage_configs import CollectLineageConfig, MeasureDriftConfig
+from lever_pipe.experiment.stage_configs import CollectLineageConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import plan
 
@@ -37,13 +37,6 @@ def test_batch_sizes_follow_the_batches() -> None:
     ends = [sum(config.batch_sizes[: i + 1]) for i in range(len(config.batch_sizes))]
     for batch, size, end in zip(plan.batches(given), config.batch_sizes, ends, strict=True):
         assert plan.evaluated(given)[end - size : end] == plan.policies_of(given, batch)
-
-
-def test_agreement_knows_its_policies() -> None:
-    config = plan.stage_config(experiment(), "measure_drift", {})
-    assert isinstance(config, MeasureDriftConfig)
-    assert list(config.policies) == plan.evaluated(experiment())
-    assert config.shots == (1, 2, 3, 4)
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,6 @@ def profile(name: str) -> dict[str, Any]:
     return yaml.safe_load(PROFILES[name].read_text(encoding="utf-8"))
 
 
-def test_the_profiles_are_the_documented_ones() -> None:
-    assert PROFILES.keys() == {"default", "slurm", "node", "smoke"}
-
-
 @pytest.mark.parametrize("name", ["default", "slurm", "node", "smoke"])
 def test_a_profile_is_read_as_snakemake_reads_it(name: str) -> None:
     from snakemake.cli import get_argument_parser

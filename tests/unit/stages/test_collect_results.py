@@ -133,17 +133,6 @@ def test_rewards_that_differ_in_another_weight_are_two(tmp_path: Path) -> None:
     assert [row["differ"] for row in read(synthetic.outputs_in(tmp_path / "tables")["ties_csv"])] == ["0.75", "0.5"]
 
 
-def test_rl_summary_becomes_metric_and_value(outputs: dict[str, Path]) -> None:
-    rows = {row["metric"]: row["value"] for row in read(outputs["rl_data"])}
-    assert rows == {
-        "all_negative_queries": "100",
-        "dropped_rows_error": "3",
-        "mean_reward": "0.61",
-        "positive_pct": "25.5",
-        "queries": "800",
-    }
-
-
 def test_every_policy_is_charged_alike(tmp_path: Path) -> None:
     raw = synthetic.write_raw(tmp_path, DRAWN)
     asked = {"preset~main/on_policy/base~5/beta~0.12/seed~0/epoch~1": 30.0}

@@ -230,15 +230,6 @@ def test_a_small_configuration_says_what_is_missing(tmp_path: Path) -> None:
     assert "KL_BETA=0.12" not in small.rows("000-curves")[0]
 
 
-def test_one_beta_and_one_epoch_fewer_give_smaller_tables(tmp_path: Path) -> None:
-    betas = tuple(beta for beta in synthetic.ALL_BETAS if beta not in (0.12, 0.145))
-    fewer = DocumentTables(tmp_path, replace(synthetic.FULL, betas=betas, epochs=2, arms=(), long_betas=(0.15,)))
-    ours = [row["KL_BETA"] for row in fewer.rows("001-accuracy-epoch~1") if row["Source"] == "ours"]
-    assert ours == ["0.15", "0.155", "0.18"]
-    assert "001-accuracy-epoch~3" not in fewer.tables
-    assert "0.18 vs 0.15" in fewer.rows("002-differences")[0]
-
-
 def test_on_policy_runs_change_no_table(built: DocumentTables, tmp_path: Path) -> None:
     """The full results hold some, whose numbers would show wherever they were taken for the published objective."""
     without = DocumentTables(tmp_path, replace(synthetic.FULL, drawn_betas=()))

@@ -110,9 +110,3 @@ def test_a_pool_of_two_leaves_two_rows(study: Study) -> None:
     alone = study.folder / "alone.jsonl"
     assert emulate_first_items(**study.files, selector=study.folder / "run0", selections=alone, config=config) == 1
     assert study.rows("alone") == study.rows("run0")
-
-
-def test_faults_add_up(study: Study) -> None:
-    found = study.select(*TUNED, head_seed=42, pool_items=2)
-    assert len(set(found)) == 1
-    assert set(study.rows("run0")) <= {(1, 0, 0, 0), (0, 1, 0, 0)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,9 @@ from lvlm_world import CODE, LVLM, N_TRAIN, lvlm_config, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError
-from lever_pipe.base.records import ExampleId, Pool, Proposal, QueryBeams
+from lever_pipe.base.records import Proposal, QueryBeams
 from lever_pipe.experiment.rl_data_config import Beams
 from lever_pipe.experiment.stage_configs import Runtime, SearchBeamsConfig
-from lever_pipe.lever.beams import Chosen, scorer
 from lever_pipe.lever.training.groups import load_groups
 from lever_pipe.lever.trajectories import trajectories_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
@@ -64,14 +62,6 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Search]:
     torch.set_num_threads(threads)
 
 
-def probabilities(search: Search, asked: list[tuple[ExampleId, Chosen]]) -> list[float]:
-    train = storage.read_examples(world() / "train.jsonl")
-    runtime = Runtime(ledger=str(search.folder / "ledger"))
-    model = load_lvlm(search.config.lvlm, LVLM, [(train, world() / "train_images")], runtime)
-    found = scorer(train, model, Prompter(Wording(search.config.lvlm.prompt), train), search.config)(asked)
-    return list(found)
-
-
 def test_no_call_is_paid_twice(search: Search) -> None:
     first, second = search.counters
     assert first["prompts_asked"] == second["prompts_asked"] == ANCHORS * A_QUERY
@@ -112,21 +102,6 @@ def test_probabilities_are_those_of_the_real_tokens(search: Search) -> None:
     (told,) = model.run([LvlmRequest(prompt, others)])
     assert len(others) > 2
     assert sum(math.exp(of[0]) for of in told.token_log_probs) <= 1 + 1e-5  # of distinct first tokens, no ends
-
-
-def test_enough_beams_find_the_best_pair_of_all(search: Search) -> None:
-    config = search.config.model_copy(update={"anchors": 2, "size": 4})
-    small = [Pool(query_id=of.query_id, candidates=of.candidates[:4]) for of in search.pools[:2]]
-    asked = [(of.query_id, pair) for of in small for pair in permutations(of.candidates, 2)]
-    known = dict(zip(asked, probabilities(search, asked), strict=True))
-    whole = Search.__new__(Search)
-    whole.folder, whole.config = search.folder / "whole", config
-    whole.folder.mkdir()
-    storage.write_rows(whole.folder / "pools.jsonl", small)
-    whole.run("found")
-    for row in storage.read_rows(whole.folder / "found.jsonl", QueryBeams):
-        every = [p for (query, _), p in known.items() if query == row.query_id]
-        assert row.beams[0].probability == pytest.approx(max(every), abs=1e-5)
 
 
 def test_groups_hold_the_same_beams(search: Search) -> None:

@@ -17,7 +17,7 @@ from lvlm_world import LVLM, lvlm_config, world
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.records import ExampleId
 from lever_pipe.base.storage import read_examples
-from lever_pipe.experiment.config import OnPolicy, Reward, Selector
+from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lever.training.on_policy import Asked, Judged, judged_by_lvlm
 from lever_pipe.lever.trajectories import references_of
@@ -116,18 +116,6 @@ def test_what_a_ledger_knows_changes_no_bit(first: First, unknown: int, size: in
     assert counters["forwards"] > 0
 
 
-def test_another_betas_run_that_came_before_changes_no_bit(first: First) -> None:
-    ledger = first.chain.folder / "ledger-of-another-beta"
-    first.chain.epoch("on_policy", 1, run="other", kl_beta=10.0, ledger=ledger)
-    first.chain.epoch("on_policy", 1, run="after", ledger=ledger)
-    assert first.chain.bytes_of("after1") == first.chain.bytes_of("on_policy1")
-    assert first.chain.bytes_of("other1") != first.chain.bytes_of("on_policy1")
-    counters = first.counters("after1")
-    first_batch = len(set(first.calls[0]))  # drawn before anything was learned: shared by all betas
-    assert counters["prompts_from_ledger"] >= first_batch
-    assert counters["forwards"] > 0
-
-
 def test_everything_asked_is_counted(first: First) -> None:
     for epoch in (1, 2):
         calls = first.calls[2 * epoch - 2 : 2 * epoch]
@@ -148,17 +136,6 @@ def test_everything_asked_is_counted(first: First) -> None:
         assert counters["images_shown"] == images
     queries = [query for call in first.calls[:2] for query, _ in call]
     assert Counter(queries) == dict.fromkeys(range(16), 4)  # one pass over the train part
-
-
-def test_reinforce_clips_nothing_and_is_named_apart(first: First) -> None:
-    chain = first.chain
-    settings = chain.on_policy.model_copy(update={"advantages": "batch", "clip_epsilon": 1e-9})
-    row = chain.epoch("reinforce", 1, on_policy=settings, kl_beta=0.0, ledger=first.ledger)
-    assert row.values["clip_fraction"] == 0.0
-    assert row.values["mean_ratio"] != 1.0
-    ours, theirs = chain.steps("reinforce1")[0], chain.steps("on_policy1")[0]
-    for name in ("reward", "accuracy", "entropy"):  # the first batch is drawn by the base in both
-        assert ours.values[name] == theirs.values[name]
 
 
 class Echo:
@@ -198,26 +175,3 @@ def test_the_judge_asks_equal_selections_once_and_answers_in_order() -> None:
     assert asked_now == {prompter(train[query], chosen) for query, chosen in (one, two, other_order)}
     judge([one, (ExampleId(1), (ExampleId(4),))])
     assert [len(call) for call in model.calls] == [3, 2]
-
-
-def test_a_policy_that_stops_pays_for_what_it_shows(tmp_path: Path) -> None:
-    price, rows = 1.0, {}
-    for paid in (0.0, price):  # a reward lies in [0, 1], so at this price no demonstration is worth its own
-        chain = drawn_chain(
-            tmp_path / str(paid),
-            selector=Selector(width=16, dropout=0.0, attention_dropout=0.0, head="stop"),
-            on_policy=OnPolicy(batch_queries=8, group=4, shots=(4,), stop_price=paid, learning_rate=3e-2),
-        )
-        chain.begin()
-        rows[paid] = [chain.epoch("on_policy", epoch, kl_beta=0.0, ledger=tmp_path / "ledger") for epoch in (1, 2, 3)]
-        before, after = (load_tensors(chain.outputs(run)["selector"])[0] for run in ("rce1", "on_policy3"))
-        assert not torch.equal(before["stop_token"], after["stop_token"])
-    first = {paid: chains[0].values["shots"] for paid, chains in rows.items()}
-    assert 1 < first[price] <= 4
-    last = {paid: chains[-1].values["shots"] for paid, chains in rows.items()}
-    assert last[price] < last[0.0]
-    assert last[price] < first[price]
-    steps = chain.steps("on_policy1")
-    # the reward of an answer lies in [0, 1], and each demonstration took the price off
-    assert 0 <= steps[0].values["reward"] + price * steps[0].values["shots"] <= 1
-    assert rows[price][0].values["val_loss"] > 0

@@ -23,16 +23,6 @@ LENGTHS = (14, 9, 12, 11, 9, 13)
 VOCABULARY = 63
 PULLED = AgentArm(name="pulled", kl=0.3, entropy=0.05)
 PLAIN = AgentArm(name="plain")
-GOLDEN = {
-    "pg_loss": -0.428224,
-    "kl_loss": 0.075906,
-    "loss": -0.611390,
-    "clip_fraction": 14 / 60,
-    "dual_clip_fraction": 2 / 60,
-    "ratio_max": 1.797741,
-    "grad_norm": 0.956321,
-    "grad_clipped": 0.0,
-}
 
 
 def lessons() -> list[Lesson]:
@@ -138,12 +128,6 @@ def test_silenced_lessons_take_part_and_move_nothing(size: int) -> None:
     assert not any(nothing.values())
     before = build_tiny(TINY, VOCABULARY, 0).state_dict()
     assert all(torch.equal(tensor, before[name]) for name, tensor in still.state_dict().items())
-
-
-def test_golden_numbers() -> None:
-    """Of a random policy with fixed lessons; they move only with the arithmetic of the loss."""
-    _, values = run(lessons(), PULLED)
-    assert values == pytest.approx(GOLDEN, abs=5e-6)  # printed digits, and another machine's float32
 
 
 def test_a_penalty_without_weight_is_measured_and_moves_nothing() -> None:

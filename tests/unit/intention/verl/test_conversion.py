@@ -83,14 +83,6 @@ def test_a_zero_that_measures_nothing_is_left_out(tmp_path: Path) -> None:
     assert one_step(tmp_path, actor__lr=0.002)["learning_rate"] == 0.002
 
 
-@pytest.mark.parametrize("key", sorted(NAMES))
-def test_each_value_comes_from_its_own_key(tmp_path: Path, key: str) -> None:
-    text = console([(1, {key: 0.375, REWARD: 1.8})])
-    values = converted(tmp_path, text).metrics[0].values
-    assert values[NAMES[key]] == 0.375
-    assert set(values) - {NAMES[key]} <= {"tokens_total", "tokens_per_second"}
-
-
 @pytest.mark.parametrize("key", ["actor/pg_loss", "perf/total_num_tokens", REWARD])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e300])
 def test_a_number_that_is_none_is_named(tmp_path: Path, key: str, value: float) -> None:

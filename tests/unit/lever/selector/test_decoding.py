@@ -1,20 +1,16 @@
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from scipy.stats import chi2
 from torch import Tensor
 
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.lever.selector.decoding import draw, greedy, gumbel
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
-from lever_pipe.losses.sequence import selection_log_probs
 
 SMALL = Architecture(embedding=6, width=8, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.5)
 HEADS = ("static", "gru")
@@ -33,11 +29,6 @@ def greedily(module: PointerSelector, query: Tensor, pool: Tensor, shots: int) -
     return greedy(module, module.encode(query, pool), shots)
 
 
-def logits_along(module: PointerSelector, query: Tensor, pool: Tensor, selections: Tensor) -> Tensor:
-    with torch.no_grad():
-        return module.following(module.encode(query, pool), selections).double()
-
-
 @pytest.mark.parametrize("head", HEADS)
 def test_ties_keep_pool_order(head: str) -> None:
     query, _ = inputs(2, 1)  # candidates without direction have cosine 0 to whatever the query has become
@@ -49,35 +40,6 @@ def test_without_noise_a_draw_is_greedy(head: str) -> None:
     module, (query, pool) = selector(head), inputs(5, 9)
     drawn = draw(module, module.encode(query, pool), torch.zeros(5, 2, 4, 9))
     assert torch.equal(drawn, greedily(module, query, pool, 4)[:, None].expand(-1, 2, -1))
-
-
-def chi_squares(module: PointerSelector, drawn: Callable[[Tensor, Tensor, Tensor], Tensor]) -> list[float]:
-    """Return for two queries the distance of 20,000 draws of 3 out of 4 from the enumerated probabilities."""
-    n, (query, pool) = 20_000, inputs(2, 4)
-    every = torch.tensor(list(itertools.permutations(range(4), 3)))
-    shared = every.expand(2, -1, -1)
-    expected = n * selection_log_probs(logits_along(module, query, pool, shared), shared).exp()
-    assert expected.sum(dim=1).tolist() == pytest.approx([n, n], rel=1e-6)
-    assert float(expected.min()) > 5  # where the chi-square law holds
-    found = drawn(query, pool, gumbel((2, n, 3, 4), torch_generator(5)))
-    code, codes = (selections @ torch.tensor([16, 4, 1]) for selections in (found, every))
-    counts = torch.stack([torch.bincount(row, minlength=64)[codes] for row in code])
-    assert counts.sum(dim=1).tolist() == [n, n]  # nothing but selections without repeats
-    return [float(x) for x in ((counts - expected) ** 2 / expected).sum(dim=1)]
-
-
-BOUND = float(chi2.isf(1e-6, 24 - 1))
-"""Of 24 ordered selections, one constraint; exceeded once in a million by exact draws."""
-
-
-def test_the_frequencies_tell_a_draw_that_forgets_the_history() -> None:
-    module, static = selector("gru"), selector("static")  # but for the cell their weights are equal
-    assert min(chi_squares(module, lambda q, p, noise: draw(static, static.encode(q, p), noise))) > BOUND
-    # one noise for all steps is exact for a static head only
-    reused = chi_squares(
-        module, lambda q, p, noise: draw(module, module.encode(q, p), noise[:, :, :1].expand_as(noise))
-    )
-    assert min(reused) > BOUND
 
 
 @pytest.mark.parametrize("head", HEADS)

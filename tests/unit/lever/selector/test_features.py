@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from typing import get_args
-
 import numpy as np
 
-from lever_pipe.experiment.config import Selector
-from lever_pipe.lever.selector.embeddings import INPUTS, fuse, side_by_side, unit
+from lever_pipe.lever.selector.embeddings import fuse, side_by_side, unit
 
 
 def test_fusion_of_two_known_vectors() -> None:
@@ -37,9 +34,3 @@ def test_side_by_side_the_parts_are_of_one_length_and_can_be_told_apart() -> Non
     np.testing.assert_allclose(both @ both.T, cosines / 2, atol=1e-6)
     assert not np.allclose(side_by_side(question, image), both)
     np.testing.assert_allclose(fuse(question, image), fuse(image, question), rtol=1e-5)
-
-
-def test_the_config_names_the_inputs() -> None:
-    names = {"fused": "fuse", "parts": "side_by_side"}
-    assert {name: made.__name__ for name, made in INPUTS.items()} == names
-    assert set(INPUTS) == set(get_args(Selector.model_fields["inputs"].annotation))

@@ -50,20 +50,6 @@ def test_parameters_of_the_published_architecture() -> None:
     assert round(100 * trainable / total, 3) == 50.146
 
 
-def test_the_network_has_its_published_names() -> None:
-    assert set(build_selector(PUBLISHED).state_dict()) == {
-        "input_proj.weight",
-        "query_proj.weight",
-        "cand_proj.weight",
-        "cross_attn_layers.0.in_proj_weight",
-        "cross_attn_layers.0.in_proj_bias",
-        "cross_attn_layers.0.out_proj.weight",
-        "cross_attn_layers.0.out_proj.bias",
-        "attn_norms.0.weight",
-        "attn_norms.0.bias",
-    }
-
-
 def test_a_head_is_drawn_after_all_other_weights() -> None:
     static, following = selector(), selector(GRU)
     for name, value in static.state_dict().items():
@@ -150,15 +136,6 @@ def test_attention_dropout_hides_candidates(monkeypatch: pytest.MonkeyPatch) -> 
         torch.testing.assert_close(ours[row, 0], attention.out_proj(mixed), atol=1e-5, rtol=0)  # as above
 
 
-def test_logits_are_cosines_over_the_temperature() -> None:
-    query, pool = inputs()
-    with torch.no_grad():
-        at_one = selector(replace(SMALL, temperature=1.0))(query, pool)
-        at_tenth = selector(SMALL)(query, pool)
-    assert at_one.abs().max() <= 1 + 1e-6  # cosines, up to rounding
-    torch.testing.assert_close(at_tenth, 10 * at_one)
-
-
 def numpy_steps(
     module: PointerSelector, query: torch.Tensor, pool: torch.Tensor, picks: list[int]
 ) -> list[list[float]]:
@@ -200,21 +177,6 @@ def test_dropout_comes_before_the_projections_of_a_head_that_follows() -> None:
     assert zeros["gru"] < 0.001
 
 
-def test_scores_are_static_in_eval_mode_and_move_with_dropout() -> None:
-    module = selector()
-    query, pool = inputs()
-    with torch.no_grad():
-        assert torch.equal(module(query, pool), module(query, pool))
-        module.train()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            assert not torch.equal(module(query, pool), module(query, pool))
-        assert torch.equal(
-            selector(replace(SMALL, dropout=0.0, attention_dropout=0.0)).train()(query, pool),
-            module.eval()(query, pool),
-        )
-
-
 def test_initial_weights_have_the_published_law() -> None:
     module = selector(PUBLISHED)
     state = module.state_dict()
@@ -232,13 +194,3 @@ def test_initial_weights_have_the_published_law() -> None:
         assert 0.999 * bound < largest <= bound * (1 + 1e-6), name
     assert float(state["cross_attn_layers.0.in_proj_bias"].abs().max()) == 0
     assert torch.equal(state["attn_norms.0.weight"], torch.ones(256))
-
-
-def test_the_untrained_score_is_a_similarity() -> None:
-    architecture = replace(PUBLISHED, embedding=64, width=64)
-    query, pool = inputs(batch=40, size=64, width=64)
-    cosines = (pool @ query[..., None]).squeeze(-1)
-    with torch.no_grad():
-        scores = selector(architecture)(query, pool)
-    both = torch.stack([scores.flatten(), cosines.flatten()])
-    assert float(torch.corrcoef(both)[0, 1]) > 0.5

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import small_selectors
 import torch
-from chains import Chain, in_one_process
-from torch import Tensor, nn
+from torch import Tensor
 
-from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Rce, Selector
+from lever_pipe.experiment.config import Rce
 from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.groups import Groups
-from lever_pipe.lever.training.grpo import exact_kl
-from lever_pipe.lever.training.loop import Step, Updates, policy_entropy, validation_loss
+from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.supervised import rce_epoch
-from lever_pipe.losses.sequence import outcome_log_probs, selection_log_probs, step_logits
-
-GRU = Selector(width=16, head="gru")  # dropout 0.5 and attention dropout 0.1, as published
+from lever_pipe.losses.sequence import selection_log_probs
 
 
 def selector(seed: int = 0, **changed: Any) -> PointerSelector:
@@ -39,70 +33,6 @@ def table() -> EmbeddingTable:
 
 def groups(n: int = 5, shots: int = 3) -> Groups:
     return small_selectors.groups(n, shots=shots, n_examples=30)
-
-
-def test_gradients_of_the_log_probabilities_are_finite_differences() -> None:
-    module, batch = selector(width=4).double(), groups(n=2)
-    vectors = table().vectors.double()
-
-    def log_probs(weight: Tensor, bias: Tensor, projection: Tensor) -> Tensor:
-        tensors = {"decoder_gru.weight_hh": weight, "decoder_gru.bias_hh": bias, "query_proj.weight": projection}
-        scores = torch.func.functional_call(
-            Along(module, batch), {f"module.{k}": v for k, v in tensors.items()}, vectors
-        )
-        return selection_log_probs(scores, batch.selections)
-
-    leaves = (module.decoder_gru.weight_hh, module.decoder_gru.bias_hh, module.query_proj.weight)
-    assert torch.autograd.gradcheck(log_probs, tuple(leaf.detach().clone().requires_grad_() for leaf in leaves))
-
-
-class Along(nn.Module):
-    """The scores of a batch as the forward of a module, whose parameters can then be exchanged."""
-
-    def __init__(self, module: PointerSelector, batch: Groups) -> None:
-        super().__init__()
-        self.module, self.batch = module, batch
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        return EmbeddingTable(vectors).scores(self.module, self.batch)
-
-
-def test_entropy_and_divergence_are_those_of_the_steps() -> None:
-    policy, anchor, batch = selector(3), selector(4), groups()
-    scores, anchors = (table().scores(module, batch).detach() for module in (policy, anchor))
-    first = policy(table().vectors[batch.queries], table().vectors[batch.pools]).detach().softmax(dim=-1).double()
-    assert float(policy_entropy(scores)) == pytest.approx(float(-(first * first.log()).sum(dim=-1).mean()), rel=1e-5)
-    # step by step over the candidates that are left, one selection after the other
-    total = 0.0
-    for b, g, s in itertools.product(range(5), range(4), range(3)):
-        left = [k for k in range(7) if k not in batch.selections[b, g, :s].tolist()]
-        p, r = (x[b, g, s, left].double().softmax(dim=-1) for x in (scores, anchors))
-        total += float((p * (p / r).log()).sum()) / (5 * 4 * 3)
-    outcomes = [outcome_log_probs(of, batch.selections) for of in (scores, anchors)]
-    assert float(exact_kl(*outcomes, batch.valid)) == pytest.approx(total, rel=1e-5)  # float32
-    assert total > 0.01
-
-
-def test_jobs_of_one_epoch_are_one_run_and_the_head_trains_in_both_phases(tmp_path: Path) -> None:
-    chain = Chain(tmp_path, selector=GRU)
-    chain.initialise()
-    runs = [("rce", 1), ("rce", 2), ("grpo", 1), ("grpo", 2)]
-    jobs = [(chain.epoch(*run), chain.bytes_of("{}{}".format(*run))) for run in runs]
-    with in_one_process():
-        assert [(chain.epoch(*run), chain.bytes_of("{}{}".format(*run))) for run in runs[:2]] == jobs[:2]
-    with in_one_process():
-        assert [(chain.epoch(*run), chain.bytes_of("{}{}".format(*run))) for run in runs[2:]] == jobs[2:]
-    assert chain.grpo.freeze_projections
-    weights = {run: load_tensors(chain.outputs(run)["selector"])[0] for run in ("rce0", "rce1", "grpo2")}
-    cell = {f"decoder_gru.{kind}_{side}" for kind in ("weight", "bias") for side in ("ih", "hh")}
-    assert cell <= moved(weights["rce0"], weights["rce1"])
-    assert moved(weights["rce1"], weights["grpo2"]) == weights["rce1"].keys() - {
-        f"{n}.weight" for n in ("input_proj", "query_proj", "cand_proj")
-    }
-
-
-def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
-    return {name for name in before if not torch.equal(before[name], after[name])}
 
 
 def test_selections_of_one_shot_leave_the_head_where_it_is() -> None:
@@ -164,21 +94,6 @@ have the share x/m of all weight and each of the other (1-x)/m; weight on furthe
 which rises with y up to y = 1/4, where it is m / (2m-1)."""
 
 
-def test_the_best_ranking_is_the_derived_one() -> None:
-    _, groups = complementary_world()
-    one = groups.take(torch.tensor([0]))
-    keys = one.pools[0]
-
-    def reward(first: float, second: float, others: float) -> float:
-        scores = torch.where(keys == 0, first, torch.where(keys == 1, second, others))
-        return float(expected_reward(scores[None].double(), one))
-
-    assert reward(0.0, 0.0, -50.0) == pytest.approx(BEST_RANKING, abs=1e-12)
-    for gap, others in itertools.product((-3.0, -0.3, 0.0, 0.3, 3.0), (-50.0, -3.0, 0.0)):
-        assert reward(gap, 0.0, others) <= BEST_RANKING + 1e-12
-    assert reward(0.3, 0.0, -50.0) < BEST_RANKING - 0.001
-
-
 def trained(head: str, *, objective: str) -> tuple[float, float]:
     """Return expected reward of drawn pairs and reward of greedy ones after 400 steps on the exact objective."""
     table, groups = complementary_world()
@@ -210,14 +125,3 @@ def test_a_head_that_follows_learns_to_complement_where_no_ranking_can(objective
     drawn, chosen = trained("gru", objective=objective)
     assert drawn > BEST_RANKING + 0.3
     assert chosen == 1.0
-
-
-def test_validation_is_the_loss_of_its_selections() -> None:
-    table, groups = complementary_world()
-    module = selector(embedding=KEYS)
-    log_probs = selection_log_probs(table.scores(module, groups), groups.selections).detach()
-    weights = groups.rewards.softmax(dim=1)  # raw rewards at temperature 1
-    assert validation_loss(module, table, groups) == pytest.approx(
-        float(-(weights * log_probs).sum(1).mean()), rel=1e-5
-    )
-    assert step_logits(table.scores(module, groups), groups.selections).shape == (6, 56, 2, 8)

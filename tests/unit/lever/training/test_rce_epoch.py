@@ -19,7 +19,7 @@ from lever_pipe.experiment.config import Rce, Reward, Selector
 from lever_pipe.lever.networks.cross_attention import CrossAttention
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, fuse
 from lever_pipe.lever.selector.network import Architecture, build_selector, initialise
-from lever_pipe.lever.training.loop import Step, Updates, policy_entropy, validation_loss
+from lever_pipe.lever.training.loop import Step, Updates, validation_loss
 from lever_pipe.lever.training.supervised import progress_of
 from lever_pipe.lever.trajectories import make_group
 from lever_pipe.losses.schedules import linear
@@ -122,11 +122,6 @@ def test_gradients_are_clipped_to_the_norm() -> None:
     assert updates.means()["grad_norm"] == pytest.approx(1000 * math.sqrt(32), rel=1e-5)
     moved = (module.input_proj.weight.detach() - before).norm()
     assert float(moved) == pytest.approx(0.5, rel=1e-4)  # clip adds 1e-6 to the norm it divides by
-
-
-def test_entropy_of_the_first_pick() -> None:
-    assert float(policy_entropy(torch.zeros(3, 64))) == pytest.approx(math.log(64), rel=1e-6)
-    assert float(policy_entropy(torch.tensor([[0.0, -1000.0]]))) == 0.0
 
 
 def learnable_files(folder: Path) -> dict[str, Path]:
