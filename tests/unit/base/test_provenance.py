@@ -342,6 +342,7 @@ DECLARED = [f"experiment.{n}" for n in (*CONFIGS, "stage_configs", "agent_stage_
 """Modules whose classes become identities."""
 
 
+@cache
 def held(model: type[BaseModel]) -> set[str]:
     """Return what a model is made of, as `experiment.config.Grpo`: itself, its bases and all models that they name."""
     todo, found = [model], set[str]()
@@ -350,12 +351,18 @@ def held(model: type[BaseModel]) -> set[str]:
         name = f"{one.__module__.removeprefix('lever_pipe.')}.{one.__name__}"
         if name not in found:
             found.add(name)
-            todo += [base for base in one.__mro__ if base.__module__.startswith("lever_pipe.experiment")]
-            todo += [each for field in one.model_fields.values() for each in _models_in(field.annotation)]
-            beside = vars(import_module(one.__module__))
-            words = {node.id for node in ast.walk(ast.parse(getsource(one))) if isinstance(node, ast.Name)}
-            todo += [beside[word] for word in words if is_model(beside.get(word))]
+            todo += named_by(one)
     return found
+
+
+@cache
+def named_by(model: type[BaseModel]) -> list[type[BaseModel]]:
+    """Return the bases of a model, and the models that its fields and its source name."""
+    found = [base for base in model.__mro__ if base.__module__.startswith("lever_pipe.experiment")]
+    found += [each for field in model.model_fields.values() for each in _models_in(field.annotation)]
+    beside = vars(import_module(model.__module__))
+    words = {node.id for node in ast.walk(ast.parse(getsource(model))) if isinstance(node, ast.Name)}
+    return found + [beside[word] for word in words if is_model(beside.get(word))]
 
 
 @cache

@@ -15,8 +15,11 @@ N_QUESTIONS = 3
 
 
 def experiment(**lvlm: object) -> Experiment:
+    """Return the shipped experiment with a world of few pictures."""
     values = shipped()
-    return parse_experiment(values | {"lvlm": values["lvlm"] | lvlm})
+    found = parse_experiment(values | {"lvlm": values["lvlm"] | lvlm})
+    world = found.data.world.model_copy(update={"n_train": 64, "n_eval": 8})
+    return found.model_copy(update={"data": found.data.model_copy(update={"world": world})})
 
 
 def test_questions_are_answered_alike_by_both() -> None:

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -322,22 +321,22 @@ def test_a_config_that_does_not_parse_is_a_fault(
     assert "rl_data.n_queries" in printed and "'1e3'" in printed
 
 
-@pytest.mark.skipif(find_spec("snakemake") is None, reason="Snakemake reads the words")
-@pytest.mark.parametrize("executor", ["lever-slurm", "slurm"])
-def test_words_and_profile_reach_the_checks(tmp_path: Path, executor: str) -> None:
-    profile = tmp_path / "config.yaml"
-    settings = {"status-command": "squeue", "no-requeue": "true", "jobname-prefix": "mine"}
-    lines = [f"{executor}-{name}: {value}\n" for name, value in settings.items()]
-    profile.write_text("".join([f"executor: {executor}\n", *lines]))
-    other = tmp_path / "other.yaml"
+def test_words_and_profile_reach_the_checks(tmp_path: Path) -> None:
+    executors, other = ("lever-slurm", "slurm"), tmp_path / "other.yaml"
+    for executor in executors:
+        settings = {"status-command": "squeue", "no-requeue": "true", "jobname-prefix": "mine"}
+        lines = [f"{executor}-{name}: {value}\n" for name, value in settings.items()]
+        (tmp_path / executor).mkdir()
+        (tmp_path / executor / "config.yaml").write_text("".join([f"executor: {executor}\n", *lines]))
     other.write_text("pools: {seed: 7}\n")
-    words = ["--workflow-profile", str(tmp_path), "--configfile", str(other), "--config", "results=here"]
+    words = ["--configfile", str(other), "--config", "results=here", "--workflow-profile"]
     code = (
-        f"from lever_pipe.runtime.checks.doctor import read_call\ncall = read_call({words!r})\n"
-        "print(call.executor, call.prefix, sep='|')\n"
-        "print(call.config['pools'], call.config['results'], call.config['data']['source'], sep='|')"
+        "from lever_pipe.runtime.checks.doctor import read_call\n"
+        f"for profile in {[str(tmp_path / executor) for executor in executors]!r}:\n"
+        f"    call = read_call([*{words!r}, profile])\n"
+        "    print(call.executor, call.prefix, sep='|')\n"
+        "    print(call.config['pools'], call.config['results'], call.config['data']['source'], sep='|')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
-    own, config = done.stdout.splitlines()
-    assert own == f"{executor}|mine"
-    assert config == "{'sampler': 'uniform', 'size': 64, 'seed': 7}|here|world"
+    config = "{'sampler': 'uniform', 'size': 64, 'seed': 7}|here|world"
+    assert done.stdout.splitlines() == ["lever-slurm|mine", config, "slurm|mine", config]

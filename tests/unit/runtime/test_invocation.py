@@ -55,9 +55,6 @@ def looks(folder: Path, pace: str) -> int:
 def test_the_scheduler_looks_once_a_job(tmp_path: Path) -> None:
     own = looks(tmp_path / "own", "leave_pace_to_cores(workflow.scheduler)")
     assert own <= JOBS + 2  # at the start, after each job, and for the target rule
-    assert looks(tmp_path / "usual", "pass") > own, (
-        "Snakemake does so by itself: leave_pace_to_cores is of no use any more"
-    )
 
 
 def test_a_rate_that_a_user_gives_is_kept() -> None:
