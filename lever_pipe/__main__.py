@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
+import lever_pipe
 from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, MachineError, SnapshotError
 from lever_pipe.base.parsing import parse_model
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not words:
             _parser().print_help()
             return 2
-        if words[0] not in (*stages(), "-h", "--help"):
+        if words[0] not in (*stages(), "-h", "--help", "--version"):
             do = did_you_mean(words[0], [*TOOLS, *stages()], "List them all: python -m lever_pipe --help")
             raise ConfigError(f"expected a tool ({', '.join(TOOLS)}) or a stage", found=f"'{words[0]}'", do=do)
         options = _parser().parse_intermixed_args(words)
@@ -239,6 +240,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"tools, each with its own --help:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=lever_pipe.__version__)
     parser.add_argument("stage", help=f"one of {', '.join(sorted(stages()))}")
     parser.add_argument("files", nargs="*", metavar="name=path", help="the stage's named inputs and outputs")
     parser.add_argument("--spec", default="", help="the stage's identity as JSON; a job of a run has it of the plan")

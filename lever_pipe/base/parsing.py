@@ -13,6 +13,8 @@ from lever_pipe.base.errors import ConfigError, shortened
 from lever_pipe.base.sections import RULES_BROKEN, Fault, Section, did_you_mean, dotted, shown
 
 S = TypeVar("S", bound=Section)
+SHOWN = 3
+"""Places that are told of a key which stands in several sections."""
 
 
 def parse_model(model: type[S], values: Any, *, source: str) -> S:
@@ -70,6 +72,8 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
     elif kind == "extra_forbidden":
         known = _keys_at(model, place[:-1])
         remedy = did_you_mean(str(place[-1]), known, f"Known keys: {', '.join(sorted(known))}.")
+        if len(place) == 1 and (deeper := [of for of in _places(model) if of.endswith(f".{place[0]}")]):
+            remedy = f"It stands in a section: {', '.join(sorted(deeper, key=lambda of: of.count('.'))[:SHOWN])}."
         yield f"{shortened(dotted(place))}: unknown key. {remedy}"
     elif kind == "value_error":  # of a validator of ours, which says all
         yield f"{dotted(place)}: {error['msg'].removeprefix('Value error, ')}"
@@ -78,6 +82,16 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
         names = re.findall("'([^']*)'", context["expected"]) if kind == "literal_error" else []
         near = did_you_mean(str(error["input"]), names, "")
         yield f"{shortened(dotted(place))}: {error['msg'][0].lower()}{error['msg'][1:]}{seen}. {near}".rstrip()
+
+
+def _places(section: type[Section], within: str = "") -> Iterator[str]:
+    """Yield where keys stand, as `data.n_eval`, `arms[].seeds` and `presets.NAME.grpo.learning_rate`."""
+    for name, field in section.model_fields.items():
+        yield f"{within}{name}"
+        below = section_in(field.annotation)
+        if below is not None:
+            kind = {tuple: "[]", dict: ".NAME"}.get(get_origin(field.annotation) or Section, "")
+            yield from _places(below, f"{within}{name}{kind}.")
 
 
 def _keys_at(model: type[Section], place: tuple[int | str, ...]) -> list[str]:

@@ -77,7 +77,9 @@ def build_report(
     said: Any = pages.environment(frame, voice).get_template("sentences").module
     beside["index.json"] = json.dumps(index_of(contents, _sections(figures), voice, said), ensure_ascii=False)
     answers = ((card.title, getattr(said, f"answer_{card.id}")(card.says).striptags()) for card in contents.cards)
+    doubted = said.doubts(lead).striptags()
     beside["answers.txt"] = "".join(f"{voice.text(title)} {text}\n" for title, text in answers)
+    beside["answers.txt"] += f"{doubted}\n" if doubted else ""
     storage.write_text(page, main)
     write_texts(appendix, beside)
 

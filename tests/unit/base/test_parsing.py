@@ -52,6 +52,8 @@ def test_all_faults_are_told_at_once() -> None:
         ({"arms": [{"preset": "published", "sedes": [1]}]}, "arms[0].sedes: unknown key. Did you mean 'seeds'?"),
         ({"presets": {"a": {"grpo": {"adaptive_kl": {"lo": 1}}}}},
          "presets.a.grpo.adaptive_kl.lo: unknown key. Did you mean 'low'?"),
+        ({"n_eval": 30}, "n_eval: unknown key. It stands in a section: data.n_eval, data.world.n_eval, "),
+        ({"kl_betas": [0]}, "kl_betas: unknown key. It stands in a section: arms[].kl_betas, "),
         ({"report": {"zzzzzz": 1}}, "report.zzzzzz: unknown key. Known keys: guard, language, title."),
         ({"report": {"language": "en_"}}, "report.language: input should be 'en' or 'zh', got 'en_'. Did you mean"),
         ({"presets": {"published": {"reward": {"mode": "hard_plus_sft"}}}},

@@ -225,5 +225,6 @@ def test_exchanged_files_are_told_on_top_and_at_what_follows_from_them(tmp_path:
     head, _, rest = text.partition("Which KL_BETA?")
     assert "Files were exchanged by hand" in head
     assert file in head
+    assert f"Files were exchanged by hand: {file}" in (other / "report/answers.txt").read_text(encoding="utf-8")
     assert "Follows from a file that somebody exchanged: " in rest
     assert "exchanged" not in (built / "report.html").read_text(encoding="utf-8")
