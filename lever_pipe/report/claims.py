@@ -13,7 +13,7 @@ runs differ in more than it is `about`.
 
 Ours are tested over the seeds by a paired t, of several differences by the largest p, adjusted for all claims about
 curves (Holm); accuracies by their paired comparison. Agents are validated greedily, as the documents decode. Published
-accuracies have binomial errors, published curves the test of their measure (`_test`).
+accuracies have binomial errors, published curves the test of their measure (`pair_check`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from lever_pipe.report.cells import (
 )
 from lever_pipe.report.cells import holm as holm_of
 from lever_pipe.report.evidence import ALPHA, BY_SHOTS, MEAN, OF_ONE_RUN, EvidenceRow
-from lever_pipe.report.lineage import REMARK, UNKNOWN, Fields, published_key
+from lever_pipe.report.lineage import UNKNOWN, Fields, published_key
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
 from lever_pipe.report.reference import CURVES, FILES
 from lever_pipe.report.selector.documents import LAST_PUBLISHED_EPOCH, METRICS, long_runs
@@ -350,7 +350,7 @@ def _published(claim: Claim, material: Material, view: AgentView | None) -> Find
     measured = _measured(claim, curves)
     checks, p = list(map(Check, _gaps(claim, measured))), None
     if claim.kind != "order":
-        checks = [_test(claim, checks[0].value, curves)]
+        checks = [pair_check(claim.measure[0], checks[0].value, curves, _inside(claim, _steps(curves)))]
         p = None if checks[0].p is None else p_value(checks[0].p)
     stated = {run: {name: view.stated(run, of) for name, of in STATED.items()} for run in (NO_KL, KL)}
     texts = ({name: row.printed if row else "" for name, row in of.items()} for of in stated.values())
@@ -481,25 +481,25 @@ def flat_curves(n: int) -> FlatNoise:
     return flat_noise(n, NOISE_SD, generator(42, "claims", "flat_noise"))
 
 
-def _test(claim: Claim, gap: float, curves: Mapping[Run, Curve]) -> Check:
-    """Return a difference of two published curves with the test of its measure."""
-    (name,), steps = claim.measure, _steps(curves)
+def pair_check(name: str, gap: float, curves: Mapping[Any, Curve], inside: Sequence[int]) -> Check:
+    """Return a difference of two published curves with the test of its measure, over the steps `inside`."""
+    steps = _steps(curves)
     left, right = (np.array([curve[step].value for step in steps]) for curve in curves.values())
-    inside = [steps.index(step) for step in _inside(claim, steps)]
-    noise = flat_curves(len(steps))
+    places = [steps.index(step) for step in inside]
     match name:
         case "mean":
             error = float(np.std(left - right, ddof=1)) / math.sqrt(len(inside))
             p = float(2 * scipy.special.stdtr(len(steps) - 1, -abs(gap) / error))
             return Check(gap, float(scipy.special.stdtrit(len(steps) - 1, 0.975)) * error, p)
         case "best":
-            return Check(gap, p=noise.chance_of_best_gap(abs(gap)))
+            return Check(gap, p=flat_curves(len(steps)).chance_of_best_gap(abs(gap)))
         case "drawdown":
-            return Check(gap, p=min(noise.chance_of_drawdown(float(drawdowns(of[None])[0])) for of in (left, right)))
+            falls = (float(drawdowns(of[None])[0]) for of in (left, right))
+            return Check(gap, p=min(map(flat_curves(len(steps)).chance_of_drawdown, falls)))
         case "sd_of_changes":
             return Check(gap, p=f_test(np.diff(left), np.diff(right)))
         case "sd" | "range":
-            return Check(gap, p=f_test(left[inside], right[inside]))
+            return Check(gap, p=f_test(left[places], right[places]))
         case _:  # a step is known as well as the evaluations are dense
             return Check(gap, float(np.diff(steps).max()))
 
@@ -656,7 +656,7 @@ def _lineage(claim: Claim, material: Material, run: Run, *, is_ours: bool) -> Fi
         return material.lineages.get(material.grpo(float(run), EPOCH), {})
     keys = (published_key(float(run), EPOCH, document=document) for document in (claim.document, ""))
     found = next((material.lineages[key] for key in keys if key in material.lineages), {})
-    return {field: value for field, value in found.items() if value != UNKNOWN and not field.startswith(REMARK)}
+    return {field: value for field, value in found.items() if value != UNKNOWN}
 
 
 def tables(material: Material) -> Iterator[Table]:

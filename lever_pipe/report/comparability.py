@@ -15,7 +15,7 @@ from lever_pipe.base.errors import ComparisonError
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.report.cells import Cell, code, say
 from lever_pipe.report.labels import label
-from lever_pipe.report.lineage import EXCHANGED, REMARK, Fields, Lineages, read_lineage, read_published_lineage
+from lever_pipe.report.lineage import EXCHANGED, Fields, Lineages, read_lineage, read_published_lineage
 from lever_pipe.report.table import Table
 
 Guarding = Literal["footnote", "strict"]
@@ -60,12 +60,10 @@ FACTORS: Mapping[str, frozenset[str]] = {
 def read_lineages(ours: Path, published: Path) -> Lineages:
     """Return the lineage of every group of ours (`lineage.csv`) and of every published one (`lineage.yaml`).
 
-    Ids of remarks on published fields stand among them, as `remark.FIELD`.
-
     Raises:
         RecordError: a missing or malformed file.
     """
-    return {**read_lineage(ours), **read_published_lineage(published, remarks=True)}
+    return {**read_lineage(ours), **read_published_lineage(published)}
 
 
 def guard(tables: Sequence[Table], lineages: Lineages, mode: Guarding) -> list[Table]:
@@ -152,7 +150,7 @@ def _fields(group: str, table: Table, lineages: Lineages) -> Fields:
             found=f"none of {group}",
             do="Rerun collect_lineage, or add the published run to resources/reference/lineage.yaml.",
         )
-    return {name: value for name, value in found.items() if name != EXCHANGED and not name.startswith(REMARK)}
+    return {name: value for name, value in found.items() if name != EXCHANGED}
 
 
 def _marked(table: Table, found: Differences) -> Table:

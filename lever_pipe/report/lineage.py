@@ -17,8 +17,6 @@ from lever_pipe.base.records import Row, RunCard
 from lever_pipe.base.storage import read_yaml
 
 COLUMNS = ("group", "field", "value")
-REMARK = "remark."
-"""Beginning of the name under which a field's remark stands among fields; it is printed, never compared."""
 UNKNOWN = "unknown"
 """Value of a published field that no source tells."""
 EXCHANGED = "exchanged"
@@ -35,7 +33,6 @@ class Stated(Row):
 
     value: str
     source: str
-    remark: str = ""  # a sentence that tables with this run print
 
 
 class PublishedRuns(Row):
@@ -84,8 +81,8 @@ def read_lineage(path: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def read_published_lineage(path: Path, *, remarks: bool = False) -> dict[str, dict[str, str]]:
-    """Return the fields of every published run and epoch, with `remarks` each remark as `remark.FIELD`.
+def read_published_lineage(path: Path) -> dict[str, dict[str, str]]:
+    """Return the fields of every published run and epoch.
 
     Raises:
         RecordError: a missing or malformed file.
@@ -98,8 +95,6 @@ def read_published_lineage(path: Path, *, remarks: bool = False) -> dict[str, di
             for epoch in range(runs.first_epoch, runs.last_epoch + 1):
                 own = {"kl_beta": beta_text(beta), "epoch": str(epoch)}
                 values = {**own, **{name: of.value for name, of in stated.items()}}
-                if remarks:
-                    values |= {f"{REMARK}{name}": of.remark for name, of in stated.items() if of.remark}
                 for document in runs.documents or ("",):
                     found[published_key(beta, epoch, stage=runs.stage, document=document)] = values
     return found

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
+from numpy.typing import NDArray
 
 from lever_pipe.report.agent.document_003 import by_step, steps_cell
 from lever_pipe.report.agent.runs import (
     BY_MODE,
+    KL,
     MODES,
+    NO_KL,
     PAIR,
     REWARD_DIGITS,
     RUN_NAMES,
@@ -34,14 +36,11 @@ from lever_pipe.report.agent.runs import (
     values_of,
 )
 from lever_pipe.report.cells import Cell, Estimate, derived, holm, level, minus, say
-from lever_pipe.report.claims import flat_curves
+from lever_pipe.report.claims import MEASURES, pair_check
 from lever_pipe.report.table import SOURCE, Row, Table, beside, framed
 from lever_pipe.statistics.comparison import holm as holm_p
-from lever_pipe.statistics.curves import drawdowns, f_test, paired_t
 
 SECTION = "004"
-FEWEST = 5
-"""Evaluations below which two curves are not compared."""
 Values = Mapping[int, float]
 STARS = ("5 of 5 stars", "4 of 5 stars", "slightly lower, acceptable")
 """How the document rates both runs and their difference."""
@@ -68,7 +67,7 @@ def _answer(view: AgentView) -> Iterator[Row]:
     yield {"Quantity": "Rating", SOURCE: "published", **dict(zip(PAIR, STARS, strict=True))}
     for pair in view.pairs:
         cells = pair.cells(_mean, REWARD_DIGITS, "mean over evaluations and seeds")
-        p = _judged_p(view, pair, "004-insignificant") if pair.is_ours else p_cell(_paired_p(pair))
+        p = _judged_p(view, pair, "004-insignificant") if pair.is_ours else p_cell(_published_p(pair, "mean"))
         yield pair.row("Quantity", "Mean over evaluations", {**cells, "p": p})
     arm = view.config.document_arm
     for mode in MODES:
@@ -94,7 +93,7 @@ def _with_share(gap: Estimate | None, whole: Estimate | None) -> Cell:
 def _verdicts(view: AgentView) -> dict[str, Any]:
     """Return whether the two runs are told apart: the published curves, and ours in each decoding."""
     rows = {mode: view.compared(view.config.document_arm, mode) for mode in MODES}
-    theirs = next((separation(_paired_p(pair)) for pair in view.pairs if not pair.is_ours), None)
+    theirs = next((separation(_published_p(pair, "mean")) for pair in view.pairs if not pair.is_ours), None)
     ours = [
         {
             "mode": mode,
@@ -111,15 +110,27 @@ def _mean(curve: Values) -> float:
     return mean_of(curve.values())
 
 
-def _gaps(pair: CurvePair) -> dict[int, float]:
-    """Return KL minus no KL of the published pair by common step."""
-    (no_kl,), (kl,) = pair.values(dict)
-    return {step: value - no_kl[step] for step, value in kl.items() if step in no_kl}
+def _published_p(pair: CurvePair, name: str, first: int = 0, last: float = math.inf) -> float:
+    """Return the p of a claim's measure of two published curves over the evaluations of some steps."""
+    curves = {KL: pair.kl[0], NO_KL: pair.no_kl[0]}
+    inside = [step for step in pair.kl[0] if step in pair.no_kl[0] and first <= step <= last]
+    if len(inside) < 2:
+        return math.nan
+    left, right = (_of(name, first, last)(values_of(curve)) for curve in curves.values())
+    p = pair_check(name, left - right, curves, inside).p
+    return math.nan if p is None else p
 
 
-def _paired_p(pair: CurvePair) -> float:
-    gaps = list(_gaps(pair).values())
-    return paired_t(gaps)[1] if len(gaps) >= FEWEST else math.nan
+def _of(name: str, first: int = 0, last: float = math.inf) -> Measure:
+    """Return a measure of claims over the evaluations of some steps; NaN of too few."""
+
+    def measure(curve: Values) -> float:
+        at = [step for step in curve if first <= step <= last]
+        values = np.array([curve[step] for step in at])
+        least = 3 if name == "sd_of_changes" else 1
+        return float(MEASURES[name].of(np.array(at), values, ())) if len(at) >= least else math.nan
+
+    return measure
 
 
 def _steps_to_best(view: AgentView) -> Iterator[Row]:
@@ -196,49 +207,47 @@ def _changes_of(curve: Curve) -> dict[int, Cell]:
     return found
 
 
-def _differences(curve: Values) -> list[float]:
-    return [after - before for before, after in pairwise(curve.values())]
-
-
-def _sd_of_changes(curve: Values) -> float:
-    changes = _differences(curve)
-    return float(np.std(changes, ddof=1)) if len(changes) > 1 else math.nan
-
-
 def _largest_change(curve: Values) -> float:
     shares = [abs(after / before - 1) for before, after in pairwise(curve.values()) if before]
     return 100 * max(shares, default=math.nan)
 
 
-class Steadiness(NamedTuple):
-    """A row of the table of stability: what is measured, its decimals, and which claim tests it."""
+class Compared(NamedTuple):
+    """A row of the tables of stability and assessment: how it is measured, its decimals, and which claim tests ours."""
 
-    name: str
+    how: str
     measure: Measure
-    digits: int
+    digits: int = 3
     claim: str = ""
+    winner: str = ""
+    """As the document prints it."""
+    test: tuple[Any, ...] = ()
+    """A claim's measure with the first and last step, by which the published pair is tested."""
 
 
 STEADINESS = {
-    "Largest change (%)": Steadiness("largest_change", _largest_change, 1),
-    "Standard deviation of changes": Steadiness("sd_of_changes", _sd_of_changes, 4, "004-more-stable"),
-    "Total variation": Steadiness("total_variation", lambda curve: math.fsum(map(abs, _differences(curve))), 3),
-    "Sign changes": Steadiness("sign_changes", lambda curve: _sign_changes(_differences(curve)), 1),
-    "Largest drawdown": Steadiness(
-        "drawdown", lambda curve: float(drawdowns(np.array([list(curve.values())]))[0]), 3, "004-drawdown"
-    ),
+    "Largest change (%)": Compared("largest_change", _largest_change, 1),
+    "Standard deviation of changes": Compared("sd_of_changes", _of("sd_of_changes"), 4, "004-more-stable"),
+    "Total variation": Compared("total_variation", lambda curve: float(np.abs(_changes_in(curve)).sum())),
+    "Sign changes": Compared("sign_changes", lambda curve: _turns(_changes_in(curve)), 1),
+    "Largest drawdown": Compared("drawdown", _of("drawdown"), 3, "004-drawdown"),
 }
+"""What the table of stability shows of every curve."""
 
 
-def _sign_changes(changes: Sequence[float]) -> float:
-    return float(sum(a * b < 0 for a, b in pairwise(changes)))
+def _changes_in(curve: Values) -> NDArray[np.float64]:
+    return np.diff(list(curve.values()))
+
+
+def _turns(changes: NDArray[np.float64]) -> float:
+    return float((changes[1:] * changes[:-1] < 0).sum())
 
 
 def _stability(view: AgentView) -> Iterator[Row]:
     stated = {RUN_NAMES[run]: level(view.stated(run, "max_abs_change_pct"), 1) for run in RUNS}
     for called, of in STEADINESS.items():
         for pair in view.pairs:
-            cells: dict[str, Cell] = dict(pair.cells(of.measure, of.digits, f"{of.name}, mean over seeds"))
+            cells: dict[str, Cell] = dict(pair.cells(of.measure, of.digits, f"{of.how}, mean over seeds"))
             del cells["Difference"]
             if of.measure is _largest_change and not pair.is_ours:
                 printed = {run: said for run, said in stated.items() if said is not None}
@@ -248,73 +257,19 @@ def _stability(view: AgentView) -> Iterator[Row]:
             yield pair.row("Statistic", called, {**cells, "p": _judged_p(view, pair, of.claim)})
 
 
-def _within(first: int, last: int) -> Callable[[Values], list[float]]:
-    return lambda curve: [value for step, value in curve.items() if first <= step <= last]
-
-
-def _changes_p(pair: CurvePair) -> float:
-    return _f_p(pair, _differences)
-
-
-def _f_p(pair: CurvePair, of: Callable[[Values], list[float]]) -> float:
-    (no_kl,), (kl,) = pair.values(of)
-    return f_test(kl, no_kl) if min(len(kl), len(no_kl)) > 1 else math.nan
-
-
-def _best_gap_p(pair: CurvePair) -> float:
-    (no_kl,), (kl,) = pair.values(dict)
-    return flat_curves(min(len(no_kl), len(kl))).chance_of_best_gap(abs(best_value(no_kl) - best_value(kl)))
-
-
-def _window_p(window: Callable[[Values], list[float]]) -> Callable[[CurvePair], float]:
-    """Return the t test of a mean over a few steps, with the standard deviation of all paired differences."""
-
-    def p(pair: CurvePair) -> float:
-        gaps = _gaps(pair)
-        chosen = window(gaps)
-        if not chosen or len(gaps) < 2:
-            return math.nan
-        error = float(np.std(list(gaps.values()), ddof=1)) / math.sqrt(len(chosen))
-        return float(2 * scipy.special.stdtr(len(gaps) - 1, -abs(mean_of(chosen)) / error))
-
-    return p
-
-
-EARLY, MIDDLE, LATE = _within(5, 15), _within(20, 35), _within(40, 45)
-
-
-def _middle_p(pair: CurvePair) -> float:
-    return _f_p(pair, MIDDLE)
-
-
-@dataclass(frozen=True, slots=True)
-class Dimension:
-    """A row of the assessment: what is compared, the published winner, how that pair is tested, and our claim."""
-
-    name: str
-    measure: Measure
-    winner: str
-    test: Callable[[CurvePair], float]
-    claim: str = ""
-    digits: int = 3
+def _dimension(how: str, claim: str, winner: str, digits: int, *test: Any) -> Compared:
+    return Compared(how, _of(*test), digits, claim, winner, test)
 
 
 DIMENSIONS = {
-    "Best reward": Dimension("best", best_value, "no KL (KL {share} %)", _best_gap_p, "004-lower-best"),
-    "Step of the best reward": Dimension(
-        "best_step", best_step, "KL bundle ({steps} steps)", lambda _: math.nan, "004-five-steps", 0
-    ),
-    "Stability: sd of changes": Dimension("stability", _sd_of_changes, "KL bundle", _changes_p, "004-more-stable", 4),
-    "Early: mean of steps 5 to 15": Dimension(
-        "early", lambda curve: mean_of(EARLY(curve)), "no KL", _window_p(EARLY), "004-early"
-    ),
-    "Middle: range of steps 20 to 35": Dimension(
-        "middle", lambda curve: float(np.ptp(MIDDLE(curve) or math.nan)), "KL bundle", _middle_p, "004-middle-phase"
-    ),
-    "Late: mean of steps 40 and 45": Dimension(
-        "late", lambda curve: mean_of(LATE(curve)), "no KL (KL {share} %)", _window_p(LATE)
-    ),
+    "Best reward": _dimension("best", "004-lower-best", "no KL (KL {share} %)", 3, "best"),
+    "Step of the best reward": _dimension("best_step", "004-five-steps", "KL bundle ({steps} steps)", 0, "best_step"),
+    "Stability: sd of changes": _dimension("stability", "004-more-stable", "KL bundle", 4, "sd_of_changes"),
+    "Early: mean of steps 5 to 15": _dimension("early", "004-early", "no KL", 3, "mean", 5, 15),
+    "Middle: range of steps 20 to 35": _dimension("middle", "004-middle-phase", "KL bundle", 3, "range", 20, 35),
+    "Late: mean of steps 40 and 45": _dimension("late", "", "no KL (KL {share} %)", 3, "mean", 40, 45),
 }
+"""What the assessment compares."""
 
 
 def _assessment(view: AgentView) -> Iterator[Row]:
@@ -323,11 +278,11 @@ def _assessment(view: AgentView) -> Iterator[Row]:
     stated = {name: told(view.stated("kl-nokl", metric)) for name, metric in sources.items()}
     for called, of in DIMENSIONS.items():
         for verdicts, pair in zip(found, view.pairs, strict=True):
-            cells: dict[str, Cell] = dict(pair.cells(of.measure, of.digits, of.name))
+            cells: dict[str, Cell] = dict(pair.cells(of.measure, of.digits, of.how))
             del cells["Difference"]
             if None in cells.values():
                 continue
-            if of.measure is best_step:
+            if of.how == "best_step":
                 cells = dict(zip(cells, map(steps_cell, pair.values(best_step)), strict=True))
             winner = None if pair.is_ours else say(of.winner, **stated)
             yield pair.row(
@@ -339,7 +294,7 @@ def _tested(view: AgentView, pair: CurvePair) -> dict[str, Cell]:
     """Return the verdict on every dimension: of ours that of its claim, published ones adjusted for all (Holm)."""
     if pair.is_ours:
         return {called: tested(_judged_p(view, pair, of.claim)) for called, of in DIMENSIONS.items()}
-    found = {called: of.test(pair) for called, of in DIMENSIONS.items()}
+    found = {called: _published_p(pair, *of.test) for called, of in DIMENSIONS.items()}
     known = {name: p for name, p in found.items() if not math.isnan(p)}
     adjusted = dict(zip(known, holm_p(list(known.values())), strict=True))
     verdicts: dict[str, Cell] = {name: separation(float(p)) for name, p in adjusted.items()}

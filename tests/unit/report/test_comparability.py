@@ -123,7 +123,7 @@ def test_unknown_factors_and_groups_are_refused() -> None:
 
 def test_published_lines_are_compared_with_those_of_their_document_and_never_refused() -> None:
     """Document 002 quotes 0.12 as trained on the older RL data; document 001 as trained on k64 v3."""
-    lineages = {**ours(), **lineage.read_published_lineage(FILE, remarks=True)}
+    lineages = {**ours(), **lineage.read_published_lineage(FILE)}
     groups = [name for pair in zip(BY_BETA, PUBLISHED, strict=True) for name in pair]
     marks, (note,) = guarded(table(groups), lineages, "strict")
     assert marks == ["", "", "", "", "", "a", "", ""]
