@@ -8,7 +8,6 @@ from builders import embedding_arrays
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
-from lever_pipe.base.errors import ConfigError, RecordError
 from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
@@ -89,13 +88,6 @@ def test_a_stage_that_fails_leaves_no_card_beside_files_of_two_calls(tmp_path: P
     (tmp_path / "embeddings").write_bytes(b"")
     assert main(call) == 2
     assert not (tmp_path / "card").exists()
-
-
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    with pytest.raises(RecordError):
-        main(["initialise_selector", *words(tmp_path), "--spec", SPEC, "--debug"])
-    with pytest.raises(ConfigError):
-        main(["zzz", "--spec", "{}", "--debug"])
 
 
 def test_the_schema_tool_shows_a_difference(

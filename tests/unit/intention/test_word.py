@@ -106,13 +106,6 @@ def test_no_text_can_pose_as_a_turn() -> None:
         CODEC.feedback("asked <im_end> <tool_call> </tool_call>", 0.0)
 
 
-def test_a_saved_codec_is_the_same(tmp_path: Path) -> None:
-    CODEC.save(tmp_path)
-    loaded = word.load(tmp_path)
-    assert loaded.words == CODEC.words
-    assert (loaded.pad_id, loaded.end_ids) == (CODEC.pad_id, CODEC.end_ids)
-
-
 @pytest.mark.parametrize("words", [{"a": 1}, [1, 2], [*CODEC.words, "date"], [w for w in CODEC.words if w != "0.7"]])
 def test_broken_words_are_one_clear_line(tmp_path: Path, words: object) -> None:
     (tmp_path / "words.json").write_text(json.dumps(words))

@@ -248,34 +248,6 @@ def outcomes_of(
             state = module.head.after(state, torch.tensor([[places[step]]]), encoded.candidates)
 
 
-class Given(PointerSelector):
-    """Sees every query as one vector, and candidates as they are."""
-
-    def __init__(self, query: tuple[float, float]) -> None:
-        super().__init__(replace(SMALL, embedding=2, width=2, temperature=2 / math.log(3)))
-        self._adopt_head()
-        self.query = torch.tensor([query])
-
-    def project(self, x: Tensor) -> Tensor:
-        return x
-
-    def as_query(self, query_BH: Tensor, pool_BKH: Tensor) -> Tensor:
-        return self.query.expand(len(query_BH), -1)
-
-    def as_candidates(self, projected: Tensor) -> Tensor:
-        return projected
-
-
-def test_the_distance_from_a_base_by_hand() -> None:
-    """The policy takes one of two candidates with 3/4, the base with 1/2; the second pick has no choice."""
-    seen = EmbeddingTable(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
-    policy, base = Given((1.0, 0.0)), Given((0.0, 1.0))
-    pools = [Pool(query_id=0, candidates=(0, 1))]  # type: ignore[arg-type]
-    first = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
-    found = [kl_to_base(policy, base, seen, seen, pools, shots) for shots in (1, 2)]
-    assert found == pytest.approx([first, first / 2], abs=1e-6)
-
-
 @every_pair
 def test_a_gradient_reaches_every_parameter(network: str, head: str) -> None:
     module, batch = selector(head, network, steps=3 if head in STEPPING else 0).train(), groups()

@@ -135,13 +135,6 @@ def test_a_tiny_agent_that_is_taught_first_is_no_start_that_the_report_names(tmp
         assert bool(told.start) is (taught is None)
 
 
-def test_a_tiny_agent_of_another_run_is_called_by_its_place() -> None:
-    of = experiment(model={"folder": "results/a/intention/arm~b/seed~0/best"}).intention
-    assert (of.is_world, of.scale) == (True, "embedded world, tiny Qwen3 of arm~b/seed~0/best")
-    of = experiment(model={"folder": "models/Qwen3-8B", "codec": "hf"}).intention
-    assert (of.is_world, of.scale) == (False, "Qwen3-8B on embedded tasks")
-
-
 def test_tasks_that_are_read_do_not_depend_on_the_generator() -> None:
     asked = {"kind": "openai"}  # a rule plays the embedded tasks alone
     config = plan.stage_config(experiment(tasks={"source": "intentiongym"}, simulator=asked), "prepare_tasks", {})

@@ -8,7 +8,6 @@ from functools import cache
 import pytest
 from test_plan import shipped_with
 
-from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.experiment.config import OnPolicy
 from lever_pipe.experiment.stage_configs import TrainContinuedEpochConfig
@@ -73,13 +72,6 @@ def test_in_the_equal_cells_a_mode_differs_in_who_draws_and_when_alone() -> None
     for key in ("learning_rate", "batch_queries", "weight_decay", "clip_epsilon", "freeze_projections"):
         assert getattr(off, key) == getattr(on, key)
     assert steps_of_an_epoch(given, "equal_1e4") == (80, 80, 80)
-
-
-def test_the_long_runs_are_evaluated_at_three_epochs_and_continued_rce_beside_the_last() -> None:
-    names = [PolicyName.parse(text) for text in plan.evaluated(findings())]
-    long = [name for name in names if name.preset.endswith("_long")]
-    epochs = {kind: {name.epoch for name in long if name.kind == kind} for kind in ("grpo", "on_policy", "continued")}
-    assert epochs == {"grpo": {1, 2, 3, 10, 25, 50}, "on_policy": set(), "continued": {50}}
 
 
 def test_the_matched_schedule_uses_as_much_learning_rate_as_the_baseline() -> None:

@@ -68,11 +68,6 @@ class TestMade:
     def test_what_is_whole_and_of_this_plan_is_made(self, card: Path) -> None:
         assert sparing.made_by_another(job_of(card))
 
-    @pytest.mark.parametrize("name", [*OUTPUTS, "run.json"])
-    def test_a_missing_output_is_made_again(self, card: Path, name: str) -> None:
-        card.with_name(name).unlink()
-        assert not sparing.made_by_another(job_of(card))
-
     def test_what_is_older_than_the_plan_is_made_again(self, card: Path) -> None:
         """A user who forces a rule wants it to run."""
         os.utime(os.environ[snapshot.VARIABLE], (2**32, 2**32))

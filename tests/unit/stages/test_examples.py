@@ -136,21 +136,3 @@ def test_the_second_world_goes_through_the_reader_of_vqav2(tmp_path: Path) -> No
     storage.write_json(world.raw["train"]["annotations"], {"annotations": list(said.values())})
     with pytest.raises(DataError, match=rf"no multiple_choice_answer: 1 \(question {train[0].question_id}\)"):
         world.prepare()
-
-
-def test_first_and_drawn_questions_are_separate_artefacts(world: World) -> None:
-    def prepared(subset: str, seed: int) -> list[int]:
-        world.prepare(n_eval=6, eval_subset=subset, eval_seed=seed)
-        return [example.question_id for example in world.examples("eval")]
-
-    whole = sorted(row["question_id"] for row in storage.read_json(world.raw["eval"]["questions"])["questions"])
-    assert prepared("prefix", 0) == whole[:6]
-    drawn = [prepared("random", seed) for seed in range(4)]
-    assert all(ids == sorted(ids) and set(ids) < set(whole) for ids in drawn)
-    assert len({tuple(ids) for ids in [whole[:6], *drawn]}) == 5
-    identities = set()
-    for subset, seed in (("prefix", 0), ("random", 0), ("random", 1)):
-        data = EXPERIMENT.data.model_copy(update={"eval_subset": subset, "eval_seed": seed})
-        given = EXPERIMENT.model_copy(update={"data": data})
-        identities.add(plan.spec_of(given, "prepare_examples", {"split": "eval"}))
-    assert len(identities) == 3

@@ -10,29 +10,12 @@ from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import plan
 from lever_pipe.stages.verl import render_verl
 
-FILES = (
-    "README.txt",
-    "launch.sbatch",
-    "launch.sh",
-    "overrides.txt",
-    "simulator.sbatch",
-    "submit.sh",
-    "tool_config.yaml",
-)
-
 
 def config(arm: str = "bundle", seed: str = "1", **changed: object) -> RenderVerlConfig:
     """Return what the workflow gives the stage for the default configuration."""
     planned = plan.stage_config(Experiment(intention=changed), "render_verl", {"arm": arm, "seed": seed})
     assert isinstance(planned, RenderVerlConfig)
     return planned
-
-
-def test_the_default_configuration_becomes_a_launch_folder(tmp_path: Path) -> None:
-    launch = tmp_path / "run/launch"
-    assert render_verl(launch=launch, config=config()) == FILES
-    assert tuple(sorted(path.name for path in launch.iterdir())) == FILES
-    assert "trainer.experiment_name='bundle_seed_1'" in (launch / "overrides.txt").read_text()
 
 
 def test_a_second_rendering_gives_the_same_bytes_and_leaves_nothing_of_the_first(tmp_path: Path) -> None:

@@ -68,14 +68,6 @@ def test_selections_are_the_best_scores_query_by_query(files: dict[str, Path]) -
             assert row == tuple(of.candidates[k] for k in best)
 
 
-def test_fewer_shots_are_a_prefix_and_nothing_repeats(files: dict[str, Path]) -> None:
-    save_selector(files["selector"], module_of(files), stage="rce", epoch=1)
-    four = run_selector(files, 4)
-    for shots in (1, 2, 3):
-        assert run_selector(files, shots) == [row[:shots] for row in four]
-    assert all(len(set(row)) == 4 for row in four)
-
-
 def test_chance_differs_by_draw_query_and_seed(files: dict[str, Path]) -> None:
     first = run_baseline(files, "random-0")
     assert run_baseline(files, "random-0") == first

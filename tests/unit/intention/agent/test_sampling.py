@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.intention.agent.generation import UNIFORMS_PER_DRAW, draw_tokens, likeliest_tokens, uniforms
+from lever_pipe.intention.agent.generation import UNIFORMS_PER_DRAW, draw_tokens, uniforms
 
 PROBABILITIES = [0.5, 0.0, 0.25, 0.25]
 LOGITS = torch.tensor([[math.log(p) if p else -math.inf for p in PROBABILITIES]])
@@ -59,13 +59,6 @@ def test_a_row_depends_on_its_own_numbers_alone() -> None:
         alone, log_prob = draw_tokens(logits[i : i + 1], numbers[i : i + 1], temperature=0.8)
         assert alone == together[i]
         assert float(log_prob) == pytest.approx(float(log_probs[i]), abs=1e-12)  # float64 throughout
-
-
-def test_the_likeliest_token() -> None:
-    tokens, log_probs = likeliest_tokens(torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]]))
-    assert tokens.tolist() == [1, 0]
-    expected = [2 - math.log(1 + math.e**2 + math.e), 3 - math.log(math.e**3 + 2)]
-    assert log_probs.tolist() == pytest.approx(expected, abs=1e-12)
 
 
 def test_numbers_come_one_by_one_from_the_stream() -> None:

@@ -36,21 +36,6 @@ def sequences() -> list[Tensor]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_scores_are_those_of_each_sequence_alone(policy: Any, sequences: list[Tensor], temperature: float) -> None:
-    found = score(policy, sequences, PLACES, pad_id=0, temperature=temperature, entropies=True)
-    log_probs, entropies = [], []
-    for tokens, places in zip(sequences, PLACES, strict=True):
-        rows = (policy(input_ids=tokens[None]).logits[0].double() / temperature).log_softmax(dim=-1)
-        for place in places.tolist():
-            log_probs.append(float(rows[place - 1, tokens[place]]))
-            entropies.append(float(-(rows[place - 1].exp() * rows[place - 1]).sum()))
-    assert found.log_probs.tolist() == pytest.approx(log_probs, abs=ROUNDING)
-    assert found.entropies is not None
-    assert found.entropies.tolist() == pytest.approx(entropies, abs=ROUNDING)
-
-
-@torch.no_grad()
 def test_what_fills_the_ends_changes_nothing(policy: Any, sequences: list[Tensor]) -> None:
     found = [score(policy, sequences, PLACES, pad_id=pad, temperature=1.0, entropies=False) for pad in (0, 7)]
     assert torch.equal(found[0].log_probs, found[1].log_probs)

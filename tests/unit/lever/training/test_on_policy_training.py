@@ -318,17 +318,6 @@ def test_only_the_clipped_objective_clips() -> None:
     assert 0 < higher < epoch(settings).values["clip_fraction"]
 
 
-@pytest.mark.parametrize("head", ["static", "gru"])
-def test_the_same_stream_gives_the_same_bits(head: str) -> None:
-    first, second = (epoch(SETTINGS, head=head) for _ in range(2))
-    assert first.values == second.values
-    assert [one[:3] for one in first.spent] == [one[:3] for one in second.spent]
-    assert first.judge.calls == second.judge.calls
-    weights = second.policy.state_dict()
-    assert all(torch.equal(value, weights[name]) for name, value in first.policy.state_dict().items())
-    assert not torch.equal(weights["query_proj.weight"], selector(head=head).query_proj.weight)
-
-
 def first_picks(module: PointerSelector, n: int) -> Tensor:
     given = queries(n)
     encoded = module.eval().encode(table().vectors[given.queries], table().vectors[given.pools])
