@@ -175,7 +175,7 @@ def download(part: Part, folder: Path) -> Path:
         raise DataError(
             f"{part.package} {part.version}: expected it from {part.client}'s registry",
             found=told[-1] if told else type(fault).__name__,
-            do=f"Tests that need it are skipped. Mend the settings of {part.client}, then: {BRING}",
+            do=f"Tests that need it are skipped. Fix the settings of {part.client}, then: {BRING}",
         ) from None
     return archive
 
@@ -199,7 +199,7 @@ def _members(archive: Path, part: Part) -> Iterator[tuple[str, bytes]]:
         raise DataError(
             f"{archive.name}: expected {', '.join(part.files)} in {part.within}",
             found=f"no {', '.join(sorted(missing))}",
-            do="Mend PARTS in benchmarks/real_parts.py.",
+            do="Fix PARTS in benchmarks/real_parts.py.",
         )
 
 

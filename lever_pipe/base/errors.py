@@ -20,7 +20,7 @@ def shortened(text: str) -> str:
 
 
 class LeverPipeError(Exception):
-    """A fault that the user can cause and mend; printed as one message without a traceback."""
+    """A fault that the user can cause and fix; printed as one message without a traceback."""
 
     def __init__(self, expected: str, *, found: str, do: str) -> None:
         self.expected = expected

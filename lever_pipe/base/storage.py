@@ -297,10 +297,10 @@ def _parse(model: type[M], content: bytes, where: str) -> M:
     except ValidationError as fault:
         found = _describe(fault)
     except UnicodeDecodeError as fault:
-        raise RecordError(f"{where}: expected UTF-8 text", found=str(fault), do="Mend or rebuild the file.") from None
+        raise RecordError(f"{where}: expected UTF-8 text", found=str(fault), do="Fix or rebuild the file.") from None
     except ValueError as fault:
         found = f"'row': Invalid JSON: {shortened(str(fault))}"
-    raise RecordError(f"{where}: expected a {model.__name__} row", found=found, do="Mend or rebuild the file.")
+    raise RecordError(f"{where}: expected a {model.__name__} row", found=found, do="Fix or rebuild the file.")
 
 
 def _describe(fault: ValidationError) -> str:
@@ -316,4 +316,4 @@ def _unreadable(path: Path, fault: OSError) -> RecordError:
     if isinstance(fault, FileNotFoundError):
         return RecordError(f"{path}: expected a file", found="none", do="Run the rule that makes it.")
     found = fault.strerror or str(fault)
-    return RecordError(f"{path}: expected a file that can be read", found=found, do="Mend the path or its permissions.")
+    return RecordError(f"{path}: expected a file that can be read", found=found, do="Fix the path or its permissions.")

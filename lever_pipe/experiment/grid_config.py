@@ -41,7 +41,7 @@ class GridData(Data):
     """A data set of the grid, with RL data of its own where several ways of making them are compared."""
 
     rl_data: RlData | None = None
-    """Laid over the experiment's `rl_data`; null for that itself. Two names with one data set and different RL data are
+    """Read after the experiment's `rl_data`; null for that itself. Two names with one data set and different RL data are
     two variants; the store gives the second one what both share."""
 
 
@@ -108,7 +108,7 @@ class Grid(Section):
     samplers: Distinct[Annotated[str, member_of("lever/samplers")]] = ()
     """Members of `lever_pipe/lever/samplers`."""
     lvlms: dict[Name, LvlmSettings] = Field({})
-    """Vision-language models by name, each laid over the experiment's `lvlm`."""
+    """Vision-language models by name, each read after the experiment's `lvlm`."""
     arms: tuple[GridArm, ...] = ()
     reference: str = ""
     """Preset of the arm that the other arms are compared with, objective by objective."""

@@ -295,7 +295,7 @@ def _with_arms_of_sweeps(experiment: Experiment, source: str) -> Experiment:
 
 
 def _with_grid_laid_over(values: Any) -> Any:
-    """Return the values with each data set and LVLM of the grid laid over the experiment's own."""
+    """Return the values with each data set and LVLM of the grid read after the experiment's own."""
     grid = values.get("grid") if isinstance(values, Mapping) else None
     if not isinstance(grid, Mapping):
         return values

@@ -282,7 +282,7 @@ def _by_key(fault: ValidationError) -> Iterator[str]:
         yield f"'{dotted(error['loc'])}': {kind}" if error["loc"] else kind
 
 
-def _refusal(expected: str, faults: Sequence[str], *, do: str = "Mend or remove the named entries.") -> RecordError:
+def _refusal(expected: str, faults: Sequence[str], *, do: str = "Fix or remove the named entries.") -> RecordError:
     """Return the error of a file with these faults, the first ones named."""
     rest = [f"and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []
     count = f"{len(faults)} fault" + ("s" if len(faults) > 1 else "")

@@ -325,7 +325,7 @@ def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
         faults.append(f"{question[-10:] + whole.removeprefix(question)!r}, where an answer has no tokens of its own")
     if faults:
         where = f"{folder}: expected a chat template that shows images and ends answers"
-        raise CheckpointError(where, found="; ".join(faults), do="Mend its chat template, or name another model.")
+        raise CheckpointError(where, found="; ".join(faults), do="Fix its chat template, or name another model.")
     return begins[0], int(end)
 
 

@@ -109,7 +109,7 @@ def read_published_runs(path: Path) -> PublishedLineage:
     try:
         return PublishedLineage.model_validate(read_yaml(path, "a file"))
     except ValidationError as fault:
-        raise RecordError(f"{path}: expected the published lineage", found=str(fault), do="Mend the file.") from None
+        raise RecordError(f"{path}: expected the published lineage", found=str(fault), do="Fix the file.") from None
 
 
 def group_of_training(card: RunCard) -> str:

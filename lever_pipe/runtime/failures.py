@@ -38,7 +38,7 @@ STARVED = {
     "OUT_OF_MEMORY": "raise its mem_mb in the profile",
     "SIGKILL": "mostly for want of memory: raise its mem_mb in the profile",
 }
-"""Ends that a larger request mends, and how."""
+"""Ends that a larger request fixes, and how."""
 
 _STATE = re.compile(r"(?:status is: '|ended as )([A-Z_]+)")
 _REFUSED = "sbatch failed."

@@ -157,7 +157,7 @@ def _gpus(count: int, request: str) -> Resources:
         raise ConfigError(
             "gpu_request: expected gpu, gpu:MODEL, gres or gres:MODEL",
             found=repr(request),
-            do="Mend it under default-resources of the profile.",
+            do="Fix it under default-resources of the profile.",
         )
     if not count:
         return {}

@@ -165,7 +165,7 @@ def gpu_request(workflow: Workflow) -> str:
 
 
 def configuration_of(files: Iterable[Path], words: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the values of files, each laid over the one before, and those of `--config` words over all, as a run does.
+    """Return the values of files, each read after the one before, and those of `--config` words last, as a run does.
 
     Raises:
         ConfigError: a file or word that cannot be read.
@@ -245,7 +245,7 @@ class UnplannableError(ConfigError):
         lines = (out.strip() or err.strip()).splitlines()
         start = next((i for i, line in enumerate(lines) if "Error" in line or "Exception" in line), 0)
         found = "\n    ".join(lines[start:]) or f"exit status {status}"
-        super().__init__("expected a workflow that Snakemake can plan", found=found, do="Mend what it names.")
+        super().__init__("expected a workflow that Snakemake can plan", found=found, do="Fix what it names.")
 
 
 def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:

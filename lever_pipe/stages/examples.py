@@ -74,7 +74,7 @@ def embed_examples(
     }
     if not all(np.isfinite(array).all() for array in arrays.values()):
         where = f"{encoder}: expected an encoder that gives finite vectors"
-        raise CheckpointError(where, found="others", do="Mend its weights or config.json.")
+        raise CheckpointError(where, found="others", do="Fix its weights or config.json.")
     storage.write_arrays(embeddings, arrays)
     return {name: array.shape for name, array in arrays.items()}
 

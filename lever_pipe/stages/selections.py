@@ -145,7 +145,7 @@ def _selection(pool: Pool, positions: Sequence[int], config: SelectOwnConfig) ->
         raise RecordError(
             f"policy {config.own}, query {pool.query_id}: expected {config.shots} distinct positions in 0..{size - 1}",
             found=str(chosen),
-            do=f"Mend `select` of lever/policies/{config.module}.py.",
+            do=f"Fix `select` of lever/policies/{config.module}.py.",
         )
     return Selection(query_id=pool.query_id, demonstrations=tuple(pool.candidates[position] for position in chosen))
 
@@ -201,4 +201,4 @@ def _number(cell: str, where: str) -> int:
 
 
 def _refuse(where: str, expected: str, found: str) -> NoReturn:
-    raise RecordError(f"{where}: expected {expected}", found=found, do="Mend the file that grid.policies names.")
+    raise RecordError(f"{where}: expected {expected}", found=found, do="Fix the file that grid.policies names.")

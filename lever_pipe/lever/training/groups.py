@@ -145,7 +145,7 @@ def split_groups(groups: Groups, train_share: float) -> tuple[Groups, Groups]:
         raise RecordError(
             f"RL data: expected queries for training and validation at train_share={train_share}",
             found=f"{n_train} and {len(groups) - n_train}",
-            do="Raise rl_data.n_queries or mend train_share.",
+            do="Raise rl_data.n_queries or fix train_share.",
         )
     rows = torch.arange(len(groups))
     return groups.take(rows[:n_train]), groups.take(rows[n_train:])

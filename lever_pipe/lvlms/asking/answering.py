@@ -175,7 +175,7 @@ class LedgerLvlm:
             raise CheckpointError(
                 f"{self.family.folder}: expected a model that gives finite log-probabilities",
                 found=f"{', '.join(map(str, log_probs[:5]))} for the prompt of {len(request.prompt.images)} images",
-                do="Mend its config.json or weights, or set lvlm.dtype to float32.",
+                do="Fix its config.json or weights, or set lvlm.dtype to float32.",
             )
         row: dict[str, Any] = {}
         if request.generate:

@@ -102,9 +102,9 @@ def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
     said = f"{text[-TAIL:]!r} by member {member}"
     if text.count(image) != len(wanted.images) or any(text.count(part) < parts.count(part) for part in parts):
         wants = f"a chat template that writes each text and two images, {image}"
-        return fault(check, wants, found=said, do="Mend chat_template.jinja in the folder, or name another model.")
+        return fault(check, wants, found=said, do="Fix chat_template.jinja in the folder, or name another model.")
     if not re.search(".*".join(map(re.escape, parts)), text, re.DOTALL):
-        do = "Set lvlm.prompt.layout to turns, or mend chat_template.jinja in the folder."
+        do = "Set lvlm.prompt.layout to turns, or fix chat_template.jinja in the folder."
         return warning(check, "a chat template that keeps images and texts in their order", found=said, do=do)
     return ok(check, f"{said}; an answer ends with {end!r}")
 
