@@ -41,8 +41,8 @@ class GridData(Data):
     """A data set of the grid, with RL data of its own where several ways of making them are compared."""
 
     rl_data: RlData | None = None
-    """Read after the experiment's `rl_data`; null for that itself. Two names with one data set and different RL data are
-    two variants; the store gives the second one what both share."""
+    """Read after the experiment's `rl_data`; null for that itself. Two names with one data set and different RL data
+    are two variants; the store gives the second one what both share."""
 
 
 class GridArm(ArmSettings):

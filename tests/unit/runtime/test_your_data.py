@@ -121,7 +121,7 @@ def _ask_too_little(mine: Mine) -> None:
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
-        (_lose_an_image, ["mine/images, which holds 1.png: 1 (3.png)", "train_questions.json", "Correct these entries"]),
+        (_lose_an_image, ["which holds 1.png: 1 (3.png)", "train_questions.json", "Correct these entries"]),
         (_spoil_an_image, ["mine/images", "(3.png)", 'set data.on_bad_image to "skip"']),
         # Pairs of questions share an image from 501 on: the fifth is the first about image 503.
         (_lose_an_annotation, ["question without annotation: 1 (5030)", "eval_annotations.json"]),
