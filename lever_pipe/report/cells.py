@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from markupsafe import escape
 
-from lever_pipe.report.evidence import BETWEEN, DERIVED, Evidence, EvidenceRow
+from lever_pipe.report.evidence import ALPHA, BETWEEN, DERIVED, Evidence, EvidenceRow
 from lever_pipe.report.format import parts_of
 
 
@@ -122,6 +122,11 @@ def p_value(value: float, source: str = "", *, part: str = "p_holm", how: str = 
 def holm(row: EvidenceRow | None) -> Estimate | None:
     """Return a comparison's adjusted p value as a cell; None of no row or without a test."""
     return None if row is None or math.isnan(row.p_holm) else p_value(row.p_holm, row.key)
+
+
+def verdict(p: float) -> str:
+    """Return whether a p value separates two sides."""
+    return "separated" if p < ALPHA else "not separated"
 
 
 def derived(

@@ -67,7 +67,7 @@ from lever_pipe.report.cells import holm as holm_of
 from lever_pipe.report.evidence import ALPHA, BY_SHOTS, MEAN, OF_ONE_RUN, EvidenceRow
 from lever_pipe.report.lineage import UNKNOWN, Fields, published_key
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
-from lever_pipe.report.reference import CURVES, FILES
+from lever_pipe.report.reference import CURVES, FILES, quoted
 from lever_pipe.report.selector.documents import LAST_PUBLISHED_EPOCH, METRICS, long_runs
 from lever_pipe.report.table import Row, Table, framed
 from lever_pipe.statistics.comparison import holm
@@ -613,9 +613,8 @@ def _our_accuracy(_: Claim, material: Material, run: Run, shots: int) -> Estimat
 
 def _printed_accuracy(claim: Claim, material: Material, run: Run, shots: int) -> Estimate:
     """Return a printed accuracy, which has one decimal: on OK-VQA that of a question is 0, 0.6 or 1."""
-    subject, at = f"published/grpo/beta~{run:g}/epoch~{EPOCH}", {"samples": DOCUMENT_SAMPLES, "shots": shots}
-    rows = (material.evidence.find(subject, "accuracy", quoted=file, **at) for file in FILES[claim.document])
-    return _known(level(next(filter(None, rows), None), 1), run)
+    at = {"samples": DOCUMENT_SAMPLES, "shots": shots}
+    return _known(level(quoted(material.evidence, FILES[claim.document], float(run), EPOCH, "accuracy", **at), 1), run)
 
 
 def _known(found: Estimate | None, run: Run) -> Estimate:

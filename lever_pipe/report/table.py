@@ -75,13 +75,13 @@ class Table:
 
     @property
     def looks(self) -> dict[Any, str]:
-        """Return the classes of each column: numbers, names or words, and whether they are published."""
+        """Return the classes of each column: mostly numbers, names or words, and whether they are published."""
         found = {}
         for head in self.heads:
             known = [cell for cell in self.frame[head] if cell is not None]
             is_long = max(len(str(getattr(cell, "text", cell))) for cell in known) > NAME
-            has_numbers = any(isinstance(cell, Estimate | int) for cell in known)
-            found[head] = "number" if has_numbers else "words" if is_long else "name"
+            n_numbers = sum(isinstance(cell, Estimate | int) for cell in known)
+            found[head] = "number" if 2 * n_numbers > len(known) else "words" if is_long else "name"
             if str(getattr(head, "text", head)).startswith(("published", "Document")):
                 found[head] += " published"
         return found

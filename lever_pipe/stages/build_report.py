@@ -18,10 +18,10 @@ from lever_pipe.report.cells import Cell, numbers_in, say
 from lever_pipe.report.claims import judge_claims, read_claims
 from lever_pipe.report.comparability import read_lineages
 from lever_pipe.report.contents import Contents, contents_of
-from lever_pipe.report.doubts import doubts
 from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
 from lever_pipe.report.material import Material
 from lever_pipe.report.page import pages
+from lever_pipe.report.setting import doubts
 from lever_pipe.report.table import as_csv
 
 FIGURE_SECTIONS = "sections.json"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
-from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, p_value, say
-from lever_pipe.report.evidence import ALPHA, Evidence, EvidenceRow
+from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, p_value, say, verdict
+from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import SOURCE, Row
 
@@ -24,7 +24,6 @@ NO_KL, KL = "nokl", "kl"
 MODES: tuple[EvaluationMode, ...] = ("greedy", "sampled")
 START = "arm~start"
 """The policy before GRPO."""
-PERCENT = 100.0
 REWARD_DIGITS = 3
 """As the documents print rewards."""
 Curve = Mapping[int, EvidenceRow]
@@ -132,7 +131,7 @@ class AgentView:
     @property
     def scale(self) -> float:
         """Return what the primary endpoint is multiplied with: a share of the ceiling is printed in percent."""
-        return PERCENT if self.config.evaluation.primary.metric == "normalised_reward" else 1.0
+        return 100.0 if self.config.evaluation.primary.metric == "normalised_reward" else 1.0
 
     @property
     def digits(self) -> int:
@@ -297,7 +296,7 @@ def tested(p: Estimate | None) -> Cell:
     """Return whether a p value separates two runs, with it; nothing without a test."""
     if p is None:
         return None
-    return say("{verdict} (p {p})", verdict="separated" if p.value < ALPHA else "not separated", p=p)
+    return say("{verdict} (p {p})", verdict=verdict(p.value), p=p)
 
 
 def separation(p: float, key: str = "") -> Cell:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from lever_pipe.base.policy_names import OWN, PolicyName, beta_text
 from lever_pipe.experiment.stage_configs import MissingCell
-from lever_pipe.report.cells import Cell, Estimate, p_value
+from lever_pipe.report.cells import Cell, Estimate, p_value, verdict
 from lever_pipe.report.evidence import ALPHA, MEAN, OF_ONE_RUN
 from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, ORACLE, QUESTIONS, Place
 from lever_pipe.report.grid.map import Mark
@@ -145,7 +145,7 @@ def _compared(row: Any) -> Row:
         "LVLM": left.lvlm,
         "Points": Estimate(row.difference, 1, sign=True, low=row.low, high=row.high),
         "Holm p": p_value(row.p_holm) if is_tested else None,
-        "Verdict": ("separated" if row.p_holm < ALPHA else "not separated") if is_tested else None,
+        "Verdict": verdict(row.p_holm) if is_tested else None,
         "Detectable": None if pd.isna(row.detectable) else Estimate(row.detectable, 1),
         "Runs": row.n_runs,
     }

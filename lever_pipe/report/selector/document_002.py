@@ -8,7 +8,6 @@ from functools import partial
 from itertools import groupby, pairwise, product
 from math import isnan
 
-from lever_pipe.base.policy_names import beta_text
 from lever_pipe.report.cells import (
     Cell,
     Estimate,
@@ -20,11 +19,12 @@ from lever_pipe.report.cells import (
     level,
     minus,
     say,
+    verdict,
 )
-from lever_pipe.report.evidence import ALPHA, MEAN, EvidenceRow
+from lever_pipe.report.evidence import MEAN, EvidenceRow
 from lever_pipe.report.format import number_text
 from lever_pipe.report.material import Material
-from lever_pipe.report.reference import FILES
+from lever_pipe.report.reference import FILES, published_run, quoted
 from lever_pipe.report.table import Row, Table, beside, framed
 
 BETAS = (0.18, 0.15, 0.12)
@@ -70,18 +70,16 @@ class DocumentView:
         """Return a policy of ours, or the published one."""
         if self.is_ours:
             return self.material.grpo(beta, epoch)
-        return f"published/grpo/beta~{beta_text(beta)}/epoch~{epoch}"
+        return published_run(beta, epoch)
 
     def accuracy(self, beta: float, epoch: int, shots: int | str) -> Estimate | None:
         """Return an accuracy, of ours with its interval; the published mean over shots is recomputed."""
-        group = self.group(beta, epoch)
         if self.is_ours:
-            return level(self.material.accuracy(group, shots, self.samples), DIGITS)
+            return level(self.material.accuracy(self.group(beta, epoch), shots, self.samples), DIGITS)
         if shots == MEAN:
             return average([self.accuracy(beta, epoch, k) for k in self.material.shots], DIGITS)
         at = {"samples": self.samples, "shots": shots}
-        rows = (self.material.evidence.find(group, "accuracy", quoted=file, **at) for file in FILES["002"])
-        return level(next((row for row in rows if row is not None), None), DIGITS)
+        return level(quoted(self.material.evidence, FILES["002"], beta, epoch, "accuracy", **at), DIGITS)
 
     def gap(self, left: float, right: float, epoch: int, shots: int | str) -> Estimate | None:
         """Return a difference of accuracies, of ours with its interval."""
@@ -98,7 +96,7 @@ class DocumentView:
         """Return of ours which comparisons are separated; nothing of that was published."""
         known = {what: row for what, row in compared.items() if row is not None and not isnan(row.p_holm)}
         told = (
-            say("{what} {verdict} (p {p})", what=what, verdict=separated(row), p=holm(row))
+            say("{what} {verdict} (p {p})", what=what, verdict=verdict(row.p_holm), p=holm(row))
             for what, row in known.items()
         )
         return tuple(told) if known and self.is_ours else None
@@ -112,11 +110,6 @@ class DocumentView:
 
 Cells = Callable[[DocumentView], Row]
 """From one side to the cells of a row behind its names."""
-
-
-def separated(row: EvidenceRow) -> str:
-    """Return whether a comparison is separated, by its adjusted p value."""
-    return "separated" if row.p_holm < ALPHA else "not separated"
 
 
 def _differences(view: DocumentView) -> Table:

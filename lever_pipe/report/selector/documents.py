@@ -29,7 +29,16 @@ from lever_pipe.report.evidence import MEAN
 from lever_pipe.report.format import number_text
 from lever_pipe.report.inference.families import reference_of
 from lever_pipe.report.material import Material
-from lever_pipe.report.reference import ACCURACY_012, ACCURACY_015, BETAS, CURVE_BETAS, CURVES, FILES
+from lever_pipe.report.reference import (
+    ACCURACY_012,
+    ACCURACY_015,
+    BETAS,
+    CURVE_BETAS,
+    CURVES,
+    FILES,
+    published_run,
+    quoted,
+)
 from lever_pipe.report.selector import data, document_002
 from lever_pipe.report.table import SOURCE, Row, Table, beside, framed
 
@@ -232,9 +241,8 @@ def _training(material: Material, document: str, betas: Sequence[float], epochs:
     for beta, epoch in _evaluated(material, betas, epochs):
         found = {of: material.evidence.find(material.grpo(beta, epoch), of) for of in metrics}
         ours: Row = {head: level(found[of], digits) for of, (head, digits) in metrics.items()}
-        theirs: Row = {
-            head: _quoted(material, FILES[document], beta, epoch, of, digits) for of, (head, digits) in metrics.items()
-        }
+        printed = {of: quoted(material.evidence, FILES[document], beta, epoch, of) for of in metrics}
+        theirs: Row = {head: level(printed[of], digits) for of, (head, digits) in metrics.items()}
         rows += _beside(material, beta, epoch, {} if is_of_one else {"Epoch": str(epoch)}, ours, theirs)
     name, says = f"{document}-training", _without(material, betas, EPOCHS)
     if not is_of_one:
@@ -281,7 +289,7 @@ def _accuracies(
     for k in material.shots:
         head = say("Shot {shots}", shots=k)
         ours[head] = level(material.accuracy(material.grpo(beta, epoch), k, samples))
-        theirs[head] = _quoted(material, files, beta, epoch, "accuracy", 2, samples=samples, shots=k)
+        theirs[head] = level(quoted(material.evidence, files, beta, epoch, "accuracy", samples=samples, shots=k), 2)
     return ours, theirs
 
 
@@ -289,22 +297,10 @@ def _average(cells: Mapping[Any, Estimate | None]) -> Estimate | None:
     return average(list(cells.values()), 2)
 
 
-def _quoted(
-    material: Material, files: Sequence[str], beta: float, epoch: int, metric: str, digits: int, **place: int
-) -> Estimate | None:
-    """Return a published number of the first file that prints it."""
-    rows = (material.evidence.find(_published_run(beta, epoch), metric, quoted=file, **place) for file in files)
-    return level(next((row for row in rows if row is not None), None), digits)
-
-
-def _published_run(beta: float, epoch: int) -> str:
-    return f"published/grpo/beta~{beta_text(beta)}/epoch~{epoch}"
-
-
 def _beside(material: Material, beta: float, epoch: int, names: Row, ours: Row, theirs: Row) -> Iterator[Row]:
     """Yield the row of a policy of ours and below it the published one; none without ours."""
     if any(cell is not None for cell in ours.values()):
-        policies = [material.grpo(beta, epoch)], [_published_run(beta, epoch)]
+        policies = [material.grpo(beta, epoch)], [published_run(beta, epoch)]
         yield from beside({"KL_BETA": f"{beta:g}", **names}, ours, theirs, policies)
 
 

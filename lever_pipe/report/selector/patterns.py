@@ -223,18 +223,17 @@ def kl_without_update(study: EmulatedStudy) -> Iterator[Pattern]:
 
     def falls(arm: str) -> Shown:
         first, later = (study.untouched(arm, "kl", epoch) for epoch in (1, 2))
-        return Shown(_listed([level(first, 5), level(later, 5)]), later.value < first.value)
+        return Shown((level(first, 5), level(later, 5)), later.value < first.value)
 
     yield looked_for("kl_without_update", DROPOUT, appears, _extent(published))
-    yield looked_for("kl_falls", DROPOUT, falls, _course(study, "kl", (1, 2)))
+    yield looked_for("kl_falls", DROPOUT, falls, _course(study, (1, 2)))
 
 
-def _course(study: EmulatedStudy, name: str, epochs: Sequence[int], digits: int = 5) -> Cell:
-    """Return a published metric epoch by epoch, mean over the betas that have all of these epochs."""
-    betas = study.emulate.kl_betas
-    runs = [[row for epoch in epochs for row in study.printed(name, epoch, [beta])] for beta in betas]
-    whole = [run for run in runs if len(run) == len(epochs)]
-    return _listed([_mean(rows, digits) for rows in zip(*whole, strict=True)]) if whole else None
+def _course(study: EmulatedStudy, epochs: Sequence[int]) -> Cell:
+    """Return the published KL epoch by epoch, mean over the betas that have all of these epochs."""
+    runs = [[row for epoch in epochs for row in study.printed("kl", epoch, [beta])] for beta in study.emulate.kl_betas]
+    whole = zip(*(run for run in runs if len(run) == len(epochs)), strict=True)
+    return tuple(derived(fmean(row.value for row in rows), 5, rows, "mean over KL_BETA") for rows in whole) or None
 
 
 def _digits(rows: Rows) -> tuple[str, ...]:
@@ -268,11 +267,3 @@ def _extent(rows: Rows) -> Cell:
         return None
     low, high = _least(rows), max(rows, key=lambda row: row.value)
     return say("{low} to {high}", low=level(low, 5), high=level(high, 5))
-
-
-def _mean(rows: Sequence[EvidenceRow], digits: int = 5) -> Estimate | None:
-    return derived(fmean(row.value for row in rows), digits, rows, "mean over KL_BETA") if rows else None
-
-
-def _listed(cells: Sequence[Cell]) -> Cell:
-    return tuple(cells)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from sentences import said
 
-from lever_pipe.report.doubts import doubts
 from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.setting import doubts
 
 POLICIES = ("baseline/random", "baseline/zero_shot", "preset~main/rce/epoch~1")
 
