@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
-from lever_pipe.report.agent.runs import AgentView, run_of, values_of
+from lever_pipe.report.agent.runs import RUN_NAMES, RUNS, AgentView, run_of, values_of
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.figures import style
@@ -17,12 +17,7 @@ MODES = ("sampled", "greedy")
 TRAINING = ("reward", "kl", "entropy", "grad_norm", "pg_loss", "learning_rate")
 EXACT = ("learning_rate",)
 """Training metrics without noise, which are not smoothed."""
-PUBLISHED = ("nokl", "kl")
 HELD_OUT = {"subset": "test", "at": "last"}
-WORDS = {
-    "sampled": "Sampled",
-    "greedy": "Greedy",
-}
 AXES = {
     "reward": "Reward",
     "kl_end": "KL at the end (nats a token)",
@@ -35,10 +30,6 @@ METRIC_NAMES = {
     "grad_norm": "Gradient norm",
     "pg_loss": "Policy-gradient loss",
     "learning_rate": "Learning rate",
-}
-PUBLISHED_RUNS = {
-    "nokl": "no KL",
-    "kl": "KL bundle",
 }
 
 
@@ -54,7 +45,7 @@ def validation(view: AgentView, voice: Voice) -> Figure | None:
             style.line(panel, values_of(curves[arm, mode]), seen, name=arm, linewidth=1.5)
             for seed in seeds if len(seeds) > 1 else ():
                 style.dots(panel, values_of(view.curve(run_of(arm, seed), mode)), seen, markersize=3, alpha=0.55)
-        style.label(panel, title=voice.say(WORDS[mode]), x=voice.say("Step"))
+        style.label(panel, title=voice.say(mode.capitalize()), x=voice.say("Step"))
     limits = [panel.get_ylim() for panel in axes]
     for panel in axes:
         panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
@@ -99,7 +90,7 @@ def arms(view: AgentView, voice: Voice) -> Figure | None:
         if all(rows):
             marks = [(arm, row[0], style.look(index)) for arm, row in zip(names, rows, strict=True)]
             style.forest(axes, marks, scale=100.0, shift=0.24 * (index - 0.5))
-            style.dots(axes, {}, style.look(index), label=voice.say(WORDS[mode]))
+            style.dots(axes, {}, style.look(index), label=voice.say(mode.capitalize()))
             found = True
     style.label(axes, x=voice.say("Held-out points of the ceiling against {arm}", arm=view.reference))
     style.legend_below(figure, axes)
@@ -124,13 +115,13 @@ def training(view: AgentView, voice: Voice) -> Figure | None:
 
 def published(view: AgentView, voice: Voice) -> Figure | None:
     """Return the published validation rewards; estimates are hollow and belong to no line."""
-    runs = {run: values_of(view.published(run, "val_reward")) for run in PUBLISHED}
+    runs = {run: values_of(view.published(run, "val_reward")) for run in RUNS}
     if not any(runs.values()):
         return None
     figure, (axes,) = style.panels(1, 1, height=3.4)
     for index, (run, curve) in enumerate(runs.items()):
         seen = style.look(index)
-        style.line(axes, curve, seen, name=voice.say(PUBLISHED_RUNS[run]), marker=seen.marker)
+        style.line(axes, curve, seen, name=voice.say(RUN_NAMES[run]), marker=seen.marker)
     guessed = values_of(view.published("nokl", "val_reward_estimated"))
     if guessed:
         hollow = {"markerfacecolor": "none", "label": voice.say("no KL, estimated by document 003")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from matplotlib.axes import Axes
@@ -15,6 +15,7 @@ from lever_pipe.report.figures import style
 from lever_pipe.report.labels import label
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector.copying import measured
+from lever_pipe.report.selector.documents import long_runs
 
 OFFLINE, ON_POLICY, OTHER = style.look(0), style.look(1), style.Look(style.GREY, "o", "-")
 METRICS = ("kl", "kl_loss", "ppo_loss", "loss", "val_loss", "mean_ratio")
@@ -74,7 +75,7 @@ def frontier(material: Material, voice: Voice) -> Figure | None:
 def primary(material: Material, voice: Voice) -> Figure | None:
     """Return the primary comparisons: the last epochs against their RCE base, mean over shots."""
     main = material.main
-    groups = [*main.last_grpo.values(), *main.drawn.values(), *_averages(material)]
+    groups = [*main.last_grpo.values(), *main.drawn.values(), *main.over_betas("grpo"), *main.over_betas("on_policy")]
     base = main.last_rce
     rows = [(group, material.compared(group, base)) for group in groups if base]
     found = [(_named(voice, group), row, _look(group)) for group, row in rows if row is not None]
@@ -89,13 +90,13 @@ def primary(material: Material, voice: Voice) -> Figure | None:
 
 def training_curves(material: Material, voice: Voice) -> Figure | None:
     """Return six training metrics of the long offline runs by epoch, a line a KL_BETA (document 000)."""
-    runs = {beta: epochs for beta, epochs in _long_runs(material).items() if len(epochs) > 1}
+    runs = {beta: epochs for beta, epochs in long_runs(material).items() if len(epochs) > 1}
     if not runs:
         return None
     figure, axes = style.panels(2, 3, height=4.8)
     for panel, metric in zip(axes, METRICS, strict=True):
-        for index, (beta, names) in enumerate(runs.items()):
-            rows = {epoch: material.evidence.find(name, metric) for epoch, name in names.items()}
+        for index, (beta, epochs) in enumerate(runs.items()):
+            rows = {e: material.evidence.find(material.grpo(beta, e), metric) for e in sorted(epochs)}
             known = {epoch: row.value for epoch, row in rows.items() if row is not None}
             style.line(panel, known, style.look(index), name=_beta(voice, beta))
         style.label(panel, title=voice.say(METRIC_NAMES[metric]), x=voice.say("GRPO epoch"))
@@ -196,13 +197,6 @@ def _standing_for_kinds(material: Material) -> list[str]:
     return [group for group in dict.fromkeys(chosen) if group]
 
 
-def _averages(material: Material) -> Iterator[str]:
-    """Yield the groups that stand for a mode over all its betas, where they are compared."""
-    for subject in material.evidence.subjects("accuracy", study="lever", against=material.main.last_rce or "-"):
-        if "/beta~all/" in subject and subject.startswith(f"preset~{material.main.preset}/"):
-            yield subject
-
-
 def _look(group: str) -> style.Look:
     return {"grpo": OFFLINE, "on_policy": ON_POLICY}.get(PolicyName.parse(group).kind, OTHER)
 
@@ -223,18 +217,6 @@ def _beta_ticks(axes: Axes, betas: Sequence[float]) -> None:
             kept.append(beta)
     axes.set_xticks(kept, [beta_text(beta) for beta in kept])
     axes.minorticks_off()
-
-
-def _long_runs(material: Material) -> dict[float, dict[int, str]]:
-    """Return the groups of offline epochs by beta and epoch; of runs that go beyond the others, those alone."""
-    trained = [name for name in material.evidence.subjects("ppo_loss", study="lever") if name.startswith("preset~")]
-    wanted = ("grpo", material.main.preset, material.main.base, None)
-    own = [name for name in map(PolicyName.parse, trained) if (name.kind, name.preset, name.base, name.seed) == wanted]
-    runs: dict[float, dict[int, str]] = {}
-    for name in sorted(own, key=lambda name: (name.beta or 0.0, name.epoch or 0)):
-        runs.setdefault(name.beta or 0.0, {})[name.epoch or 0] = str(name)
-    last = max((max(epochs) for epochs in runs.values()), default=0)
-    return {beta: epochs for beta, epochs in runs.items() if max(epochs) == last}
 
 
 def _paired(axes: Axes, material: Material, epochs: dict[int, str], seen: style.Look, name: str, offset: float) -> None:
