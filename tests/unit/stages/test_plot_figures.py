@@ -32,7 +32,7 @@ def of_lever() -> list[EvidenceRow]:
         rows += accuracy(name, 1.0, against=RCE.format(1), family="grpo-against-rce")
         for seed in (0, 1):
             run = name.replace("/epoch~", f"/seed~{seed}/epoch~")
-            rows += accuracy(run, 61.0 + seed)[:2]
+            rows += [*accuracy(run, 61.0 + seed)[:2], EvidenceRow("lever", run, "kl", 0.1 * epoch)]
     for measure in ("llm", "vote", "llm.shown", "copied.1", "copied.2"):  # no answer is wrong everywhere
         rows += [EvidenceRow("lever", RCE.format(1), f"copying.{measure}", 0.4, shots="2")]
     cell = OFFLINE.format("0.5", 2).replace("main", "cell")
