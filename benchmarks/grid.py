@@ -12,14 +12,15 @@ from pathlib import Path
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.report.evidence import ALPHA, MEAN
 from lever_pipe.report.format import ends_of, number_text
-from lever_pipe.report.grid.cells import SELECTORS
+from lever_pipe.report.grid.cells import SELECTORS, TRANSFERS, Place
 from lever_pipe.report.grid.page import called
 
 PAGE, PICTURE = Path("docs/grid.md"), Path("docs/grid.png")
 TEMPLATE = "grid.md.j2"
-UNIFORM, TEXT = "uniform", "text_similarity"
+UNIFORM, TEXT, READER, REFERENCE = "uniform", "text_similarity", "reader", "world"
 SAMPLER = {"copies": TEXT}
 """Of a data set whose selectors are compared in other pools than uniform ones."""
 
@@ -31,22 +32,42 @@ def interval(row: pd.Series, *, sign: bool = False) -> str:
 
 def against_reference(compared: pd.DataFrame) -> pd.DataFrame:
     """Return by selector and data set what it adds to the reference of the same objective, bold where separated."""
-    rows = compared[compared["family"].str.startswith(SELECTORS)].copy()
-    parts = rows["left"].str.split("/", n=2, expand=True)
-    rows = rows[parts[0].str.removeprefix("sampler~") == rows["data"].map(SAMPLER).fillna(UNIFORM)]
-    rows["selector"] = [called(left.split("/", 2)[2]) for left in rows["left"]]
+    rows = differences(compared, SELECTORS)
+    rows = rows[rows["lvlm"] == READER]
+    return rows.pivot_table(index="selector", columns="data", values="cell", aggfunc="first", sort=False).fillna("")
+
+
+def carried(compared: pd.DataFrame) -> pd.DataFrame:
+    """Return by where it was trained and judged what the reference selector adds to the one trained there."""
+    rows = differences(compared, TRANSFERS)
+    policies = [PolicyName.parse(of) for of in rows["policy"]]
+    rows = rows.assign(
+        origin=[of.origin for of in policies],
+        to=rows["data"] + ", " + rows["lvlm"],
+        objective=[called(str(of.home)) for of in policies],
+    )[[of.preset == REFERENCE for of in policies]]
+    index = ["origin", "to"]
+    return rows.pivot_table(index=index, columns="objective", values="cell", aggfunc="first", sort=False).fillna("")
+
+
+def differences(compared: pd.DataFrame, family: str) -> pd.DataFrame:
+    """Return the comparisons of a family in the pools that the page is about, with the places that are compared."""
+    rows = compared[compared["family"].str.startswith(family)].copy()
+    places = [Place.parse(left) for left in rows["left"]]
+    rows["lvlm"], rows["policy"] = [of.lvlm for of in places], [str(of.policy) for of in places]
+    rows["selector"] = rows["policy"].map(called)
     rows["cell"] = [
         f"{mark}{number_text(row['difference'], 1, sign=True)}{mark} [{interval(row)}]"
         for _, row in rows.iterrows()
         for mark in ["**" if row["p_holm"] < ALPHA else ""]
     ]
-    return rows.pivot_table(index="selector", columns="data", values="cell", aggfunc="first", sort=False).fillna("")
+    return rows[pd.Series([of.sampler for of in places], rows.index) == rows["data"].map(SAMPLER).fillna(UNIFORM)]
 
 
 def accuracies(board: pd.DataFrame, samples: int) -> pd.DataFrame:
     """Return by policy and data set the accuracy over all questions, mean over shots, in the same pools."""
     rows = board[(board["samples"] == samples) & (board["shots"].astype(str) == MEAN)]
-    rows = rows[rows["sampler"] == rows["data"].map(SAMPLER).fillna(UNIFORM)]
+    rows = rows[(rows["sampler"] == rows["data"].map(SAMPLER).fillna(UNIFORM)) & (rows["lvlm"] == READER)]
     rows = rows[~rows["policy"].str.startswith(("from~", "items~"))].copy()
     rows["name"] = rows["policy"].map(called)
     rows["cell"] = [f"{number_text(row['accuracy'], 1)} [{interval(row)}]" for _, row in rows.iterrows()]
@@ -63,6 +84,7 @@ def main(results: str = "results/grid") -> int:
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     values = {"against": against_reference(compared), "accuracies": accuracies(board, samples), "samples": samples}
+    values |= {"carried": carried(compared)}
     PAGE.write_text(environment.get_template(TEMPLATE).render(**values, data=list(board["data"].unique())))
     shutil.copyfile(next(folder.glob("*.png")), PICTURE)
     sys.stdout.write(f"{PAGE}\n")
