@@ -64,12 +64,24 @@ def differences(compared: pd.DataFrame, family: str) -> pd.DataFrame:
     return rows[pd.Series([of.sampler for of in places], rows.index) == rows["data"].map(SAMPLER).fillna(UNIFORM)]
 
 
-def accuracies(board: pd.DataFrame, samples: int) -> pd.DataFrame:
-    """Return by policy and data set the accuracy over all questions, mean over shots, in the same pools."""
+def answered(board: pd.DataFrame, samples: int) -> pd.DataFrame:
+    """Return the cells over all questions, mean over shots, of the one LVLM and in the pools that the page is about."""
     rows = board[(board["samples"] == samples) & (board["shots"].astype(str) == MEAN)]
     rows = rows[(rows["sampler"] == rows["data"].map(SAMPLER).fillna(UNIFORM)) & (rows["lvlm"] == READER)]
-    rows = rows[~rows["policy"].str.startswith(("from~", "items~"))].copy()
-    rows["name"] = rows["policy"].map(called)
+    rows = rows[~rows["policy"].str.startswith(("from~", "items~"))]
+    return rows.assign(name=rows["policy"].map(called))
+
+
+def highest(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return by data set the cells of the highest trained policy and of the highest that nobody trained."""
+    rows = cells[cells["name"] != "oracle"].sort_values("accuracy", ascending=False)
+    found = rows.groupby(["data", rows["trained_on"].notna()], sort=False).first()
+    return (found["name"] + " " + found["accuracy"].map(lambda value: number_text(value, 1))).unstack()
+
+
+def accuracies(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return by policy and data set the accuracy with its interval, the highest on average first."""
+    rows = cells.copy()
     rows["cell"] = [f"{number_text(row['accuracy'], 1)} [{interval(row)}]" for _, row in rows.iterrows()]
     mean = rows.groupby("name")["accuracy"].mean()
     table = rows.pivot_table(index="name", columns="data", values="cell", aggfunc="first", sort=False).fillna("")
@@ -83,7 +95,9 @@ def main(results: str = "results/grid") -> int:
     samples = int(board["samples"].max())
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
-    values = {"against": against_reference(compared), "accuracies": accuracies(board, samples), "samples": samples}
+    values = {"against": against_reference(compared), "samples": samples}
+    cells = answered(board, samples)
+    values |= {"accuracies": accuracies(cells), "highest": highest(cells)}
     values |= {"carried": carried(compared)}
     PAGE.write_text(environment.get_template(TEMPLATE).render(**values, data=list(board["data"].unique())))
     shutil.copyfile(next(folder.glob("*.png")), PICTURE)
