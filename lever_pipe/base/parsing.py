@@ -73,7 +73,8 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
         known = _keys_at(model, place[:-1])
         remedy = did_you_mean(str(place[-1]), known, f"Known keys: {', '.join(sorted(known))}.")
         if len(place) == 1 and (deeper := [of for of in _places(model) if of.endswith(f".{place[0]}")]):
-            remedy = f"It stands in a section: {', '.join(sorted(deeper, key=lambda of: of.count('.'))[:SHOWN])}."
+            sections = ", ".join(sorted(deeper, key=lambda of: of.count("."))[:SHOWN])
+            remedy = f"It stands in a section: {sections}. {did_you_mean(str(place[0]), known, '')}".rstrip()
         yield f"{shortened(dotted(place))}: unknown key. {remedy}"
     elif kind == "value_error":  # of a validator of ours, which says all
         yield f"{dotted(place)}: {error['msg'].removeprefix('Value error, ')}"

@@ -101,7 +101,7 @@ EDITS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, int]]] = {
     ),
     "without emulation nothing is computed but the report": (((SMOKE, EMULATE, "emulate: null"),), FROM_EVIDENCE),
     "title and language rebuild the page only": (
-        ((SMOKE, "results: results/smoke", "results: results/smoke\nreport: {title: Another, language: zh}"),),
+        ((SMOKE, 'report: {title: "Smoke run', 'report: {language: zh, title: "Another run'),),
         {"build_report": 1},
     ),
 }
