@@ -1,4 +1,4 @@
-"""How often tests of study reports reject where nothing differs: `make bench-statistics` (a minute).
+"""How often tests of study reports reject where nothing differs: `make bench-statistics` (two minutes).
 
 Simulated are families of comparisons against one reference over common seeds and questions. What seeds do to the first
 of them is `ratio` times what they do to the others, as a KL_BETA of 0 beside one of 3, and no mean differs.
@@ -24,8 +24,8 @@ from lever_pipe.statistics.crossed import paired_difference
 PAGE = Path("docs/report.md")
 PLACE = re.compile("(?<=<!-- make bench-statistics -->\n).*?(?=<!-- end -->)", re.DOTALL)
 AT_MOST, FAMILY_AT_MOST = 0.07, 0.06
-LEVELS = (0.05, 0.01)
-RATIOS = (1, 5)
+LEVELS = (0.05, 0.01, 0.001)
+RATIOS = (1, 2, 3, 5)
 REPETITIONS, AT_A_TIME = 10_000, 500
 QUESTION_SD, ANSWER_SD = 0.3, 0.3  # of one question's difference: over questions, and of single answers
 SHIFT = 3.0

@@ -57,7 +57,7 @@ def _of_call(node: ast.Call) -> Iterator[str]:
 
 
 def test_no_module_executes_what_it_reads() -> None:
-    assert len(MODULES) > 200
+    assert len(MODULES) > 250
     found = {str(path.relative_to(ROOT)): [*faults(ast.parse(path.read_text(encoding="utf-8")))] for path in MODULES}
     assert {path: names for path, names in found.items() if names} == ALLOWED
 
