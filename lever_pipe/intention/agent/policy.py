@@ -118,7 +118,14 @@ def prepare_for_updates(policy: Any) -> None:
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.0
     if sum(parameter.numel() for parameter in policy.parameters()) > CHECKPOINT_ABOVE:
-        policy.activation_checkpointing_enable({"use_reentrant": False})
+        # transformers before 5.23, which vLLM asks for, knows it by another name.
+        enable = getattr(policy, "activation_checkpointing_enable", None) or policy.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+
+
+def recomputes(policy: Any) -> bool:
+    """Return whether a training pass of a policy computes its activations again (`prepare_for_updates`)."""
+    return any(getattr(module, "gradient_checkpointing", False) for module in policy.modules())
 
 
 def policy_folder(files: tuple[Path, ...]) -> Path:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lever_pipe.experiment.agent_config import AgentGrpo
 from lever_pipe.intention.agent.layers import branching, causal, run_layers
+from lever_pipe.intention.agent.policy import recomputes
 from lever_pipe.losses.vocabulary import token_entropies, token_log_probs
 
 LEAST_SHARED = 128
@@ -55,7 +56,7 @@ def score(
 def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor, *, shared: bool) -> Tensor:
     """Return the logits [1, n, V] before the n places."""
     n_rows, length = ids_BL.shape
-    n_shared = _shared(ids_BL, columns) if shared and not model.is_activation_checkpointing else 0
+    n_shared = _shared(ids_BL, columns) if shared and not recomputes(model) else 0
     if n_shared >= LEAST_SHARED:
         first, rest = ids_BL[:1, :n_shared], ids_BL[:, n_shared:]
         positions_L = torch.arange(length, device=ids_BL.device)
@@ -64,7 +65,7 @@ def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor, *,
         before = torch.zeros_like(rows), columns - 1 + rows * (length - n_shared)
         hidden_nH = run_layers(model, ids_1T, positions_1T, branching(n_shared, n_rows), before)
         return torch.as_tensor(model.lm_head(hidden_nH[None]))
-    if model.is_activation_checkpointing:  # the stock pass alone can compute activations again
+    if recomputes(model):  # the stock pass alone can compute activations again
         hidden_nH = model.model(input_ids=ids_BL, use_cache=False).last_hidden_state[rows, columns - 1]
     else:
         positions_1L = torch.arange(length, device=ids_BL.device)[None]

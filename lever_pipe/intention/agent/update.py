@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
-from lever_pipe.intention.agent.policy import Precision, autocast
+from lever_pipe.intention.agent.policy import Precision, autocast, recomputes
 from lever_pipe.intention.agent.rollout import Episode
 from lever_pipe.intention.agent.scoring import cut, score
 from lever_pipe.losses.credit import (
@@ -137,7 +137,7 @@ def update(
     for parameter in policy.parameters():
         parameter.grad = None
     values = dict.fromkeys((*SHARES, "ratio_max"), 0.0)
-    policy.train(policy.is_activation_checkpointing)  # only in this mode it computes activations again
+    policy.train(recomputes(policy))  # only in this mode it computes activations again
     for indices in cut([len(lesson.tokens) for lesson in lessons], grpo.micro_batch):
         batch = [lessons[i] for i in indices]
         with autocast(policy.device, precision):
