@@ -297,7 +297,8 @@ def _betas(run: FindingsRun) -> Figure:
 def main(results: str = "results/findings") -> int:
     """Write the pages of the run's studies with their figures, and return 0."""
     rows = read_evidence(Path(results) / "evidence.csv")
-    run, studies = FindingsRun(Evidence(rows)), {row.study for row in rows}
+    run = FindingsRun(Evidence(rows))
+    studies = {row.study for row in rows if not row.subject.startswith("published")}
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     constants = {"RATES": RATES, "REWARDS": REWARDS, "BETAS": BETAS, "KL_ARMS": KL_ARMS, "OTHER_ARMS": OTHER_ARMS}
