@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import scipy
 
 from lever_pipe.experiment.agent_config import START_ARM
 from lever_pipe.report.evidence import PRIMARY, SECONDARY, STUDENT
+from lever_pipe.report.inference.agent_runs import TEST
 from lever_pipe.report.inference.endpoints import (
     Context,
-    held_out,
     mean_over_seeds,
     metric_of,
     primary_names,
     run_endpoints,
-    start_endpoints,
     task_endpoints,
 )
 from lever_pipe.report.inference.estimates import Difference, Sides, adjusted, differences
@@ -58,32 +58,19 @@ class ArmComparisonRow(NamedTuple):
     right_value: float
 
 
-class _Met(NamedTuple):
-    """What an arm is compared by at one endpoint."""
-
-    arm: str
-    n_seeds: int
-    n_tasks: int
-    n_rollouts: int
-
-
 def comparison_rows(context: Context) -> list[ArmComparisonRow]:
     """Return the comparisons at each primary endpoint."""
     of_tasks = {arm: task_endpoints(context, arm) for arm in context.runs.arms}
     of_runs = {arm: run_endpoints(context, arm) for arm in context.runs.arms}
-    reference = context.reference_arm
     rows: list[ArmComparisonRow] = []
     for name in primary_names(context.evaluation.primary):
-        if name in of_tasks[reference]:
+        if name in of_tasks[context.reference_arm]:
             found = _over_tasks(context, name, {arm: of[name] for arm, of in of_tasks.items() if name in of})
         else:
-            found = _over_runs(context, {arm: of[name] for arm, of in of_runs.items() if name in of})
-        served = _of_served(context, name)
-        family = adjusted([of.p for _, of in found], [met.n_seeds == 1 for met, _ in found])
-        family += [(p_holm, SERVED) for p_holm, _ in adjusted([of.p for _, of in served], [True] * len(served))]
-        for (met, of), (p_holm, suffix) in zip([*found, *served], family, strict=True):
-            told: dict[str, Any] = {"endpoint": name, "role": PRIMARY, "reference": reference, "family": name + suffix}
-            rows.append(ArmComparisonRow(p_holm=p_holm, **told, **met._asdict(), **of._asdict()))
+            found = _over_runs(context, name, {arm: of[name] for arm, of in of_runs.items() if name in of})
+        rows += _adjusted(found, [row.n_seeds == 1 for row in found])
+        served = [row._replace(family=name + SERVED) for row in _of_served(context, name)]
+        rows += _adjusted(served, [True] * len(served))
     return rows
 
 
@@ -94,31 +81,29 @@ def sharpened(context: Context) -> list[ArmComparisonRow]:
     """
     if not context.evaluation.temperatures:
         return []
-    primary, (left, right) = context.evaluation.primary, (context.reference_arm, START_ARM)
-    ours, theirs = task_endpoints(context, left), start_endpoints(context)
-    against_start = context._replace(reference_arm=right)
-    found = [
-        (name, *row)
-        for name in (f"test_{primary.metric}_{mode}_{primary.checkpoint}" for mode in context.modes)
-        for row in _over_tasks(against_start, name, {left: ours[name], right: theirs[name]})
-    ]
-    family = adjusted([of.p for *_, of in found], [False] * len(found))
-    told: dict[str, Any] = {"role": SECONDARY, "reference": right, "family": TEMPERATURES}
-    return [
-        ArmComparisonRow(endpoint=name, p_holm=p_holm, **told, **met._asdict(), **of._asdict())
-        for (name, met, of), (p_holm, _) in zip(found, family, strict=True)
-    ]
+    primary, arms = context.evaluation.primary, (context.reference_arm, START_ARM)
+    of_tasks = {arm: task_endpoints(context, arm) for arm in arms}
+    names = [f"{TEST}_{primary.metric}_{mode}_{primary.checkpoint}" for mode in context.modes]
+    against_start = context._replace(reference_arm=START_ARM)
+    found = [_over_tasks(against_start, name, {arm: of_tasks[arm][name] for arm in arms}) for name in names]
+    rows = [row._replace(role=SECONDARY, family=TEMPERATURES) for of in found for row in of]
+    return _adjusted(rows, [False] * len(rows))
 
 
-def _of_served(context: Context, name: str) -> list[tuple[_Met, Difference]]:
-    """Return every served agent against all runs of the reference arm, on the tasks that both have."""
-    found = []
+def _adjusted(rows: Sequence[ArmComparisonRow], are_one_run: Sequence[bool]) -> list[ArmComparisonRow]:
+    """Return the comparisons of one family with their adjusted p values."""
+    found = zip(rows, adjusted([row.p for row in rows], are_one_run), strict=True)
+    return [row._replace(p_holm=p_holm, family=row.family + suffix) for row, (p_holm, suffix) in found]
+
+
+def _of_served(context: Context, name: str) -> Iterator[ArmComparisonRow]:
+    """Yield every served agent against all runs of the reference arm, on the tasks that both have."""
+    reference = context.reference_arm
     for agent, episodes in context.served.items():
-        theirs = held_out(context, episodes, agent)
-        ours = task_endpoints(context._replace(episodes=episodes), context.reference_arm)
+        theirs = task_endpoints(context, agent)
+        ours = task_endpoints(context._replace(episodes=episodes), reference)
         if name in theirs and name in ours:
-            found += _over_tasks(context, name, {agent: theirs[name], context.reference_arm: ours[name]})
-    return found
+            yield from _over_tasks(context, name, {agent: theirs[name], reference: ours[name]})
 
 
 def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Difference:
@@ -135,35 +120,43 @@ def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Differen
     return Difference(mean, low, high, paired_t(gaps)[1], float((high - mean) * (1 + beyond / shown)), STUDENT, *levels)
 
 
-def _over_tasks(context: Context, name: str, of: Mapping[str, Sequence[TaskMeans]]) -> list[tuple[_Met, Difference]]:
+def _over_tasks(context: Context, name: str, of: Mapping[str, Sequence[TaskMeans]]) -> list[ArmComparisonRow]:
     """Return every arm against the reference arm over tasks, over their common seeds where there are any."""
     reference, metric = context.reference_arm, metric_of(name)
     n = len(of[reference][0].tasks)
     if n < 2:  # nothing is known of further tasks
-        return _over_runs(context, {arm: [float(one.values[metric].mean()) for one in by] for arm, by in of.items()})
-    met, sides = [], []
-    for arm in (arm for arm in of if arm != reference):
+        values = {arm: [float(one.values[metric].mean()) for one in by_seed] for arm, by_seed in of.items()}
+        return _over_runs(context, name, values)
+    arms, sides = [arm for arm in of if arm != reference], []
+    for arm in arms:
         common = context.runs.common_seeds(arm, reference)
-        blocks = [
+        left, right = (
             np.stack([one.values[metric] for one in (_at(context, side, of[side], common) if common else of[side])])
             for side in (arm, reference)
-        ]
-        left, right = (block[..., None] for block in blocks)
-        met.append(_Met(arm, min(len(left), len(right)), n, of[arm][0].n_rollouts))
-        sides.append(Sides(left, right, bool(common), [(name, arm)]))
+        )
+        sides.append(Sides(left[..., None], right[..., None], bool(common), [(name, arm)]))
     compared = differences(sides, context.draws, n, are_shares=metric == NORMALISED)
-    return [(one, row[0]) for one, row in zip(met, compared, strict=True)]
+    return [
+        _row(context, name, arm, difference, (min(len(both.left), len(both.right)), n, of[arm][0].n_rollouts))
+        for arm, both, (difference,) in zip(arms, sides, compared, strict=True)
+    ]
 
 
-def _over_runs(context: Context, of: Mapping[str, Sequence[float]]) -> list[tuple[_Met, Difference]]:
+def _over_runs(context: Context, name: str, of: Mapping[str, Sequence[float]]) -> list[ArmComparisonRow]:
     """Return every arm against the reference arm by numbers that only whole runs have, over their common seeds."""
     reference, found = context.reference_arm, []
     for arm in (arm for arm in of if arm != reference and reference in of):
-        common = context.runs.common_seeds(arm, reference)
-        if common:
+        if common := context.runs.common_seeds(arm, reference):
             left, right = (_at(context, side, of[side], common) for side in (arm, reference))
-            found.append((_Met(arm, len(common), 0, 0), paired_over_seeds(left, right)))
+            found.append(_row(context, name, arm, paired_over_seeds(left, right), (len(common), 0, 0)))
     return found
+
+
+def _row(context: Context, name: str, arm: str, of: Difference, sizes: tuple[int, int, int]) -> ArmComparisonRow:
+    """Return a comparison that is not adjusted yet; `sizes` are its seeds, tasks and rollouts."""
+    counts = dict(zip(("n_seeds", "n_tasks", "n_rollouts"), sizes, strict=True))
+    told = {"endpoint": name, "role": PRIMARY, "arm": arm, "reference": context.reference_arm, "family": name}
+    return ArmComparisonRow(p_holm=math.nan, **told, **counts, **of._asdict())  # type: ignore[arg-type]
 
 
 def _at(context: Context, arm: str, by_seed: Sequence[T], common: Sequence[int]) -> list[T]:

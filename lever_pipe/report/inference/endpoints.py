@@ -18,13 +18,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from lever_pipe.experiment.agent_config import START_ARM, AgentEvaluation, PrimaryEndpoint
 from lever_pipe.report.evidence import PRIMARY, SECONDARY
-from lever_pipe.report.inference.agent_runs import MODES, N_SAMPLES, N_TASKS, AgentRuns, after_start, last_mean
+from lever_pipe.report.inference.agent_runs import (
+    MODES,
+    N_SAMPLES,
+    N_TASKS,
+    TEST,
+    VAL,
+    AgentRuns,
+    after_start,
+    last_mean,
+)
 from lever_pipe.report.inference.estimates import Draws, Interval, means
 from lever_pipe.report.inference.task_values import (
     BEST,
@@ -83,33 +93,32 @@ def primary_names(primary: PrimaryEndpoint) -> tuple[str, ...]:
     return tuple(f"{primary.split}_{primary.metric}_{mode}_{primary.checkpoint}" for mode in primary.modes)
 
 
-class _Waiting(NamedTuple):
-    """A row whose mean over tasks is still to come, and what it is made of."""
-
-    row: EndpointRow
-    values: Sequence[Array]
-    ceiling: float
-    """Of a mean reward; infinite for others."""
-
-
 def endpoint_rows(context: Context) -> list[EndpointRow]:
     """Return every endpoint of the start policy, of served agents and of every arm; means over tasks come first."""
-    found: list[EndpointRow | _Waiting] = []
-    untrained = {START_ARM: start_endpoints(context)}
-    untrained |= {name: held_out(context, episodes, name) for name, episodes in context.served.items()}
-    for arm in (*untrained, *context.runs.arms):
-        of_tasks = untrained[arm] if arm in untrained else task_endpoints(context, arm)
-        of_runs = {} if arm in untrained else run_endpoints(context, arm)
-        found += [row for name, of in of_tasks.items() for row in _task_rows(context, arm, name, of)]
-        others = ((name, of) for name, of in of_runs.items() if name not in of_tasks)
-        found += [row for name, of in others for row in _run_rows(context, arm, name, of)]
-    waiting = {i: of for i, of in enumerate(found) if isinstance(of, _Waiting)}
-    intervals: dict[int, Interval] = {}
+    rows, over_tasks = list[EndpointRow](), dict[int, Sequence[TaskMeans]]()
+    for arm in (START_ARM, *context.served, *context.runs.arms):
+        of_tasks = task_endpoints(context, arm)
+        for name, by_seed in of_tasks.items():
+            seeds = map(str, context.runs.seeds(arm) or (0,))
+            counts = (len(by_seed[0].tasks), by_seed[0].n_rollouts, _evaluations(context.runs, arm, name))
+            for seed, of in zip([*seeds, ""], [*([one] for one in by_seed), by_seed], strict=True):
+                over_tasks[len(rows)] = of
+                rows.append(EndpointRow(arm, name, _role(context, name), seed, *(math.nan,) * 3, len(of), *counts))
+        others = ((name, of) for name, of in run_endpoints(context, arm).items() if name not in of_tasks)
+        rows += [row for name, of in others for row in _run_rows(context, arm, name, of)]
     for metric in METRICS:
-        blocks = {i: of.values for i, of in waiting.items() if metric_of(of.row.endpoint) == metric}
-        over_tasks = means_over_tasks(list(blocks.values()), context.draws, are_shares=metric == NORMALISED)
-        intervals |= dict(zip(blocks, over_tasks, strict=True))
-    return [of if isinstance(of, EndpointRow) else _with_mean(of, intervals[i]) for i, of in enumerate(found)]
+        blocks = {
+            place: [one.values[metric] for one in of]
+            for place, of in over_tasks.items()
+            if metric_of(rows[place].endpoint) == metric
+        }
+        found = means_over_tasks(list(blocks.values()), context.draws, are_shares=metric == NORMALISED)
+        for (place, block), interval in zip(blocks.items(), found, strict=True):
+            if metric == REWARD:
+                least, ceiling = min(float(one.min()) for one in block), over_tasks[place][0].ceiling
+                interval = within_ceiling(interval, least, ceiling)
+            rows[place] = rows[place]._replace(value=interval.value, low=interval.low, high=interval.high)
+    return rows
 
 
 def means_over_tasks(of: Sequence[Sequence[Array]], draws: Draws, *, are_shares: bool) -> list[Interval]:
@@ -155,47 +164,19 @@ def within_ceiling(of: Interval, least: float, ceiling: float) -> Interval:
 def task_endpoints(context: Context, arm: str) -> dict[str, list[TaskMeans]]:
     """Return the endpoints that are means over tasks, by name: the task means of each seed in order.
 
-    One that a seed lacks is left out.
+    One that a seed lacks is left out. The start policy has none without its held-out evaluation.
     """
-    by_seed = [dict(_of_tasks(context, arm, seed)) for seed in context.runs.seeds(arm)]
-    found: dict[str, list[TaskMeans]] = {}
-    for name in by_seed[0]:
-        means = [of[name] for of in by_seed]
-        known = [mean for mean in means if mean is not None]
-        if len(known) == len(means):
-            found[name] = known
-    return found
-
-
-def start_endpoints(context: Context) -> dict[str, list[TaskMeans]]:
-    """Return those of the start policy, by the names that they have for arms; none without its held-out evaluation.
-
-    Its validation is that of step 0, the same in every run.
-    """
-    episodes, reference = context.episodes, context.reference_arm
-    found: dict[str, TaskMeans | None] = {}
-    for mode in context.modes:
-        for metric in METRICS:
-            for checkpoint in (LAST, BEST):
-                found[f"test_{metric}_{mode}_{checkpoint}"] = episodes.held_out(START_ARM, 0, mode, LAST)
-            seed = context.runs.seeds(reference)[0]
-            found[f"val_{metric}_{mode}_{START}"] = episodes.validation(reference, seed, mode, 0)
-    known = {name: [means] for name, means in found.items() if means is not None}
-    return known if any(name.startswith("test") for name in known) else {}
-
-
-def held_out(context: Context, episodes: EvaluatedEpisodes, arm: str) -> dict[str, list[TaskMeans]]:
-    """Return those of a served agent, by the same names."""
-    found = {mode: episodes.held_out(arm, 0, mode, LAST) for mode in context.modes}
-    known = {(mode, metric): of for mode, of in found.items() if of is not None for metric in METRICS}
-    places = ((*of, checkpoint) for of in known for checkpoint in (LAST, BEST))
-    return {f"test_{metric}_{mode}_{checkpoint}": [known[mode, metric]] for mode, metric, checkpoint in places}
+    by_seed = [dict(_of_tasks(context, arm, seed)) for seed in context.runs.seeds(arm) or (0,)]
+    names = [name for name in by_seed[0] if all(name in of for of in by_seed)]
+    is_known = arm != START_ARM or any(name.startswith(TEST) for name in names)
+    return {name: [of[name] for of in by_seed] for name in names} if is_known else {}
 
 
 def run_endpoints(context: Context, arm: str) -> dict[str, list[float]]:
     """Return the endpoints of whole runs, by name: the value of each seed in order; one without any is left out."""
     by_seed = [dict(_of_run(context, arm, seed)) for seed in context.runs.seeds(arm)]
-    found = {name: [of.get(name, math.nan) for of in by_seed] for name in by_seed[0]}
+    names = by_seed[0] if by_seed else ()
+    found = {name: [of.get(name, math.nan) for of in by_seed] for name in names}
     return {name: values for name, values in found.items() if not all(map(math.isnan, values))}
 
 
@@ -204,15 +185,25 @@ def metric_of(endpoint: str) -> str:
     return next((metric for metric in reversed(METRICS) if f"_{metric}_" in endpoint), REWARD)
 
 
-def _of_tasks(context: Context, arm: str, seed: int) -> Iterator[tuple[str, TaskMeans | None]]:
-    episodes, fact = context.episodes, context.runs.fact(arm, seed)
-    steps = {START: 0, LAST: fact.executed_steps, BEST: fact.best_step}
-    for mode in context.modes:
-        for metric in METRICS:
-            for checkpoint in (LAST, BEST):
-                yield f"test_{metric}_{mode}_{checkpoint}", episodes.held_out(arm, seed, mode, checkpoint)
-            for checkpoint, step in steps.items():
-                yield f"val_{metric}_{mode}_{checkpoint}", episodes.validation(arm, seed, mode, step)
+def _of_tasks(context: Context, arm: str, seed: int) -> Iterator[tuple[str, TaskMeans]]:
+    """Yield what a run was evaluated by; the one policy that an untrained one is stands as its last and its best.
+
+    The validation of the start policy is that of step 0, the same in every run.
+    """
+    runs, episodes = context.runs, context.served.get(arm, context.episodes)
+    checkpoints, validated, steps = {LAST: LAST, BEST: LAST}, (arm, seed), dict[str, int]()
+    if arm in runs.arms:
+        fact = runs.fact(arm, seed)
+        checkpoints, steps = {LAST: LAST, BEST: BEST}, {START: 0, LAST: fact.executed_steps, BEST: fact.best_step}
+    elif arm == START_ARM:
+        validated, steps = (context.reference_arm, runs.seeds(context.reference_arm)[0]), {START: 0}
+    for mode, metric in product(context.modes, METRICS):
+        found = {
+            f"{TEST}_{metric}_{mode}_{at}": episodes.held_out(arm, seed, mode, of) for at, of in checkpoints.items()
+        }
+        for at, step in steps.items():
+            found[f"{VAL}_{metric}_{mode}_{at}"] = episodes.validation(*validated, mode, step)
+        yield from ((name, means) for name, means in found.items() if means is not None)
 
 
 def _of_run(context: Context, arm: str, seed: int) -> Iterator[tuple[str, float]]:
@@ -229,22 +220,6 @@ def _of_run(context: Context, arm: str, seed: int) -> Iterator[tuple[str, float]
             yield f"sd_of_changes_{mode}", float(np.diff(values).std(ddof=1)) if values.size > 2 else math.nan
     for metric in ("kl", "entropy"):
         yield f"{metric}_end", last_mean(runs.training(arm, seed, metric), LAST_STEPS)
-
-
-def _task_rows(context: Context, arm: str, name: str, by_seed: Sequence[TaskMeans]) -> Iterator[_Waiting]:
-    values, first = [of.values[metric_of(name)] for of in by_seed], by_seed[0]
-    counts = (len(first.tasks), first.n_rollouts, _evaluations(context.runs, arm, name))
-    is_bounded = metric_of(name) == REWARD
-    seeds = context.runs.seeds(arm) or (0,)
-    for seed, of in zip([*map(str, seeds), ""], [*([one] for one in values), values], strict=True):
-        row = EndpointRow(arm, name, _role(context, name), seed, *(math.nan,) * 3, len(of), *counts)
-        yield _Waiting(row, of, first.ceiling if is_bounded else math.inf)
-
-
-def _with_mean(of: _Waiting, interval: Interval) -> EndpointRow:
-    if of.ceiling < math.inf:
-        interval = within_ceiling(interval, min(float(one.min()) for one in of.values), of.ceiling)
-    return of.row._replace(value=interval.value, low=interval.low, high=interval.high)
 
 
 def _run_rows(context: Context, arm: str, name: str, values: Sequence[float]) -> Iterator[EndpointRow]:
