@@ -1,7 +1,6 @@
 """Texts in a language: the English one stands where it is used, others in `resources/locale`; a voice writes cells.
 
-A text names its arguments in braces, `{gap}`; a count brings its noun along, `{n:seed|seeds}`. `**words**` are strong,
-`` `words` `` are code, `[words](target)` is a link.
+A text names its arguments in braces, `{gap}`; a count brings its noun along, `{n:seed|seeds}`. `` `words` `` are code.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.report.cells import Cell, Estimate, Message, say
 
 SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
-MARK = re.compile(r"\*\*(?P<strong>.+?)\*\*|`(?P<code>[^`]+)`|\[(?P<text>[^\]]+)\]\((?P<link>[^)\s]+)\)")
+CODE = re.compile(r"`([^`]+)`")
 JOINTS = {
     "en": {"items": ", ", "list": " and ", "parts": "; ", "sentences": " "},
     "zh": {"items": "、", "list": "和", "parts": "；", "sentences": ""},
@@ -78,7 +77,6 @@ class Voice:
         return Markup(self._write(cell, is_html=True))
 
     def _write(self, cell: Cell, *, is_html: bool) -> str:
-        literal = _marked if is_html else _unmarked
         match cell:
             case None:
                 return ""
@@ -89,13 +87,13 @@ class Voice:
             case Estimate():
                 return cell.__html__() if is_html else str(cell)
             case str():
-                text = literal(self.texts.get(cell, cell))
+                text = _literal(self.texts.get(cell, cell), is_html=is_html)
                 return f'<span class="verdict {LOOKS[cell]}">{text}</span>' if is_html and cell in LOOKS else text
             case list() | tuple():
                 texts = [text for text in (self._write(each, is_html=is_html) for each in cell) if text]
                 return self._join(texts, "list" if isinstance(cell, list) else "parts")
             case Message():
-                text = literal(self.texts.get(cell.text, cell.text))
+                text = _literal(self.texts.get(cell.text, cell.text), is_html=is_html)
                 return self._filled(cell, text, lambda each: self._write(each, is_html=is_html))
 
     def _filled(self, message: Message, text: str, write: Callable[[Cell], str]) -> str:
@@ -120,14 +118,5 @@ class Voice:
         return joints["items"].join(texts[:-1]) + joints["list"] + texts[-1]
 
 
-def _unmarked(text: str) -> str:
-    return MARK.sub(lambda match: match["strong"] or match["code"] or match["text"], text)
-
-
-def _marked(text: str) -> str:
-    def mark(match: re.Match[str]) -> str:
-        if match["strong"]:
-            return f"<strong>{match['strong']}</strong>"
-        return f"<code>{match['code']}</code>" if match["code"] else f'<a href="{match["link"]}">{match["text"]}</a>'
-
-    return MARK.sub(mark, str(escape(text)))
+def _literal(text: str, *, is_html: bool) -> str:
+    return CODE.sub(r"<code>\1</code>", str(escape(text))) if is_html else CODE.sub(r"\1", text)

@@ -27,8 +27,6 @@ The source of a derived row is the keys that it is made of, between ` | `: a key
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -38,7 +36,7 @@ from typing import Any, NamedTuple
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.report.long_format import csv_text
+from lever_pipe.report.long_format import csv_text, read_csv
 
 TOLD = ("at", "subset", "samples", "shots", "mode", "family", "quoted")
 """What tells rows apart beside whose quantity it is, and which."""
@@ -218,14 +216,7 @@ def read_evidence(path: Path) -> list[EvidenceRow]:
     Raises:
         RecordError: no file, another header, or a cell that is no number where one must be.
     """
-    try:
-        lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
-    except FileNotFoundError:
-        raise RecordError(f"{path}: expected a file of evidence", found="none", do="Run its rule.") from None
-    if not lines or tuple(lines[0]) != HEAD:
-        found = ", ".join(lines[0]) if lines else "an empty file"
-        raise RecordError(f"{path}: expected the columns {', '.join(HEAD)}", found=found, do="Run its rule again.")
-    width = len(EvidenceRow._fields)
+    lines, width = read_csv(path, HEAD), len(EvidenceRow._fields)
     return [_parsed(path, number, line[:width]) for number, line in enumerate(lines[1:], start=2)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.base.records import Row, RunCard
 from lever_pipe.base.storage import read_yaml
+from lever_pipe.report.long_format import read_csv
 
 COLUMNS = ("group", "field", "value")
 UNKNOWN = "unknown"
@@ -65,18 +65,8 @@ def read_lineage(path: Path) -> dict[str, dict[str, str]]:
     Raises:
         RecordError: a missing file or column.
     """
-    try:
-        lines = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
-    except FileNotFoundError:
-        raise RecordError(f"{path}: expected a file of lineages", found="none", do="Run collect_lineage.") from None
-    if not lines or tuple(lines[0]) != COLUMNS:
-        raise RecordError(
-            f"{path}: expected the columns {', '.join(COLUMNS)}",
-            found=", ".join(lines[0]) if lines else "an empty file",
-            do="Run collect_lineage again.",
-        )
     found: dict[str, dict[str, str]] = {}
-    for group, field, value in lines[1:]:
+    for group, field, value in read_csv(path, COLUMNS)[1:]:
         found.setdefault(group, {})[field] = value
     return found
 

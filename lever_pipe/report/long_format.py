@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lever_pipe.base import storage
+from lever_pipe.base.errors import RecordError
 
 
 def decimal(value: float) -> str:
@@ -28,3 +29,19 @@ def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
 def write_csv(path: Path, columns: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
     """Write what `csv_text` returns."""
     storage.write_text(path, csv_text(columns, lines))
+
+
+def read_csv(path: Path, columns: Sequence[str] = ()) -> list[list[str]]:
+    """Return the lines of a CSV file, the head first.
+
+    Raises:
+        RecordError: there is no such file, or its head is not that of the columns, where any are wanted.
+    """
+    try:
+        lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+    except FileNotFoundError:
+        raise RecordError(f"{path}: expected a file", found="none", do="Run the rule that makes it.") from None
+    if columns and lines[:1] != [list(columns)]:
+        found = ", ".join(lines[0]) if lines else "an empty file"
+        raise RecordError(f"{path}: expected the columns {', '.join(columns)}", found=found, do="Run its rule again.")
+    return lines

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
@@ -14,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.report.evidence import NAN, EvidenceRow
+from lever_pipe.report.long_format import read_csv
 
 Line = Mapping[str, str]
 LEVER, INTENTION = "lever", "intention"
@@ -313,12 +311,9 @@ def _lines(path: Path) -> Iterator[tuple[str, Line]]:
     Raises:
         RecordError: there is no such file.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RecordError(f"{path}: expected a file of results", found="none", do="Run its rule.") from None
-    for number, line in enumerate(csv.DictReader(io.StringIO(text)), start=2):
-        yield f"{path}:{number}", line
+    head, *lines = read_csv(path) or [[]]
+    for number, line in enumerate(lines, start=2):
+        yield f"{path}:{number}", dict(zip(head, line, strict=True))
 
 
 def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

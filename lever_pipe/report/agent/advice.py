@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from lever_pipe.experiment.agent_config import DIALS, SCHEDULES, WEIGHTS
-from lever_pipe.report.agent.runs import MODES, AgentView, separation, told
-from lever_pipe.report.cells import Cell, say
+from lever_pipe.report.agent.runs import MODES, AgentView, tested, told
+from lever_pipe.report.cells import Cell, holm, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Row, Table, framed
 
@@ -163,9 +163,7 @@ def _of_document(view: AgentView) -> Row:
     rows = {mode: row for mode in MODES if (row := view.compared(view.config.document_arm, mode)) is not None}
     gaps = [say("{where} {gap}", where=mode, gap=view.gap_of(row)) for mode, row in rows.items()]
     parts = (
-        say("{mode}: {verdict}", mode=mode, verdict=separation(row.p_holm, row.key))
-        for mode, row in rows.items()
-        if row.runs > 1
+        say("{mode}: {verdict}", mode=mode, verdict=tested(holm(row))) for mode, row in rows.items() if row.runs > 1
     )
     return {"Ours": tuple(gaps), "Verdict": tuple(parts)}
 

@@ -29,13 +29,11 @@ from lever_pipe.report.agent.runs import (
     best_step,
     best_value,
     mean_of,
-    p_cell,
-    separation,
     tested,
     told,
     values_of,
 )
-from lever_pipe.report.cells import Cell, Estimate, derived, holm, level, minus, say
+from lever_pipe.report.cells import Cell, Estimate, derived, holm, level, minus, p_value, say
 from lever_pipe.report.claims import MEASURES, pair_check
 from lever_pipe.report.table import SOURCE, Row, Table, beside, framed
 from lever_pipe.statistics.comparison import holm as holm_p
@@ -67,7 +65,7 @@ def _answer(view: AgentView) -> Iterator[Row]:
     yield {"Quantity": "Rating", SOURCE: "published", **dict(zip(PAIR, STARS, strict=True))}
     for pair in view.pairs:
         cells = pair.cells(_mean, REWARD_DIGITS, "mean over evaluations and seeds")
-        p = _judged_p(view, pair, "004-insignificant") if pair.is_ours else p_cell(_published_p(pair, "mean"))
+        p = _judged_p(view, pair, "004-insignificant") if pair.is_ours else _published_p(pair, "mean")
         yield pair.row("Quantity", "Mean over evaluations", {**cells, "p": p})
     arm = view.config.document_arm
     for mode in MODES:
@@ -80,7 +78,8 @@ def _answer(view: AgentView) -> Iterator[Row]:
 
 def _judged_p(view: AgentView, pair: CurvePair, claim: str) -> Estimate | None:
     """Return the p value of the claim about what a line shows: claims are judged greedily."""
-    return view.p_of(claim) if pair.is_ours and pair.mode == "greedy" else None
+    is_judged = pair.is_ours and pair.mode == "greedy" and claim in view.judged
+    return view.judged[claim].p if is_judged else None
 
 
 def _with_share(gap: Estimate | None, whole: Estimate | None) -> Cell:
@@ -93,12 +92,12 @@ def _with_share(gap: Estimate | None, whole: Estimate | None) -> Cell:
 def _verdicts(view: AgentView) -> dict[str, Any]:
     """Return whether the two runs are told apart: the published curves, and ours in each decoding."""
     rows = {mode: view.compared(view.config.document_arm, mode) for mode in MODES}
-    theirs = next((separation(_published_p(pair, "mean")) for pair in view.pairs if not pair.is_ours), None)
+    theirs = next((tested(_published_p(pair, "mean")) for pair in view.pairs if not pair.is_ours), None)
     ours = [
         {
             "mode": mode,
             "gap": view.gap_of(row),
-            "judged": separation(row.p_holm, row.key) if row.runs > 1 else "not shown with one seed",
+            "judged": tested(holm(row)) if row.runs > 1 else "not shown with one seed",
         }
         for mode, row in rows.items()
         if row is not None and not math.isnan(row.p_holm)
@@ -110,15 +109,15 @@ def _mean(curve: Values) -> float:
     return mean_of(curve.values())
 
 
-def _published_p(pair: CurvePair, name: str, first: int = 0, last: float = math.inf) -> float:
+def _published_p(pair: CurvePair, name: str, first: int = 0, last: float = math.inf) -> Estimate | None:
     """Return the p of a claim's measure of two published curves over the evaluations of some steps."""
     curves = {KL: pair.kl[0], NO_KL: pair.no_kl[0]}
     inside = [step for step in pair.kl[0] if step in pair.no_kl[0] and first <= step <= last]
     if len(inside) < 2:
-        return math.nan
+        return None
     left, right = (_of(name, first, last)(values_of(curve)) for curve in curves.values())
     p = pair_check(name, left - right, curves, inside).p
-    return math.nan if p is None else p
+    return None if p is None else p_value(p)
 
 
 def _of(name: str, first: int = 0, last: float = math.inf) -> Measure:
@@ -295,9 +294,9 @@ def _tested(view: AgentView, pair: CurvePair) -> dict[str, Cell]:
     if pair.is_ours:
         return {called: tested(_judged_p(view, pair, of.claim)) for called, of in DIMENSIONS.items()}
     found = {called: _published_p(pair, *of.test) for called, of in DIMENSIONS.items()}
-    known = {name: p for name, p in found.items() if not math.isnan(p)}
-    adjusted = dict(zip(known, holm_p(list(known.values())), strict=True))
-    verdicts: dict[str, Cell] = {name: separation(float(p)) for name, p in adjusted.items()}
+    known = {called: p.value for called, p in found.items() if p is not None}
+    adjusted = zip(known, map(float, holm_p(list(known.values()))), strict=True)
+    verdicts: dict[str, Cell] = {called: tested(p_value(p)) for called, p in adjusted}
     (left,), (right,) = pair.values(best_step)
     if abs(left - right) <= max(np.diff(list(pair.kl[0])), default=0):
         verdicts["Step of the best reward"] = "not separated (one evaluation apart)"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
-from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, p_value, say, verdict
+from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, say, verdict
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import SOURCE, Row
@@ -100,11 +100,6 @@ class AgentView:
         """Return the arms that stand beside the documents' runs."""
         return {NO_KL: self.config.reference_arm, KL: self.config.document_arm}
 
-    @property
-    def has_pair(self) -> bool:
-        """Return whether both of them ran."""
-        return all(arm in self.seeds for arm in self.pair.values())
-
     def arm(self, name: str) -> AgentArm:
         """Return an arm's settings."""
         return next(arm for arm in self.config.arms if arm.name == name)
@@ -163,10 +158,6 @@ class AgentView:
     def judged(self) -> dict[str, Finding]:
         """Return what ours say of every claim."""
         return {of.claim.id: of.ours for of in self.material.claims}
-
-    def p_of(self, claim: str) -> Estimate | None:
-        """Return the p value by which ours decide a claim; None without a test."""
-        return self.judged[claim].p if claim in self.judged else None
 
     def gap_of(self, row: EvidenceRow) -> Estimate | None:
         """Return a comparison at the primary endpoint as a cell, that of one seed without its interval."""
@@ -287,21 +278,11 @@ def told(row: EvidenceRow | None) -> Cell:
     return row.printed if math.isnan(row.value) else level(row, 0)
 
 
-def p_cell(p: float) -> Estimate | None:
-    """Return a p value that a table works out."""
-    return None if math.isnan(p) else p_value(p)
-
-
 def tested(p: Estimate | None) -> Cell:
     """Return whether a p value separates two runs, with it; nothing without a test."""
     if p is None:
         return None
     return say("{verdict} (p {p})", verdict=verdict(p.value), p=p)
-
-
-def separation(p: float, key: str = "") -> Cell:
-    """Return whether an adjusted p separates two runs, with it; nothing without a test."""
-    return tested(None if math.isnan(p) else p_value(p, key))
 
 
 def seeds_cell(seeds: Sequence[int]) -> Cell:

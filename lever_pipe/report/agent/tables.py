@@ -17,7 +17,7 @@ def tables(material: Material) -> Iterator[Table]:
     view = view_of(material)
     if view is None:
         return
-    if view.has_pair:
+    if set(view.pair.values()) <= set(view.seeds):
         yield from document_003.tables(view)
         yield from document_004.tables(view)
         yield from advice.tables(view)

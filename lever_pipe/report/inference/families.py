@@ -75,7 +75,12 @@ class Arm:
     @property
     def last_grpo(self) -> dict[float, str]:
         """Return the groups of the last common epoch from `base`, by beta."""
-        return {beta: name for (base, beta), name in _at(self.grpo, self.last).items() if base == self.base}
+        return {beta: name for (base, beta), name in self.ended("grpo").items() if base == self.base}
+
+    def ended(self, kind: Literal["grpo", "on_policy"]) -> dict[tuple[int, float], str]:
+        """Return the groups of one kind of GRPO after the last common epoch by base and beta, rising."""
+        runs, last = (self.grpo, self.last) if kind == "grpo" else (self.on_policy, self.last_on_policy)
+        return {(base, beta): name for (base, beta, epoch), name in sorted(runs.items()) if epoch == last}
 
     def over_betas(self, kind: Literal["grpo", "on_policy"]) -> dict[str, tuple[str, ...]]:
         """Return for each base the group that is the mean over all betas after the last common epoch, and these.
@@ -83,9 +88,8 @@ class Arm:
         Args:
             kind: of the runs; of a base with one beta there is no such group.
         """
-        runs, last = (self.grpo, self.last) if kind == "grpo" else (self.on_policy, self.last_on_policy)
-        found: dict[str, tuple[str, ...]] = {}
-        for (base, _), name in _at(runs, last).items():
+        last, found = self.last if kind == "grpo" else self.last_on_policy, dict[str, tuple[str, ...]]()
+        for (base, _), name in self.ended(kind).items():
             over = str(PolicyName(kind=kind, preset=self.preset, base=base, is_over_betas=True, epoch=last))
             found[over] = (*found.get(over, ()), name)
         return {name: of for name, of in found.items() if len(of) > 1}
@@ -103,8 +107,7 @@ class Arm:
     @property
     def drawn(self) -> dict[float, str]:
         """Return the on-policy groups of the last common epoch from `drawn_base`, by beta."""
-        at_last = _at(self.on_policy, self.last_on_policy)
-        return {beta: name for (base, beta), name in at_last.items() if base == self.drawn_base}
+        return {beta: name for (base, beta), name in self.ended("on_policy").items() if base == self.drawn_base}
 
     def mark(self, name: str) -> str | None:
         """Return the group of another objective at the same epoch, from the same base."""
@@ -199,11 +202,11 @@ class Family(NamedTuple):
 
 FAMILIES: Sequence[Family] = (
     # does GRPO help, does its KL_BETA matter, does it matter who draws
-    Family("grpo-over-betas", "primary", lambda arm, _: _over_betas(arm, "grpo")),
-    Family("grpo-against-rce", "primary", lambda arm, _: _against_base(arm, _offline(arm).values())),
+    Family("grpo-over-betas", "primary", lambda arm, _: _against_base(arm, arm.over_betas("grpo"))),
+    Family("grpo-against-rce", "primary", lambda arm, _: _against_base(arm, arm.ended("grpo").values())),
     Family("grpo-betas", "primary", lambda arm, _: _against_smallest(arm.last_grpo)),
-    Family("on-policy-over-betas", "primary", lambda arm, _: _over_betas(arm, "on_policy")),
-    Family("on-policy-against-rce", "primary", lambda arm, _: _against_base(arm, _on_policy(arm).values())),
+    Family("on-policy-over-betas", "primary", lambda arm, _: _against_base(arm, arm.over_betas("on_policy"))),
+    Family("on-policy-against-rce", "primary", lambda arm, _: _against_base(arm, arm.ended("on_policy").values())),
     Family("on-policy-betas", "primary", lambda arm, _: _against_smallest(arm.drawn)),
     Family("on-policy-against-offline", "primary", lambda arm, _: _against_offline(arm)),
     # what learning is worth, and what other objectives mark
@@ -211,8 +214,8 @@ FAMILIES: Sequence[Family] = (
     Family("supervised", "all cells", lambda arm, marks: _supervised(arm, marks)),
     Family("marks", "all cells", lambda arm, marks: _marks(arm, marks)),
     # the primary ones beside their endpoint
-    Family("grpo-against-rce", "other cells", lambda arm, _: _against_base(arm, _offline(arm).values())),
-    Family("on-policy-against-rce", "other cells", lambda arm, _: _against_base(arm, _on_policy(arm).values())),
+    Family("grpo-against-rce", "other cells", lambda arm, _: _against_base(arm, arm.ended("grpo").values())),
+    Family("on-policy-against-rce", "other cells", lambda arm, _: _against_base(arm, arm.ended("on_policy").values())),
     Family("on-policy-against-offline", "other cells", lambda arm, _: _against_offline(arm)),
     Family("on-policy-betas", "other cells", lambda arm, _: _against_smallest(arm.drawn)),
 )
@@ -272,26 +275,9 @@ def near(samples: Sequence[int], wanted: int) -> int:
     return min(samples, key=lambda n: (abs(n - wanted), n))
 
 
-def _at(runs: Mapping[tuple[int, float, int], str], epoch: int | None) -> dict[tuple[int, float], str]:
-    """Return the groups of an epoch by base and beta, rising."""
-    return {(base, beta): name for (base, beta, e), name in sorted(runs.items()) if e == epoch}
-
-
-def _over_betas(arm: Arm, kind: Literal["grpo", "on_policy"]) -> Pairs:
-    return _against_base(arm, arm.over_betas(kind))
-
-
-def _offline(arm: Arm) -> dict[tuple[int, float], str]:
-    return _at(arm.grpo, arm.last)
-
-
-def _on_policy(arm: Arm) -> dict[tuple[int, float], str]:
-    return _at(arm.on_policy, arm.last_on_policy)
-
-
 def _against_offline(arm: Arm) -> Pairs:
-    offline = _offline(arm)
-    return tuple((name, offline[at]) for at, name in _on_policy(arm).items() if at in offline)
+    offline = arm.ended("grpo")
+    return tuple((name, offline[at]) for at, name in arm.ended("on_policy").items() if at in offline)
 
 
 def _against_reference(at: Mapping[float, str]) -> Pairs:
@@ -326,7 +312,7 @@ def _marks(arm: Arm, baselines: Sequence[str]) -> Pairs:
     """
     rce = arm.rce.get(arm.drawn_base) if arm.drawn_base is not None else None
     drawn = next(iter(arm.drawn.values()), None)
-    smallest = [name for (base, _), name in _at(arm.grpo, arm.last).items() if base == arm.drawn_base][:1]
+    smallest = [name for (base, _), name in arm.ended("grpo").items() if base == arm.drawn_base][:1]
     lower, upper, continued = arm.mark("reinforce"), arm.mark("distil"), arm.mark("continued")
     oracle = ORACLE if ORACLE in baselines else None
     pairs = [(lower, rce), (drawn, lower), (upper, rce), (upper, drawn), (upper, oracle)]

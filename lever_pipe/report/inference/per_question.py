@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -131,11 +131,6 @@ def read_groups(
                 )
             chosen = scores.accuracies[:, [scores.shots.index(k) for k in shots]]
             runs.setdefault(group_of(name), {})[name] = with_mean(chosen)
-    return group_runs(runs, shots)
-
-
-def group_runs(runs: Mapping[str, Mapping[str, Array]], shots: Iterable[int | str]) -> dict[str, GroupScores]:
-    """Return groups of [N, C] arrays by run as `GroupScores`."""
     columns = (*map(str, shots), MEAN)
     return {
         name: GroupScores(name, tuple(by_run), columns, np.stack(list(by_run.values())))

@@ -76,10 +76,6 @@ TRAINING_METRICS = {
 """What they are called, with their decimals."""
 FURTHER = {"kl": "Change", "val_loss": "Minimum"}
 """What the document prints of a metric beside its mean, first and last epoch."""
-TRAINING_TITLES = {
-    "001": "Training metrics, GRPO epoch {epoch}",
-    "002": "Training metrics",
-}
 
 
 def tables(material: Material) -> Iterator[Table]:

@@ -133,4 +133,4 @@ def test_a_run_and_itself(runs: tuple[Path, Path], capsys: pytest.CaptureFixture
 
 def test_a_run_without_evidence_is_refused(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(runs[0]), str(runs[0] / "nowhere")]) == 2
-    assert "nowhere/evidence.csv: expected a file of evidence; found none" in capsys.readouterr().err
+    assert "nowhere/evidence.csv: expected a file; found none" in capsys.readouterr().err

@@ -41,6 +41,6 @@ def test_a_translation_has_the_arguments_of_its_text() -> None:
     assert slots[::2] == slots[1::2]
 
 
-@pytest.mark.parametrize("text", ["{n:seed|seeds}", "a `b` **c**"])
+@pytest.mark.parametrize("text", ["{n:seed|seeds}", "a `b` c"])
 def test_a_text_without_translation_is_english(text: str) -> None:
     assert Voice("zh", {}).say(text, n=2) == Voice("en").say(text, n=2)
