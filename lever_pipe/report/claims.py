@@ -27,7 +27,7 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy
@@ -175,8 +175,7 @@ class Claim(Section):
     right: tuple[Run, ...] = ()
     """Absent where a measure is about one run."""
     metric: str
-    measure: tuple[str, ...] = ("each",)
-    """Names of `MEASURES`."""
+    measure: tuple[Annotated[str, Field(pattern=f"^({'|'.join(MEASURES)})$")], ...] = ("each",)
     where: tuple[float, ...] = ()
     """Steps; of accuracies shot counts; of `steps_to` values to reach. None: all."""
     margin: float | None = None
@@ -191,13 +190,6 @@ class Claim(Section):
     @classmethod
     def _several(cls, value: Any) -> Any:
         return value if isinstance(value, list | tuple) else (value,)
-
-    @field_validator("measure")
-    @classmethod
-    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if unknown := [name for name in names if name not in MEASURES]:
-            raise ValueError(f"unknown measure '{unknown[0]}', use one of {', '.join(MEASURES)}")
-        return names
 
     @property
     def document(self) -> str:
@@ -585,9 +577,8 @@ def _statistic(material: Material, run: Run, metric: str, name: str) -> Estimate
 def _of_accuracies(claim: Claim, material: Material, *, is_ours: bool) -> Finding:
     """Return the verdict on the spans of what is claimed equal, else on the differences, with what else differs."""
     names = {run: _name(run) for run in claim.runs}
-    accuracy = _our_accuracy if is_ours else _printed_accuracy
     if claim.kind == "equal":
-        rows = {run: [accuracy(claim, material, run, int(k)) for k in claim.where] for run in claim.left}
+        rows = {run: [_accuracy(claim, material, run, int(k), is_ours) for k in claim.where] for run in claim.left}
         spans = [float(np.ptp([each.value for each in of])) for of in zip(*rows.values(), strict=True)]
         return _finding(claim, list(map(Check, spans)), _told(claim, rows, names), ())
     left, shots = claim.left[0], int(claim.where[0]) if claim.where else MEAN
@@ -605,19 +596,17 @@ def _of_accuracies(claim: Claim, material: Material, *, is_ours: bool) -> Findin
     return _finding(claim, checks, told, differs)
 
 
-def _our_accuracy(_: Claim, material: Material, run: Run, shots: int) -> Estimate:
-    """Return an accuracy of the main preset, mean over seeds."""
-    group = material.grpo(float(run), EPOCH)
-    return _known(level(material.accuracy(group, shots, material.document_samples), interval=False), run)
+def _accuracy(claim: Claim, material: Material, run: Run, shots: int, is_ours: bool) -> Estimate:
+    """Return an accuracy: of ours the mean over seeds of the main preset, or as a document of the claim prints it.
 
-
-def _printed_accuracy(claim: Claim, material: Material, run: Run, shots: int) -> Estimate:
-    """Return a printed accuracy, which has one decimal: on OK-VQA that of a question is 0, 0.6 or 1."""
-    at = {"samples": DOCUMENT_SAMPLES, "shots": shots}
-    return _known(level(quoted(material.evidence, FILES[claim.document], float(run), EPOCH, "accuracy", **at), 1), run)
-
-
-def _known(found: Estimate | None, run: Run) -> Estimate:
+    Printed ones have one decimal: on OK-VQA that of a question is 0, 0.6 or 1.
+    """
+    if is_ours:
+        row, digits = material.accuracy(material.grpo(float(run), EPOCH), shots, material.document_samples), 2
+    else:
+        files, at = FILES[claim.document], {"samples": DOCUMENT_SAMPLES, "shots": shots}
+        row, digits = quoted(material.evidence, files, float(run), EPOCH, "accuracy", **at), 1
+    found = level(row, digits, interval=False)
     if found is None:
         raise NotTested("Not known: {what} of {run}.", what=say("accuracy"), run=_name(run))
     return found
@@ -626,10 +615,9 @@ def _known(found: Estimate | None, run: Run) -> Estimate:
 def _our_gap(claim: Claim, material: Material, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
     """Return a difference with its Holm p in the family of the document."""
     pair = [material.grpo(float(of), EPOCH) for of in (claim.left[0], run)]
+    at = {"samples": material.document_samples, "shots": shots}
     for one, other in (pair, pair[::-1]):
-        for row in material.evidence.where(
-            one, "accuracy", against=other, samples=material.document_samples, shots=shots
-        ):
+        for row in material.evidence.where(one, "accuracy", against=other, **at):
             family = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
             found = gap(row) if one == pair[0] else derived(-row.value, 2, (row,), "turned", sign=True)
             if family == f"document-{claim.document}/epoch~{EPOCH}" and found is not None:
@@ -640,7 +628,7 @@ def _our_gap(claim: Claim, material: Material, run: Run, shots: int | str) -> tu
 def _printed_gap(claim: Claim, material: Material, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
     """Return a difference of two accuracies with 1.96 binomial errors: nothing paired is published."""
     counts = SHOTS if shots == MEAN else (int(shots),)
-    pair = [average([_printed_accuracy(claim, material, of, k) for k in counts], 2) for of in (claim.left[0], run)]
+    pair = [average([_accuracy(claim, material, of, k, False) for k in counts], 2) for of in (claim.left[0], run)]
     found = minus(pair[0], pair[1])
     assert found is not None
     variances = (of.value * (100 - of.value) / DOCUMENT_SAMPLES for of in pair if of)

@@ -83,18 +83,13 @@ def _findings(view: AgentView, arms: Sequence[AgentArm]) -> list[dict[str, Any]]
     """Return what the tests over seeds show: arms by the signs that they share."""
     found: list[dict[str, Any]] = []
     for arm in (arm for arm in arms if len(view.common(arm.name, view.reference)) > 1):
-        signs = _signs(view, arm.name)
+        rows = {mode: view.compared(arm.name, mode) for mode in MODES}
+        signs = {mode: _sign(row) for mode, row in rows.items() if row is not None}
         same = next((of for of in found if of["signs"] == signs), None)
         if same is None:
             found.append(same := {"signs": signs, "arms": []})
         same["arms"].append(code(arm.name))
     return found
-
-
-def _signs(view: AgentView, arm: str) -> dict[str, int | None]:
-    """Return by decoding 1 or -1 where a test separates the arms, 0 where it does not, and None without one."""
-    rows = {mode: view.compared(arm, mode) for mode in MODES}
-    return {mode: _sign(row) for mode, row in rows.items() if row is not None}
 
 
 def _is_undone_by_holm(view: AgentView, arm: str) -> bool:
@@ -104,6 +99,7 @@ def _is_undone_by_holm(view: AgentView, arm: str) -> bool:
 
 
 def _sign(row: EvidenceRow) -> int | None:
+    """Return 1 or -1 where a test separates the arms, 0 where it does not, and None without one."""
     if math.isnan(row.p_holm):
         return None
     return int(math.copysign(1, row.value)) if row.p_holm < ALPHA else 0

@@ -6,7 +6,8 @@ of them are compared question by question; two trained ones over the seeds that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,19 +111,37 @@ def compare_cells(
 
 def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) -> list[ComparisonFamily]:
     """Return the families of a data set at the largest sample count and the mean over shots."""
-    names = set(map(str, places))
+    first, chance = config.evaluated[0].sampler, PolicyName.parse(RANDOM)
     marks = [place for place in places if place.policy.kind == BASELINE]
     offered = [place for place in places if place.policy.items]
+    learned = [place for place in places if place not in (*marks, *offered)]
+    trained = [place for place in places if place.policy.preset and place.policy == place.policy.home]
+    away = [place for place in places if place.policy.origin]
+
+    def with_other(of: Sequence[Place], other: Callable[[Place], Place]) -> Pairs:
+        return tuple(
+            (str(place), str(other(place))) for place in of if other(place) in places and other(place) != place
+        )
+
+    def with_random(place: Place) -> Place:
+        return place._replace(policy=chance)
+
+    def from_first(place: Place) -> Place:
+        return place._replace(sampler=first)
+
+    def at_home(place: Place) -> Place:
+        return place._replace(policy=place.policy.home)
+
     found = [
-        (AGAINST_RANDOM, _with_random([place for place in places if place not in (*marks, *offered)], names)),
-        (MARKS, _with_random(marks, names)),
-        (SAMPLERS, _with_first_sampler([of for of in places if of not in offered and _reads_pools(of)], config)),
-        (ITEM_SAMPLERS, _with_first_sampler(offered, config)),
-        (AIMS, tuple(_with_earlier_objectives(places))),
-        (SELECTORS, tuple(_with_reference(places, config.reference))),
-        (OWNS, tuple(_own_with_reference(places, config.reference))),
-        (TRANSFERS, tuple(_with_home([place for place in places if place.policy.origin], names))),
-        (ITEMS, tuple(_with_home(offered, names))),
+        (AGAINST_RANDOM, with_other(learned, with_random)),
+        (MARKS, with_other(marks, with_random)),
+        (SAMPLERS, with_other([of for of in places if of not in offered and _reads_pools(of)], from_first)),
+        (ITEM_SAMPLERS, with_other(offered, from_first)),
+        (AIMS, tuple(_with_earlier_objectives(trained))),
+        (SELECTORS, tuple(_with_reference(trained, config.reference))),
+        (OWNS, tuple(_own_with_reference(places, trained, config.reference))),
+        (TRANSFERS, with_other(away, at_home)),
+        (ITEMS, with_other(offered, at_home)),
     ]
     return [
         ComparisonFamily(name, max(config.samples), pairs, f"{name} on {data}", (MEAN,), PRIMARY)
@@ -131,56 +150,34 @@ def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) 
     ]
 
 
-def _with_random(places: Sequence[Place], names: Collection[str]) -> Pairs:
-    pairs = [(str(place), f"{place.corner}/{RANDOM}") for place in places if str(place.policy) != RANDOM]
-    return tuple((left, right) for left, right in pairs if right in names)
-
-
-def _with_first_sampler(places: Sequence[Place], config: CompareCellsConfig) -> Pairs:
-    names, first = set(map(str, places)), config.evaluated[0].sampler
-    others = [(place, place._replace(sampler=first)) for place in places]
-    pairs = [(place, other) for place, other in others if place != other and str(other) in names]
-    return tuple((str(place), str(other)) for place, other in pairs)
-
-
 def _reads_pools(place: Place) -> bool:
     """Return whether a sampler can matter to a policy; a file of a user's own is the same with each."""
     return str(place.policy) not in ("baseline/zero_shot", "baseline/random_all") and place.policy.kind != OWN
 
 
-def _with_earlier_objectives(places: Sequence[Place]) -> Iterator[tuple[str, str]]:
-    trained = [place for place in places if place.policy.kind in OBJECTIVES and place.policy == place.policy.home]
-    for left in trained:
-        for right in trained:
-            is_same = (left.corner, left.policy.preset) == (right.corner, right.policy.preset)
-            if is_same and OBJECTIVES.index(left.policy.kind) > OBJECTIVES.index(right.policy.kind):
-                yield str(left), str(right)
+def _with_earlier_objectives(trained: Sequence[Place]) -> Iterator[tuple[str, str]]:
+    for left, right in product([place for place in trained if place.policy.kind in OBJECTIVES], repeat=2):
+        is_same = (left.corner, left.policy.preset) == (right.corner, right.policy.preset)
+        if is_same and right.policy.kind in OBJECTIVES[: OBJECTIVES.index(left.policy.kind)]:
+            yield str(left), str(right)
 
 
-def _with_reference(places: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
-    trained = [place for place in places if place.policy.preset and place.policy == place.policy.home]
-    by_kind = {
+def _with_reference(trained: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
+    marks = {
         (place.corner, place.policy.kind, place.policy.beta): str(place)
         for place in trained
         if place.policy.preset == reference
     }
     for place in trained:
-        other = by_kind.get((place.corner, place.policy.kind, place.policy.beta))
-        if other is not None and place.policy.preset != reference:
-            yield str(place), other
+        mark = marks.get((place.corner, place.policy.kind, place.policy.beta))
+        if mark is not None and place.policy.preset != reference:
+            yield str(place), mark
 
 
-def _own_with_reference(places: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
-    trained = [place for place in places if place.policy.preset and place.policy == place.policy.home]
+def _own_with_reference(places: Sequence[Place], trained: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
     marks = [place for place in trained if place.policy.preset == reference]  # none where no arm is the reference
-    for own in places:
-        if own.policy.kind == OWN:
-            yield from ((str(own), str(mark)) for mark in marks if mark.corner == own.corner)
-
-
-def _with_home(places: Sequence[Place], names: Collection[str]) -> Iterator[tuple[str, str]]:
-    pairs = [(str(place), str(place._replace(policy=place.policy.home))) for place in places]
-    yield from ((left, right) for left, right in pairs if right in names)
+    owns = [place for place in places if place.policy.kind == OWN]
+    yield from ((str(own), str(mark)) for own, mark in product(owns, marks) if mark.corner == own.corner)
 
 
 def _leaderboard(data: str, found: Sequence[IntervalRow], prompts: Mapping[str, int]) -> Iterator[CellRow]:

@@ -61,11 +61,6 @@ class DocumentView:
         """Return the document's epochs that the run has."""
         return [epoch for epoch in EPOCHS if epoch in self.material.main.epochs]
 
-    @property
-    def samples(self) -> int:
-        """Return the sample count nearest to the document's."""
-        return self.material.document_samples
-
     def group(self, beta: float, epoch: int) -> str:
         """Return a policy of ours, or the published one."""
         if self.is_ours:
@@ -75,10 +70,10 @@ class DocumentView:
     def accuracy(self, beta: float, epoch: int, shots: int | str) -> Estimate | None:
         """Return an accuracy, of ours with its interval; the published mean over shots is recomputed."""
         if self.is_ours:
-            return level(self.material.accuracy(self.group(beta, epoch), shots, self.samples), DIGITS)
+            return level(self.material.accuracy(self.group(beta, epoch), shots, self.material.document_samples), DIGITS)
         if shots == MEAN:
             return average([self.accuracy(beta, epoch, k) for k in self.material.shots], DIGITS)
-        at = {"samples": self.samples, "shots": shots}
+        at = {"samples": self.material.document_samples, "shots": shots}
         return level(quoted(self.material.evidence, FILES["002"], beta, epoch, "accuracy", **at), DIGITS)
 
     def gap(self, left: float, right: float, epoch: int, shots: int | str) -> Estimate | None:
@@ -90,7 +85,9 @@ class DocumentView:
     def compared(self, left: float, right: float, epoch: int, shots: int | str) -> EvidenceRow | None:
         """Return our comparison of two betas in the family of the epoch."""
         groups = (self.material.grpo(beta, epoch) for beta in (left, right))
-        return self.material.compared(*groups, shots=shots, samples=self.samples, family=f"document-002/epoch~{epoch}")
+        return self.material.compared(
+            *groups, shots=shots, samples=self.material.document_samples, family=f"document-002/epoch~{epoch}"
+        )
 
     def assessed(self, compared: Mapping[Message, EvidenceRow | None]) -> Cell:
         """Return of ours which comparisons are separated; nothing of that was published."""
@@ -133,7 +130,7 @@ def _differences(view: DocumentView) -> Table:
     rows: list[Row] = []
     for epoch, shots in product(view.epochs, view.material.shots):
         rows += view.rows({"Epoch": epoch, "Shot": shots}, partial(cells, epoch=epoch, shots=shots), epoch)
-    title = say("Differences at {samples} samples", samples=view.samples)
+    title = say("Differences at {samples} samples", samples=view.material.document_samples)
     return Table("002-differences", "002", title, framed(rows), factor="kl_beta epoch")
 
 
@@ -155,7 +152,7 @@ def _summary(view: DocumentView) -> Table:
     rows: list[Row] = []
     for beta in sorted(view.betas, reverse=True):
         rows += view.rows({"KL_BETA": f"{beta:g}"}, partial(cells, beta=beta), first, beta)
-    title = say("KL_BETA compared, {samples} samples", samples=view.samples)
+    title = say("KL_BETA compared, {samples} samples", samples=view.material.document_samples)
     return Table("002-summary", "002", title, framed(rows), factor="kl_beta epoch")
 
 

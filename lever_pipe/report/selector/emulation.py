@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 
 from lever_pipe.base.policy_names import beta_text
@@ -38,11 +37,6 @@ class EmulatedStudy:
     material: Material
     emulate: Emulate
 
-    @cached_property
-    def samples(self) -> int:
-        """Return our sample count that is nearest to that of the published rows of all betas."""
-        return min(self.material.samples, key=lambda n: (abs(n - DOCUMENT_SAMPLES), n))
-
     @property
     def epochs(self) -> list[int]:
         """Return the trained epochs."""
@@ -63,7 +57,9 @@ class EmulatedStudy:
     ) -> Rows:
         """Return the accuracies of one policy, sample counts outermost; of `published` none where one is absent."""
         is_ours, policy = arm != PUBLISHED, f"beta~{beta_text(run[0])}/epoch~{run[1]}"
-        at = product(samples or (self.samples if is_ours else DOCUMENT_SAMPLES,), shots or self.material.shots)
+        at = product(
+            samples or (self.material.document_samples if is_ours else DOCUMENT_SAMPLES,), shots or self.material.shots
+        )
         if is_ours:
             where = {"subject": f"emulation/{arm}/{policy}", "metric": "accuracy", "subset": "prefix"}
             return tuple(self.evidence.get(**where, samples=n, shots=k) for n, k in at)
@@ -106,7 +102,7 @@ def tables(material: Material) -> Iterator[Table]:
     ]
     title = say("The faults; preset {preset}, seed {seed}", preset=code(of.preset), seed=of.seed)
     yield Table("emulated-arms", "emulation", title, framed(faults))
-    title = say("Accuracy of every arm at {samples} samples", samples=study.samples)
+    title = say("Accuracy of every arm at {samples} samples", samples=study.material.document_samples)
     yield Table("emulated-accuracies", "emulation", title, framed(_accuracies(study)))
     found = framed(_divergences(study))
     yield Table("emulated-kl", "emulation", "Logged KL with and without dropout in the policy", found)

@@ -108,7 +108,7 @@ def coincidences(study: EmulatedStudy) -> dict[str, Any]:
     """Return at which epochs the training alone, without any fault, makes all betas one row."""
     betas = study.emulate.kl_betas
     one = [e for e in study.epochs if len({_digits(study.cells(CONTROL, (beta, e))) for beta in betas}) == 1]
-    told = {"samples": study.samples, "n": len(betas), "preset": study.emulate.preset}
+    told = {"samples": study.material.document_samples, "n": len(betas), "preset": study.emulate.preset}
     return {"epochs": [str(epoch) for epoch in one], **told}
 
 
