@@ -69,7 +69,7 @@ check-rest: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
-	$(BIN)/python -m lever_pipe schema --check
+	$(BIN)/lever-pipe schema --check
 	$(BIN)/snakemake --lint
 
 format: setup ## rewrite the sources in the house format
@@ -78,7 +78,7 @@ format: setup ## rewrite the sources in the house format
 	$(BIN)/snakefmt Snakefile workflow
 
 schema: setup ## write workflow/schemas/config.schema.json from the config models
-	$(BIN)/python -m lever_pipe schema
+	$(BIN)/lever-pipe schema
 
 world: setup ## train the embedded world's models again (two readers and a CLIP, about 15 minutes on one core)
 	$(BIN)/python -m lever_pipe.world.make --out resources/world --seed 0
@@ -120,4 +120,4 @@ lock: setup ## pin what is installed now
 	{ echo "# Exact versions of everything that runs, tests and checks this project; made by: make lock"; \
 	  $(BIN)/pip freeze --all --exclude pip --exclude lever-pipe | sed -E 's/^(torch==[0-9.]+)\+.*/\1/'; } > requirements.lock.tmp
 	mv requirements.lock.tmp requirements.lock
-	$(BIN)/python -m lever_pipe environments
+	$(BIN)/lever-pipe environments

@@ -1,4 +1,4 @@
-"""`python -m lever_pipe STAGE name=path ...`: the call of a rule; tests and notebooks add `--spec JSON`."""
+"""`lever-pipe TOOL ...`, and `python -m lever_pipe STAGE name=path ...` in rules; notebooks add `--spec JSON`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _parser().print_help()
             return 2
         if words[0] not in (*stages(), "-h", "--help", "--version"):
-            do = did_you_mean(words[0], [*TOOLS, *stages()], "List them all: python -m lever_pipe --help")
+            do = did_you_mean(words[0], [*TOOLS, *stages()], "List them all: lever-pipe --help")
             raise ConfigError(f"expected a tool ({', '.join(TOOLS)}) or a stage", found=f"'{words[0]}'", do=do)
         options = _parser().parse_intermixed_args(words)
         options.spec = options.spec or snapshot.planned_spec(options.stage, _card(options))
@@ -235,9 +235,9 @@ def _parser() -> argparse.ArgumentParser:
     width = max(map(len, TOOLS))
     listed = "\n".join(f"  {name:<{width}}  {does}" for name, (_, does) in TOOLS.items())
     parser = argparse.ArgumentParser(
-        prog="python -m lever_pipe",
-        description=__doc__,
-        epilog=f"tools, each with its own --help:\n{listed}",
+        prog="lever-pipe",
+        usage="%(prog)s TOOL [word ...] | STAGE [name=path ...] [option ...]",
+        description=f"Tools, each with its own --help:\n{listed}\n\nA rule calls a stage instead:",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=lever_pipe.__version__)
@@ -296,5 +296,10 @@ def _leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-if __name__ == "__main__":
+def command() -> NoReturn:
+    """Run `main` and end the process: `lever-pipe` of an installed environment."""
     _leave(main())
+
+
+if __name__ == "__main__":
+    command()

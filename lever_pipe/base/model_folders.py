@@ -16,7 +16,7 @@ from lever_pipe.base.storage import header_of, strict_json
 INDEX = "model.safetensors.index.json"
 POINTER = b"version https://git-lfs"
 MAKE = "Download the folder whole, or make it again with save_pretrained (safetensors)."
-CONVERT = "python -m lever_pipe convert"
+CONVERT = "lever-pipe convert"
 """The command that makes safetensors of `.bin` weights."""
 VOCABULARY = ("tokenizer.json", ("vocab.json", "merges.txt"))
 """Of a byte-pair tokenizer: its whole, or its two parts. Without either a library makes one of a few special tokens."""

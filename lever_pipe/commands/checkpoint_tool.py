@@ -1,4 +1,4 @@
-"""`python -m lever_pipe import_checkpoint`: a selector of the original's training as one of ours.
+"""`lever-pipe import_checkpoint`: a selector of the original's training as one of ours.
 
 The pointer network of v2 and v3 comes in. The shapes of its tensors tell the sizes; what no tensor tells (attention
 heads, dropout, temperature) comes from the configuration and is written down as assumed. Nothing is left out unsaid,
@@ -51,7 +51,7 @@ SHOWN = 5
 
 def main(words: Sequence[str]) -> int:
     """Import one checkpoint, print what it is, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m lever_pipe import_checkpoint", description=__doc__)
+    parser = argparse.ArgumentParser(prog="lever-pipe import_checkpoint", description=__doc__)
     parser.add_argument("source", type=Path, help="a .ckpt or .pt file of the original")
     parser.add_argument("out", type=Path, help=f"a folder to be made, for {SELECTOR} and {RECORD}")
     parser.add_argument("--preset", default="", help="for what no tensor tells; default: the first arm's")

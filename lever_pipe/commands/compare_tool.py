@@ -1,4 +1,4 @@
-"""`python -m lever_pipe compare A B`: which settings of two runs differ, and which of their results differ.
+"""`lever-pipe compare A B`: which settings of two runs differ, and which of their results differ.
 
 A and B are results folders. Settings are those of the run cards at equal places, each difference once with the number
 of jobs that it concerns. Results are rows of `evidence.csv` with an interval: the accuracy of a policy as mean over
@@ -52,7 +52,7 @@ class DifferingResult(NamedTuple):
 
 def main(words: Sequence[str]) -> int:
     """Print what differs between two runs and return 0."""
-    parser = argparse.ArgumentParser(prog="python -m lever_pipe compare", description=__doc__)
+    parser = argparse.ArgumentParser(prog="lever-pipe compare", description=__doc__)
     parser.add_argument("a", metavar="A", type=Path, help="a results folder")
     parser.add_argument("b", metavar="B", type=Path, help="the results folder that it is compared with")
     options = parser.parse_args(words[1:])

@@ -1,4 +1,4 @@
-"""`python -m lever_pipe convert`: write safetensors beside the `.bin` weights of a model folder, or a folder of a GGUF.
+"""`lever-pipe convert`: write safetensors beside the `.bin` weights of a model folder, or a folder of a GGUF.
 
 A `.bin` file is a pickle. It is read by `torch.load(weights_only=True)`, which builds tensors and plain containers and
 refuses every other object, and by nothing else in this package; `import_checkpoint` reads through it too. No stage
@@ -45,7 +45,7 @@ quantised block stands for exactly, settings, tokenizer and chat template.
 
 def main(words: Sequence[str]) -> int:
     """Convert one folder or file, print the digest of each file made, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m lever_pipe convert", description=ABOUT)
+    parser = argparse.ArgumentParser(prog="lever-pipe convert", description=ABOUT)
     parser.add_argument("source", type=Path, help="a model folder with .bin weights, or a .gguf file")
     parser.add_argument("--into", type=Path, help="of a .gguf file: the folder to make")
     parser.add_argument("--chat-template", type=Path, help="of a .gguf file: a Jinja file in place of its template")

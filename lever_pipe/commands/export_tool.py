@@ -1,4 +1,4 @@
-"""`python -m lever_pipe export TRACKER RESULTS OUT`: the curves of finished work for TensorBoard or W&B, offline.
+"""`lever-pipe export TRACKER RESULTS OUT`: the curves of finished work for TensorBoard or W&B, offline.
 
 One run a policy or arm and seed, with what its run card states and every row of its curves. Then
 `tensorboard --logdir OUT` shows them, or `wandb sync OUT/wandb/offline-run-*` sends them. A tracker's library is the
@@ -42,7 +42,7 @@ class TrackedRun(NamedTuple):
 
 def main(words: Sequence[str]) -> int:
     """Write the runs of a results folder for a tracker and return 0."""
-    parser = argparse.ArgumentParser(prog="python -m lever_pipe export", description=__doc__)
+    parser = argparse.ArgumentParser(prog="lever-pipe export", description=__doc__)
     parser.add_argument("tracker", choices=TRACKERS)
     parser.add_argument("results", type=Path)
     parser.add_argument("out", type=Path)

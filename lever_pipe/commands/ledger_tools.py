@@ -1,4 +1,4 @@
-"""`python -m lever_pipe ledger merge FOLDER`: make one file of the many that jobs leave in an answer ledger.
+"""`lever-pipe ledger merge FOLDER`: make one file of the many that jobs leave in an answer ledger.
 
 Replaces all files of FOLDER by one with one row a key, sorted by key. Of two values that disagree the first is kept
 (files by name, lines in order), as a job keeps it; values are never averaged. Merging again changes nothing.
@@ -41,7 +41,7 @@ class Merged(NamedTuple):
 def main(words: Sequence[str]) -> int:
     """Merge a ledger's files, say what was done and return 0."""
     parser = argparse.ArgumentParser(
-        prog="python -m lever_pipe ledger", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="lever-pipe ledger", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("tool", choices=("merge",))
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a ledger, as .lever_pipe/store/ledger")

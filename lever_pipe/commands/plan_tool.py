@@ -1,4 +1,4 @@
-"""`python -m lever_pipe plan [words for Snakemake]`: what would run, why, and how long by the run cards.
+"""`lever-pipe plan [words for Snakemake]`: what would run, why, and how long by the run cards.
 
 The words are those of the run itself: targets, `--configfile`, `--workflow-profile`. Nothing is run or locked, and no
 result is written; where somebody replaced an output, its run card notes that, as in any dry run.

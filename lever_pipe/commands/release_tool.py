@@ -1,4 +1,4 @@
-"""`python -m lever_pipe release POLICY OUT`: a finished policy or agent as a folder that the Hugging Face Hub takes.
+"""`lever-pipe release POLICY OUT`: a finished policy or agent as a folder that the Hugging Face Hub takes.
 
 POLICY is named as in the tables: `preset~world/rce/seed~0/epoch~5`, or `arm~bundle/seed~0`. OUT gets the weights as
 safetensors, what selecting or playing needs, and a model card: scores with intervals out of the report's evidence,
@@ -47,7 +47,7 @@ AGAIN = "Run the workflow to its end."
 
 def main(words: Sequence[str]) -> int:
     """Write the folder of one policy, whole or not at all, print its card's path and return 0."""
-    parser = argparse.ArgumentParser(prog="python -m lever_pipe release", description=__doc__)
+    parser = argparse.ArgumentParser(prog="lever-pipe release", description=__doc__)
     parser.add_argument("policy", help="its name in the tables, with its seed")
     parser.add_argument("out", type=Path, help="a folder that is not there yet, or empty")
     parser.add_argument("--license", required=True, help="of the weights, by the Hub's key, as apache-2.0 or other")

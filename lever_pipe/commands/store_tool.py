@@ -1,4 +1,4 @@
-"""`python -m lever_pipe store TOOL`: `stats` counts what a store of finished work holds; `verify` reads all of it and
+"""`lever-pipe store TOOL`: `stats` counts what a store of finished work holds; `verify` reads all of it and
 ends with status 1 and one line for each fault; `gc` makes room.
 
 `gc` reads everything and removes what is damaged; then finished work that was not used for the longest time, until the
@@ -25,7 +25,7 @@ from lever_pipe.runtime.store import GB, Store, bytes_of
 def main(words: Sequence[str]) -> int:
     """Run one tool; return 0, or 1 where faults remain."""
     parser = argparse.ArgumentParser(
-        prog="python -m lever_pipe store", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="lever-pipe store", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("tool", choices=("stats", "verify", "gc"))
     parser.add_argument("folder", nargs="?", metavar="FOLDER", help="a store; by default the configured one")

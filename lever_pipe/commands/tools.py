@@ -50,21 +50,21 @@ ABOUT = {
 
 def main(words: Sequence[str]) -> int:
     """Run one tool and return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m lever_pipe", description=__doc__)
+    parser = argparse.ArgumentParser(prog="lever-pipe", description=__doc__)
     tools = parser.add_subparsers(dest="tool", required=True)
     schema = tools.add_parser("schema", help=f"write {SCHEMA} from the config models")
     schema.add_argument("--check", action="store_true", help="compare instead, and show the difference")
     conda = tools.add_parser("environments", help=f"write {FOLDER} from {LOCK}")
     conda.add_argument("--check", action="store_true", help="compare instead of writing")
     export = tools.add_parser("export_rl_data", help="write RL data in the original rl_data_k64_v3.json format")
-    export.add_argument("rl_data", type=Path)
-    export.add_argument("original", type=Path)
+    export.add_argument("rl_data", type=Path, help="rows of a run: results/lever/rl_data/rl_data_k64_v3.jsonl")
+    export.add_argument("original", type=Path, help="the JSON file to write")
     options = parser.parse_args(words)
     if options.tool == "schema":
         _write(SCHEMA, schema_text(), check=options.check, do="make schema")
     elif options.tool == "environments":
         for name, text in environments().items():
-            _write(FOLDER / name, text, check=options.check, do="python -m lever_pipe environments")
+            _write(FOLDER / name, text, check=options.check, do="lever-pipe environments")
     else:
         from lever_pipe.base.records import RlGroup
         from lever_pipe.lever.rl_data_files import write_original
@@ -104,7 +104,7 @@ def environments() -> dict[str, str]:
             pins = sorted(project["dependencies"] + project["optional-dependencies"]["vllm"])
         lines = [
             f"# {about}",
-            f"# Written from {LOCK} by: python -m lever_pipe environments",
+            f"# Written from {LOCK} by: lever-pipe environments",
             f"name: lever-pipe-{name}",
             "channels: [conda-forge]",
             "dependencies:",

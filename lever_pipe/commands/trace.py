@@ -1,4 +1,4 @@
-"""`python -m lever_pipe trace WHAT`: from a number of the report back to the checkpoint, data, config and code.
+"""`lever-pipe trace WHAT`: from a number of the report back to the checkpoint, data, config and code.
 
 WHAT is a file of the results, a table's cell as `TABLE:ROW:COLUMN` (rows count from 1), a key of evidence, or `e12`:
 line 12 of `results/report/evidence.csv`, which the pages name at each number. A cell leads to the rows of the evidence
@@ -93,7 +93,7 @@ class Traced(NamedTuple):
 def main(words: Sequence[str]) -> int:
     """Print the way back and return 0."""
     parser = argparse.ArgumentParser(
-        prog="python -m lever_pipe trace", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="lever-pipe trace", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", help="a file, TABLE:ROW:COLUMN, a key of the evidence, or e12")
     parser.add_argument("--results", type=Path, help="the results folder")

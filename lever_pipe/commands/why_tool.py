@@ -1,4 +1,4 @@
-"""`python -m lever_pipe why TARGET [words for Snakemake]`: why the target would run again, up to the root causes.
+"""`lever-pipe why TARGET [words for Snakemake]`: why the target would run again, up to the root causes.
 
 TARGET is an output, a folder, a policy as the tables name it (`preset~world/rce/seed~0/epoch~2`), or a rule. The words
 are those of the run itself, as for `plan`: `--configfile`, `--config`. Each job is named with why it runs, the target

@@ -1,6 +1,6 @@
 """A released agent: loaded from its folder alone, it plays tasks as it did when it was evaluated.
 
-`python -m lever_pipe release` writes the folder, whose model any library loads that knows its architecture.
+`lever-pipe release` writes the folder, whose model any library loads that knows its architecture.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A released policy: loaded from its folder alone, it selects demonstrations for any question about any image.
 
-`python -m lever_pipe release` writes the folder. Examples go by the question ids of the data set that they came from.
+`lever-pipe release` writes the folder. Examples go by the question ids of the data set that they came from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every contact with what is not public in Snakemake and its plugins, written for the versions in `WRITTEN_FOR`.
 
 `tests/unit/runtime/test_snakemake_adapter.py` holds a digest of the source of all that is touched, so it fails when
-Snakemake changes it; `python -m lever_pipe doctor` warns of a version that nobody has looked at. What is touched, and
+Snakemake changes it; `lever-pipe doctor` warns of a version that nobody has looked at. What is touched, and
 why:
 
 * `DAG.update_needrun`, which jobs run: it asks only for outputs that other jobs read, and goes by times

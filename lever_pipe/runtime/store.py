@@ -328,5 +328,5 @@ def _damaged(path: Path, found: str) -> StoreError:
     return StoreError(
         f"{path}: expected finished work as it was stored",
         found=found,
-        do="A run that needs it computes it again; `python -m lever_pipe store gc FOLDER` removes all such work.",
+        do="A run that needs it computes it again; `lever-pipe store gc FOLDER` removes all such work.",
     )

@@ -1,4 +1,4 @@
-"""Study `lever` at toy size, its answers by vLLM: the tables are those of the packed engine."""
+"""The whole workflow in the environment of vLLM, at toy size: its tables are those of the packed engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOLERANCE = 1e-5
 
 def ran(results: Path, *settings: str) -> Path:
     """Run the workflow in this environment; return the folder of its results."""
-    own = (f"results={results}", f"store={{folder: {results}-store}}", "studies=[lever]", *settings)
+    own = (f"results={results}", f"store={{folder: {results}-store}}", *settings)
     words = ("--cores", "2", "--configfile", "config/smoke.yaml", "--config", *own)
     subprocess.run([Path(sys.executable).with_name("snakemake"), *words], cwd=ROOT, check=True, capture_output=True)
     return results

@@ -276,7 +276,7 @@ def _require_whole(line: bytes, path: Path, number: int) -> None:
         raise RecordError(
             f"{path}:{number}: expected a ledger row with the digest of its content",
             found="another: the line was changed since it was written" if DIGEST in line else "no digest",
-            do=f"{DELETE_LINE} All such lines at once: python -m lever_pipe ledger merge {path.parent} --drop.",
+            do=f"{DELETE_LINE} All such lines at once: lever-pipe ledger merge {path.parent} --drop.",
         )
 
 

@@ -1,4 +1,4 @@
-"""`python -m lever_pipe doctor`: whether a run can work here, before a single job is submitted.
+"""`lever-pipe doctor`: whether a run can work here, before a single job is submitted.
 
 It takes the words of the `snakemake` call that it looks ahead to, as `--workflow-profile profiles/slurm --configfile
 config/okvqa_qwen2_5_vl_3b.yaml`. On a cluster, and where this folder was ever run on one, it also looks for jobs that a
@@ -94,7 +94,7 @@ def look_at_jobs(
 def main(words: Sequence[str]) -> int:
     """Print a line a check; return 0, or 2 where there is a fault."""
     parser = argparse.ArgumentParser(
-        prog="python -m lever_pipe doctor",
+        prog="lever-pipe doctor",
         description=__doc__,
         epilog="All other words are Snakemake's.",
         allow_abbrev=False,

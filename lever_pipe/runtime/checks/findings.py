@@ -58,5 +58,5 @@ def require_no_fault(outcomes: Iterable[Outcome]) -> None:
         raise PreflightError(
             "expected everything in place before the first job",
             found=counted(len(faults), "fault"),
-            do=f"Nothing was submitted. Fix this (python -m lever_pipe doctor looks again):\n  {texts}",
+            do=f"Nothing was submitted. Fix this (lever-pipe doctor looks again):\n  {texts}",
         )

@@ -30,7 +30,7 @@ ANSWER = "an answer of squeue and scancel about jobs of an earlier run, which wo
 UNKNOWN = "Make sure that none is left, or start the run again when `scontrol ping` says UP."
 DOWN = "Their node may be down: `scontrol show job ID` tells; wait for it or ask the administrators."
 CHOOSE = (
-    f"Let them end with {VARIABLE}=wait, or cancel them with {VARIABLE}=cancel (better before `python -m lever_pipe "
+    f"Let them end with {VARIABLE}=wait, or cancel them with {VARIABLE}=cancel (better before `lever-pipe "
     "doctor` than before the run, so that it plans with what they made)."
 )
 COMMENTS = ("rule_", "group_")  # how the plugin's comments begin

@@ -1,6 +1,6 @@
 """Why planned jobs would run: each job's own causes, and which other jobs it only follows.
 
-`decision` finds what an artefact is worth; here it becomes causes, which `python -m lever_pipe why` tells in sentences
+`decision` finds what an artefact is worth; here it becomes causes, which `lever-pipe why` tells in sentences
 and `plan` in a few words (`in_short`).
 """
 

@@ -1,4 +1,4 @@
-"""`python -m lever_pipe compare`: in which settings and results two runs differ, in text and as JSON."""
+"""`lever-pipe compare`: in which settings and results two runs differ, in text and as JSON."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_an_unknown_stage_is_suggested(capsys: pytest.CaptureFixture[str]) -> No
     assert text.startswith("ConfigError: expected a tool (doctor, plan, ")
     assert "found 'initialize_selector'. Did you mean 'initialise_selector'?" in text
     assert "Did you mean 'compare'?" in fault(capsys, "compar")
-    assert "List them all: python -m lever_pipe --help" in fault(capsys, "zzz", "--spec", "{}")
+    assert "List them all: lever-pipe --help" in fault(capsys, "zzz", "--spec", "{}")
     assert "or a stage; found '--spec'" in fault(capsys, "--spec", "{}", "score_answers")
 
 

@@ -53,7 +53,7 @@ def test_verify_tells_one_line_a_fault_and_gc_removes_it(store: Store, capsys: p
     before = tree(store.folder)
     lines = told(capsys, "verify", status=1).splitlines()
     assert {line.split(":")[0] for line in lines[:2]} == {str(other), str(weights)}
-    assert "python -m lever_pipe store gc" in lines[0]
+    assert "lever-pipe store gc" in lines[0]
     assert tree(store.folder) == before
     assert told(capsys, "gc").count("removed: kept/here/") == 2
     assert table_of(capsys, "verify")["entries"] == "1"

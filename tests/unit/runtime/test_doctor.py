@@ -112,7 +112,7 @@ def test_bin_weights_are_told_with_the_command_that_turns_them(experiment: Exper
     for path in place.glob("*.safetensors*"):
         path.unlink()
     (place / "pytorch_model.bin").touch()
-    assert lvlm_fault(experiment, folder).do == "Make them: python -m lever_pipe convert resources/world/lvlm"
+    assert lvlm_fault(experiment, folder).do == "Make them: lever-pipe convert resources/world/lvlm"
 
 
 def constant(module: str, name: str) -> Any:
