@@ -151,7 +151,7 @@ def test_generated_data_need_no_look() -> None:
 
 def test_the_pages_first_command_looks_at_everything(mine: Mine, capsys: pytest.CaptureFixture[str]) -> None:
     config = mine.write()
-    (command,) = re.findall(r"^\.venv/bin/python -m (lever_pipe doctor .*?) +#", PAGE, re.MULTILINE)
+    (command,) = re.findall(r"^\.venv/bin/(lever-pipe doctor .*?) +#", PAGE, re.MULTILINE)
     _, *words = command.replace("mine.yaml", str(config)).split()
     assert main(words) == 0
     assert "70 questions about 35 images" in capsys.readouterr().out
