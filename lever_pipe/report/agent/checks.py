@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from lever_pipe.experiment.agent_config import Environment
 from lever_pipe.report.agent.runs import MODES, STUDY, AgentView, run_of
@@ -25,23 +25,11 @@ IDENTITY_NAMES = {
 }
 
 
-class Identity(NamedTuple):
-    """An identity by the id of its message, with the relative deviation at every step or evaluation."""
-
-    name: str
-    deviations: Sequence[float]
-
-    @property
-    def holds(self) -> bool:
-        """Return whether it holds everywhere."""
-        return max(self.deviations) <= TOLERANCE
-
-
 def told(view: AgentView) -> dict[str, Any]:
     """Return which identities hold or are broken, and how often simulator and environment failed in training."""
     found: dict[str, Any] = {"kept": [], "broken": []}
-    for check in identities(view):
-        found["kept" if check.holds else "broken"].append(IDENTITY_NAMES[check.name])
+    for name, deviations in identities(view).items():
+        found["kept" if max(deviations) <= TOLERANCE else "broken"].append(IDENTITY_NAMES[name])
     for name, metric in zip(("failures", "timeouts"), LOST, strict=True):
         rows = [view.find(f"arm~{arm.name}", metric, at="sum", subset="train") for arm in view.arms]
         known = [row for row in rows if row is not None]
@@ -50,8 +38,8 @@ def told(view: AgentView) -> dict[str, Any]:
     return found
 
 
-def identities(view: AgentView) -> list[Identity]:
-    """Return what must hold of the numbers of all arms, as far as they are logged."""
+def identities(view: AgentView) -> dict[str, Sequence[float]]:
+    """Return of what must hold of all arms, as far as it is logged, the relative deviation wherever it is looked at."""
     found: dict[str, list[float]] = {"tokens": [], "lengths": [], "context": [], "ends": [], "grid": _off_grid(view)}
     limit = view.config.max_context
     for arm in (f"arm~{arm.name}" for arm in view.arms):
@@ -67,7 +55,7 @@ def identities(view: AgentView) -> list[Identity]:
         ends = [view.training(arm, kind) for kind in kinds]
         steps = set.intersection(*(set(of) for of in ends)) if ends else set()
         found["ends"] += [_relative(math.fsum(of[step].value for of in ends), 1.0) for step in steps]
-    return [Identity(name, deviations) for name, deviations in found.items() if deviations]
+    return {name: deviations for name, deviations in found.items() if deviations}
 
 
 def reward_unit(environment: Environment) -> float:

@@ -16,10 +16,10 @@ from lever_pipe.experiment.stage_configs import CompareCellsConfig
 from lever_pipe.report.evidence import MEAN, PRIMARY
 from lever_pipe.report.inference import estimates
 from lever_pipe.report.inference.estimates import ComparisonRow, Draws, IntervalRow
-from lever_pipe.report.inference.families import ComparisonFamily, Pairs
+from lever_pipe.report.inference.families import ORACLE, ComparisonFamily, Pairs
 from lever_pipe.report.inference.per_question import read_groups, read_scores
 
-RANDOM, ORACLE = "baseline/random", "baseline/oracle"
+RANDOM = "baseline/random"
 OBJECTIVES = ("sft", "rce", "continued", "grpo", "on_policy")
 """Each is compared with those before it."""
 AGAINST_RANDOM, MARKS, SAMPLERS, AIMS, SELECTORS = "against-random", "marks", "samplers", "objectives", "selectors"
@@ -99,7 +99,7 @@ def compare_cells(
         here = [(of, path) for of, path in zip(config.evaluated, paths, strict=True) if of.data == data]
         names = [f"sampler~{of.sampler}/lvlm~{of.lvlm}/{of.policy}" for of, _ in here]
         policies, files = [of.policy for of, _ in here], [path for _, path in here]
-        questions = read_scores(files[0])[policies[0]].questions
+        questions = list(read_scores(files[0])[policies[0]].index)
         groups = read_groups(policies, files, questions=questions, shots=config.shots, names=names)
         draws = Draws(config.seed, config.n_resamples, over=f"questions of {data}")
         prompts = {group_of(name): of.training_prompts for name, (of, _) in zip(names, here, strict=True)}

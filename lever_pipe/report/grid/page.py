@@ -11,8 +11,9 @@ from lever_pipe.base.policy_names import OWN, PolicyName, beta_text
 from lever_pipe.experiment.stage_configs import MissingCell
 from lever_pipe.report.cells import Cell, Estimate, p_value, verdict
 from lever_pipe.report.evidence import ALPHA, MEAN, OF_ONE_RUN
-from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, ORACLE, QUESTIONS, Place
+from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, QUESTIONS, Place
 from lever_pipe.report.grid.map import Mark
+from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.table import Row, Table, framed
 
 CELL = ["data", "sampler", "lvlm", "policy"]

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from lever_pipe.base import storage
@@ -19,19 +20,6 @@ from lever_pipe.report.evidence import MEAN
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionScores:
-    """One policy's accuracies in [0, 1]."""
-
-    questions: tuple[int, ...]
-    """Query ids, rising."""
-    shots: tuple[int, ...]
-    """Rising."""
-    accuracies: Array
-    """[N, K] by question and shot count."""
-
-
-NO_SCORES = QuestionScores((), (), np.zeros((0, 0)))
 RERUN = "Rerun score_answers for this batch."
 
 
@@ -75,17 +63,19 @@ class GroupScores:
         return self.runs == other.runs or (self.is_trained and self.seeds == other.seeds)
 
 
-def read_scores(path: Path) -> dict[str, QuestionScores]:
-    """Return the accuracies of each policy in the `per_question.jsonl` of a batch.
+def read_scores(path: Path) -> dict[str, pd.DataFrame]:
+    """Return the accuracies in [0, 1] of each policy in the `per_question.jsonl` of a batch.
+
+    The frames are by query id and shot count, both rising.
 
     Raises:
-        RecordError: a malformed row, or a repeated or missing question.
+        RecordError: a malformed row, or a missing question.
     """
     return {row.policy: _scores_of(row, path) for row in storage.read_rows(path, PolicyScores)}
 
 
-def _scores_of(row: PolicyScores, path: Path) -> QuestionScores:
-    found = {(score.query_id, score.shots): score.accuracy for score in row.questions}
+def _scores_of(row: PolicyScores, path: Path) -> pd.DataFrame:
+    found = {(int(score.query_id), score.shots): score.accuracy for score in row.questions}
     questions, shots = sorted({query for query, _ in found}), sorted({k for _, k in found})
     if not found or len(found) < len(questions) * len(shots):
         raise RecordError(
@@ -93,8 +83,7 @@ def _scores_of(row: PolicyScores, path: Path) -> QuestionScores:
             found=f"{len(found)} of {len(questions)} x {len(shots)}",
             do=RERUN,
         )
-    accuracies = [[found[query, k] for k in shots] for query in questions]
-    return QuestionScores(tuple(map(int, questions)), tuple(shots), np.array(accuracies))
+    return pd.DataFrame([[found[query, k] for k in shots] for query in questions], questions, shots)
 
 
 def read_groups(
@@ -121,16 +110,15 @@ def read_groups(
     for path, of_batch in groupby(zip(names or policies, policies, paths, strict=True), key=lambda run: run[2]):
         found = read_scores(path)
         for name, policy, _ in of_batch:
-            scores = found.get(policy, NO_SCORES)
-            if scores.questions != tuple(questions) or not set(shots) <= set(scores.shots):
+            scores = found.get(policy, pd.DataFrame())
+            if list(scores.index) != list(questions) or not set(shots) <= set(scores):
                 raise RecordError(
                     f"{path}: expected scores of {len(questions)} questions at shots {list(shots)} for {policy}",
-                    found=f"{len(scores.questions)} questions, of these "
-                    f"{len(set(questions) & set(scores.questions))} expected, at shots {list(scores.shots)}",
+                    found=f"{len(scores)} questions, of these "
+                    f"{len(set(questions) & set(scores.index))} expected, at shots {list(scores)}",
                     do=RERUN,
                 )
-            chosen = scores.accuracies[:, [scores.shots.index(k) for k in shots]]
-            runs.setdefault(group_of(name), {})[name] = with_mean(chosen)
+            runs.setdefault(group_of(name), {})[name] = with_mean(scores[list(shots)].to_numpy())
     columns = (*map(str, shots), MEAN)
     return {
         name: GroupScores(name, tuple(by_run), columns, np.stack(list(by_run.values())))

@@ -25,11 +25,12 @@ from lever_pipe.report.cells import (
     say,
 )
 from lever_pipe.report.evidence import ALPHA, EvidenceRow
+from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.labels import label, reading_order
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import BEHIND, Row, Table, framed
 
-RANDOM, ORACLE = "baseline/random", "baseline/oracle"
+RANDOM = "baseline/random"
 SIMILAR = ("baseline/similar_both", "baseline/similar_question", "baseline/similar_image")
 COMPARISONS = ("comparisons", say("All comparisons"))
 RUN = ("#run", say("both recipes"))

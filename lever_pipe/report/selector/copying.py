@@ -7,11 +7,11 @@ from typing import Any
 
 from lever_pipe.report.cells import level, say
 from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.labels import label, reading_order
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import BEHIND, Table, framed
 
-ORACLE = "baseline/oracle"
 MEASURES = {
     "llm": "LVLM (%)",
     "vote": "Vote (%)",

@@ -152,7 +152,7 @@ def test_arms_that_adapt_rise_and_stop_stand_beside_the_others(tmp_path: Path, d
 
 def test_identities_hold(default: Tabulated) -> None:
     assert said("section_004", told(default.view)).startswith("At every step and evaluation: tokens of a step")
-    checked = {check.name: len(check.deviations) for check in identities(default.view)}
+    checked = {name: len(deviations) for name, deviations in identities(default.view).items()}
     # 6 arms of 45 steps; 10 runs of 10 evaluations of two kinds
     assert checked == {"tokens": 270, "lengths": 270, "ends": 270, "grid": 200}
 

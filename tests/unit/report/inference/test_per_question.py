@@ -27,8 +27,8 @@ def write(path: Path, values: dict[tuple[int, int], float], *policies: str) -> P
 def test_rows_may_come_in_any_order(tmp_path: Path) -> None:
     path = write(tmp_path / "s", {(1, 2): 0.3, (0, 2): 0.2, (1, 1): 0.6, (0, 1): 0.1})
     found = read_scores(path)["a"]
-    assert (found.questions, found.shots) == ((0, 1), (1, 2))
-    assert found.accuracies.tolist() == [[0.1, 0.2], [0.6, 0.3]]
+    assert (list(found.index), list(found)) == ([0, 1], [1, 2])
+    assert found.to_numpy().tolist() == [[0.1, 0.2], [0.6, 0.3]]
 
 
 def test_a_missing_score_is_counted(tmp_path: Path) -> None:
