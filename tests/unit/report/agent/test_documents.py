@@ -28,12 +28,6 @@ def curves(default: Tabulated, arm: str, mode: str) -> list[list[float]]:
     return [list(values_of(default.view.curve(run_of(arm, seed), mode)).values())[1:] for seed in SEEDS]
 
 
-def test_the_documents_have_their_tables_in_order(default: Tabulated) -> None:
-    assert [name for name, table in default.tables.items() if table.section in ("003", "004")][: len(IDS)] == IDS
-    for name in IDS:
-        assert default.tables[name].section == ("004" if name == "advice" else name[:3])
-
-
 def test_the_configuration(default: Tabulated) -> None:
     def cells(setting: str, source: str) -> tuple[str, str]:
         row = default.row("003-configuration", Setting=setting, Source=source)

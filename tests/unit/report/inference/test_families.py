@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lever_pipe.experiment.evaluation_config import PrimaryCells
-from lever_pipe.report.inference.families import arms_of, families_of, reference_of
+from lever_pipe.report.inference.families import ComparisonFamily, arms_of, families_of, reference_of
 
 BASELINES = ["baseline/random", "baseline/oracle"]
 
@@ -28,20 +28,11 @@ def upper(epoch: int, base: int = 5) -> str:
     return f"preset~main/distil/base~{base}/epoch~{epoch}"
 
 
-def pairs(groups: list[str], name: str) -> tuple[tuple[str, str], ...]:
-    found = families(groups)
-    return found[name].pairs if name in found else ()  # type: ignore[attr-defined]
-
-
 def families(
-    groups: list[str],
-    *,
-    is_main: bool = True,
-    primary: PrimaryCells = PrimaryCells(),
-) -> dict[str, object]:
-    arm = arms_of(groups, "main")[0 if is_main else 1]
+    groups: list[str], *, is_main: bool = True, primary: PrimaryCells = PrimaryCells()
+) -> dict[str, ComparisonFamily]:
     found = families_of(
-        arm,
+        arms_of(groups, "main")[0 if is_main else 1],
         primary,
         together=(),
         is_main=is_main,
@@ -60,32 +51,12 @@ def test_arms_sort_groups_by_preset_and_pass_over_others() -> None:
     assert arms_of([], "main")[0].last_grpo == {}
 
 
-def test_supervised_learning_is_held_against_the_baselines_and_rce() -> None:
-    sft = "preset~main/sft/epoch~3"
-    alone = tuple((sft, name) for name in BASELINES)
-    assert families([sft]).keys() == {"supervised"}
-    assert pairs([sft], "supervised") == alone
-    assert pairs([sft, rce(4)], "supervised") == (*alone, (rce(4), sft))
-    assert pairs([sft, rce(4)], "learning") == tuple((rce(4), name) for name in BASELINES)
-    assert pairs([rce(4)], "supervised") == ()
-    assert arms_of([sft], "main")[0].last_sft == sft
-    assert arms_of([rce(4)], "main")[0].last_sft is None
-
-
 def test_the_last_epoch_is_one_that_every_beta_has() -> None:
     arm = arms_of([grpo("0", 1), grpo("0", 2), grpo("0.15", 1)], "main")[0]
     assert arm.last == 1
     assert arm.last_grpo == {0.0: grpo("0", 1), 0.15: grpo("0.15", 1)}
     assert arm.epochs == [1, 2]
     assert arm.betas(2) == [0.0]
-
-
-def test_the_latest_base_fills_the_documents_and_every_base_meets_its_own() -> None:
-    groups = [rce(2), rce(5), *(grpo(beta, 1, base) for base in (2, 5) for beta in ("0.12", "0.15"))]
-    found = families(groups)
-    assert found["document-001/epoch~1"].pairs == ((grpo("0.12", 1), grpo("0.15", 1)),)  # type: ignore[attr-defined]
-    against = {(left, right) for left, right in found["grpo-against-rce"].pairs}  # type: ignore[attr-defined]
-    assert against == {(grpo(beta, 1, base), rce(base)) for base in (2, 5) for beta in ("0.12", "0.15")}
 
 
 def test_another_preset_writes_its_name() -> None:
@@ -98,13 +69,12 @@ def test_another_preset_writes_its_name() -> None:
             *("document-001/epoch~1", "learning", "grpo-against-rce-by-shots"),
         )
     }
-    assert all(family.adjusted_with == name for name, family in found.items())  # type: ignore[attr-defined]
+    assert all(family.adjusted_with == name for name, family in found.items())
 
 
 def test_without_rce_or_betas_families_are_left_out() -> None:
     assert set(families([rce(3)])) == {"learning"}
     assert set(families([grpo("0.15", 1)])) == set()
-    assert families([rce(3), rce(4)])["learning"].pairs == tuple((rce(4), name) for name in BASELINES)  # type: ignore[attr-defined]
 
 
 OFFLINE = [rce(2), rce(5), *(grpo(beta, e) for beta in ("0", "0.15", "0.18") for e in (1, 2))]
@@ -112,26 +82,45 @@ ON_POLICY = [drawn(beta, e) for beta in ("0", "0.15", "1") for e in (1, 2, 3)]
 MARKS = [*(lower(e) for e in (1, 2, 3)), *(upper(e) for e in (1, 2, 3))]
 
 
-def test_on_policy_runs_have_families_of_their_own() -> None:
-    groups = [*OFFLINE, *ON_POLICY, *MARKS]
-    assert pairs(groups, "on-policy-against-rce") == tuple((drawn(b, 3), rce(5)) for b in ("0", "0.15", "1"))
-    # Each after its own last common epoch, and only where both have the beta.
-    both = tuple((drawn(b, 3), grpo(b, 2)) for b in ("0", "0.15"))
-    assert pairs(groups, "on-policy-against-offline") == both
-    assert pairs(groups, "on-policy-betas") == tuple((drawn(b, 3), drawn("0", 3)) for b in ("0.15", "1"))
-    assert pairs(groups, "marks") == (
-        (lower(3), rce(5)),
-        (drawn("0", 3), lower(3)),
-        (upper(3), rce(5)),
-        (upper(3), drawn("0", 3)),
-        (upper(3), "baseline/oracle"),
-    )
+SFT, TWO = "preset~main/sft/epoch~3", [rce(2), rce(5), *(grpo(b, 1, base) for base in (2, 5) for b in ("0.12", "0.15"))]
+EVERY = [*OFFLINE, *ON_POLICY, *MARKS]
+BOTH = [rce(2), rce(5), *(of("0.15", 1, base) for of in (grpo, drawn) for base in (2, 5)), upper(1, 2), upper(1, 5)]
+OF_BOTH = [(drawn(b, 3), grpo(b, 2)) for b in ("0", "0.15")]
+"""Each mode after its own last common epoch, and only where both have the beta."""
+
+
+@pytest.mark.parametrize(
+    ("groups", "name", "expected"),
+    [
+        ([SFT], "supervised", [(SFT, name) for name in BASELINES]),
+        ([SFT, rce(4)], "supervised", [*((SFT, name) for name in BASELINES), (rce(4), SFT)]),
+        ([rce(4)], "supervised", []),
+        ([SFT, rce(3), rce(4)], "learning", [(rce(4), name) for name in BASELINES]),
+        # the latest base fills the documents, and every base meets its own
+        (TWO, "document-001/epoch~1", [(grpo("0.12", 1), grpo("0.15", 1))]),
+        (TWO, "grpo-against-rce", [(grpo(b, 1, base), rce(base)) for base in (2, 5) for b in ("0.12", "0.15")]),
+        (BOTH, "on-policy-against-rce", [(drawn("0.15", 1, base), rce(base)) for base in (2, 5)]),
+        (BOTH, "on-policy-against-offline", [(drawn("0.15", 1, base), grpo("0.15", 1, base)) for base in (2, 5)]),
+        (BOTH, "on-policy-betas", []),
+        (BOTH, "marks", [(upper(1), of) for of in (rce(5), drawn("0.15", 1), "baseline/oracle")]),
+        (EVERY, "on-policy-against-offline", OF_BOTH),
+        ([*EVERY, grpo("0.15", 3)], "on-policy-against-offline", OF_BOTH),  # one longer run moves no common epoch
+        (
+            EVERY,
+            "marks",
+            [
+                (lower(3), rce(5)),
+                (drawn("0", 3), lower(3)),
+                (upper(3), rce(5)),
+                (upper(3), drawn("0", 3)),
+                (upper(3), "baseline/oracle"),
+            ],
+        ),
+    ],
+)
+def test_a_family_holds_its_pairs(groups: list[str], name: str, expected: list[tuple[str, str]]) -> None:
     found = families(groups)
-    names = ("on-policy-against-rce", "on-policy-against-offline", "on-policy-betas", "marks")
-    assert [(found[name].samples, found[name].adjusted_with) for name in names] == [(400, name) for name in names]  # type: ignore[attr-defined]
-    assert tuple(found)[3:7] == ("on-policy-over-betas", "on-policy-against-rce", "on-policy-betas", names[1])
-    # A longer offline run of one beta does not move the epoch that all have.
-    assert pairs([*groups, grpo("0.15", 3)], "on-policy-against-offline") == both
+    assert (list(found[name].pairs) if name in found else []) == expected
 
 
 def test_families_of_the_offline_objective_do_not_know_on_policy_runs() -> None:
@@ -144,17 +133,6 @@ def test_families_of_the_offline_objective_do_not_know_on_policy_runs() -> None:
     }
 
 
-def test_every_base_meets_its_own_and_the_latest_has_the_marks() -> None:
-    both = [drawn("0.15", 1, base) for base in (2, 5)] + [upper(1, base) for base in (2, 5)]
-    groups = [rce(2), rce(5), *(grpo("0.15", 1, base) for base in (2, 5)), *both]
-    assert set(pairs(groups, "on-policy-against-rce")) == {(drawn("0.15", 1, b), rce(b)) for b in (2, 5)}
-    assert set(pairs(groups, "on-policy-against-offline")) == {
-        (drawn("0.15", 1, b), grpo("0.15", 1, b)) for b in (2, 5)
-    }
-    assert [left for left, _ in pairs(groups, "marks")] == [upper(1)] * 3
-    assert pairs(groups, "on-policy-betas") == ()
-
-
 @pytest.mark.parametrize(
     ("betas", "expected"), [([0.0, 0.15], 0.15), ([0.1, 0.2, 0.3], 0.2), ([0.1, 0.2], 0.2), ([], None)]
 )
@@ -164,7 +142,7 @@ def test_the_reference_is_015_or_the_middle(betas: list[float], expected: float 
 
 def test_documents_are_read_near_200_and_the_rest_at_the_largest_count() -> None:
     found = families([rce(5), grpo("0.12", 1), grpo("0.15", 1)])
-    samples = {name: family.samples for name, family in found.items()}  # type: ignore[attr-defined]
+    samples = {name: family.samples for name, family in found.items()}
     assert {name for name, n in samples.items() if n == 100} == {"document-001/epoch~1", "document-002/epoch~1"}
     assert {n for name, n in samples.items() if not name.startswith("document")} == {400}
 
@@ -174,9 +152,9 @@ OVER, DRAWN_OVER = grpo("all", 2), drawn("all", 3)
 
 def test_the_primary_families_hold_the_primary_endpoint_only_and_come_first() -> None:
     found = families([*OFFLINE, *ON_POLICY])
-    roles = [family.role for family in found.values()]  # type: ignore[attr-defined]
+    roles = [family.role for family in found.values()]
     assert roles == sorted(roles)  # primary, then secondary
-    primary = {name: family.pairs for name, family in found.items() if family.role == "primary"}  # type: ignore[attr-defined]
+    primary = {name: family.pairs for name, family in found.items() if family.role == "primary"}
     assert primary == {
         "grpo-over-betas": ((OVER, rce(5)),),
         "grpo-against-rce": tuple((grpo(b, 2), rce(5)) for b in ("0", "0.15", "0.18")),
@@ -187,16 +165,16 @@ def test_the_primary_families_hold_the_primary_endpoint_only_and_come_first() ->
         "on-policy-against-offline": tuple((drawn(b, 3), grpo(b, 2)) for b in ("0", "0.15")),
     }
     for name in primary:
-        assert (found[name].shots, found[name].samples, found[name].adjusted_with) == (("mean",), 400, name)  # type: ignore[attr-defined]
+        assert (found[name].shots, found[name].samples, found[name].adjusted_with) == (("mean",), 400, name)
     shots = found["grpo-against-rce-by-shots"]
-    assert (shots.shots, shots.pairs, shots.role) == (("1", "2"), primary["grpo-against-rce"], "secondary")  # type: ignore[attr-defined]
+    assert (shots.shots, shots.pairs, shots.role) == (("1", "2"), primary["grpo-against-rce"], "secondary")
 
 
 def test_another_primary_endpoint_leaves_the_rest_to_the_secondary_families() -> None:
     found = families(OFFLINE, primary=PrimaryCells(shots=2, samples=100))
-    assert (found["grpo-against-rce"].shots, found["grpo-against-rce"].samples) == (("2",), 100)  # type: ignore[attr-defined]
+    assert (found["grpo-against-rce"].shots, found["grpo-against-rce"].samples) == (("2",), 100)
     shots = found["grpo-against-rce-by-shots"]
-    assert (shots.shots, shots.samples) == (("1", "2", "mean"), 400)  # type: ignore[attr-defined]
+    assert (shots.shots, shots.samples) == (("1", "2", "mean"), 400)
 
 
 def test_the_mean_over_betas_is_of_each_base_and_of_several_betas() -> None:

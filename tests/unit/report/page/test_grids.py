@@ -62,3 +62,16 @@ def test_a_p_value_shows_on_which_side_of_the_border_it_lies() -> None:
     texts = {p: parts_of(p_value(p))[0] for p in (0.0004, 0.03, 0.0401, 0.0496, 0.0499999, 0.05007, 0.059, 1.0)}
     assert (texts[0.0004], texts[0.0496], texts[0.05007], texts[1.0]) == ("<0.001", "0.0496", "0.0501", "1.000")
     assert all((float(text) < ALPHA) is (p < ALPHA) for p, text in texts.items() if p > 0.001)
+
+
+def test_a_question_and_a_reply_are_no_markup() -> None:
+    made: Any = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), VOICE).get_template("blocks").module
+    shown = {"id": 1, "question": "<b>", "answer": "<b>"}
+    rows = {"rce": {"answer": "<b>", "accuracy": 0.3, "demonstrations": [shown]}}
+    turns = [{"said": "<b>", "calls": [{"content": "<b>"}], "reply": "<b>", "uncovered": ["date"]}]
+    task = {"request": "<b>", "hidden": [{"text": "<b>"}], "ceiling": 2.5}
+    question = {"question": "<b>", "references": ["<b>"], "rows": rows}
+    told = {**task, "dialogues": {"a": {"turns": turns, "reward": 1.0}, "b": {"turns": turns, "reward": 1.0}}}
+    texts = f"{made.gallery({'questions': [question]})}{made.dialogues({'tasks': [told]})}"
+    assert "<b>" not in texts
+    assert texts.count("&lt;b&gt;") >= 10

@@ -62,19 +62,6 @@ def test_a_pair_is_one_line_whose_other_shots_come_from_their_own_family() -> No
     assert [line[0] for line in texts(found["comparisons-secondary"])] == ["Document 001, epoch 3"]
 
 
-def test_modes_stand_beside_each_other_only_where_both_ran() -> None:
-    assert "modes" not in built()
-    rows = level_rows(DRAWN, 75.0) + gap_rows(DRAWN, RCE, "on-policy-against-rce", 5.0, 0.0001, ("mean",))
-    shown = texts(built(*rows)["modes"])
-    assert [line[0] for line in shown] == [
-        "RCE",
-        "On-policy GRPO, KL_BETA 0",
-        "Offline GRPO, KL_BETA 0",
-        "Offline GRPO, KL_BETA 0.15",
-    ]
-    assert shown[1][3:5] == ["+5.00 [-1.0, 9.0]", "<0.001"]
-
-
 def test_modes_are_compared_by_the_distance_that_is_measured_alike() -> None:
     logged = [EvidenceRow("lever", DRAWN, "kl_exact", 9.0)]
     measured = [EvidenceRow("lever", DRAWN, "kl_to_base", 0.25, at="from base")]
