@@ -67,8 +67,8 @@ from lever_pipe.report.cells import holm as holm_of
 from lever_pipe.report.evidence import ALPHA, BY_SHOTS, MEAN, OF_ONE_RUN, EvidenceRow
 from lever_pipe.report.lineage import UNKNOWN, Fields, published_key
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
-from lever_pipe.report.reference import CURVES, FILES, quoted
-from lever_pipe.report.selector.documents import LAST_PUBLISHED_EPOCH, METRICS, long_runs
+from lever_pipe.report.reference import FILES, quoted
+from lever_pipe.report.selector.documents import long_runs, printed_statistic
 from lever_pipe.report.table import Row, Table, framed
 from lever_pipe.statistics.comparison import holm
 from lever_pipe.statistics.curves import FlatNoise, drawdowns, f_test, first_reaching, flat_noise, paired_t
@@ -564,11 +564,7 @@ def _statistic(material: Material, run: Run, metric: str, name: str) -> Estimate
     if name == "fall":
         found = minus(_statistic(material, run, metric, "first"), _statistic(material, run, metric, "last"))
     else:
-        at = {"mean": "mean(1-50)", "minimum": "minimum"}.get(name, name)
-        epoch = {"first": "/epoch~1", "last": f"/epoch~{LAST_PUBLISHED_EPOCH}"}.get(name, "")
-        subject = f"published/grpo_balanced/beta~{run:g}{epoch}"
-        row = material.evidence.find(subject, metric, at="" if epoch else at, quoted=CURVES)
-        found = level(row, METRICS[metric][1])
+        found = printed_statistic(material, float(run), metric, name)
     if found is None:
         raise NotTested("Not known: {what} of {run}.", what=code(metric), run=_name(run))
     return found

@@ -161,7 +161,7 @@ def _answered(view: AgentView, of: Saying) -> Row:
 def _of_document(view: AgentView) -> Row:
     """Return the documents' arm against the reference arm at the primary endpoint; one seed has no verdict."""
     rows = {mode: row for mode in MODES if (row := view.compared(view.config.document_arm, mode)) is not None}
-    gaps = [say("{where} {gap}", where=mode, gap=view.gap_of(row)) for mode, row in rows.items()]
+    gaps = [say("{where} {gap}", where=mode, gap=view.shown(view.config.document_arm, mode)) for mode in rows]
     parts = (
         say("{mode}: {verdict}", mode=mode, verdict=tested(holm(row))) for mode, row in rows.items() if row.runs > 1
     )
@@ -180,10 +180,7 @@ def _of_arms(view: AgentView, factor: str) -> Cell:
         is_fit = changed == {factor}
         if factor == KL_SCHEDULE:
             is_fit = changed - {"kl"} == {factor} and arm.kl_schedule.kind in ("constant", "rising")
-        gaps = [(mode, view.difference(arm.name, mode)) for mode in MODES] if is_fit else []
-        shown = [
-            (mode, gap if len(view.common(arm.name, view.reference)) > 1 else gap.plain) for mode, gap in gaps if gap
-        ]
-        parts = [say("{where} {gap}", where=mode, gap=gap) for mode, gap in shown]
+        gaps = [(mode, view.shown(arm.name, mode)) for mode in MODES] if is_fit else []
+        parts = [say("{where} {gap}", where=mode, gap=gap) for mode, gap in gaps if gap]
         texts += [say("{arm}: {gaps}", arm=arm.name, gaps=parts)] if parts else []
     return tuple(texts) or None

@@ -68,14 +68,12 @@ def _named(view: AgentView, arms: Sequence[AgentArm]) -> list[AgentArm]:
 
 def _differences(view: AgentView, arm: AgentArm) -> dict[str, Any]:
     """Return an arm's differences in both decodings; those of one seed as plain numbers, which show nothing."""
-    n = len(view.common(arm.name, view.reference))
-    found = {mode: gap for mode in MODES if (gap := view.difference(arm.name, mode)) is not None}
     return {
         "name": arm.name,
         "is_published": arm.name == view.config.document_arm,
         "kl": weight_cell(arm.kl, arm.kl_schedule),
-        "n": n,
-        "gaps": {mode: gap if n > 1 else gap.plain for mode, gap in found.items()},
+        "n": len(view.common(arm.name, view.reference)),
+        "gaps": {mode: gap for mode in MODES if (gap := view.shown(arm.name, mode)) is not None},
     }
 
 
@@ -108,8 +106,8 @@ def _sign(row: EvidenceRow) -> int | None:
 def _rows(view: AgentView, arms: Sequence[AgentArm]) -> Iterator[CardRow]:
     """Yield every arm's difference to the reference arm over the seeds of both; one seed has no interval."""
     for arm in arms:
-        n = len(view.common(arm.name, view.reference))
-        found = ((kind, view.difference(arm.name, mode)) for (kind, _), mode in zip(KEYS, MODES, strict=True))
-        marks = tuple((kind, gap if n > 1 else gap.plain) for kind, gap in found if gap is not None)
-        label = code(arm.name) if n > 1 else say("{arm} (1 seed)", arm=code(arm.name))
+        found = ((kind, view.shown(arm.name, mode)) for (kind, _), mode in zip(KEYS, MODES, strict=True))
+        marks = tuple((kind, gap) for kind, gap in found if gap is not None)
+        is_single = len(view.common(arm.name, view.reference)) == 1
+        label = say("{arm} (1 seed)", arm=code(arm.name)) if is_single else code(arm.name)
         yield from [CardRow(label, marks)] if marks else []

@@ -96,7 +96,7 @@ def _verdicts(view: AgentView) -> dict[str, Any]:
     ours = [
         {
             "mode": mode,
-            "gap": view.gap_of(row),
+            "gap": view.shown(view.config.document_arm, mode),
             "judged": tested(holm(row)) if row.runs > 1 else "not shown with one seed",
         }
         for mode, row in rows.items()

@@ -159,11 +159,6 @@ class AgentView:
         """Return what ours say of every claim."""
         return {of.claim.id: of.ours for of in self.material.claims}
 
-    def gap_of(self, row: EvidenceRow) -> Estimate | None:
-        """Return a comparison at the primary endpoint as a cell, that of one seed without its interval."""
-        found = gap(row, self.digits, scale=self.scale)
-        return found if found is None or row.runs > 1 else found.plain
-
     def difference(self, arm: str, mode: str) -> Estimate | None:
         """Return that difference; without a tested one that over common seeds, which has no interval."""
         row, seeds = self.compared(arm, mode), self.common(arm, self.reference)
@@ -176,6 +171,11 @@ class AgentView:
         values = [mean_of(row.value for row in side if row is not None) for side in sides]
         how = "mean over common seeds, arm minus reference"
         return derived(self.scale * (values[0] - values[1]), self.digits, known, how, sign=True)
+
+    def shown(self, arm: str, mode: str) -> Estimate | None:
+        """Return that difference, of one run a side without its interval: it shows nothing of other seeds."""
+        row, found = self.compared(arm, mode), self.difference(arm, mode)
+        return found.plain if found is not None and row is not None and row.runs == 1 else found
 
     def curve(self, subject: str, mode: str, metric: str = "reward") -> Curve:
         """Return the validation curve of a run, or of an arm at the steps that all of its seeds have."""

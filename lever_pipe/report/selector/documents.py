@@ -59,6 +59,14 @@ METRICS = {
     "mean_advantage": ("Mean advantage", 8),
 }
 """What the metrics of document 000 are called, with the decimals that it prints."""
+PRINTED = {
+    "mean": ("", "mean(1-50)"),
+    "first": ("/epoch~1", ""),
+    "last": (f"/epoch~{LAST_PUBLISHED_EPOCH}", ""),
+    "minimum": ("", "minimum"),
+    "minimum_epoch": ("", "minimum epoch"),
+}
+"""Statistics of its curves: end of the subject, and where in its evidence."""
 BETAS_001, EPOCHS = (0.12, 0.145, 0.15, 0.155, 0.18), (1, 2, 3)
 TRAINING = {
     "001": ("kl", "loss", "ppo_loss", "std_advantage", "max_advantage"),
@@ -154,15 +162,19 @@ def _statistics(curve: Mapping[int, Estimate], digits: int) -> dict[str, Cell]:
     return _named(average(list(curve.values()), digits), first, last, curve[epoch], where)
 
 
+def printed_statistic(material: Material, beta: float, metric: str, name: str) -> Estimate | None:
+    """Return a statistic of a training curve as document 000 prints it; None of one that it does not print."""
+    if name not in PRINTED:
+        return None
+    epoch, at = PRINTED[name]
+    subject = f"published/grpo_balanced/beta~{beta_text(beta)}{epoch}"
+    row = material.evidence.find(subject, metric, at=at, quoted=CURVES)
+    return level(row, 0 if name == "minimum_epoch" else METRICS[metric][1])
+
+
 def _published_statistics(material: Material, metric: str, beta: float) -> dict[str, Cell]:
-    subject = f"published/grpo_balanced/beta~{beta_text(beta)}"
-    places = (("", "mean(1-50)"), ("/epoch~1", ""), (f"/epoch~{LAST_PUBLISHED_EPOCH}", ""))
-    found = []
-    for epoch, at in (*places, ("", "minimum"), ("", "minimum epoch")):
-        row = material.evidence.find(f"{subject}{epoch}", metric, at=at, quoted=CURVES)
-        cell = level(row, 0 if at == "minimum epoch" else METRICS[metric][1])
-        found.append(cell and replace(cell, printed=""))
-    return _named(*found)
+    found = (printed_statistic(material, beta, metric, name) for name in PRINTED)
+    return _named(*(cell and replace(cell, printed="") for cell in found))
 
 
 def _named(
