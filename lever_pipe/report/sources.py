@@ -14,6 +14,7 @@ from typing import Any
 
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.report.evidence import NAN, EvidenceRow
+from lever_pipe.report.inference.endpoints import taken_apart
 from lever_pipe.report.long_format import read_csv
 
 Line = Mapping[str, str]
@@ -31,9 +32,6 @@ PUBLISHED_METRICS = {
 """Names of metrics in the reference that are others than ours."""
 BY_SEED = ("pg_loss", "kl", "entropy", "sequence_length", "response_length", "normalised_reward")
 """Training metrics of study `intention` that claims compare run by run."""
-ENDPOINT = re.compile(
-    r"(?:(?P<subset>test|val)_)?(?P<metric>.+?)(?:_(?P<mode>greedy|sampled(?:_at_[0-9.]+)?))?(?:_(?P<at>last|best|start))?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +278,7 @@ def published_agents(path: Path) -> Iterator[EvidenceRow]:
 
 def _of_endpoint(row: EvidenceRow) -> EvidenceRow:
     """Return a row whose metric is the name of an endpoint with that name taken apart."""
-    found = ENDPOINT.fullmatch(row.metric)
-    told: dict[str, Any] = {name: text or "" for name, text in found.groupdict().items()} if found else {}
+    told: dict[str, Any] = {**taken_apart(row.metric)}
     return row._replace(**told)
 
 

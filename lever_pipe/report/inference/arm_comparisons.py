@@ -15,9 +15,9 @@ from lever_pipe.report.inference.agent_runs import TEST
 from lever_pipe.report.inference.endpoints import (
     Context,
     mean_over_seeds,
-    metric_of,
     primary_names,
     run_endpoints,
+    taken_apart,
     task_endpoints,
 )
 from lever_pipe.report.inference.estimates import Difference, Sides, adjusted, differences
@@ -122,7 +122,7 @@ def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Differen
 
 def _over_tasks(context: Context, name: str, of: Mapping[str, Sequence[TaskMeans]]) -> list[ArmComparisonRow]:
     """Return every arm against the reference arm over tasks, over their common seeds where there are any."""
-    reference, metric = context.reference_arm, metric_of(name)
+    reference, metric = context.reference_arm, taken_apart(name)["metric"]
     n = len(of[reference][0].tasks)
     if n < 2:  # nothing is known of further tasks
         values = {arm: [float(one.values[metric].mean()) for one in by_seed] for arm, by_seed in of.items()}

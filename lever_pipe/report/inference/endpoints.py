@@ -17,6 +17,7 @@ depend on it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
@@ -51,6 +52,10 @@ from lever_pipe.statistics.curves import paired_t
 START = "start"
 LAST_STEPS = 5
 """Training steps whose mean is the end of a run."""
+NAME = re.compile(
+    r"(?:(?P<subset>test|val)_)?(?P<metric>.+?)(?:_(?P<mode>greedy|sampled(?:_at_[0-9.]+)?))?(?:_(?P<at>last|best|start))?"
+)
+"""Of an endpoint."""
 BEST_STEP = "best_step"
 """Beginning of endpoints that are steps; their mean has no interval."""
 
@@ -110,7 +115,7 @@ def endpoint_rows(context: Context) -> list[EndpointRow]:
         blocks = {
             place: [one.values[metric] for one in of]
             for place, of in over_tasks.items()
-            if metric_of(rows[place].endpoint) == metric
+            if taken_apart(rows[place].endpoint)["metric"] == metric
         }
         found = means_over_tasks(list(blocks.values()), context.draws, are_shares=metric == NORMALISED)
         for (place, block), interval in zip(blocks.items(), found, strict=True):
@@ -180,9 +185,10 @@ def run_endpoints(context: Context, arm: str) -> dict[str, list[float]]:
     return {name: values for name, values in found.items() if not all(map(math.isnan, values))}
 
 
-def metric_of(endpoint: str) -> str:
-    """Return which metric of an episode an endpoint over tasks is a mean of."""
-    return next((metric for metric in reversed(METRICS) if f"_{metric}_" in endpoint), REWARD)
+def taken_apart(endpoint: str) -> dict[str, str]:
+    """Return the subset, metric, mode and checkpoint (`at`) that an endpoint's name tells; empty where it has none."""
+    found = NAME.fullmatch(endpoint)
+    return {part: text or "" for part, text in found.groupdict().items()} if found else {}
 
 
 def _of_tasks(context: Context, arm: str, seed: int) -> Iterator[tuple[str, TaskMeans]]:
@@ -223,7 +229,7 @@ def _of_run(context: Context, arm: str, seed: int) -> Iterator[tuple[str, float]
 
 
 def _run_rows(context: Context, arm: str, name: str, values: Sequence[float]) -> Iterator[EndpointRow]:
-    runs, role, mode = context.runs, _role(context, name), _mode_of(name)
+    runs, role, mode = context.runs, _role(context, name), taken_apart(name)["mode"]
     seeds = runs.seeds(arm)
     sizes = (runs.validation(arm, seeds[0], mode, of) for of in (N_TASKS, N_SAMPLES))
     counts = (*(int(next(iter(series.values()), 0)) for series in sizes), _evaluations(runs, arm, name))
@@ -239,13 +245,9 @@ def _role(context: Context, name: str) -> str:
     return PRIMARY if name in primary_names(context.evaluation.primary) else SECONDARY
 
 
-def _mode_of(name: str) -> str:
-    return next((mode for mode in MODES if f"_{mode}" in name), "")
-
-
 def _evaluations(runs: AgentRuns, arm: str, name: str) -> int:
     """Return how many evaluations of a run an endpoint is made of; 0 for one of training steps."""
-    mode, kind = _mode_of(name), name.partition("_")[0]
-    if not mode or kind in ("test", "val"):
-        return int(bool(mode))
-    return min(len(after_start(runs.validation(arm, seed, mode))) for seed in runs.seeds(arm))
+    of = taken_apart(name)
+    if of["subset"] or not of["mode"]:
+        return int(bool(of["mode"]))
+    return min(len(after_start(runs.validation(arm, seed, of["mode"]))) for seed in runs.seeds(arm))
