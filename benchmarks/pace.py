@@ -73,11 +73,6 @@ def make(target: str) -> Callable[[Path], object]:
     return lambda clone: _run(clone, "make", target)
 
 
-def snakemake(*words: str) -> Callable[[Path], object]:
-    """Return what runs Snakemake."""
-    return lambda clone: _run(clone, ".venv/bin/snakemake", *words)
-
-
 def one_beta_more(clone: Path) -> object:
     """Add a KL_BETA to the default experiment and bring its report up to date."""
     _edit(clone / "config.yaml", "kl_betas: [0, 0.12, 0.145, 0.15, 0.155, 0.18]\n    long", "0.2]\n    long")

@@ -2,6 +2,6 @@
 
 from lever_pipe.base import numerics
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 numerics.choose()  # whatever of the package is imported, this runs first
