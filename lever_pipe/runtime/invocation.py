@@ -70,7 +70,7 @@ class Run:
             self._failures = failures.Failures()
             self._sparing = sparing.Sparing(store_of(self.experiment))
             gpu_request = snakemake_adapter.gpu_request(workflow)
-            self.needs = sizing.rooms(self.experiment, gpu_request=gpu_request, starved=self._failures.starved)
+            self.needs = sizing.rooms(self.experiment, gpu_request=gpu_request)
         if workflow.is_main_process:
             self._failures.attach()
 

@@ -22,7 +22,6 @@ BYTES_OF_TRAINING = 16
 BYTES_OF_PLAYING = 8
 
 Resources = dict[str, Any]
-Starved = Callable[[str, Mapping[str, str]], int]
 
 
 class Need(NamedTuple):
@@ -43,7 +42,7 @@ class LoadedModel(NamedTuple):
 
 
 class Room(NamedTuple):
-    """A rule's `threads` and `resources`; memory and time are functions of the job, and so those of any rule."""
+    """A rule's `threads` and `resources`; memory and time are functions of the attempt."""
 
     threads: int
     resources: Resources
@@ -95,17 +94,14 @@ PRODUCTION_CPU: Mapping[str, Need] = {
 }
 
 
-def rooms(
-    experiment: Experiment, *, gpu_request: str = "gpu", starved: Starved = lambda *_: 0
-) -> Callable[[str], Room]:
+def rooms(experiment: Experiment, *, gpu_request: str = "gpu") -> Callable[[str], Room]:
     """Return the function that gives a rule its threads and resources.
 
-    Memory and time grow with each attempt that ended for want of them.
+    Memory and time grow with each attempt.
 
     Args:
         experiment: names the models.
         gpu_request: how the cluster wants to be asked for GPUs: `gpu`, `gpu:MODEL`, `gres` or `gres:MODEL`.
-        starved: says how many attempts of a job (rule, wildcards) ended for want of memory or time.
 
     Raises:
         ConfigError: another `gpu_request`.
@@ -127,17 +123,14 @@ def rooms(
             return need._replace(gpus=experiment.lvlm.vllm.gpus) if rule in ASKING else need
         return PRODUCTION_CPU[rule] if is_production else WORLD_CPU
 
-    def mem_mb(wildcards: Mapping[str, str], rulename: str) -> int:
-        return (need_of(rulename).mem_mb + SNAKEMAKE_MB) * (1 + starved(rulename, wildcards))
-
-    def runtime(wildcards: Mapping[str, str], rulename: str) -> int:
-        return need_of(rulename).runtime * (1 + starved(rulename, wildcards))
-
     def room(rule: str) -> Room:
         need = need_of(rule)
-        asked: Resources = {"device": "cuda" if need.gpus else "cpu", "mem_mb": mem_mb, "runtime": runtime}
-        if rule in PRODUCTION_MODEL:
-            asked |= _gpus(need.gpus, gpu_request)
+        asked: Resources = {
+            "device": "cuda" if need.gpus else "cpu",
+            "mem_mb": lambda _, attempt: attempt * (need.mem_mb + SNAKEMAKE_MB),
+            "runtime": lambda _, attempt: attempt * need.runtime,
+            **_gpus(need.gpus, gpu_request),
+        }
         return Room(need.threads, asked)
 
     return room

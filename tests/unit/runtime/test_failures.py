@@ -90,7 +90,9 @@ def test_a_failed_job_has_the_last_lines_of_the_stages_log(run: Run, text: str, 
     log = run.write("log.txt", text)
     run.starts(1, log=log)
     run.fails(1, log=log)
-    assert run.only == FailedJob("train", "seed=0", 1, "", lines, log, "", "")
+    job = run.only
+    assert (job.rule, job.wildcards, job.attempts, job.ended, job.lines) == ("train", "seed=0", 1, "", lines)
+    assert (job.logs, job.slurm_job, job.slurm_logs) == ([log], "", ())
 
 
 def test_a_log_of_an_earlier_run_is_not_shown(run: Run) -> None:
@@ -122,7 +124,7 @@ def test_a_state_of_slurm_is_told_before_the_stages_log(run: Run, state: str) ->
     run.ends_in_slurm(1, state, log=log)
     row = run.only
     assert (row.ended, row.lines) == (state, ("ValueError: a warning that was caught",))
-    assert (row.attempts, row.log, row.slurm_job, row.slurm_log) == (2, log, "17", "17.log")
+    assert (row.attempts, row.logs, row.slurm_job, row.slurm_logs) == (2, [log], "17", ["17.log"])
 
 
 CANCELLED = "slurmstepd-n1: error: *** JOB 16 ON n1 CANCELLED AT 2026-11-21T17:43:43 DUE TO {} ***"
@@ -147,8 +149,7 @@ SLURM_LOGS = {
 def test_slurms_own_log_tells_what_the_state_hides(run: Run, text: str, ended: str) -> None:
     run.starts(1)
     run.ends_in_slurm(1, "FAILED", slurm_log=run.write("17.log", text))
-    assert (run.only.ended, run.only.lines, run.only.slurm_log) == (ended, (text,), "17.log")
-    assert run.heard.starved("train", {"seed": "0"}) == (ended in ("TIMEOUT", "OUT_OF_MEMORY", "SIGKILL"))
+    assert (run.only.ended, run.only.lines, run.only.slurm_job) == (ended, (text,), "17")
 
 
 def test_a_refused_submission_says_what_sbatch_said(run: Run) -> None:
@@ -167,54 +168,22 @@ def test_a_refused_submission_says_what_sbatch_said(run: Run) -> None:
     shown = " ".join(run.only.lines)
     assert "Requested node configuration is not available" in shown
     assert "of the attempt before" not in shown
-    assert (run.only.ended, run.only.slurm_job, run.only.slurm_log) == ("", "", "")
+    assert (run.only.ended, run.only.slurm_job, run.only.slurm_logs) == ("", "", ())
 
 
-class TestStarved:
-    """How often a job ended for want of memory or time: its next attempt asks for more."""
+@pytest.mark.parametrize("state", STATES)
+def test_an_end_that_the_watchdog_tells_is_told(run: Run, state: str) -> None:
+    run.starts(1)
+    run.errs(1, rule_msg=f"SLURM job 17 ended as {state}: words. {ADVICE}", aux={"external_jobid": "17"})
+    assert (run.only.ended, run.only.slurm_job) == (state, "17")
 
-    def after(self, run: Run, rule: str = "train", **wildcards: str) -> int:
-        return run.heard.starved(rule, wildcards or {"seed": "0"})
 
-    @pytest.mark.parametrize("state", [*STATES, "FAILED", "COMPLETED"])
-    @pytest.mark.parametrize("by", ["plugin", "watchdog"])
-    def test_of_the_states_two_say_so(self, run: Run, state: str, by: str) -> None:
-        run.starts(1)
-        if by == "plugin":
-            run.ends_in_slurm(1, state)
-        else:
-            run.errs(1, rule_msg=f"SLURM job 17 ended as {state}: words. {ADVICE}", aux={"external_jobid": "17"})
-        assert self.after(run) == (1 if state in ("TIMEOUT", "OUT_OF_MEMORY") else 0)
-
-    @pytest.mark.parametrize(("status", "count"), [(137, 1), (143, 0), (2, 0), (9, 0), (1, 0)])
-    def test_of_a_local_command_the_signal_says_so(self, run: Run, status: int, count: int) -> None:
-        log = run.write("log.txt", "ConfigError: of the stage\n")
-        run.starts(1, log=log)
-        run.fails(1, status=status, log=log)
-        assert self.after(run) == count
-
-    def test_each_attempt_counts_and_a_success_ends_nothing(self, run: Run) -> None:
-        counts = [self.after(run)]
-        for state in ("TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY"):
-            run.starts(1)
-            run.ends_in_slurm(1, state)
-            counts.append(self.after(run))
-        run.starts(1)
-        run.finishes(1)
-        assert [*counts, self.after(run)] == [0, 1, 1, 2, 2]
-
-    def test_each_job_counts_for_itself(self, run: Run) -> None:
-        named = {"preset": "a", "seed": "1"}
-        run.starts(1, wildcards=named)
-        run.starts(2, wildcards=named | {"seed": "2"})
-        run.starts(3, "score", wildcards=named)
-        run.starts(4, "lone", wildcards={})
-        for job, rule in ((1, "train"), (4, "lone"), (1, "train")):
-            run.ends_in_slurm(job, "TIMEOUT")
-            run.starts(job, rule, wildcards=named if job == 1 else {})
-        assert self.after(run, preset="a", seed="1") == self.after(run, seed="1", preset="a") == 2
-        assert self.after(run, preset="a", seed="2") == self.after(run, "score", preset="a", seed="1") == 0
-        assert run.heard.starved("lone", {}) == 1
+@pytest.mark.parametrize(("status", "ended"), [(137, "SIGKILL"), (143, "SIGTERM"), (2, ""), (9, ""), (1, "")])
+def test_the_status_of_a_local_command_tells_its_signal(run: Run, status: int, ended: str) -> None:
+    log = run.write("log.txt", "ConfigError: of the stage\n")
+    run.starts(1, log=log)
+    run.fails(1, status=status, log=log)
+    assert run.only.ended == ended
 
 
 def test_a_missing_output_is_a_failure_although_no_job_error_is_told(run: Run) -> None:

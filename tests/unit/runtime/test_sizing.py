@@ -37,12 +37,11 @@ def experiment(*files: str) -> Experiment:
 
 
 MODEL_RULES = tuple(sizing.PRODUCTION_MODEL)
-WILDCARDS = {"seed": "0"}
 
 
-def first(room: Callable[[str], sizing.Room], rule: str) -> dict[str, Any]:
+def first(room: Callable[[str], sizing.Room], rule: str, attempt: int = 1) -> dict[str, Any]:
     asked = room(rule).resources
-    return {k: v(wildcards=WILDCARDS, rulename=rule) if callable(v) else v for k, v in asked.items()}
+    return {k: v({"seed": "0"}, attempt=attempt) if callable(v) else v for k, v in asked.items()}
 
 
 def test_the_worlds_run_without_gpu_on_one_core() -> None:
@@ -114,23 +113,13 @@ def test_a_small_agent_trains_on_one_gpu(tmp_path: Path) -> None:
     assert first(room, "evaluate_start") == first(room, "evaluate_agent")
 
 
-@pytest.mark.parametrize("starved", [0, 1, 2])
-def test_what_starved_asks_for_its_first_memory_and_time_once_more(starved: int) -> None:
-    values = experiment("config/okvqa_qwen2_5_vl_3b.yaml")
-    calm = sizing.rooms(values)
-    told: list[tuple[str, object]] = []
-
-    def count(rule: str, wildcards: object) -> int:
-        told.append((rule, wildcards))
-        return starved
-
-    growing = sizing.rooms(values, starved=count)
+@pytest.mark.parametrize("attempt", [2, 3])
+def test_each_attempt_asks_for_the_first_memory_and_time_once_more(attempt: int) -> None:
+    room = sizing.rooms(experiment("config/okvqa_qwen2_5_vl_3b.yaml"))
     for rule in (*MODEL_RULES, "prepare_examples"):
-        once, now = first(calm, rule), first(growing, rule)
-        factor = 1 + starved
-        assert (now["mem_mb"], now["runtime"]) == (factor * once["mem_mb"], factor * once["runtime"])
-        assert {**now, "mem_mb": 0, "runtime": 0} == {**once, "mem_mb": 0, "runtime": 0}
-        assert (rule, WILDCARDS) in told
+        once = first(room, rule)
+        grown = {key: attempt * once[key] for key in ("mem_mb", "runtime")}
+        assert first(room, rule, attempt) == once | grown
 
 
 @pytest.mark.parametrize(
