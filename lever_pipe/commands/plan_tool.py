@@ -21,12 +21,11 @@ from typing import Any, NamedTuple
 from tabulate import tabulate
 
 from lever_pipe.base import contents
-from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.runtime import lvlm_work
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
 from lever_pipe.runtime.rerun.explain import Explained, explain
 from lever_pipe.runtime.sizing import gpus_of
-from lever_pipe.runtime.snakemake_adapter import PlannedJob, configured, options_of, planned_jobs, results_folder
+from lever_pipe.runtime.snakemake_adapter import PlannedJob, experiment_of, planned_jobs
 
 Records = dict[tuple[str, str], list[float]]
 """Rule and kind of device -> seconds of each job that left a record."""
@@ -59,10 +58,10 @@ def main(words: Sequence[str]) -> int:
     if {"-h", "--help"} & set(rest):
         sys.stdout.write(__doc__ or "")
         return 0
-    jobs, results = planned_jobs(rest), results_folder(rest)
+    jobs, experiment = planned_jobs(rest), experiment_of(rest)
+    results = Path(experiment.results)
     rules = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
-    values, source = configured(options_of(rest))
-    asked = lvlm_work.lvlm_work(jobs, parse_experiment(values, source=source))
+    asked = lvlm_work.lvlm_work(jobs, experiment)
     if "--json" in words:
         lvlm = {"at_most": [each._asdict() for each in asked], "estimated_hours": lvlm_work.hours(asked)}
         sys.stdout.write(json.dumps(as_object(rules) | {"lvlm": lvlm}, indent=2) + "\n")

@@ -22,7 +22,7 @@ from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, cards_below, 
 from lever_pipe.runtime.rerun.decision import judge
 from lever_pipe.runtime.rerun.explain import ONLY_IF, RUNS, Explained, explain, walk
 from lever_pipe.runtime.rerun.why_names import SHOWN, STUDIES, label
-from lever_pipe.runtime.snakemake_adapter import planned_jobs, results_folder
+from lever_pipe.runtime.snakemake_adapter import experiment_of, planned_jobs
 
 
 def main(words: Sequence[str]) -> int:
@@ -46,7 +46,7 @@ def main(words: Sequence[str]) -> int:
 
 def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[int], list[tuple[Artefact, RunCard]]]:
     """Return all planned jobs explained, the places of those that make the target, and what of it need not be made."""
-    jobs, results, digests = planned_jobs(words), results_folder(words), contents.remembered()
+    jobs, results, digests = planned_jobs(words), Path(experiment_of(words).results), contents.remembered()
     artefacts = [judge(read_artefact(card), digests) for card in cards_below(results)]
     whole = [(artefact, artefact.made) for artefact in artefacts if artefact.made is not None]
     targets = _meant([(job.rule, job.outputs) for job in jobs], target, results)

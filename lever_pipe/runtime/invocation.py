@@ -43,6 +43,18 @@ LATE = dict.fromkeys(("train_agent", "evaluate_agent", "evaluate_start", "warm_s
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 
 
+@contextmanager
+def _told_by_snakemake() -> Iterator[None]:
+    """Turn a foreseeable fault into one that Snakemake tells without a trace."""
+    from snakemake.exceptions import WorkflowError
+
+    try:
+        yield
+    except (LeverPipeError, OSError) as caught:
+        fault = MachineError.of(caught) if isinstance(caught, OSError) else caught
+        raise WorkflowError(str(fault)) from None
+
+
 class Run:
     """What the workflow asks for and calls, in the main process and in a job's own Snakemake.
 
@@ -76,26 +88,43 @@ class Run:
 
     def regard_what_is_made(self) -> None:
         """Let Snakemake plan by what the run cards say; in a job's own, spare what another has made."""
-        if self._workflow.is_main_process:
-            made = (decision.has_card, decision.why_again, self._sparing.foresee)
-            snakemake_adapter.plan_by_contents(*made, self._hold_folder, whole="all")
         decision.regard_versions(self.experiment.rerun_on_library_versions)
-        decision.before_plan(self._workflow, Path(self.experiment.results))
         if not self._workflow.is_main_process:
             sparing.spare_if(sparing.made_by_another)
+            return
+        made = (decision.has_card, decision.why_again, self._sparing.foresee)
+        snakemake_adapter.plan_by_contents(*made, _told_by_snakemake()(hold_folder), whole="all")
+        decision.before_plan(Path(self.experiment.results))
 
-    def _hold_folder(self) -> None:
-        with _told_by_snakemake():
-            hold_folder()
-
+    @_told_by_snakemake()
     def begin(self) -> None:
-        """Freeze and check what is about to run.
+        """Freeze what this invocation will compute, check what it needs, spare what is made; not in a job's Snakemake.
 
         Raises:
             WorkflowError: something that jobs would fail on (of Snakemake).
         """
-        with _told_by_snakemake():
-            begin(self._workflow, self.experiment, self._sparing, self._own)
+        from lever_pipe.runtime.checks import doctor  # only a run asks it
+
+        if not self._workflow.is_main_process:
+            return
+        workflow, experiment, results = self._workflow, self.experiment, Path(self.experiment.results)
+        jobs, executor = list(workflow.dag.needrun_jobs()), str(workflow.executor_plugin.name)
+        results.mkdir(parents=True, exist_ok=True)
+        # First, so that what a job of a former run makes while the check waits for it is younger than this plan.
+        snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned(jobs), self._own)
+        for stage, code, members in _codes_of(jobs):  # so that `why` can name the modules that differ
+            record_code(results, stage, members, code)
+        contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
+        snapshot.remember_codes()
+        _set_back_future_times(jobs)
+        prefix = (workflow.executor_settings.jobname_prefix or "") if executor in SLURM else None
+        doctor.preflight(experiment, executor=executor, jobs=doctor.submitted(jobs), prefix=prefix)
+        snakemake_adapter.keep_files_from_jobs(workflow)
+        sparing.spare_if(self._sparing.spare)
+        if executor == LOCAL:
+            snakemake_adapter.leave_pace_to_cores(workflow.scheduler)
+        if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":
+            forks.fork_calls(modules_of(jobs))
 
     def closing_summary(self) -> str:
         """Return the lines that end a successful run: the answers, and where the rest is."""
@@ -114,18 +143,6 @@ class Run:
         """Return the lines that end a failed run: what failed, with its last lines."""
         end(self.experiment)
         return f"\n{self._failures.summary()}{self._sparing.summary()}\n"
-
-
-@contextmanager
-def _told_by_snakemake() -> Iterator[None]:
-    """Turn a foreseeable fault into one that Snakemake tells without a trace."""
-    from snakemake.exceptions import WorkflowError
-
-    try:
-        yield
-    except (LeverPipeError, OSError) as caught:
-        fault = MachineError.of(caught) if isinstance(caught, OSError) else caught
-        raise WorkflowError(str(fault)) from None
 
 
 def lead_jobs_here(own: Path) -> None:
@@ -217,46 +234,9 @@ def _tell_of_ctrl_c(kind: type[BaseException], fault: BaseException, trace: Trac
         sys.__excepthook__(kind, fault, trace)
 
 
-def _make(results: Path) -> None:
-    try:
-        results.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise MachineError(
-            f"{results}: expected a results folder, or a place for one",
-            found=(fault.strerror or str(fault)).lower(),
-            do="Name another in the configuration (results), or let this user write there.",
-        ) from None
-
-
 def store_of(experiment: Experiment) -> Store | None:
     """Return the store that the configuration names, if any."""
     return None if experiment.store is None else opened(experiment.store.model_dump())
-
-
-def begin(workflow: Workflow, experiment: Experiment, made: sparing.Sparing, own: Path) -> None:
-    """Freeze what this invocation will compute, check what it needs, spare what is made, guard what it waits for.
-
-    Raises:
-        LeverPipeError: something that jobs would fail on, or that the run would wait for without end.
-    """
-    if not workflow.is_main_process:
-        return
-    jobs = list(workflow.dag.needrun_jobs())
-    _make(Path(experiment.results))
-    # First, so that what a job of a former run makes while the check waits for it is younger than this plan.
-    snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned(jobs), own)
-    for stage, code, members in _codes_of(jobs):  # so that `why` can name the modules that differ
-        record_code(Path(experiment.results), stage, members, code)
-    contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
-    snapshot.remember_codes()
-    _set_back_future_times(jobs)
-    _check(workflow, experiment, jobs)
-    snakemake_adapter.keep_files_from_jobs(workflow)
-    sparing.spare_if(made.spare)
-    if _executor(workflow) == LOCAL:
-        snakemake_adapter.leave_pace_to_cores(workflow.scheduler)
-    if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":
-        forks.fork_calls(modules_of(jobs))
 
 
 def _set_back_future_times(jobs: list[Any]) -> None:
@@ -310,15 +290,3 @@ def _codes_of(jobs: list[Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         of_code[stage, identity["code"]] = identity["config"]
     for (stage, code), config in of_code.items():
         yield stage, code, members_of(stage, config)
-
-
-def _check(workflow: Workflow, experiment: Experiment, jobs: list[Any]) -> None:
-    from lever_pipe.runtime.checks import doctor
-
-    executor = _executor(workflow)
-    prefix = (workflow.executor_settings.jobname_prefix or "") if executor in SLURM else None
-    doctor.preflight(experiment, executor=executor, jobs=doctor.submitted(jobs), prefix=prefix)
-
-
-def _executor(workflow: Workflow) -> str:
-    return str(workflow.executor_plugin.name)

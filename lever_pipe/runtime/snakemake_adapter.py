@@ -17,21 +17,21 @@ why:
 
 from __future__ import annotations
 
-import argparse
 import copy
 import io
 import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment import configuration
+from lever_pipe.experiment.studies import Experiment, parse_experiment
 
 Workflow = Any  # snakemake.workflow.Workflow
 Dag = Any  # snakemake.dag.DAG
@@ -241,8 +241,8 @@ class PlannedJob(NamedTuple):
 class UnplannableError(ConfigError):
     """Snakemake cannot plan; `found` is what it wrote, from the line on that names the error."""
 
-    def __init__(self, status: int, out: str, err: str) -> None:
-        lines = (out.strip() or err.strip()).splitlines()
+    def __init__(self, status: str | int, said: str) -> None:
+        lines = said.strip().splitlines()
         start = next((i for i, line in enumerate(lines) if "Error" in line or "Exception" in line), 0)
         found = "\n    ".join(lines[start:]) or f"exit status {status}"
         super().__init__("expected a workflow that Snakemake can plan", found=found, do="Fix what it names.")
@@ -256,43 +256,67 @@ def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
 
     Raises:
         UnplannableError: Snakemake fails.
-        ConfigError: a configuration file or word that cannot be read.
+        ConfigError: words, or a configuration file, that cannot be read.
     """
     from snakemake import cli
 
+    options = arguments_of(words)
+    configured(options)
     end = words.index("--") if "--" in words else len(words)  # behind it all words are targets
-    options = options_of(words)
-    configuration_of(options.get("configfile") or (), options.get("config"))
-    cores = [] if options.get("cores") else ["--cores", str(MANY_CORES)]
-    out, err = io.StringIO(), io.StringIO()
-    status: Any = 0
-    with heard_jobs() as jobs, redirect_stdout(out), redirect_stderr(err):
+    cores = [] if options["cores"] else ["--cores", str(MANY_CORES)]
+    start, jobs, out, err = Path.cwd(), list[PlannedJob](), io.StringIO(), io.StringIO()
+
+    def hear(told: Iterable[Job], spared: Mapping[Job, str]) -> None:
+        folder = Path(os.path.relpath(Path.cwd(), start))  # `--directory` moves Snakemake
+        jobs[:] = [planned_job(job, folder, spared.get(job, "")) for job in told]
+
+    logger, on_termination, status = logging.getLogger(LOGGER), signal.getsignal(signal.SIGTERM), None
+    propagates, logger.propagate = logger.propagate, False
+    _hearing.append(hear)
+    with redirect_stdout(out), redirect_stderr(err):
         try:
             cli.main([*words[:end], *QUIET, *cores, *words[end:]])
         except SystemExit as leaving:
             status = leaving.code
+        finally:
+            _hearing.remove(hear)
+            logger.propagate = propagates
+            signal.signal(signal.SIGTERM, on_termination)  # Snakemake's scheduler sets its own
     if status:
-        raise UnplannableError(status if isinstance(status, int) else 1, out.getvalue(), err.getvalue())
+        raise UnplannableError(status, out.getvalue() or err.getvalue())
     return [job for job in jobs if job.outputs]
 
 
-def options_of(words: Sequence[str]) -> dict[str, Any]:
-    """Return the options that Snakemake reads from words and profiles; empty for a fault, which the dry run tells."""
-    with suppress(SystemExit, Exception), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        return dict(vars(arguments_of(words)))
-    return {}
+_hearing: list[Callable[[Iterable[Job], Mapping[Job, str]], None]] = []
+"""Who in this process hears the jobs of a dry run's plan, and why some of them will be spared."""
 
 
-def arguments_of(words: Sequence[str]) -> argparse.Namespace:
+def tell_plan(jobs: Iterable[Job], spared: Mapping[Job, str]) -> None:
+    """Tell the jobs of a dry run's plan, and why some will be spared, to who hears them in this process."""
+    for hear in _hearing:
+        hear(jobs, spared)
+
+
+def arguments_of(words: Sequence[str]) -> dict[str, Any]:
     """Return what Snakemake reads from words and profiles.
 
     Raises:
-        CliException: it does not understand them (of Snakemake).
+        ConfigError: it does not understand them.
     """
     from snakemake import cli
+    from snakemake.exceptions import CliException
 
-    arguments: argparse.Namespace = cli.parse_args(list(words))[1]
-    return arguments
+    said = io.StringIO()
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            return dict(vars(cli.parse_args(list(words))[1]))
+    except (CliException, ValueError, OSError) as refusal:
+        found = str(refusal).rstrip(".")
+    except SystemExit:  # of argparse, which says why in its last line
+        found = said.getvalue().strip().rpartition("\n")[2]
+    raise ConfigError(
+        "expected words that Snakemake understands", found=found, do="Write them as for snakemake itself."
+    )
 
 
 def configured(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -305,39 +329,14 @@ def configured(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return configuration_of(files, options.get("config")), " + ".join(map(str, files))
 
 
-def results_folder(words: Sequence[str]) -> Path:
-    """Return the results folder of a run with these words, which Snakemake understands.
+def experiment_of(words: Sequence[str]) -> Experiment:
+    """Return the experiment of a run with these words.
 
     Raises:
-        ConfigError: a configuration file or word that cannot be read.
+        ConfigError: words or a configuration that cannot be read.
     """
-    return Path(str(configured(options_of(words))[0].get("results") or "results"))
-
-
-_heard: list[tuple[list[PlannedJob], Path]] = []
-"""Where the jobs of a dry run in this process go, and from where their files are named."""
-
-
-@contextmanager
-def heard_jobs() -> Iterator[list[PlannedJob]]:
-    """Collect the jobs of a dry run, which the rules tell (`tell_plan`); then all is as it was."""
-    logger, jobs = logging.getLogger(LOGGER), list[PlannedJob]()
-    propagates, logger.propagate = logger.propagate, False
-    on_termination = signal.getsignal(signal.SIGTERM)
-    _heard.append((jobs, Path.cwd()))
-    try:
-        yield jobs
-    finally:
-        _heard.pop()
-        logger.propagate = propagates
-        signal.signal(signal.SIGTERM, on_termination)  # Snakemake's scheduler sets its own
-
-
-def tell_plan(jobs: Iterable[Job], spared: Mapping[Job, str]) -> None:
-    """Tell the jobs of a dry run's plan, and why some will be spared, to who hears them in this process."""
-    for heard, start in _heard:
-        folder = Path(os.path.relpath(Path.cwd(), start))  # `--directory` moves Snakemake
-        heard[:] = [planned_job(job, folder, spared.get(job, "")) for job in jobs]
+    values, source = configured(arguments_of(words))
+    return parse_experiment(values, source=source)
 
 
 def planned_job(job: Job, folder: Path, spared: str = "") -> PlannedJob:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lever_pipe.base.errors import ConfigError, LeverPipeError
+from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.checks import local_checks, orphans
@@ -136,7 +136,8 @@ def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) 
         yield from answers.check(experiment, n_answers, folder)
     jobs: list[Job] = []
     try:
-        jobs = planned(words)
+        planned = planned_jobs(list(words))
+        jobs = [{**job.resources, "rule": job.rule, "threads": job.threads} for job in planned]
     except UnplannableError as refusal:
         found.append(local_checks.refused("plan", refusal))
         yield found[-1]
@@ -149,29 +150,15 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
     Raises:
         ConfigError: it would not.
     """
-    from snakemake.exceptions import CliException, WorkflowError
     from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-    try:
-        args = snakemake_adapter.arguments_of(words)
-        config, source = snakemake_adapter.configured(vars(args))
-        executor = args.executor or "local"
-        prefix = None
-        if executor in SLURM:
-            prefix = ExecutorPluginRegistry().get_plugin(executor).get_settings(args).jobname_prefix or ""
-        return SnakemakeCall(config, source, executor, prefix)
-    except (CliException, WorkflowError, ValueError, OSError) as refusal:
-        expected = "doctor: expected words that Snakemake understands"
-        raise ConfigError(expected, found=str(refusal).rstrip("."), do="Write them as for snakemake itself.") from None
-
-
-def planned(words: Sequence[str]) -> list[Job]:
-    """Return the resources of the jobs that a call would submit or run, by a dry run in this process.
-
-    Raises:
-        UnplannableError: Snakemake cannot plan them.
-    """
-    return [{**job.resources, "rule": job.rule, "threads": job.threads} for job in planned_jobs(list(words))]
+    options = snakemake_adapter.arguments_of(words)
+    config, source = snakemake_adapter.configured(options)
+    executor, prefix = options["executor"] or LOCAL, None
+    if executor in SLURM:
+        settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(argparse.Namespace(**options))
+        prefix = settings.jobname_prefix or ""
+    return SnakemakeCall(config, source, executor, prefix)
 
 
 def submitted(jobs: Any) -> list[Job]:

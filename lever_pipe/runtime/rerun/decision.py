@@ -44,7 +44,7 @@ from lever_pipe.runtime.rerun.artefacts import (
     set_time,
     time_ns,
 )
-from lever_pipe.runtime.snakemake_adapter import Job, Workflow
+from lever_pipe.runtime.snakemake_adapter import Job
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 SAME_TIME_NS = 1_000_000_000
@@ -206,13 +206,8 @@ def is_made_by_this_plan(job: Job) -> bool:
     return is_of_this_plan(Path(job.output[CARD])) and is_made(**call_of(job))
 
 
-def before_plan(workflow: Workflow, results: Path) -> list[Artefact]:
-    """Note and tell what is not as the run cards below the results say; return all artefacts, judged.
-
-    Does nothing in a job's own Snakemake.
-    """
-    if not workflow.is_main_process:
-        return []
+def before_plan(results: Path) -> None:
+    """Note and tell what is not as the run cards below the results say."""
     digests = contents.remembered()
     found = [judge(read_artefact(card), digests) for card in cards_below(results)]
     for artefact in found:
@@ -223,7 +218,6 @@ def before_plan(workflow: Workflow, results: Path) -> list[Artefact]:
     digests.save()
     for line in told(found):
         log.warning(line)
-    return found
 
 
 def accept(artefact: Artefact) -> None:

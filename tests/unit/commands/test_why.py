@@ -236,10 +236,10 @@ class TestTool:
         ],
     )
     def test_a_target_has_many_names(self, plans: list[Sequence[str]], target: str) -> None:
-        found, places, made = why_tool.reasons(target, ["--config", "x=1"])
+        found, places, made = why_tool.reasons(target, ["--config", "results=results"])
         assert [found[place].job.outputs[0] for place in places] == [f"{GRPO}2/selector.safetensors"]
         assert made == []
-        assert plans == [["--config", "x=1"]]
+        assert plans == [["--config", "results=results"]]
 
     @pytest.mark.usefixtures("plans")
     def test_a_rule_means_all_its_jobs(self, capsys: pytest.CaptureFixture[str]) -> None:

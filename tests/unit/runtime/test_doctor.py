@@ -292,13 +292,14 @@ def test_jobs_beside_snakemake_are_not_submitted_on_a_cluster(local_exec: bool, 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What Snakemake would understand, without Snakemake."""
-    said: dict[str, Any] = {"prefix": PREFIX, "jobs": [JOB], "config": WORLD}
+    said: dict[str, Any] = {"prefix": PREFIX, "config": WORLD}
     monkeypatch.setattr(
         doctor,
         "read_call",
         lambda _: doctor.SnakemakeCall(said["config"], "config.yaml", "slurm", said["prefix"]),
     )
-    monkeypatch.setattr(doctor, "planned", lambda _: said["jobs"])
+    job = snakemake_adapter.PlannedJob("train_rce_epoch", {}, "", 1, {"mem_mb": 2300, "runtime": 30})
+    monkeypatch.setattr(doctor, "planned_jobs", lambda _: [job])
     monkeypatch.setattr(local_checks, "check", lambda *_, **__: iter([ok("disk", "plenty")]))
     return said
 
