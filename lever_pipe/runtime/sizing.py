@@ -1,4 +1,4 @@
-"""How much of a machine rules ask for, by the size of the models that are configured.
+"""How much of a machine rules ask for that load a model, by the size of what is configured.
 
 The embedded worlds need a core, 2 GB and minutes. A larger model (`plan.is_large`) gets what its production run needs
 on GPUs of 80 GB; an agent is sized by its parameters. Other rules ask for the profile's `default-resources`.
@@ -48,7 +48,6 @@ class Room(NamedTuple):
     resources: Resources
 
 
-WORLD_CPU = Need(mem_mb=2000, runtime=30)
 WORLD_MODEL = Need(mem_mb=3000, runtime=60)
 # Sizes by arithmetic, not measured: weights in bfloat16 (7.5 GB for 3 B parameters), keys and values of
 # `lvlm.kv_tokens`, decoded images, embeddings of 15,000 examples. Times with room; a job that ends early gives its
@@ -78,20 +77,6 @@ ASKING = (
 AGENT_RULES = ("warm_start_agent", "train_agent", "evaluate_agent", "evaluate_start")
 BESIDE_WEIGHTS_MB = 16_000
 """Python, CUDA's own and the episodes of an agent."""
-PRODUCTION_CPU: Mapping[str, Need] = {
-    "train_sft_epoch": Need(mem_mb=8000, runtime=240),
-    "train_rce_epoch": Need(mem_mb=8000, runtime=240),
-    "train_continued_epoch": Need(mem_mb=8000, runtime=240),
-    "train_grpo_epoch": Need(mem_mb=8000, runtime=240),
-    "train_distil_epoch": Need(mem_mb=8000, runtime=240),
-    "prepare_examples": Need(mem_mb=16_000, runtime=240),
-    "propose_trajectories": Need(mem_mb=16_000, runtime=240),
-    "sample_pools": Need(mem_mb=16_000, runtime=240),
-    "import_rl_data": Need(mem_mb=16_000, runtime=60),
-    "merge_rl_data": Need(mem_mb=16_000, runtime=60),
-    "measure_rewards": Need(mem_mb=16_000, runtime=60),
-    "reward_groups": Need(mem_mb=16_000, runtime=60),
-}
 
 
 def rooms(experiment: Experiment, *, gpu_request: str = "gpu") -> Callable[[str], Room]:
@@ -107,21 +92,16 @@ def rooms(experiment: Experiment, *, gpu_request: str = "gpu") -> Callable[[str]
         ConfigError: another `gpu_request`.
     """
     _gpus(1, gpu_request)  # refused here, also where no rule asks for one
-    is_production = any(data.source == "files" for data in experiment.data_sets.values()) or any(
-        plan.is_large(model.folder) for model in loaded(experiment)
-    )
 
     def need_of(rule: str) -> Need:
-        if rule in PRODUCTION_MODEL:
-            if rule in ASKING and experiment.lvlm.is_served:
-                return PRODUCTION_MODEL[rule]._replace(mem_mb=16_000, threads=1, gpus=0)
-            if not plan.is_large(model_of(experiment, rule)):
-                return WORLD_MODEL
-            if rule in AGENT_RULES:
-                return _of_agent(experiment, rule)
-            need = PRODUCTION_MODEL[rule]
-            return need._replace(gpus=experiment.lvlm.vllm.gpus) if rule in ASKING else need
-        return PRODUCTION_CPU[rule] if is_production else WORLD_CPU
+        need = PRODUCTION_MODEL[rule]
+        if rule in ASKING and experiment.lvlm.is_served:
+            return need._replace(mem_mb=16_000, threads=1, gpus=0)
+        if not plan.is_large(model_of(experiment, rule)):
+            return WORLD_MODEL
+        if rule in AGENT_RULES:
+            return _of_agent(experiment, rule)
+        return need._replace(gpus=experiment.lvlm.vllm.gpus) if rule in ASKING else need
 
     def room(rule: str) -> Room:
         need = need_of(rule)

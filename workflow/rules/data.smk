@@ -51,8 +51,6 @@ rule prepare_examples:
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
-    resources:
-        **needs("prepare_examples").resources,
     params:
         spec=identity("prepare_examples"),
         files=files(images=raw_file("images")),
@@ -100,8 +98,6 @@ rule sample_pools:
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
-    resources:
-        **needs("sample_pools").resources,
     params:
         spec=identity("sample_pools"),
         files=files(),

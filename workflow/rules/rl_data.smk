@@ -19,8 +19,6 @@ rule propose_trajectories:
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
-    resources:
-        **needs("propose_trajectories").resources,
     params:
         spec=identity("propose_trajectories"),
         files=files(),
@@ -75,8 +73,6 @@ if IMPORTED:
         priority: CHAIN
         conda:
             "../../envs/cpu.yaml"
-        resources:
-            **needs("import_rl_data").resources,
         params:
             spec=identity("import_rl_data"),
             files=files(),
@@ -104,8 +100,6 @@ if EXPERIMENT.rl_data.is_answered:
         priority: CHAIN
         conda:
             "../../envs/cpu.yaml"
-        resources:
-            **needs("merge_rl_data").resources,
         params:
             spec=identity("merge_rl_data"),
             files=files(),
@@ -154,8 +148,6 @@ rule measure_rewards:
         f"{LEVER}/rl_data/ties.log.txt",
     conda:
         "../../envs/cpu.yaml"
-    resources:
-        **needs("measure_rewards").resources,
     params:
         spec=identity("measure_rewards"),
         files=files(),

@@ -9,8 +9,6 @@ rule reward_groups:
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
-    resources:
-        **needs("reward_groups").resources,
     params:
         spec=identity("reward_groups"),
         files=files(),
@@ -59,8 +57,6 @@ rule train_sft_epoch:
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
-    resources:
-        **needs("train_sft_epoch").resources,
     params:
         spec=identity("train_sft_epoch"),
         files=files(),
@@ -86,8 +82,6 @@ rule train_rce_epoch:
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
-    resources:
-        **needs("train_rce_epoch").resources,
     params:
         spec=identity("train_rce_epoch"),
         files=files(),
@@ -115,8 +109,6 @@ rule train_grpo_epoch:
     priority: grpo_priority
     conda:
         "../../envs/cpu.yaml"
-    resources:
-        **needs("train_grpo_epoch").resources,
     params:
         spec=identity("train_grpo_epoch"),
         files=files(),
@@ -178,8 +170,6 @@ rule train_distil_epoch:
     priority: SHORT_CHAIN
     conda:
         "../../envs/cpu.yaml"
-    resources:
-        **needs("train_distil_epoch").resources,
     params:
         spec=identity("train_distil_epoch"),
         files=files(),
@@ -205,8 +195,6 @@ rule train_continued_epoch:
     priority: SHORT_CHAIN
     conda:
         "../../envs/cpu.yaml"
-    resources:
-        **needs("train_continued_epoch").resources,
     params:
         spec=identity("train_continued_epoch"),
         files=files(),
