@@ -48,7 +48,8 @@ class Executor(local.Executor):  # type: ignore[misc] # of a library without typ
         if call is None or server is None:
             return super().run_single_job(job)
         self.workflow.async_run(job.prepare())
-        status = server.start(call.words, log=call.log, environment=environment)
+        words, log = call
+        status = server.start(words, log=log, environment=environment)
 
         def until_end() -> None:
             if status.result():

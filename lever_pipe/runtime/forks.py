@@ -34,7 +34,7 @@ from functools import cache
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from lever_pipe.base import members
 from lever_pipe.experiment import run_card
@@ -54,15 +54,11 @@ Children = dict[int, tuple[int, int]]
 """Descriptor of a process -> the number of its job, its process number."""
 
 
-class PlainCall(NamedTuple):
-    """`python -m lever_pipe WORDS > LOG 2>&1`."""
+def call_in(command: str) -> tuple[list[str], str] | None:
+    """Return WORDS and LOG of a shell command `python -m lever_pipe WORDS > LOG 2>&1`.
 
-    words: list[str]
-    log: str
-
-
-def call_in(command: str) -> PlainCall | None:
-    """Return the call that a shell command consists of, None if a shell could read anything else in it."""
+    None if a shell could read anything else in it.
+    """
     plain = command.strip()
     text, separator, log = plain.removesuffix(" 2>&1").rpartition(" > ")
     try:
@@ -72,7 +68,7 @@ def call_in(command: str) -> PlainCall | None:
     again = f"{shlex.join(words)} > {shlex.join(logs)} 2>&1"
     if not separator or len(logs) != 1 or words[: len(CALL)] != CALL or again != plain:
         return None
-    return PlainCall(words[len(CALL) :], logs[0])
+    return words[len(CALL) :], logs[0]
 
 
 def environment_of(job: Any) -> dict[str, str]:

@@ -23,7 +23,7 @@ from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment.config import ArmSettings, OnPolicy, Reward
 from lever_pipe.experiment.data_config import EncoderSettings, ExampleSettings, WorldData
-from lever_pipe.experiment.evaluation_config import HEAD, POOL, Emulate
+from lever_pipe.experiment.evaluation_config import HEAD, POOL
 from lever_pipe.experiment.grid_config import Corner, GridArm
 from lever_pipe.experiment.identities import IDENTITIES, Planned, Setting, Wildcard
 from lever_pipe.experiment.lvlm_config import AUTO, AnswerSettings, LvlmSettings
@@ -75,12 +75,6 @@ def started_from(experiment: Experiment, preset: str) -> list[str]:
     if not named:
         return []
     return [named if named.endswith(".safetensors") else f"{named}/selector.safetensors"]
-
-
-def rce_policies(arm: ArmSettings, seed: int) -> list[str]:
-    """Return the evaluated RCE epochs of one seed."""
-    run = PolicyName(kind="rce", preset=arm.preset, seed=seed)
-    return [str(run.at(epoch)) for epoch in _evaluated_epochs(arm, arm.rce_epochs)]
 
 
 def _evaluated_epochs(arm: ArmSettings, last: int) -> range:
@@ -147,8 +141,9 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
     if batch == OWN:
         return [f"{OWN}/{name}" for name in experiment.grid.policies]
     arm, seed = _trained_batches(experiment)[batch]
-    last_sft = sft_policies(arm, seed, first=arm.sft_epochs)
-    return [*last_sft, *rce_policies(arm, seed), *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
+    last_sft, run = sft_policies(arm, seed, first=arm.sft_epochs), PolicyName(kind="rce", preset=arm.preset, seed=seed)
+    rce = [str(run.at(epoch)) for epoch in _evaluated_epochs(arm, arm.rce_epochs)]
+    return [*last_sft, *rce, *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
 
 
 def transferred(experiment: Experiment, corner: Corner) -> list[str]:
@@ -288,18 +283,6 @@ def emulated(experiment: Experiment, *arms: str) -> list[str]:
     if experiment.emulate is None:
         return []
     return [policy.name for policy in experiment.emulate.policies(*arms)]
-
-
-def emulated_checkpoints(experiment: Experiment, arm: str) -> list[str]:
-    """Return the training epochs whose selectors an arm evaluates, in the order of its policies."""
-    emulate = _emulate(experiment)
-    return [emulate.checkpoint_of(policy) for policy in emulate.policies(arm)]
-
-
-def _emulate(experiment: Experiment) -> Emulate:
-    if experiment.emulate is None:
-        raise KeyError(EMULATION)
-    return experiment.emulate
 
 
 def starts(experiment: Experiment) -> list[str]:
@@ -554,9 +537,13 @@ PLANNED: Mapping[str, Planner] = {
         arm.preset: experiment.presets[arm.preset] for arm in experiment.written_arms
     },
     "shown_agents": lambda experiment, _: shown_agents(experiment),
-    "emulated_policies": lambda experiment, _: _emulate(experiment).policies(),
-    "head_seed": lambda experiment, of: _emulate(experiment).head_seed if of["arm"] == HEAD else None,
-    "pool_items": lambda experiment, of: _emulate(experiment).pool_items if of["arm"] == POOL else None,
+    "emulated_policies": lambda experiment, _: experiment.emulate.policies() if experiment.emulate else [],
+    "head_seed": lambda experiment, of: (
+        experiment.emulate.head_seed if experiment.emulate and of["arm"] == HEAD else None
+    ),
+    "pool_items": lambda experiment, of: (
+        experiment.emulate.pool_items if experiment.emulate and of["arm"] == POOL else None
+    ),
     "generator": lambda experiment, _: agent_plan.generator(experiment.intention),
     "agent_policy": lambda experiment, _: agent_plan.policy(experiment.intention),
     "agent_runs": lambda experiment, _: agent_plan.runs(experiment.intention),

@@ -16,7 +16,6 @@ import pytest
 import yaml
 from snakemake.utils import update_config
 
-
 from . import warm
 from .conftest import JOB_COUNT, Project
 from .test_contents_decide import ran

@@ -96,7 +96,7 @@ def selections_of_batch(wildcards):
 
 def selectors_of_arm(wildcards):
     """Return the selectors that an arm of the emulation evaluates, in the order of its policies."""
-    runs = plan.emulated_checkpoints(EXPERIMENT, wildcards.arm)
+    runs = map(EMULATE.checkpoint_of, EMULATE.policies(wildcards.arm))
     return expand(join(LEVER, "{run}/selector.safetensors"), run=runs)
 
 

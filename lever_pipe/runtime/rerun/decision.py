@@ -188,22 +188,19 @@ def why_again(job: Job, by_identity: bool) -> str:
     return found.reason
 
 
-def is_of_this_plan(card: Path) -> bool:
-    """Return whether a run card is younger than the plan of this invocation.
-
-    An older one is about to be made again: its input changed, or a user wants it so.
-    """
-    try:
-        return card.stat().st_mtime > Path(os.environ[snapshot.VARIABLE]).stat().st_mtime
-    except (KeyError, OSError):
-        return False
-
-
 def is_made_by_this_plan(job: Job) -> bool:
-    """Return whether a job that nobody saw end has made its artefact; of a group of jobs nothing is known."""
+    """Return whether a job that nobody saw end has made its artefact; of a group of jobs nothing is known.
+
+    A run card older than the plan of this invocation is about to be made again: its input changed, or a user wants it.
+    """
     if job.is_group() or not has_card(job):
         return False
-    return is_of_this_plan(Path(job.output[CARD])) and is_made(**call_of(job))
+    try:
+        planned = Path(os.environ[snapshot.VARIABLE]).stat().st_mtime
+        is_of_this_plan = Path(job.output[CARD]).stat().st_mtime > planned
+    except (KeyError, OSError):
+        return False
+    return is_of_this_plan and is_made(**call_of(job))
 
 
 def before_plan(results: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 MARK = "\x1f"  # between fields; no name, folder or comment holds it
@@ -25,29 +26,21 @@ class QueuedJob(NamedTuple):
     folder: str
 
 
-class SlurmReply(NamedTuple):
-    """What a command said."""
-
-    status: int
-    output: str
-    error: str
-
-
 def run(*command: str, timeout: float = ANSWER_WITHIN) -> str | None:
     """Return the output of a SLURM command; None when it fails, is missing or takes longer than `timeout` seconds."""
     reply = ask(*command, timeout=timeout)
-    return reply.output if reply and reply.status == 0 else None
+    return reply.stdout if reply and reply.returncode == 0 else None
 
 
-def ask(*command: str, timeout: float = ANSWER_WITHIN) -> SlurmReply | None:
+def ask(*command: str, timeout: float = ANSWER_WITHIN) -> subprocess.CompletedProcess[str] | None:
     """Return output, error text and exit status; None when the command is missing or takes longer than `timeout`."""
     own = {name: value for name, value in os.environ.items() if not USERS_OWN.match(name)}
-    kept = {"capture_output": True, "text": True, "errors": "replace", "stdin": subprocess.DEVNULL}
-    try:
-        done = subprocess.run(command, timeout=timeout, check=False, env=own, **kept)  # type: ignore[call-overload]
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return SlurmReply(done.returncode, done.stdout, done.stderr)
+    nothing = subprocess.DEVNULL
+    with suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(
+            command, timeout=timeout, env=own, stdin=nothing, capture_output=True, text=True, errors="replace"
+        )
+    return None
 
 
 def queued_jobs() -> list[QueuedJob] | None:
@@ -71,10 +64,10 @@ def state_of(job_id: str) -> str | None:
         RUNNING in the accounting counts as not known.
     """
     reply = ask("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T")
-    if reply is None or (reply.status and FORGOTTEN not in reply.error):
+    if reply is None or (reply.returncode and FORGOTTEN not in reply.stderr):
         return None
-    if reply.status == 0 and reply.output.strip():
-        return reply.output.split()[0]
+    if reply.returncode == 0 and reply.stdout.strip():
+        return reply.stdout.split()[0]
     known = settings()
     if known is None:
         return None
