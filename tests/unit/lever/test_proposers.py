@@ -143,12 +143,6 @@ def test_disjoint_samples_share_no_demonstration_while_the_pool_lasts() -> None:
     assert sorted(position for p in found for position in p.pointer) == list(range(8))
 
 
-def test_same_stream_gives_same_proposals() -> None:
-    similarities = np.random.default_rng(0).uniform(-1, 1, 16).tolist()
-    assert run(similarities, PUBLISHED) == run(similarities, PUBLISHED)
-    assert run(similarities, PUBLISHED) != run(similarities, PUBLISHED, seed=1)
-
-
 def fill(size: int, present: list[tuple[int, ...]], budget: int, *, shots: int = 2, seed: int = 0) -> list[Proposal]:
     of = pool(3, range(100, 100 + size))
     return diversity_fill(of, present, shots=shots, budget=budget, generator=generator(seed, "fill", 3))

@@ -36,13 +36,6 @@ def test_published_scores() -> None:
     assert [credit.trajectory_score([0.7], kind, GAMMA) for kind in ("sum", "mean", "r2g")] == [0.7, 0.7, 0.7]
 
 
-def test_asking_for_the_last_detail_lowers_the_mean_alone() -> None:
-    # Sum 2.4 -> 2.8, mean .8 -> .7.
-    short, long = [1.0, 0.7, 0.7], [1.0, 0.7, 0.7, 0.4]
-    assert [credit.trajectory_score(r, "sum", GAMMA) for r in (short, long)] == [2.4, 2.8]
-    assert [credit.trajectory_score(r, "mean", GAMMA) for r in (short, long)] == [0.8, 0.7]
-
-
 def test_credits_by_hand() -> None:
     # To go with .8: .4, then 0 + .8 * .4 = .32, then 1 + .8 * .32 = 1.256.
     assert credit.turn_credits([1.0, 0.0, 0.4], "equalized", GAMMA) == [1.0, 1.0, 1.0]

@@ -97,17 +97,6 @@ def test_plain_surrogate_by_hand() -> None:
     assert terms.mean_ratio.item() == pytest.approx(3.25 / 3, abs=1e-12)
 
 
-def test_skipped_queries_do_not_dilute_the_others() -> None:
-    batch = random_batch("skipped")
-    moving = [0, 2, 3, 4, 5]
-    for clip in (0.2, None):
-        whole, alone = (terms_of(b, clip) for b in (batch, {key: x[moving] for key, x in batch.items()}))
-        assert whole.policy.item() == pytest.approx(alone.policy.item(), abs=1e-12)
-        assert whole.gradient_share.item() == pytest.approx(5 / 6, abs=1e-12)
-        assert alone.gradient_share.item() == 1.0
-        assert abs(whole.penalty.item() - alone.penalty.item()) > 1e-3  # the penalty is a mean over all
-
-
 def test_gradient_of_the_first_step() -> None:
     # Policy = behaviour: d policy / d ln P = - A / (valid draws of the query) / (queries with a signal).
     batch = random_batch("first step")

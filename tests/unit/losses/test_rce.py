@@ -10,7 +10,6 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import rce
 from lever_pipe.losses.rce import RceTerms, reward_ranges
-from lever_pipe.losses.sequence import selection_log_probs
 
 real_imitation_weights = rce.imitation_weights
 real_rce_terms = rce.rce_terms
@@ -106,13 +105,6 @@ WRONG: list[tuple[object, str, object]] = [
     (rce, "mean_over_queries", lambda values, valid: values.sum()),
     (rce, "rce_terms", normalised_query_weights),
 ]
-
-
-def test_an_untrained_policy_pays_the_uniform_loss() -> None:
-    selections = torch.tensor([[[0, 1], [7, 3], [63, 5]]])
-    log_probs = selection_log_probs(torch.zeros(1, 64, dtype=torch.float64), selections)
-    total = terms_of(log_probs, tensor([0.0, 1.6, 2.0])).total.item()
-    assert total == pytest.approx(math.log(64) + math.log(63), abs=1e-12)
 
 
 def test_published_weight_ratios() -> None:

@@ -270,11 +270,3 @@ def test_progress_outside_the_unit_interval_is_an_error(progress: float) -> None
 )
 def test_adaptive_weight(kl_beta: float, penalty: float, expected: float) -> None:
     assert adapted_beta(kl_beta, penalty) == pytest.approx(expected, abs=1e-12)
-
-
-def test_adaptive_weight_saturates_within_an_epoch_of_640_steps() -> None:
-    # ln(10 / 0.1) / ln 1.5 = 11.4: twelve steps above the window reach the upper limit.
-    beta = 0.1
-    for _ in range(12):
-        beta = adapted_beta(beta, penalty=0.2)
-    assert beta == 10.0

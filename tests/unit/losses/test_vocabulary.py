@@ -109,15 +109,6 @@ def test_the_chunks_change_no_bit(size: int, monkeypatch: pytest.MonkeyPatch) ->
         assert torch.equal(gradients(function, logits), gradient)
 
 
-@pytest.mark.parametrize("size", [1, 2**24])
-def test_gradcheck(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary, "_CHUNK", size)
-    logits, targets = random_rows("gradcheck")
-    logits.requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: vocabulary.token_log_probs(z, targets, TEMPERATURE), (logits,))
-    assert torch.autograd.gradcheck(lambda z: vocabulary.token_entropies(z, TEMPERATURE), (logits,))
-
-
 def test_half_precision_is_lifted_before_anything_is_computed() -> None:
     logits, targets = random_rows("bfloat16", torch.bfloat16)
     for function in (partial(vocabulary.token_log_probs, targets_BT=targets), vocabulary.token_entropies):

@@ -133,13 +133,6 @@ def test_text_advances_by_one_and_an_image_by_its_longer_side() -> None:
     assert layout.advance == 6
 
 
-def test_results_do_not_depend_on_the_order_of_the_requests(bench) -> None:
-    requests = bench.requests()
-    order = random.Random(0).sample(range(len(requests)), len(requests))
-    plain = bench.answered(requests)
-    assert [plain[i] for i in order] == bench.answered([requests[i] for i in order])  # bit for bit
-
-
 def test_scoring_alone_decodes_nothing(bench, reference) -> None:
     engine, counters = bench.engine(wave_tokens=100_000)
     found = results(engine, [TokenRequest(p, bench.answers(), False) for p in bench.prompts()])

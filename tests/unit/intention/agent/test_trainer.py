@@ -42,12 +42,6 @@ def rows_of(folder: Path, config: TrainAgentConfig) -> Files:
     return read_run(folder)
 
 
-def test_the_first_step_starts_from_the_reference(files: Files) -> None:
-    first, *later = files.metrics
-    assert first.values["kl"] == first.values["kl_k1"] == 0
-    assert all(row.values["kl"] > 0 for row in later)
-
-
 def test_evaluations_come_at_zero_every_so_often_and_at_the_end(files: Files) -> None:
     assert [(row.step, row.mode, row.n_samples) for row in files.evaluations] == [
         (step, mode, n) for step in (0, 3, 4) for mode, n in (("greedy", 1), ("sampled", 2))

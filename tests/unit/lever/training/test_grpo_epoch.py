@@ -39,16 +39,6 @@ def take_step(
     return step.loss, step.values
 
 
-def test_nothing_differs_before_the_first_step() -> None:
-    loss, values = take_step(groups([LEVELS, LEVELS[::-1]]), policy=selector())
-    assert values["kl"] == 0.0
-    assert values["kl_exact"] == 0.0
-    assert values["mean_ratio"] == 1.0
-    assert values["clip_fraction"] == 0.0
-    assert float(loss.detach()) == values["ppo_loss"]
-    assert abs(values["ppo_loss"]) < 1e-6  # minus the mean advantage, which is 0 up to float32
-
-
 def test_neither_policy_runs_with_dropout() -> None:
     means, batch = [], groups([LEVELS, LEVELS[::-1]])
     for stream in ("a", "b"):
