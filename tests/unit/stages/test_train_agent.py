@@ -4,17 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from trained_world import CODE, files_of, train_here, training, world
+from trained_world import CODE, train_here, training
 
 from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.records import RunCard
-from lever_pipe.experiment.run_card import carry_out
-from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent.policy import load_policy
 from lever_pipe.intention.codecs import word
-from lever_pipe.stages.agent_training import train_agent
 
 
 def test_a_run_leaves_rows_two_policies_and_a_card(tmp_path: Path) -> None:
@@ -36,16 +33,6 @@ def test_a_run_leaves_rows_two_policies_and_a_card(tmp_path: Path) -> None:
         policy = load_policy(tmp_path / name, "float32")
         assert sum(parameter.numel() for parameter in policy.parameters()) == done.n_parameters
         assert word.load(tmp_path / name).vocabulary_size == 63
-
-
-def test_the_start_may_be_a_folder_or_its_files(tmp_path: Path) -> None:
-    start = world() / "policy"
-    folder = files_of(tmp_path / "folder")
-    listed = {**files_of(tmp_path / "files"), "start": tuple(sorted(start.iterdir()))}
-    for files in (folder, listed):
-        carry_out(train_agent, **files, config=training(steps=1), runtime=Runtime(code=CODE))  # type: ignore[arg-type]
-    weights = [load_tensors(tmp_path / name / "last" / "model.safetensors")[0] for name in ("folder", "files")]
-    torch.testing.assert_close(weights[0], weights[1], atol=0, rtol=0)
 
 
 def test_half_precision_policies_are_saved_as_such(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from lever_pipe.world.probes import check_bounds
 from lever_pipe.world.training import draw_bank
 
 ROOT = Path(__file__).parents[3] / "resources" / "world"
-SIZES = {"lvlm": 716_736, "lvlm_four_layers": 864_704}
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +32,10 @@ def test_the_shipped_files_are_those_of_the_card(card: dict[str, Any]) -> None:
     assert folder_digests(ROOT) == card["sha256"]
 
 
-def test_the_card_states_sizes_and_hints(card: dict[str, Any]) -> None:
-    assert {name: of["parameters"] for name, of in card["readers"].items()} == SIZES
-    assert card["clip"]["parameters"] == 369_953
-    for hint in ("pushed to attend", "linear head", "taught with hints"):
-        assert hint in card["training_only_losses"]
-    assert card["world"]["mapping_seed"] == 7
-
-
 @pytest.mark.parametrize("name", READERS)
 def test_probes_reproduce_the_card_and_meet_all_bounds(card: dict[str, Any], name: str) -> None:
     model = Reader.from_pretrained(ROOT / name).eval()
-    assert sum(p.numel() for p in model.parameters()) == SIZES[name]
+    assert sum(p.numel() for p in model.parameters()) == card["readers"][name]["parameters"]
     # A quarter of the released queries: probes depend on the question only.
     options = WorldData(**{name: card["world"][name] for name in WorldData.model_fields if name in card["world"]})
     summary = probe_reader(model, options, max_queries=200)

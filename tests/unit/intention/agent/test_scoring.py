@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from trained_world import TINY
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -14,7 +13,6 @@ from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.scoring import score
 
 LENGTHS = (9, 4, 12)
-PLACES = [torch.tensor([3, 8]), torch.tensor([1]), torch.tensor([2, 5, 11])]
 # Sums of 32 products in another order.
 ROUNDING = 2e-6
 
@@ -22,24 +20,6 @@ ROUNDING = 2e-6
 def llama() -> Any:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     return rowwise(LlamaForCausalLM(LlamaConfig(vocab_size=63, num_key_value_heads=1, **sizes)).eval())
-
-
-@pytest.fixture(scope="module")
-def policy() -> Any:
-    return build_tiny(TINY, 63, 0)
-
-
-@pytest.fixture(scope="module")
-def sequences() -> list[Tensor]:
-    numbers = torch.Generator().manual_seed(0)
-    return [torch.randint(1, 63, (length,), generator=numbers) for length in LENGTHS]
-
-
-@torch.no_grad()
-def test_what_fills_the_ends_changes_nothing(policy: Any, sequences: list[Tensor]) -> None:
-    found = [score(policy, sequences, PLACES, pad_id=pad, temperature=1.0, entropies=False) for pad in (0, 7)]
-    assert torch.equal(found[0].log_probs, found[1].log_probs)
-    assert found[0].entropies is None
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
