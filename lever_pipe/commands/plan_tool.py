@@ -111,7 +111,10 @@ def text(rules: Sequence[RuleForecast]) -> str:
     sides = ("left", *("right",) * (len(HEADS) - 2), "left")
     table = tabulate(rows, HEADS, "plain", colalign=sides, disable_numparse=True, maxcolwidths=[None] * 8 + [50])
     spared = sum(rule.spared for rule in rules)
-    return f"{table}\n\n{spared} of these jobs will be spared: what they make is there, or in the store.\n"
+    lines = [table, "", f"{spared} of these jobs will be spared: what they make is there, or in the store."]
+    if bounded := sum(rule.at_most is not None for rule in rules):
+        lines.append(f"Of {bounded} rules no job has ended yet: their max is a time limit, not an estimate.")
+    return "\n".join(lines) + "\n"
 
 
 def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) -> RuleForecast:
