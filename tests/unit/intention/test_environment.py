@@ -14,27 +14,17 @@ from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserRe
 
 FAILED = Judgement((), related=False, ok=False)
 
-# Base 1.0, 0.7 or 0.4 of the most important detail, less 0.2 for each further one, never below 0.
-TABLE = [
-    ([3], 1.0),
-    ([2], 0.7),
-    ([1], 0.4),
-    ([2, 2], 0.5),
-    ([3, 2, 1], 0.6),
-    ([1, 1, 1], 0.0),
-    ([1] * 9, 0.0),
-    ([], 0.0),
-]
-
-
-@pytest.mark.parametrize(("importances", "reward"), TABLE)
-def test_a_turn_pays_by_the_published_table(importances: list[int], reward: float) -> None:
-    assert turn_reward(importances, Environment()) == reward  # exactly: tenths are the floats that print so
-
 
 @pytest.mark.parametrize(
     ("importances", "settings_", "reward"),
     [
+        # Base 1.0, 0.7 or 0.4 of the most important detail, less 0.2 for each further one, never below 0.
+        *(([importance], {}, base) for importance, base in ((3, 1.0), (2, 0.7), (1, 0.4))),
+        ([2, 2], {}, 0.5),
+        ([3, 2, 1], {}, 0.6),
+        ([1] * 3, {}, 0.0),
+        ([1] * 9, {}, 0.0),
+        ([], {}, 0.0),
         ([3], {"step_penalty": 0.01}, 0.99),
         ([], {"step_penalty": 0.01}, 0.0),  # limited to [0, 1]
         ([], {"step_penalty": 0.01, "normalise_rewards": False}, -0.01),
@@ -45,8 +35,10 @@ def test_a_turn_pays_by_the_published_table(importances: list[int], reward: floa
         ([1, 2], {"importance_reward": ImportanceReward(low=0.1, medium=0.9)}, 0.7),
     ],
 )
-def test_a_turn_pays_as_configured(importances: list[int], settings_: dict[str, Any], reward: float) -> None:
-    assert turn_reward(importances, Environment(**settings_)) == reward
+def test_a_turn_pays_by_the_published_table_and_as_configured(
+    importances: list[int], settings_: dict[str, Any], reward: float
+) -> None:
+    assert turn_reward(importances, Environment(**settings_)) == reward  # exactly: tenths are the floats that print so
 
 
 def test_the_ceiling_is_one_detail_a_question() -> None:

@@ -12,7 +12,7 @@ import torch
 from engine_bench import ATOL, Library, results
 
 from lever_pipe.lvlms import _waves
-from lever_pipe.lvlms._requests import TokenPrompt, TokenRequest, image_layout, segment_layout
+from lever_pipe.lvlms._requests import TokenPrompt, TokenRequest, segment_layout
 from lever_pipe.lvlms.qwen2_5_vl import load
 
 
@@ -119,18 +119,6 @@ def test_ids_and_positions_equal_the_stock_ones_bit_for_bit(bench, index: int) -
     assert ids == inputs["input_ids"][0].tolist()
     assert np.array_equal(np.concatenate(positions, axis=1), expected[:, 0].numpy())
     assert start == int(expected.max()) + 1 == int(delta) + len(ids)
-
-
-def test_text_advances_by_one_and_an_image_by_its_longer_side() -> None:
-    # Two text tokens at 0 and 1; a 2 x 3 image at 2: rows 2..3, columns 2..4; the next token at 2 + max(2, 3) = 5.
-    layout = segment_layout((1, 2, 7, 3), [image_layout((1, 4, 6), 2, 7)], image_token=7)
-    assert layout.ids.tolist() == [1, 2, 7, 7, 7, 7, 7, 7, 3]
-    assert layout.positions.tolist() == [
-        [0, 1, 2, 2, 2, 2, 2, 2, 5],
-        [0, 1, 2, 2, 2, 3, 3, 3, 5],
-        [0, 1, 2, 3, 4, 2, 3, 4, 5],
-    ]
-    assert layout.advance == 6
 
 
 def test_scoring_alone_decodes_nothing(bench, reference) -> None:

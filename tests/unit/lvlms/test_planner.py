@@ -110,18 +110,6 @@ def test_the_plan_does_not_depend_on_the_order(requests, rng: random.Random) -> 
     assert shape(chunks(requests, budget())) == shape(chunks(shuffled, budget()))
 
 
-def test_positions_and_past_follow_the_path() -> None:
-    (chunk,) = chunks([request([3, 2, 4]), request([3, 5])], budget())
-    for node in nodes([chunk]):
-        before = sum(part.size for part in node.path()[:-1])
-        assert (node.past, node.start, node.length, node.end) == (
-            before,
-            before,
-            before + node.size,
-            before + node.size,
-        )
-
-
 def test_a_prompt_that_begins_another_is_answered_on_the_way() -> None:
     (chunk,) = chunks([request([3, 2, 4], ((1, 1),)), request([3, 2], ((1,), (1, 2, 3)))], budget())
     by_beginning = {beginning(node): node for node in nodes([chunk])}

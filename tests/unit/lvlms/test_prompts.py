@@ -55,11 +55,6 @@ def test_text_is_the_golden_one(layout: str, shots: int) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_system_turn_when_empty(layout: str) -> None:
-    assert text_of(layout, 1, system="").startswith("<|im_start|>user\n<|vision_start|>")
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
 def test_segments_begin_at_special_tokens_and_carry_their_images(layout: str) -> None:
     built = prompt(layout, 4)
     assert all(segment.text.startswith("<|") for segment in built)

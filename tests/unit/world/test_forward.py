@@ -52,6 +52,7 @@ def case() -> Case:
     model = build_reader(3).eval()
     model.set_attn_implementation("eager")  # the only one that returns its attention
     packed = pack(_prompts(rng))
+    assert (packed.ids[:, -1] == PAD_ID).any()  # so that padding is tested
     bank = draw_bank(4, 0, "test")
     pixels = bank.pixels[rng.integers(len(bank.pixels), size=N_PROMPTS * N_TURNS)]
     processed = reader_image_processor()(images=[Image.fromarray(p) for p in pixels], return_tensors="pt")
@@ -78,10 +79,6 @@ def stock(case: Case) -> Any:
 
 def _at(states: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
     return states.gather(1, slots[..., None].expand(-1, -1, states.shape[-1]))
-
-
-def test_prompts_differ_in_length_so_that_padding_is_tested(case: Case) -> None:
-    assert (case.packed.ids[:, -1] == PAD_ID).any()
 
 
 def test_patches_are_the_image_processors(case: Case) -> None:

@@ -154,16 +154,6 @@ def test_the_last_turn_is_executed_only_where_the_settings_say_so(
     assert user.counts.requests == 2 * (1 + execute_last_turn)
 
 
-def test_calls_of_one_turn_are_executed_in_order_and_their_rewards_summed() -> None:
-    turn = f"{ask('date')} {ask('budget')}{END}"
-    policy = scripted({TRAVEL.id: [ids(turn), ids(CLOSE)]}, [TRAVEL])
-    rollouts = roll(policy, requests_of([TRAVEL]), max_new_tokens=20)
-    (episode,) = rollouts.episodes
-    assert episode.rewards == [1.7, 0.0]
-    assert rollouts.counts.multi_call_turns == 1
-    assert "environment date is low budget is low reward 1.0 <im_end>" in words_of(episode.tokens)
-
-
 def test_mishaps_are_counted() -> None:
     tasks = [task_of("budget", "date", name=name, request=f"task : travel , size {name} .") for name in ("low", "high")]
     script = {task.id: [ids(ask("budget") + END)] * 2 for task in tasks}

@@ -82,10 +82,10 @@ def slow_loss(policy: Any, made: list[Lesson], arm: AgentArm, grpo: AgentGrpo) -
     return total, all_logits
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.8])
-def test_gradients_are_those_of_the_slow_loss(temperature: float) -> None:
+@pytest.mark.parametrize(("temperature", "size"), [(1.0, 1), (0.8, 2), (1.0, 4), (1.0, 6)])
+def test_gradients_are_those_of_the_slow_loss_however_it_is_cut(temperature: float, size: int) -> None:
     made = lessons()
-    policy, values = run(made, PULLED, temperature=temperature)
+    policy, values = run(made, PULLED, temperature=temperature, micro_batch=size)
     slow = build_tiny(TINY, VOCABULARY, 0)
     loss, all_logits = slow_loss(slow, made, PULLED, settings_of(temperature=temperature))
     loss.backward()
@@ -104,16 +104,6 @@ def test_gradients_are_those_of_the_slow_loss(temperature: float) -> None:
         assert logits.grad is not None
         assert not logits.grad[~is_agents].any()  # the environment's tokens
         assert logits.grad[is_agents].any()
-
-
-def test_the_cut_into_micro_batches_moves_nothing() -> None:
-    made = lessons()
-    found = [run(made, PULLED, micro_batch=size) for size in (1, 4, 6)]
-    for policy, values in found[1:]:
-        # Float32 sums of some sixty tokens in another order.
-        assert values == pytest.approx(found[0][1], abs=1e-6)
-        for name, gradient in gradients(policy).items():
-            torch.testing.assert_close(gradient, gradients(found[0][0])[name], atol=1e-6, rtol=0, msg=name)
 
 
 @pytest.mark.parametrize("size", [1, 4])
