@@ -121,28 +121,6 @@ def test_whatever_is_put_comes_back(tmp_path_factory: pytest.TempPathFactory, st
     assert len(again) == len(stored)
 
 
-def test_writers_of_the_same_keys_agree_and_add_up(tmp_path: Path) -> None:
-    # Job j writes the keys 100 j to 100 j + 199 one by one, so each neighbour writes half of them too.
-    script = (
-        "job = int(sys.argv[2])\nprint('ready', flush=True); sys.stdin.readline()\n"
-        "for i in range(100 * job, 100 * job + 200):\n"
-        "    ledger.put(f'{i:064x}', {'text': str(i), 'scores': {str(job): [-float(i)]}}); ledger.flush()\n"
-    )
-    jobs = [start(script, tmp_path, job) for job in range(4)]
-    assert [job.stdout.readline() for job in jobs if job.stdout] == ["ready\n"] * 4
-    for job in jobs:
-        assert job.stdin
-        job.stdin.write("go\n")
-        job.stdin.flush()
-    assert [(job.communicate()[0], job.returncode) for job in jobs] == [("", 0)] * 4
-    ledger = Ledger(tmp_path)
-    assert len(ledger) == 100 * 3 + 200
-    assert (ledger.disagreements, len(files(tmp_path))) == (0, 4)
-    for i in range(len(ledger)):
-        writers = [job for job in range(4) if 100 * job <= i < 100 * job + 200]
-        assert ledger.get(f"{i:064x}") == {"text": str(i), "scores": {str(job): [-float(i)] for job in writers}}
-
-
 def test_a_writer_that_is_killed_keeps_what_it_flushed(tmp_path: Path) -> None:
     script = (
         "for i in range(10**9):\n"

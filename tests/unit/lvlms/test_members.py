@@ -111,11 +111,3 @@ def test_a_template_with_a_system_text_of_its_own_cannot_write_a_prompt_without(
         member.run([LvlmRequest(prompts_of(paths, "turns", "")[0])])
     (written,) = member.family.render(prompts_of(paths, "turns", None)[0])
     assert "You are a helpful assistant." in written.text
-
-
-def test_a_prompt_is_the_same_on_any_day(tmp_path: Path, paths: dict[str, Path]) -> None:
-    FOLDERS["qwen2_5_vl"](tmp_path)
-    template = tmp_path / "chat_template.jinja"
-    template.write_text("{{ strftime_now('%d %b %Y, %H:%M:%S.%f') }}" + template.read_text())
-    (written,) = opened("hf", tmp_path, paths).family.render(prompts_of(paths)[0])
-    assert written.text.startswith("26 Jul 2024, 00:00:00.000000<")

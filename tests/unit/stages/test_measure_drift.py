@@ -11,7 +11,6 @@ from builders import WIDTH, evaluation_files
 from numpy.typing import NDArray
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Selector
@@ -74,9 +73,3 @@ def test_what_starts_from_rce_has_its_distance_from_there(files: dict[str, Any])
         kl = kl_to_base(*modules, train, queries, storage.read_rows(files["eval_pools"], Pool), 2)  # type: ignore[arg-type]
         assert float(found[name]["kl_to_base"]) == pytest.approx(kl, rel=1e-8)
         assert kl > 0
-
-
-def test_a_selector_of_another_architecture_is_refused(files: dict[str, Any]) -> None:
-    storage.write_arrays(files["selectors"][1], {"a": np.zeros(3, dtype=np.float32)})
-    with pytest.raises(CheckpointError):
-        run(files)

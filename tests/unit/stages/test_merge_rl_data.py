@@ -46,12 +46,6 @@ def test_shards_become_one_line_a_query(tmp_path: Path) -> None:
     assert merge(tmp_path, shards[::-1]) == groups
 
 
-def test_trajectories_of_other_pools_are_refused(tmp_path: Path) -> None:
-    moved = rows_of(5)[0].model_copy(update={"pointer": (3, 4)})
-    with pytest.raises(RecordError, match="trajectories of query 5: expected selections from its pool"):
-        merge(tmp_path, [[*(row for query in range(5) for row in rows_of(query)), moved]])
-
-
 def test_a_balanced_merge_says_what_it_kept(tmp_path: Path) -> None:
     # Every other query has two positive rows of two, the others one.
     up = {"vqa_correct": 1, "vqa_acc_score": 0.3}
