@@ -78,5 +78,4 @@ def test_answers_on_both_devices(tmp_path: Path) -> None:
     assert found["cpu"] == found["cuda"]
 
 
-RAW_KINDS = ("questions", "annotations", "images")
 SMALL = {"n_train": 600, "n_eval": 100}

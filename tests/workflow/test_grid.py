@@ -15,8 +15,6 @@ pytestmark = pytest.mark.workflow
 
 CONFIG = "config/smoke.yaml"
 PAGE = {"compare_cells": 1, "build_grid": 1}
-OF_A_BATCH = {"answer_prompts": 1}
-OF_A_SELECTOR = {"initialise_selector": 1, "train_rce_epoch": 1, "select_demonstrations": 1, "score_answers": 1}
 
 
 @pytest.fixture(scope="module")

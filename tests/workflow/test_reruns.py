@@ -45,8 +45,6 @@ ON_POLICY_LOSS, DISTIL_LOSS = "mean_of_group_means(divergences, valid)", "torch.
 EMULATE = "emulate: {kl_betas: [0.12, 0.145, 0.15], grpo_epochs: 1, base_rce_epoch: 2}"
 BESIDE_ANSWERED = {"answer_prompts": 1, "score_answers": 1, **BESIDE_CONTROLS}
 ANSWERED = BESIDE_ANSWERED | REPORT
-FULL = "mount -t tmpfs -o size=4k none /dev/shm && head -c 4096 /dev/zero > /dev/shm/full"
-IS_FULL = "! { echo x > /dev/shm/more; } 2> /dev/null"
 STAGES = "lever_pipe/experiment/stage_configs.py"
 OF_A_STAGE = '@identity_of("measure_pools")\n'
 STAGE_MORE = 'class FurtherConfig(Section):\n    """Identity of a stage that is added."""\n\n    shots: Counts\n\n\n'

@@ -49,7 +49,7 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
         "ledger = Ledger(Path(sys.argv[1]))\n"
     )
     command = [sys.executable, "-c", head + script, *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def once(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
@@ -61,16 +61,6 @@ def once(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
         action()
 
     monkeypatch.setattr(os, "fsync", act)
-
-
-def test_a_row_comes_back_in_this_and_in_the_next_process(tmp_path: Path) -> None:
-    with Ledger(tmp_path) as ledger:
-        ledger.put(KEY, {"text": "red", "scores": {"1 2": [-0.5, -0.25]}})
-        assert ledger.get(KEY) == {"text": "red", "scores": {"1 2": [-0.5, -0.25]}}
-    again = Ledger(tmp_path)
-    assert again.get(KEY) == ledger.get(KEY)
-    assert again.get(OTHER) is None
-    assert (len(again), KEY in again, OTHER in again) == (1, True, False)
 
 
 def test_disagreements_are_counted_and_the_first_file_wins(tmp_path: Path) -> None:
