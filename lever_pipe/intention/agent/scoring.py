@@ -56,7 +56,8 @@ def score(
 def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor, *, shared: bool) -> Tensor:
     """Return the logits [1, n, V] before the n places."""
     n_rows, length = ids_BL.shape
-    n_shared = _shared(ids_BL, columns) if shared and not recomputes(model) else 0
+    is_stock = recomputes(model)  # the stock pass alone can compute activations again
+    n_shared = _shared(ids_BL, columns) if shared and not is_stock else 0
     if n_shared >= LEAST_SHARED:
         first, rest = ids_BL[:1, :n_shared], ids_BL[:, n_shared:]
         positions_L = torch.arange(length, device=ids_BL.device)
@@ -65,7 +66,7 @@ def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor, *,
         before = torch.zeros_like(rows), columns - 1 + rows * (length - n_shared)
         hidden_nH = run_layers(model, ids_1T, positions_1T, branching(n_shared, n_rows), before)
         return torch.as_tensor(model.lm_head(hidden_nH[None]))
-    if recomputes(model):  # the stock pass alone can compute activations again
+    if is_stock:
         hidden_nH = model.model(input_ids=ids_BL, use_cache=False).last_hidden_state[rows, columns - 1]
     else:
         positions_1L = torch.arange(length, device=ids_BL.device)[None]
