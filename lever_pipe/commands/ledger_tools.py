@@ -23,7 +23,7 @@ from typing import NamedTuple
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import DataError, RecordError
 from lever_pipe.base.provenance import canonical_json
-from lever_pipe.lvlms.asking.ledger import Row, merge_into, parse_row, read_files, sealed_line
+from lever_pipe.lvlms.asking.ledger import Row, parse_row, read_files, sealed_line, union
 
 
 class Merged(NamedTuple):
@@ -70,7 +70,9 @@ def merge(folder: Path, *, drop: bool = False) -> Merged:
             if not line.endswith(b"\n"):  # its writer was killed, or writes on
                 continue
             try:
-                merge_into(rows, *parse_row(line, path, number))
+                key, row = parse_row(line, path, number)
+                if (known := rows.setdefault(key, row)) is not row:
+                    union(known, row)
             except RecordError as fault:
                 damaged.append(fault)
     if not sizes:
@@ -82,7 +84,7 @@ def merge(folder: Path, *, drop: bool = False) -> Merged:
         do = "Delete these lines, or leave them out: ledger merge --drop. Their prompts are answered again."
         raise DataError(f"{folder}: expected rows that can be merged", found=found, do=do)
     try:
-        merged = [sealed_line(canonical_json({"key": key, **rows[key]})) for key in sorted(rows)]
+        merged = [sealed_line(key, canonical_json(rows[key])) for key in sorted(rows)]
     except ValueError as fault:
         do = "Delete the rows that hold others; their prompts are answered again."
         raise DataError(f"{folder}: expected finite numbers", found=str(fault), do=do) from None

@@ -3,9 +3,9 @@
 A ledger is a folder of JSON-lines files, one file a writer, so no writer ever waits for another and no lock is needed
 on a shared file system. A row is a flat JSON object; mappings inside it (log-probabilities by answer) grow by union.
 
-A line ends in the digest of its own bytes, `..."sha256":"<16 hexadecimal digits>"}`: the beginning of the sha256 of all
-bytes before `,"sha256"`. Whoever reads compares, so an answer that a disk, a copy or an editor has changed is never
-used. The digest has no key: it tells of accidents, not of forgers.
+A line begins with its key and ends in the digest of its own bytes, `..."sha256":"<16 hexadecimal digits>"}`: the
+beginning of the sha256 of all bytes before `,"sha256"`. Whoever reads compares, so an answer that a disk, a copy or an
+editor has changed is never used. The digest has no key: it tells of accidents, not of forgers.
 
 A key begins with the digest of the engine that answered (`ENGINE_DIGITS`): model, code, libraries, numeric path. What
 that was stands beside the rows in `engine-<digest>.json`, so that a ledger can tell whose answers it holds.
@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import FULL, ConfigError, RecordError
@@ -39,6 +39,7 @@ ROWS_PER_CHUNK = 256  # a killed job loses at most these
 LOG_PROB_TOLERANCE = 1e-4  # nats; one prompt in two fp32 batches differs by about 1e-5
 DELETE_LINE = "Delete this line; its prompt is answered again."
 SHOWN = 200  # characters of a faulty line in a message
+KEY = b'{"key":"'  # begins a line
 DIGEST = b',"sha256":"'  # before a line's digest, which follows in 16 digits
 DIGEST_LENGTH = 16
 ENGINE_DIGITS = 16
@@ -50,8 +51,16 @@ GONE = (errno.ENOENT, errno.ESTALE)  # the second: removed by another machine of
 Row = dict[str, Any]
 
 
+class Line(NamedTuple):
+    """A whole line and where it stands, counted from 1."""
+
+    content: bytes
+    path: Path
+    number: int
+
+
 class Ledger:
-    """Rows by key: loaded once at the start, extended in memory and on disk.
+    """Rows by key: lines are read once at the start, each parsed when it is asked for; extended in memory and on disk.
 
     Args:
         folder: where the files lie; None keeps the rows in memory only.
@@ -64,7 +73,7 @@ class Ledger:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.disagreements = 0
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, Row | Line] = {}
         self._pending: list[bytes] = []
         self._path: Path | None = None
         self._has_warned = False
@@ -83,8 +92,16 @@ class Ledger:
         return iter(self._rows)
 
     def get(self, key: str) -> Row | None:
-        """Return the merged row of `key`, or None."""
-        return self._rows.get(key)
+        """Return the merged row of `key`, or None.
+
+        Raises:
+            RecordError: its line is no JSON object.
+        """
+        known = self._rows.get(key)
+        if isinstance(known, Line):
+            _, known = parse_row(*known)
+            self._rows[key] = known
+        return known
 
     def rows_by_engine(self) -> Counter[str]:
         """Return how many rows each engine has answered, by the digest that begins its keys."""
@@ -95,9 +112,9 @@ class Ledger:
 
         Where the disk has no room it is written later.
         """
-        text = json.dumps({"key": key, **row}, separators=(",", ":"), allow_nan=False)
+        line = sealed_line(key, json.dumps(row, separators=(",", ":"), allow_nan=False))
         if self._merge(key, row) and self.folder is not None:
-            self._pending.append(sealed_line(text))
+            self._pending.append(line)
             if len(self._pending) % ROWS_PER_CHUNK == 0:
                 self.flush()
 
@@ -141,7 +158,11 @@ class Ledger:
 
     def _merge(self, key: str, row: Row) -> bool:
         """Return whether the row said anything that was not known."""
-        is_news, disagreements = merge_into(self._rows, key, row)
+        known = self.get(key)
+        if known is None:
+            self._rows[key] = row
+            return True
+        is_news, disagreements = union(known, row)
         self.disagreements += disagreements
         return is_news
 
@@ -150,7 +171,13 @@ class Ledger:
             if not line.endswith(b"\n"):
                 log.info("%s:%d: torn last line of a killed writer, skipped", path, number)
                 continue
-            self._merge(*parse_row(line, path, number))
+            require_whole(line, path, number)
+            start = line[len(KEY) :].partition(b'"')[0] if line.startswith(KEY) else b""
+            key = start.decode(errors="replace")
+            if key and key not in self._rows:
+                self._rows[key] = Line(line, path, number)
+            else:
+                self._merge(*parse_row(line, path, number))
 
 
 def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
@@ -200,9 +227,10 @@ def introduce(folder: Path, digest: str, identity: Mapping[str, Any]) -> None:
                 raise
 
 
-def sealed_line(text: str) -> bytes:
-    """Return the line of a row's JSON object, its digest included."""
-    content = text[:-1].encode()
+def sealed_line(key: str, row: str) -> bytes:
+    """Return the line of a row, given as a JSON object, with its key and digest."""
+    rest = row[1:-1]
+    content = KEY + f'{key}"{"," * bool(rest)}{rest}'.encode()
     return content + DIGEST + _digest_of(content) + END
 
 
@@ -212,7 +240,7 @@ def parse_row(line: bytes, path: Path, number: int) -> tuple[str, Row]:
     Raises:
         RecordError: the line was changed since it was written, or is no JSON object with a key.
     """
-    _require_whole(line, path, number)
+    require_whole(line, path, number)
     try:
         row = json.loads(line)
         key = row.pop("key")
@@ -222,15 +250,6 @@ def parse_row(line: bytes, path: Path, number: int) -> tuple[str, Row]:
     if not isinstance(key, str):
         raise _no_row(path, number, f"the key {json.dumps(key)}"[:SHOWN])
     return key, row
-
-
-def merge_into(rows: dict[str, Row], key: str, row: Row) -> tuple[bool, int]:
-    """Merge a row into `rows`; return whether it said anything that was not known, and how many values disagree.
-
-    Mappings inside a row grow by union; of two different values the first stays.
-    """
-    known = rows.setdefault(key, row)
-    return (True, 0) if known is row else _union(known, row)
 
 
 def _append(path: Path, content: bytes, *, mode: Literal["xb", "r+b"]) -> bool:
@@ -253,13 +272,17 @@ def _append(path: Path, content: bytes, *, mode: Literal["xb", "r+b"]) -> bool:
     return is_there
 
 
-def _union(known: Row, row: Row) -> tuple[bool, int]:
+def union(known: Row, row: Row) -> tuple[bool, int]:
+    """Merge a row into a known one; return whether it said anything that was not known, and how many values disagree.
+
+    Mappings inside a row grow by union; of two different values the first stays.
+    """
     is_news, disagreements = False, 0
     for name, value in row.items():
         if name not in known:
             known[name], is_news = value, True
         elif isinstance(value, dict) and isinstance(known[name], dict):
-            is_news_inside, more = _union(known[name], value)
+            is_news_inside, more = union(known[name], value)
             is_news, disagreements = is_news or is_news_inside, disagreements + more
         elif not _agree(known[name], value):
             disagreements += 1
@@ -270,7 +293,7 @@ def _digest_of(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH].encode()
 
 
-def _require_whole(line: bytes, path: Path, number: int) -> None:
+def require_whole(line: bytes, path: Path, number: int) -> None:
     """Refuse a line that was changed since it was written, or that states no digest."""
     if line[-SEAL_LENGTH:] != DIGEST + _digest_of(line[:-SEAL_LENGTH]) + END:
         raise RecordError(
