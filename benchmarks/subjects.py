@@ -14,7 +14,7 @@ from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.base.seeding import ambient_stream, generator
 from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.lvlm_config import AnswerSettings, Decode, PromptSettings
-from lever_pipe.experiment.stage_configs import CheckWorldConfig
+from lever_pipe.experiment.stage_configs import AnswerPromptsConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource
@@ -127,8 +127,8 @@ def random_subject(folder: Path, scale: int = 1) -> Subject:
 def world_subject(folder: Path) -> Subject:
     """Return the embedded world's model with examples of the default experiment, whose files go to `folder`."""
     experiment = parse_experiment(yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8")))
-    config = plan.stage_config(experiment, "check_world", {})
-    assert isinstance(config, CheckWorldConfig)
+    config = plan.stage_config(experiment, "answer_prompts", {})
+    assert isinstance(config, AnswerPromptsConfig)
     train, queries, paths = _world_examples(experiment, folder)
     rng = generator(0, "benchmark", "world", "examples")
     pool = [train[i] for i in rng.choice(len(train), N_POOL, replace=False)]

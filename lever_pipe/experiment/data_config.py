@@ -61,12 +61,6 @@ class WorldData(Section):
     """Share of the facts that the LVLM guesses (71 of their questions without a demonstration, 50 with one of another
     key and another answer): where no demonstration matches, none is better."""
 
-    @property
-    def is_harder(self) -> bool:
-        """Whether the best demonstrations answer less than in the released world."""
-        names, released = ("dissent", "flipped_share", "blur", "composite_share"), type(self).model_fields
-        return any(getattr(self, name) > released[name].default for name in names)
-
     @rule
     def _families_are_asked_for(self) -> Iterator[Fault]:
         for names, share in ((get_args(KnowledgeName), 1), (get_args(PerceptualName), 0)):

@@ -248,18 +248,6 @@ class AnswerPromptsConfig(Section):
     shots: Counts
 
 
-@identity_of("check_world", LVLM, "lvlms.hf")
-class CheckWorldConfig(Section):
-    lvlm: OfLvlm
-    seed: Seed = 0
-    n_stock_prompts: int = 96
-    """Prompts that the stock classes answer too."""
-    n_judged: int = 400
-    """Probed queries from which on the bounds are judged; fewer are too noisy."""
-    is_harder: Annotated[bool, Setting("data.world.is_harder")]
-    """Then the bounds are not judged."""
-
-
 @identity_of("score_answers", of="evaluation")
 class ScoreAnswersConfig(EvaluatedCells):
     policies: Annotated[tuple[PolicyRef, ...], Planned("policies_of_batch")]

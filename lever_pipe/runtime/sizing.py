@@ -59,7 +59,6 @@ PRODUCTION_MODEL: Mapping[str, Need] = {
     "train_on_policy_epoch": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
     "answer_prompts": Need(mem_mb=64_000, runtime=1440, threads=8, gpus=1),
     "answer_controls": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
-    "check_world": Need(mem_mb=64_000, runtime=120, threads=8, gpus=1),
     # Agents of 8 B parameters, as Qwen3-8B; `_of_agent` sizes others.
     "train_agent": Need(mem_mb=160_000, runtime=1800, threads=8, gpus=1),
     "warm_start_agent": Need(mem_mb=240_000, runtime=480, threads=8, gpus=1),
@@ -71,7 +70,6 @@ ASKING = (
     "search_beams",
     "answer_prompts",
     "answer_controls",
-    "check_world",
     "train_on_policy_epoch",
 )
 AGENT_RULES = ("warm_start_agent", "train_agent", "evaluate_agent", "evaluate_start")

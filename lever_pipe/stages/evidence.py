@@ -32,7 +32,6 @@ def collect_evidence(
     rl_data: Inputs,
     pools: Inputs,
     examples: Inputs,
-    world: Inputs,
     emulated: Inputs,
     endpoints: Inputs,
     arm_comparisons: Inputs,
@@ -57,7 +56,7 @@ def collect_evidence(
         ),
         *((sources.arm_comparisons, arm_comparisons), (sources.curves, curves), (sources.runs, runs)),
     )
-    facts = (("rl_data", rl_data), ("pools", pools), ("examples", examples), ("world", world))
+    facts = (("rl_data", rl_data), ("pools", pools), ("examples", examples))
     found = [read(path) for read, paths in kinds for path in paths]
     found += [sources.facts(subject, path) for subject, paths in facts for path in paths]
     found += [sources.facts("tasks", path, study=sources.INTENTION) for path in tasks]

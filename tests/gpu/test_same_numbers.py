@@ -11,10 +11,12 @@ import yaml
 from lever_pipe.base import storage
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.studies import parse_experiment
+from lever_pipe.lvlms.asking.answering import load_lvlm
+from lever_pipe.lvlms.asking.prompts import Wording
+from lever_pipe.lvlms.protocol import LvlmRequest
 from lever_pipe.runtime import plan
 from lever_pipe.stages.rewards import reward_groups
 from lever_pipe.stages.selector_training import initialise_selector, train_grpo_epoch, train_rce_epoch
-from lever_pipe.stages.world import check_world
 from tests.unit.builders import prepared, training_files, world_files
 
 torch = pytest.importorskip("torch")
@@ -66,16 +68,13 @@ def test_answers_on_both_devices(tmp_path: Path) -> None:
     rows = {f"{split}_examples": tmp_path / f"{split}.jsonl" for split in ("train", "eval")}
     raw = world_files(tmp_path, EXPERIMENT.data.world.model_copy(update=SMALL))
     prepared(tmp_path, raw, EXPERIMENT.data, n_eval=100)
-    found = {}
-    for device in ("cpu", "cuda"):
-        check = tmp_path / f"{device}.json"
-        check_world(
-            **rows, train_images=raw["train"]["images"], eval_images=raw["eval"]["images"],
-            lvlm=ROOT / EXPERIMENT.lvlm.model, check=check, counters=tmp_path / "counters",
-            config=config("check_world"), runtime=Runtime(device=device),
-        )  # fmt: skip
-        found[device] = storage.read_json(check)
-    assert found["cpu"] == found["cuda"]
+    train, queries = (storage.read_examples(path) for path in rows.values())
+    splits = [(train, raw["train"]["images"]), (queries, raw["eval"]["images"])]
+    asked = config("answer_prompts").lvlm
+    prompts = [Wording(asked.prompt).prompt(q, train[i : i + 4]) for i, q in enumerate(queries)]
+    requests, folder = [LvlmRequest(prompt) for prompt in prompts], ROOT / EXPERIMENT.lvlm.model
+    cpu, cuda = (load_lvlm(asked, folder, splits, Runtime(device=device)).run(requests) for device in ("cpu", "cuda"))
+    assert [reply.text for reply in cpu] == [reply.text for reply in cuda]
 
 
 SMALL = {"n_train": 600, "n_eval": 100}

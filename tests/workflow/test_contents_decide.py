@@ -296,7 +296,7 @@ class TestRecords:
             "config/smoke.yaml", "n_eval: 40", "n_eval: 41",
             {
                 **dict.fromkeys(("generate_world", "prepare_examples", "embed_examples", "sample_pools"), 1),
-                "check_world": 1, "select_demonstrations": SEED_EVALUATED, "select_baseline": BASELINES,
+                "select_demonstrations": SEED_EVALUATED, "select_baseline": BASELINES,
                 "emulate_selections": ARMS, "answer_prompts": 3, "score_answers": SCORED,
                 "score_emulation": 1, "measure_pools": 1, **REPORT,
             },

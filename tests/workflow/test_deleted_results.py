@@ -32,7 +32,6 @@ DELETED = {
     "lever/answers/baseline/per_question.jsonl": "score_answers",
     "lever/answers/baseline/answers.jsonl": "answer_prompts",
     "lever/emulation/scores.csv": "score_emulation",
-    "lever/world_check/run.json": "check_world",
     "intention/arm~baseline/seed~0/best": "train_agent",
 }
 """Something of each kind, and who makes it: folders, what nobody reads, what lies in a folder, steps on the way."""

@@ -245,7 +245,6 @@ def test_the_metric_rescores_rl_data_and_everything_below(smoke: Project) -> Non
         "answer_prompts": 3,
         "score_answers": SCORED,
         "measure_pools": 1,
-        "check_world": 1,
     }
 
 

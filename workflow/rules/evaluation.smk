@@ -137,28 +137,3 @@ rule measure_pools:
         "Measure what the evaluation pools hold"
     shell:
         "python -m lever_pipe measure_pools {params.files:q} --threads {threads} > {log:q} 2>&1"
-
-
-rule check_world:
-    input:
-        train_examples=f"{LEVER}/examples/train.jsonl",
-        eval_examples=f"{LEVER}/examples/eval.jsonl",
-    output:
-        check=f"{LEVER}/world_check/check.json",
-        counters=f"{LEVER}/world_check/counters.json",
-        card=f"{LEVER}/world_check/run.json",
-    log:
-        f"{LEVER}/world_check/log.txt",
-    conda:
-        LVLM_ENVIRONMENT
-    threads: needs("check_world").threads
-    resources:
-        **needs("check_world").resources,
-    params:
-        spec=identity("check_world"),
-        files=files(train_images=raw_file("images", "train"), eval_images=raw_file("images", "eval"), lvlm=lvlm_folder),
-    message:
-        "Check that the embedded LVLM reads its demonstrations"
-    shell:
-        "python -m lever_pipe check_world {params.files:q}"
-        " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -1,7 +1,6 @@
 EMULATED_TABLES = ["scores", "prompts", "agreement", "training"] if EMULATE else []
 # A server's model is no folder that the model library could answer from.
 IS_WORLD = EXPERIMENT.data.source == "world"
-IS_CHECKED = IS_WORLD and not EXPERIMENT.lvlm.is_served
 CHINESE = shipped("resources/locale/zh/LC_MESSAGES/report.po")
 TEMPLATES = shipped("lever_pipe/report/templates")
 
@@ -52,7 +51,6 @@ rule collect_evidence:
         rl_data=of_study("lever", f"{TABLES}/rl_data.csv"),
         pools=of_study("lever", f"{LEVER}/pools/bound.json"),
         examples=of_study("lever", f"{LEVER}/examples/train.summary.json", f"{LEVER}/examples/eval.summary.json"),
-        world=of_study("lever", *([f"{LEVER}/world_check/check.json"] if IS_CHECKED else [])),
         emulated=expand(join(EMULATION, "{name}.csv"), name=EMULATED_TABLES),
         endpoints=of_study("intention", f"{AGENT_TABLES}/endpoints.csv"),
         arm_comparisons=of_study("intention", f"{AGENT_TABLES}/comparisons.csv"),

@@ -213,7 +213,7 @@ def test_chosen_epochs_of_long_runs_are_evaluated_once() -> None:
         ({"encoder": {"batch_size": 8}}, {"embed_examples"}),
         (
             {"lvlm": {"wave_tokens": 12345}},
-            {"generate_rl_data", "search_beams", "answer_prompts", "answer_controls", "check_world", DRAWING},
+            {"generate_rl_data", "search_beams", "answer_prompts", "answer_controls", DRAWING},
         ),
         ({"rl_data": {"n_random": 63}}, {"propose_trajectories"}),
         ({"beams": {"rank": "last_gain"}}, {"search_beams"}),
@@ -297,7 +297,6 @@ def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
             "search_beams": ("lvlms.qwen2_5_vl",),
             "answer_prompts": ("lvlms.qwen2_5_vl",),
             "answer_controls": ("lvlms.qwen2_5_vl",),
-            "check_world": ("lvlms.qwen2_5_vl", "lvlms.hf"),
             "prepare_tasks": ("intention.sources.synthetic",),
             "warm_start_agent": ("intention.codecs.word",),
             "train_on_policy_epoch": ("lvlms.qwen2_5_vl", *SELECTOR),

@@ -57,6 +57,5 @@ def test_the_commented_part_of_the_slurm_profile_is_valid_and_names_rules() -> N
     commented = text[text.index("# set-resources:") :]
     wishes = yaml.safe_load(re.sub(r"^# ?", "", commented, flags=re.MULTILINE))["set-resources"]
     assert wishes.keys() == {rule for rule, need in sizing.PRODUCTION_MODEL.items() if need.gpus} - {
-        "check_world",
-        "answer_controls",
+        "answer_controls"
     }  # of the embedded world

@@ -19,7 +19,7 @@ from lever_pipe.runtime import plan, sizing
 
 ROOT = Path(__file__).parents[3]
 GPU_RULES = {
-    *("embed_examples", "generate_rl_data", "search_beams", "answer_prompts", "answer_controls", "check_world"),
+    *("embed_examples", "generate_rl_data", "search_beams", "answer_prompts", "answer_controls"),
     "train_on_policy_epoch",
 }
 

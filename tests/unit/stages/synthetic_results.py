@@ -321,16 +321,12 @@ def _comparison(
     }  # fmt: skip
 
 
-def write_facts(folder: Path) -> dict[str, Path | tuple[Path, ...]]:
-    """Write what the earlier stages say about data, pools and world; return the files."""
-    probes = {"exact_1": {"accuracy": 96.9, "truth": 99.8, "n_queries": 580}}
+def write_facts(folder: Path) -> dict[str, Path]:
+    """Write what the earlier stages say about data and pools; return the files."""
     contents = {
         "examples_summary": {"eval_questions": 800, "train_questions": 2000},
         "pool_bound": {"best_answer": 86.2625, "exact_demonstration": 73.75, "queries": 800.0},
-        "world_check": {"bounds": [], "probes": probes, "judged": True, "stock": {"equal": 88, "prompts": 88}},
     }
     for name, content in contents.items():
         storage.write_json(folder / f"{name}.json", content)
-    path = {name: folder / f"{name}.json" for name in contents}
-    single = {name: path[name] for name in ("examples_summary", "pool_bound")}
-    return {**single, "world_check": (path["world_check"],)}
+    return {name: folder / f"{name}.json" for name in contents}

@@ -61,7 +61,6 @@ class DocumentTables:
             reference_intention=RESOURCES / "reference" / "userrl-published.csv",
             scores=(collected["scores"], collected["arms"]),
             training=(collected["training"], collected["arms_training"]),
-            world=facts["world_check"],
             **{name: (path,) for name, path in single.items()},
             **written,
         )
