@@ -155,9 +155,9 @@ def _take_turn(env: IntentionEnv, calls: Sequence[ToolCall]) -> StepResult:
         results.append(env.step(call.choice, call.content))
         if env.done:
             break
-    kept = results[-1:] if env.simulator_config.last_call_only else results
+    rewarded = results[-1:] if env.simulator_config.last_call_only else results
     return results[-1]._replace(
         feedback="\n".join(result.feedback for result in results),
-        reward=round(sum(result.reward for result in kept), _DIGITS),
+        reward=round(sum(result.reward for result in rewarded), _DIGITS),
         covered=tuple(index for result in results for index in result.covered),
     )

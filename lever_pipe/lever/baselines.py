@@ -33,8 +33,8 @@ def rank_by_similarity(baseline: str, similarities: Similarities) -> NDArray[np.
     weights = {"similar_image": (1, 0), "similar_question": (0, 1), "similar_both": (1, 1), "vote": (1, 1)}
     if baseline == "mmices":
         by_image = np.argsort(-similarities["image"], kind="stable")
-        kept, others = by_image[:FILTERED], by_image[FILTERED:]
-        return np.concatenate([kept[np.argsort(-similarities["question"][kept], kind="stable")], others])
+        nearest, others = by_image[:FILTERED], by_image[FILTERED:]
+        return np.concatenate([nearest[np.argsort(-similarities["question"][nearest], kind="stable")], others])
     if baseline not in weights:
         raise UnknownMemberError(
             f"a baseline: zero_shot, random-<draw>, oracle, bm25, mmices, mmr, dpp or {', '.join(weights)}",
@@ -61,13 +61,13 @@ def rank_by_mmr(
 
     Source: Carbonell 1998 (MMR)
     """
-    chosen: list[int] = []
+    picks: list[int] = []
     for _ in range(size):
-        redundancy = alike_KK[:, chosen].max(axis=1) if chosen else 0.0
+        redundancy = alike_KK[:, picks].max(axis=1) if picks else 0.0
         score = weight * relevance_K - (1 - weight) * redundancy
-        score[chosen] = -np.inf
-        chosen.append(int(score.argmax()))
-    return chosen
+        score[picks] = -np.inf
+        picks.append(int(score.argmax()))
+    return picks
 
 
 def rank_by_dpp(
@@ -88,14 +88,14 @@ def rank_by_dpp(
     quality = np.exp((relevance_K - relevance_K.max()) / (2 * scale))
     kernel = quality[:, None] * (alike_KK + OWN_SHARE * np.eye(len(quality))) * quality
     rows = np.zeros((size, len(quality)))  # of the Cholesky factor of what is chosen, one a pick
-    gains, chosen = kernel.diagonal().copy(), list[int]()
+    gains, picks = kernel.diagonal().copy(), list[int]()
     for step in range(size):
         pick = int(gains.argmax())
         rows[step] = (kernel[pick] - rows[:step, pick] @ rows[:step]) / np.sqrt(gains[pick])
         gains -= rows[step] ** 2
-        chosen.append(pick)
-        gains[chosen] = -np.inf
-    return chosen
+        picks.append(pick)
+        gains[picks] = -np.inf
+    return picks
 
 
 def bm25_over(questions: Sequence[str]) -> Callable[[str], NDArray[np.float32]]:
@@ -108,15 +108,15 @@ def bm25_over(questions: Sequence[str]) -> Callable[[str], NDArray[np.float32]]:
     import bm25s  # brings scipy.sparse, which no other baseline needs
 
     def words(texts: Sequence[str]) -> list[list[str]]:
-        found: list[list[str]] = bm25s.tokenize(list(texts), stopwords=None, return_ids=False, show_progress=False)
-        return found
+        tokens: list[list[str]] = bm25s.tokenize(list(texts), stopwords=None, return_ids=False, show_progress=False)
+        return tokens
 
     index = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
     index.index(words(questions), show_progress=False)
 
     def scores(question: str) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = index.get_scores(*words([question]))
-        return found
+        values: NDArray[np.float32] = index.get_scores(*words([question]))
+        return values
 
     return scores
 

@@ -13,11 +13,11 @@ from lever_pipe.lever.trajectories import request_of
 from lever_pipe.lvlms.asking.prompts import Prompter
 from lever_pipe.lvlms.protocol import Lvlm, LvlmReply
 
-Chosen = tuple[ExampleId, ...]
+Demonstrations = tuple[ExampleId, ...]
 """Demonstrations in the order of choice."""
-Asked = tuple[ExampleId, Chosen]
+PromptIds = tuple[ExampleId, Demonstrations]
 """A query with some demonstrations."""
-Score = Callable[[Sequence[Asked]], Sequence[float]]
+Score = Callable[[Sequence[PromptIds]], Sequence[float]]
 """Gives each of several the probability of the query's answer, in [0, 1]."""
 
 DIGITS = 6
@@ -33,49 +33,49 @@ def search_beams(pools: Iterable[Pool], score: Score, settings: Beams) -> list[Q
 
     Source: Lever-Plus published code
     """
-    known: dict[Asked, float] = {}
-    beams: dict[Pool, list[Chosen]] = {pool: [()] for pool in pools}
+    chance: dict[PromptIds, float] = {}
+    beams: dict[Pool, list[Demonstrations]] = {pool: [()] for pool in pools}
     for _ in range(settings.shots):
         grown = {
-            pool: [(*beam, c) for beam in of for c in pool.candidates if c not in beam] for pool, of in beams.items()
+            pool: [(*beam, c) for beam in top for c in pool.candidates if c not in beam] for pool, top in beams.items()
         }
-        asked = [(pool.query_id, one) for pool, of in beams.items() for one in [*of, *grown[pool]]]
-        known.update(zip(asked, (round(p, DIGITS) for p in score(asked)), strict=True))
+        prompts = [(pool.query_id, beam) for pool, top in beams.items() for beam in [*top, *grown[pool]]]
+        chance.update(zip(prompts, (round(p, DIGITS) for p in score(prompts)), strict=True))
         for pool, children in grown.items():
-            ranked = sorted((-_worth(known, pool.query_id, one, settings), one) for one in children)
-            beams[pool] = [one for _, one in ranked[: settings.size]]
+            ranked = sorted((-_worth(chance, pool.query_id, beam, settings), beam) for beam in children)
+            beams[pool] = [beam for _, beam in ranked[: settings.size]]
     return [
         QueryBeams(
             query_id=pool.query_id,
-            empty=known[pool.query_id, ()],
+            empty=chance[pool.query_id, ()],
             beams=tuple(
-                Beam(demonstrations=one, gains=_gains(known, pool.query_id, one), probability=known[pool.query_id, one])
-                for one in of
+                Beam(demonstrations=b, gains=_gains(chance, pool.query_id, b), probability=chance[pool.query_id, b])
+                for b in top
             ),
         )
-        for pool, of in beams.items()
+        for pool, top in beams.items()
     ]
 
 
-def _worth(known: dict[Asked, float], query: ExampleId, chosen: Chosen, settings: Beams) -> float:
-    return known[query, chosen] if settings.rank == "total" else _gains(known, query, chosen)[-1]
+def _worth(chance: dict[PromptIds, float], query: ExampleId, beam: Demonstrations, settings: Beams) -> float:
+    return chance[query, beam] if settings.rank == "total" else _gains(chance, query, beam)[-1]
 
 
-def _gains(known: dict[Asked, float], query: ExampleId, chosen: Chosen) -> tuple[float, ...]:
-    path = [known[query, chosen[:n]] for n in range(len(chosen) + 1)]
+def _gains(chance: dict[PromptIds, float], query: ExampleId, beam: Demonstrations) -> tuple[float, ...]:
+    path = [chance[query, beam[:n]] for n in range(len(beam) + 1)]
     return tuple(round(after - before, DIGITS) for before, after in pairwise(path))
 
 
-def shown(chosen: Chosen, settings: Beams) -> Chosen:
+def prompt_order(beam: Demonstrations, settings: Beams) -> Demonstrations:
     """Return chosen demonstrations in the order of the prompt, the first one farthest from the question."""
-    return chosen if settings.newest == "last" else chosen[::-1]
+    return beam if settings.newest == "last" else beam[::-1]
 
 
 def scorer(train: Sequence[Example], model: Lvlm, prompter: Prompter, settings: Beams) -> Score:
     """Return what asks an LVLM for the probability of a train query's shown answer."""
 
-    def score(asked: Sequence[Asked]) -> list[float]:
-        requests = [request_of(train[query], shown(chosen, settings), prompter) for query, chosen in asked]
+    def score(prompts: Sequence[PromptIds]) -> list[float]:
+        requests = [request_of(train[query], prompt_order(beam, settings), prompter) for query, beam in prompts]
         return [span_probability(reply) for reply in model.run(requests)]
 
     return score

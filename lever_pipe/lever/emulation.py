@@ -119,4 +119,4 @@ def prompts_a_query(policies: Sequence[Chosen], shots: int) -> NDArray[np.int64]
 def identical_prompts(policies: Mapping[K, Chosen], shots: int) -> list[tuple[K, K, float]]:
     """Return every two policies with the share of queries that get the same prompt of so many shots."""
     equal_PP = equal_selections(np.stack(list(policies.values())), shots)
-    return [(one, other, float(equal_PP[i, j])) for (i, one), (j, other) in combinations(enumerate(policies), 2)]
+    return [(policy, other, float(equal_PP[i, j])) for (i, policy), (j, other) in combinations(enumerate(policies), 2)]

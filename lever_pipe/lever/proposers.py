@@ -49,16 +49,16 @@ def diversity_fill(
     Whether a query is filled depends on its answers so far; how many are drawn, and which, does not depend on any
     later answer. So there is no optional stopping, and the fill adds no bias towards successes.
     """
-    taken = {tuple(positions) for positions in present}
-    drawn: list[Proposal] = []
+    selections = {tuple(positions) for positions in present}
+    proposals: list[Proposal] = []
     for _ in range(100 * budget):  # a pool with fewer selections than the budget ends here
         positions = _uniform(len(pool.candidates), shots, generator)
-        if len(drawn) == budget:
+        if len(proposals) == budget:
             break
-        if positions not in taken:
-            taken.add(positions)
-            drawn.append(_proposal(pool, positions, {"gen_method": "fill"}))
-    return drawn
+        if positions not in selections:
+            selections.add(positions)
+            proposals.append(_proposal(pool, positions, {"gen_method": "fill"}))
+    return proposals
 
 
 def standardise(similarities: NDArray[np.float32]) -> Scores:
@@ -68,10 +68,10 @@ def standardise(similarities: NDArray[np.float32]) -> Scores:
     return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)
 
 
-def log_softmax_without(scores: Scores, chosen: Positions) -> Scores:
+def log_softmax_without(scores: Scores, picks: Positions) -> Scores:
     """Return the log-probabilities of the next pick; already chosen positions have minus infinity."""
     masked = scores.copy()
-    masked[list(chosen)] = -np.inf
+    masked[list(picks)] = -np.inf
     shifted = masked - masked.max()
     result: Scores = shifted - np.log(np.exp(shifted).sum())
     return result
@@ -83,15 +83,15 @@ def _beams(scores: Scores, options: ProposalSettings) -> Iterator[Draft]:
     width = max(options.n_beams, 1)
     for _ in range(options.shots):
         grown = []
-        for log_prob, prob_sum, chosen in beams:
-            step = log_softmax_without(scores, chosen)
+        for log_prob, prob_sum, picks in beams:
+            step = log_softmax_without(scores, picks)
             # Chosen positions come last in this order; a pool may have fewer selections than beams.
-            best = np.argsort(-step, kind="stable")[: min(width, len(scores) - len(chosen))]
-            grown += [(log_prob + step[i], prob_sum + float(np.exp(step[i])), (*chosen, int(i))) for i in best]
+            best = np.argsort(-step, kind="stable")[: min(width, len(scores) - len(picks))]
+            grown += [(log_prob + step[i], prob_sum + float(np.exp(step[i])), (*picks, int(i))) for i in best]
         beams = sorted(grown, key=lambda beam: (-beam[0], beam[2]))[:width]
-    for rank, (log_prob, prob_sum, chosen) in enumerate(beams[: options.n_beams]):
+    for rank, (log_prob, prob_sum, picks) in enumerate(beams[: options.n_beams]):
         facts = {"beam_rank": rank, "beam_score": prob_sum, "logprob_score": float(log_prob)}
-        yield chosen, {"gen_method": "beam", **facts}
+        yield picks, {"gen_method": "beam", **facts}
 
 
 def _samples(scores: Scores, options: ProposalSettings, generator: np.random.Generator) -> Iterator[Draft]:
@@ -103,22 +103,22 @@ def _samples(scores: Scores, options: ProposalSettings, generator: np.random.Gen
         for _ in range(n):
             if not options.disjoint_samples or len(order) < shots:
                 order = np.argsort(-(tempered + generator.gumbel(size=len(scores))), kind="stable").tolist()
-            chosen = tuple(order[:shots])
+            picks = tuple(order[:shots])
             order = order[shots:] if options.disjoint_samples else []
-            log_prob = _log_prob(tempered, chosen)
-            yield chosen, {"gen_method": "sample", "temperature": temperature, "logprob_score": log_prob}
+            log_prob = _log_prob(tempered, picks)
+            yield picks, {"gen_method": "sample", "temperature": temperature, "logprob_score": log_prob}
 
 
 def _retrieval(similarities: NDArray[np.float32], options: ProposalSettings) -> Iterator[Draft]:
     """Yield, as the i-th selection, what repeatedly taking the (i + 1)-th most similar remaining candidate gives."""
     for skip in range(options.n_retrieval):
         remaining = np.argsort(-similarities, kind="stable").tolist()
-        chosen: list[int] = []
-        while len(chosen) < options.shots and len(remaining) > skip:
-            chosen.append(remaining.pop(skip))
-        if len(chosen) == options.shots:
-            mean = float(np.mean(similarities[chosen]))
-            yield tuple(chosen), {"gen_method": "retrieval", "similarity_score": mean}
+        picks: list[int] = []
+        while len(picks) < options.shots and len(remaining) > skip:
+            picks.append(remaining.pop(skip))
+        if len(picks) == options.shots:
+            mean = float(np.mean(similarities[picks]))
+            yield tuple(picks), {"gen_method": "retrieval", "similarity_score": mean}
 
 
 def _random(size: int, options: ProposalSettings, generator: np.random.Generator) -> Iterator[Draft]:
@@ -130,10 +130,10 @@ def _uniform(size: int, shots: int, generator: np.random.Generator) -> Positions
     return tuple(generator.choice(size, shots, replace=False).tolist())
 
 
-def _log_prob(scores: Scores, chosen: Positions) -> float:
-    return float(sum(log_softmax_without(scores, chosen[:step])[pick] for step, pick in enumerate(chosen)))
+def _log_prob(scores: Scores, picks: Positions) -> float:
+    return float(sum(log_softmax_without(scores, picks[:step])[pick] for step, pick in enumerate(picks)))
 
 
 def _proposal(pool: Pool, positions: Positions, facts: dict[str, object]) -> Proposal:
-    chosen = tuple(pool.candidates[position] for position in positions)
-    return Proposal.model_validate({"query_id": pool.query_id, "pointer": positions, "pointer_global": chosen, **facts})
+    ids = tuple(pool.candidates[position] for position in positions)
+    return Proposal.model_validate({"query_id": pool.query_id, "pointer": positions, "pointer_global": ids, **facts})

@@ -69,9 +69,9 @@ class Policy:
         folder = Path(folder)
         self.settings = storage.read_row(folder / SETTINGS, ReleasedPolicy)
         encoder, selector, model = self.settings.encoder, self.settings.selector, folder / ENCODER
-        if (found := contents.model_identity(str(model))) != encoder.model_identity:
-            what = f"{model}: expected the encoder {encoder.model_identity}"
-            raise CheckpointError(what, found=found, do="Fetch the folder again, whole.")
+        if (identity := contents.model_identity(str(model))) != encoder.model_identity:
+            expected = f"{model}: expected the encoder {encoder.model_identity}"
+            raise CheckpointError(expected, found=identity, do="Fetch the folder again, whole.")
         self._train = storage.read_examples(folder / EXAMPLES)
         self.examples = {example.question_id: example for example in self._train}
         self.pools, self.selections = (
@@ -81,7 +81,7 @@ class Policy:
         arrays = storage.read_embeddings(folder / EMBEDDINGS, len(self._train))
         self._vectors = arrays["image"], arrays["question"]
         self._encoder: Encoder = member("lever/encoders", encoder.member).load(model, device="cpu", batch_size=1)
-        self._table = self._seen(*self._vectors)
+        self._table = self._table_of(*self._vectors)
         self._module = load_selector(folder / WEIGHTS, architecture_of(selector, self._table))
 
     def select(
@@ -106,34 +106,34 @@ class Policy:
         shots = self.settings.shots if k is None else k
         most = min(len(offered), self.settings.selector.steps or len(offered))
         if not 1 <= shots <= most:
-            what = f"k: expected 1 to {most}, by the candidates and the selector's steps"
-            raise ConfigError(what, found=str(shots), do="Ask for another number.")
+            expected = f"k: expected 1 to {most}, by the candidates and the selector's steps"
+            raise ConfigError(expected, found=str(shots), do="Ask for another number.")
         # A candidate is compared by itself alone: the other examples are left out.
         candidates = EmbeddingTable(self._table.vectors[offered])
         pool_of_all = Pool(query_id=ExampleId(0), candidates=tuple(map(ExampleId, range(len(offered)))))
-        (chosen,) = choose(self._module, candidates, self._seen(*vectors), [pool_of_all], shots)
-        return [self._train[offered[place]] for place in chosen.demonstrations]
+        (selection,) = choose(self._module, candidates, self._table_of(*vectors), [pool_of_all], shots)
+        return [self._train[offered[place]] for place in selection.demonstrations]
 
-    def _seen(self, image: NDArray[np.float32], question: NDArray[np.float32]) -> EmbeddingTable:
-        seen = INPUTS[self.settings.selector.inputs](image, question)
-        return EmbeddingTable(torch.from_numpy(seen))
+    def _table_of(self, image: NDArray[np.float32], question: NDArray[np.float32]) -> EmbeddingTable:
+        inputs = INPUTS[self.settings.selector.inputs](image, question)
+        return EmbeddingTable(torch.from_numpy(inputs))
 
     def _places(self, pool: Sequence[int]) -> list[ExampleId]:
-        if wrong := [name for at, name in enumerate(pool) if name not in self.examples or name in pool[:at]]:
-            what = f"pool: expected question ids of {EXAMPLES}, each once"
-            raise ConfigError(what, found=str(wrong[0]), do="Leave it out.")
+        if wrong := [name for place, name in enumerate(pool) if name not in self.examples or name in pool[:place]]:
+            expected = f"pool: expected question ids of {EXAMPLES}, each once"
+            raise ConfigError(expected, found=str(wrong[0]), do="Leave it out.")
         return [self.examples[name].example_id for name in pool]
 
     def _drawn(self, question: str, image: Path, *vectors: NDArray[np.float32]) -> list[ExampleId]:
         """Return candidates as the evaluation draws them, from a stream of the question and the image."""
-        pools, shown = self.settings.pools, storage.digest(image)
+        pools, digest = self.settings.pools, storage.digest(image)
         if pools.encoder is not None:
-            what = "pool: expected candidates: those of the evaluation were drawn with another encoder"
-            raise ConfigError(what, found="none", do="Give their question ids.")
-        eligible = [e.example_id for e in self._train if not (pools.exclude_same_image and e.image_digest == shown)]
+            expected = "pool: expected candidates: those of the evaluation were drawn with another encoder"
+            raise ConfigError(expected, found="none", do="Give their question ids.")
+        eligible = [e.example_id for e in self._train if not (pools.exclude_same_image and e.image_digest == digest)]
         if len(eligible) < pools.size:
-            what = f"{image}: expected {pools.size} train examples to choose from"
-            raise PoolError(what, found=str(len(eligible)), do="Give a pool.")
-        similar = (train @ own[0] for train, own in zip(self._vectors, vectors, strict=True))
-        view, stream = SamplingView(np.array(eligible), *similar), generator(pools.seed, "released", question, shown)
+            expected = f"{image}: expected {pools.size} train examples to choose from"
+            raise PoolError(expected, found=str(len(eligible)), do="Give a pool.")
+        similar = (train @ query[0] for train, query in zip(self._vectors, vectors, strict=True))
+        view, stream = SamplingView(np.array(eligible), *similar), generator(pools.seed, "released", question, digest)
         return member("lever/samplers", pools.sampler).sample(view, pools.size, stream).tolist()  # type: ignore[no-any-return]

@@ -189,10 +189,10 @@ class BinRow(NamedTuple):
 def bins(reward: Reward, what: str, kept: str, values: Tensor, valid: Tensor) -> Iterator[BinRow]:
     """Yield the bins of the valid values `[B, G]`, rising; `what` is a key of `BIN_WIDTHS`."""
     width = BIN_WIDTHS[what]
-    found = values[valid].double().numpy()
-    zeros = int((found == 0).sum())
-    places = Counter(np.floor(found[found != 0] / width + ROUNDING).astype(int).tolist())
+    usable = values[valid].double().numpy()
+    zeros = int((usable == 0).sum())
+    places = Counter(np.floor(usable[usable != 0] / width + ROUNDING).astype(int).tolist())
     ends = [(0.0, 0.0, zeros)] if zeros else []
     ends += [(round(place * width, 9), round((place + 1) * width, 9), n) for place, n in places.items()]
     for low, high, n in sorted(ends):
-        yield BinRow(reward.mode, reward.hard, reward.soft, reward.relevance, what, kept, low, high, n, n / len(found))
+        yield BinRow(reward.mode, reward.hard, reward.soft, reward.relevance, what, kept, low, high, n, n / len(usable))

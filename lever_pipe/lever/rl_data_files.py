@@ -106,11 +106,11 @@ def import_groups(
         if form == "a" and key not in examples:
             faults.append(f"query {key}: no train position of 0..{len(train) - 1} in decimal digits")
             continue
-        kept = _without_failed(block, counts)
+        usable = _without_failed(block, counts)
         try:
-            group = _with_pool(kept, examples[key], images, pools) if form == "a" else _given(kept)
+            group = _with_pool(usable, examples[key], images, pools) if form == "a" else _as_given(usable)
         except ValidationError as fault:
-            faults += [f"query {key}: {of_key}" for of_key in _by_key(fault)]
+            faults += [f"query {key}: {line}" for line in _by_key(fault)]
             continue
         faults += [f"query {key}: {contradiction}" for contradiction in _contradictions(key, group, pools.size)]
         if group.pointer_candidates:
@@ -159,7 +159,7 @@ def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], 
             "question": (_plain(query.question), _plain(example.question)),
             "gt_answers_raw": (_comparable(query.gt_answers_raw), _comparable(example.answers)),
         }
-        differing = (f"{key} {theirs} against {ours}" for key, (theirs, ours) in compared.items() if theirs != ours)
+        differing = (f"{key} {value} against {own}" for key, (value, own) in compared.items() if value != own)
         faults += [f"query {query.query_id}: {difference}" for difference in list(differing)[:1]]
     if faults:
         expected = f"{source}: expected positions in the {len(train)} train examples sorted by question id"
@@ -178,22 +178,22 @@ def _without_failed(block: Any, counts: Counter[str]) -> Any:
     """Return a query's block without the rows whose evaluation had failed, which are counted."""
     if not isinstance(block, dict) or not isinstance(block.get(ROWS), list):
         return block
-    kept = []
+    rows = []
     for row in block[ROWS]:
         mode = row.get("vqa_eval_mode") if isinstance(row, dict) else None
         if mode in FAILED_MODES or (isinstance(row, dict) and row.get("eval_failed") is True):
             counts[f"dropped_rows_{mode if mode in FAILED_MODES else 'eval_failed'}"] += 1
         else:
-            kept.append(row)
-    return {**block, ROWS: kept}
+            rows.append(row)
+    return {**block, ROWS: rows}
 
 
-def _given(block: Any) -> RlGroup:
+def _as_given(block: Any) -> RlGroup:
     """Return the group of a block of format `g`; its rows' query stands in the query's block alone."""
     if isinstance(block, dict) and isinstance(block.get("query"), dict) and isinstance(block.get(ROWS), list):
-        own = DEFAULTS | {"query_id": block["query"].get("query_id")}
+        defaults = DEFAULTS | {"query_id": block["query"].get("query_id")}
         rows = [
-            own | {k: v for k, v in row.items() if k not in IGNORED_FIELDS} if isinstance(row, dict) else row
+            defaults | {k: v for k, v in row.items() if k not in IGNORED_FIELDS} if isinstance(row, dict) else row
             for row in block[ROWS]
         ]
         block = {**block, ROWS: rows}
@@ -206,7 +206,7 @@ def _with_pool(block: Any, query: Example, images: NDArray[np.str_], pools: Pool
     rows = PlainBlock.model_validate_json(json.dumps(block), strict=True).pointer_candidates
     used = sorted({i for row in rows for i in row.pointer})
     candidates = tuple(used + _drawn(query.example_id, used, images, pools))
-    position = {i: PoolPosition(at) for at, i in enumerate(candidates)}
+    position = {i: PoolPosition(place) for place, i in enumerate(candidates)}
     trajectories = [
         Trajectory(
             **row.model_dump(exclude={"pointer"}),
@@ -254,9 +254,9 @@ def _row_contradictions(group: RlGroup) -> Iterator[str]:
     first: dict[tuple[object, ...], tuple[int, float]] = {}
     for rank, trajectory in enumerate(group.pointer_candidates):
         pointer, accuracy = trajectory.pointer, trajectory.vqa_acc_score
-        earlier, known = first.setdefault((pointer, trajectory.vqa_eval_mode), (rank, accuracy))
-        if abs(known - accuracy) > ACCURACY_TOLERANCE:
-            two = f"{known:g} and {accuracy:g}"
+        earlier, earlier_accuracy = first.setdefault((pointer, trajectory.vqa_eval_mode), (rank, accuracy))
+        if abs(earlier_accuracy - accuracy) > ACCURACY_TOLERANCE:
+            two = f"{earlier_accuracy:g} and {accuracy:g}"
             yield f"kept rows {earlier} and {rank}: pointer {list(pointer)} has the accuracies {two}"
         if not 0 < len(set(pointer)) == len(pointer):
             yield f"kept row {rank}: pointer is empty or repeats: {list(pointer)}"
@@ -269,9 +269,9 @@ def _row_contradictions(group: RlGroup) -> Iterator[str]:
 
 
 def _is_scored_otherwise(group: RlGroup, trajectory: Trajectory) -> bool:
-    answers, said = group.query.gt_answers_raw, trajectory.vqa_pred_answer
+    answers, prediction = group.query.gt_answers_raw, trajectory.vqa_pred_answer
     ways = get_args(Normalisation) if answers else ()
-    accuracies = [vqa_accuracy(said, answers, normalise_references=way) for way in ways]
+    accuracies = [vqa_accuracy(prediction, answers, normalise_references=way) for way in ways]
     return all(abs(accuracy - trajectory.vqa_acc_score) > ACCURACY_TOLERANCE for accuracy in accuracies)
 
 

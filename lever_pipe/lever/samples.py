@@ -31,7 +31,7 @@ Agreements = Mapping[str, NDArray[np.bool_]]
 """What a demonstration may have in common with a query -> [Q, T] by query and train example."""
 
 
-class Said(NamedTuple):
+class Outcome(NamedTuple):
     """What the LVLM said to one query with one policy's first demonstrations."""
 
     demonstrations: tuple[ExampleId, ...]
@@ -45,7 +45,7 @@ class PolicyAnswers:
     """All that one policy led to."""
 
     name: PolicyName
-    said: Mapping[tuple[int, int], Said]
+    outcomes: Mapping[tuple[int, int], Outcome]
     """By query and shot count."""
 
 
@@ -89,35 +89,35 @@ def read_answered(
     A policy that gives a query fewer demonstrations, none for instance, has its longest answer for all further counts.
     """
     files = zip(policies, selections, answers, per_question, strict=True)
-    for (answered, scored), of_batch in groupby(files, key=lambda of: of[2:]):
-        said = storage.read_answers(answered)
-        scores = {row.policy: row.questions for row in storage.read_rows(scored, PolicyScores)}
-        for policy, selected, *_ in of_batch:
-            chosen = storage.read_selections(selected)
-            found = {}
+    for (answer_file, score_file), batch in groupby(files, key=lambda row: row[2:]):
+        replies = storage.read_answers(answer_file)
+        scores = {row.policy: row.questions for row in storage.read_rows(score_file, PolicyScores)}
+        for policy, selected, *_ in batch:
+            demonstrations = storage.read_selections(selected)
+            outcomes = {}
             for score in scores.get(policy, ()):
-                prompt = (score.query_id, chosen.get(score.query_id, ())[: score.shots])
+                prompt = (score.query_id, demonstrations.get(score.query_id, ())[: score.shots])
                 if score.shots not in shots:
                     continue
-                if prompt not in said:
+                if prompt not in replies:
                     raise RecordError(
-                        f"{answered}: expected an answer of query {prompt[0]} with {list(prompt[1])}",
+                        f"{answer_file}: expected an answer of query {prompt[0]} with {list(prompt[1])}",
                         found="none",
                         do="Rerun answer_prompts and score_answers for this batch.",
                     )
-                found[int(score.query_id), score.shots] = Said(prompt[1], said[prompt], score.accuracy)
-            yield PolicyAnswers(PolicyName.parse(policy), found)
+                outcomes[int(score.query_id), score.shots] = Outcome(prompt[1], replies[prompt], score.accuracy)
+            yield PolicyAnswers(PolicyName.parse(policy), outcomes)
 
 
 def samples_of(
     policies: Sequence[PolicyAnswers], queries: Sequence[Example], train: Sequence[Example], shots: Sequence[int]
 ) -> Iterator[Sample]:
     """Yield a row for each policy and query, in this order; of the evaluated shot counts it has the largest and 1."""
-    shown = [ShownDemonstration(id=one.example_id, question=one.question, answer=one.answer) for one in train]
+    examples = [ShownDemonstration(id=e.example_id, question=e.question, answer=e.answer) for e in train]
     for policy in policies:
         for query in queries:
-            most = policy.said[query.example_id, max(shots)]
-            one = policy.said.get((query.example_id, 1))
+            most = policy.outcomes[query.example_id, max(shots)]
+            single = policy.outcomes.get((query.example_id, 1))
             yield Sample(
                 query_id=query.example_id,
                 question_id=query.question_id,
@@ -129,11 +129,11 @@ def samples_of(
                 group=group_of(str(policy.name)),
                 seed=policy.name.seed,
                 shots=max(shots),
-                demonstrations=tuple(shown[place] for place in most.demonstrations),
+                demonstrations=tuple(examples[place] for place in most.demonstrations),
                 answer=most.answer,
                 accuracy=most.accuracy,
-                one_shot_answer=one and one.answer,
-                one_shot_accuracy=one and one.accuracy,
+                one_shot_answer=single and single.answer,
+                one_shot_accuracy=single and single.accuracy,
             )
 
 
@@ -161,18 +161,18 @@ def shares_by_rank(
     ids = np.array([query.example_id for query in queries])
     groups: dict[str, list[NDArray[np.int64]]] = {}
     for name, policy in policies.items():
-        chosen = [policy.said[query.example_id, max(shots)].demonstrations for query in queries]
-        if any(chosen):
-            groups.setdefault(group_of(name), []).append(padded_selections(chosen, max(shots)))
+        demonstrations = [policy.outcomes[query.example_id, max(shots)].demonstrations for query in queries]
+        if any(demonstrations):
+            groups.setdefault(group_of(name), []).append(padded_selections(demonstrations, max(shots)))
     for group, runs in groups.items():
         chosen_SQR = np.stack(runs)
         for kind, places in sorted(kinds.items(), key=lambda item: (item[0] != ALL, item[0])):
             picked_SNR = chosen_SQR[:, places]
             for rank in range(picked_SNR.shape[2]):
                 taken = picked_SNR[:, :, rank] != ENDED
-                for what, agrees_QT in agreements.items() if taken.any() else ():
-                    found = agrees_QT[ids[places], picked_SNR[:, :, rank]][taken]
-                    yield SelectionRow(group, kind, rank + 1, what, float(found.mean()), found.size)
+                for agreement, agrees_QT in agreements.items() if taken.any() else ():
+                    hits = agrees_QT[ids[places], picked_SNR[:, :, rank]][taken]
+                    yield SelectionRow(group, kind, rank + 1, agreement, float(hits.mean()), hits.size)
 
 
 class CopyingRow(NamedTuple):
@@ -201,18 +201,18 @@ def copying_of(
         groups.setdefault(group_of(name), []).append(policy)
     for group, runs in groups.items():
         for k in shots:
-            found: dict[str, list[float]] = {}
-            for query, said in ((query, run.said[query.example_id, k]) for run in runs for query in queries):
-                answers = [train[place].answer for place in said.demonstrations]
-                ranks, is_shown = copied_at(said.answer, answers), any(earns(of, query.answers) for of in answers)
-                values = {"copied": bool(ranks), "shown": is_shown, "llm": said.accuracy}
+            rates: dict[str, list[float]] = {}
+            for query, outcome in ((query, run.outcomes[query.example_id, k]) for run in runs for query in queries):
+                answers = [train[place].answer for place in outcome.demonstrations]
+                ranks, is_shown = copied_at(outcome.answer, answers), any(earns(a, query.answers) for a in answers)
+                values = {"copied": bool(ranks), "shown": is_shown, "llm": outcome.accuracy}
                 values |= {f"copied.{rank}": rank in ranks for rank in range(1, len(answers) + 1)}
-                values |= {"llm.shown" if is_shown else "llm.unshown": said.accuracy}
+                values |= {"llm.shown" if is_shown else "llm.unshown": outcome.accuracy}
                 values |= {"vote": earns(vote(answers), query.answers)} if answers else {}
                 for measure, value in values.items():
-                    found.setdefault(measure, []).append(float(value))
-            if "vote" in found:
-                yield from (CopyingRow(group, k, m, float(np.mean(found[m])), len(found[m])) for m in sorted(found))
+                    rates.setdefault(measure, []).append(float(value))
+            if "vote" in rates:
+                yield from (CopyingRow(group, k, m, float(np.mean(rates[m])), len(rates[m])) for m in sorted(rates))
 
 
 def kind_of(query: Example) -> str:
@@ -228,15 +228,15 @@ def roles_of(
     GRPO is an on-policy run, without one an offline run: that of the latest base at the reference beta, after its last
     epoch, and the seed the smallest. RCE is its base, without either the last RCE epoch.
     """
-    mine = [name for name in policies if name.preset == preset]
+    names = [name for name in policies if name.preset == preset]
     for kind in ("on_policy", "grpo"):
-        runs = [name for name in mine if name.kind == kind]
+        runs = [name for name in names if name.kind == kind]
         latest = max((name.base or 0 for name in runs), default=0)
         beta = reference_of(sorted({name.beta or 0.0 for name in runs if name.base == latest}))
-        if own := [name for name in runs if (name.base, name.beta) == (latest, beta)]:
-            grpo = min(own, key=_first)
+        if group := [name for name in runs if (name.base, name.beta) == (latest, beta)]:
+            grpo = min(group, key=_first)
             return {"rce": str(grpo.start), "grpo": str(grpo), "similarity": SIMILARITY, "oracle": ORACLE}
-    rce = [name for name in mine if name.kind == "rce"]
+    rce = [name for name in names if name.kind == "rce"]
     return {"rce": str(min(rce, key=_first)), "similarity": SIMILARITY, "oracle": ORACLE} if rce else {}
 
 
@@ -256,26 +256,26 @@ def gallery_of(
     A role (`roles_of`) without answers is left out. The largest shot count that fits a row is shown, else the smallest.
     """
     k = max((k for k in shots if k <= MOST_SHOTS), default=min(shots))
-    shown = {role: policies[name] for role, name in roles.items() if name in policies}
+    by_role = {role: policies[name] for role, name in roles.items() if name in policies}
     entries = []
     for query in queries:
-        said = {role: of.said[query.example_id, k] for role, of in shown.items()}
-        accuracies = [one.accuracy for one in said.values()]
+        outcomes = {role: policy.outcomes[query.example_id, k] for role, policy in by_role.items()}
+        accuracies = [outcome.accuracy for outcome in outcomes.values()]
         if accuracies and max(accuracies) - min(accuracies) > EQUAL:
             entries.append(
                 {
                     "question_id": query.question_id,
                     "question": query.question,
                     "references": list(dict.fromkeys(query.answers)),
-                    "rows": {role: _row(one, train) for role, one in said.items()},
+                    "rows": {role: _row(outcome, train) for role, outcome in outcomes.items()},
                 }
             )
-    named = {role: str(of.name) for role, of in shown.items()}
-    return {"shots": k, "policies": named, "n_different": len(entries), "questions": entries[:N_QUESTIONS]}
+    names = {role: str(policy.name) for role, policy in by_role.items()}
+    return {"shots": k, "policies": names, "n_different": len(entries), "questions": entries[:N_QUESTIONS]}
 
 
-def _row(said: Said, train: Sequence[Example]) -> dict[str, Any]:
+def _row(outcome: Outcome, train: Sequence[Example]) -> dict[str, Any]:
     demonstrations = [
-        {"id": place, "question": train[place].question, "answer": train[place].answer} for place in said.demonstrations
+        {"id": i, "question": train[i].question, "answer": train[i].answer} for i in outcome.demonstrations
     ]
-    return {"answer": said.answer, "accuracy": round(said.accuracy, 6), "demonstrations": demonstrations}
+    return {"answer": outcome.answer, "accuracy": round(outcome.accuracy, 6), "demonstrations": demonstrations}

@@ -70,8 +70,8 @@ def step_logits(scores: Tensor, selections_BGS: Tensor) -> Tensor:
     if scores.dim() == 4:
         return mask_chosen(scores, selections_BGS)
     sizes = require_shapes(("scores", "B K", scores), ("selections_BGS", "B G S", selections_BGS))
-    wanted = sizes["B"], sizes["G"], sizes["S"], sizes["K"]
-    return mask_chosen(scores[:, None, None, :].expand(wanted), selections_BGS)
+    shape = sizes["B"], sizes["G"], sizes["S"], sizes["K"]
+    return mask_chosen(scores[:, None, None, :].expand(shape), selections_BGS)
 
 
 def outcome_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:

@@ -166,7 +166,7 @@ def agent_terms(
     Source: Ye 2020 (dual clip)
     Source: UserRL published code
     """
-    named = {
+    tensors = {
         "log_probs_BT": log_probs_BT,
         "behaviour_log_probs_BT": behaviour_log_probs_BT,
         "advantages_BT": advantages_BT,
@@ -174,7 +174,7 @@ def agent_terms(
         "reference_log_probs_BT": reference_log_probs_BT,
         "entropies_BT": entropies_BT,
     }
-    require_shapes(*((name, "B T", tensor) for name, tensor in named.items() if tensor is not None))
+    require_shapes(*((name, "B T", tensor) for name, tensor in tensors.items() if tensor is not None))
     if kl and reference_log_probs_BT is None:
         raise ValueError(f"reference_log_probs_BT must be given where kl={kl} is not 0, got None")
     if entropy and entropies_BT is None:

@@ -33,9 +33,9 @@ def _log_softmax(logits_BTV: Tensor, chunk: slice, temperature: float) -> Tensor
     return (logits if temperature == 1 else logits / temperature).log_softmax(dim=-1)
 
 
-def _without_idle_rows(gradients: Tensor, given: Tensor) -> Tensor:
+def _without_idle_rows(gradients: Tensor, upstream: Tensor) -> Tensor:
     """Return `gradients` with exact zeros where the gradient of the row's result is 0, nan logits included."""
-    return gradients.masked_fill_((given == 0)[..., None], 0.0)
+    return gradients.masked_fill_((upstream == 0)[..., None], 0.0)
 
 
 class _PickedLogProbs(torch.autograd.Function):
@@ -58,10 +58,10 @@ class _PickedLogProbs(torch.autograd.Function):
         logits_BTV, targets_BT = ctx.saved_tensors
         result_BTV = torch.empty_like(logits_BTV)
         for chunk in _chunks(logits_BTV):
-            given = gradients[0][:, chunk]
-            parts = _log_softmax(logits_BTV, chunk, ctx.temperature).exp_().mul_(-given[..., None])
-            parts.scatter_add_(-1, targets_BT[:, chunk, None], given[..., None])
-            result_BTV[:, chunk] = _without_idle_rows(parts, given).div_(ctx.temperature)
+            upstream = gradients[0][:, chunk]
+            parts = _log_softmax(logits_BTV, chunk, ctx.temperature).exp_().mul_(-upstream[..., None])
+            parts.scatter_add_(-1, targets_BT[:, chunk, None], upstream[..., None])
+            result_BTV[:, chunk] = _without_idle_rows(parts, upstream).div_(ctx.temperature)
         return result_BTV, None, None
 
 
@@ -86,10 +86,10 @@ class _Entropies(torch.autograd.Function):
         logits_BTV, entropies_BT = ctx.saved_tensors
         result_BTV = torch.empty_like(logits_BTV)
         for chunk in _chunks(logits_BTV):
-            given = gradients[0][:, chunk]
+            upstream = gradients[0][:, chunk]
             shares = _log_softmax(logits_BTV, chunk, ctx.temperature).exp_()
-            parts = torch.special.entr(shares).sub_(shares.mul_(entropies_BT[:, chunk, None])).mul_(given[..., None])
-            result_BTV[:, chunk] = _without_idle_rows(parts, given).div_(ctx.temperature)
+            parts = torch.special.entr(shares).sub_(shares.mul_(entropies_BT[:, chunk, None])).mul_(upstream[..., None])
+            result_BTV[:, chunk] = _without_idle_rows(parts, upstream).div_(ctx.temperature)
         return result_BTV, None
 
 

@@ -31,7 +31,7 @@ class DecodeOptions:
 class BeamRows(Protocol):
     """Prompts whose answers grow side by side."""
 
-    def shown(self, vocabulary: int) -> Tensor:
+    def prompt_tokens(self, vocabulary: int) -> Tensor:
         """Return which tokens stand in each row's prompt, bool [B, V]."""
         ...
 
@@ -46,7 +46,7 @@ def decode(rows: Rows, first: Tensor, options: DecodeOptions) -> list[Result]:
 
 
 def _seen(rows: BeamRows, first: Tensor, options: DecodeOptions) -> Tensor | None:
-    return rows.shown(first.shape[-1]) if options.repetition_penalty != 1 else None
+    return rows.prompt_tokens(first.shape[-1]) if options.repetition_penalty != 1 else None
 
 
 def _searched(scores: Tensor, seen: Tensor | None, options: DecodeOptions) -> Tensor:

@@ -89,20 +89,20 @@ class PackedEngine:
 
     def _keep(self, ordered: Sequence[TokenRequest], released: Sequence[TrieNode]) -> None:
         """Keep what may recur of the nodes that a run has left, in half of the room at most, and forget the others."""
-        there = self._resident | {node.beginning: node for node in released if node.request is None}
+        nodes = self._resident | {node.beginning: node for node in released if node.request is None}
         for request in ordered:
-            beginning = _planner.first_shown(request.prompt)
+            beginning = _planner.up_to_image(request.prompt)
             for length in range(len(beginning), 0, -1):
-                node = there.get(beginning[:length])
+                node = nodes.get(beginning[:length])
                 if node is not None:
                     node.resident = True
                     self._resident.pop(node.beginning, None)
                     self._resident[node.beginning] = node
         self._pool.release([node for node in released if not node.resident])
-        taken = self._taken()
-        while 2 * taken > self._budget.stored:
+        stored = self._taken()
+        while 2 * stored > self._budget.stored:
             node = self._resident.pop(next(iter(self._resident)))
-            taken -= node.size
+            stored -= node.size
             self._pool.release([node])
 
     def _taken(self) -> int:

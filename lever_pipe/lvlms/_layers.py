@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run_layers(
-    decoder: Any, hidden: Tensor, positions: Tensor, attention: PassAttention, wanted: Tensor | None
+    decoder: Any, hidden: Tensor, positions: Tensor, attention: PassAttention, places: Tensor | None
 ) -> Tensor | None:
     """Return the normalised hidden states of the wanted tokens.
 
@@ -31,7 +31,7 @@ def run_layers(
         hidden: inputs of the pass's tokens [n, H].
         positions: rotary positions [AXES, n].
         attention: stores keys and values, and reads them.
-        wanted: which of the tokens [m]; None if nobody reads an output.
+        places: which of the tokens [m] are wanted; None if nobody reads an output.
     """
     angles = decoder.rotary_emb(hidden, positions.reshape(AXES, 1, -1))
     cos, sin = (part.view(*hidden.shape[:-1], 1, -1) for part in angles)
@@ -40,12 +40,12 @@ def run_layers(
     *before, last = decoder.layers
     for index, layer in enumerate(before):
         normed = _store(layer, index, hidden, rotary, attention)
-        hidden = _finish(layer, hidden, attention.attend(index, _queries(layer, normed, rotary), wanted=False))
+        hidden = _finish(layer, hidden, attention.attend(index, _queries(layer, normed, rotary), for_output=False))
     normed = _store(last, len(before), hidden, rotary, attention)
-    if wanted is None:
+    if places is None:
         return None
-    queries = _queries(last, normed[wanted], tuple(part[wanted] for part in rotary))
-    hidden = _finish(last, hidden[wanted], attention.attend(len(before), queries, wanted=True))
+    queries = _queries(last, normed[places], tuple(part[places] for part in rotary))
+    hidden = _finish(last, hidden[places], attention.attend(len(before), queries, for_output=True))
     return torch.as_tensor(decoder.norm(hidden))
 
 
@@ -61,8 +61,8 @@ def _queries(layer: Any, normed: Tensor, rotary: tuple[Tensor, ...]) -> Tensor:
     return _rotate(_heads(own, own.q_proj(normed)), rotary)
 
 
-def _finish(layer: Any, hidden: Tensor, read: Tensor) -> Tensor:
-    hidden = layer.self_attn.o_proj(read.flatten(-2)).add_(hidden)
+def _finish(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
+    hidden = layer.self_attn.o_proj(mixed.flatten(-2)).add_(hidden)
     return torch.as_tensor(layer.mlp(layer.post_attention_layernorm(hidden)).add_(hidden))
 
 
@@ -99,9 +99,9 @@ class TextFlop:
         )
         if node.request is None:
             return int(all_layers + tokens * self._store)
-        read = 1 + node.n_branches
-        last = (tokens - read) * self._store + read * self._layer + (node.length + branch_pairs) * self._pair
-        return int(all_layers + last + read * self._logits)
+        n_read = 1 + node.n_branches
+        last = (tokens - n_read) * self._store + n_read * self._layer + (node.length + branch_pairs) * self._pair
+        return int(all_layers + last + n_read * self._logits)
 
     def of_step(self, width: int, context: int) -> int:
         """Return the work of `width` tokens fed side by side behind `context` others."""

@@ -153,28 +153,28 @@ class PassAttention:
         pool: keys and values.
         slots: where those of the pass's tokens go [n].
         all: what all tokens of the pass read.
-        wanted: what those read whose output somebody reads.
+        outputs: what those read whose output somebody reads.
     """
 
     pool: SlotPool
     slots: Tensor
     all: _Reading
-    wanted: _Reading
+    outputs: _Reading
 
     def store(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Keep the keys and values [n, kv heads, D] of the pass's tokens."""
         self.pool.store(layer, self.slots, keys, values)
 
-    def attend(self, layer: int, queries: Tensor, *, wanted: bool) -> Tensor:
+    def attend(self, layer: int, queries: Tensor, *, for_output: bool) -> Tensor:
         """Return what the queries [n, heads, D] read, of all tokens of the pass or of the wanted ones."""
-        reading = self.wanted if wanted else self.all
+        reading = self.outputs if for_output else self.all
         stored = [torch.split(part, reading.sizes) for part in self.pool.read(layer, reading.slots)]
-        read = []
+        outputs = []
         for group, *parts in zip(reading.groups, *stored, strict=True):
             keys, values = (part.view(group.rows, -1, *part.shape[1:]).transpose(1, 2) for part in parts)
-            own = queries[group.begin : group.end].view(group.rows, group.width, *queries.shape[1:])
-            read.append(_attend(own, keys, values, group.mask).flatten(0, 1))
-        return torch.cat(read) if len(read) > 1 else read[0]
+            rows = queries[group.begin : group.end].view(group.rows, group.width, *queries.shape[1:])
+            outputs.append(_attend(rows, keys, values, group.mask).flatten(0, 1))
+        return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
@@ -182,8 +182,8 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) 
     rows, width, heads, size = queries.shape
     shared = heads // keys.shape[1]
     folded = queries.view(rows, width, -1, shared, size).permute(0, 2, 3, 1, 4).flatten(2, 3)
-    read = scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
-    return read.view(rows, -1, shared, width, size).permute(0, 3, 1, 2, 4).flatten(2, 3)
+    mixed = scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
+    return mixed.view(rows, -1, shared, width, size).permute(0, 3, 1, 2, 4).flatten(2, 3)
 
 
 class WaveSlots:
@@ -205,8 +205,8 @@ class WaveSlots:
         self._spare = pool.take(generating * spare).reshape(generating, spare)
         self._prompts: list[Array] = []  # of generating nodes
         self._temporary: list[Array] = [self._spare.ravel()]
-        groups, wanted = (_Reading(groups, self._device) for groups in self._groups(wave))
-        self.attention = PassAttention(pool, self._tensor(self._new), groups, wanted)
+        groups, outputs = (_Reading(groups, self._device) for groups in self._groups(wave))
+        self.attention = PassAttention(pool, self._tensor(self._new), groups, outputs)
 
     def step(self, alive: Sequence[int], step: int, visible: Tensor) -> PassAttention:
         """Return the attention of a decoding pass.
@@ -228,8 +228,8 @@ class WaveSlots:
 
     def _groups(self, wave: Sequence[TrieNode]) -> tuple[list[_Group], list[_Group]]:
         """Return the groups of all tokens and of the wanted ones."""
-        groups, wanted = [], []
-        begin = begin_wanted = 0
+        groups, outputs = [], []
+        begin = begin_outputs = 0
         for _, members in groupby(wave, key=lambda node: (node.shape, node.request is None)):
             nodes = list(members)
             node = nodes[0]
@@ -239,11 +239,11 @@ class WaveSlots:
             groups.append(_Group(begin, len(nodes), width, context, mask.flatten(0, 1)))
             begin = groups[-1].end
             if node.request is not None:
-                read = 1 + node.n_branches
-                own = mask[:, -read:].flatten(0, 1) if read > 1 else None
-                wanted.append(_Group(begin_wanted, len(nodes), read, context, own))
-                begin_wanted = wanted[-1].end
-        return groups, wanted
+                n_read = 1 + node.n_branches
+                read_mask = mask[:, -n_read:].flatten(0, 1) if n_read > 1 else None
+                outputs.append(_Group(begin_outputs, len(nodes), n_read, context, read_mask))
+                begin_outputs = outputs[-1].end
+        return groups, outputs
 
     def _contexts(self, nodes: Sequence[TrieNode], new: Array) -> Array:
         """Return the slots that nodes of one shape see, and note what becomes of their own ones."""
@@ -262,18 +262,18 @@ class WaveSlots:
 
     def _step_groups(self, alive: Sequence[int], spare: Array, visible: Tensor) -> Iterator[_Group]:
         width = visible.shape[1]
-        begin = at = 0
+        begin = row = 0
         for length, members in groupby(alive, key=lambda index: self._prompts[index].size):
             prompts = np.stack([self._prompts[index] for index in members])
             rows = len(prompts)
-            context = np.concatenate([prompts, spare[at : at + rows]], axis=1)
+            context = np.concatenate([prompts, spare[row : row + rows]], axis=1)
             mask = None
             if width > 1:
                 all_prompt = torch.ones(rows, 1, width, length, dtype=torch.bool, device=self._device)
-                own = torch.cat([all_prompt, visible[at : at + rows, None]], dim=-1)
-                mask = own.repeat(1, 1, self._pool.shared, 1)
+                readable = torch.cat([all_prompt, visible[row : row + rows, None]], dim=-1)
+                mask = readable.repeat(1, 1, self._pool.shared, 1)
             yield _Group(begin, rows, width, context, mask)
-            begin, at = begin + rows * width, at + rows
+            begin, row = begin + rows * width, row + rows
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -140,15 +140,15 @@ def trie_order(requests: Iterable[TokenRequest]) -> list[TokenRequest]:
     return sorted(unsorted, key=lambda request: [ranks[segment] for segment in request.prompt.segments])
 
 
-def first_shown(prompt: TokenPrompt) -> Beginning:
+def up_to_image(prompt: TokenPrompt) -> Beginning:
     """Return the beginning up to the first segment with an image; the whole prompt if none has one."""
-    shown = (place for place, segment in enumerate(prompt.segments, start=1) if segment.images)
-    return prompt.segments[: next(shown, len(prompt.segments))]
+    places = (place for place, segment in enumerate(prompt.segments, start=1) if segment.images)
+    return prompt.segments[: next(places, len(prompt.segments))]
 
 
 def distinct_tokens(ordered: Sequence[TokenRequest], size_of: Callable[[Segment], int]) -> int:
     """Return the tokens of the tree of requests in its order: what any plan must compute, and need not exceed."""
-    shared = [0, *(_shared(one.prompt, other.prompt) for one, other in pairwise(ordered))]
+    shared = [0, *(_shared(former.prompt, latter.prompt) for former, latter in pairwise(ordered))]
     pairs = zip(ordered, shared, strict=False)  # of no requests one number is left over
     return sum(size_of(segment) for request, n in pairs for segment in request.prompt.segments[n:])
 
@@ -198,7 +198,7 @@ def plan_chunks(
         resident: nodes that are there; with each its parent.
     """
     draft, path = _Draft(budget), list[TrieNode]()
-    following = [*(_shared(one.prompt, other.prompt) for one, other in pairwise(ordered)), 0]
+    following = [*(_shared(former.prompt, latter.prompt) for former, latter in pairwise(ordered)), 0]
     shared = 0
     for request, continued in zip(ordered, following, strict=False):  # of no requests one number is left over
         path = path[:shared] + _grow(path[:shared], request, continued, layout_of, resident)
@@ -211,8 +211,8 @@ def plan_chunks(
         yield draft.close([])
 
 
-def _shared(one: TokenPrompt, other: TokenPrompt) -> int:
-    pairs = zip(one.segments, other.segments, strict=False)  # one may go on where the other ends
+def _shared(former: TokenPrompt, latter: TokenPrompt) -> int:
+    pairs = zip(former.segments, latter.segments, strict=False)  # either may go on where the other ends
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
@@ -230,8 +230,8 @@ def _grow(
     for depth in range(len(path), len(segments)):
         last = depth + 1 == len(segments)
         segment = segments[depth]
-        there = None if last else resident.get(segments[: depth + 1])
-        parent = there or TrieNode(
+        present = None if last else resident.get(segments[: depth + 1])
+        parent = present or TrieNode(
             segment,
             layout_of(segment),
             parent=parent,
@@ -268,7 +268,7 @@ class _Draft:
 
     def add(self, nodes: Sequence[TrieNode], depth: int) -> None:
         """Add the nodes of one prompt, the first one at `depth`."""
-        self.nodes += ((at, node) for at, node in enumerate(nodes, start=depth) if not node.resident)
+        self.nodes += ((level, node) for level, node in enumerate(nodes, start=depth) if not node.resident)
         self.stored += sum(node.size for node in nodes if node.kept and not node.resident)
         self.widest = max(self.widest, *(_temporary(node, self.budget) for node in nodes))
 

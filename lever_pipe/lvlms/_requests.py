@@ -140,11 +140,11 @@ def segment_layout(ids: Sequence[int], images: Sequence[Layout], *, image_token:
     """
     tokens: list[Array] = []
     positions: list[Array] = []
-    start, at, remaining = 0, 0, iter(images)
+    start, begin, remaining = 0, 0, iter(images)
     for end in [i for i, token in enumerate(ids) if token == image_token] + [len(ids)]:
-        tokens.append(np.asarray(ids[at:end], dtype=np.int64))
-        positions.append(np.broadcast_to(start + np.arange(end - at), (AXES, end - at)))
-        start, at = start + end - at, end + 1
+        tokens.append(np.asarray(ids[begin:end], dtype=np.int64))
+        positions.append(np.broadcast_to(start + np.arange(end - begin), (AXES, end - begin)))
+        start, begin = start + end - begin, end + 1
         if end < len(ids):
             image = next(remaining)
             tokens.append(image.ids)

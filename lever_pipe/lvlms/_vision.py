@@ -189,9 +189,9 @@ class VisionTower:
         patches, full = math.prod(grid), len(config.fullatt_block_indexes)
         window = min((config.window_size // config.patch_size) ** 2, patches)
         keys = full * patches + (config.depth - full) * window
-        each = _parameters(visual.blocks) + _parameters(visual.patch_embed)
+        per_patch = _parameters(visual.blocks) + _parameters(visual.patch_embed)
         merged = patches // config.spatial_merge_size**2 * _parameters(visual.merger)
-        return int(2 * (patches * each + merged) + 4 * config.hidden_size * patches * keys)
+        return int(2 * (patches * per_patch + merged) + 4 * config.hidden_size * patches * keys)
 
     def _make_plan(self, grid: Grid) -> _Plan:
         config, device = self._config, self._visual.patch_embed.proj.weight.device
@@ -223,12 +223,12 @@ def _attend(attention: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], windo
     projected = attention.qkv(hidden).view(images, patches, 3, attention.num_heads, -1)
     queries, keys, values = projected.unbind(2)
     queries, keys = apply_rotary_pos_emb_vision(queries, keys, *rotary)
-    read = torch.empty_like(values)
+    outputs = torch.empty_like(values)
     for window in windows:
         q, k, v = (_windowed(part, window) for part in (queries, keys, values))
-        seen = scaled_dot_product_attention(q, k, v, scale=attention.scaling)
-        read[:, window.flatten()] = seen.transpose(1, 2).reshape(images, window.numel(), *read.shape[2:])
-    return torch.as_tensor(attention.proj(read.flatten(2)))
+        mixed = scaled_dot_product_attention(q, k, v, scale=attention.scaling)
+        outputs[:, window.flatten()] = mixed.transpose(1, 2).reshape(images, window.numel(), *outputs.shape[2:])
+    return torch.as_tensor(attention.proj(outputs.flatten(2)))
 
 
 def _windowed(heads: Tensor, window: Tensor) -> Tensor:

@@ -65,28 +65,28 @@ class Waves:
             self._embed(wave),
             self._tensor(_rotary_positions(wave)),
             slots.attention,
-            self._tensor(_wanted(wave)) if requests else None,
+            self._tensor(_output_places(wave)) if requests else None,
         )
         self._counters["forwards"] += 1
         self._counters["tokens_prefilled"] += sum(node.size for node in wave)
         self._counters["flop"] += sum(self._flop.of_node(node) for node in wave)
         if hidden is None:
             return []
-        read = read_out(self._model, hidden, requests, self._options)
-        answers = iter(self._generated(read, slots, [node for node in wave if node.generates]))
+        readout = read_out(self._model, hidden, requests, self._options)
+        answers = iter(self._generated(readout, slots, [node for node in wave if node.generates]))
         results = []
-        for request, scores in zip(requests, read.scores, strict=True):
-            said = next(answers) if request.generate else Result()
-            results.append((request, replace(said, scores=scores)))
+        for request, scores in zip(requests, readout.scores, strict=True):
+            result = next(answers) if request.generate else Result()
+            results.append((request, replace(result, scores=scores)))
         return results
 
-    def _generated(self, read: ReadOut, slots: WaveSlots, nodes: Sequence[TrieNode]) -> list[Result]:
+    def _generated(self, readout: ReadOut, slots: WaveSlots, nodes: Sequence[TrieNode]) -> list[Result]:
         """Return an answer for each node that generates, decoding those that no given answer tells."""
-        unknown = [place for place, answer in enumerate(read.known) if answer is None]
+        unknown = [place for place, answer in enumerate(readout.answers) if answer is None]
         if not unknown:
-            return [answer for answer in read.known if answer is not None]
-        decoded = iter(decode(Rows(self, slots, nodes, unknown), read.first[unknown], self._options))
-        return [next(decoded) if answer is None else answer for answer in read.known]
+            return [answer for answer in readout.answers if answer is not None]
+        decoded = iter(decode(Rows(self, slots, nodes, unknown), readout.first[unknown], self._options))
+        return [next(decoded) if answer is None else answer for answer in readout.answers]
 
     def _embed(self, wave: Sequence[TrieNode]) -> Tensor:
         ids = self._tensor(np.concatenate([part for node in wave for part in _node_ids(node)]))
@@ -123,7 +123,7 @@ class Rows:
     nodes: Sequence[TrieNode]
     alive: list[int]
 
-    def shown(self, vocabulary: int) -> Tensor:
+    def prompt_tokens(self, vocabulary: int) -> Tensor:
         """Return which tokens stand in each row's prompt, bool [B, V]."""
         is_shown = torch.zeros(len(self.alive), vocabulary, dtype=torch.bool)
         for row, index in zip(is_shown, self.alive, strict=True):
@@ -167,11 +167,11 @@ def _rotary_positions(wave: Sequence[TrieNode]) -> Array:
 @lru_cache(maxsize=4096)
 def _branch_positions(branches: tuple[int, ...]) -> Array:
     """Return the positions of answer tokens behind a prompt, relative to its end [AXES, answer tokens]."""
-    counted = [np.arange(count) for count in (0, *branches)]
-    return np.broadcast_to(np.concatenate(counted), (AXES, sum(branches)))
+    ranges = [np.arange(count) for count in (0, *branches)]
+    return np.broadcast_to(np.concatenate(ranges), (AXES, sum(branches)))
 
 
-def _wanted(wave: Sequence[TrieNode]) -> Array:
+def _output_places(wave: Sequence[TrieNode]) -> Array:
     """Return where, in the packed row, the last prompt tokens and the answer tokens of requests stand."""
     places, begin = [], 0
     for node in wave:
@@ -189,12 +189,12 @@ class ReadOut:
     Attributes:
         scores: for each request its answers' token log-probabilities.
         first: for each request that generates the logits of its first token [requests, V].
-        known: for each of these the answer itself, where given answers go along with it up to its end; else None.
+        answers: for each of these the answer itself, where given answers go along with it up to its end; else None.
     """
 
     scores: list[tuple[Scores, ...]]
     first: Tensor
-    known: list[Result | None]
+    answers: list[Result | None]
 
 
 def read_out(model: Any, hidden: Tensor, requests: Sequence[TokenRequest], options: DecodeOptions) -> ReadOut:
@@ -211,15 +211,15 @@ def read_out(model: Any, hidden: Tensor, requests: Sequence[TokenRequest], optio
     """
     lines, tokens, begins = _places(requests)
     block = max(1, VALUES_PER_BLOCK // model.lm_head.weight.shape[0])
-    at, said, firsts = (torch.tensor(part, dtype=torch.long, device=hidden.device) for part in (lines, tokens, begins))
-    values = torch.empty(len(at), device=hidden.device)
+    rows, targets, firsts = (torch.tensor(p, dtype=torch.long, device=hidden.device) for p in (lines, tokens, begins))
+    values = torch.empty(len(rows), device=hidden.device)
     plain = options.num_beams == 1 and options.repetition_penalty == 1
     first, best, likeliest = [], list[int](), list[float]()
     for start in range(0, len(hidden), block):
         logits = _logits(model, hidden[start : start + block])
         log_probs = logits.log_softmax(-1)
-        inside = (at >= start) & (at < start + block)
-        values[inside] = log_probs[at[inside] - start, said[inside]]
+        inside = (rows >= start) & (rows < start + block)
+        values[inside] = log_probs[rows[inside] - start, targets[inside]]
         first.append(logits[firsts[(firsts >= start) & (firsts < start + block)] - start])
         if plain:
             top = logits.argmax(-1)
@@ -229,8 +229,8 @@ def read_out(model: Any, hidden: Tensor, requests: Sequence[TokenRequest], optio
     scores = [tuple(tuple(next(scored) for _ in answer) for answer in request.answers) for request in requests]
     generating = [request for request in requests if request.generate]
     pairs = zip(generating, begins, strict=True)
-    known = [_followed(request, line, best, likeliest, options) if plain else None for request, line in pairs]
-    return ReadOut(scores, torch.cat(first), known)
+    answers = [_followed(request, line, best, likeliest, options) if plain else None for request, line in pairs]
+    return ReadOut(scores, torch.cat(first), answers)
 
 
 def _followed(
@@ -246,10 +246,10 @@ def _followed(
         options: how answers end.
     """
     lines: dict[Answer, int] = {(): first}
-    behind = first + 1
+    begin = first + 1
     for answer in request.answers:
-        lines |= {answer[:count]: behind + count - 1 for count in range(1, len(answer))}
-        behind += len(answer) - 1
+        lines |= {answer[:count]: begin + count - 1 for count in range(1, len(answer))}
+        begin += len(answer) - 1
     tokens: Answer = ()
     log_probs: Scores = ()
     while tokens in lines:

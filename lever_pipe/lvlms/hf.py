@@ -207,10 +207,10 @@ class StockEngine:
     def inputs(self, prompts: Sequence[TokenPrompt], *, room: int) -> dict[str, Tensor]:
         """Return what the model takes of prompts, padded on the left; `room` is left for an answer's tokens."""
         images = [[self._images.open(digest) for digest in prompt.images] for prompt in prompts]
-        shown = {"images": images} if any(images) else {}
+        extra = {"images": images} if any(images) else {}
         padding = {"padding": True, "padding_side": "left", "add_special_tokens": False}
         batch = self._family.processor(
-            text=[prompt.text for prompt in prompts], **shown, text_kwargs=padding, return_tensors="pt"
+            text=[prompt.text for prompt in prompts], **extra, text_kwargs=padding, return_tensors="pt"
         )
         for prompt, length in zip(prompts, batch["attention_mask"].sum(dim=1).tolist(), strict=True):
             if length + room > self._family.context:
@@ -232,12 +232,12 @@ class StockEngine:
             self._counters["tokens_padded"] += ids.numel() - real
 
         hook = self._model.register_forward_pre_hook(count, with_kwargs=True)
-        opened = self._images.opened
+        n_opened = self._images.opened
         try:
             yield
         finally:
             hook.remove()
-            self._counters["images_encoded"] += self._images.opened - opened
+            self._counters["images_encoded"] += self._images.opened - n_opened
 
 
 def load(folder: Path, *, dtype: str, device: str) -> Stock:
@@ -292,9 +292,9 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def _applied(folder: Path, tokenizer: Any, messages: Sequence[dict[str, Any]], *, asks: bool = True) -> str:
+def _applied(folder: Path, tokenizer: Any, messages: Sequence[dict[str, Any]], *, is_open: bool = True) -> str:
     with readable(folder, "chat template for prompts of images and texts"):
-        return written(tokenizer, messages, add_generation_prompt=asks)
+        return written(tokenizer, messages, add_generation_prompt=is_open)
 
 
 def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
@@ -308,24 +308,24 @@ def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
     """
     user_turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": ASKED}]}]
     answered = [*user_turn, {"role": "assistant", "content": [{"type": "text", "text": SAID}]}]
-    question, whole = _applied(folder, tokenizer, user_turn), _applied(folder, tokenizer, answered, asks=False)
-    before, said, behind = whole.removeprefix(question).partition(SAID)
+    question, whole = _applied(folder, tokenizer, user_turn), _applied(folder, tokenizer, answered, is_open=False)
+    before, answer, tail = whole.removeprefix(question).partition(SAID)
     faults = [] if question.count(image) == 1 else [f"{question.count(image)} times {image} for one image"]
-    if not whole.startswith(question) or not said or before.strip():
+    if not whole.startswith(question) or not answer or before.strip():
         faults.append("an answer that begins otherwise than it is asked for")
-    elif not behind:
+    elif not tail:
         faults.append("nothing behind an answer")
-    asked, told, ended = (
-        _ids(tokenizer, question + text) for text in ("", before + SAID, before + SAID + behind.lstrip(" "))
+    question_ids, answered_ids, ended_ids = (
+        _ids(tokenizer, question + text) for text in ("", before + SAID, before + SAID + tail.lstrip(" "))
     )
     # A tokenizer that itself puts a blank before a text has no need of the template's.
-    begins = [text for text in (before, before[1:]) if asked + _ids(tokenizer, text + SAID) == told]
-    end = next(iter(ended[len(told) :]), tokenizer.eos_token_id)
-    if not faults and (not begins or ended[: len(told)] != told or end is None):
+    begins = [text for text in (before, before[1:]) if question_ids + _ids(tokenizer, text + SAID) == answered_ids]
+    end = next(iter(ended_ids[len(answered_ids) :]), tokenizer.eos_token_id)
+    if not faults and (not begins or ended_ids[: len(answered_ids)] != answered_ids or end is None):
         faults.append(f"{question[-10:] + whole.removeprefix(question)!r}, where an answer has no tokens of its own")
     if faults:
-        where = f"{folder}: expected a chat template that shows images and ends answers"
-        raise CheckpointError(where, found="; ".join(faults), do="Fix its chat template, or name another model.")
+        expected = f"{folder}: expected a chat template that shows images and ends answers"
+        raise CheckpointError(expected, found="; ".join(faults), do="Fix its chat template, or name another model.")
     return begins[0], int(end)
 
 
@@ -348,9 +348,9 @@ def _processor(folder: Path, kind: str) -> Any:
     # The library looks up a class for each part, also for that of videos, which it cannot import here.
     unchecked = type(family.__name__, (family,), {"check_argument_for_proper_class": lambda *_: None})
     settings, _ = family.get_processor_dict(folder, local_files_only=True)
-    known = set(inspect.signature(family.__init__).parameters) - {"self", "kwargs", *family.get_attributes()}
+    parameters = set(inspect.signature(family.__init__).parameters) - {"self", "kwargs", *family.get_attributes()}
     parts: dict[str, Any] = dict.fromkeys(family.get_attributes()) | {
         "image_processor": AutoImageProcessor.from_pretrained(folder, local_files_only=True, backend="pil"),
         "tokenizer": AutoTokenizer.from_pretrained(folder, local_files_only=True),
     }
-    return unchecked(**parts, **{name: value for name, value in settings.items() if name in known})
+    return unchecked(**parts, **{name: value for name, value in settings.items() if name in parameters})

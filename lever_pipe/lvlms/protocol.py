@@ -207,8 +207,8 @@ class ImageSource:
         try:
             content = path.read_bytes()
         except OSError as fault:
-            found = fault.strerror or str(fault)
-            raise ImageError(f"{path}: expected a readable image", found=found, do="Restore the file.") from None
+            reason = fault.strerror or str(fault)
+            raise ImageError(f"{path}: expected a readable image", found=reason, do="Restore the file.") from None
         # Answers to other bytes would be kept under the wrong name.
         if hashlib.sha256(content).hexdigest() != digest:
             raise ImageError(

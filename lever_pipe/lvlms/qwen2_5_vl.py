@@ -109,8 +109,8 @@ def render(prompt: Prompt) -> tuple[TextSegment, ...]:
 @lru_cache(maxsize=65_536)
 def _segment(before: Role | None, block: Block, after: Role | None) -> TextSegment:
     """Return a block between the roles before and after it; blocks recur."""
-    shown = tuple(part.digest for turn in block for part in turn.parts if isinstance(part, ImagePart))
-    return TextSegment("".join(_written(before, block, after)), shown)
+    images = tuple(part.digest for turn in block for part in turn.parts if isinstance(part, ImagePart))
+    return TextSegment("".join(_written(before, block, after)), images)
 
 
 def _written(before: Role | None, block: Block, after: Role | None) -> Iterator[str]:
@@ -197,7 +197,7 @@ def _faults(config: Any) -> Iterator[str]:
 
 def _read_tokenizer(folder: Path, config: Any) -> Any:
     """Return the tokenizer of a folder; another model's would read its ids as other words."""
-    wanted = {
+    numbers = {
         "<|vision_start|>": config.vision_start_token_id,
         "<|image_pad|>": config.image_token_id,
         "<|vision_end|>": config.vision_end_token_id,
@@ -206,13 +206,13 @@ def _read_tokenizer(folder: Path, config: Any) -> Any:
     }
     with readable(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        where = f"{folder}: expected the tokenizer of the model that config.json describes, turns ending in {END}"
-        _refuse(where, _faults_of_tokenizer(tokenizer, wanted))
+        expected = f"{folder}: expected the tokenizer of the model that config.json describes, turns ending in {END}"
+        _refuse(expected, _faults_of_tokenizer(tokenizer, numbers))
     return tokenizer
 
 
-def _faults_of_tokenizer(tokenizer: Any, wanted: dict[str, int | None]) -> Iterator[str]:
-    for text, number in wanted.items():
+def _faults_of_tokenizer(tokenizer: Any, numbers: dict[str, int | None]) -> Iterator[str]:
+    for text, number in numbers.items():
         ids = tokenizer(text, add_special_tokens=False).input_ids
         if len(ids) != 1 or number not in (None, ids[0]):
             yield f"{text} is {ids} for {'a token' if number is None else number}"
@@ -228,16 +228,16 @@ def _read_processor(folder: Path, vision: Any) -> Any:
         path = image_settings(folder)
         require_keys(path, "image_mean", "image_std", "patch_size", "merge_size")
         processor = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
-        where = f"{path}: expected the image processor of the model in config.json"
-        _refuse(where, _faults_of_processor(processor, vision))
+        expected = f"{path}: expected the image processor of the model in config.json"
+        _refuse(expected, _faults_of_processor(processor, vision))
     return processor
 
 
 def _faults_of_processor(processor: Any, vision: Any) -> Iterator[str]:
-    for name, wanted in (
+    for name, value in (
         ("patch_size", vision.patch_size),
         ("merge_size", vision.spatial_merge_size),
         ("temporal_patch_size", vision.temporal_patch_size),
     ):
-        if getattr(processor, name) != wanted:
-            yield f"{name} {getattr(processor, name)} for {wanted}"
+        if getattr(processor, name) != value:
+            yield f"{name} {getattr(processor, name)} for {value}"

@@ -48,7 +48,7 @@ class Utf8:
 
     def decode(self, ids: Sequence[int], **_: Any) -> str:
         """Return the text of an answer."""
-        return bytes(each for each in ids if each != END).decode()
+        return bytes(byte for byte in ids if byte != END).decode()
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ class ServedEngine:
             ServerError: it refuses the key or the model, a limit is reached, or some prompt had no answer.
         """
         ordered = sorted(requests, key=lambda request: request.prompt.text)  # servers keep common beginnings
-        if not self._n_behind and (given := [request for request in ordered if request.answers]):
-            self._learn_to_score(given[0])
+        if not self._n_behind and (scored := [request for request in ordered if request.answers]):
+            self._learn_to_score(scored[0])
         n_lost, n_refused = 0, self._n_refused
         for request, result in zip(ordered, at_once(self._chat.concurrency, self._answer, ordered), strict=True):
             n_lost += result is None
@@ -141,13 +141,13 @@ class ServedEngine:
         """Return the result of a request; None where the server gave none."""
         messages, options = self._messages(request.prompt), self._options
         beyond = {} if options.repetition_penalty == 1 else {"repetition_penalty": options.repetition_penalty}
-        said = self._ask(messages, room=options.max_new_tokens if request.generate else 1, **beyond)
-        whole = [self._with_answer(messages, answer) for answer in request.answers] if said else []
-        if said is None or not all(0 < said.prompt_tokens < len(log_probs) for log_probs in whole):
+        reply = self._ask(messages, room=options.max_new_tokens if request.generate else 1, **beyond)
+        whole = [self._with_answer(messages, answer) for answer in request.answers] if reply else []
+        if reply is None or not all(0 < reply.prompt_tokens < len(log_probs) for log_probs in whole):
             return None
-        words = (*said.text.encode(), *([END] if said.has_ended else [])) if request.generate else ()
-        begin, behind = said.prompt_tokens - 1, self._n_behind - 1  # the first token has no probability
-        return Result(words, scores=tuple(log_probs[begin : len(log_probs) - behind] for log_probs in whole))
+        words = (*reply.text.encode(), *([END] if reply.has_ended else [])) if request.generate else ()
+        begin, tail = reply.prompt_tokens - 1, self._n_behind - 1  # the first token has no probability
+        return Result(words, scores=tuple(log_probs[begin : len(log_probs) - tail] for log_probs in whole))
 
     def _learn_to_score(self, request: TokenRequest) -> None:
         messages, answer = self._messages(request.prompt), request.answers[0]
@@ -164,18 +164,18 @@ class ServedEngine:
     def _with_answer(self, messages: Messages, answer: Answer, *, ends: bool = True) -> Scores:
         """Return the log-probabilities of a prompt's tokens and, behind them, of an answer's; empty for none."""
         dialogue = [*messages, {"role": "assistant", "content": Utf8().decode(answer)}]
-        how = {"add_generation_prompt": False, "continue_final_message": not ends, "prompt_logprobs": 0}
-        return said.log_probs if (said := self._ask(dialogue, room=1, **how)) else ()
+        options = {"add_generation_prompt": False, "continue_final_message": not ends, "prompt_logprobs": 0}
+        return reply.log_probs if (reply := self._ask(dialogue, room=1, **options)) else ()
 
     def _ask(self, messages: Messages, *, room: int, **beyond: Any) -> Completion | None:
         """Return what the server says; `beyond` is what OpenAI's own interface does not have."""
         request = {"model": self._model, "messages": messages, "temperature": 0.0, "max_tokens": room}
-        said = self._chat.answer({**request, "extra_body": beyond}, read)
-        if said is not None:
+        reply = self._chat.answer({**request, "extra_body": beyond}, read)
+        if reply is not None:
             with self._lock:
-                self._n_refused += said.is_refused
-                self._counters.update(forwards=1, prompt_tokens=said.prompt_tokens)
-        return said
+                self._n_refused += reply.is_refused
+                self._counters.update(forwards=1, prompt_tokens=reply.prompt_tokens)
+        return reply
 
     def _messages(self, prompt: TokenPrompt) -> Messages:
         messages: Messages = json.loads(prompt.text.replace(chr(IMAGE), SHOWN))

@@ -108,11 +108,11 @@ def opened(folder: Path, dtype: str, context: int, settings: VllmSettings) -> An
             seed=0,
         )
     except (ValueError, RuntimeError, ImportError) as fault:
-        said = " ".join(str(fault).split())
-        small = "Lower lvlm.vllm.requests, .context or .memory_share" if "memory" in said.lower() else ""
+        text = " ".join(str(fault).split())
+        small = "Lower lvlm.vllm.requests, .context or .memory_share" if "memory" in text.lower() else ""
         raise CheckpointError(
             f"{folder}: expected a model that vLLM {vllm_version()} can open here",
-            found=shortened(said),
+            found=shortened(text),
             do=f"{small or 'Set lvlm.member: hf'}; the job's log has vLLM's own words.",
         ) from fault
 
@@ -139,66 +139,66 @@ class VllmEngine:
         ordered = trie_order(requests)
         for start in range(0, len(ordered), PROMPTS_PER_CALL):
             batch = ordered[start : start + PROMPTS_PER_CALL]
-            named = sorted({digest for request in batch for digest in request.prompt.images})
-            shown = {digest: self._images.open(digest) for digest in named}
-            self._counters["images_encoded"] += len(named)
-            yield from self._batch(batch, shown)
+            digests = sorted({digest for request in batch for digest in request.prompt.images})
+            images = {digest: self._images.open(digest) for digest in digests}
+            self._counters["images_encoded"] += len(digests)
+            yield from self._batch(batch, images)
 
     def _batch(
-        self, requests: Sequence[TokenRequest], shown: Mapping[str, Any]
+        self, requests: Sequence[TokenRequest], images: Mapping[str, Any]
     ) -> Iterator[tuple[TokenRequest, Result]]:
         prompts = [request.prompt for request in requests if request.generate]
         search = self._greedy if self._options.num_beams == 1 else self._beams
-        generated = iter(search(prompts, shown) if prompts else ())
+        generated = iter(search(prompts, images) if prompts else ())
         pairs = [(request.prompt, answer) for request in requests for answer in request.answers]
-        scores = iter(self._scores(pairs, shown) if pairs else ())
+        scores = iter(self._scores(pairs, images) if pairs else ())
         for request in requests:
-            said = next(generated) if request.generate else Result()
-            yield request, replace(said, scores=tuple(next(scores) for _ in request.answers))
+            result = next(generated) if request.generate else Result()
+            yield request, replace(result, scores=tuple(next(scores) for _ in request.answers))
 
-    def _greedy(self, prompts: Sequence[TokenPrompt], shown: Mapping[str, Any]) -> Iterator[Result]:
+    def _greedy(self, prompts: Sequence[TokenPrompt], images: Mapping[str, Any]) -> Iterator[Result]:
         options = self._options
-        how = {"logprobs": 0, "repetition_penalty": options.repetition_penalty, "stop_token_ids": list(options.eos)}
-        how["logit_bias"] = dict.fromkeys(options.never, -100.0)
-        for output in self._ask([(prompt, ()) for prompt in prompts], shown, room=options.max_new_tokens, **how):
+        extra = {"logprobs": 0, "repetition_penalty": options.repetition_penalty, "stop_token_ids": list(options.eos)}
+        extra["logit_bias"] = dict.fromkeys(options.never, -100.0)
+        for output in self._ask([(prompt, ()) for prompt in prompts], images, room=options.max_new_tokens, **extra):
             tokens = tuple(output.outputs[0].token_ids)
             steps = output.outputs[0].logprobs
             yield Result(tokens, tuple(step[token].logprob for step, token in zip(steps, tokens, strict=True)))
 
-    def _beams(self, prompts: Sequence[TokenPrompt], shown: Mapping[str, Any]) -> list[Result]:
-        rows = _Rows(self, prompts, shown)
-        return beam_search(rows, self.next_tokens([(prompt, ()) for prompt in prompts], shown), self._options)
+    def _beams(self, prompts: Sequence[TokenPrompt], images: Mapping[str, Any]) -> list[Result]:
+        rows = _Rows(self, prompts, images)
+        return beam_search(rows, self.next_tokens([(prompt, ()) for prompt in prompts], images), self._options)
 
-    def _scores(self, pairs: Sequence[tuple[TokenPrompt, Answer]], shown: Mapping[str, Any]) -> Iterator[Scores]:
-        outputs = self._ask(pairs, shown, prompt_logprobs=0)
+    def _scores(self, pairs: Sequence[tuple[TokenPrompt, Answer]], images: Mapping[str, Any]) -> Iterator[Scores]:
+        outputs = self._ask(pairs, images, prompt_logprobs=0)
         for (_, answer), output in zip(pairs, outputs, strict=True):
             last = output.prompt_logprobs[-len(answer) :]
             yield tuple(step[token].logprob for step, token in zip(last, answer, strict=True))
 
-    def next_tokens(self, pairs: Sequence[tuple[TokenPrompt, Answer]], shown: Mapping[str, Any]) -> Tensor:
+    def next_tokens(self, pairs: Sequence[tuple[TokenPrompt, Answer]], images: Mapping[str, Any]) -> Tensor:
         """Return the log-probabilities of what follows each prompt and the answer begun [pairs, V].
 
         What is not among the `KNOWN` likeliest has an equal part of the rest, so that each row is a distribution.
         """
         vocabulary = self._llm.model_config.get_vocab_size()
         lines = torch.empty(len(pairs), vocabulary)
-        for line, output in zip(lines, self._ask(pairs, shown, logprobs=KNOWN), strict=True):
-            known = output.outputs[0].logprobs[0]
-            values = torch.tensor([each.logprob for each in known.values()])
-            rest = max(1 - float(values.double().exp().sum()), 1e-30) / max(1, vocabulary - len(known))
+        for line, output in zip(lines, self._ask(pairs, images, logprobs=KNOWN), strict=True):
+            likeliest = output.outputs[0].logprobs[0]
+            values = torch.tensor([entry.logprob for entry in likeliest.values()])
+            rest = max(1 - float(values.double().exp().sum()), 1e-30) / max(1, vocabulary - len(likeliest))
             line.fill_(math.log(rest))
-            line[list(known)] = values
+            line[list(likeliest)] = values
         return lines
 
     def _ask(
-        self, pairs: Sequence[tuple[TokenPrompt, Answer]], shown: Mapping[str, Any], *, room: int = 1, **how: Any
+        self, pairs: Sequence[tuple[TokenPrompt, Answer]], images: Mapping[str, Any], *, room: int = 1, **options: Any
     ) -> list[Any]:
         """Return what vLLM says to prompts with answers begun, in their order."""
         from vllm import SamplingParams
         from vllm.exceptions import VLLMValidationError
 
-        sampling = SamplingParams(temperature=0, max_tokens=room, ignore_eos=True, detokenize=False, **how)
-        inputs = [self._input(prompt, answer, shown) for prompt, answer in pairs]
+        sampling = SamplingParams(temperature=0, max_tokens=room, ignore_eos=True, detokenize=False, **options)
+        inputs = [self._input(prompt, answer, images) for prompt, answer in pairs]
         limit = self._llm.model_config.max_model_len
         try:
             outputs: list[Any] = self._llm.generate(inputs, sampling, use_tqdm=False)
@@ -216,20 +216,20 @@ class VllmEngine:
             self._counters["tokens_prefilled"] += length - (output.num_cached_tokens or 0)
         return outputs
 
-    def _input(self, prompt: TokenPrompt, answer: Answer, shown: Mapping[str, Any]) -> dict[str, Any]:
+    def _input(self, prompt: TokenPrompt, answer: Answer, images: Mapping[str, Any]) -> dict[str, Any]:
         tokens = [token for segment in prompt.segments for token in segment.ids]
-        asked: dict[str, Any] = {"prompt_token_ids": [*tokens, *answer]}
+        inputs: dict[str, Any] = {"prompt_token_ids": [*tokens, *answer]}
         if prompt.images:
-            asked["multi_modal_data"] = {"image": [shown[digest] for digest in prompt.images]}
-            asked["multi_modal_uuids"] = {"image": list(prompt.images)}
-        return asked
+            inputs["multi_modal_data"] = {"image": [images[digest] for digest in prompt.images]}
+            inputs["multi_modal_uuids"] = {"image": list(prompt.images)}
+        return inputs
 
 
 class _Rows:
     """Prompts with beams (`_decoding.BeamRows`), each step a call."""
 
-    def __init__(self, engine: VllmEngine, prompts: Sequence[TokenPrompt], shown: Mapping[str, Any]) -> None:
-        self._engine, self._prompts, self._images = engine, prompts, shown
+    def __init__(self, engine: VllmEngine, prompts: Sequence[TokenPrompt], images: Mapping[str, Any]) -> None:
+        self._engine, self._prompts, self._images = engine, prompts, images
         self._fed: list[Tensor] = []  # [B, beams] of each step
 
     def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
@@ -238,7 +238,7 @@ class _Rows:
         pairs = [(prompt, tuple(row[own].tolist())) for prompt, row, beams in rows for own in beams]
         return self._engine.next_tokens(pairs, self._images).view(*ids.shape, -1)
 
-    def shown(self, vocabulary: int) -> Tensor:
+    def prompt_tokens(self, vocabulary: int) -> Tensor:
         seen = torch.zeros(len(self._prompts), vocabulary, dtype=torch.bool)
         for row, prompt in zip(seen, self._prompts, strict=True):
             row[[token for segment in prompt.segments for token in segment.ids]] = True

@@ -45,7 +45,7 @@ def prepare_examples(
         f"{config.split}_skipped_images": len(found.skipped_images),
     }
     for path in train_examples:
-        shared = shared_questions(storage.read_examples(path), found.examples, config, asked=questions, shown=path)
+        shared = shared_questions(storage.read_examples(path), found.examples, config, file=questions, train_file=path)
         if config.on_split_overlap == "count":
             counts["eval_questions_in_train"] = len(shared)
     storage.write_rows(examples, found.examples)

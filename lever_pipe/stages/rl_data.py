@@ -172,7 +172,7 @@ def search_beams(
     score = of_beams.scorer(train, model, Prompter(Wording(config.lvlm.prompt), train), config)
     found = of_beams.search_beams(pools, score, config)
     storage.write_rows(beams, found)
-    save_groups(groups, groups_of_beams(found, pools, lambda chosen: of_beams.shown(chosen, config)))
+    save_groups(groups, groups_of_beams(found, pools, lambda chosen: of_beams.prompt_order(chosen, config)))
     storage.write_json(counters, model.counters)
     return len(found)
 

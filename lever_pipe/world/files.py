@@ -58,14 +58,14 @@ def _annotation(picture: Picture, question_id: int, question: AnnotatedQuestion,
         "question_type": question.type,
         "question_id": question_id,
     }
-    said = [
+    answers = [
         {"answer_id": i, "answer_confidence": "yes", "answer": answer}
         for i, answer in enumerate(question.answers, start=1)
     ]
     if layout == "vqav2":
         most = Counter(question.answers).most_common(1)[0][0]
-        return {**common, "answers": said, "multiple_choice_answer": most}
-    return {**common, "answers": [{**each, "raw_answer": each["answer"]} for each in said], "confidence": 3}
+        return {**common, "answers": answers, "multiple_choice_answer": most}
+    return {**common, "answers": [{**answer, "raw_answer": answer["answer"]} for answer in answers], "confidence": 3}
 
 
 def build_documents(pictures: list[Picture], split: Split, options: WorldData) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -84,12 +84,12 @@ def build_documents(pictures: list[Picture], split: Split, options: WorldData) -
         for picture, qid in rows
     ]
     annotations = [_annotation(picture, qid, picture.questions[qid], options.layout) for picture, qid in rows]
-    asked: dict[str, Any] = {**common, "task_type": "Open-Ended", "questions": questions}
+    document: dict[str, Any] = {**common, "task_type": "Open-Ended", "questions": questions}
     if options.layout == "vqav2":
-        return asked, {**common, "annotations": annotations}
+        return document, {**common, "annotations": annotations}
     types = {question_type(r, key): f"{r.name} by {r.key}" for r in RELATIONS for key in r.keys}
     types |= {q.type: f"{q.relation.name} by {q.relation.key}" for p in pictures for q in p.questions.values()}
-    return asked, {**common, "annotations": annotations, "question_types": types}
+    return document, {**common, "annotations": annotations, "question_types": types}
 
 
 def _write_images(folder: Path, pictures: list[Picture], options: WorldData, split: Split) -> None:
@@ -105,27 +105,27 @@ def write_raw_files(options: WorldData, split: Split, *, questions: Path, annota
     A file or folder appears under its name only when it is complete.
     """
     pictures = draw_split(options, split)
-    asked, annotated = build_documents(pictures, split, options)
+    document, annotated = build_documents(pictures, split, options)
     write_folder(images, partial(_write_images, pictures=pictures, options=options, split=split))
-    write_json(questions, asked)
+    write_json(questions, document)
     write_json(annotations, annotated)
 
 
 def draw_examples(options: WorldData, split: Split) -> tuple[list[Example], dict[str, np.ndarray]]:
     """Return one split as the files of the same options hold it, in question-id order, and its pixels by image name."""
     pixels: dict[str, np.ndarray] = {}
-    found = []
+    entries = []
     for picture in draw_split(options, split):
         name = image_name(split, picture.image_id)
         pixels[name] = draw_image(options, split, picture)
         png = io.BytesIO()
         Image.fromarray(pixels[name]).save(png, format="png")
-        shown = {
+        image = {
             "image_id": picture.image_id,
             "image": name,
             "image_digest": hashlib.sha256(png.getvalue()).hexdigest(),
         }
-        found += [(question_id, shown, question) for question_id, question in picture.questions.items()]
+        entries += [(question_id, image, question) for question_id, question in picture.questions.items()]
     rows = [
         Example(
             example_id=ExampleId(i),
@@ -134,8 +134,8 @@ def draw_examples(options: WorldData, split: Split) -> tuple[list[Example], dict
             question_type=question.type,
             answers=question.answers,
             answer=max(question.answers, key=question.answers.count),
-            **shown,
+            **image,
         )
-        for i, (question_id, shown, question) in enumerate(sorted(found, key=lambda row: row[0]))
+        for i, (question_id, image, question) in enumerate(sorted(entries, key=lambda row: row[0]))
     ]
     return rows, pixels

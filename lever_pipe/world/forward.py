@@ -121,16 +121,16 @@ def pack(prompts: Sequence[Sequence[Turn]]) -> PackedTurns:
     rows = []
     for prompt in prompts:
         offset = place = 0
-        ids, positions, images, asks = [], [], [], []
+        ids, positions, images, ask_places = [], [], [], []
         for question, answer in prompt:
             turn_ids, turn_positions, ask = _turn_layout(question, answer)
             ids.append(turn_ids)
             positions.append(turn_positions + place)
             images.append(offset + _FIRST_IMAGE_SLOT + np.arange(IMAGE_TOKENS))
-            asks.append(offset + ask)
+            ask_places.append(offset + ask)
             offset += len(turn_ids)
             place += len(turn_ids) - 2
-        rows.append((np.concatenate(ids), np.concatenate(positions, 1), images, asks))
+        rows.append((np.concatenate(ids), np.concatenate(positions, 1), images, ask_places))
     width = max(len(row[0]) for row in rows)
     packed_ids = np.full((len(rows), width), lexicon.PAD_ID, dtype=np.int64)
     packed_positions = np.zeros((3, len(rows), width), dtype=np.int64)
@@ -156,7 +156,7 @@ def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _SlotView:
     """Where a prompt is read: rotary tables of all tokens, and the slots of the last layer."""
 
     cos: Tensor  # [B, 1, L, head width]
@@ -176,22 +176,22 @@ def _heads(states: Tensor, width: int) -> Tensor:
     return states.view(*states.shape[:2], -1, width).transpose(1, 2)
 
 
-def _attend_all(attn: Any, normed: Tensor, asked: _Asked) -> Tensor:
+def _attend_all(attn: Any, normed: Tensor, view: _SlotView) -> Tensor:
     """Return the mixed values [B, L, D] of every token."""
-    query = _rotated(_heads(attn.q_proj(normed), attn.head_dim), asked.cos, asked.sin)
-    key = _rotated(_heads(attn.k_proj(normed), attn.head_dim), asked.cos, asked.sin)
+    query = _rotated(_heads(attn.q_proj(normed), attn.head_dim), view.cos, view.sin)
+    key = _rotated(_heads(attn.k_proj(normed), attn.head_dim), view.cos, view.sin)
     value = _heads(attn.v_proj(normed), attn.head_dim)
     mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
     return mixed.transpose(1, 2).flatten(2)
 
 
-def _attend_asked(attn: Any, normed: Tensor, asked: _Asked) -> tuple[Tensor, Tensor, Tensor]:
+def _attend_slots(attn: Any, normed: Tensor, view: _SlotView) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mixed values [B, Q, D] at the slots, and their queries and all keys."""
-    cos, sin = (asked.pick(table[:, 0])[:, None] for table in (asked.cos, asked.sin))
-    query = _rotated(_heads(attn.q_proj(asked.pick(normed)), attn.head_dim), cos, sin)
-    key = _rotated(_heads(attn.k_proj(normed), attn.head_dim), asked.cos, asked.sin)
+    cos, sin = (view.pick(table[:, 0])[:, None] for table in (view.cos, view.sin))
+    query = _rotated(_heads(attn.q_proj(view.pick(normed)), attn.head_dim), cos, sin)
+    key = _rotated(_heads(attn.k_proj(normed), attn.head_dim), view.cos, view.sin)
     value = _heads(attn.v_proj(normed), attn.head_dim)
-    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=asked.mask(), enable_gqa=True)
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=view.mask(), enable_gqa=True)
     return mixed.transpose(1, 2).flatten(2), query, key
 
 
@@ -220,18 +220,18 @@ def read_turns(
     image_index = packed.image_slots[..., None].expand(-1, -1, width)
     hidden = hidden.scatter(1, image_index, features.reshape(batch, -1, width))
     cos, sin = (table[:, None] for table in text.rotary_emb(hidden, packed.positions))
-    asked = _Asked(cos, sin, slots)
+    view = _SlotView(cos, sin, slots)
     *lower, last = text.layers
     bound = hidden
     for index, layer in enumerate(lower):
-        mixed = _attend_all(layer.self_attn, _normed(hidden, layer.input_layernorm), asked)
+        mixed = _attend_all(layer.self_attn, _normed(hidden, layer.input_layernorm), view)
         hidden = _with_mlp(layer, hidden, mixed)
         if index == BOUND_KEY_LAYER:
-            bound = asked.pick(hidden)
+            bound = view.pick(hidden)
     normed = _normed(hidden, last.input_layernorm)
-    mixed, query, key = _attend_asked(last.self_attn, normed, asked)
-    hidden = _with_mlp(last, asked.pick(hidden), mixed)
-    attention = _log_attention(query, key, asked.mask()) if want_attention else None
+    mixed, query, key = _attend_slots(last.self_attn, normed, view)
+    hidden = _with_mlp(last, view.pick(hidden), mixed)
+    attention = _log_attention(query, key, view.mask()) if want_attention else None
     return ReaderOutput(model.lm_head(_normed(hidden, text.norm)), bound, attention)
 
 
@@ -257,8 +257,8 @@ def answer_prompts(model: Reader, probes: Sequence[Probe], features: Mapping[str
         packed = pack(
             [[*((d.question, d.answer) for d in row.demonstrations), (row.query.question, None)] for row in batch]
         )
-        shown = [[*(d.image for d in row.demonstrations), row.query.image] for row in batch]
-        visual = torch.stack([torch.stack([features[name] for name in row]) for row in shown])
+        images = [[*(d.image for d in row.demonstrations), row.query.image] for row in batch]
+        visual = torch.stack([torch.stack([features[name] for name in row]) for row in images])
         output = read_turns(model, packed, visual, packed.ask_slots[:, -1:])
         words += [WORDS_BY_ID.get(i, "") for i in output.logits[:, 0].argmax(-1).tolist()]
     return words

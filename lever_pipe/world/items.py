@@ -231,15 +231,15 @@ def _questions_by_image(n_questions: int, per_image: int) -> list[int]:
 
 def _with_copies(pictures: Sequence[Picture], share: float) -> list[Picture]:
     """Return the pictures, the last of them copies of the first ones with as many questions, taken in turns."""
-    found = list(pictures)
+    with_copies = list(pictures)
     for size in {len(picture.questions) for picture in pictures}:
         places = [i for i, picture in enumerate(pictures) if len(picture.questions) == size]
         n_originals = max(1, len(places) - round(share * len(places)))
         for turn, place in enumerate(places[n_originals:]):
-            of, own = pictures[places[turn % n_originals]], pictures[place]
-            questions = dict(zip(own.questions, of.questions.values(), strict=True))
-            found[place] = Picture(own.image_id, of.scene, questions, copy_of=of.image_id)
-    return found
+            original, copy = pictures[places[turn % n_originals]], pictures[place]
+            questions = dict(zip(copy.questions, original.questions.values(), strict=True))
+            with_copies[place] = Picture(copy.image_id, original.scene, questions, copy_of=original.image_id)
+    return with_copies
 
 
 def draw_split(options: WorldData, split: Split) -> list[Picture]:

@@ -56,11 +56,11 @@ def probe_reader(model: Reader, options: WorldData, *, max_queries: int | None =
 
     `max_queries` keeps the first evaluation questions only, for a quick check.
     """
-    (pool, shown), (queries, asked) = draw_examples(options, "train"), draw_examples(options, "val")
+    (pool, pool_pixels), (queries, query_pixels) = draw_examples(options, "train"), draw_examples(options, "val")
     rows = queries[:max_queries]
     probes = build_probes(rows, pool, seed=PROBE_SEED)
     probes["zero_shot_perceptual"] = perceptual_probe(rows)
-    return summarise(probes, answer_probes(model, probes, {**shown, **asked}))
+    return summarise(probes, answer_probes(model, probes, {**pool_pixels, **query_pixels}))
 
 
 def make(out: Path, *, seed: int) -> dict[str, Any]:
@@ -131,8 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    for reader, told in make(chosen.out, seed=chosen.seed)["readers"].items():
-        for name, value in told["probes"].items():
+    for reader, scores in make(chosen.out, seed=chosen.seed)["readers"].items():
+        for name, value in scores["probes"].items():
             log.info("%s %-32s %s", reader, name, value)
 
 

@@ -116,9 +116,9 @@ def build_probes(queries: Sequence[Example], pool: Sequence[Example], *, seed: i
     truths = true_answers([*pool, *queries])
     by_type = sorted(pool, key=lambda row: row.question_type)
     probes: dict[str, list[Probe]] = defaultdict(list)
-    asked = [query for query in queries if relation_of(query) in KNOWLEDGE_NAMES]
+    questions = [query for query in queries if relation_of(query) in KNOWLEDGE_NAMES]
     n_skipped = 0
-    for query in asked:
+    for query in questions:
         rng = generator(seed, "probes", query.question_id)
         chosen = _demonstrations(query, pool, by_type, truths[query.question_type], rng)
         n_skipped += not chosen
@@ -127,11 +127,11 @@ def build_probes(queries: Sequence[Example], pool: Sequence[Example], *, seed: i
     if not probes:
         raise DataError(
             f"the pool must hold {MAX_EXACT} exact and {N_DISTRACTORS} other demonstrations of a query",
-            found=f"{len(pool)} examples that suffice for none of {len(asked)} knowledge questions",
+            found=f"{len(pool)} examples that suffice for none of {len(questions)} knowledge questions",
             do="Probe with a larger pool.",
         )
     if n_skipped:
-        log.warning("probes leave out %d of %d questions: pool too small", n_skipped, len(asked))
+        log.warning("probes leave out %d of %d questions: pool too small", n_skipped, len(questions))
     return dict(probes)
 
 
@@ -146,9 +146,9 @@ def summarise(probes: Mapping[str, Sequence[Probe]], answers: Mapping[str, Seque
     """Return the scores of every probe; `answers` holds one predicted answer per prompt."""
     summary = {}
     for name, rows in probes.items():
-        given = answers[name]
-        accuracies = [vqa_accuracy(a, row.query.answers) for row, a in zip(rows, given, strict=True)]
-        hits = [answer == row.truth for row, answer in zip(rows, given, strict=True)]
+        predictions = answers[name]
+        accuracies = [vqa_accuracy(a, row.query.answers) for row, a in zip(rows, predictions, strict=True)]
+        hits = [answer == row.truth for row, answer in zip(rows, predictions, strict=True)]
         summary[name] = ProbeScore(100 * float(np.mean(accuracies)), 100 * float(np.mean(hits)), len(rows))
     return summary
 

@@ -77,9 +77,9 @@ class LossWeights:
 
 def answer_weights(episodes: EpisodeBatch, weights: LossWeights) -> Tensor:
     """Return the weight of every answer [B, T]; flipped answers are no targets."""
-    told = np.where(episodes.is_exact, weights.uncontested, weights.untold)
+    easy = np.where(episodes.is_exact, weights.uncontested, weights.untold)
     is_easy = episodes.is_knowledge & ~episodes.is_contested
-    values = np.where(is_easy, told, 1.0) * ~episodes.is_flipped
+    values = np.where(is_easy, easy, 1.0) * ~episodes.is_flipped
     return torch.from_numpy(values).float()
 
 
@@ -194,8 +194,8 @@ def _shares(batches: Sequence[tuple[np.ndarray, EpisodeBatch]]) -> dict[str, flo
         "exact": lambda episodes: episodes.is_exact & ~episodes.is_flipped,
         "perceptual": lambda episodes: ~episodes.is_knowledge,
     }
-    found = {name: np.concatenate([right[of(episodes)] for right, episodes in batches]) for name, of in kinds.items()}
-    return {name: round(int(right.sum()) / max(1, len(right)), 4) for name, right in found.items()}
+    rights = {name: np.concatenate([right[f(episodes)] for right, episodes in batches]) for name, f in kinds.items()}
+    return {name: round(int(right.sum()) / max(1, len(right)), 4) for name, right in rights.items()}
 
 
 class _ProbeWorld:
@@ -203,11 +203,11 @@ class _ProbeWorld:
 
     def __init__(self, seed: int) -> None:
         options = WorldData(n_train=1500, n_eval=300, seed=seed + 1000, mapping_seed=PROBE_MAPPING_SEED)
-        (pool, shown), (queries, asked) = draw_examples(options, "train"), draw_examples(options, "val")
+        (pool, pool_pixels), (queries, query_pixels) = draw_examples(options, "train"), draw_examples(options, "val")
         probes = build_probes(queries, pool, seed=seed)
         watched = ("conflict", "exact_1", "exact_after")
         self._probes = {name: rows for name, rows in probes.items() if name.startswith(watched)}
-        self._pixels = {**shown, **asked}
+        self._pixels = {**pool_pixels, **query_pixels}
 
     def truth_shares(self, model: Reader) -> dict[str, float]:
         """Return the share of answers that equal the world's fact, by probe."""

@@ -20,7 +20,7 @@ from lever_pipe.base import numerics
 from lever_pipe.experiment.config import Grpo, OnPolicy, Rce
 from lever_pipe.lever.training import epoch as any_epoch
 from lever_pipe.lever.training.loop import Step, Updates
-from lever_pipe.lever.training.on_policy import Asked, Judged
+from lever_pipe.lever.training.on_policy import Judged, PromptIds
 from lever_pipe.stages import selector_training
 
 FOLDER = Path(__file__).parents[1] / "golden" / "curves"
@@ -87,7 +87,7 @@ CURVES: Mapping[str, Callable[[Path, pytest.MonkeyPatch], Curve]] = {
 }
 
 
-def rule_judge(asked: Sequence[Asked], **_: object) -> list[Judged]:
+def rule_judge(asked: Sequence[PromptIds], **_: object) -> list[Judged]:
     """Reward selections by arithmetic on query, demonstrations and their order, as no LVLM would."""
     codes = [query + sum((place + 1) * (one + 1) for place, one in enumerate(chosen)) for query, chosen in asked]
     return [Judged(code * 37 % 101 / 100, float(code % 3 == 0)) for code in codes]

@@ -86,7 +86,7 @@ def evaluate(
     evaluation = PolicyEvaluation([], [], [])
     n_sampled = config.test_samples if when.split == "test" else config.samples
     n_each: dict[Mode, int] = {mode: n for mode, n in zip(MODES, (1, n_sampled), strict=True) if mode in modes}
-    heated = {mode: replace(player, temperature=of) for mode, of in config.by_temperature.items()}
+    heated = {mode: replace(player, temperature=temperature) for mode, temperature in config.by_temperature.items()}
     if when.split == "test":
         n_each |= dict.fromkeys(heated, n_sampled)
     with Progress(len(tasks) * sum(n_each.values()), f"evaluate the policy of step {when.step}") as bar:
@@ -96,11 +96,11 @@ def evaluate(
                 for index, task in enumerate(tasks)
                 for sample in range(n)
             ]
-            where = f"{mode} evaluation of split {when.split} at step {when.step}"
+            place = f"{mode} evaluation of split {when.split} at step {when.step}"
             episodes, counts, _ = heated.get(mode, player).play(requests, greedy=mode == "greedy", progress=bar)
             work = counts.values()
-            player.require_few_failures(work, during=where)
-            values = _values(episodes, where)
+            player.require_few_failures(work, during=place)
+            values = _values(episodes, place)
             values |= {name: work[name] for name in player.counted if name != "simulator_requests"}
             row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n, values=values)
             rows = [_row(episode, when, mode) for episode in episodes]
@@ -134,33 +134,33 @@ def _row(episode: Episode, when: When, mode: Mode) -> EpisodeRow:
     )
 
 
-def _values(episodes: Sequence[Episode], where: str) -> dict[str, float]:
+def _values(episodes: Sequence[Episode], place: str) -> dict[str, float]:
     """Return means over tasks, each with the mean of its sound episodes; of ends the shares in all episodes."""
     tasks: dict[str, list[Episode]] = {episode.task.id: [] for episode in episodes}
     for episode in episodes:
         if episode.is_sound:
             tasks[episode.task.id].append(episode)
-    known = [of for of in tasks.values() if of]
-    lost = [name for name, of in tasks.items() if not of]
-    if not known:
+    kept = [group for group in tasks.values() if group]
+    missing = [name for name, group in tasks.items() if not group]
+    if not kept:
         raise TrainingError(
-            f"{where}: expected an episode that the simulated user neither failed nor left out of time",
+            f"{place}: expected an episode that the simulated user neither failed nor left out of time",
             found=f"none of {len(episodes)} on {len(tasks)} tasks",
             do=LET_THE_USER_ANSWER,
         )
-    if lost:
-        said = "%s: %d of %d tasks have no sound episode and are left out, as %s"
-        log.warning(said, where, len(lost), len(tasks), lost[0])
-    means = {name: [math.fsum(map(value, of)) / len(of) for of in known] for name, value in MEANS.items()}
-    rewards = [math.fsum(episode.rewards) for of in known for episode in of]
+    if missing:
+        message = "%s: %d of %d tasks have no sound episode and are left out, as %s"
+        log.warning(message, place, len(missing), len(tasks), missing[0])
+    means = {name: [math.fsum(map(value, group)) / len(group) for group in kept] for name, value in MEANS.items()}
+    rewards = [math.fsum(episode.rewards) for group in kept for episode in group]
     return {
-        **{name: math.fsum(of) / len(of) for name, of in means.items()},
-        **{f"end_{reason}": sum(each.end == reason for each in episodes) / len(episodes) for reason in END_REASONS},
+        **{name: math.fsum(values) / len(values) for name, values in means.items()},
+        **{f"end_{reason}": sum(e.end == reason for e in episodes) / len(episodes) for reason in END_REASONS},
         # A single task has no error.
-        "reward_se": mean_and_sd(means["reward"])[1] / math.sqrt(len(known)) if len(known) > 1 else 0.0,
+        "reward_se": mean_and_sd(means["reward"])[1] / math.sqrt(len(kept)) if len(kept) > 1 else 0.0,
         "reward_min": min(rewards),
         "reward_max": max(rewards),
-        "tasks_lost": float(len(lost)),
+        "tasks_lost": float(len(missing)),
     }
 
 
@@ -177,10 +177,10 @@ def dialogue_of(episode: Episode, row: EpisodeRow, player: AnyPlayer) -> Dialogu
 
 
 def _turn(episode: Episode, place: int, player: AnyPlayer) -> DialogueTurn:
-    said, calls = player.said(episode, place)
+    text, calls = player.utterance(episode, place)
     result = episode.results[place]
     return DialogueTurn(
-        said=_cut(said),
+        said=_cut(text),
         calls=tuple(DialogueCall(choice=call.choice, content=_cut(call.content)) for call in calls),
         reply="" if result is None else _cut(result.feedback),
         uncovered=() if result is None else result.covered,

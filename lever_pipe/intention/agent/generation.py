@@ -82,7 +82,7 @@ class Decoding:
         if self.greedy:
             tokens_B, log_probs_B = likeliest_tokens(logits_BV)
         else:
-            uniforms_B = torch.tensor([next(each) for each in uniforms], dtype=torch.float64, device=logits_BV.device)
+            uniforms_B = torch.tensor([next(row) for row in uniforms], dtype=torch.float64, device=logits_BV.device)
             tokens_B, log_probs_B = draw_tokens(logits_BV, uniforms_B, temperature=self.temperature)
         return tokens_B.tolist(), log_probs_B.tolist()
 
@@ -106,7 +106,7 @@ def speak(
     A turn ends with its first end token or at its limit. The last token said is not read: it is the first that the row
     must read before its next turn.
     """
-    said = [Sampled([], []) for _ in speakers]
+    turns = [Sampled([], []) for _ in speakers]
     active = list(range(len(speakers)))
     unread = [speaker.unread for speaker in speakers]
     counts.prefill_tokens += sum(map(len, unread))
@@ -115,16 +115,16 @@ def speak(
         counts.forwards += 1
         tokens, log_probs = decoding.choose(logits_BV, [speakers[row].uniforms for row in active])
         for row, token, log_prob in zip(active, tokens, log_probs, strict=True):
-            said[row].tokens.append(token)
-            said[row].log_probs.append(log_prob)
+            turns[row].tokens.append(token)
+            turns[row].log_probs.append(log_prob)
         active = [
             row
             for row, token in zip(active, tokens, strict=True)
-            if token not in decoding.end_ids and len(said[row].tokens) < speakers[row].limit
+            if token not in decoding.end_ids and len(turns[row].tokens) < speakers[row].limit
         ]
         if not active:
-            return said
-        unread = [said[row].tokens[-1:] for row in active]
+            return turns
+        unread = [turns[row].tokens[-1:] for row in active]
         counts.decode_tokens += len(active)
 
 
@@ -207,28 +207,28 @@ class _Attention:
         self._token_nW = starts_n[:, None] + torch.minimum(columns_W, sizes_n[:, None] - 1)
         self._mask_nWS: Tensor | None = None
 
-    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places | None) -> Tensor:
+    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, places: Places | None) -> Tensor:
         """As `layers.Attend` says of one row [1, T], wanted at the end of each text."""
         stored = self._stored((layer, "keys"), keys[0]), self._stored((layer, "values"), values[0])
         if self._mask_nWS is None:
             self._mask_nWS = self._masked(queries)
         is_packed = self._token_nW.shape[1] > 1  # else each text is a single token, as it stands
-        if wanted is not None:
-            return _attend(queries[wanted][:, None], *stored, self._mask_nWS[:, -1:])[:, 0]
+        if places is not None:
+            return _attend(queries[places][:, None], *stored, self._mask_nWS[:, -1:])[:, 0]
         if not is_packed:
             return _attend(queries.transpose(0, 1), *stored, self._mask_nWS).transpose(0, 1)
         read_nW = _attend(queries[0, self._token_nW], *stored, self._mask_nWS)
         return read_nW[self._text_T, self._column_T][None]
 
-    def _stored(self, name: tuple[int, str], found: Tensor) -> Tensor:
+    def _stored(self, name: tuple[int, str], fresh: Tensor) -> Tensor:
         """Store states [T, kv heads, D] and return those of the rows up to now, [n, kv heads, S, D]."""
         states = self._states.get(name)
         if states is None or states.shape[1] < self._n_places:
-            grown = found.new_zeros(self._n_rows, self._n_places + GROWTH, *found.shape[1:])
+            grown = fresh.new_zeros(self._n_rows, self._n_places + GROWTH, *fresh.shape[1:])
             if states is not None:
                 grown[:, : states.shape[1]] = states
             states = self._states[name] = grown
-        states[self._rows_n[self._text_T], self.places_T] = found
+        states[self._rows_n[self._text_T], self.places_T] = fresh
         states = states[:, : self._n_places]
         return (states if len(self._rows_n) == self._n_rows else states.index_select(0, self._rows_n)).transpose(1, 2)
 
@@ -248,5 +248,5 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask_nWS: Tensor) -> 
     n_kv = keys.shape[1]
     shared = queries.view(n, width, n_kv, -1, depth).transpose(1, 2).reshape(n, n_kv, -1, depth)
     mask = mask_nWS[:, :, None].expand(-1, -1, n_heads // n_kv, -1).reshape(n, 1, shared.shape[2], -1)
-    read = scaled_dot_product_attention(shared, keys, values, attn_mask=mask)
-    return read.view(n, n_kv, width, -1, depth).transpose(1, 2).reshape(n, width, -1)
+    mixed = scaled_dot_product_attention(shared, keys, values, attn_mask=mask)
+    return mixed.view(n, n_kv, width, -1, depth).transpose(1, 2).reshape(n, width, -1)

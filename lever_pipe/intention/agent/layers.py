@@ -24,7 +24,7 @@ Attend = Callable[[int, Tensor, Tensor, Tensor, Places | None], Tensor]
 wanted places) -> what is read at every place [B, L, heads * D], or at the n wanted ones [n, heads * D]."""
 
 
-def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend, wanted: Places) -> Tensor:
+def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend, places: Places) -> Tensor:
     """Return the normalised hidden states [n, H] of the wanted places.
 
     Args:
@@ -32,7 +32,7 @@ def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend,
         ids_BL: int64 [B, L].
         positions_BL: int64 [B or 1, L], where each token stands in its text.
         attend: the attention of every layer.
-        wanted: at least one place.
+        places: those wanted, at least one.
     """
     decoder = model.model
     hidden = decoder.embed_tokens(ids_BL)
@@ -40,20 +40,20 @@ def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend,
     rotary = cos.unsqueeze(2), sin.unsqueeze(2)
     last = len(decoder.layers) - 1
     for index, layer in enumerate(decoder.layers):
-        chosen = wanted if index == last else None
+        selected = places if index == last else None
         states = _heads(layer.self_attn, layer.input_layernorm(hidden), rotary)
-        if chosen is not None:
-            hidden = hidden[chosen]
-        hidden = hidden + layer.self_attn.o_proj(attend(index, *states, chosen))
+        if selected is not None:
+            hidden = hidden[selected]
+        hidden = hidden + layer.self_attn.o_proj(attend(index, *states, selected))
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
     return torch.as_tensor(decoder.norm(hidden))
 
 
-def causal(_: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places | None) -> Tensor:
+def causal(_: int, queries: Tensor, keys: Tensor, values: Tensor, places: Places | None) -> Tensor:
     """As `Attend` says, for whole texts: a query reads all up to its own place."""
     q, k, v = (states.transpose(1, 2) for states in (queries, keys, values))
-    read = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
-    return read if wanted is None else read[wanted]
+    mixed = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
+    return mixed if places is None else mixed[places]
 
 
 def branching(n_shared: int, n_texts: int) -> Attend:
@@ -62,22 +62,22 @@ def branching(n_shared: int, n_texts: int) -> Attend:
     The first `n_shared` places are the beginning; the rest are n texts of one width, which read it and themselves.
     """
 
-    def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor, wanted: Places | None) -> Tensor:
+    def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor, places: Places | None) -> Tensor:
         def ends(states: Tensor) -> Tensor:
             return states[0, n_shared:].reshape(n_texts, -1, *states.shape[2:])
 
         def whole(states: Tensor) -> Tensor:
-            found = torch.cat([states[:, :n_shared].expand(n_texts, -1, -1, -1), ends(states)], dim=1).transpose(1, 2)
+            rows = torch.cat([states[:, :n_shared].expand(n_texts, -1, -1, -1), ends(states)], dim=1).transpose(1, 2)
             # With `enable_gqa` and a mask a GPU would write out all scores.
-            return found.repeat_interleave(queries.shape[2] // states.shape[2], dim=1)
+            return rows.repeat_interleave(queries.shape[2] // states.shape[2], dim=1)
 
         q = ends(queries).transpose(1, 2)
         width = q.shape[2]
         mask = torch.ones(width, n_shared + width, dtype=torch.bool, device=q.device).tril(n_shared)
-        read = scaled_dot_product_attention(q, whole(keys), whole(values), attn_mask=mask)
+        mixed = scaled_dot_product_attention(q, whole(keys), whole(values), attn_mask=mask)
         start = causal(layer, queries[:, :n_shared], keys[:, :n_shared], values[:, :n_shared], None)
-        found = torch.cat([start, read.transpose(1, 2).flatten(2).flatten(0, 1)[None]], dim=1)
-        return found if wanted is None else found[wanted]
+        outputs = torch.cat([start, mixed.transpose(1, 2).flatten(2).flatten(0, 1)[None]], dim=1)
+        return outputs if places is None else outputs[places]
 
     return attend
 

@@ -77,8 +77,8 @@ def step_values(
     n_tokens = float(sum(len(episode.tokens) for episode in episodes))
     rewards = [sum(episodes[place].rewards) for place in sound]
     return {
-        **{name: sum((of(episodes[place]) for place in sound), 0.0) / len(sound) for name, of in PER_EPISODE.items()},
-        **{f"end_{end}": sum(each.end == end for each in episodes) / len(episodes) for end in END_REASONS},
+        **{name: sum((f(episodes[place]) for place in sound), 0.0) / len(sound) for name, f in PER_EPISODE.items()},
+        **{f"end_{end}": sum(episode.end == end for episode in episodes) / len(episodes) for end in END_REASONS},
         **score_means(credit.scores),
         **{name: tokens[name] / n_agent for name in PER_AGENT_TOKEN},
         "entropy_all": tokens["entropy_all"] / n_response,

@@ -169,13 +169,13 @@ class Player(Host):
         before = self.simulator.counts.values()
         with self.computing():
             for start in range(0, len(dialogues), self.batch):
-                chosen = dialogues[start : start + self.batch]
-                seconds += _roll_out(self, chosen, counts, greedy=greedy, progress=progress)
+                group = dialogues[start : start + self.batch]
+                seconds += _roll_out(self, group, counts, greedy=greedy, progress=progress)
         for name, count in self.simulator.counts.values().items():
             setattr(counts, f"simulator_{name}", count - before[name])
         return Rollouts([dialogue.episode for dialogue in dialogues], counts, seconds)
 
-    def said(self, episode: Episode, place: int) -> tuple[str, Sequence[ToolCall]]:
+    def utterance(self, episode: Episode, place: int) -> tuple[str, Sequence[ToolCall]]:
         """Return what the agent said in a turn beside its calls, and these."""
         tokens = [token for token, turn in zip(episode.tokens, episode.turn, strict=True) if turn == place]
         return self.codec.aside(tokens), self.codec.parse(tokens).calls
@@ -275,14 +275,14 @@ def _roll_out(
             Speaker(each.unread, min(model.max_new_tokens, model.max_context - len(each.episode.tokens)), each.uniforms)
             for each in running
         ]
-        said = speak(rows, speakers, decoding, counts)
-        for dialogue, sampled in zip(running, said, strict=True):
+        turns = speak(rows, speakers, decoding, counts)
+        for dialogue, sampled in zip(running, turns, strict=True):
             dialogue.episode.tokens += sampled.tokens
             dialogue.episode.turn += [turn] * len(sampled.tokens)
             dialogue.episode.log_probs += sampled.log_probs
             dialogue.unread = sampled.tokens[-1:]
         started = time.perf_counter()
-        _answer(running, [sampled.tokens for sampled in said], player, counts, is_last=turn == n_turns - 1)
+        _answer(running, [sampled.tokens for sampled in turns], player, counts, is_last=turn == n_turns - 1)
         seconds += time.perf_counter() - started
         kept = [row for row, dialogue in enumerate(running) if dialogue.is_running]
         if progress is not None:
@@ -295,11 +295,11 @@ def _roll_out(
 
 
 def _answer(
-    running: Sequence[_Dialogue], said: Sequence[list[int]], player: Player, counts: RolloutCounts, *, is_last: bool
+    running: Sequence[_Dialogue], turns: Sequence[list[int]], player: Player, counts: RolloutCounts, *, is_last: bool
 ) -> None:
     """Execute what was said this turn, and tell those who may go on what came of it."""
     asking, rules, max_context = [], player.environment, player.model.max_context
-    for dialogue, tokens in zip(running, said, strict=True):
+    for dialogue, tokens in zip(running, turns, strict=True):
         turn = player.codec.parse(tokens)
         if turn.kind == "call" and (not is_last or rules.execute_last_turn):
             asking.append((dialogue, turn.calls))

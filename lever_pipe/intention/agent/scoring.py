@@ -45,7 +45,7 @@ def score(
     """
     device = model.device
     ids_BL = torch.nn.utils.rnn.pad_sequence(list(sequences), batch_first=True, padding_value=pad_id)
-    rows = torch.repeat_interleave(torch.arange(len(places)), torch.tensor([len(each) for each in places]))
+    rows = torch.repeat_interleave(torch.arange(len(places)), torch.tensor([len(columns) for columns in places]))
     columns = torch.cat(list(places))
     targets_1n = ids_BL[rows, columns][None].to(device)
     logits_1nV = _logits_before(model, ids_BL.to(device), rows.to(device), columns.to(device), shared=shared)
@@ -102,9 +102,9 @@ def score_all(
     """Return what a model thinks of the chosen places of each sequence, without gradients."""
     scored_by_index: dict[int, Scored] = {}
     for indices in cut([len(sequence) for sequence in sequences], grpo.micro_batch):
-        tokens, chosen = [sequences[i] for i in indices], [places[i] for i in indices]
-        scored = score(model, tokens, chosen, pad_id=pad_id, temperature=grpo.temperature, entropies=entropies)
-        sizes = [len(each) for each in chosen]
+        tokens, columns = [sequences[i] for i in indices], [places[i] for i in indices]
+        scored = score(model, tokens, columns, pad_id=pad_id, temperature=grpo.temperature, entropies=entropies)
+        sizes = [len(places) for places in columns]
         log_probs = torch.split(scored.log_probs, sizes)
         others = [None] * len(sizes) if scored.entropies is None else torch.split(scored.entropies, sizes)
         scored_by_index.update(zip(indices, map(Scored, log_probs, others), strict=True))

@@ -111,10 +111,10 @@ class ServedPlayer(Host):
         return Rollouts([*episodes], counts, 0.0)
 
     def _counted(self) -> dict[str, int]:
-        of = {"simulator": self.simulator.counts, "agent": self.chat.counts}
-        return {f"{who}_{name}": count for who, counts in of.items() for name, count in counts.values().items()}
+        counters = {"simulator": self.simulator.counts, "agent": self.chat.counts}
+        return {f"{who}_{name}": count for who, counts in counters.items() for name, count in counts.values().items()}
 
-    def said(self, episode: Any, place: int) -> tuple[str, Sequence[ToolCall]]:
+    def utterance(self, episode: Any, place: int) -> tuple[str, Sequence[ToolCall]]:
         """As `Player`."""
         turn, message, *_ = episode.replies[place]
         has_calls, is_read = "tool_calls" in message, turn.kind == "call"
@@ -160,8 +160,8 @@ class ServedPlayer(Host):
                 end = "turns" if turn.kind == "call" else turn.kind
             else:
                 end = end_of_turn(result, env, is_last=is_last)
-                shown = tool_message(result.feedback, result.reward if rules.show_reward else None)
-                messages = [*messages, reply.message, *_answers(reply.message, shown)]
+                feedback = tool_message(result.feedback, result.reward if rules.show_reward else None)
+                messages = [*messages, reply.message, *_answers(reply.message, feedback)]
         episode.end, episode.coverage = end, env.coverage
         return episode
 
@@ -197,17 +197,17 @@ def reply_in(completion: dict[str, Any]) -> Reply:
     if not isinstance(thought, str) or not isinstance(text, str):
         raise UnreadableError(NO_MESSAGE)
     for function in functions:
-        written = function.get("arguments")
-        function["arguments"] = json_in(written) if isinstance(written, str) else written
+        arguments = function.get("arguments")
+        function["arguments"] = json_in(arguments) if isinstance(arguments, str) else arguments
     is_cut = choice.get("finish_reason") == "length"
     turn = AgentTurn((), "length") if is_cut else turn_of(functions) if calls else turn_in(text)
-    said = f"<think>{thought}</think>{text}" if thought else text
-    return Reply(turn, {"role": "assistant", "content": said, **({"tool_calls": calls} if calls else {})}, *tokens)
+    content = f"<think>{thought}</think>{text}" if thought else text
+    return Reply(turn, {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}, *tokens)
 
 
-def _answers(message: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
+def _answers(message: Mapping[str, Any], feedback: str) -> list[dict[str, Any]]:
     """Return the tool's messages to an agent's: one for each of its calls, one to a call within the text."""
     calls = message.get("tool_calls") or [{}]
     ids = [{"tool_call_id": call["id"]} if "id" in call else {} for call in calls]
-    texts = [*[ABOVE] * (len(ids) - 1), shown]
-    return [{"role": "tool", **of, "content": text} for of, text in zip(ids, texts, strict=True)]
+    texts = [*[ABOVE] * (len(ids) - 1), feedback]
+    return [{"role": "tool", **call_id, "content": text} for call_id, text in zip(ids, texts, strict=True)]

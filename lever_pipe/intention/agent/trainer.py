@@ -112,22 +112,22 @@ def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clo
             raise TrainingError(
                 f"step {step}: expected two episodes of a task that the simulated user neither failed nor left out of"
                 " time",
-                found=f"{sum(each.is_sound for each in episodes)} of {len(episodes)} episodes, no two of one task",
+                found=f"{sum(e.is_sound for e in episodes)} of {len(episodes)} episodes, no two of one task",
                 do=LET_THE_USER_ANSWER,
             )
         before, lessons = _lessons(run, episodes, credit, clock)
         measured = step_values(episodes, counts, credit, before, lessons, policy.config)
         compared = [place for place, advantages in enumerate(credit.advantages) if advantages is not None]
-        heard = [lesson.silenced() for lesson in lessons]
+        teachings = [lesson.silenced() for lesson in lessons]
         taught = [lessons[place] for place in compared]
         if arm.kl_form == "k1_reward":
             taught = rewarded_by_kl(taught, [len(scores) for scores in credit.scores], arm.kl)
         for place, lesson in zip(compared, taught, strict=True):
-            heard[place] = lesson
+            teachings[place] = lesson
         with clock.time("update"):
             updates = [
                 update(policy, optimiser, batch, arm=arm, grpo=grpo, pad_id=pad_id, precision=precision)
-                for batch in _parts(heard, len(heard) // grpo.minibatches)
+                for batch in _parts(teachings, len(teachings) // grpo.minibatches)
             ]
             for parameter in policy.parameters():
                 parameter.grad = None  # the next rollout needs the memory
@@ -146,22 +146,22 @@ def _lessons(
     """Return what the policy thinks of every response token, and a lesson for each episode."""
     grpo, player = run.config.grpo, run.player
     places = [places_of(episode) for episode in episodes]
-    tokens, pad_id = [each.tokens for each in places], player.codec.pad_id
+    tokens, pad_id = [place.tokens for place in places], player.codec.pad_id
     with clock.time("log_probs"), player.computing():
-        response = [each.response for each in places]
+        response = [place.response for place in places]
         before = score_all(player.policy, tokens, response, grpo, pad_id=pad_id, entropies=True)
     with clock.time("reference"), player.computing():
-        agent = [each.agent for each in places]
+        agent = [place.agent for place in places]
         reference = score_all(run.reference, tokens, agent, grpo, pad_id=pad_id, entropies=False)
     lessons = [
         Lesson(
-            each.tokens,
-            each.agent,
-            torch.zeros(len(each.agent)) if advantages is None else advantages,
-            mine.log_probs[each.is_agent.to(mine.log_probs.device)],
-            theirs.log_probs,
+            place.tokens,
+            place.agent,
+            torch.zeros(len(place.agent)) if advantages is None else advantages,
+            policy.log_probs[place.is_agent.to(policy.log_probs.device)],
+            anchor.log_probs,
         )
-        for each, advantages, mine, theirs in zip(places, credit.advantages, before, reference, strict=True)
+        for place, advantages, policy, anchor in zip(places, credit.advantages, before, reference, strict=True)
     ]
     return before, lessons
 

@@ -38,24 +38,24 @@ class Credit(NamedTuple):
 
 def assign_credit(groups: Sequence[Sequence[Episode]], arm: AgentArm, grpo: AgentGrpo) -> Credit:
     """Return scores and token advantages; the sound episodes of a group are compared, if there are two at least."""
-    compared = [sound for group in groups if len(sound := [each for each in group if each.is_sound]) > 1]
+    compared = [sound for group in groups if len(sound := [episode for episode in group if episode.is_sound]) > 1]
     kind = arm.trajectory_score or grpo.trajectory_score
     scores = [
-        torch.tensor([trajectory_score(each.rewards, kind, grpo.gamma) for each in group], dtype=torch.float64)
+        torch.tensor([trajectory_score(episode.rewards, kind, grpo.gamma) for episode in group], dtype=torch.float64)
         for group in compared
     ]
-    episodes = [each for group in compared for each in group]
+    episodes = [episode for group in compared for episode in group]
     advantages = dict(zip(map(id, episodes), _advantages(episodes, scores, arm, grpo), strict=True))
-    return Credit(scores, [advantages.get(id(each)) for group in groups for each in group])
+    return Credit(scores, [advantages.get(id(episode)) for group in groups for episode in group])
 
 
 def _advantages(episodes: Sequence[Episode], scores: Sequence[Tensor], arm: AgentArm, grpo: AgentGrpo) -> list[Tensor]:
     """Return the advantages of the tokens of each episode; `scores` are of its groups."""
     if not episodes:
         return []
-    turns = [torch.tensor([turn for turn in each.turn if turn >= 0]) for each in episodes]
+    turns = [torch.tensor([turn for turn in episode.turn if turn >= 0]) for episode in episodes]
     turn_BT = nn.utils.rnn.pad_sequence(turns, batch_first=True, padding_value=-1).long()
-    credits_B = [turn_credits(each.rewards, grpo.turn_credit, grpo.gamma) for each in episodes]
+    credits_B = [turn_credits(episode.rewards, grpo.turn_credit, grpo.gamma) for episode in episodes]
     standing = centred_scores if arm.advantages == "centred" else episode_z_scores
     z_B = torch.cat([standing(scores_N[None])[0] for scores_N in scores])
     advantages_BT = token_advantages(z_B, credits_B, turn_BT).float()
@@ -107,11 +107,11 @@ class Lesson:
 
 def rewarded_by_kl(lessons: Sequence[Lesson], groups: Sequence[int], weight: float) -> list[Lesson]:
     """Return lessons whose advantages hold the KL to the reference as a reward; `groups` says how many are compared."""
-    sums = torch.stack([(each.behaviour - each.reference).double().sum() for each in lessons])
+    sums = torch.stack([(lesson.behaviour - lesson.reference).double().sum() for lesson in lessons])
     added = torch.cat([kl_rewards(sums_N[None])[0] for sums_N in torch.split(sums, list(groups))])
     return [
-        replace(each, advantages=each.advantages + weight * float(reward))
-        for each, reward in zip(lessons, added, strict=True)
+        replace(lesson, advantages=lesson.advantages + weight * float(reward))
+        for lesson, reward in zip(lessons, added, strict=True)
     ]
 
 
@@ -183,7 +183,7 @@ def update(
 def _by_sequence(log_probs: Tensor, behaviour: Tensor, lengths: list[int]) -> Tensor:
     """Return `behaviour_of_sequences` of the episodes that stand one behind the other in a row [1, n]."""
     pairs = zip(torch.split(log_probs, lengths), torch.split(behaviour[0], lengths), strict=True)
-    rows = [(mine[None], theirs[None], torch.ones_like(mine[None], dtype=torch.bool)) for mine, theirs in pairs]
+    rows = [(policy[None], drawn[None], torch.ones_like(policy[None], dtype=torch.bool)) for policy, drawn in pairs]
     return torch.cat([behaviour_of_sequences(*row) for row in rows], dim=1)
 
 

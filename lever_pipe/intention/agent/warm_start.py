@@ -59,11 +59,11 @@ class Demonstrator:
         reward = 0.0
         for turn in range(self.environment.max_turns):
             call = None if rng.random() < self.config.early_stop else self._call(env, rng)
-            said = self.codec.closing() if call is None else self.codec.call(call)
-            if len(tokens) + len(said) > self.max_context:
+            words = self.codec.closing() if call is None else self.codec.call(call)
+            if len(tokens) + len(words) > self.max_context:
                 break
-            tokens += said
-            is_agent += [True] * len(said)
+            tokens += words
+            is_agent += [True] * len(words)
             is_last = turn == self.environment.max_turns - 1
             if call is None or (is_last and not self.environment.execute_last_turn):
                 break
@@ -137,7 +137,7 @@ def imitate(
                 warmup_steps=config.warmup_steps,
                 minimum=LOWEST_RATE,
             )
-            began = time.perf_counter()
+            started = time.perf_counter()
             for parameter in parameters:
                 parameter.grad = None
             if size is None:
@@ -146,11 +146,11 @@ def imitate(
                 loss = sum(map(_backward, in_parts(model, batch, pad_id, size, precision)))
             norm = float(nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM))
             values = {"loss": loss, "learning_rate": optimiser.learning_rate, "grad_norm": norm}
-            where = f"the warm start, step {step + 1}: "
-            require_finite(values, where=where, do="Lower warm_start.learning_rate.")
+            place = f"the warm start, step {step + 1}: "
+            require_finite(values, where=place, do="Lower warm_start.learning_rate.")
             optimiser.step()
             if size is not None:
-                values["tokens_per_second"] = _length(batch) / (time.perf_counter() - began)
+                values["tokens_per_second"] = _length(batch) / (time.perf_counter() - started)
             progress.advance()
             yield values
     model.eval()
@@ -167,8 +167,8 @@ def in_parts(model: Any, batch: Batch, pad_id: int, size: int, precision: Precis
 
     Only the logits of agent tokens are made: those of a large vocabulary would take more memory than all layers.
     """
-    n_targets = sum(sum(each.is_agent) for each in batch)
-    for indices in cut([len(each.tokens) for each in batch], size):
+    n_targets = sum(sum(dialogue.is_agent) for dialogue in batch)
+    for indices in cut([len(dialogue.tokens) for dialogue in batch], size):
         tokens = [torch.tensor(batch[i].tokens) for i in indices]
         places = [torch.tensor(batch[i].is_agent).nonzero().flatten() for i in indices]
         with autocast(model.device, precision):
@@ -202,13 +202,13 @@ def pack(batch: Batch, *, pad_id: int) -> Packed:
     A row a dialogue would be almost half padding. Batches of one length would not, but they differ in content, as long
     dialogues ask more questions, and teach less.
     """
-    width = LONGEST_PER_ROW * max(len(each.tokens) for each in batch)
+    width = LONGEST_PER_ROW * max(len(dialogue.tokens) for dialogue in batch)
     rows: list[list[Demonstration]] = []
-    for each in sorted(batch, key=lambda each: -len(each.tokens)):
-        row = next((row for row in rows if _length(row) + len(each.tokens) <= width), None)
+    for dialogue in sorted(batch, key=lambda dialogue: -len(dialogue.tokens)):
+        row = next((row for row in rows if _length(row) + len(dialogue.tokens) <= width), None)
         if row is None:
             rows.append(row := [])
-        row.append(each)
+        row.append(dialogue)
     width = max(map(_length, rows))
     packed = Packed(
         ids=torch.full((len(rows), width), pad_id),
@@ -217,14 +217,14 @@ def pack(batch: Batch, *, pad_id: int) -> Packed:
     )
     for r, row in enumerate(rows):
         place = 0
-        for each in row:
-            here = slice(place, place + len(each.tokens))
-            packed.ids[r, here] = torch.tensor(each.tokens)
-            packed.is_agent[r, here] = torch.tensor(each.is_agent)
-            place = here.stop
+        for dialogue in row:
+            span = slice(place, place + len(dialogue.tokens))
+            packed.ids[r, span] = torch.tensor(dialogue.tokens)
+            packed.is_agent[r, span] = torch.tensor(dialogue.is_agent)
+            place = span.stop
             packed.positions[r, place:] = torch.arange(width - place)
     return packed
 
 
 def _length(row: Batch) -> int:
-    return sum(len(each.tokens) for each in row)
+    return sum(len(dialogue.tokens) for dialogue in row)

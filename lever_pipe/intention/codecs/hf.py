@@ -100,9 +100,9 @@ class GenerationSettings(BaseModel):
 class HfCodec:
     """A codec round a Hugging Face tokenizer with a chat template; `end_ids` end a turn beside the template's end."""
 
-    def __init__(self, tokenizer: Any, where: str, end_ids: Iterable[int] = ()) -> None:
+    def __init__(self, tokenizer: Any, source: str, end_ids: Iterable[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._where = where
+        self._source = source
         self._controls = [word for word in tokenizer.get_added_vocab() if word.strip()]
         if not tokenizer.chat_template:
             raise self._fault("tools", "no chat template")
@@ -135,8 +135,8 @@ class HfCodec:
 
     def aside(self, tokens: Sequence[int]) -> str:
         """Return thoughts and words beside the calls of a turn, all of a malformed one, without its end token."""
-        said = [token for token in tokens if token not in self.end_ids]
-        text = str(self._tokenizer.decode(said, skip_special_tokens=False))
+        spoken = [token for token in tokens if token not in self.end_ids]
+        text = str(self._tokenizer.decode(spoken, skip_special_tokens=False))
         return aside_of(text, is_read=self.parse(tokens).kind == "call")
 
     def feedback(self, text: str, reward: float | None) -> list[int]:
@@ -159,10 +159,10 @@ class HfCodec:
     def _agent_turn(self, message: dict[str, Any]) -> list[int]:
         before = self._render(opening(_TASK), goes_on=True)
         text = self._render([*opening(_TASK), {"role": "assistant", **message}], goes_on=False)
-        said, end, _ = text.removeprefix(before).rpartition(self._turn_end)
+        content, end, _ = text.removeprefix(before).rpartition(self._turn_end)
         if not text.startswith(before) or not end:
             raise self._fault("agent turns that begin with the generation prefix and have an end", repr(text[-200:]))
-        return self._ids(said + end)
+        return self._ids(content + end)
 
     def _after_agent(self, message: str) -> str:
         """Return what the template puts behind an agent's turn that this tool message follows."""
@@ -187,7 +187,7 @@ class HfCodec:
         return text
 
     def _fault(self, expected: str, found: str) -> CheckpointError:
-        return CheckpointError(f"{self._where}: expected a chat template with {expected}", found=found, do=_USE)
+        return CheckpointError(f"{self._source}: expected a chat template with {expected}", found=found, do=_USE)
 
 
 def load(folder: Path) -> HfCodec:
@@ -228,10 +228,10 @@ def aside_of(text: str, *, is_read: bool) -> str:
 
 def turn_of(calls: Sequence[object]) -> AgentTurn:
     """Return the turn that makes these calls; an object of the tool's name, a choice and a text each."""
-    known = [call for call in map(_call_of, calls) if call is not None]
-    if len(known) < len(calls):
+    valid = [call for call in map(_call_of, calls) if call is not None]
+    if len(valid) < len(calls):
         return AgentTurn((), "malformed")
-    return AgentTurn(tuple(known), "call" if calls else "closed")
+    return AgentTurn(tuple(valid), "call" if calls else "closed")
 
 
 def json_in(text: str) -> object:

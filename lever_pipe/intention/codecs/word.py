@@ -76,9 +76,9 @@ class WordCodec:
         The reward is shown as the nearest tenth within 0.0-1.0, as the vocabulary has no other numbers.
         """
         words = self._text(text, "the simulator's feedback")
-        shown = [] if reward is None else self._special("reward", f"{min(1.0, max(0.0, reward)):.1f}")
+        number = [] if reward is None else self._special("reward", f"{min(1.0, max(0.0, reward)):.1f}")
         header = self._special(TURN_START, "environment")
-        return [*header, *words, *shown, *self._special(TURN_END), *self._reply_prefix]
+        return [*header, *words, *number, *self._special(TURN_END), *self._reply_prefix]
 
     def call(self, call: ToolCall) -> list[int]:
         """Return the turn that makes this call, its end token included."""
@@ -96,13 +96,13 @@ class WordCodec:
     def _special(self, *words: str) -> list[int]:
         return [self._ids[word] for word in words]
 
-    def _text(self, text: str, where: str) -> list[int]:
+    def _text(self, text: str, source: str) -> list[int]:
         """Return ids of plain words; markers in a text are no tokens, so that no text can pose as a turn."""
         words = _WORD.findall(text)
         unknown = sorted({word for word in words if word not in self._ids})
         if unknown:
             raise DataError(
-                f"{where}: expected words that codec 'word' knows",
+                f"{source}: expected words that codec 'word' knows",
                 found=", ".join(map(repr, unknown[:5])),
                 do="Use synthetic tasks and simulator 'rule', or a model folder with codec 'hf'.",
             )

@@ -176,8 +176,8 @@ def read_judgement(text: str) -> Judgement:
 
 
 def _is_number(item: object) -> bool:
-    written = str(item) if isinstance(item, int | str) and not isinstance(item, bool) else ""
-    return written.isascii() and written.isdigit() and len(written) <= _MOST_DIGITS
+    digits = str(item) if isinstance(item, int | str) and not isinstance(item, bool) else ""
+    return digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
 
 
 def _object_in(text: str) -> dict[str, object]:

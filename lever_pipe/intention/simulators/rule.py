@@ -35,27 +35,27 @@ class RuleUser:
         """Return the values of the named hidden slots, or why there is none to give."""
         del history
         self.counts.add(requests=1)
-        named, hidden = _named(question), _slots_of(task)
-        known = {hidden[index] for index in covered}
-        wanted = [i for i, slot in enumerate(hidden) if slot in named - known]
-        if wanted:
+        slots, hidden = _slots_in(question), _slots_of(task)
+        covered_slots = {hidden[index] for index in covered}
+        indices = [i for i, slot in enumerate(hidden) if slot in slots - covered_slots]
+        if indices:
             return UserReply(
-                " , ".join(disclosure(hidden[i], task.missing_details[i].options[0]) for i in wanted), ok=True
+                " , ".join(disclosure(hidden[i], task.missing_details[i].options[0]) for i in indices), ok=True
             )
-        if not named:
+        if not slots:
             return UserReply(NO_SLOT, ok=True)
-        return UserReply(REPEATED if named <= known else IRRELEVANT, ok=True)
+        return UserReply(REPEATED if slots <= covered_slots else IRRELEVANT, ok=True)
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
         """Return which remaining slots the question names."""
         del history
         self.counts.add(requests=1)
-        named, hidden = _named(question), _slots_of(task)
-        hits = tuple(position for position, index in enumerate(remaining) if hidden[index] in named)
-        return Judgement(hits, related=bool(named))
+        slots, hidden = _slots_in(question), _slots_of(task)
+        hits = tuple(position for position, index in enumerate(remaining) if hidden[index] in slots)
+        return Judgement(hits, related=bool(slots))
 
 
-def _named(question: str) -> frozenset[str]:
+def _slots_in(question: str) -> frozenset[str]:
     """Return the slots that stand in the question as words of their own."""
     return _SLOTS.intersection(question.split())
 

@@ -51,11 +51,11 @@ def read(synthetic: SyntheticTasks | None, files: RawFiles) -> Splits:
     del synthetic
     details = read_tasks(files.details)
     train, val, test = (
-        _named_in(path, details) if path.suffix == ".parquet" else read_tasks([path]) for (path,) in files[:3]
+        _split_in(path, details) if path.suffix == ".parquet" else read_tasks([path]) for (path,) in files[:3]
     )
-    known = train | val
-    requests = {task.task for task in known.values()}
-    held_out = {name: task for name, task in test.items() if name not in known and task.task not in requests}
+    trained = train | val
+    requests = {task.task for task in trained.values()}
+    held_out = {name: task for name, task in test.items() if name not in trained and task.task not in requests}
     if twice := train.keys() & val.keys():
         raise DataError(
             f"{files.val[0]}: expected no task of {files.train[0]}",
@@ -81,7 +81,7 @@ def read_tasks(paths: Iterable[Path]) -> dict[str, Task]:
     return tasks
 
 
-def _named_in(path: Path, details: Mapping[str, Task]) -> dict[str, Task]:
+def _split_in(path: Path, details: Mapping[str, Task]) -> dict[str, Task]:
     """Return the tasks that a parquet file names; rows of UserRL's other environments are passed over."""
     import duckdb
 

@@ -37,23 +37,23 @@ def read(synthetic: SyntheticTasks | None, files: RawFiles = RawFiles()) -> Spli
     """
     del files
     settings = synthetic or SyntheticTasks()
-    taken: set[str] = set()
-    test = _tasks(settings.seed, "test", settings.n_test, taken)
-    val = _tasks(settings.seed, "val", settings.n_val, taken)
-    return Splits(_tasks(settings.seed, "train", settings.n_train, taken), val, test)
+    requests: set[str] = set()
+    test = _tasks(settings.seed, "test", settings.n_test, requests)
+    val = _tasks(settings.seed, "val", settings.n_val, requests)
+    return Splits(_tasks(settings.seed, "train", settings.n_train, requests), val, test)
 
 
-def _tasks(seed: int, split: str, n: int, taken: set[str]) -> tuple[Task, ...]:
+def _tasks(seed: int, split: str, n: int, requests: set[str]) -> tuple[Task, ...]:
     """Return tasks whose requests are not taken, and take them."""
     tasks = []
     for i in range(n):
         name = f"{split}-{i:05d}"
-        tasks.append(_task(name, generator(seed, "intention tasks", split, i), taken))
-        taken.add(tasks[-1].task)
+        tasks.append(_task(name, generator(seed, "intention tasks", split, i), requests))
+        requests.add(tasks[-1].task)
     return tuple(tasks)
 
 
-def _task(name: str, rng: np.random.Generator, taken: set[str]) -> Task:
+def _task(name: str, rng: np.random.Generator, requests: set[str]) -> Task:
     category = CATEGORIES[int(rng.integers(len(CATEGORIES)))]
     slots = RELEVANT[category]
     n_hidden = int(rng.choice(N_HIDDEN, p=N_HIDDEN_CHANCES))
@@ -61,7 +61,7 @@ def _task(name: str, rng: np.random.Generator, taken: set[str]) -> Task:
     stated = [slot for k, slot in enumerate(slots) if k not in hidden]
     for _ in range(_TRIES):
         request = _request(category, stated, rng)
-        if request not in taken:
+        if request not in requests:
             break
     else:
         raise DataError(
@@ -85,6 +85,6 @@ def _value(rng: np.random.Generator) -> str:
 
 
 def _detail(slot: str, importance: Literal[1, 2, 3], rng: np.random.Generator) -> MissingDetail:
-    chosen = rng.choice(len(VALUES), size=_N_OPTIONS, replace=False)
-    options = tuple(VALUES[int(k)] for k in chosen)
+    places = rng.choice(len(VALUES), size=_N_OPTIONS, replace=False)
+    options = tuple(VALUES[int(k)] for k in places)
     return MissingDetail(description=slot, importance=importance, inquiry=inquiry(slot), options=options)

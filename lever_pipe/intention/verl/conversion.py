@@ -115,18 +115,18 @@ def _lines_in(path: Path) -> Iterator[tuple[int, Readings]]:
 
 def _items(text: str, place: str) -> Iterator[tuple[str, Reading]]:
     for item in text.split(" - "):
-        key, _, written = item.rpartition(":")
-        value = _number(written.strip())
+        key, _, digits = item.rpartition(":")
+        value = _number(digits.strip())
         if not key or value is None:
             raise _damaged(place, "`key:value` items", shortened(repr(item.strip())))
-        yield key.strip(), Reading(value, place, bool(THREE_DECIMALS.fullmatch(written)))
+        yield key.strip(), Reading(value, place, bool(THREE_DECIMALS.fullmatch(digits)))
 
 
-def _number(written: str) -> float | None:
-    if written in ("True", "False"):
-        return float(written == "True")
-    match = NUMPY.fullmatch(written)
-    text = match[1] if match else written
+def _number(digits: str) -> float | None:
+    if digits in ("True", "False"):
+        return float(digits == "True")
+    match = NUMPY.fullmatch(digits)
+    text = match[1] if match else digits
     return float(text) if NUMBER.fullmatch(text) else None
 
 

@@ -86,8 +86,8 @@ def differences(config: RenderVerlConfig) -> list[str]:
         f"A turn has no token limit of its own (model.max_new_tokens={config.model.max_new_tokens} has none there).",
         f"Failed simulator calls stop nothing (simulator.failure_limit={config.simulator.failure_limit:g} has none).",
     ]
-    named = ", ".join(f"simulator.{name}" for name in ALWAYS_ON if not getattr(config.simulator, name))
-    return [*lines, *([f"It always behaves as if these were true: {named}."] if named else [])]
+    options = ", ".join(f"simulator.{name}" for name in ALWAYS_ON if not getattr(config.simulator, name))
+    return [*lines, *([f"It always behaves as if these were true: {options}."] if options else [])]
 
 
 def faults(config: RenderVerlConfig) -> list[str]:
@@ -142,9 +142,9 @@ def _unfit(config: RenderVerlConfig) -> Iterator[str]:
         rule = "must be letters, digits and . _ : / @ + -"
         yield f"simulator.endpoint.model: {rule}, got {user!r}. Serve it under such a name."
     only = (("model.codec", model.codec, "hf"), ("model.dtype", model.dtype, "bfloat16"))
-    for place, found, value in (*only, ("simulator.kind", simulator.kind, "openai")):
-        if found != value:
-            yield f"{place}: must be {value!r} with engine verl, got {found!r}. Write {value}."
+    for place, found, required in (*only, ("simulator.kind", simulator.kind, "openai")):
+        if found != required:
+            yield f"{place}: must be {required!r} with engine verl, got {found!r}. Write {required}."
 
 
 def _otherwise_fixed(config: RenderVerlConfig) -> Iterator[str]:

@@ -43,19 +43,19 @@ def _reader(settings: ExampleSettings) -> Reader:
 
 
 def shared_questions(
-    train: Sequence[Example], queries: Sequence[Example], settings: ExampleSettings, *, asked: Path, shown: Path
+    train: Sequence[Example], queries: Sequence[Example], settings: ExampleSettings, *, file: Path, train_file: Path
 ) -> list[int]:
     """Return the question ids of the queries that a train example asks too, of the same image.
 
     The same image has the same bytes, or the same id where the question has too; case and blanks of a question do not
     count.
     """
-    seen = {mark for example in train for mark in _marks(example)}
-    shared = [query.question_id for query in queries if not seen.isdisjoint(_marks(query))]
+    marks = {mark for example in train for mark in _marks(example)}
+    shared = [query.question_id for query in queries if not marks.isdisjoint(_marks(query))]
     if shared and settings.on_split_overlap == "stop":
         first = ", ".join(map(str, shared[:5]))
         raise DataError(
-            f"{asked}: expected questions that are not in {shown} on the same image",
+            f"{file}: expected questions that are not in {train_file} on the same image",
             found=f"{len(shared)} that are (question ids {first}{', ...' if len(shared) > 5 else ''})",
             do='Take them out of one split, or set data.on_split_overlap to "count".',
         )

@@ -129,8 +129,8 @@ def read_split(
     examples = list[Example]()
     for question in sorted((q for q in questions if q.question_id in digests), key=lambda q: q.question_id):
         annotation = annotations[question.question_id]
-        shown = shown_answer(annotation)
-        assert shown is not None  # a fault above
+        answer = shown_answer(annotation)
+        assert answer is not None  # a fault above
         examples.append(
             Example(
                 example_id=ExampleId(len(examples)),
@@ -141,7 +141,7 @@ def read_split(
                 question=question.question,
                 question_type=annotation.question_type,
                 answers=tuple(answer.answer for answer in annotation.answers),
-                answer=shown,
+                answer=answer,
             )
         )
     return ReadResult(examples, skipped)
@@ -187,23 +187,23 @@ def _disagreements(questions: list[Question], annotations: dict[int, Annotation]
     yield from (("annotation without question", i) for i in sorted(annotations) if i not in by_id)
     for i, question in by_id.items():
         if i in annotations and annotations[i].image_id != question.image_id:
-            where = f"question {i}: {question.image_id} against {annotations[i].image_id}"
-            yield "image_id differs between question and annotation", where
+            difference = f"question {i}: {question.image_id} against {annotations[i].image_id}"
+            yield "image_id differs between question and annotation", difference
 
 
 def _answer_faults(
     annotations: dict[int, Annotation], n_answers: int, shown_answer: Callable[[Annotation], str | None]
 ) -> Iterator[Fault]:
     for question_id, annotation in sorted(annotations.items()):
-        where = f"question {question_id}"
+        place = f"question {question_id}"
         if len(annotation.answers) != n_answers:
-            yield f"wrong answer count, expected {n_answers}", f"{where}: {len(annotation.answers)}"
+            yield f"wrong answer count, expected {n_answers}", f"{place}: {len(annotation.answers)}"
         elif not any(answer.answer.strip() for answer in annotation.answers):
-            yield "blank answers only", where
-        elif (shown := shown_answer(annotation)) is None:
-            yield "no multiple_choice_answer", where
-        elif not shown.strip():
-            yield "a blank answer to show", where
+            yield "blank answers only", place
+        elif (answer := shown_answer(annotation)) is None:
+            yield "no multiple_choice_answer", place
+        elif not answer.strip():
+            yield "a blank answer to show", place
 
 
 def _missing_images(questions: list[Question], folder: Path, template: str) -> Iterator[Fault]:
@@ -212,8 +212,8 @@ def _missing_images(questions: list[Question], folder: Path, template: str) -> I
         return
     names = dict.fromkeys(template.format(image_id=question.image_id) for question in questions)
     if missing := [name for name in names if not (folder / name).is_file()]:
-        held = min((path.name for path in folder.iterdir()), default="nothing")
-        yield from ((f"missing image in {folder}, which holds {held}", name) for name in missing)
+        present = min((path.name for path in folder.iterdir()), default="nothing")
+        yield from ((f"missing image in {folder}, which holds {present}", name) for name in missing)
 
 
 def _digests(questions: list[Question], folder: Path, options: ReadOptions) -> tuple[dict[int, str], dict[str, int]]:

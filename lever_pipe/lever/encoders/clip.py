@@ -114,12 +114,12 @@ def _require_fitting_parts(folder: Path, config: Any, tokenizer: Any, processor:
         faults.append(f"texts that end in token {tokenizer.eos_token_id} for {config.text_config.eos_token_id}")
     side = config.vision_config.image_size
     size, crop = dict(processor.size), dict(processor.crop_size or {}) if processor.do_center_crop else {}
-    found = crop or size
-    if (found.get("height"), found.get("width")) != (side, side) or min(size.values()) < side:
+    final = crop or size
+    if (final.get("height"), final.get("width")) != (side, side) or min(size.values()) < side:
         faults.append(f"images of size {size}, cropped to {crop or 'none'}, for {side} pixels")
     if faults:
-        where = f"{folder}: expected tokenizer and image processor of the model that config.json describes"
-        raise CheckpointError(where, found="; ".join(faults), do=MAKE)
+        expected = f"{folder}: expected tokenizer and image processor of the model that config.json describes"
+        raise CheckpointError(expected, found="; ".join(faults), do=MAKE)
 
 
 def _features(output: Any) -> torch.Tensor:

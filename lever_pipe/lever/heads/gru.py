@@ -42,7 +42,7 @@ class GruHead(Head):
         cell = self.decoder_gru
         into = linear(picked_BGH, cell.weight_ih, cell.bias_ih).chunk(3, dim=-1)
         onto = linear(vectors_BGH, cell.weight_hh, cell.bias_hh).chunk(3, dim=-1)
-        reset, keep = ((one + other).sigmoid() for one, other in zip(into[:2], onto[:2], strict=True))
+        reset, keep = ((x + h).sigmoid() for x, h in zip(into[:2], onto[:2], strict=True))
         fresh = (into[2] + reset * onto[2]).tanh()
         return F.normalize(fresh + keep * (vectors_BGH - fresh), dim=-1)
 

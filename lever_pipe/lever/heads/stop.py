@@ -45,18 +45,18 @@ class StopHead(GruHead):
         if not may_stop:
             return logits_BGSK
         ends_BGS1 = super().logits(states, self.stop_token.expand(len(candidates_BKH), 1, -1)) + FIRST_LOG_ODDS
-        ends_BGS1 = ends_BGS1 + masked(logits_BGSK, left_of(states, logits_BGSK), MASKED_SCORE).logsumexp(-1, True)
+        ends_BGS1 = ends_BGS1 + masked(logits_BGSK, unpicked(states, logits_BGSK), MASKED_SCORE).logsumexp(-1, True)
         has_begun_S1 = torch.tensor([[bool(state.picks)] for state in states], device=logits_BGSK.device)
         return torch.cat([logits_BGSK, masked(ends_BGS1, has_begun_S1.expand_as(ends_BGS1), MASKED_SCORE)], dim=-1)
 
 
-def left_of(states: Sequence[State], logits_BGSK: Tensor) -> Tensor:
+def unpicked(states: Sequence[State], logits_BGSK: Tensor) -> Tensor:
     """Return which candidates are not picked yet, bool `[B, G, S, K]`."""
-    n_pool, left = logits_BGSK.shape[-1], [torch.ones_like(logits_BGSK[:, :, 0], dtype=torch.bool) for _ in states]
-    for state, left_BGK in zip(states, left, strict=True):
+    n_pool, masks = logits_BGSK.shape[-1], [torch.ones_like(logits_BGSK[:, :, 0], dtype=torch.bool) for _ in states]
+    for state, left_BGK in zip(states, masks, strict=True):
         for picks_BG in state.picks:
             left_BGK &= one_hot(picks_BG, n_pool + 1)[..., :n_pool] == 0
-    return torch.stack(left, dim=2)
+    return torch.stack(masks, dim=2)
 
 
 build = StopHead

@@ -21,9 +21,9 @@ def sample(view: SamplingView, size: int, generator: np.random.Generator) -> NDA
     """
     n_uniform, n_image, n_question = counts(size)
     uniform = generator.choice(view.eligible, size=n_uniform, replace=False)
-    left = np.setdiff1d(view.eligible, uniform)
-    image = nearest(left, view.image_similarity, n_image)
-    question = nearest(np.setdiff1d(left, image), view.question_similarity, n_question)
+    remaining = np.setdiff1d(view.eligible, uniform)
+    image = nearest(remaining, view.image_similarity, n_image)
+    question = nearest(np.setdiff1d(remaining, image), view.question_similarity, n_question)
     return np.concatenate([uniform, image, question])
 
 

@@ -113,15 +113,14 @@ def choose(
     frozen, selections = FrozenSelector(module, train), list[Selection]()
     for part in torch.arange(len(pools)).split(BATCH):  # type: ignore[no-untyped-call]
         batch = [pools[i] for i in part.tolist()]
-        filled = batch + batch[-1:] * (BATCH - len(batch))
-        candidates = torch.tensor([pool.candidates for pool in filled])
-        query = queries.vectors[torch.tensor([pool.query_id for pool in filled])]
+        padded = batch + batch[-1:] * (BATCH - len(batch))
+        candidates = torch.tensor([pool.candidates for pool in padded])
+        query = queries.vectors[torch.tensor([pool.query_id for pool in padded])]
         ranked = decode(module, frozen.encoded(module.project(query), candidates), shots).cpu()
         most = candidates.shape[1] - 1
-        chosen, lengths = candidates.gather(1, ranked.clamp(max=most)).tolist(), (ranked <= most).sum(dim=1).tolist()
+        ids, lengths = candidates.gather(1, ranked.clamp(max=most)).tolist(), (ranked <= most).sum(dim=1).tolist()
         selections += [
-            Selection(query_id=pool.query_id, demonstrations=chosen[row][: lengths[row]])
-            for row, pool in enumerate(batch)
+            Selection(query_id=pool.query_id, demonstrations=ids[row][: lengths[row]]) for row, pool in enumerate(batch)
         ]
     return selections
 
@@ -148,9 +147,9 @@ def kl_to_base(
         batch = [pools[i] for i in part.tolist()]
         candidates = torch.tensor([pool.candidates for pool in batch])
         query = queries.vectors[torch.tensor([pool.query_id for pool in batch])]
-        encoded = [of.encoded(module.project(query), candidates) for of, module in zip(frozen, modules, strict=True)]
+        encoded = [f.encoded(module.project(query), candidates) for f, module in zip(frozen, modules, strict=True)]
         picks = greedy(base, encoded[1], shots)[:, None]
         _, taken = ended_selections(picks, torch.full((len(batch),), shots), candidates.shape[1])
-        scores = (scores_of(module, of, picks, may_stop=True) for module, of in zip(modules, encoded, strict=True))
-        divergences.append(kl_policy_to_reference(*(step_logits(of.double(), picks) for of in scores))[taken])
+        scores = (scores_of(module, e, picks, may_stop=True) for module, e in zip(modules, encoded, strict=True))
+        divergences.append(kl_policy_to_reference(*(step_logits(logits.double(), picks) for logits in scores))[taken])
     return float(torch.cat(divergences).mean())

@@ -132,8 +132,8 @@ def scores_of(module: PointerSelector, encoded: Encoded, selections_BGS: Tensor,
 def read_table(embeddings: Path, device: torch.device, *, inputs: str = "fused") -> EmbeddingTable:
     """Return what the selector sees of a split, `[N, D]`; `inputs` is a key of `INPUTS`."""
     arrays = storage.read_embeddings(embeddings)
-    seen = INPUTS[inputs](arrays["image"], arrays["question"])
-    return EmbeddingTable(torch.from_numpy(seen).to(device))
+    vectors = INPUTS[inputs](arrays["image"], arrays["question"])
+    return EmbeddingTable(torch.from_numpy(vectors).to(device))
 
 
 def architecture_of(selector: Selector, table: EmbeddingTable) -> Architecture:

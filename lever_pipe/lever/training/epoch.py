@@ -88,9 +88,9 @@ class SelectorEpoch:
     @contextmanager
     def streams(self) -> Iterator[torch.Generator]:
         """Let dropout draw from this epoch's stream, and give the stream of its order; the objective names both."""
-        objective, of = self._objective, self._config
-        with ambient_stream(of.seed, f"{objective} dropout", of.epoch):
-            yield torch_generator(of.seed, objective, of.epoch)
+        objective, config = self._objective, self._config
+        with ambient_stream(config.seed, f"{objective} dropout", config.epoch):
+            yield torch_generator(config.seed, objective, config.epoch)
 
     def finish(
         self, policy: PolicyRef, *, temperature: float = 1.0, kl_beta: float = 0.0, more: Mapping[str, float] = {}

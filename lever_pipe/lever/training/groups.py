@@ -71,35 +71,35 @@ def pad_groups(groups: Sequence[RlGroup], reward_of: Callable[[Trajectory], floa
 def groups_of_beams(
     rows: Sequence[QueryBeams],
     pools: Sequence[Pool],
-    shown: Callable[[tuple[ExampleId, ...]], tuple[ExampleId, ...]],
+    order: Callable[[tuple[ExampleId, ...]], tuple[ExampleId, ...]],
 ) -> Groups:
     """Return beam data as groups: `rows[i]` was searched in `pools[i]`; a reward is a beam's total probability.
 
-    Selections stand as the beams do, the best one first. `shown` gives demonstrations in the order of choice that of
+    Selections stand as the beams do, the best one first. `order` gives demonstrations in the order of choice that of
     the prompt, which is what a selector learns.
     """
     groups = []
     for row, pool in zip(rows, pools, strict=True):
         places = {candidate: place for place, candidate in enumerate(pool.candidates)}
-        chosen = [beam.demonstrations for beam in row.beams]
-        for beam in chosen:
+        beams = [beam.demonstrations for beam in row.beams]
+        for beam in beams:
             if row.query_id != pool.query_id or not places.keys() >= set(beam) or len(set(beam)) < len(beam):
                 raise RecordError(
                     f"beams of query {row.query_id}: expected distinct demonstrations from its pool",
                     found=str(list(beam)),
                     do="Rebuild the beams from these pools.",
                 )
-        selections = [[places[i] for i in shown(beam)] for beam in chosen]
+        selections = [[places[i] for i in order(beam)] for beam in beams]
         groups.append(_Scored(row.query_id, pool.candidates, selections, [beam.probability for beam in row.beams]))
     return _padded(groups)
 
 
 def _padded(groups: Iterable[_Scored]) -> Groups:
     ordered = sorted(groups, key=lambda group: group.query)
-    for one, other in pairwise(ordered):
-        if one.query == other.query:
-            where = f"RL data: query {one.query}: expected one group"
-            raise RecordError(where, found="two", do="Rebuild the RL data.")
+    for group, following in pairwise(ordered):
+        if group.query == following.query:
+            expected = f"RL data: query {group.query}: expected one group"
+            raise RecordError(expected, found="two", do="Rebuild the RL data.")
     shots = _one_size("selection", (len(selection) for group in ordered for selection in group.selections))
     _one_size("pool", (len(group.pool) for group in ordered))
     widest = max(len(group.selections) for group in ordered)
@@ -107,16 +107,16 @@ def _padded(groups: Iterable[_Scored]) -> Groups:
     rewards = torch.zeros(len(ordered), widest)
     valid = torch.zeros(len(ordered), widest, dtype=torch.bool)
     for row, group in enumerate(ordered):
-        kept = len(group.selections)
-        if not kept:
+        size = len(group.selections)
+        if not size:
             raise RecordError(
                 f"RL data: query {group.query}: expected at least one trajectory",
                 found="none",
                 do="Drop the query or rebuild the RL data.",
             )
-        selections[row, :kept] = torch.tensor(group.selections)
-        rewards[row, :kept] = torch.tensor(group.rewards)
-        valid[row, :kept] = True
+        selections[row, :size] = torch.tensor(group.selections)
+        rewards[row, :size] = torch.tensor(group.rewards)
+        valid[row, :size] = True
     queries = torch.tensor([int(group.query) for group in ordered])
     pools = torch.tensor([group.pool for group in ordered])
     return Groups(queries, pools, selections, rewards, valid)
@@ -156,11 +156,11 @@ def keep_best(
 ) -> tuple[Groups, Tensor]:
     """Return the k best-rewarded selections of every query and their advantages `[B, k]`."""
     z = published_z_scores(groups.rewards, groups.valid, clamp=z_clamp)
-    kept, valid = top_k_by_reward(z, groups.valid, k)
+    places, valid = top_k_by_reward(z, groups.valid, k)
     shots = groups.selections.shape[-1]
-    selections = groups.selections.gather(1, kept[..., None].expand(-1, -1, shots))
-    advantages = group_advantages(z.gather(1, kept), valid, std_floor=advantage_std_floor, clamp=advantage_clamp)
-    rewards = groups.rewards.gather(1, kept)
+    selections = groups.selections.gather(1, places[..., None].expand(-1, -1, shots))
+    advantages = group_advantages(z.gather(1, places), valid, std_floor=advantage_std_floor, clamp=advantage_clamp)
+    rewards = groups.rewards.gather(1, places)
     return replace(groups, selections=selections, rewards=rewards, valid=valid), advantages
 
 
@@ -169,10 +169,10 @@ def batches(n: int, size: int, generator: torch.Generator, *, most: int | None =
     return list(torch.randperm(n, generator=generator)[:most].split(size))  # type: ignore[no-untyped-call]
 
 
-def _one_size(what: str, sizes: Iterable[int]) -> int:
+def _one_size(name: str, sizes: Iterable[int]) -> int:
     distinct = set(sizes)
     if len(distinct) != 1:
         raise RecordError(
-            f"RL data: expected one {what} length", found=str(sorted(distinct) or "none"), do="Rebuild the RL data."
+            f"RL data: expected one {name} length", found=str(sorted(distinct) or "none"), do="Rebuild the RL data."
         )
     return distinct.pop()

@@ -36,7 +36,7 @@ from lever_pipe.losses.sequence import ended_selections, net_rewards, step_log_p
 from lever_pipe.lvlms.asking.prompts import Prompter
 from lever_pipe.lvlms.protocol import Lvlm
 
-Asked = tuple[ExampleId, tuple[ExampleId, ...]]
+PromptIds = tuple[ExampleId, tuple[ExampleId, ...]]
 """A query and the demonstrations that it is answered with, in order."""
 
 
@@ -48,7 +48,7 @@ class Judged(NamedTuple):
     """VQA accuracy of its answer, in [0, 1]."""
 
 
-Judge = Callable[[Sequence[Asked]], list[Judged]]
+Judge = Callable[[Sequence[PromptIds]], list[Judged]]
 """Answers selections and rewards the answers: one verdict a selection, in order."""
 
 
@@ -56,7 +56,7 @@ Judge = Callable[[Sequence[Asked]], list[Judged]]
 class Drawn:
     """B queries with G selections each, and what is known of the moment they were drawn."""
 
-    asked: list[Asked]  # B G
+    prompts: list[PromptIds]  # B G
     groups: Groups  # selections [B, G, S], beyond their length padded by further draws, rewards [B, G]
     lengths: Tensor  # [B, G] demonstrations in a selection
     taken: Tensor  # [B, G, S] bool: the steps that belong to a selection
@@ -97,13 +97,13 @@ def on_policy_epoch(
     order = batches(len(groups), settings.batch_queries, generator, most=settings.queries)
     final = settings.learning_rate * settings.final_learning_rate_share
     clip_epsilon = settings.clip_epsilon if clips else None
-    policy, prompts = updates.module, set[Asked]()
+    policy, prompts = updates.module, set[PromptIds]()
     for number, rows in enumerate(order):
         progress = progress_of(epoch, number, len(order), settings.horizon_epochs)
         updates.optimiser.learning_rate = cosine(settings.learning_rate, final, progress)
         queries, first = groups.take(rows.to(groups.queries.device)), number * settings.batch_queries
         drawn = draw_groups(policy, table, queries, judge, settings, generator, first=first)
-        prompts.update(drawn.asked)
+        prompts.update(drawn.prompts)
         batch, scores, advantages = drawn.groups, drawn.scores, advantages_of(drawn.groups, settings)
         anchor = reference.scores(batch, may_stop=True)
         for update in range(settings.updates):
@@ -148,24 +148,24 @@ def draw_groups(
     turns = range(first, first + len(queries))
     most = torch.tensor([settings.shots[turn % len(settings.shots)] for turn in turns], device=device)
     lengths, taken = ended_selections(selections, most, queries.pools.shape[1])
-    asked = asked_of(queries, selections, lengths)
-    verdicts = torch.tensor(judge(asked), dtype=torch.float32, device=device)
+    prompts = prompts_of(queries, selections, lengths)
+    verdicts = torch.tensor(judge(prompts), dtype=torch.float32, device=device)
     rewards, accuracies = verdicts.view(len(queries), settings.group, len(Judged._fields)).unbind(dim=-1)
     if policy.head.stops:
         rewards = net_rewards(rewards, lengths, price=settings.stop_price)
     groups = Groups(queries.queries, queries.pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool))
     scores = scores_of(policy, encoded, selections, may_stop=True)
     log_probs = masked(step_log_probs(scores.detach(), selections), taken).sum(dim=-1)
-    return Drawn(asked, groups, lengths, taken, accuracies, log_probs, scores)
+    return Drawn(prompts, groups, lengths, taken, accuracies, log_probs, scores)
 
 
 def save_draws(path: Path, drawn: Sequence[Drawn]) -> None:
     """Write what an epoch drew: query ids `[B]`, selections `[B, G, S]`, their lengths and rewards `[B, G]`."""
     arrays = {
-        "queries": torch.cat([of.groups.queries for of in drawn]),
-        "selections": torch.cat([of.groups.selections for of in drawn]).to(torch.int16),
-        "lengths": torch.cat([of.lengths for of in drawn]).to(torch.int16),
-        "rewards": torch.cat([of.groups.rewards for of in drawn]),
+        "queries": torch.cat([batch.groups.queries for batch in drawn]),
+        "selections": torch.cat([batch.groups.selections for batch in drawn]).to(torch.int16),
+        "lengths": torch.cat([batch.lengths for batch in drawn]).to(torch.int16),
+        "rewards": torch.cat([batch.groups.rewards for batch in drawn]),
     }
     storage.write_arrays(path, {name: tensor.cpu().numpy() for name, tensor in arrays.items()})
 
@@ -190,30 +190,30 @@ def load_draws(path: Path, train: Groups) -> Groups:
     return Groups(queries, train.pools[rows], selections.to(queries.device), rewards, valid)
 
 
-def asked_of(queries: Groups, selections_BGS: Tensor, lengths_BG: Tensor) -> list[Asked]:
+def prompts_of(queries: Groups, selections_BGS: Tensor, lengths_BG: Tensor) -> list[PromptIds]:
     """Return the query and the train ids of every drawn selection, queries outermost."""
     positions = selections_BGS.clamp(max=queries.pools.shape[1] - 1)  # behind an end stands no position
-    chosen = queries.pools[:, None].expand(-1, selections_BGS.shape[1], -1).gather(2, positions)
+    train_ids = queries.pools[:, None].expand(-1, selections_BGS.shape[1], -1).gather(2, positions)
     return [
         (ExampleId(query), tuple(ExampleId(i) for i in ids[:length]))
-        for query, group, lengths in zip(queries.queries.tolist(), chosen.tolist(), lengths_BG.tolist(), strict=True)
+        for query, group, lengths in zip(queries.queries.tolist(), train_ids.tolist(), lengths_BG.tolist(), strict=True)
         for ids, length in zip(group, lengths, strict=True)
     ]
 
 
 def judged_by_lvlm(
-    asked: Sequence[Asked], *, train: Sequence[Example], model: Lvlm, prompter: Prompter, reward: Reward
+    prompts: Sequence[PromptIds], *, train: Sequence[Example], model: Lvlm, prompter: Prompter, reward: Reward
 ) -> list[Judged]:
     """Return reward and VQA accuracy of what the LVLM answers with each selection; equal ones are answered once."""
-    distinct, reward_of = sorted(set(asked)), reward_function(reward)
+    distinct, reward_of = sorted(set(prompts)), reward_function(reward)
     anywhere = PoolPosition(0)  # the reward does not depend on pool positions
     proposals = [
-        Proposal(query_id=query, pointer=(anywhere,) * len(chosen), pointer_global=chosen, gen_method="on_policy")
-        for query, chosen in distinct
+        Proposal(query_id=query, pointer=(anywhere,) * len(ids), pointer_global=ids, gen_method="on_policy")
+        for query, ids in distinct
     ]
     answered = trajectories_of(proposals, train, model, prompter)
-    verdicts = {one: Judged(reward_of(t), t.vqa_acc_score) for one, t in zip(distinct, answered, strict=True)}
-    return [verdicts[one] for one in asked]
+    verdicts = {prompt: Judged(reward_of(t), t.vqa_acc_score) for prompt, t in zip(distinct, answered, strict=True)}
+    return [verdicts[prompt] for prompt in prompts]
 
 
 def advantages_of(groups: Groups, settings: OnPolicy) -> Tensor:

@@ -84,11 +84,11 @@ class LedgerLvlm:
         self._texts: dict[Answer, str] = {}
         special = {str(token) for token in family.tokenizer.added_tokens_decoder.values() if token.special}
         self._control = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
-        wanted = settings.decode
+        search = settings.decode
         decode = DecodeOptions(
-            eos=ends_of(family.folder, family.tokenizer, family.eos, wanted.ends),
+            eos=ends_of(family.folder, family.tokenizer, family.eos, search.ends),
             never=(family.image_token,),  # behind a prompt it would stand for an image that nobody has shown
-            **wanted.model_dump(exclude={"ends"}),
+            **search.model_dump(exclude={"ends"}),
         )
         self._engine = family.engine(
             images, settings=settings, decode=decode, execution=runtime.lvlm, counters=self._work
@@ -156,8 +156,8 @@ class LedgerLvlm:
     def _gap(self, request: TokenRequest, key: str) -> TokenRequest | None:
         """Return what of a request the ledger does not know."""
         row = self.ledger.get(key) or {}
-        known = row.get("scores", {})
-        answers = tuple(answer for answer in request.answers if _name(answer) not in known)
+        scores = row.get("scores", {})
+        answers = tuple(answer for answer in request.answers if _name(answer) not in scores)
         generate = "tokens" not in row
         return TokenRequest(request.prompt, answers, generate) if answers or generate else None
 
@@ -197,15 +197,15 @@ class LedgerLvlm:
 
     def tokenize(self, requests: Sequence[LvlmRequest]) -> list[TokenRequest]:
         """Return requests in tokens; texts that were never met are tokenized in one call."""
-        written = [self.family.render(request.prompt) for request in requests]
-        answers = {answer for each in {request.answers for request in requests} for answer in each}
-        texts = {segment.text for segments in written for segment in segments}
+        rendered = [self.family.render(request.prompt) for request in requests]
+        answers = {answer for group in {request.answers for request in requests} for answer in group}
+        texts = {segment.text for segments in rendered for segment in segments}
         texts.update(self.family.before_answer + answer for answer in answers)
         if unmet := sorted(texts - self._ids.keys()):
             self._require_plain({text for r in requests for text in (*r.prompt.texts, *r.answers)})
             encoded = self.family.tokenizer(unmet, add_special_tokens=False).input_ids
             self._ids.update(zip(unmet, map(tuple, encoded), strict=True))
-        prompts = [TokenPrompt(tuple(map(self._to_segment, segments))) for segments in written]
+        prompts = [TokenPrompt(tuple(map(self._to_segment, segments))) for segments in rendered]
         pairs = zip(prompts, requests, strict=True)
         return [TokenRequest(prompt, tuple(map(self._to_answer, request.answers))) for prompt, request in pairs]
 
@@ -215,11 +215,11 @@ class LedgerLvlm:
     def _to_segment(self, segment: TextSegment) -> Segment:
         if segment not in self._segments:
             ids = self._ids[segment.text]
-            shown = ids.count(self.family.image_token)
-            if shown != len(segment.images):
+            n_images = ids.count(self.family.image_token)
+            if n_images != len(segment.images):
                 raise DataError(
                     f"prompt segment {segment.text[:80]!r}: expected {len(segment.images)} image placeholders",
-                    found=f"{shown} after tokenizing",
+                    found=f"{n_images} after tokenizing",
                     do="Remove control tokens from the data, or use this model's own tokenizer.",
                 )
             self._segments[segment] = Segment(ids, segment.images, segment.text)

@@ -14,23 +14,23 @@ FILE = "generation_config.json"
 """Of its settings the ends alone are read: `lvlm.decode` says how an answer is searched."""
 
 
-def ends_of(folder: Path, tokenizer: Any, end_of_turn: int, wanted: Iterable[str] = ()) -> tuple[int, ...]:
+def ends_of(folder: Path, tokenizer: Any, end_of_turn: int, tokens: Iterable[str] = ()) -> tuple[int, ...]:
     """Return the tokens that end an answer, rising: the end of a turn, and those wanted or else those of the folder.
 
     Raises:
         CheckpointError: the folder's settings are unreadable, or a wanted token is none.
     """
-    if texts := list(wanted):
+    if texts := list(tokens):
         return tuple(sorted({end_of_turn, *(_token(folder, tokenizer, text) for text in texts)}))
-    path, named = folder / FILE, None
+    path, eos = folder / FILE, None
     if path.is_file():
         with readable(folder, FILE):
-            named = strict_json(path.read_bytes()).get("eos_token_id")
-    ends = named if isinstance(named, list) else [] if named is None else [named]
+            eos = strict_json(path.read_bytes()).get("eos_token_id")
+    ends = eos if isinstance(eos, list) else [] if eos is None else [eos]
     if not all(type(end) is int and end >= 0 for end in ends):
         raise CheckpointError(
             f"{path}: expected an eos_token_id that is a token or a list of them",
-            found=shortened(repr(named)),
+            found=shortened(repr(eos)),
             do="Download the file again, or name the tokens in lvlm.decode.ends.",
         )
     return tuple(sorted({end_of_turn, *ends}))

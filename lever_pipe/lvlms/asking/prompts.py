@@ -55,8 +55,8 @@ class Prompt:
     @property
     def turns(self) -> tuple[Turn, ...]:
         """Return whole turns, no two neighbours of one role."""
-        said = groupby((turn for block in self.blocks for turn in block), key=lambda turn: turn.role)
-        return tuple(Turn(role, tuple(part for turn in turns for part in turn.parts)) for role, turns in said)
+        by_role = groupby((turn for block in self.blocks for turn in block), key=lambda turn: turn.role)
+        return tuple(Turn(role, tuple(part for turn in turns for part in turn.parts)) for role, turns in by_role)
 
     @property
     def images(self) -> tuple[str, ...]:
@@ -98,21 +98,21 @@ class Wording:
 
     def prompt(self, query: Example, demonstrations: Sequence[Example]) -> Prompt:
         """Return the prompt that shows `demonstrations` in their order and then asks `query`."""
-        return self.joined([self.shown(example) for example in demonstrations], self.asked(query))
+        return self.joined([self.example_block(example) for example in demonstrations], self.question_block(query))
 
-    def joined(self, shown: Sequence[Block], asked: Block) -> Prompt:
+    def joined(self, demonstrations: Sequence[Block], question: Block) -> Prompt:
         """Return the prompt of these demonstrations and this question."""
         opening: tuple[Block, ...] = ((Turn("system", (self.style.system,)),),) if self.style.system else ()
-        return Prompt((*opening, *shown, asked), default_system=self.style.system is None)
+        return Prompt((*opening, *demonstrations, question), default_system=self.style.system is None)
 
-    def shown(self, demonstration: Example) -> Block:
+    def example_block(self, demonstration: Example) -> Block:
         """Return a demonstration with its answer."""
         if self.style.layout == "single_turn":
             return (_says("user", demonstration, self.style.demonstration),)
         answer = Turn("assistant", (_filled("{answer}", demonstration),))
         return _says("user", demonstration, self.style.query), answer
 
-    def asked(self, query: Example) -> Block:
+    def question_block(self, query: Example) -> Block:
         """Return what is asked."""
         return (_says("user", query, self.style.query),)
 
@@ -131,15 +131,15 @@ class Prompter:
     def __init__(self, wording: Wording, train: Sequence[Example]) -> None:
         self._wording = wording
         self._train = train
-        self._shown: dict[ExampleId, Block] = {}
-        self._asked: dict[tuple[str, str, str], Block] = {}  # by all that a query's block is made of
+        self._demonstrations: dict[ExampleId, Block] = {}
+        self._questions: dict[tuple[str, str, str], Block] = {}  # by all that a query's block is made of
 
     def __call__(self, query: Example, demonstrations: Sequence[ExampleId]) -> Prompt:
         """Return the prompt with the demonstrations in the given order, the first one farthest from the query."""
         for i in demonstrations:
-            if i not in self._shown:
-                self._shown[i] = self._wording.shown(self._train[i])
+            if i not in self._demonstrations:
+                self._demonstrations[i] = self._wording.example_block(self._train[i])
         made_of = (query.question, query.answer, query.image_digest)
-        if made_of not in self._asked:
-            self._asked[made_of] = self._wording.asked(query)
-        return self._wording.joined([self._shown[i] for i in demonstrations], self._asked[made_of])
+        if made_of not in self._questions:
+            self._questions[made_of] = self._wording.question_block(query)
+        return self._wording.joined([self._demonstrations[i] for i in demonstrations], self._questions[made_of])

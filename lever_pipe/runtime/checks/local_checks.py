@@ -200,7 +200,7 @@ def _data_set(key: str, settings: Data, folder: Path) -> Iterator[Outcome]:
         asked, shown = places["eval_questions"], places["train_questions"]
         check = f"{key}, both splits: {asked}"
         try:
-            shared = shared_questions(train, queries, settings, asked=asked, shown=shown)
+            shared = shared_questions(train, queries, settings, file=asked, train_file=shown)
         except LeverPipeError as refusal:
             yield refused(check, refusal)
         else:

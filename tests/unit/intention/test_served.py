@@ -196,7 +196,7 @@ def test_a_transcript_says_a_call_once_and_all_that_was_not_read(message: dict[s
     with serve(always=send(body(message))) as double:
         player = player_at(double, Environment(max_turns=1, execute_last_turn=True))
         (episode,) = player.play(REQUESTS[:1]).episodes
-    assert player.said(episode, 0)[0] == said
+    assert player.utterance(episode, 0)[0] == said
 
 
 def test_a_served_user_is_asked_as_often_at_one_time_as_its_server_bears() -> None:

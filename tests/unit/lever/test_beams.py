@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Beam, QueryBeams
 from lever_pipe.experiment.rl_data_config import Beams
-from lever_pipe.lever.beams import Asked, Chosen, Score, search_beams, shown, span_probability
+from lever_pipe.lever.beams import Demonstrations, PromptIds, Score, prompt_order, search_beams, span_probability
 from lever_pipe.lever.training.groups import groups_of_beams
 from lever_pipe.lvlms.protocol import LvlmReply
 
-Table = Callable[[Chosen], float]
+Table = Callable[[Demonstrations], float]
 
 
-def scoring(of: Table, calls: list[list[Asked]] | None = None) -> Score:
+def scoring(of: Table, calls: list[list[PromptIds]] | None = None) -> Score:
     """Return a scorer that asks a table, whichever the query, and keeps what it was asked."""
 
-    def score(asked: Sequence[Asked]) -> list[float]:
+    def score(asked: Sequence[PromptIds]) -> list[float]:
         if calls is not None:
             calls.append(list(asked))
         return [of(chosen) for _, chosen in asked]
@@ -84,7 +84,7 @@ def test_equal_beams_are_settled_by_id_whatever_the_order_of_the_pool() -> None:
 @pytest.mark.parametrize(("k", "size", "shots"), [(64, 5, 2), (16, 3, 2), (4, 9, 2), (6, 2, 3), (7, 3, 1)])
 def test_how_much_is_asked(k: int, size: int, shots: int) -> None:
     """At pool 64 and size 5: (1 + 64) + 5 (1 + 63) = 385, of which the 5 parents were asked before."""
-    calls: list[list[Asked]] = []
+    calls: list[list[PromptIds]] = []
     pools = [pool(500, range(k)), pool(501, range(100, 100 + k))]
     search_beams(pools, scoring(drawn(1), calls), Beams(anchors=2, size=size, shots=shots))
     widths = [1]
@@ -115,12 +115,12 @@ def test_labels_are_places_in_the_pool_in_the_order_of_the_prompt() -> None:
     pools = [pool(4, [10, 20, 30]), pool(2, [9, 8, 7])]
     for newest, first in (("last", [2, 1]), ("first", [1, 2])):
         settings = Beams(anchors=2, newest=newest)  # type: ignore[arg-type]
-        groups = groups_of_beams(rows, pools, lambda chosen, of=settings: shown(chosen, of))  # type: ignore[misc]
+        groups = groups_of_beams(rows, pools, lambda chosen, of=settings: prompt_order(chosen, of))  # type: ignore[misc]
         assert groups.queries.tolist() == [2, 4]
         assert groups.selections[1, 0].tolist() == first
         for row, group in zip(sorted(rows, key=lambda row: row.query_id), range(2), strict=True):
             labelled = groups.pools[group][groups.selections[group][groups.valid[group]]].tolist()
-            assert [tuple(one) for one in labelled] == [shown(of.demonstrations, settings) for of in row.beams]
+            assert [tuple(one) for one in labelled] == [prompt_order(of.demonstrations, settings) for of in row.beams]
         assert groups.valid.tolist() == [[True, False], [True, True]]
         assert groups.rewards.tolist() == [[pytest.approx(0.2), 0.0], [pytest.approx(0.9), 0.5]]
 

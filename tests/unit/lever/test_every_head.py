@@ -26,7 +26,7 @@ from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector,
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
 from lever_pipe.lever.training.loop import Updates, validation_loss
-from lever_pipe.lever.training.on_policy import Asked, Judged, draw_groups, on_policy_epoch
+from lever_pipe.lever.training.on_policy import Judged, PromptIds, draw_groups, on_policy_epoch
 from lever_pipe.lever.training.supervised import distil_epoch, rce_epoch
 from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_log_probs
 
@@ -295,10 +295,10 @@ class Judge:
     """Rewards what it is asked by a number that tells selections apart."""
 
     def __init__(self, needed: int = 0) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[PromptIds] = []
         self.needed = needed
 
-    def __call__(self, asked: list[Asked]) -> list[Judged]:
+    def __call__(self, asked: list[PromptIds]) -> list[Judged]:
         self.asked += asked
         if self.needed:
             return [Judged(float(len(chosen) >= self.needed), 0.0) for _, chosen in asked]

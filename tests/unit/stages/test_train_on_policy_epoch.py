@@ -19,7 +19,7 @@ from lever_pipe.base.records import ExampleId
 from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.lever.training.on_policy import Asked, Judged, judged_by_lvlm
+from lever_pipe.lever.training.on_policy import Judged, PromptIds, judged_by_lvlm
 from lever_pipe.lever.trajectories import references_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
@@ -36,10 +36,10 @@ class First:
         self.chain = drawn_chain(folder)
         self.chain.begin()
         self.ledger = folder / "ledger"
-        self.calls: list[list[Asked]] = []
+        self.calls: list[list[PromptIds]] = []
         self.rows = []
 
-        def listening(asked: Sequence[Asked], **how: Any) -> list[Judged]:
+        def listening(asked: Sequence[PromptIds], **how: Any) -> list[Judged]:
             self.calls.append(list(asked))
             return judged_by_lvlm(asked, **how)
 
@@ -48,7 +48,7 @@ class First:
             self.rows = [self.chain.epoch("on_policy", epoch, ledger=self.ledger) for epoch in (1, 2)]
 
     @property
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[PromptIds]:
         """Return the different prompts of epoch 1, as they were first asked."""
         return list(dict.fromkeys(one for call in self.calls[:2] for one in call))
 
@@ -64,13 +64,13 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
     torch.set_num_threads(threads)
 
 
-def requests_of(asked: Sequence[Asked]) -> list[LvlmRequest]:
+def requests_of(asked: Sequence[PromptIds]) -> list[LvlmRequest]:
     train = read_examples(world() / "train.jsonl")
     prompter = Prompter(Wording(lvlm_config().prompt), train)
     return [LvlmRequest(prompter(train[query], chosen), references_of(train[query])) for query, chosen in asked]
 
 
-def ask(ledger: Path, asked: Sequence[Asked], size: int) -> None:
+def ask(ledger: Path, asked: Sequence[PromptIds], size: int) -> None:
     """Ask in calls of `size` prompts, in another order than training does."""
     train = read_examples(world() / "train.jsonl")
     model = load_lvlm(lvlm_config(), LVLM, [(train, world() / "train_images")], Runtime(ledger=str(ledger)))
@@ -123,7 +123,7 @@ def test_everything_asked_is_counted(first: First) -> None:
         for call in calls:
             assert Counter(len(chosen) for _, chosen in call) == dict.fromkeys((1, 2, 3, 4), 8)
         rows = first.chain.steps(f"on_policy{epoch}")
-        met: set[Asked] = set()
+        met: set[PromptIds] = set()
         for number, (row, call) in enumerate(zip(rows, calls, strict=True)):
             met |= set(call)
             assert (row.step, row.prompts) == (number, len(met))

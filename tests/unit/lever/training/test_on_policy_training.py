@@ -22,9 +22,9 @@ from lever_pipe.lever.training import on_policy
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import (
-    Asked,
     Drawn,
     Judged,
+    PromptIds,
     Spent,
     advantages_of,
     draw_groups,
@@ -46,7 +46,7 @@ def queries(n: int) -> Groups:
     return Groups(torch.arange(n) + 3, pools, torch.full((n, 2, 2), -1), nothing, torch.zeros(n, 2, dtype=torch.bool))
 
 
-def worth(asked: Asked) -> Judged:
+def worth(asked: PromptIds) -> Judged:
     """Return a reward that tells apart query, demonstrations, their order and their number."""
     query, chosen = asked
     code = query + sum((position + 1) * (example + 1) for position, example in enumerate(chosen))
@@ -57,10 +57,10 @@ def worth(asked: Asked) -> Judged:
 class Recorder:
     """A judge that remembers what it was asked, call by call."""
 
-    of: Callable[[Asked], Judged] = worth
-    calls: list[list[Asked]] = field(default_factory=list)
+    of: Callable[[PromptIds], Judged] = worth
+    calls: list[list[PromptIds]] = field(default_factory=list)
 
-    def __call__(self, asked: Sequence[Asked]) -> list[Judged]:
+    def __call__(self, asked: Sequence[PromptIds]) -> list[Judged]:
         self.calls.append(list(asked))
         return [self.of(one) for one in asked]
 
@@ -266,7 +266,7 @@ def test_the_stream_of_draws_does_not_depend_on_what_is_learned(other: dict[str,
 def test_steps_count_the_different_prompts_so_far() -> None:
     run = epoch(replace_in(SETTINGS, shots=(1,)), n=20)
     assert [one.step for one in run.spent] == [0, 1, 2]
-    met: set[Asked] = set()
+    met: set[PromptIds] = set()
     for one, call in zip(run.spent, run.judge.calls, strict=True):
         met |= set(call)
         assert one.prompts == len(met)
@@ -324,7 +324,7 @@ def first_picks(module: PointerSelector, n: int) -> Tensor:
     return greedy(module, encoded, 1)[:, 0]
 
 
-def pick_of_least_id(asked: Asked) -> Judged:
+def pick_of_least_id(asked: PromptIds) -> Judged:
     """Reward a first demonstration with a small id: nothing that the base prefers."""
     good = float(asked[1][0] < N_EXAMPLES // 4)
     return Judged(good, good)
@@ -343,7 +343,7 @@ def test_a_large_beta_keeps_the_policy_at_the_base_and_none_lets_it_go(form: str
     assert agreement[0.0] < 0.75
 
 
-def next_kind(asked: Asked) -> Judged:
+def next_kind(asked: PromptIds) -> Judged:
     """Reward by the share of demonstrations whose kind follows the query's."""
     query, chosen = asked
     share = sum(example % N_KINDS == (query + 1) % N_KINDS for example in chosen) / len(chosen)
