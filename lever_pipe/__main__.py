@@ -138,23 +138,23 @@ def run_stage(options: argparse.Namespace) -> object:
         snapshot.require_code(options.stage, planned=call.runtime.code, found=code)
     if frozen is not None:
         _require_models(options.stage, call)
-    made = run_card.carry_out(call.function, call.card, config=call.config, runtime=call.runtime, **call.files)
+    result = run_card.carry_out(call.function, call.card, config=call.config, runtime=call.runtime, **call.files)
     if frozen is not None:
         _keep(frozen, options.spec, call.card)
-    return made
+    return result
 
 
 def _require_models(stage: str, call: StageCall) -> None:
     """Refuse a model folder that was exchanged after the invocation began."""
     start = run_card.start_model(call.files)
     for name, folder in (("lvlm", call.files.get("lvlm")), ("encoder", call.files.get("encoder")), ("policy", start)):
-        of = call.config if name == "encoder" else getattr(call.config, name, None)
-        planned = getattr(of, "model_identity", None)
+        settings = call.config if name == "encoder" else getattr(call.config, name, None)
+        planned = getattr(settings, "model_identity", None)
         if folder is None or planned in (None, str(folder)):  # the name of a server's model is its identity
             continue
-        if (found := contents.model_identity(str(folder))) != planned:
-            what = f"{stage}: expected the model {planned} in {folder}, as planned when this invocation began"
-            raise SnapshotError(what, found=f"model {found}", do=snapshot.PLAN_AGAIN)
+        if (identity := contents.model_identity(str(folder))) != planned:
+            expected = f"{stage}: expected the model {planned} in {folder}, as planned when this invocation began"
+            raise SnapshotError(expected, found=f"model {identity}", do=snapshot.PLAN_AGAIN)
 
 
 def _keep(frozen: snapshot.Snapshot, spec: str, card: Path) -> None:
@@ -219,13 +219,13 @@ def _files(stage: str, function: Any, words: Sequence[str]) -> dict[str, Path | 
         if not separator:
             raise ConfigError(f"{stage}: expected name=path", found=f"'{word}'", do="Put the file's name before it.")
         given.setdefault(name, []).append(Path(path))
-    parameters = {name: of.several for name, of in declared(function).items()} | {CARD: False}
+    parameters = {name: file.several for name, file in declared(function).items()} | {CARD: False}
     missing, unknown = parameters.keys() - given.keys(), given.keys() - parameters.keys()
     missing -= {name for name in missing if parameters[name]}  # a list of files may be empty
     repeated = {name for name, paths in given.items() if len(paths) > 1 and not parameters.get(name, True)}
     if missing or unknown or repeated:
         wrong = {"missing": missing, "unknown": unknown, "repeated": repeated}
-        found = ", ".join(f"{what} {sorted(names) or 'none'}" for what, names in wrong.items())
+        found = ", ".join(f"{fault} {sorted(names) or 'none'}" for fault, names in wrong.items())
         expected = f"{stage}: expected the files {', '.join(parameters)}"
         raise ConfigError(expected, found=found, do="Name each file once as name=path.")
     return {name: tuple(given.get(name, ())) if many else given[name][0] for name, many in parameters.items()}
@@ -273,19 +273,19 @@ def _unwinding() -> Iterator[None]:
     """Let a signal end the block as an exception, once: locks are given back, half files and queued rows seen to."""
 
     def end(number: int, _: object) -> NoReturn:
-        for each in ENDING:  # SLURM may send one to a step and to its processes, and a user press Ctrl-C again
-            signal.signal(each, signal.SIG_IGN)
+        for signum in ENDING:  # SLURM may send one to a step and to its processes, and a user press Ctrl-C again
+            signal.signal(signum, signal.SIG_IGN)
         raise TerminatedError(signal.Signals(number))
 
     if threading.current_thread() is not threading.main_thread():  # only there Python sets handlers
         yield
         return
-    former = {each: signal.signal(each, end) for each in ENDING}
+    former = {number: signal.signal(number, end) for number in ENDING}
     try:
         yield
     finally:
-        for each, handler in former.items():
-            signal.signal(each, handler or signal.SIG_DFL)
+        for number, handler in former.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _leave(status: int) -> NoReturn:

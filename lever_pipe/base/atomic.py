@@ -212,13 +212,13 @@ def blamed_on(path: Path, temporary: Path) -> Iterator[None]:
         raise
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(left: Path, right: Path) -> bool:
     """Swap what two names stand for in one step; return False where the system or the file system cannot."""
     try:
         swap = ctypes.CDLL(None).renameat2
     except (AttributeError, OSError):  # not Linux
         return False
-    return bool(swap(_HERE, os.fsencode(one), _HERE, os.fsencode(other), ctypes.c_uint(_EXCHANGE)) == 0)
+    return bool(swap(_HERE, os.fsencode(left), _HERE, os.fsencode(right), ctypes.c_uint(_EXCHANGE)) == 0)
 
 
 def _is_running(pid: int) -> bool:

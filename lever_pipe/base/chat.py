@@ -49,8 +49,8 @@ _PASSING, _OF_SERVER = (408, 409, 425, 429), 500
 def address_fault(url: str) -> str:
     """Return what a server's address must be, if it is none; one that may hold a secret is not shown."""
     if "@" in url or "?" in url:
-        said = "must hold no name, password or query, got one that does (not shown)"
-        return f"{said}. Export the key in the variable that api_key_variable names."
+        fault = "must hold no name, password or query, got one that does (not shown)"
+        return f"{fault}. Export the key in the variable that api_key_variable names."
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and parts.port != 0 and (parts.hostname or "").encode("idna")
@@ -212,8 +212,8 @@ class Chat:
                 expected = f"{self.url}: expected a server that completes chats"
                 raise ServerError(expected, found=f"HTTP {status}", do=_REMEDIES[status]) from None
             passes = status >= _OF_SERVER or status in _PASSING
-            said = shortened(" ".join(fault.message.split())).replace(self._access.key or "\n", "(not shown)")
-            raise (ConnectionError if passes else _RejectedError)(f"HTTP {status}: {said}") from None
+            message = shortened(" ".join(fault.message.split())).replace(self._access.key or "\n", "(not shown)")
+            raise (ConnectionError if passes else _RejectedError)(f"HTTP {status}: {message}") from None
         except openai.APIConnectionError as fault:
             raise ConnectionError(f"no answer: {fault.__cause__ or fault}") from None
         return answer.content

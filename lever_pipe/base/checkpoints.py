@@ -18,9 +18,9 @@ REBUILD = "Delete the file and rerun its rule."
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, about: Mapping[str, str | int | float]) -> None:
     """Write named tensors with a small header, atomically."""
-    named = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"about": json.dumps(dict(about), sort_keys=True)}
-    write_file(path, lambda handle: handle.write(save(named, metadata=header)))
+    write_file(path, lambda handle: handle.write(save(plain, metadata=header)))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str | int | float]]:

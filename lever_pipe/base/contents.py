@@ -93,12 +93,12 @@ class Digests:
     def __init__(self, memory: Path | None = None) -> None:
         self.read_bytes = 0
         self._memory = memory
-        self._known: dict[str, tuple[list[int], str]] = {}
+        self._digests: dict[str, tuple[list[int], str]] = {}
         if memory is not None:
             with suppress(OSError, ValueError, TypeError, AttributeError, LookupError):
                 content = json.loads(memory.read_bytes())
-                known = content["digests"] if content["format"] == FORMAT else {}
-                self._known = {str(name): (list(map(int, stat)), str(found)) for name, (stat, found) in known.items()}
+                entries = content["digests"] if content["format"] == FORMAT else {}
+                self._digests = {str(name): (list(map(int, stat)), str(text)) for name, (stat, text) in entries.items()}
         self._is_saved = True
 
     def of(self, path: Path) -> str:
@@ -114,25 +114,25 @@ class Digests:
         """Write what is known to the memory; where it cannot be written, files are read again next time."""
         if self._memory is None or self._is_saved:
             return
-        known = {name: of for name, of in sorted(self._known.items()) if os.path.lexists(name)}
-        content = json.dumps({"format": FORMAT, "digests": known})
+        entries = {name: entry for name, entry in sorted(self._digests.items()) if os.path.lexists(name)}
+        content = json.dumps({"format": FORMAT, "digests": entries})
         with suppress(OSError, LeverPipeError):
             atomic.write_file(self._memory, lambda handle: handle.write(content.encode()))
             self._is_saved = True
 
     def _of_file(self, path: Path) -> str:
         name, stat = os.path.abspath(path), _identity(path)  # noqa: PTH100 - `resolve` asks the disk for each part
-        known = self._known.get(name)
-        if known is not None and known[0] == stat:
-            return known[1]
-        began = time.time_ns()
-        found = digest(path)
+        entry = self._digests.get(name)
+        if entry is not None and entry[0] == stat:
+            return entry[1]
+        started = time.time_ns()
+        content_digest = digest(path)
         self.read_bytes += stat[0]
-        self._known.pop(name, None)
-        if max(stat[1:3]) + RACY_NS < began and _identity(path) == stat:
-            self._known[name] = (stat, found)
+        self._digests.pop(name, None)
+        if max(stat[1:3]) + RACY_NS < started and _identity(path) == stat:
+            self._digests[name] = (stat, content_digest)
         self._is_saved = False
-        return found
+        return content_digest
 
 
 def remembered() -> Digests:
@@ -166,8 +166,8 @@ def files_below(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _of_listing(folder: Path, of: Callable[[Path], str]) -> str:
-    listing = "\n".join(f"{path.relative_to(folder)}\0{of(path)}" for path in files_below(folder))
+def _of_listing(folder: Path, digest_of: Callable[[Path], str]) -> str:
+    listing = "\n".join(f"{path.relative_to(folder)}\0{digest_of(path)}" for path in files_below(folder))
     return hashlib.sha256(os.fsencode(listing)).hexdigest()  # a name may be no UTF-8
 
 

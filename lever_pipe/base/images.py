@@ -68,8 +68,8 @@ def rgb(path: Path, content: bytes) -> Image:
     with _opening(path, content) as image:
         upright = ImageOps.exif_transpose(image)
         if upright.has_transparency_data:
-            shown = upright.convert("RGBA")
-            upright = Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown)
+            layer = upright.convert("RGBA")
+            upright = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
         return upright.convert("RGB")
 
 

@@ -24,8 +24,8 @@ PACKAGE = Path(lever_pipe.__file__).parent
 
 def roots() -> list[Path]:
     """Return the folders that hold members: the package, then those that the environment names."""
-    named = os.environ.get(VARIABLE, "").split(os.pathsep)
-    return [PACKAGE, *(Path(folder).expanduser().resolve() for folder in named if folder)]
+    folders = os.environ.get(VARIABLE, "").split(os.pathsep)
+    return [PACKAGE, *(Path(folder).expanduser().resolve() for folder in folders if folder)]
 
 
 def available(kind: str) -> list[str]:
@@ -40,9 +40,9 @@ def member(kind: str, name: str) -> ModuleType:
     Raises:
         UnknownMemberError: there is none; the message lists those that exist.
     """
-    known = available(kind)
-    if name not in known:
-        raise UnknownMemberError(f"a module of lever_pipe/{kind}", found=repr(name), do=_remedy(name, known))
+    names = available(kind)
+    if name not in names:
+        raise UnknownMemberError(f"a module of lever_pipe/{kind}", found=repr(name), do=_remedy(name, names))
     return load(f"{PACKAGE.name}.{kind.replace('/', '.')}.{name}")
 
 
@@ -50,17 +50,17 @@ def member_of(kind: str, *others: str) -> AfterValidator:
     """Return what holds a text of the configuration to the name of a member, or to one of the `others`."""
 
     def check(name: str) -> str:
-        known = [*available(kind), *others]
-        if name not in known:
-            said = f"must be a module of lever_pipe/{kind}, got {shortened(repr(name))}"
-            raise ValueError(f"{said}. {_remedy(name, known)}")
+        names = [*available(kind), *others]
+        if name not in names:
+            fault = f"must be a module of lever_pipe/{kind}, got {shortened(repr(name))}"
+            raise ValueError(f"{fault}. {_remedy(name, names)}")
         return name
 
     return AfterValidator(check)
 
 
-def _remedy(name: str, known: list[str]) -> str:
-    return did_you_mean(name, known, f"Name one of {', '.join(known)}, or add the module.")
+def _remedy(name: str, names: list[str]) -> str:
+    return did_you_mean(name, names, f"Name one of {', '.join(names)}, or add the module.")
 
 
 def load(module: str) -> ModuleType:

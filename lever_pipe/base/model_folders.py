@@ -44,13 +44,13 @@ def faults_of(folder: Path, *, files: Iterable[str], any_of: Iterable[AnyOf] = (
     """
     if not folder.is_dir():
         return ["no such folder"]
-    others = [(each,) if isinstance(each, str) else each for each in any_of]
+    others = [(group,) if isinstance(group, str) else group for group in any_of]
     faults = [f"no {name}" for name in files if not (folder / name).is_file()]
     if others and not any(all((folder / name).is_file() for name in names) for names in others):
         faults.append(f"none of {', '.join(' with '.join(names) for names in others)}")
     weights = sorted(folder.glob("*.safetensors"))
-    wanted = _shards(folder) or {"model.safetensors"}
-    faults += [f"no {name}" for name in sorted(wanted - {path.name for path in weights})]
+    shards = _shards(folder) or {"model.safetensors"}
+    faults += [f"no {name}" for name in sorted(shards - {path.name for path in weights})]
     pointers = [path for path in (*sorted(folder.glob("*.json")), *weights) if _begins(path) == POINTER]
     faults += [f"{path.name} is a git-lfs pointer" for path in pointers]
     for path in (path for path in weights if path not in pointers):
@@ -101,8 +101,8 @@ def require_whole(folder: Path, kind: str, *, files: Iterable[str], any_of: Iter
 
 def image_settings(folder: Path) -> Path:
     """Return which of `IMAGES` says how images are prepared: a whole processor's where both do, as in the library."""
-    alone, whole = (folder / name for name in IMAGES)
-    return whole if whole.is_file() and "image_processor" in strict_json(whole.read_bytes()) else alone
+    single, whole = (folder / name for name in IMAGES)
+    return whole if whole.is_file() and "image_processor" in strict_json(whole.read_bytes()) else single
 
 
 def require_keys(path: Path, *keys: str) -> None:
@@ -148,8 +148,8 @@ def readable(folder: Path, part: str) -> Iterator[None]:
     except Exception as fault:  # tokenizers and the checks of configurations raise classes of their own
         if isinstance(fault, OSError) and fault.errno not in (None, errno.ENOENT):  # a full disk breaks no model
             raise
-        said = shortened(" ".join(str(fault).split())).rstrip(".")
-        found = f"{type(fault).__name__}: {said}"
+        message = shortened(" ".join(str(fault).split())).rstrip(".")
+        found = f"{type(fault).__name__}: {message}"
         raise CheckpointError(f"{folder}: expected a readable {part}", found=found, do=MAKE) from None
 
 
@@ -203,8 +203,8 @@ def require_loaded(folder: Path, model: Any, differing: Mapping[str, Iterable[An
                 faults.setdefault(fault, []).append(name)
     if faults:
         listed = "; ".join(f"{kind}: {', '.join(names[:SHOWN])} ({len(names)})" for kind, names in faults.items())
-        where = f"{folder}: expected exactly the tensors of its config.json, with trained values"
-        raise CheckpointError(where, found=listed, do=MAKE)
+        expected = f"{folder}: expected exactly the tensors of its config.json, with trained values"
+        raise CheckpointError(expected, found=listed, do=MAKE)
 
 
 def _fault_of_values(name: str, tensor: Any) -> str:

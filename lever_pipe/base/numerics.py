@@ -64,12 +64,12 @@ def chosen(mode: str, environment: Mapping[str, str], cpu: Cpu) -> NumericPath:
 
     What an ancestor of this process has set is not its user's.
     """
-    wanted, inherited = settings(mode, cpu.level), _set_by_ancestors(environment.get(MODE, ""))
+    defaults, inherited = settings(mode, cpu.level), _set_by_ancestors(environment.get(MODE, ""))
     own = {name: environment[name] for name in SAME_EVERYWHERE if name in environment}
     own = {name: value for name, value in own.items() if (name, value) not in inherited}
-    differing = [f"{name}={value}" for name, value in sorted(own.items()) if wanted.get(name) != value]
+    differing = [f"{name}={value}" for name, value in sorted(own.items()) if defaults.get(name) != value]
     covered = mode == "same_everywhere" and cpu.vendor == "GenuineIntel" and cpu.level != "less" and not differing
-    return NumericPath(mode if covered else " ".join([mode, *_words(cpu), *differing]), {**wanted, **own, MODE: mode})
+    return NumericPath(mode if covered else " ".join([mode, *_words(cpu), *differing]), {**defaults, **own, MODE: mode})
 
 
 def choose(mode: str | None = None) -> None:
@@ -79,9 +79,9 @@ def choose(mode: str | None = None) -> None:
     """
     if "torch" in sys.modules:
         return
-    found = chosen(mode or os.environ.get(MODE) or "same_everywhere", os.environ, cpu_here())
-    _apply(found, os.environ)
-    _PATH[0] = found.name
+    path = chosen(mode or os.environ.get(MODE) or "same_everywhere", os.environ, cpu_here())
+    _apply(path, os.environ)
+    _PATH[0] = path.name
 
 
 def path() -> str:
@@ -112,10 +112,10 @@ def cpu_of(cpuinfo: str) -> Cpu:
     return Cpu(values.get("vendor_id") or platform.machine(), model, level)
 
 
-def _apply(found: NumericPath, environment: MutableMapping[str, str]) -> None:
-    for name in SAME_EVERYWHERE.keys() - found.variables.keys():
+def _apply(path: NumericPath, environment: MutableMapping[str, str]) -> None:
+    for name in SAME_EVERYWHERE.keys() - path.variables.keys():
         environment.pop(name, None)
-    environment.update(found.variables)
+    environment.update(path.variables)
 
 
 def _set_by_ancestors(mode: str) -> set[tuple[str, str]]:

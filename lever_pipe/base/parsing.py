@@ -70,11 +70,11 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
     if kind == RULES_BROKEN:
         yield from (f"{dotted((*place, *below))}: {text}" for below, text in context["faults"])
     elif kind == "extra_forbidden":
-        known = _keys_at(model, place[:-1])
-        remedy = did_you_mean(str(place[-1]), known, f"Known keys: {', '.join(sorted(known))}.")
-        if len(place) == 1 and (deeper := [of for of in _places(model) if of.endswith(f".{place[0]}")]):
-            sections = ", ".join(sorted(deeper, key=lambda of: of.count("."))[:SHOWN])
-            remedy = f"It stands in a section: {sections}. {did_you_mean(str(place[0]), known, '')}".rstrip()
+        keys = _keys_at(model, place[:-1])
+        remedy = did_you_mean(str(place[-1]), keys, f"Known keys: {', '.join(sorted(keys))}.")
+        if len(place) == 1 and (deeper := [key for key in _places(model) if key.endswith(f".{place[0]}")]):
+            sections = ", ".join(sorted(deeper, key=lambda key: key.count("."))[:SHOWN])
+            remedy = f"It stands in a section: {sections}. {did_you_mean(str(place[0]), keys, '')}".rstrip()
         yield f"{shortened(dotted(place))}: unknown key. {remedy}"
     elif kind == "value_error":  # of a validator of ours, which says all
         yield f"{dotted(place)}: {error['msg'].removeprefix('Value error, ')}"

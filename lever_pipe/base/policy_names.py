@@ -94,9 +94,9 @@ class PolicyName:
             RecordError: the text is no such name, or is not as `str` writes it.
         """
         with suppress(KeyError, TypeError, ValueError):
-            found = cls._read(text)
-            if str(found) == text and found.is_whole:
-                return found
+            name = cls._read(text)
+            if str(name) == text and name.is_whole:
+                return name
         raise RecordError(
             "expected a policy's name, such as preset~world/rce/seed~0/epoch~5 or baseline/oracle",
             found=repr(text),
@@ -113,11 +113,11 @@ class PolicyName:
             start -= start > 0 and parts[start - 1].startswith((ORIGIN, ITEMS))
             for end in range(len(parts), start, -1):
                 try:
-                    found = cls.parse("/".join(parts[start:end]))
+                    name = cls.parse("/".join(parts[start:end]))
                 except RecordError:
                     continue
-                if found.kind in (BASELINE, OWN) or found.seed is not None:
-                    return found
+                if name.kind in (BASELINE, OWN) or name.seed is not None:
+                    return name
         return None
 
     @classmethod
@@ -228,28 +228,28 @@ class PolicyName:
     @property
     def label(self) -> str:
         """What it is called, as `RCE epoch 5 of seed 1 (world)`."""
-        told: list[str] = []
+        notes: list[str] = []
         match self.kind:
             case "baseline":
                 return f"baseline {str(self).removeprefix('baseline/')}"
             case "own":
                 return f"own policy {self.member}"
             case "agent":
-                what = f"arm {self.member}"
+                subject = f"arm {self.member}"
             case "emulation":
-                what = f"GRPO with {self.member}"
+                subject = f"GRPO with {self.member}"
             case "published":
-                what = f"published {METHODS[self.member]}"
+                subject = f"published {METHODS[self.member]}"
             case _:
-                what, told = METHODS[self.kind], [self.preset]
-        what += " over all betas" if self.is_over_betas else ""
-        what += "" if self.beta is None else f" beta {beta_text(self.beta)}"
-        what += "" if self.epoch is None else f" epoch {self.epoch}"
-        what += "" if self.seed is None else f" of seed {self.seed}"
-        told += [] if self.base is None else [f"base {self.base}"]
-        told += [f"trained on {self.origin}"] if self.origin else []
-        told += [] if self.items is None else [f"offered the first {self.items} train items"]
-        return f"{what} ({', '.join(told)})" if told else what
+                subject, notes = METHODS[self.kind], [self.preset]
+        subject += " over all betas" if self.is_over_betas else ""
+        subject += "" if self.beta is None else f" beta {beta_text(self.beta)}"
+        subject += "" if self.epoch is None else f" epoch {self.epoch}"
+        subject += "" if self.seed is None else f" of seed {self.seed}"
+        notes += [] if self.base is None else [f"base {self.base}"]
+        notes += [f"trained on {self.origin}"] if self.origin else []
+        notes += [] if self.items is None else [f"offered the first {self.items} train items"]
+        return f"{subject} ({', '.join(notes)})" if notes else subject
 
 
 def values_in(path: str) -> dict[str, str]:

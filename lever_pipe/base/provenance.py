@@ -100,10 +100,10 @@ def engine_code(member: str, *others: str, root: Path = PACKAGE) -> str:
     images show, and how products are made. Answers that outlive a run are kept under it: what other code computed is
     not an answer of this code.
     """
-    own = member.rpartition(".")[0]
+    package = member.rpartition(".")[0]
     used = _used([(name, WHOLE) for name in (member, *others)], root)
     last = {name: name.rpartition(".")[2] for name, _ in used}
-    kept = {name for name in last if last[name] in ANSWERING or (name.startswith(own) and last[name] not in BESIDE)}
+    kept = {name for name in last if last[name] in ANSWERING or (name.startswith(package) and last[name] not in BESIDE)}
     return _fingerprint({place: code for place, code in used.items() if place[0] in kept})
 
 
@@ -112,7 +112,7 @@ def libraries_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACK
     """Return which libraries a stage computes with (`COMPUTING`): those that it or anything that it uses imports."""
     used = _used_by_stage(stage, members, root).values()
     imported = {module.partition(".")[0] for code in used for module, _ in code.imports}
-    return tuple(sorted({each for name in imported & COMPUTING.keys() for each in (name, *COMPUTING[name])}))
+    return tuple(sorted({library for name in imported & COMPUTING.keys() for library in (name, *COMPUTING[name])}))
 
 
 @cache
@@ -133,9 +133,9 @@ def _used(todo: list[tuple[str, str]], root: Path) -> Used:
             continue
         used[name, part] = code = module[part]
         todo += [(name, other) for other in code.uses]
-        for target, what in code.imports:
-            is_module = what and _module(f"{target}.{what}", root) is not None
-            todo += [(target, WHOLE), (f"{target}.{what}", WHOLE)] if is_module else [(target, what)]
+        for target, word in code.imports:
+            is_module = word and _module(f"{target}.{word}", root) is not None
+            todo += [(target, WHOLE), (f"{target}.{word}", WHOLE)] if is_module else [(target, word)]
     return {place: code for place, code in used.items() if place[1] == WHOLE or (place[0], WHOLE) not in used}
 
 
@@ -240,7 +240,7 @@ class _Module:
         words = {node.id for node in nodes if isinstance(node, ast.Name)}
         outer = sorted((word, *target) for word in words & self._imported.keys() for target in self._imported[word])
         imports = [target for node in nodes for _, target in _bound(node)] + [
-            (module, what) for _, module, what in outer
+            (module, member) for _, module, member in outer
         ]
         text = f"{ast.dump(self._own[name], annotate_fields=False)} {outer}"
         return ModulePart(text, tuple(sorted(words & self._own.keys() - {name})), tuple(imports))
@@ -248,14 +248,14 @@ class _Module:
 
 def _nodes(tree: ast.AST) -> list[ast.AST]:
     """Return a node and all below it but the contexts of names; `ast.walk` takes three times as long."""
-    found = [tree]
-    for node in found:
+    nodes = [tree]
+    for node in nodes:
         for value in vars(node).values():
             if isinstance(value, list):
-                found += [each for each in value if isinstance(each, ast.AST)]
+                nodes += [child for child in value if isinstance(child, ast.AST)]
             elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
-                found.append(value)
-    return found
+                nodes.append(value)
+    return nodes
 
 
 def _leave_out_what_says_nothing(node: ast.AST) -> None:
@@ -263,7 +263,7 @@ def _leave_out_what_says_nothing(node: ast.AST) -> None:
         node.body = []  # type: ignore[attr-defined]
     for field in ("body", "orelse", "finalbody"):
         if isinstance(block := vars(node).get(field), list):
-            setattr(node, field, [one for one in block if not _says_nothing(one)])
+            setattr(node, field, [statement for statement in block if not _says_nothing(statement)])
 
 
 def _declares(statement: ast.stmt) -> set[str]:
@@ -278,17 +278,17 @@ def _declares(statement: ast.stmt) -> set[str]:
     return set()
 
 
-def _hides_uses(node: ast.AST, own: Mapping[str, ast.stmt]) -> bool:
+def _hides_uses(node: ast.AST, declared: Mapping[str, ast.stmt]) -> bool:
     """Return whether code uses what it does not name, or fills a constant of its module."""
     match node:
         case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
-            return name in own
+            return name in declared
         case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
-            return name in own
+            return name in declared
         case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in FILLING:
-            return name in own
+            return name in declared
         case ast.AugAssign(target=ast.Name(id=name)):
-            return name in own
+            return name in declared
         case ast.Name(id=name) | ast.FunctionDef(name=name) | ast.alias(name=name):
             return name in FINDS_NAMES
         case ast.Attribute(attr=name):

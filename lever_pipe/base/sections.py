@@ -31,27 +31,27 @@ def rule(method: R) -> R:
 
 def at_most(place: Path, value: float, bound: str, most: float, do: str = "") -> list[Fault]:
     """Return the fault of a value above the one that the key `bound` has."""
-    said = f"must be at most {bound}={most}, got {value}. {do or f'Lower it or raise {bound}.'}"
-    return [(place, said)] if value > most else []
+    fault = f"must be at most {bound}={most}, got {value}. {do or f'Lower it or raise {bound}.'}"
+    return [(place, fault)] if value > most else []
 
 
-def dividing(place: Path, value: int, whole: str, of: int) -> list[Fault]:
+def dividing(place: Path, value: int, whole: str, number: int) -> list[Fault]:
     """Return the fault of a value that does not divide the one that the key `whole` has."""
-    return [(place, f"must divide {whole}={of}, got {value}. Change one of them.")] if of % value else []
+    return [(place, f"must divide {whole}={number}, got {value}. Change one of them.")] if number % value else []
 
 
-def one_of(place: Path, value: object, known: Collection[object], do: str, name: str = "") -> list[Fault]:
+def one_of(place: Path, value: object, choices: Collection[object], do: str, name: str = "") -> list[Fault]:
     """Return the fault of a value that is none of those known, which stand under the key `name` if it is given."""
-    names = [each for each in known if isinstance(each, str)] if isinstance(value, str) else []
+    names = [choice for choice in choices if isinstance(choice, str)] if isinstance(value, str) else []
     remedy = did_you_mean(str(value), names, do)
-    said = f"must be one of {f'{name}=' if name else ''}{list(known)}, got {value!r}. {remedy}"
-    return [] if value in known else [(place, said)]
+    fault = f"must be one of {f'{name}=' if name else ''}{list(choices)}, got {value!r}. {remedy}"
+    return [] if value in choices else [(place, fault)]
 
 
-def some_of(place: Path, values: Iterable[T], known: Collection[T], name: str, do: str) -> list[Fault]:
+def some_of(place: Path, values: Iterable[T], choices: Collection[T], name: str, do: str) -> list[Fault]:
     """Return the fault of values that are not all among those known, which `name` calls."""
-    others = [value for value in values if value not in known]
-    return [(place, f"must be some of {name}={list(known)}, got {others}. {do}")] if others else []
+    others = [value for value in values if value not in choices]
+    return [(place, f"must be some of {name}={list(choices)}, got {others}. {do}")] if others else []
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
@@ -76,7 +76,7 @@ def filled(template: str, **values: object) -> str | None:
 
 @cache
 def _rules_of(section: type[BaseModel]) -> list[Rule]:
-    of_classes = [vars(each).values() for each in reversed(section.__mro__)]
+    of_classes = [vars(parent).values() for parent in reversed(section.__mro__)]
     return [value for values in of_classes for value in values if getattr(value, "is_rule", False)]
 
 
@@ -119,12 +119,12 @@ class Section(BaseModel):
 
     def faults(self) -> list[Fault]:
         """Return what breaks the rules of this section; the sections in it keep theirs."""
-        return [fault for each in _rules_of(type(self)) for fault in each(self)]
+        return [fault for check in _rules_of(type(self)) for fault in check(self)]
 
     @model_validator(mode="after")
     def _keeps_its_rules(self) -> Self:
         if faults := self.faults():
-            text = "; ".join(f"{dotted(place)}: {said}" for place, said in faults)
+            text = "; ".join(f"{dotted(place)}: {fault}" for place, fault in faults)
             raise PydanticCustomError(RULES_BROKEN, "{text}", {"text": text, "faults": faults})
         return self
 

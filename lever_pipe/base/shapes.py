@@ -31,7 +31,7 @@ def require_shapes(*specs: tuple[str, str, Tensor]) -> dict[str, int]:
         if len(dims) != len(shape):
             raise ShapeError(f"{name} must be [{spec}], got shape {list(shape)}")
         for dim, size in zip(dims, shape, strict=True):
-            wanted = int(dim) if dim.isdigit() else sizes.setdefault(dim, size)
-            if wanted != size:
-                raise ShapeError(f"{name} must be [{spec}] with {dim}={wanted}, got {list(shape)}")
+            expected = int(dim) if dim.isdigit() else sizes.setdefault(dim, size)
+            if expected != size:
+                raise ShapeError(f"{name} must be [{spec}] with {dim}={expected}, got {list(shape)}")
     return sizes

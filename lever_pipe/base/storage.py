@@ -61,11 +61,11 @@ def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     Raises:
         ValueError: a key stands in it twice.
     """
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    values = dict(pairs)
+    if len(values) != len(pairs):
         counts = Counter(key for key, _ in pairs)
         raise ValueError(f"the key {shortened(repr(counts.most_common(1)[0][0]))} twice in one object")
-    return found
+    return values
 
 
 def _finite(text: str) -> float:
@@ -290,17 +290,17 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def _parse(model: type[M], content: bytes, where: str) -> M:
+def _parse(model: type[M], content: bytes, place: str) -> M:
     try:
         strict_json(content)  # pydantic takes the last of several equal keys
         return model.model_validate_json(content, strict=True)
     except ValidationError as fault:
         found = _describe(fault)
     except UnicodeDecodeError as fault:
-        raise RecordError(f"{where}: expected UTF-8 text", found=str(fault), do="Fix or rebuild the file.") from None
+        raise RecordError(f"{place}: expected UTF-8 text", found=str(fault), do="Fix or rebuild the file.") from None
     except ValueError as fault:
         found = f"'row': Invalid JSON: {shortened(str(fault))}"
-    raise RecordError(f"{where}: expected a {model.__name__} row", found=found, do="Fix or rebuild the file.")
+    raise RecordError(f"{place}: expected a {model.__name__} row", found=found, do="Fix or rebuild the file.")
 
 
 def _describe(fault: ValidationError) -> str:

@@ -72,13 +72,13 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
         _refuse(f"{out}: expected no folder yet", "one", "Name another, or remove it.")
     settings = _preset(experiment, preset).selector
     state, ignored = _state_in(source, load_restricted(source))
-    named = [(PREFIX.sub("", name), tensor) for name, tensor in state.items()]
-    towers = {TOWER.sub("", n): tensor for n, tensor in named if TOWER.match(n) and not n.endswith(BUFFER)}
+    pairs = [(PREFIX.sub("", name), tensor) for name, tensor in state.items()]
+    towers = {TOWER.sub("", n): tensor for n, tensor in pairs if TOWER.match(n) and not n.endswith(BUFFER)}
     _require_stock(source, towers, Path(experiment.encoder.model))
-    own = [(name, tensor) for name, tensor in named if not TOWER.match(name)]
-    old_names = {_newer(name): name for name, _ in own}
-    tensors = {_newer(n): tensor.clone().contiguous() for n, tensor in sorted(own, key=lambda of: _newer(of[0]))}
-    if len(tensors) < len(own):
+    kept = [(name, tensor) for name, tensor in pairs if not TOWER.match(name)]
+    old_names = {_newer(name): name for name, _ in kept}
+    tensors = {_newer(n): tensor.clone().contiguous() for n, tensor in sorted(kept, key=lambda pair: _newer(pair[0]))}
+    if len(tensors) < len(kept):
         _refuse(f"{source}: expected each tensor once", "one under two names", "Take one of them out.")
     first = tensors.get("input_proj.weight")
     if first is None or first.ndim != 2:
@@ -112,11 +112,11 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
 
 def _state_in(source: Path, content: Any) -> tuple[dict[str, Tensor], list[str]]:
     """Return the tensors in what a file holds, and what is ignored beside them."""
-    held = next((name for name in DICTS if isinstance(content, dict) and name in content), "")
-    state = content[held] if held else content
+    key = next((name for name in DICTS if isinstance(content, dict) and name in content), "")
+    state = content[key] if key else content
     if wrong := list(no_tensors(state)):
         _refuse(f"{source}: expected plain tensors by name, alone or as {' or '.join(DICTS)}", _few(wrong), OTHER_FILE)
-    return state, sorted(str(name) for name in content if name != held) if held else []
+    return state, sorted(str(name) for name in content if name != key) if key else []
 
 
 def _newer(name: str) -> str:

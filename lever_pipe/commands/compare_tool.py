@@ -77,12 +77,12 @@ def differing_settings(left: Path, right: Path) -> list[DifferingSetting]:
     for path in sorted(left.rglob("*run.json")):
         if not (right / path.relative_to(left)).is_file():
             continue
-        one, other = (storage.read_row(card, RunCard) for card in (path, right / path.relative_to(left)))
-        left_facts, right_facts = dict(facts(one)), dict(facts(other))
+        left_card, right_card = (storage.read_row(card, RunCard) for card in (path, right / path.relative_to(left)))
+        left_facts, right_facts = dict(facts(left_card)), dict(facts(right_card))
         for key in left_facts | right_facts:
             a, b, kind = left_facts.get(key, ABSENT), right_facts.get(key, ABSENT), _kind(key)
             if a != b:
-                stage = "any job" if kind in OF_ANY_JOB else one.stage
+                stage = "any job" if kind in OF_ANY_JOB else left_card.stage
                 counts[(stage, key, "one content", "another") if kind == "input" else (stage, key, a, b)] += 1
     settings = [DifferingSetting(*setting, n_jobs) for setting, n_jobs in counts.items()]
     return sorted(settings, key=lambda line: (KINDS.index(_kind(line.key)), line.stage, line.key))
@@ -109,8 +109,8 @@ def facts(card: RunCard) -> Iterator[tuple[str, str]]:
 
 def differing_results(left: Path, right: Path) -> list[DifferingResult]:
     """Return the results of two runs whose values differ, in the order of their evidence."""
-    one, other = ({row.key: row.value for row in _results(folder)} for folder in (left, right))
-    return [DifferingResult(key, one.get(key), other.get(key)) for key in one | other if one.get(key) != other.get(key)]
+    a, b = ({row.key: row.value for row in _results(folder)} for folder in (left, right))
+    return [DifferingResult(key, a.get(key), b.get(key)) for key in a | b if a.get(key) != b.get(key)]
 
 
 def _results(folder: Path) -> list[EvidenceRow]:

@@ -52,8 +52,8 @@ def main(words: Sequence[str]) -> int:
     given = parser.parse_args(words[1:])
     if (given.source.suffix == ".gguf") != (given.into is not None) or (given.chat_template and not given.into):
         parser.error("--into FOLDER is for a .gguf file, which needs it; --chat-template FILE goes with it")
-    made = convert_gguf(given.source, given.into, given.chat_template) if given.into else convert(given.source)
-    for path in made:
+    paths = convert_gguf(given.source, given.into, given.chat_template) if given.into else convert(given.source)
+    for path in paths:
         sys.stdout.write(f"sha256 {storage.digest(path)}  {path}\n")
     return 0
 
@@ -99,8 +99,8 @@ def _refuse_unplaced(path: Path, model: Any, header: Any) -> None:
 
     family = header.fields["general.architecture"].contents()
     processor = of_gguf.TENSOR_PROCESSORS.get(family, of_gguf.TensorProcessor)()
-    placed = of_gguf.get_gguf_hf_weights_map(model, processor)
-    if unplaced := sorted({tensor.name for tensor in header.tensors} - placed.keys()):
+    places = of_gguf.get_gguf_hf_weights_map(model, processor)
+    if unplaced := sorted({tensor.name for tensor in header.tensors} - places.keys()):
         found = f"{', '.join(unplaced[:SHOWN])} ({len(unplaced)}), which it leaves out"
         do = "Take the model's safetensors."
         _refuse(f"{path}: expected tensors that transformers has a place for in {type(model).__name__}", found, do)
@@ -108,7 +108,7 @@ def _refuse_unplaced(path: Path, model: Any, header: Any) -> None:
 
 def _refuse_scaled_positions(path: Path, fields: Mapping[str, Any], tensors: Sequence[str]) -> None:
     """Refuse rotary positions that are scaled, which transformers leaves out of most folders without a word."""
-    scales = {key: of.contents() for key, of in fields.items() if ROPE_SCALES.search(key)}
+    scales = {key: field.contents() for key, field in fields.items() if ROPE_SCALES.search(key)}
     is_off = any(key.endswith(".type") and value == "none" for key, value in scales.items())
     scaled = [name for name in tensors if name == ROPE_FACTORS] + ([] if is_off else sorted(scales))
     if scaled:
@@ -182,11 +182,11 @@ def load_restricted(path: Path) -> Any:
     except OSError:
         raise
     except Exception as fault:  # noqa: BLE001 - it raises whatever a broken file leads to
-        said = " ".join(str(fault).split())
-        named = REFUSED_GLOBAL.search(said)
+        message = " ".join(str(fault).split())
+        match = REFUSED_GLOBAL.search(message)
         _refuse(
             f"{path}: expected tensors that torch.load(weights_only=True) reads",
-            f"the object {named[1]}" if named else f"{type(fault).__name__}: {shortened(said)}",
+            f"the object {match[1]}" if match else f"{type(fault).__name__}: {shortened(message)}",
             BROKEN,
         )
 

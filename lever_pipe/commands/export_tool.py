@@ -74,14 +74,14 @@ def tracked_runs(results: Path) -> list[TrackedRun]:
                 metric = "/".join(filter(None, (line[part] for part in (*of_agent, "metric"))))
                 value = float(line["value"] or "nan")  # an empty one was no number
             except (KeyError, TypeError, ValueError) as fault:
-                wanted, seen = f"{path}:{number}: expected a row of curves", shortened(repr(fault))
-                raise RecordError(wanted, found=seen, do="Build the file again.") from None
+                needs, seen = f"{path}:{number}: expected a row of curves", shortened(repr(fault))
+                raise RecordError(needs, found=seen, do="Build the file again.") from None
             if math.isfinite(value):
                 metrics.setdefault(run, {}).setdefault(step, {})[metric] = value
     if not metrics:
-        wanted, do = f"{results}: expected the curves of a finished run", "Name a results folder; finish its run first."
-        raise RecordError(wanted, found=f"none in {', '.join(TABLES)}", do=do)
-    return [TrackedRun(run, _facts(results, run, max(of)), sorted(of.items())) for run, of in sorted(metrics.items())]
+        needs, do = f"{results}: expected the curves of a finished run", "Name a results folder; finish its run first."
+        raise RecordError(needs, found=f"none in {', '.join(TABLES)}", do=do)
+    return [TrackedRun(run, _facts(results, run, max(m)), sorted(m.items())) for run, m in sorted(metrics.items())]
 
 
 def _facts(results: Path, run: str, last: int) -> dict[str, str]:
@@ -104,9 +104,9 @@ def _to_wandb(run: TrackedRun, folder: Path, project: str) -> None:
     import wandb
 
     about = {"project": project, "name": run.name, "config": run.facts, "dir": folder}
-    with wandb.init(mode="offline", reinit="create_new", **about) as made:
+    with wandb.init(mode="offline", reinit="create_new", **about) as tracker:
         for step, values in run.steps:
-            made.log(values, step=step)
+            tracker.log(values, step=step)
 
 
 TRACKERS = {"tensorboard": _to_tensorboard, "wandb": _to_wandb}

@@ -61,20 +61,20 @@ def main(words: Sequence[str]) -> int:
     jobs, experiment = planned_jobs(rest), experiment_of(rest)
     results = Path(experiment.results)
     rules = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
-    asked = lvlm_work.lvlm_work(jobs, experiment)
+    work = lvlm_work.lvlm_work(jobs, experiment)
     if "--json" in words:
-        lvlm = {"at_most": [each._asdict() for each in asked], "estimated_hours": lvlm_work.hours(asked)}
+        lvlm = {"at_most": [entry._asdict() for entry in work], "estimated_hours": lvlm_work.hours(work)}
         sys.stdout.write(json.dumps(as_object(rules) | {"lvlm": lvlm}, indent=2) + "\n")
     else:
-        sys.stdout.write(text(rules) + lvlm_work.text(asked))
+        sys.stdout.write(text(rules) + lvlm_work.text(work))
     return 0
 
 
 def forecast(explained: Sequence[Explained], records: Records) -> list[RuleForecast]:
     """Return what is expected of these jobs, by rule in the order in which the rules are planned."""
     by_rule: dict[str, list[Explained]] = {}
-    for each in explained:
-        by_rule.setdefault(each.job.rule, []).append(each)
+    for entry in explained:
+        by_rule.setdefault(entry.job.rule, []).append(entry)
     return [_forecast_rule(rule, members, records) for rule, members in by_rule.items()]
 
 
@@ -118,16 +118,16 @@ def text(rules: Sequence[RuleForecast]) -> str:
 
 
 def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) -> RuleForecast:
-    jobs = [each.job for each in explained]
+    jobs = [entry.job for entry in explained]
     kinds = {_kind(job.resources.get("device")) for job in jobs}
     seconds = [value for kind in sorted(kinds) for value in records.get((rule, kind), [])]
     median = statistics.median(seconds) if seconds else None
     computed, minutes = [job for job in jobs if not job.spared], [job.resources.get("runtime") for job in jobs]
-    is_bounded = median is None and all(isinstance(each, int | float) for each in minutes)
+    is_bounded = median is None and all(isinstance(minute, int | float) for minute in minutes)
     return RuleForecast(
         rule=rule,
         jobs=len(jobs),
-        why=dict(Counter(each.in_short for each in explained).most_common()),
+        why=dict(Counter(entry.in_short for entry in explained).most_common()),
         seconds=median,
         records=len(seconds),
         hours=None if median is None else _sum(_taken(job, median) for job in computed),
@@ -149,8 +149,8 @@ def _kind(device: object) -> str:
 
 
 def _sum(hours: Iterable[Hours | None]) -> Hours:
-    known = [each for each in hours if each is not None]
-    return Hours(sum(each.gpu for each in known), sum(each.cpu for each in known))
+    parts = [part for part in hours if part is not None]
+    return Hours(sum(part.gpu for part in parts), sum(part.cpu for part in parts))
 
 
 def _cells(rule: RuleForecast) -> tuple[str, ...]:

@@ -62,17 +62,17 @@ def main(words: Sequence[str]) -> int:
     results = Path(experiment.results)
     scores, policy = _scores(name, results, options.checkpoint), PolicyName.parse(name)
     steps = _steps_behind(scores[-1][0], results)
-    shown = [step for step in steps if not step.made.stage.startswith(SUMMARIES)]
-    lineage = [[step.name, step.made.config, step.made.code, _made(step)] for step in shown]
-    own = {"policy": name, "lineage": hashlib.sha256(canonical_json(lineage).encode()).hexdigest()}
-    card = {**own, "label": policy.label, "folder": out.resolve().name, "licence": options.license, "steps": shown}
+    chain = [step for step in steps if not step.made.stage.startswith(SUMMARIES)]
+    lineage = [[step.name, step.made.config, step.made.code, _made(step)] for step in chain]
+    facts = {"policy": name, "lineage": hashlib.sha256(canonical_json(lineage).encode()).hexdigest()}
+    card = {**facts, "label": policy.label, "folder": out.resolve().name, "licence": options.license, "steps": chain}
 
     def write(folder: Path) -> None:
         if policy.kind == AGENT:
-            of = _write_agent(folder, own, steps, options.checkpoint)
+            told = _write_agent(folder, facts, steps, options.checkpoint)
         else:
-            of = _write_selector(folder, own, steps, Path(experiment.encoder.model))
-        storage.write_text(folder / CARD, _card(scores, {**card, **of, "is_agent": policy.kind == AGENT}))
+            told = _write_selector(folder, facts, steps, Path(experiment.encoder.model))
+        storage.write_text(folder / CARD, _card(scores, {**card, **told, "is_agent": policy.kind == AGENT}))
 
     atomic.write_folder(out, write)
     sys.stdout.write(f"{out / CARD}\n")
@@ -86,12 +86,12 @@ def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow
     of_runs = [row for row in rows.values() if row.subject.startswith(("preset~", "arm~")) and "/seed~" in row.subject]
     scored = [row for row in of_runs if row.subset in SCORED and row.at in ("", checkpoint)]
     means = {row: rows.get(row._replace(subject=group_of(name)).key) for row in scored if row.subject == name}
-    found = [(row, mean) for row, mean in means.items() if mean is not None]
-    if not found:
+    pairs = [(row, mean) for row, mean in means.items() if mean is not None]
+    if not pairs:
         do = did_you_mean(name, sorted({row.subject for row in scored}), "Name it as the tables do, or finish its run.")
         expected = f"{path}: expected scores of a trained policy or agent, as preset~world/rce/seed~0/epoch~5"
         raise UnknownMemberError(expected, found=f"none of '{name}'", do=do)
-    return found
+    return pairs
 
 
 def _steps_behind(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
@@ -100,56 +100,56 @@ def _steps_behind(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
     sound = (AS_MADE, MISSING)  # raw data may have gone; what is copied is read
     changed = [f"{step.name}: {file}" for step in steps for file, state in step.states.items() if state not in sound]
     if changed:
-        what = f"{results}: expected the files that {score.subject} was scored with"
-        raise RecordError(what, found=f"others: {', '.join(changed[:5])}", do=AGAIN)
+        expected = f"{results}: expected the files that {score.subject} was scored with"
+        raise RecordError(expected, found=f"others: {', '.join(changed[:5])}", do=AGAIN)
     return steps
 
 
-def _write_selector(folder: Path, own: Facts, steps: Sequence[TracedJob], encoder: Path) -> Facts:
+def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], encoder: Path) -> Facts:
     """Write all but the card of a policy that selects, and return what the card tells."""
-    chosen, asked = _step(steps, "select_demonstrations"), _step(steps, "answer_prompts").made.config["lvlm"]
-    sampled, seen = (steps[chosen.makers[made]] for made in ("eval_pools", "train_embeddings"))
-    if (found := contents.model_identity(str(encoder))) != seen.made.config["model_identity"]:
-        what = f"encoder.model: expected the model {seen.made.config['model_identity']}, which the policy sees with"
-        raise CheckpointError(what, found=f"{found} in {encoder}", do="Name its folder there.")
+    choice, lvlm = _step(steps, "select_demonstrations"), _step(steps, "answer_prompts").made.config["lvlm"]
+    sampled, seen = (steps[choice.makers[name]] for name in ("eval_pools", "train_embeddings"))
+    if (identity := contents.model_identity(str(encoder))) != seen.made.config["model_identity"]:
+        expected = f"encoder.model: expected the model {seen.made.config['model_identity']}, which the policy sees with"
+        raise CheckpointError(expected, found=f"{identity} in {encoder}", do="Name its folder there.")
     _copy(encoder, folder / selectors.ENCODER)
-    _copy(chosen.inputs["selector"], folder / selectors.WEIGHTS)
-    _copy(chosen.inputs["train_embeddings"], folder / selectors.EMBEDDINGS)
+    _copy(choice.inputs["selector"], folder / selectors.WEIGHTS)
+    _copy(choice.inputs["train_embeddings"], folder / selectors.EMBEDDINGS)
     _copy(sampled.inputs["train_examples"], folder / selectors.EXAMPLES)
-    train, queries = (storage.read_examples(sampled.inputs[f"{of}_examples"]) for of in ("train", "query"))
-    pools = {row.query_id: row.candidates for row in storage.read_rows(chosen.inputs["eval_pools"], Pool)}
-    selections = storage.read_selections(chosen.artefact.paths["selections"])
-    for name, of in ((selectors.POOLS, pools), (selectors.SELECTIONS, selections)):
+    train, queries = (storage.read_examples(sampled.inputs[f"{split}_examples"]) for split in ("train", "query"))
+    pools = {row.query_id: row.candidates for row in storage.read_rows(choice.inputs["eval_pools"], Pool)}
+    selections = storage.read_selections(choice.artefact.paths["selections"])
+    for name, lists in ((selectors.POOLS, pools), (selectors.SELECTIONS, selections)):
         ids = {
-            queries[query].question_id: tuple(train[at].question_id for at in places) for query, places in of.items()
+            queries[query].question_id: tuple(train[i].question_id for i in places) for query, places in lists.items()
         }
         rows = (selectors.OfQuestion(question_id=query, train_question_ids=listed) for query, listed in ids.items())
         storage.write_rows(folder / name, rows)
     drawn = dict(sampled.made.config["pools"])
     if drawn["encoder"]:  # a folder of this machine
         drawn["encoder"] = drawn["encoder"] | {"model": Path(drawn["encoder"]["model"]).name}
-    settings = {**own, **chosen.made.config, "pools": drawn, "encoder": seen.made.config}
+    settings = {**facts, **choice.made.config, "pools": drawn, "encoder": seen.made.config}
     storage.write_row(folder / selectors.SETTINGS, selectors.ReleasedPolicy(**settings))
     reader = _step(steps, "prepare_examples").made.config["reader"]
     return {
         "data": GENERATED if any(step.made.stage == "generate_world" for step in steps) else (reader, reader),
-        "trained": steps[chosen.makers["selector"]].made,
+        "trained": steps[choice.makers["selector"]].made,
         "query": queries[0],
         "chosen": list(ids[queries[0].question_id]),
-        "shots": chosen.made.config["shots"],
-        "lvlm": f"{asked['member']} {asked['model_identity']}",
+        "shots": choice.made.config["shots"],
+        "lvlm": f"{lvlm['member']} {lvlm['model_identity']}",
         "n_train": len(train),
     }
 
 
-def _write_agent(folder: Path, own: Facts, steps: Sequence[TracedJob], checkpoint: str) -> Facts:
+def _write_agent(folder: Path, facts: Facts, steps: Sequence[TracedJob], checkpoint: str) -> Facts:
     """Write all but the card of an agent, and return what the card tells."""
     played, source = _step(steps, "evaluate_agent"), _step(steps, "prepare_tasks").made.config["source"]
     done, config = storage.read_row(played.inputs["done"], DoneRow), played.made.config
     step = done.executed_steps if checkpoint == "last" else done.best_step
     _copy(played.inputs[checkpoint], folder)
     _copy(played.inputs["test_tasks"], folder / agents.TASKS)
-    settings = {**own, "checkpoint": checkpoint, "step": step, "evaluation": config}
+    settings = {**facts, "checkpoint": checkpoint, "step": step, "evaluation": config}
     storage.write_row(folder / agents.SETTINGS, agents.ReleasedAgent(**settings))
     return {
         "data": GENERATED if source == "synthetic" else ("intention", f"IntentionGym ({source})"),

@@ -99,7 +99,7 @@ def environments() -> dict[str, str]:
     locked, files = locked_versions(LOCK), {}
     for name, about in ABOUT.items():
         roots = MAIN_PROCESS if name == "orchestrator" else project["dependencies"]
-        pins = [locked[each] for each in sorted(needed_by(roots)) if each in locked]
+        pins = [locked[package] for package in sorted(needed_by(roots)) if package in locked]
         if name == "vllm":
             pins = sorted(project["dependencies"] + project["optional-dependencies"]["vllm"])
         lines = [
@@ -137,6 +137,6 @@ def needed_by(roots: Iterable[str]) -> set[str]:
         if name in needed and extras == {""}:
             continue
         needed.add(name)
-        needs = metadata.requires(name) or ()
-        todo += [(Requirement(text), wanted) for text in needs for wanted in extras]
+        texts = metadata.requires(name) or ()
+        todo += [(Requirement(text), group) for text in texts for group in extras]
     return needed

@@ -50,12 +50,12 @@ class TracedRow(NamedTuple):
     line: int
     row: EvidenceRow
     part: str = "value"
-    of: tuple[TracedRow, ...] = ()
+    operands: tuple[TracedRow, ...] = ()
 
     @property
     def measured(self) -> Iterator[EvidenceRow]:
         """Yield the rows at the ends: none of them is made of others."""
-        yield from (row for each in self.of for row in each.measured) if self.of else (self.row,)
+        yield from (row for operand in self.operands for row in operand.measured) if self.operands else (self.row,)
 
 
 @dataclass(slots=True)
@@ -99,8 +99,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--results", type=Path, help="the results folder")
     parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
     options = parser.parse_args(words[1:])
-    named = [values["results"] for values in map(read_file, options.configfile) if "results" in values]
-    results = options.results or Path(named[-1] if named else "results")
+    folders = [values["results"] for values in map(read_file, options.configfile) if "results" in values]
+    results = options.results or Path(folders[-1] if folders else "results")
     sys.stdout.write(f"{options.what}\n{text(traced_back(options.what, results))}")
     return 0
 
@@ -113,32 +113,32 @@ def traced_back(what: str, results: Path) -> Traced:
     if maker is None:
         expected, found = f"trace: expected a run card that states {file}", f"no such card below {results}"
         raise UnknownMemberError(expected, found=found, do="Run the workflow, or name its results: --results FOLDER.")
-    measured = [row for each in rows for row in each.measured]
-    sources = tuple(way.follow_evidence(maker, measured)) if measured else ()
+    ends = [row for traced in rows for row in traced.measured]
+    sources = tuple(way.follow_evidence(maker, ends)) if ends else ()
     if not sources:  # a whole file, or a cell that prints no row
         way.follow(maker, frozenset())
     return Traced(rows, sources, way.steps(contents.remembered()))
 
 
-def _target(what: str, results: Path) -> tuple[Path, tuple[TracedRow, ...]]:
+def _target(word: str, results: Path) -> tuple[Path, tuple[TracedRow, ...]]:
     """Return the file that a word of the command line means, and the rows of the evidence that it prints."""
     report = results / REPORT if (results / REPORT / EVIDENCE).is_file() else results
-    if LINE.fullmatch(what) or what.partition(":")[0] in (*STUDIES, DERIVED):
-        return report / EVIDENCE, _evidence_rows(report / EVIDENCE, [what])
-    if what and Path(what).exists():
-        return Path(what), ()
+    if LINE.fullmatch(word) or word.partition(":")[0] in (*STUDIES, DERIVED):
+        return report / EVIDENCE, _evidence_rows(report / EVIDENCE, [word])
+    if word and Path(word).exists():
+        return Path(word), ()
     tables = storage.read_json(report / INDEX)["tables"] if (report / INDEX).is_file() else {}
-    name, row, column = (*what.split(":", 2), "", "")[:3]
+    name, row, column = (*word.split(":", 2), "", "")[:3]
     if name not in tables:
         do = did_you_mean(name, tables, "Name a file below the results, or TABLE:ROW:COLUMN with a table's id.")
-        raise UnknownMemberError(f"trace: expected a file, or a cell of a table of {results}", found=f"'{what}'", do=do)
+        raise UnknownMemberError(f"trace: expected a file, or a cell of a table of {results}", found=f"'{word}'", do=do)
     heads = tables[name]["columns"]
     cells = {str(number): line for number, line in enumerate(tables[name]["cells"], start=1)}
     places = {key: i for i, head in enumerate(heads) for key in (str(i + 1), head)}
     if row not in cells or column not in places:
         expected = f"trace: expected a cell {name}:ROW:COLUMN, ROW from 1 to {len(cells)}, COLUMN of {', '.join(heads)}"
         raise UnknownMemberError(
-            expected, found=f"'{what}'", do=did_you_mean(column, heads, f"As {name}:1:{heads[0]}.")
+            expected, found=f"'{word}'", do=did_you_mean(column, heads, f"As {name}:1:{heads[0]}.")
         )
     return report / "tables" / f"{name}.csv", _evidence_rows(report / EVIDENCE, cells[row][places[column]])
 
@@ -152,8 +152,8 @@ def _evidence_rows(path: Path, names: Sequence[str]) -> tuple[TracedRow, ...]:
         row = rows[line]
         if part == OF_FAMILY:  # an adjusted p comes from its whole family
             family = (row.study, adjusted_in(row.family))
-            alike = [(i, of) for i, of in rows.items() if (of.study, adjusted_in(of.family)) == family]
-            return TracedRow(line, row, part, tuple(TracedRow(i, of, "p") for i, of in alike if of.p == of.p))
+            alike = [(i, m) for i, m in rows.items() if (m.study, adjusted_in(m.family)) == family]
+            return TracedRow(line, row, part, tuple(TracedRow(i, m, "p") for i, m in alike if m.p == m.p))
         return TracedRow(line, row, part, tuple(traced(lines[key]) for key in row.operands))
 
     def row_of(name: str) -> TracedRow:
@@ -199,22 +199,22 @@ class _Way:
 
     def maker_of(self, path: Path) -> Maker | None:
         """Return who made a file, or the folder that it lies in."""
-        whole = Path(absolute(path))  # without `..`, which would lead out of a folder that a rule made
-        return next((self._makers[str(each)] for each in (whole, *whole.parents) if str(each) in self._makers), None)
+        place = Path(absolute(path))  # without `..`, which would lead out of a folder that a rule made
+        return next((self._makers[str(p)] for p in (place, *place.parents) if str(p) in self._makers), None)
 
-    def follow_evidence(self, maker: Maker, measured: Iterable[EvidenceRow]) -> Iterator[str]:
+    def follow_evidence(self, maker: Maker, ends: Iterable[EvidenceRow]) -> Iterator[str]:
         """Add the evidence behind what prints these rows, and all behind each; yield where they were measured."""
         if "evidence" not in maker.made.outputs:
             before = self.maker_of(self._add(maker, ["evidence"])[0])
             if before is None:
                 return
             maker = before
-        then = {name: absolute(maker.made.paths[name]) for name in maker.made.inputs}
-        for source, names in dict.fromkeys((row.source, _policies_of(row)) for row in measured):
+        paths = {name: absolute(maker.made.paths[name]) for name in maker.made.inputs}
+        for source, names in dict.fromkeys((row.source, _policies_of(row)) for row in ends):
             place = SOURCE_LINES.sub("", source)
-            wanted = absolute(place)  # may hold `*`
-            read = [name for name, path in then.items() if path == wanted or fnmatch(path, wanted)]
-            for path in self._add(maker, read):
+            pattern = absolute(place)  # may hold `*`
+            names_read = [name for name, path in paths.items() if path == pattern or fnmatch(path, pattern)]
+            for path in self._add(maker, names_read):
                 yield f"{path}{source.removeprefix(place)}"
                 self._follow_file(path, names)
 
@@ -224,9 +224,9 @@ class _Way:
         if key in self._followed:
             return
         self._followed.add(key)
-        read = {name: path for name, path in maker.artefact.paths.items() if name in maker.made.inputs}
-        kept = [name for name, path in read.items() if "[" not in name or not names or _is_of(str(path), names)]
-        for path in self._add(maker, kept):
+        inputs = {name: path for name, path in maker.artefact.paths.items() if name in maker.made.inputs}
+        selected = [name for name, path in inputs.items() if "[" not in name or not names or _is_of(str(path), names)]
+        for path in self._add(maker, selected):
             self._follow_file(path, names)
 
     def _follow_file(self, path: Path, names: frozenset[str]) -> None:
@@ -244,13 +244,13 @@ class _Way:
 
     def steps(self, digests: Digests) -> tuple[TracedJob, ...]:
         """Return what was collected, each before all that it was made from."""
-        behind: dict[str, dict[str, str]] = {}
+        sources: dict[str, dict[str, str]] = {}
         for card, step in self._steps.items():
             makers = {name: self.maker_of(path) for name, path in step.inputs.items()}
-            behind[card] = {name: str(maker.artefact.card) for name, maker in makers.items() if maker is not None}
-        order = list(TopologicalSorter({card: of.values() for card, of in behind.items()}).static_order())[::-1]
+            sources[card] = {name: str(maker.artefact.card) for name, maker in makers.items() if maker is not None}
+        order = list(TopologicalSorter({card: names.values() for card, names in sources.items()}).static_order())[::-1]
         for card, step in self._steps.items():
-            step.makers = {name: order.index(maker) for name, maker in behind[card].items()}
+            step.makers = {name: order.index(maker) for name, maker in sources[card].items()}
             recorded = step.made.inputs | step.made.outputs
             for name in (*step.outputs, *step.inputs):
                 step.states[name] = _state(step.artefact.paths[name], recorded[name], digests)
@@ -273,13 +273,11 @@ def text(traced: Traced) -> str:
     for number, step in enumerate(traced.steps, start=1):
         made = step.made
         name = step.name if made.stage in step.name else f"{step.name} ({made.stage})"
-        outputs = [
-            f"{step.artefact.paths[of].name} {made.outputs[of][:DIGITS]} ({step.states[of]})" for of in step.outputs
-        ]
-        models = [f"model folder {key} {of}" for key, of in flat(made.config).items() if key.endswith(MODEL)]
+        outputs = [f"{step.artefact.paths[n].name} {made.outputs[n][:DIGITS]} ({step.states[n]})" for n in step.outputs]
+        models = [f"model folder {key} {folder}" for key, folder in flat(made.config).items() if key.endswith(MODEL)]
         commit = f"commit {made.commit[:DIGITS]}{' with uncommitted changes' if made.dirty else ''}"
-        how = f"code {made.code}, {commit}, {made.seconds:g} s on {made.device}"
-        details = [_settings(made.config), how, *outputs, *models, *_inputs(step)]
+        origin = f"code {made.code}, {commit}, {made.seconds:g} s on {made.device}"
+        details = [_settings(made.config), origin, *outputs, *models, *_inputs(step)]
         lines += [f"[{number}] {name}", *(f"    {line}" for line in details if line)]
     return "\n".join(lines) + "\n"
 
@@ -287,14 +285,14 @@ def text(traced: Traced) -> str:
 def _row_lines(traced: TracedRow, indent: str) -> Iterator[str]:
     """Yield a row of the evidence with its value and interval, then those that it is made of."""
     row, value = traced.row, getattr(traced.row, traced.part)
-    shown = row.printed or (f"{value:.6g}" if isinstance(value, float) else str(value))
+    printed = row.printed or (f"{value:.6g}" if isinstance(value, float) else str(value))
     ends = f" [{row.low:.6g}, {row.high:.6g}]" if traced.part == "value" and row.has_interval else ""
     part = "" if traced.part == "value" else f"{traced.part} "
-    yield f"{indent}e{traced.line} {row.key}: {part}{shown}{ends}{f' ({row.how})' if row.how else ''}"
-    for each in traced.of[:SHOWN]:
-        yield from _row_lines(each, f"{indent}  ")
-    if len(traced.of) > SHOWN:
-        yield f"{indent}  ... and {len(traced.of) - SHOWN} more"
+    yield f"{indent}e{traced.line} {row.key}: {part}{printed}{ends}{f' ({row.how})' if row.how else ''}"
+    for operand in traced.operands[:SHOWN]:
+        yield from _row_lines(operand, f"{indent}  ")
+    if len(traced.operands) > SHOWN:
+        yield f"{indent}  ... and {len(traced.operands) - SHOWN} more"
 
 
 def _inputs(step: TracedJob) -> Iterator[str]:

@@ -48,31 +48,31 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
     """Return all planned jobs explained, the places of those that make the target, and what of it need not be made."""
     jobs, results, digests = planned_jobs(words), Path(experiment_of(words).results), contents.remembered()
     artefacts = [judge(read_artefact(card), digests) for card in cards_below(results)]
-    whole = [(artefact, artefact.made) for artefact in artefacts if artefact.made is not None]
-    targets = _meant([(job.rule, job.outputs) for job in jobs], target, results)
-    there = _meant([(made.stage, tuple(map(str, each.written))) for each, made in whole], target, results)
-    if not targets and not there:
+    sound = [(artefact, artefact.made) for artefact in artefacts if artefact.made is not None]
+    targets = _places_of([(job.rule, job.outputs) for job in jobs], target, results)
+    places = _places_of([(made.stage, tuple(map(str, artefact.written))) for artefact, made in sound], target, results)
+    if not targets and not places:
         do = "Name a file below the results that the run needs, or a rule."
         raise UnknownMemberError(
             "why: expected an output, an artefact's folder, a policy or a rule",
             found=f"'{target}'",
-            do=did_you_mean(target, {job.rule for job in jobs} | {made.stage for _, made in whole}, do),
+            do=did_you_mean(target, {job.rule for job in jobs} | {made.stage for _, made in sound}, do),
         )
     explained = explain(jobs, results=results, digests=digests)
     planned = {absolute(explained[place].card) for place in targets if explained[place].card}
-    rest = [whole[place] for place in there if absolute(whole[place][0].card) not in planned]
+    rest = [sound[place] for place in places if absolute(sound[place][0].card) not in planned]
     return explained, targets, rest
 
 
-def _meant(makers: Sequence[tuple[str, Sequence[str]]], target: str, results: Path) -> list[int]:
+def _places_of(makers: Sequence[tuple[str, Sequence[str]]], target: str, results: Path) -> list[int]:
     """Return the places of the stages, each with its outputs, that a target means.
 
     It names the stage, an output, a part of an output folder, or a folder above.
     """
-    wanted = [absolute(root / target) for root in (Path(), results, *(results / study for study in STUDIES))]
+    paths_meant = [absolute(root / target) for root in (Path(), results, *(results / study for study in STUDIES))]
 
     def is_meant(path: str) -> bool:
-        return any(path == want or path.startswith(f"{want}/") or want.startswith(f"{path}/") for want in wanted)
+        return any(path == want or path.startswith(f"{want}/") or want.startswith(f"{path}/") for want in paths_meant)
 
     return [i for i, (stage, paths) in enumerate(makers) if stage == target or any(map(is_meant, map(absolute, paths)))]
 
@@ -85,20 +85,20 @@ def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[st
     """
     causes: dict[tuple[object, ...], list[int]] = {}
     for place, distance in walk(explained, targets):
-        each = explained[place]
-        for cause in dict.fromkeys(each.causes):  # an artefact may read a file by two names
+        entry = explained[place]
+        for cause in dict.fromkeys(entry.causes):  # an artefact may read a file by two names
             causes.setdefault((RUNS, cause.text), []).append(place)
-        if not each.causes:  # the target, and what it reads, have sentences of their own
-            causes.setdefault((each.status, min(distance, 2), each.job.rule), []).append(place)
+        if not entry.causes:  # the target, and what it reads, have sentences of their own
+            causes.setdefault((entry.status, min(distance, 2), entry.job.rule), []).append(place)
     return [_sentence(explained, places, str(key[0]), str(key[1])) for key, places in causes.items()]
 
 
 def made_text(artefact: Artefact, made: RunCard) -> str:
     """Return what an artefact was made from, for one that need not run."""
     astray = [*artefact.damaged, *artefact.replaced, *(name for name in artefact.missing if name in made.outputs)]
-    found = f"nothing that would run needs {', '.join(astray)} anew" if astray else "everything is as it was made"
+    reason = f"nothing that would run needs {', '.join(astray)} anew" if astray else "everything is as it was made"
     lines = [
-        f"{label(made.stage, str(artefact.card))} does not run: {found}.",
+        f"{label(made.stage, str(artefact.card))} does not run: {reason}.",
         f"  made by {made.stage}, code {made.code}, commit {made.commit[:12]}, {made.device}, {made.seconds} s, from",
         *(f"    {name} {digest[:16]}" for name, digest in sorted(made.inputs.items())),
     ]
@@ -107,21 +107,21 @@ def made_text(artefact: Artefact, made: RunCard) -> str:
 
 def _sentence(explained: Sequence[Explained], places: Sequence[int], status: str, cause: str) -> str:
     jobs = [explained[place] for place in places]
-    who, run = _names(jobs), "run" if len(jobs) > 1 else "runs"
+    names, run = _names(jobs), "run" if len(jobs) > 1 else "runs"
     if status == RUNS:
-        return f"{who} {run} because {cause}."
+        return f"{names} {run} because {cause}."
     if status == ONLY_IF:
-        follows = {other for each in jobs for other in each.follows}
+        follows = {other for job in jobs for other in job.follows}
         above = [explained[i] for i in sorted(follows.difference(places) or follows)]
-        return f"{who} {run} only if {'one of ' * (len(above) > 1)}{_names(above)} comes out with other content."
+        return f"{names} {run} only if {'one of ' * (len(above) > 1)}{_names(above)} comes out with other content."
     counts = "are planned, but count" if len(jobs) > 1 else "is planned, but counts"
-    return f"{who} {counts} as made: all that went in is the same (Snakemake says: {jobs[0].job.reason})."
+    return f"{names} {counts} as made: all that went in is the same (Snakemake says: {jobs[0].job.reason})."
 
 
 def _names(jobs: Sequence[Explained]) -> str:
     """Return the names of jobs, or where they are many, how many of each rule."""
-    names = sorted({each.name for each in jobs})
+    names = sorted({job.name for job in jobs})
     if len(names) > SHOWN:
-        counts = Counter(each.job.rule for each in jobs)
+        counts = Counter(job.job.rule for job in jobs)
         names = [f"{n} jobs of {rule}" if n > 1 else rule for rule, n in sorted(counts.items())]
     return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

@@ -484,8 +484,8 @@ class Intention(Section):
                 fault = f"must differ from 'start', the arms and earlier served agents, got {agent.name!r}. Rename it."
                 yield ("served", index, "name"), fault
         for name in self.execution.served:
-            known = [agent.name for agent in self.served]
-            yield from one_of(("execution", "served", name), name, known, "Name a served agent, or drop the key.")
+            agents = [agent.name for agent in self.served]
+            yield from one_of(("execution", "served", name), name, agents, "Name a served agent, or drop the key.")
         if self.engine == "verl":
             fault = "must be empty with engine: verl, which evaluates no held-out tasks. Drop them."
             for key, given in (

@@ -51,21 +51,21 @@ class AgentRun(Section):
     seed: Annotated[RunSeed, Wildcard("seed")]
 
 
-@identity_of("prepare_tasks", "intention.sources.{source}", of="intention.tasks")
+@identity_of("prepare_tasks", "intention.sources.{source}", section="intention.tasks")
 class PrepareTasksConfig(Section):
     source: str
     synthetic: Annotated[SyntheticTasks | None, Planned("generator")]
     """None where files are read."""
 
 
-@identity_of("warm_start_agent", CODEC, of="intention")
+@identity_of("warm_start_agent", CODEC, section="intention")
 class WarmStartAgentConfig(Section):
     policy: OfPolicy
     warm_start: WarmStart
     environment: Environment
 
 
-@identity_of("train_agent", SIMULATOR, CODEC, of="intention")
+@identity_of("train_agent", SIMULATOR, CODEC, section="intention")
 class TrainAgentConfig(Section):
     arm: OneArm
     grpo: Annotated[AgentGrpo, Planned("grpo_of_arm")]
@@ -80,7 +80,7 @@ class TrainAgentConfig(Section):
         return self.arm.seeds[0]
 
 
-@identity_of("evaluate_start", SIMULATOR, CODEC, of="intention")
+@identity_of("evaluate_start", SIMULATOR, CODEC, section="intention")
 class EvaluateStartConfig(Section):
     temperature: Annotated[float, Setting("intention.grpo.temperature")]
     policy: OfPolicy
@@ -89,12 +89,12 @@ class EvaluateStartConfig(Section):
     evaluation: Annotated[AgentEvaluation, Planned("evaluation_of_tests")]
 
 
-@identity_of("evaluate_agent", SIMULATOR, CODEC, of="intention")
+@identity_of("evaluate_agent", SIMULATOR, CODEC, section="intention")
 class EvaluateAgentConfig(EvaluateStartConfig, AgentRun):
     """Identity of `evaluate_agent`: a finished run on held-out tasks."""
 
 
-@identity_of("evaluate_served", SIMULATOR, of="intention")
+@identity_of("evaluate_served", SIMULATOR, section="intention")
 class EvaluateServedConfig(Section):
     agent: Annotated[ServedAgent, Planned("served_agent")]
     temperature: Annotated[float, Planned("temperature_of_served")]
@@ -111,7 +111,7 @@ class CollectAgentsConfig(Section):
     """Served agents, one for each of the `served_evaluations`; absent where there is none."""
 
 
-@identity_of("collect_dialogues", of="intention")
+@identity_of("collect_dialogues", section="intention")
 class CollectDialoguesConfig(Section):
     runs: Annotated[tuple[AgentRun, ...], Planned("agent_runs")]
     """One for each of the files."""
@@ -130,14 +130,14 @@ class ComparedArms(Section):
     sweeps: tuple[Sweep, ...] = Field((), exclude_if=not_)
 
 
-@identity_of("compare_arms", of="intention")
+@identity_of("compare_arms", section="intention")
 class CompareArmsConfig(ComparedArms):
     swept: Annotated[tuple[AgentArm, ...], Planned("swept_arms")] = Field((), exclude_if=not_)
     """The arms of sweeps."""
     n_resamples: int = 10_000
 
 
-@identity_of("render_verl", of="intention")
+@identity_of("render_verl", section="intention")
 class RenderVerlConfig(Section):
     arm: OneArm
     grpo: AgentGrpo
@@ -149,7 +149,7 @@ class RenderVerlConfig(Section):
     version: Annotated[str, Setting("intention.verl.version")]
 
 
-@identity_of("convert_verl", of="intention.verl")
+@identity_of("convert_verl", section="intention.verl")
 class ConvertVerlConfig(AgentRun):
     planned_steps: Annotated[int, Setting("intention.grpo.steps")]
     n_gpus: int

@@ -96,10 +96,10 @@ class Reward(Section):
 
     @rule
     def _mode_exists(self) -> Iterator[Fault]:
-        known = [*get_args(RewardModeName), *available("lever/rewards")]
-        if self.mode not in known:
-            remedy = did_you_mean(self.mode, known, "Name one of them.")
-            yield ("mode",), f"must be one of {', '.join(known)}, got {self.mode!r}. {remedy}"
+        modes = [*get_args(RewardModeName), *available("lever/rewards")]
+        if self.mode not in modes:
+            remedy = did_you_mean(self.mode, modes, "Name one of them.")
+            yield ("mode",), f"must be one of {', '.join(modes)}, got {self.mode!r}. {remedy}"
 
 
 class Rce(Section):
@@ -264,8 +264,8 @@ class Preset(Section):
     def _something_is_trained(self) -> Iterator[Fault]:
         for objective in ("grpo", "on_policy"):
             if self.selector.network == "bi_encoder" and getattr(self, objective).freeze_projections:
-                said = "must be false with selector.network: bi_encoder, which has projections only, got true"
-                yield (objective, "freeze_projections"), f"{said}. Write {objective}: {{freeze_projections: false}}."
+                fault = "must be false with selector.network: bi_encoder, which has projections only, got true"
+                yield (objective, "freeze_projections"), f"{fault}. Write {objective}: {{freeze_projections: false}}."
 
 
 class OnPolicyRuns(Section):
@@ -362,8 +362,8 @@ class Sweep(Section):
             yield ("over",), f"must make 1 to {MOST_CELLS} combinations, got {number}. Name fewer values, or some."
         elif self.how == "list" and len(set(sizes)) > 1:
             yield ("over",), f"must have as many values of each key with how: list, got {sizes}. Add what is missing."
-        own = {cell.arm for cell in self.cells if cell.values.keys() == self.over.keys()}
-        if self.cells and (len(own) < len(self.cells) or self.arm not in own):
+        swept = {cell.arm for cell in self.cells if cell.values.keys() == self.over.keys()}
+        if self.cells and (len(swept) < len(self.cells) or self.arm not in swept):
             yield ("cells",), "must be left out, as they are filled, got others. Drop them."
 
 

@@ -54,14 +54,14 @@ def read_words(words: Sequence[str] | None) -> dict[str, Any]:
     Raises:
         ConfigError: no such pair, a name twice, or no YAML.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for word in words or ():
         name, separator, text = word.partition("=")
-        if not separator or not re.fullmatch(r"[a-zA-Z_][\w-]*", name) or name in found:
-            seen = f"{name} twice" if name in found else repr(shortened(word))
+        if not separator or not re.fullmatch(r"[a-zA-Z_][\w-]*", name) or name in values:
+            seen = f"{name} twice" if name in values else repr(shortened(word))
             raise ConfigError("--config: expected NAME=VALUE, each name once", found=seen, do="Write it so.")
-        found[name] = _read(text, f"--config {name}")
-    return found
+        values[name] = _read(text, f"--config {name}")
+    return values
 
 
 def _text(path: Path) -> str:

@@ -65,8 +65,8 @@ class WorldData(Section):
     def _families_are_asked_for(self) -> Iterator[Fault]:
         for names, share in ((get_args(KnowledgeName), 1), (get_args(PerceptualName), 0)):
             if not set(names) & set(self.relations) and self.perceptual_share != share:
-                said = f"must be {share} where data.world.relations has none of {', '.join(names)}"
-                yield ("perceptual_share",), f"{said}, got {self.perceptual_share}. Set it to {share}, or name one."
+                fault = f"must be {share} where data.world.relations has none of {', '.join(names)}"
+                yield ("perceptual_share",), f"{fault}, got {self.perceptual_share}. Set it to {share}, or name one."
 
     @rule
     def _questions_of_an_image_differ(self) -> list[Fault]:

@@ -97,7 +97,7 @@ class Exclusion(Section):
     def names(self, corner: Corner, preset: str) -> bool:
         """Return whether it names a preset in a corner."""
         axes = (self.data, self.samplers, self.lvlms, self.presets)
-        return all(value in named or not named for named, value in zip(axes, (*corner, preset), strict=True))
+        return all(value in choices or not choices for choices, value in zip(axes, (*corner, preset), strict=True))
 
 
 class Grid(Section):
@@ -132,12 +132,12 @@ class Grid(Section):
     @property
     def corners(self) -> list[Corner]:
         """Those that no exclusion leaves out as a whole."""
-        left_out = [each for each in self.exclude if not each.presets]
-        return [corner for corner in self.combinations if not any(each.names(corner, "") for each in left_out)]
+        left_out = [rule for rule in self.exclude if not rule.presets]
+        return [corner for corner in self.combinations if not any(rule.names(corner, "") for rule in left_out)]
 
     def excluded(self, corner: Corner, preset: str) -> str:
         """Return why an arm does not run in a corner; nothing where it does."""
-        return next((each.why for each in self.exclude if each.names(corner, preset)), "")
+        return next((rule.why for rule in self.exclude if rule.names(corner, preset)), "")
 
     @rule
     def _reference_is_an_arm(self) -> Iterator[Fault]:
@@ -153,24 +153,24 @@ class Grid(Section):
             "lvlms": list(self.lvlms),
             "presets": [arm.preset for arm in self.arms],
         }
-        for index, each in enumerate(self.exclude):
+        for index, exclusion in enumerate(self.exclude):
             for axis, values in axes.items():
-                for place, value in enumerate(getattr(each, axis)):
-                    own = f"the grid's {axis}"
-                    yield from one_of(("exclude", index, axis, place), value, values, "Name one of them.", own)
+                for place, value in enumerate(getattr(exclusion, axis)):
+                    bound = f"the grid's {axis}"
+                    yield from one_of(("exclude", index, axis, place), value, values, "Name one of them.", bound)
 
     @rule
     def _transfer_is_between_data_sets_or_lvlms(self) -> Iterator[Fault]:
-        known = (*self.data, *self.lvlms)
-        yield from some_of(("transfer",), self.transfer, known, "grid.data and grid.lvlms", "Drop these.")
+        names = (*self.data, *self.lvlms)
+        yield from some_of(("transfer",), self.transfer, names, "grid.data and grid.lvlms", "Drop these.")
         for name in set(self.transfer) & self.data.keys() & self.lvlms.keys():
             yield ("transfer",), f"must name a data set or an LVLM, got {name!r}, which both are called. Rename one."
 
     @rule
     def _policies_can_select(self) -> Iterator[Fault]:
-        known = available("lever/policies")
+        modules = available("lever/policies")
         for name in (name for name, policy in self.policies.items() if not policy.selections):
-            if name not in known:
+            if name not in modules:
                 do = "Name a file of selections, or put the module into a folder that LEVER_PIPE_MEMBERS names."
                 yield ("policies", name), f"must be a module lever/policies/{name}.py, got none. {do}"
 

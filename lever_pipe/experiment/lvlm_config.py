@@ -35,8 +35,8 @@ class PromptSettings(Section):
         for key, fields in (("demonstration", ("question", "answer")), ("query", ("question",))):
             template = getattr(self, key)
             if not _holds_exactly(template, fields):
-                shown = " and ".join(f"{{{field}}}" for field in fields)
-                yield (key,), f"must hold {shown} and no other field, got {template!r}. Double a brace that is text."
+                required = " and ".join(f"{{{field}}}" for field in fields)
+                yield (key,), f"must hold {required} and no other field, got {template!r}. Double a brace that is text."
 
 
 def _holds_exactly(template: str, fields: tuple[str, ...]) -> bool:

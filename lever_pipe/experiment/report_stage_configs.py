@@ -56,7 +56,7 @@ class ReportedRun(PlotFiguresConfig):
     emulate: Annotated[Emulate | None, Planned("emulate")] = None
 
 
-@identity_of("build_report", of="report")
+@identity_of("build_report", section="report")
 class BuildReportConfig(ReportedRun):
     title: str
     language: Literal["en", "zh"] = "en"

@@ -45,16 +45,16 @@ def carry_out(
     if "runtime" in signature(stage).parameters:
         given["runtime"] = runtime
     card.unlink(missing_ok=True)  # first: no card may stand beside the files of two jobs
-    read, outputs = files_of_card(stage, files)
-    before = {name: contents.digest(path) for name, path in read.items() if path.exists()}
+    inputs, outputs = files_of_card(stage, files)
+    before = {name: contents.digest(path) for name, path in inputs.items() if path.exists()}
     started = time.perf_counter()
     result = stage(**given)
-    made = {name: path for name, path in outputs.items() if path.exists()}
-    row = _card(stage.__name__, config, runtime, time.perf_counter() - started, read, made, card)
-    _require_unchanged(read, before, row.inputs)
+    written = {name: path for name, path in outputs.items() if path.exists()}
+    row = _card(stage.__name__, config, runtime, time.perf_counter() - started, inputs, written, card)
+    _require_unchanged(inputs, before, row.inputs)
     storage.write_row(card, row)
-    for name, of in declared(stage).items():
-        if of.role is Role.STATE and files[name].exists():
+    for name, parameter in declared(stage).items():
+        if parameter.role is Role.STATE and files[name].exists():
             with suppress(OSError):  # the work is done; what is left of its state goes with the next attempt
                 atomic.drop(files[name])  # half of it would be none to go on from
     return result
@@ -74,9 +74,9 @@ def files_of_card(stage: Callable[..., Any], files: Files) -> tuple[dict[str, Pa
 
     A model folder is neither: what it holds is part of the spec.
     """
-    without = {START} if start_model(files) else set()
-    of = {name: of.role for name, of in declared(stage).items() if name not in without}
-    read, made = (flat({n: f for n, f in files.items() if of.get(n) is role}) for role in (Role.INPUT, Role.OUTPUT))
+    ignored = {START} if start_model(files) else set()
+    roles = {name: file.role for name, file in declared(stage).items() if name not in ignored}
+    read, made = (flat({n: f for n, f in files.items() if roles.get(n) is role}) for role in (Role.INPUT, Role.OUTPUT))
     return read, made
 
 
@@ -86,17 +86,17 @@ def start_model(files: Files) -> Path | None:
     return start[0] if isinstance(start, tuple) and len(start) == 1 and start[0].is_dir() else None
 
 
-def files_of(named: Any) -> dict[str, Path | tuple[Path, ...]]:
+def files_of(files: Any) -> dict[str, Path | tuple[Path, ...]]:
     """Return the files that a job or its rule names, of Snakemake's own kinds of lists."""
-    return {name: Path(value) if isinstance(value, str) else tuple(map(Path, value)) for name, value in named.items()}
+    return {name: Path(value) if isinstance(value, str) else tuple(map(Path, value)) for name, value in files.items()}
 
 
 def flat(files: Files) -> dict[str, Path]:
     """Return each file under one name: the members of a list as `name[0]`, `name[1]`."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for name, value in files.items():
-        found |= {name: value} if isinstance(value, Path) else {f"{name}[{i}]": path for i, path in enumerate(value)}
-    return found
+        paths |= {name: value} if isinstance(value, Path) else {f"{name}[{i}]": path for i, path in enumerate(value)}
+    return paths
 
 
 def _card(
@@ -104,17 +104,17 @@ def _card(
     config: BaseModel,
     runtime: Runtime,
     seconds: float,
-    read: Mapping[str, Path],
-    made: Mapping[str, Path],
+    inputs: Mapping[str, Path],
+    outputs: Mapping[str, Path],
     card: Path,
 ) -> RunCard:
     commit, dirty, versions = surroundings()
-    tensors = {name: contents.tensors_of(path) for name, path in read.items() if path.suffix == ".safetensors"}
-    digests = {name: contents.digest(path) for name, path in read.items() if name not in tensors}
+    tensors = {name: contents.tensors_of(path) for name, path in inputs.items() if path.suffix == ".safetensors"}
+    digests = {name: contents.digest(path) for name, path in inputs.items() if name not in tensors}
     return RunCard(
         stage=stage,
         config=config.model_dump(mode="json"),
-        inputs=digests | {name: contents.of_tensors(found) for name, found in tensors.items()},
+        inputs=digests | {name: contents.of_tensors(digests_of) for name, digests_of in tensors.items()},
         code=runtime.code or provenance.code_of(stage),
         commit=commit,
         dirty=dirty,
@@ -122,17 +122,17 @@ def _card(
         device=runtime.device,
         threads=runtime.threads,
         seconds=round(seconds, 3),
-        outputs={name: contents.digest(path) for name, path in made.items()},
+        outputs={name: contents.digest(path) for name, path in outputs.items()},
         tensors={
-            name: {key: text[: text.index(" ") + 1 + TENSOR_DIGITS] for key, text in found.items()}
-            for name, found in tensors.items()
+            name: {key: text[: text.index(" ") + 1 + TENSOR_DIGITS] for key, text in digests_of.items()}
+            for name, digests_of in tensors.items()
         },
-        paths={name: str(path) for name, path in {**read, **made, "card": card}.items()},
+        paths={name: str(path) for name, path in {**inputs, **outputs, "card": card}.items()},
     )
 
 
-def _require_unchanged(read: Mapping[str, Path], before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    for name, path in read.items():
+def _require_unchanged(inputs: Mapping[str, Path], before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    for name, path in inputs.items():
         if before.get(name, after[name]) != after[name]:
             raise RecordError(
                 f"{path}: expected the content that input '{name}' had when this stage began",

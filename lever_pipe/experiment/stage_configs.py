@@ -70,14 +70,14 @@ class GenerateWorldConfig(Section):
     world: Annotated[WorldData, Planned("world_of_split")]
 
 
-@identity_of("prepare_examples", "lever.datasets.{reader}", of=Planned("examples_of_split"))
+@identity_of("prepare_examples", "lever.datasets.{reader}", section=Planned("examples_of_split"))
 class PrepareExamplesConfig(ExampleSettings):
     """Identity of one split's examples; what only the other split reads is at its default."""
 
     split: OfSplit
 
 
-@identity_of("embed_examples", "lever.encoders.{member}", of=Planned("encoder"))
+@identity_of("embed_examples", "lever.encoders.{member}", section=Planned("encoder"))
 class EmbedExamplesConfig(Section):
     member: str
     model_identity: Annotated[str, Planned("encoder_identity")]
@@ -92,12 +92,12 @@ class SamplePoolsConfig(Section):
     rl_seed: Annotated[Seed, Setting("rl_data.seed")]
 
 
-@identity_of("propose_trajectories", of="rl_data")
+@identity_of("propose_trajectories", section="rl_data")
 class ProposeTrajectoriesConfig(ProposalSettings):
     """Identity of `propose_trajectories`."""
 
 
-@identity_of("generate_rl_data", LVLM, of="rl_data")
+@identity_of("generate_rl_data", LVLM, section="rl_data")
 class GenerateRlDataConfig(Section):
     lvlm: OfLvlm
     shard: Annotated[int, Wildcard("shard")]
@@ -107,7 +107,7 @@ class GenerateRlDataConfig(Section):
     seed: Seed
 
 
-@identity_of("search_beams", LVLM, of="beams")
+@identity_of("search_beams", LVLM, section="beams")
 class SearchBeamsConfig(Beams):
     lvlm: OfLvlm
 
@@ -118,12 +118,12 @@ class InputsAlone(Section):
     """Identity of stages whose inputs say all."""
 
 
-@identity_of("merge_rl_data", of="rl_data")
+@identity_of("merge_rl_data", section="rl_data")
 class MergeRlDataConfig(Section):
     balance: Balance | None = None
 
 
-@identity_of("import_rl_data", of="rl_data")
+@identity_of("import_rl_data", section="rl_data")
 class ImportRlDataConfig(Section):
     balance: Annotated[Balance | None, Planned("balance_of_import")] = None
     """None where the LVLM answers anew: `merge_rl_data` balances by these answers."""
@@ -140,7 +140,7 @@ class RewardGroupsConfig(Section):
     reward: Annotated[Reward, Planned("reward")]
 
 
-@identity_of("initialise_selector", *SELECTOR, of=OF_PRESET)
+@identity_of("initialise_selector", *SELECTOR, section=OF_PRESET)
 class InitialiseSelectorConfig(Section):
     preset: Annotated[str, Wildcard("preset")]
     selector: Selector
@@ -166,25 +166,25 @@ class TrainingFromBaseConfig(TrainingConfig):
     base_rce_epoch: Annotated[Epoch, Wildcard("base")]
 
 
-@identity_of("train_sft_epoch", *SELECTOR, of=OF_PRESET)
+@identity_of("train_sft_epoch", *SELECTOR, section=OF_PRESET)
 class TrainSftEpochConfig(TrainingConfig):
     sft: Sft
 
 
-@identity_of("train_rce_epoch", *SELECTOR, of=OF_PRESET)
+@identity_of("train_rce_epoch", *SELECTOR, section=OF_PRESET)
 class TrainRceEpochConfig(TrainingConfig):
     rce: Rce
     rce_from_sft_epoch: int = 0
     """Its first epoch's start, by name; 0 for the untrained selector."""
 
 
-@identity_of("train_grpo_epoch", *SELECTOR, of=OF_PRESET)
+@identity_of("train_grpo_epoch", *SELECTOR, section=OF_PRESET)
 class TrainGrpoEpochConfig(TrainingFromBaseConfig):
     grpo: Grpo
     kl_beta: Annotated[KlBeta, Wildcard("beta")]
 
 
-@identity_of("train_on_policy_epoch", LVLM, *SELECTOR, of=OF_PRESET)
+@identity_of("train_on_policy_epoch", LVLM, *SELECTOR, section=OF_PRESET)
 class TrainOnPolicyEpochConfig(TrainingFromBaseConfig):
     objective: Annotated[Literal["on_policy", "reinforce"], Wildcard("objective")]
     """GRPO, or the plain score function with a baseline."""
@@ -193,7 +193,7 @@ class TrainOnPolicyEpochConfig(TrainingFromBaseConfig):
     kl_beta: Annotated[KlBeta, Wildcard("beta")]
 
 
-@identity_of("train_distil_epoch", *SELECTOR, of=OF_PRESET)
+@identity_of("train_distil_epoch", *SELECTOR, section=OF_PRESET)
 class TrainDistilEpochConfig(TrainingFromBaseConfig):
     distil: Distil
 
@@ -205,12 +205,12 @@ class ContinuedRce(Rce):
     freeze_projections: bool
 
 
-@identity_of("train_continued_epoch", *SELECTOR, of=OF_PRESET)
+@identity_of("train_continued_epoch", *SELECTOR, section=OF_PRESET)
 class TrainContinuedEpochConfig(TrainingFromBaseConfig):
     continued: Annotated[ContinuedRce, Planned("continued_rce")]
 
 
-@identity_of("measure_rewards", of="presets.{arms[0].preset}.grpo")
+@identity_of("measure_rewards", section="presets.{arms[0].preset}.grpo")
 class MeasureRewardsConfig(Section):
     rewards: Annotated[tuple[Reward, ...], Planned("rewards")]
     """Under which the groups are looked at."""
@@ -227,7 +227,7 @@ class SelectDemonstrationsConfig(Section):
     shots: MostShots
 
 
-@identity_of("select_baseline", of="baselines")
+@identity_of("select_baseline", section="baselines")
 class SelectBaselineConfig(Section):
     baseline: Annotated[str, Wildcard("baseline")]
     shots: MostShots
@@ -242,19 +242,19 @@ class SelectOwnConfig(Section):
     shots: MostShots
 
 
-@identity_of("answer_prompts", LVLM, of="evaluation")
+@identity_of("answer_prompts", LVLM, section="evaluation")
 class AnswerPromptsConfig(Section):
     lvlm: OfLvlm
     shots: Counts
 
 
-@identity_of("score_answers", of="evaluation")
+@identity_of("score_answers", section="evaluation")
 class ScoreAnswersConfig(EvaluatedCells):
     policies: Annotated[tuple[PolicyRef, ...], Planned("policies_of_batch")]
     """Of the batch, one for each of the `selections`."""
 
 
-@identity_of("collect_results", of="evaluation")
+@identity_of("collect_results", section="evaluation")
 class CollectResultsConfig(Section):
     main_preset: MainPreset
     presets: Annotated[Names, Planned("presets")]
@@ -263,7 +263,7 @@ class CollectResultsConfig(Section):
     """Of these presets."""
 
 
-@identity_of("collect_samples", of="evaluation")
+@identity_of("collect_samples", section="evaluation")
 class CollectSamplesConfig(Section):
     main_preset: MainPreset
     policies: Annotated[Names, Planned("sampled")]
@@ -274,7 +274,7 @@ class CollectSamplesConfig(Section):
     """None where data are read."""
 
 
-@identity_of("answer_controls", LVLM, of="evaluation")
+@identity_of("answer_controls", LVLM, section="evaluation")
 class AnswerControlsConfig(Section):
     lvlm: OfLvlm
     policies: Annotated[Names, Planned("controlled")]
@@ -294,7 +294,7 @@ class CollectLineageConfig(Section):
     """Which LVLM on which data, and its number of parameters."""
 
 
-@identity_of("measure_drift", of="evaluation")
+@identity_of("measure_drift", section="evaluation")
 class MeasureDriftConfig(Section):
     policies: Evaluated
     starts: Annotated[Names, Planned("starts")]
@@ -304,7 +304,7 @@ class MeasureDriftConfig(Section):
     shots: Counts
 
 
-@identity_of("compare_policies", of="evaluation")
+@identity_of("compare_policies", section="evaluation")
 class ComparePoliciesConfig(Section):
     main_preset: MainPreset
     data: Annotated[str, Setting("data.source")]
@@ -332,7 +332,7 @@ class EvaluatedCell(Section):
     """That the LVLM answers at most before the policy can select."""
 
 
-@identity_of("compare_cells", of="evaluation")
+@identity_of("compare_cells", section="evaluation")
 class CompareCellsConfig(Section):
     evaluated: Annotated[tuple[EvaluatedCell, ...], Planned("evaluated_cells")]
     """One for each of the `per_question`."""
@@ -353,7 +353,7 @@ class MissingCell(Section):
     why: str
 
 
-@identity_of("build_grid", of="evaluation")
+@identity_of("build_grid", section="evaluation")
 class BuildGridConfig(Section):
     title: Annotated[str, Setting("report.title")]
     samples: Counts
@@ -363,7 +363,7 @@ class BuildGridConfig(Section):
     """LVLM of the grid -> which model on which kind of data it is."""
 
 
-@identity_of("emulate_untouched", *SELECTOR, of="presets.{emulate.preset}")
+@identity_of("emulate_untouched", *SELECTOR, section="presets.{emulate.preset}")
 class EmulateUntouchedConfig(Section):
     preset: Annotated[str, Setting("emulate.preset")]
     selector: Selector
@@ -373,7 +373,7 @@ class EmulateUntouchedConfig(Section):
     seed: Annotated[Seed, Setting("emulate.seed")]
 
 
-@identity_of("emulate_selections", *SELECTOR, of="presets.{emulate.preset}")
+@identity_of("emulate_selections", *SELECTOR, section="presets.{emulate.preset}")
 class EmulateSelectionsConfig(Section):
     arm: Annotated[str, Wildcard("arm")]
     selector: Selector
@@ -390,7 +390,7 @@ class EmulateFirstItemsConfig(SelectDemonstrationsConfig):
     """First train items that every query is offered in place of its own pool."""
 
 
-@identity_of("score_emulation", of="evaluation")
+@identity_of("score_emulation", section="evaluation")
 class ScoreEmulationConfig(Section):
     policies: Annotated[tuple[EmulatedPolicy, ...], Planned("emulated_policies")]
     """One for each of the `selections`."""

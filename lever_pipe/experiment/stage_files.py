@@ -41,4 +41,4 @@ class Declared(NamedTuple):
 def declared(stage: Callable[..., Any]) -> dict[str, Declared]:
     """Return the file parameters of a stage by name, in their order."""
     typed = {name: get_args(hint) for name, hint in get_type_hints(stage, include_extras=True).items()}
-    return {n: Declared(of[1], of[0] is not Path) for n, of in typed.items() if of and isinstance(of[-1], Role)}
+    return {n: Declared(h[1], h[0] is not Path) for n, h in typed.items() if h and isinstance(h[-1], Role)}

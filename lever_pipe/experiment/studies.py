@@ -97,9 +97,9 @@ class Experiment(Section):
     @property
     def data_sets(self) -> dict[str, Data]:
         """The data sets of the configured studies, by the key that says them."""
-        own = {"data": self.data} if "lever" in self.studies else {}
+        main = {"data": self.data} if "lever" in self.studies else {}
         grid = self.grid.data if "grid" in self.studies else {}
-        return own | {f"grid.data.{name}": data for name, data in grid.items()}
+        return main | {f"grid.data.{name}": data for name, data in grid.items()}
 
     def _placed_rl_data(self) -> Iterator[tuple[Place, RlData]]:
         """Yield the experiment's RL data, and those that a data set of the grid has of its own."""
@@ -152,23 +152,23 @@ class Experiment(Section):
                 continue
             runs, drawn = arm.on_policy, preset.on_policy
             if runs is None or 0.0 not in runs.kl_betas or {*runs.seeds} != {*arm.seeds}:
-                said = "must have runs of KL_BETA 0 for each seed of the arm, as presets.{}.grpo.replays says, got {}"
+                fault = "must have runs of KL_BETA 0 for each seed of the arm, as presets.{}.grpo.replays says, got {}"
                 shown_runs = "none" if runs is None else f"betas {list(runs.kl_betas)}, seeds {list(runs.seeds)}"
-                yield (*place, "on_policy"), f"{said.format(arm.preset, shown_runs)}. Add them."
+                yield (*place, "on_policy"), f"{fault.format(arm.preset, shown_runs)}. Add them."
             else:
                 last = max(arm.grpo_epochs, arm.long_epochs)
                 yield from at_most((*place, "grpo_epochs"), last, "on_policy.epochs", runs.epochs)
             if len(drawn.shots) > 1 or preset.selector.head == "stop":
-                where = ("presets", arm.preset, "on_policy", "shots")
-                yield where, f"must be one length with grpo.replays: true, got {list(drawn.shots)}. Name one."
+                shots = ("presets", arm.preset, "on_policy", "shots")
+                yield shots, f"must be one length with grpo.replays: true, got {list(drawn.shots)}. Name one."
 
     @rule
     def _families_are_of_arms(self) -> Iterator[Fault]:
-        known = [arm.preset for arm in self.written_arms]
+        presets_known = [arm.preset for arm in self.written_arms]
         for name, presets in self.evaluation.families.items():
             for place, preset in enumerate(presets):
                 do = "Name one of them or add an arm."
-                yield from one_of(("evaluation", "families", name, place), preset, known, do)
+                yield from one_of(("evaluation", "families", name, place), preset, presets_known, do)
 
     @rule
     def _sweeps_are_over_keys_of_arms(self) -> Iterator[Fault]:
@@ -192,10 +192,10 @@ class Experiment(Section):
         """Which jobs there are is said once for all corners."""
         for place, rl_data in self._placed_rl_data():
             for key in ("n_shards", "import_from", "import_format", "rescore"):
-                own, common = getattr(rl_data, key), getattr(self.rl_data, key)
-                if own != common:
+                value, common = getattr(rl_data, key), getattr(self.rl_data, key)
+                if value != common:
                     bound = f"must be that of the experiment, rl_data.{key}={common}"
-                    yield (*place, key), f"{bound}, got {own}. Drop it."
+                    yield (*place, key), f"{bound}, got {value}. Drop it."
 
     @rule
     def _samples_are_evaluated(self) -> list[Fault]:
@@ -234,15 +234,15 @@ class Experiment(Section):
     @rule
     def _worlds_are_large_enough(self) -> Iterator[Fault]:
         """The experiment's own data set is looked at whether or not its study runs."""
-        own = {place[:-1]: (place, rl_data) for place, rl_data in self._placed_rl_data()}
+        by_key = {place[:-1]: (place, rl_data) for place, rl_data in self._placed_rl_data()}
         for key, data in {"data": self.data, **self.data_sets}.items():
             if data.source == "world":
                 bound, n_train = f"{key}.world.n_train", data.world.n_train
-                place, rl_data = own.get(tuple(key.split(".")), own[()])
+                place, rl_data = by_key.get(tuple(key.split(".")), by_key[()])
                 yield from at_most((*place, "n_queries"), rl_data.n_queries, bound, n_train)
                 if self.pools.size >= n_train:
-                    said = f"must be below {bound}={n_train}, as no query is in its own pool, got {self.pools.size}"
-                    yield ("pools", "size"), f"{said}. Lower it or raise {bound}."
+                    fault = f"must be below {bound}={n_train}, as no query is in its own pool, got {self.pools.size}"
+                    yield ("pools", "size"), f"{fault}. Lower it or raise {bound}."
 
     @rule
     def _emulation_has_its_preset(self) -> Iterator[Fault]:
@@ -259,9 +259,9 @@ class Experiment(Section):
             "selector.head: static": preset.selector.head == "static",
             "dropout": preset.selector.dropout + preset.selector.attention_dropout > 0,
         }
-        for what, is_so in as_published.items():
+        for setting, is_so in as_published.items():
             if not is_so:
-                yield place, f"must name a preset with {what}, got {emulate.preset!r}. Published runs had it."
+                yield place, f"must name a preset with {setting}, got {emulate.preset!r}. Published runs had it."
 
 
 def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") -> Experiment:
@@ -280,8 +280,8 @@ def _with_arms_of_sweeps(experiment: Experiment, source: str) -> Experiment:
     study, presets = experiment.intention, experiment.presets
     arms = {arm.preset: (arm, presets[arm.preset]) for arm in experiment.arms}
     sweeps, made, lines = expanded("sweeps", experiment.sweeps, arms)
-    own = [arm.model_copy(update={"preset": name}) for name, (arm, _) in made.items()]
-    update: dict[str, Any] = {"sweeps": sweeps, "arms": (*experiment.arms, *own)}
+    swept = [arm.model_copy(update={"preset": name}) for name, (arm, _) in made.items()]
+    update: dict[str, Any] = {"sweeps": sweeps, "arms": (*experiment.arms, *swept)}
     update["presets"] = presets | {name: preset for name, (_, preset) in made.items()}
     written = {arm.name: (study.filled(arm),) for arm in study.arms}
     sweeps, made, more = expanded("intention.sweeps", study.sweeps, written, study.filled)
@@ -302,10 +302,10 @@ def _with_grid_laid_over(values: Any) -> Any:
     whole = dict(grid)
     for axis, key in (("data", "data"), ("lvlms", "lvlm")):
         if isinstance(grid.get(axis), Mapping):
-            whole[axis] = {name: _laid_over(values.get(key), of) for name, of in grid[axis].items()}
-            for of in whole[axis].values():
-                if isinstance(of, dict) and isinstance(of.get("rl_data"), Mapping):
-                    of["rl_data"] = _laid_over(values.get("rl_data"), of["rl_data"])
+            whole[axis] = {name: _laid_over(values.get(key), settings) for name, settings in grid[axis].items()}
+            for settings in whole[axis].values():
+                if isinstance(settings, dict) and isinstance(settings.get("rl_data"), Mapping):
+                    settings["rl_data"] = _laid_over(values.get("rl_data"), settings["rl_data"])
     return {**values, "grid": whole}
 
 
@@ -322,10 +322,10 @@ def _taken(text: str, *, is_store: bool) -> str:
     path = Path(os.path.expanduser(text) if is_store else text)  # noqa: PTH111 - leaves a home that nobody has
     if str(path).startswith("~"):
         return "whose home nobody has, or no shell expands here"
-    if file := next((each for each in (path, *path.parents) if os.path.lexists(each) and not each.is_dir()), None):
+    if file := next((part for part in (path, *path.parents) if os.path.lexists(part) and not part.is_dir()), None):
         return f"where {file} is a file"
     path = Path(os.path.realpath(path))  # a link to itself ends nowhere
-    if any(folder.is_relative_to(path) for folder in (PROJECT, Path.cwd())):
+    if any(part.is_relative_to(path) for part in (PROJECT, Path.cwd())):
         return "which holds the project"
-    own = next((each for each in OWN if path.is_relative_to((PROJECT / each).resolve())), None)
-    return f"which is of the project ({own})" if own else ""
+    part = next((part for part in OWN if path.is_relative_to((PROJECT / part).resolve())), None)
+    return f"which is of the project ({part})" if part else ""

@@ -24,24 +24,24 @@ NEVER = ("name", "preset", "seeds", "on_policy")
 @cache
 def keys_of(model: type[Section]) -> tuple[str, ...]:
     """Return the dotted keys of a section and of the sections in it."""
-    found = []
+    keys = []
     for name, field in model.model_fields.items():
         inner = None if get_origin(field.annotation) in (dict, tuple) else section_in(field.annotation)
-        found += [name, *(f"{name}.{key}" for key in (keys_of(inner) if inner else ()))]
-    return tuple(found)
+        keys += [name, *(f"{name}.{key}" for key in (keys_of(inner) if inner else ()))]
+    return tuple(keys)
 
 
 def faults_of(sweeps: Sequence[Sweep], arms: Collection[str], *models: type[Section]) -> Iterator[Fault]:
     """Yield what is wrong with sweeps of arms that consist of `models`."""
-    known = [key for model in models for key in keys_of(model) if key not in NEVER]
+    keys = [key for model in models for key in keys_of(model) if key not in NEVER]
     for index, sweep in enumerate(sweeps):
         place = ("sweeps", index)
-        if sweep.name in [of.name for of in sweeps[:index]]:
+        if sweep.name in [earlier.name for earlier in sweeps[:index]]:
             yield (*place, "name"), f"must differ from the names of earlier sweeps, got {sweep.name!r}. Rename it."
         for name in (sweep.arm, *(cell.arm for cell in sweep.cells)):
             yield from one_of((*place, "arm"), name, arms, "Name one of them or add the arm.")
-        for key in (key for key in sweep.over if key not in known):
-            remedy = did_you_mean(key, known, f"Keys: {', '.join(known)}.")
+        for key in (key for key in sweep.over if key not in keys):
+            remedy = did_you_mean(key, keys, f"Keys: {', '.join(keys)}.")
             yield (*place, "over"), f"must name keys of an arm, got {shown(key)}. {remedy}"
 
 
@@ -59,34 +59,34 @@ def expanded(
         arms: the sections that an arm consists of by its name; a key is of the first one that has it.
         filled: fills in what a section leaves to others, as in the sections of `arms`.
     """
-    found, made, lines = list[Sweep](), dict[str, Sequence[Any]](), list[str]()
+    filled_sweeps, made, lines = list[Sweep](), dict[str, Sequence[Any]](), list[str]()
     for index, sweep in enumerate(sweeps):
         base, columns, cells = arms[sweep.arm], sweep.over.values(), dict[str, dict[str, Any]]()
         combined = product(*columns) if sweep.how == "grid" else zip(*columns, strict=True)
-        for written in () if sweep.cells else combined:
-            settings = dict(zip(sweep.over, written, strict=True))
-            read = [read_section(type(of), _laid_over(of, base, settings)) for of in base]
-            faults = [line for of in read if isinstance(of, list) for line in of]
-            sections = [] if faults else [filled(section) for section in read]
+        for combination in () if sweep.cells else combined:
+            settings = dict(zip(sweep.over, combination, strict=True))
+            parsed = [read_section(type(part), _laid_over(part, base, settings)) for part in base]
+            faults = [line for parsed_part in parsed if isinstance(parsed_part, list) for line in parsed_part]
+            sections = [] if faults else [filled(section) for section in parsed]
             values = {} if faults else _values(sections, sweep.over)
             name = sweep.arm if sections == list(base) else _name(sweep.name, values, cells)
             if name in cells:
                 faults.append("must differ from earlier combinations, got the same values. Drop it.")
-            said = ", ".join(f"{key} {shown(value)}" for key, value in settings.items())
-            lines += [f"{place}[{index}].over: ({said}) {fault}" for fault in faults]
+            text = ", ".join(f"{key} {shown(value)}" for key, value in settings.items())
+            lines += [f"{place}[{index}].over: ({text}) {fault}" for fault in faults]
             if not faults:
                 cells[name] = values
                 made |= {name: sections} if name != sweep.arm else {}
         if not sweep.cells:
             cells = ({} if sweep.arm in cells else {sweep.arm: _values(base, sweep.over)}) | cells
-            own = tuple(SweptCell(arm=name, values=values) for name, values in cells.items())
-            sweep = sweep.model_copy(update={"cells": own})
-        found.append(sweep)
-    return tuple(found), made, lines
+            swept = tuple(SweptCell(arm=name, values=values) for name, values in cells.items())
+            sweep = sweep.model_copy(update={"cells": swept})
+        filled_sweeps.append(sweep)
+    return tuple(filled_sweeps), made, lines
 
 
 def _owner(sections: Sequence[Section], key: str) -> Section:
-    return next(of for of in sections if key in keys_of(type(of)))
+    return next(section for section in sections if key in keys_of(type(section)))
 
 
 def _laid_over(section: Section, base: Sequence[Section], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,22 +94,22 @@ def _laid_over(section: Section, base: Sequence[Section], settings: Mapping[str,
     for key, value in settings.items():
         if _owner(base, key) is section:
             *path, last = key.split(".")
-            at = values
+            branch = values
             for name in path:
-                at[name] = at[name] if isinstance(at.get(name), dict) else {}
-                at = at[name]
-            at[last] = value
+                branch[name] = branch[name] if isinstance(branch.get(name), dict) else {}
+                branch = branch[name]
+            branch[last] = value
     return values
 
 
 def _values(sections: Sequence[Section], keys: Collection[str]) -> dict[str, Any]:
-    found = {}
+    values = {}
     for key in keys:
         value: Any = _owner(sections, key)
         for name in key.split("."):
             value = getattr(value, name, None)  # a section that is absent has no keys
-        found[key] = to_jsonable_python(value)  # by itself: a dump of the whole leaves out keys at their defaults
-    return found
+        values[key] = to_jsonable_python(value)  # by itself: a dump of the whole leaves out keys at their defaults
+    return values
 
 
 def _name(sweep: str, values: Mapping[str, Any], taken: Mapping[str, Mapping[str, Any]]) -> str:

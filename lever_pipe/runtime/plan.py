@@ -310,7 +310,7 @@ def stage_config(experiment: Experiment, stage: str, wildcards: Wildcards) -> Se
             case Setting(path):
                 return _at(experiment, path.format_map(named))
 
-    section = taken(declared.of) if declared.of else None
+    section = taken(declared.section) if declared.section else None
     values = dict(section) if isinstance(section, Mapping) else {}
     for name, field in declared.config.model_fields.items():
         own = next((each for each in field.metadata if isinstance(each, Setting | Wildcard | Planned)), None)

@@ -39,14 +39,14 @@ def evaluate_agent(
     Where the last policy is the best one too, it is played once and stands in both rows.
     """
     finished = storage.read_row(done, DoneRow)
-    found = [_play(last, test_tasks, When(finished.executed_steps, "test", "last"), config, runtime)]
+    parts = [_play(last, test_tasks, When(finished.executed_steps, "test", "last"), config, runtime)]
     when = When(finished.best_step, "test", "best")
     is_same = finished.best_step == finished.executed_steps
-    found.append(relabelled(found[0], when) if is_same else _play(best, test_tasks, when, config, runtime))
-    storage.write_rows(evaluations, [row for evaluation in found for row in evaluation.rows])
-    storage.write_rows(episodes, [row for evaluation in found for row in evaluation.episodes])
-    storage.write_rows(dialogues, [row for evaluation in found for row in evaluation.dialogues])
-    return found
+    parts.append(relabelled(parts[0], when) if is_same else _play(best, test_tasks, when, config, runtime))
+    storage.write_rows(evaluations, [row for evaluation in parts for row in evaluation.rows])
+    storage.write_rows(episodes, [row for evaluation in parts for row in evaluation.episodes])
+    storage.write_rows(dialogues, [row for evaluation in parts for row in evaluation.dialogues])
+    return parts
 
 
 def _play(folder: Path, tasks: Path, when: When, config: EvaluateStartConfig, runtime: Runtime) -> PolicyEvaluation:
@@ -65,10 +65,10 @@ def evaluate_start(
     runtime: Runtime = Runtime(),
 ) -> PolicyEvaluation:
     """Evaluate the start policy, greedy and sampled."""
-    found = _play(policy_folder(start), test_tasks, UNTRAINED, config, runtime)
-    storage.write_rows(evaluations, found.rows)
-    storage.write_rows(episodes, found.episodes)
-    return found
+    evaluation = _play(policy_folder(start), test_tasks, UNTRAINED, config, runtime)
+    storage.write_rows(evaluations, evaluation.rows)
+    storage.write_rows(episodes, evaluation.episodes)
+    return evaluation
 
 
 def evaluate_served(
@@ -87,8 +87,8 @@ def evaluate_served(
     execution.prepare(runtime)
     player = load_served(config, execution_of(runtime))
     tasks = storage.read_rows(test_tasks, Task)
-    found = evaluate(player, tasks, UNTRAINED, config.evaluation, config.agent.modes)
-    storage.write_rows(evaluations, found.rows)
-    storage.write_rows(episodes, found.episodes)
-    storage.write_rows(dialogues, found.dialogues)
-    return found
+    evaluation = evaluate(player, tasks, UNTRAINED, config.evaluation, config.agent.modes)
+    storage.write_rows(evaluations, evaluation.rows)
+    storage.write_rows(episodes, evaluation.episodes)
+    storage.write_rows(dialogues, evaluation.dialogues)
+    return evaluation

@@ -56,7 +56,7 @@ def collect_agents(
     The start policy has its own lines, under the arm's name `start`; its files may be absent, too. So have served
     agents, under their names.
     """
-    found = [
+    trained = [
         read_run(
             run,
             metrics=metrics[i],
@@ -69,11 +69,11 @@ def collect_agents(
     ]
     start = [read_untrained(START_ARM, *paths) for paths in zip(start_evaluations, start_episodes, strict=True)]
     files = zip(config.served, served_evaluations, served_episodes, strict=True)
-    untrained = [*start, *(read_untrained(*of) for of in files)]
-    lines = chain(*map(evaluation_lines, untrained), *map(curve_lines, found))
+    untrained = [*start, *(read_untrained(*pair) for pair in files)]
+    lines = chain(*map(evaluation_lines, untrained), *map(curve_lines, trained))
     write_csv(curves, CURVES_COLUMNS, lines)
-    write_csv(episodes_table, EPISODES_COLUMNS, chain(*map(episode_lines, [*untrained, *found])))
-    write_csv(runs, RUNS_COLUMNS, map(run_line, found))
+    write_csv(episodes_table, EPISODES_COLUMNS, chain(*map(episode_lines, [*untrained, *trained])))
+    write_csv(runs, RUNS_COLUMNS, map(run_line, trained))
 
 
 def collect_dialogues(
@@ -121,7 +121,7 @@ def compare_arms(
     rows = comparison_rows(context._replace(runs=context.runs.of(set(context.runs.arms) - cells)))
     rows += sharpened(context)
     for sweep in config.sweeps:
-        own = context.runs.of([cell.arm for cell in sweep.cells])
-        found = comparison_rows(context._replace(runs=own, reference_arm=sweep.arm, served={}))
-        rows += [row._replace(family=f"{SWEEP}{sweep.name}/{row.family}", role=SECONDARY) for row in found]
+        cells_of_sweep = context.runs.of([cell.arm for cell in sweep.cells])
+        swept = comparison_rows(context._replace(runs=cells_of_sweep, reference_arm=sweep.arm, served={}))
+        rows += [row._replace(family=f"{SWEEP}{sweep.name}/{row.family}", role=SECONDARY) for row in swept]
     write_csv(comparisons, ArmComparisonRow._fields, rows)

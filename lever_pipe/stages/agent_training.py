@@ -52,7 +52,7 @@ def prepare_tasks(
     storage.write_rows(train_tasks, splits.train)
     storage.write_rows(val_tasks, splits.val)
     storage.write_rows(test_tasks, splits.test)
-    told: dict[str, Any] = {
+    counts: dict[str, Any] = {
         "train": _summary_of(splits.train),
         "val": {**_summary_of(splits.val), **_shared(splits.val, splits.train)},
         "test": {
@@ -61,8 +61,8 @@ def prepare_tasks(
             "n_left_out": splits.n_left_out,
         },
     }
-    storage.write_json(summary, told)
-    return told
+    storage.write_json(summary, counts)
+    return counts
 
 
 def _summary_of(tasks: Sequence[Task]) -> dict[str, Any]:

@@ -38,11 +38,11 @@ def answer_prompts(
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
     prompter = Prompter(Wording(config.lvlm.prompt), train)
-    wanted = distinct_prompts(selections, config.shots)
-    replies = model.run([LvlmRequest(prompter(queries[query], chosen)) for query, chosen in wanted])
+    prompts = distinct_prompts(selections, config.shots)
+    replies = model.run([LvlmRequest(prompter(queries[query], chosen)) for query, chosen in prompts])
     rows = [
         AnswerRow(query_id=query, demonstrations=chosen, raw=reply.text, answer=cut_answer(reply.text))
-        for (query, chosen), reply in zip(wanted, replies, strict=True)
+        for (query, chosen), reply in zip(prompts, replies, strict=True)
     ]
     storage.write_rows(answers, rows)
     storage.write_json(counters, model.counters)
@@ -63,11 +63,11 @@ def distinct_prompts(
 
 
 def votes(
-    chosen: Mapping[ExampleId, Demonstrations], shown: Sequence[str], shots: tuple[int, ...]
+    chosen: Mapping[ExampleId, Demonstrations], texts: Sequence[str], shots: tuple[int, ...]
 ) -> dict[tuple[ExampleId, Demonstrations], str]:
     """Return by prompt the vote over the answers, out of `shown` by train example, that it holds."""
-    prompts = {(query, of[:k]) for query, of in chosen.items() for k in shots}
-    return {(query, of): vote([shown[i] for i in of]) for query, of in prompts}
+    prompts = {(query, ids[:k]) for query, ids in chosen.items() for k in shots}
+    return {(query, ids): vote([texts[i] for i in ids]) for query, ids in prompts}
 
 
 def score_answers(
@@ -85,13 +85,13 @@ def score_answers(
     `selections` belong to `config.policies`, in their order. What `baseline/vote` says is read off the demonstrations.
     """
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
-    said = storage.read_answers(answers)
+    replies = storage.read_answers(answers)
     subsets = {"n_random_subsets": config.n_random_subsets, "seed": config.seed}
     rows, built = list[PolicyScores](), list[Cell]()
     for policy, path in zip(config.policies, selections, strict=True):
         chosen, files = storage.read_selections(path), (str(path), str(answers))
-        told = votes(chosen, [one.answer for one in train], config.shots) if policy.name == VOTE else said
-        scores, keys = score_questions(queries, chosen, told, config.shots, files=files)
+        texts = votes(chosen, [example.answer for example in train], config.shots) if policy.name == VOTE else replies
+        scores, keys = score_questions(queries, chosen, texts, config.shots, files=files)
         rows.append(PolicyScores(policy=policy.name, questions=tuple(scores)))
         built += build_cells(policy, scores, keys, samples=config.samples, **subsets)
     storage.write_rows(per_question, rows)

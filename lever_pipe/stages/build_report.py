@@ -66,22 +66,22 @@ def build_report(
     frame = pages.frame_of(templates, style, script)
     written: dict[str, str] = {}
     lead = _lead(config, material)
-    for each in voices.values():
-        drawn = pages.Exhibits(_drawings(figures, each.language, page.parent), _json(gallery), _json(dialogues))
-        told: dict[str, Any] = {"title": _title(config), "lead": lead, "first": config.language}
-        written |= pages.html_pages(contents, drawn, each, **told, frame=frame)
+    for reader in voices.values():
+        drawn = pages.Exhibits(_drawings(figures, reader.language, page.parent), _json(gallery), _json(dialogues))
+        words: dict[str, Any] = {"title": _title(config), "lead": lead, "first": config.language}
+        written |= pages.html_pages(contents, drawn, reader, **words, frame=frame)
     main = written.pop(page.name)
-    beside = {Path(name).relative_to(pages.FOLDER).as_posix(): text for name, text in written.items()}
-    beside |= {f"tables/{table.id}.csv": as_csv(table, voice) for of in contents.tables.values() for table in of}
-    beside["evidence.csv"] = _text(evidence) + evidence_text(contents.ledger.rows)
-    said: Any = pages.environment(frame, voice).get_template("sentences").module
-    beside["index.json"] = json.dumps(index_of(contents, _sections(figures), voice, said), ensure_ascii=False)
-    answers = ((card.title, getattr(said, f"answer_{card.id}")(card.says).striptags()) for card in contents.cards)
-    doubted = said.doubts(lead).striptags()
-    beside["answers.txt"] = "".join(f"{voice.text(title)} {text}\n" for title, text in answers)
-    beside["answers.txt"] += f"{doubted}\n" if doubted else ""
+    texts = {Path(name).relative_to(pages.FOLDER).as_posix(): text for name, text in written.items()}
+    texts |= {f"tables/{table.id}.csv": as_csv(table, voice) for tables in contents.tables.values() for table in tables}
+    texts["evidence.csv"] = _text(evidence) + evidence_text(contents.ledger.rows)
+    sentences: Any = pages.environment(frame, voice).get_template("sentences").module
+    texts["index.json"] = json.dumps(index_of(contents, _sections(figures), voice, sentences), ensure_ascii=False)
+    answers = ((card.title, getattr(sentences, f"answer_{card.id}")(card.says).striptags()) for card in contents.cards)
+    doubted = sentences.doubts(lead).striptags()
+    texts["answers.txt"] = "".join(f"{voice.text(title)} {text}\n" for title, text in answers)
+    texts["answers.txt"] += f"{doubted}\n" if doubted else ""
     storage.write_text(page, main)
-    write_texts(appendix, beside)
+    write_texts(appendix, texts)
 
 
 def _title(config: BuildReportConfig) -> Cell:
@@ -118,30 +118,30 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice, said: Any) -> dict[str, Any]:
+def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice, sentences: Any) -> dict[str, Any]:
     """Return the titles of tables and figures, and of each cell of a table the lines of the evidence that it prints.
 
     Args:
         contents: with every derived number noted.
         figures: section by name of a figure.
         voice: of the tables' CSV files.
-        said: the module of `sentences.html.j2`.
+        sentences: the module of `sentences.html.j2`.
     """
     tables = {
         table.id: {
             "title": voice.text(table.title),
-            "section": said.sections[section][0],
+            "section": sentences.sections[section][0],
             "columns": [voice.text(head) for head in table.heads],
             "cells": [[_references(cell) for cell in row.values()] for row in table.rows],
         }
-        for section, of in contents.tables.items()
-        for table in of
+        for section, group in contents.tables.items()
+        for table in group
     }
-    drawn = {name: dict(zip(("title", "caption"), said.captions[name], strict=True)) for name in figures}
+    drawn = {name: dict(zip(("title", "caption"), sentences.captions[name], strict=True)) for name in figures}
     return {"tables": tables, "figures": drawn}
 
 
 def _references(cell: Cell) -> list[str]:
     """Return the line of each number in a cell, as `e12`, or `e12:p_holm` of another column than the value."""
     numbers = numbers_in(cell)
-    return [f"e{of.line}" if of.part == "value" else f"e{of.line}:{of.part}" for of in numbers]
+    return [f"e{number.line}" if number.part == "value" else f"e{number.line}:{number.part}" for number in numbers]

@@ -139,9 +139,9 @@ def _identity(policy: PolicyRef) -> Line:
 def _policy_order(policy: PolicyRef) -> tuple[object, ...]:
     """Return a key that puts baselines first and counts epochs, seeds and draws as numbers."""
     numbers = (policy.base_rce_epoch, policy.kl_beta, policy.seed, policy.epoch)
-    known = tuple(-1.0 if number is None else float(number) for number in numbers)
+    parts = tuple(-1.0 if number is None else float(number) for number in numbers)
     kind = (STAGES.index(policy.stage), MODES.index(policy.mode))
-    return (*kind, policy.preset, known, _natural(policy.name))
+    return (*kind, policy.preset, parts, _natural(policy.name))
 
 
 def _natural(text: str, *, number: str = r"(\d+)") -> list[tuple[float, str]]:
@@ -186,7 +186,7 @@ def collect_lineage(
     Several values of a field are sorted and joined. Field `exchanged` names the files behind a policy that are not what
     their rule made.
     """
-    found: Fields = {}
+    fields: Fields = {}
     shared = dict(zip(config.presets, map(_card, rewards), strict=True))
     scored = [
         _of_place(read_artefact(path), place)
@@ -197,23 +197,23 @@ def collect_lineage(
     exchanged = _exchanged([*cards, *scored])  # without the answers, which stand for a whole batch of policies
     starts = {row.config["preset"]: fields_of.of_start(row) for row in map(_card, started)}
     for path, row in zip(training, map(_card, training), strict=True):
-        own, rewarded = fields_of.of_training(row), fields_of.learns_from_rewards(row)
+        base, rewarded = fields_of.of_training(row), fields_of.learns_from_rewards(row)
         stored = fields_of.of_reward(shared[row.config["preset"]]) if rewarded else {}
-        values = own | {name: value for name, value in stored.items() if name not in own}
+        values = base | {name: value for name, value in stored.items() if name not in base}
         values |= starts.get(row.config["preset"], fields_of.UNTRAINED) if starts else {}
-        _add(found, fields_of.group_of_training(row), {**values, **fields_of.of_environment(row)})
-        _note(found, fields_of.group_of_training(row), exchanged[path])
+        _add(fields, fields_of.group_of_training(row), {**values, **fields_of.of_environment(row)})
+        _note(fields, fields_of.group_of_training(row), exchanged[path])
     of_batches = [(_card(answer), _card(score)) for answer, score in zip(answers, scores, strict=True)]
-    batches = [of for of, n in zip(of_batches, config.batch_sizes, strict=True) for _ in range(n)]
+    batches = [pair for pair, n in zip(of_batches, config.batch_sizes, strict=True) for _ in range(n)]
     names = [policy["name"] for _, score in of_batches for policy in score.config["policies"]]
     for policy, part, selection, (batch, score) in zip(names, scored, map(_card, selections), batches, strict=True):
         values = {"scale": config.scale, **fields_of.of_selection(selection, policy)}
         values |= {**fields_of.of_answers(batch), **fields_of.of_scores(score)}
-        _add(found, group_of(policy), values)
+        _add(fields, group_of(policy), values)
         for row in (selection, batch, score):
-            _add(found, group_of(policy), fields_of.of_environment(row))
-        _note(found, group_of(policy), exchanged[part.card])
-    write_csv(lineage, fields_of.COLUMNS, _lineage_lines(found))
+            _add(fields, group_of(policy), fields_of.of_environment(row))
+        _note(fields, group_of(policy), exchanged[part.card])
+    write_csv(lineage, fields_of.COLUMNS, _lineage_lines(fields))
 
 
 def _card(path: Path) -> RunCard:
@@ -233,35 +233,35 @@ def _of_place(scores: Artefact, place: int) -> Artefact:
 
 def _exchanged(cards: Sequence[Artefact]) -> dict[Path, set[str]]:
     """Return by run card the files behind its artefact that had another content when read than their rule gave them."""
-    known = [(card, card.made) for card in cards if card.made is not None]
-    makers = {card.paths.get(name): (card, digest) for card, made in known for name, digest in made.outputs.items()}
-    behind: dict[Path, set[str]] = {}
+    sound = [(card, card.made) for card in cards if card.made is not None]
+    makers = {card.paths.get(name): (card, digest) for card, made in sound for name, digest in made.outputs.items()}
+    files: dict[Path, set[str]] = {}
 
     def files_behind(card: Artefact) -> set[str]:
-        if card.card not in behind:
-            behind[card.card] = found = set[str]()
+        if card.card not in files:
+            files[card.card] = own_files = set[str]()
             for name, digest in card.made.inputs.items() if card.made else ():
                 path = card.paths.get(name)
                 if path is not None and path in makers:
-                    maker, made = makers[path]
-                    found |= files_behind(maker) | ({str(path)} if made != digest else set())
-        return behind[card.card]
+                    maker, given = makers[path]
+                    own_files |= files_behind(maker) | ({str(path)} if given != digest else set())
+        return files[card.card]
 
     return {card.card: files_behind(card) for card in cards}
 
 
-def _note(found: Fields, group: str, files: set[str]) -> None:
+def _note(fields: Fields, group: str, files: set[str]) -> None:
     if files:
-        found.setdefault(group, {}).setdefault(fields_of.EXCHANGED, set()).update(files)
+        fields.setdefault(group, {}).setdefault(fields_of.EXCHANGED, set()).update(files)
 
 
-def _add(found: Fields, group: str, values: Mapping[str, str]) -> None:
+def _add(fields: Fields, group: str, values: Mapping[str, str]) -> None:
     for field, value in values.items():
-        found.setdefault(group, {}).setdefault(field, set()).add(value)
+        fields.setdefault(group, {}).setdefault(field, set()).add(value)
 
 
-def _lineage_lines(found: Fields) -> Iterable[tuple[str, str, str]]:
+def _lineage_lines(fields: Fields) -> Iterable[tuple[str, str, str]]:
     """Yield lines by group, `beta~0.145` before `beta~0.15`, with values in order, version `2.9` before `2.12`."""
-    for group in sorted(found, key=partial(_natural, number=r"(\d+(?:\.\d+)?)")):
-        for field, values in found[group].items():
+    for group in sorted(fields, key=partial(_natural, number=r"(\d+(?:\.\d+)?)")):
+        for field, values in fields[group].items():
             yield group, field, ", ".join(sorted(values, key=_natural))

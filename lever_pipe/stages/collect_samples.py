@@ -56,8 +56,8 @@ def collect_samples(
     queries, train = storage.read_examples(eval_examples), storage.read_examples(train_examples)
     answered = list(read_answered(config.policies, selections, answers, per_question, config.shots))
     storage.write_rows(samples, samples_of(answered, queries, train, config.shots))
-    policies, counted = {str(of.name): of for of in answered}, queries[: max(config.samples)]
-    roles = roles_of([of.name for of in answered], config.main_preset, reference_of)
+    policies, counted = {str(policy.name): policy for policy in answered}, queries[: max(config.samples)]
+    roles = roles_of([policy.name for policy in answered], config.main_preset, reference_of)
     storage.write_json(gallery, gallery_of(roles, policies, counted, train, config.shots))
     agreements = _agreements(queries, train, config.world)
     write_csv(shares, SelectionRow._fields, shares_by_rank(policies, counted, config.shots, agreements))
@@ -68,26 +68,26 @@ def _agreements(
     queries: Sequence[Example], train: Sequence[Example], world: WorldData | None
 ) -> dict[str, NDArray[np.bool_]]:
     """Return what each demonstration has in common with each query, `[Q, T]`."""
-    types = _equal([one.question_type for one in queries], [one.question_type for one in train])
+    types = _equal([e.question_type for e in queries], [e.question_type for e in train])
     if world is None:
         return {"type": types}
-    asked, shown = _drawn(world, "val", queries), _drawn(world, "train", train)
+    queried, offered = _drawn(world, "val", queries), _drawn(world, "train", train)
     keys = [
-        _equal([scene.value(attribute) for scene, _ in asked], [scene.value(attribute) for scene, _ in shown])
-        & np.array([question.relation.key == attribute for _, question in asked])[:, None]
-        for attribute in dict.fromkeys(question.relation.key for _, question in asked)
+        _equal([scene.value(attribute) for scene, _ in queried], [scene.value(attribute) for scene, _ in offered])
+        & np.array([question.relation.key == attribute for _, question in queried])[:, None]
+        for attribute in dict.fromkeys(question.relation.key for _, question in queried)
     ]
     return {
-        "relation": _equal([of.relation.name for _, of in asked], [of.relation.name for _, of in shown]),
-        "object": _equal([scene.kind for scene, _ in asked], [scene.kind for scene, _ in shown]),
+        "relation": _equal([q.relation.name for _, q in queried], [q.relation.name for _, q in offered]),
+        "object": _equal([scene.kind for scene, _ in queried], [scene.kind for scene, _ in offered]),
         "key": np.any(keys, axis=0),
         "fact": types,
     }
 
 
 def _drawn(world: WorldData, split: Split, examples: Sequence[Example]) -> list[tuple[Scene, AnnotatedQuestion]]:
-    of = {qid: (picture.scene, one) for picture in draw_split(world, split) for qid, one in picture.questions.items()}
-    return [of[example.question_id] for example in examples]
+    scenes = {qid: (picture.scene, q) for picture in draw_split(world, split) for qid, q in picture.questions.items()}
+    return [scenes[example.question_id] for example in examples]
 
 
 def _equal(queries: Sequence[str], train: Sequence[str]) -> NDArray[np.bool_]:

@@ -60,17 +60,17 @@ def compare_policies(
     questions = [example.example_id for example in examples]
     groups = read_groups(config.policies, per_question, questions=questions, shots=config.shots)
     draws = Draws(config.seed, config.n_resamples, images=[example.image_id for example in examples])
-    found = estimate(groups, config.samples, draws)
+    rows = estimate(groups, config.samples, draws)
     arms = {arm.preset: arm for arm in arms_of(groups, config.main_preset)}
     cells = swept(config.sweeps)
     families: list[ComparisonFamily] = []
     for arm in (arm for arm in arms.values() if arm.preset not in cells):
         over = arm.over_betas("grpo") | arm.over_betas("on_policy")
-        means = (mean_group(name, [groups[member] for member in of]) for name, of in over.items())
+        means = (mean_group(name, [groups[member] for member in members]) for name, members in over.items())
         groups |= {group.name: group for group in means if group is not None}
         families += _families(arm, groups, config)
     families += [family_of_sweep(sweep, arms, config.primary, config.samples) for sweep in config.sweeps]
-    write_csv(intervals, IntervalRow._fields, found)
+    write_csv(intervals, IntervalRow._fields, rows)
     write_csv(comparisons, ComparisonRow._fields, compare(groups, families, draws))
 
 
@@ -84,4 +84,4 @@ def _families(arm: Arm, groups: Groups, config: ComparePoliciesConfig) -> list[C
         columns=groups[next(iter(groups))].columns,
         samples=config.samples,
     )
-    return [replace(of, pairs=tuple(pair for pair in of.pairs if pair[0] in groups)) for of in families]
+    return [replace(family, pairs=tuple(pair for pair in family.pairs if pair[0] in groups)) for family in families]

@@ -34,10 +34,10 @@ def controlled(control: str, shown: Sequence[Example], blank: str) -> list[Examp
     """
     match control:
         case "blank":
-            return [one.model_copy(update={"image_digest": blank}) for one in shown]
+            return [example.model_copy(update={"image_digest": blank}) for example in shown]
         case "moved":
-            after = [*shown[1:], *shown[:1]]
-            return [one.model_copy(update={"answer": other.answer}) for one, other in zip(shown, after, strict=True)]
+            donors = [*shown[1:], *shown[:1]]
+            return [e.model_copy(update={"answer": donor.answer}) for e, donor in zip(shown, donors, strict=True)]
         case _:
             return [*reversed(shown)]
 
@@ -63,24 +63,24 @@ def answer_controls(
     execution.prepare(runtime)
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     Image.new("RGB", BLANK_SIZE, GREY).save(blank, format="PNG")
-    digest, k, asked = images.digest_of(blank), config.shots, queries[: config.questions]
+    digest, k, judged = images.digest_of(blank), config.shots, queries[: config.questions]
     nothing = train[0].model_copy(update={"image": blank.name, "image_digest": digest})
     pictures = [(train, train_images), (queries, eval_images), ([nothing], blank.parent)]
     model, wording = load_lvlm(config.lvlm, lvlm, pictures, runtime), Wording(config.lvlm.prompt)
     prompts = {
         (policy, control): [
             wording.prompt(query, controlled(control, [train[place] for place in chosen[query.example_id][:k]], digest))
-            for query in asked
+            for query in judged
         ]
         for policy, path in zip(config.policies, selections, strict=True)
         for chosen in [storage.read_selections(path)]
         for control in CONTROLS
     }
-    replies = iter(model.run([LvlmRequest(prompt) for of in prompts.values() for prompt in of]))
+    replies = iter(model.run([LvlmRequest(prompt) for batch in prompts.values() for prompt in batch]))
 
     def rows() -> Iterator[CopyingRow]:
         for policy, control in prompts:
-            earned = [vqa_accuracy(cut_answer(next(replies).text), query.answers) for query in asked]
+            earned = [vqa_accuracy(cut_answer(next(replies).text), query.answers) for query in judged]
             yield CopyingRow(group_of(policy), k, f"llm.{control}", fmean(earned), len(earned))
 
     write_csv(controls, CopyingRow._fields, rows())

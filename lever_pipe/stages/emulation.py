@@ -169,9 +169,9 @@ def score_emulation(
 def _score_lines(
     selected: Selected, queries: Sequence[Example], answers: Path, config: ScoreEmulationConfig
 ) -> Iterable[Line]:
-    said = storage.read_answers(answers)
+    replies = storage.read_answers(answers)
     for policy, chosen in selected.items():
-        scores, keys = score_questions(queries, chosen, said, config.shots, files=(policy.name, str(answers)))
+        scores, keys = score_questions(queries, chosen, replies, config.shots, files=(policy.name, str(answers)))
         ref = PolicyRef.of(policy.name)
         for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
             (prefix,) = cell.subsets
@@ -186,7 +186,7 @@ def _identity(policy: EmulatedPolicy) -> Line:
 def _arms(selected: Selected) -> Iterable[tuple[str, dict[EmulatedPolicy, Chosen]]]:
     for arm, policies in groupby(selected, key=lambda policy: policy.arm):
         chosen = {policy: sorted(selected[policy].items()) for policy in policies}
-        yield arm, {policy: np.array([of for _, of in rows], dtype=np.int64) for policy, rows in chosen.items()}
+        yield arm, {policy: np.array([ids for _, ids in rows], dtype=np.int64) for policy, rows in chosen.items()}
 
 
 def _prompt_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
@@ -195,7 +195,7 @@ def _prompt_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
         chosen = list(policies.values())
         by_shots = [prompts_a_query(chosen, k) for k in shots]
         for k, distinct in zip(shots, by_shots, strict=True):
-            repeated = float(np.mean([repeated_share(one, k) for one in chosen]))
+            repeated = float(np.mean([repeated_share(selections, k) for selections in chosen]))
             yield arm, k, repeated, float(distinct.mean()), int(distinct.max())
         together = np.sum(by_shots, axis=0)
         yield arm, None, None, float(together.mean()), int(together.max())
@@ -204,8 +204,8 @@ def _prompt_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
 def _agreement_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
     for arm, policies in _arms(selected):
         for k in shots:
-            for one, other, identical in identical_prompts(policies, k):
-                yield arm, *_identity(one)[1:], *_identity(other)[1:], k, identical
+            for policy, other, identical in identical_prompts(policies, k):
+                yield arm, *_identity(policy)[1:], *_identity(other)[1:], k, identical
 
 
 def _training_lines(rows: Iterable[EpochMetrics]) -> Iterable[Line]:

@@ -57,12 +57,12 @@ def collect_evidence(
         *((sources.arm_comparisons, arm_comparisons), (sources.curves, curves), (sources.runs, runs)),
     )
     facts = (("rl_data", rl_data), ("pools", pools), ("examples", examples))
-    found = [read(path) for read, paths in kinds for path in paths]
-    found += [sources.facts(subject, path) for subject, paths in facts for path in paths]
-    found += [sources.facts("tasks", path, study=sources.INTENTION) for path in tasks]
-    found += [sources.emulated(*emulated)] if emulated else []
-    found += [sources.published(reference), sources.published_agents(reference_intention)]
-    write_evidence(evidence, Evidence(chain.from_iterable(found)))
+    rows = [read(path) for read, paths in kinds for path in paths]
+    rows += [sources.facts(subject, path) for subject, paths in facts for path in paths]
+    rows += [sources.facts("tasks", path, study=sources.INTENTION) for path in tasks]
+    rows += [sources.emulated(*emulated)] if emulated else []
+    rows += [sources.published(reference), sources.published_agents(reference_intention)]
+    write_evidence(evidence, Evidence(chain.from_iterable(rows)))
 
 
 def plot_figures(

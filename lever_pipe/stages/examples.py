@@ -38,19 +38,19 @@ def prepare_examples(
     where they may be.
     """
     raw = VqaFilePaths(questions=questions, annotations=annotations, images=images)
-    found = read_train(raw, config) if config.split == "train" else read_queries(raw, config)
+    split = read_train(raw, config) if config.split == "train" else read_queries(raw, config)
     counts = {
-        f"{config.split}_questions": len(found.examples),
-        f"{config.split}_skipped_questions": found.n_skipped_questions,
-        f"{config.split}_skipped_images": len(found.skipped_images),
+        f"{config.split}_questions": len(split.examples),
+        f"{config.split}_skipped_questions": split.n_skipped_questions,
+        f"{config.split}_skipped_images": len(split.skipped_images),
     }
     for path in train_examples:
-        shared = shared_questions(storage.read_examples(path), found.examples, config, file=questions, train_file=path)
+        shared = shared_questions(storage.read_examples(path), split.examples, config, file=questions, train_file=path)
         if config.on_split_overlap == "count":
             counts["eval_questions_in_train"] = len(shared)
-    storage.write_rows(examples, found.examples)
+    storage.write_rows(examples, split.examples)
     storage.write_json(summary, counts)
-    return len(found.examples)
+    return len(split.examples)
 
 
 def embed_examples(
@@ -73,8 +73,8 @@ def embed_examples(
         "question": model.texts([example.question for example in rows]),
     }
     if not all(np.isfinite(array).all() for array in arrays.values()):
-        where = f"{encoder}: expected an encoder that gives finite vectors"
-        raise CheckpointError(where, found="others", do="Fix its weights or config.json.")
+        expected = f"{encoder}: expected an encoder that gives finite vectors"
+        raise CheckpointError(expected, found="others", do="Fix its weights or config.json.")
     storage.write_arrays(embeddings, arrays)
     return {name: array.shape for name, array in arrays.items()}
 

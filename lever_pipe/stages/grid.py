@@ -35,7 +35,7 @@ def compare_cells(*, per_question: Inputs, leaderboard: Output, comparisons: Out
     """
     rows, compared = compare(per_question, config)
     write_csv(leaderboard, CellRow._fields, rows)
-    lines = [(data, *row) for data, of in compared.items() for row in of]
+    lines = [(data, *row) for data, part in compared.items() for row in part]
     write_csv(comparisons, ("data", *ComparisonRow._fields), lines)
     return len({(row.data, row.sampler, row.lvlm, row.policy) for row in rows})
 
@@ -55,7 +55,7 @@ def build_grid(
     """Write the page, one file that needs no other, and the map it shows as SVG and PNG."""
     samples = max(config.samples)
     board, compared = pd.read_csv(leaderboard), pd.read_csv(comparisons)
-    shown = told.primary(board, samples)
+    primary = told.primary(board, samples)
     with tempfile.TemporaryDirectory() as folder:
         draw_map(told.marks(compared), Path(folder), "map")
         svg = (Path(folder) / "map.svg").read_text(encoding="utf-8")
@@ -68,13 +68,13 @@ def build_grid(
         is_main=True,
         other=None,
         chance=told.from_chance(compared),
-        axes=", ".join(f"{n} {nouns[n > 1]}" for name, nouns in AXES.items() for n in [shown[name].nunique()]),
+        axes=", ".join(f"{n} {nouns[n > 1]}" for name, nouns in AXES.items() for n in [primary[name].nunique()]),
         models=config.models,
         shots=config.shots,
         samples=samples,
         map=drawings.inline(svg, source=str(map_svg), name="map", title="Every cell of the grid"),
         verdicts=list(told.verdicts(compared)),
-        budgets=told.best_by_budget(shown),
+        budgets=told.best_by_budget(primary),
         cells=told.every_cell(board, samples, config.shots),
         missing=told.left_out(config.missing),
     )

@@ -42,7 +42,7 @@ def measure_drift(
             selector = config.selectors[name.preset]
             train, queries = (tables(path, selector.inputs) for path in (train_embeddings, eval_embeddings))
             architecture = architecture_of(selector, train)
-            module, start = (load_selector(paths[each], architecture).to(device) for each in (policy, base))
+            module, start = (load_selector(paths[which], architecture).to(device) for which in (policy, base))
             kl = kl_to_base(module, start, train, queries, pools, max(config.shots))
-        rows.append((policy, base, sum(of.size for of in storage.read_arrays(paths[policy]).values()), kl))
+        rows.append((policy, base, sum(array.size for array in storage.read_arrays(paths[policy]).values()), kl))
     write_csv(parameters, ("policy", "base", "n_parameters", "kl_to_base"), rows)

@@ -106,7 +106,7 @@ def measure_pools(
     """
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     scored = {row.policy: row.questions for row in storage.read_rows(per_question, PolicyScores)}
-    alone = {score.query_id: score.accuracy for score in scored["baseline/zero_shot"]}
+    unaided = {score.query_id: score.accuracy for score in scored["baseline/zero_shot"]}
     pools = storage.read_rows(eval_pools, Pool)
     exact: list[float] = []
     best: list[float] = []
@@ -116,7 +116,7 @@ def measure_pools(
         copied = max(vqa_accuracy(answer, query.answers) for answer in {c.answer for c in candidates})
         exact.append(holds_exact_demonstration(query, candidates))
         best.append(copied)
-        either.append(max(copied, alone[pool.query_id]))
+        either.append(max(copied, unaided[pool.query_id]))
     shares = {"exact_demonstration": exact, "best_answer": best, "best_answer_or_zero_shot": either}
     result = {name: round(100 * sum(values) / len(pools), 4) for name, values in shares.items()}
     result["queries"] = float(len(pools))

@@ -39,7 +39,7 @@ def measure_rewards(
     """
     groups = storage.read_rows(rl_data, RlGroup)
     rows: list[RewardTies] = []
-    found: list[BinRow] = []
+    bin_rows: list[BinRow] = []
     for reward in config.rewards:
         rewarded = pad_groups(groups, reward_function(reward))
         row = RewardTies(
@@ -51,9 +51,9 @@ def measure_rewards(
             best_differ={str(k): _gradient_share(rewarded, k, config) for k in config.kept},
         )
         rows.append(row)
-        found += _bins(reward, rewarded, config)
+        bin_rows += _bins(reward, rewarded, config)
     storage.write_rows(ties, rows)
-    write_csv(histogram, BinRow._fields, found)
+    write_csv(histogram, BinRow._fields, bin_rows)
     return rows
 
 

@@ -59,11 +59,11 @@ def generate_rl_data(
     execution.prepare(runtime)
     train = storage.read_examples(train_examples)
     pools = storage.read_rows(train_pools, Pool)[config.shard :: config.n_shards]
-    mine = {pool.query_id for pool in pools}
-    wanted = [p for p in storage.read_rows(proposals, Proposal) if p.query_id in mine]
+    ids = {pool.query_id for pool in pools}
+    shard = [p for p in storage.read_rows(proposals, Proposal) if p.query_id in ids]
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
     prompter = Prompter(Wording(config.lvlm.prompt), train)
-    rows = trajectories_of(wanted, train, model, prompter)
+    rows = trajectories_of(shard, train, model, prompter)
     if config.diversity_budget:
         rows += trajectories_of(_fill(rows, pools, config), train, model, prompter)
     storage.write_rows(trajectories, rows)
@@ -106,8 +106,8 @@ def merge_rl_data(
         for row in storage.read_rows(path, Trajectory):
             by_query.setdefault(row.query_id, []).append(row)
     pools = storage.read_rows(train_pools, Pool)
-    made = [make_group(train[p.query_id], p, by_query[p.query_id]) for p in pools]
-    groups, counts = keep_balanced(made, config.balance, source="RL data")
+    merged = [make_group(train[p.query_id], p, by_query[p.query_id]) for p in pools]
+    groups, counts = keep_balanced(merged, config.balance, source="RL data")
     storage.write_rows(rl_data, groups)
     storage.write_json(summary, counts | summarise(groups))
     return len(groups)
@@ -170,11 +170,11 @@ def search_beams(
     pools = anchors_of(storage.read_rows(train_pools, Pool), config)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
     score = of_beams.scorer(train, model, Prompter(Wording(config.lvlm.prompt), train), config)
-    found = of_beams.search_beams(pools, score, config)
-    storage.write_rows(beams, found)
-    save_groups(groups, groups_of_beams(found, pools, lambda chosen: of_beams.prompt_order(chosen, config)))
+    rows = of_beams.search_beams(pools, score, config)
+    storage.write_rows(beams, rows)
+    save_groups(groups, groups_of_beams(rows, pools, lambda chosen: of_beams.prompt_order(chosen, config)))
     storage.write_json(counters, model.counters)
-    return len(found)
+    return len(rows)
 
 
 def anchors_of(pools: Sequence[Pool], settings: Beams) -> list[Pool]:

@@ -69,7 +69,7 @@ def select_baseline(
     """
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     vectors = [storage.read_embeddings(path) for path in (train_embeddings, eval_embeddings)]
-    by_words = baselines.bm25_over([one.question for one in train]) if config.baseline == "bm25" else None
+    by_words = baselines.bm25_over([e.question for e in train]) if config.baseline == "bm25" else None
     rows = []
     for pool in storage.read_rows(eval_pools, Pool):
         query, candidates = queries[pool.query_id], [train[i] for i in pool.candidates]
@@ -84,14 +84,14 @@ def select_baseline(
             ranked = stream.permutation(len(candidates)).tolist()
         elif config.baseline.startswith("random_all-"):
             stream = generator(config.seed, config.baseline, pool.query_id)
-            offered = [one.example_id for one in train if one.image_digest != query.image_digest]
+            offered = [e.example_id for e in train if e.image_digest != query.image_digest]
             ranked = stream.permutation(len(offered)).tolist()
         elif by_words is not None:
             scores = by_words(query.question)[list(pool.candidates)]
             ranked = np.argsort(-scores, kind="stable").tolist()
         elif config.baseline in DIVERSE:
-            shown = {part: of[list(pool.candidates)] for part, of in vectors[0].items()}
-            weighed = baselines.relevance_and_likeness(similarities, shown)
+            parts = {part: array[list(pool.candidates)] for part, array in vectors[0].items()}
+            weighed = baselines.relevance_and_likeness(similarities, parts)
             ranked = DIVERSE[config.baseline](*weighed, min(config.shots, len(candidates)))
         else:
             ranked = baselines.rank_by_similarity(config.baseline, similarities).tolist()
@@ -120,7 +120,7 @@ def select_own(
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     if own_selections:
         chosen = read_selections(own_selections[0], config.own, train=train, queries=queries, shots=config.shots)
-        rows = [Selection(query_id=of.example_id, demonstrations=chosen[of.example_id]) for of in queries]
+        rows = [Selection(query_id=query.example_id, demonstrations=chosen[query.example_id]) for query in queries]
     else:
         policy: PolicyMember = member("lever/policies", config.module)
         vectors = (
@@ -131,8 +131,8 @@ def select_own(
         for pool in storage.read_rows(eval_pools, Pool):
             similar = baselines.pool_similarities(pool, *vectors)
             examples, offered = [train[i] for i in pool.candidates], list(pool.candidates)
-            shown = (vectors[0][part][offered] for part in ("image", "question"))
-            choice = Choice(queries[pool.query_id], examples, similar["image"], similar["question"], *shown)
+            offered_vectors = (vectors[0][part][offered] for part in ("image", "question"))
+            choice = Choice(queries[pool.query_id], examples, similar["image"], similar["question"], *offered_vectors)
             rows.append(_selection(pool, policy.select(choice, config.shots), config))
     storage.write_rows(selections, rows)
     return len(rows)
@@ -155,27 +155,27 @@ def read_selections(
 ) -> Mapping[ExampleId, tuple[ExampleId, ...]]:
     """Return the first `shots` demonstrations of every query of a policy's lines in a file."""
     ids = {example.question_id: example.example_id for example in train}
-    asked = {example.question_id: example.example_id for example in queries}
+    evaluated = {example.question_id: example.example_id for example in queries}
     chosen: dict[ExampleId, tuple[ExampleId, ...]] = {}
-    for where, cells in _lines(path):
+    for place, cells in _lines(path):
         if cells[0] != policy:
             continue
-        question, named = _number(cells[1], where), [_number(cell, where) for cell in cells[2].split()]
-        foreign = [one for one in named if one not in ids]
-        if question not in asked:
-            _refuse(where, "a question of the evaluation split", f"question_id {question}")
-        elif asked[question] in chosen:
-            _refuse(where, "each question once", f"question_id {question} again")
+        question, listed = _number(cells[1], place), [_number(cell, place) for cell in cells[2].split()]
+        foreign = [number for number in listed if number not in ids]
+        if question not in evaluated:
+            _refuse(place, "a question of the evaluation split", f"question_id {question}")
+        elif evaluated[question] in chosen:
+            _refuse(place, "each question once", f"question_id {question} again")
         elif foreign:
-            _refuse(where, "question ids of train examples as demonstrations", str(foreign))
-        elif len(set(named)) != len(named):
-            _refuse(where, "distinct demonstrations", str(named))
-        elif len(named) < shots:
-            _refuse(where, f"at least {shots} demonstrations, the most that evaluation.shots has", str(len(named)))
-        chosen[asked[question]] = tuple(ids[one] for one in named[:shots])
-    missing = [question for question, query in asked.items() if query not in chosen]
+            _refuse(place, "question ids of train examples as demonstrations", str(foreign))
+        elif len(set(listed)) != len(listed):
+            _refuse(place, "distinct demonstrations", str(listed))
+        elif len(listed) < shots:
+            _refuse(place, f"at least {shots} demonstrations, the most that evaluation.shots has", str(len(listed)))
+        chosen[evaluated[question]] = tuple(ids[number] for number in listed[:shots])
+    missing = [question for question, query in evaluated.items() if query not in chosen]
     if missing:
-        found = f"{len(missing)} of {len(asked)} missing, as {missing[:3]}"
+        found = f"{len(missing)} of {len(evaluated)} missing, as {missing[:3]}"
         _refuse(f"{path}: policy {policy}", "a line for each evaluated question", found)
     return chosen
 
@@ -194,11 +194,11 @@ def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
         yield f"{path}: line {number}", cells
 
 
-def _number(cell: str, where: str) -> int:
+def _number(cell: str, place: str) -> int:
     if not cell.strip().isdecimal():
-        _refuse(where, "question ids as whole numbers, with blanks between them", repr(cell))
+        _refuse(place, "question ids as whole numbers, with blanks between them", repr(cell))
     return int(cell)
 
 
-def _refuse(where: str, expected: str, found: str) -> NoReturn:
-    raise RecordError(f"{where}: expected {expected}", found=found, do="Fix the file that grid.policies names.")
+def _refuse(place: str, expected: str, found: str) -> NoReturn:
+    raise RecordError(f"{place}: expected {expected}", found=found, do="Fix the file that grid.policies names.")

@@ -81,12 +81,12 @@ def initialise_selector(
 
 def _require_same_selector(path: Path, config: InitialiseSelectorConfig) -> None:
     """Refuse a checkpoint whose record tells of another selector: no tensor tells of attention heads."""
-    own = config.selector.model_dump(mode="json", exclude=set(TRAINING_ALONE))
+    settings = config.selector.model_dump(mode="json", exclude=set(TRAINING_ALONE))
     for record in filter(Path.is_file, (path.with_name(f"{name}.json") for name in ("run", "import"))):
         stated = storage.read_json(record)
-        theirs = stated.get("config", stated).get("selector", {})
-        pairs = [(name, theirs[name], own[name]) for name in own if name in theirs]
-        if other := [f"{name} {value!r}, here {wanted!r}" for name, value, wanted in pairs if value != wanted]:
+        stated_settings = stated.get("config", stated).get("selector", {})
+        pairs = [(name, stated_settings[name], settings[name]) for name in settings if name in stated_settings]
+        if other := [f"{name} {value!r}, here {expected!r}" for name, value, expected in pairs if value != expected]:
             raise CheckpointError(
                 f"{path}: expected the selector of presets.{config.preset}, whose start_from names it",
                 found=f"{'; '.join(other)} ({record.name} beside it)",
@@ -245,9 +245,9 @@ def train_on_policy_epoch(
     spent, drawn = list[StepMetrics](), list[Drawn]()
     n_queries = settings.queries_of(len(epoch.data.train))
     with Progress(-(-n_queries // settings.batch_queries), "batches of draws") as progress:
-        for one in steps_taken:
-            spent.append(StepMetrics(policy=policy, step=one.step, prompts=one.prompts, values=one.values))
-            drawn.append(replace(one.drawn, scores=one.drawn.scores.detach()))
+        for batch in steps_taken:
+            spent.append(StepMetrics(policy=policy, step=batch.step, prompts=batch.prompts, values=batch.values))
+            drawn.append(replace(batch.drawn, scores=batch.drawn.scores.detach()))
             progress.advance()
     more = {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
     more |= {"lvlm_prompts": float(spent[-1].prompts)}
