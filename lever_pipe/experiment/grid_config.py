@@ -132,12 +132,12 @@ class Grid(Section):
     @property
     def corners(self) -> list[Corner]:
         """Those that no exclusion leaves out as a whole."""
-        left_out = [rule for rule in self.exclude if not rule.presets]
-        return [corner for corner in self.combinations if not any(rule.names(corner, "") for rule in left_out)]
+        left_out = [entry for entry in self.exclude if not entry.presets]
+        return [corner for corner in self.combinations if not any(entry.names(corner, "") for entry in left_out)]
 
     def excluded(self, corner: Corner, preset: str) -> str:
         """Return why an arm does not run in a corner; nothing where it does."""
-        return next((rule.why for rule in self.exclude if rule.names(corner, preset)), "")
+        return next((entry.why for entry in self.exclude if entry.names(corner, preset)), "")
 
     @rule
     def _reference_is_an_arm(self) -> Iterator[Fault]:

@@ -31,7 +31,7 @@ Agreements = Mapping[str, NDArray[np.bool_]]
 """What a demonstration may have in common with a query -> [Q, T] by query and train example."""
 
 
-class Outcome(NamedTuple):
+class ScoredAnswer(NamedTuple):
     """What the LVLM said to one query with one policy's first demonstrations."""
 
     demonstrations: tuple[ExampleId, ...]
@@ -45,7 +45,7 @@ class PolicyAnswers:
     """All that one policy led to."""
 
     name: PolicyName
-    outcomes: Mapping[tuple[int, int], Outcome]
+    outcomes: Mapping[tuple[int, int], ScoredAnswer]
     """By query and shot count."""
 
 
@@ -105,7 +105,7 @@ def read_answered(
                         found="none",
                         do="Rerun answer_prompts and score_answers for this batch.",
                     )
-                outcomes[int(score.query_id), score.shots] = Outcome(prompt[1], replies[prompt], score.accuracy)
+                outcomes[int(score.query_id), score.shots] = ScoredAnswer(prompt[1], replies[prompt], score.accuracy)
             yield PolicyAnswers(PolicyName.parse(policy), outcomes)
 
 
@@ -274,7 +274,7 @@ def gallery_of(
     return {"shots": k, "policies": names, "n_different": len(entries), "questions": entries[:N_QUESTIONS]}
 
 
-def _row(outcome: Outcome, train: Sequence[Example]) -> dict[str, Any]:
+def _row(outcome: ScoredAnswer, train: Sequence[Example]) -> dict[str, Any]:
     demonstrations = [
         {"id": i, "question": train[i].question, "answer": train[i].answer} for i in outcome.demonstrations
     ]

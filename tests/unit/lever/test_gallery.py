@@ -8,7 +8,15 @@ import numpy as np
 from builders import example, ids
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.lever.samples import ORACLE, SIMILARITY, Outcome, PolicyAnswers, gallery_of, roles_of, shares_by_rank
+from lever_pipe.lever.samples import (
+    ORACLE,
+    SIMILARITY,
+    PolicyAnswers,
+    ScoredAnswer,
+    gallery_of,
+    roles_of,
+    shares_by_rank,
+)
 from lever_pipe.report.inference.families import reference_of
 
 RCE, DRAWN = "preset~p/rce/seed~0/epoch~2", "preset~p/on_policy/base~2/beta~0.15/seed~0/epoch~3"
@@ -26,7 +34,7 @@ def policies(shots: tuple[int, ...] = (1, 2)) -> dict[str, PolicyAnswers]:
     """Return what the four policies led to; with two shots each shows train examples 0 and 1."""
     answered = {}
     for place, name in enumerate((RCE, DRAWN, SIMILARITY, ORACLE)):
-        said = {(q, k): Outcome(ids(range(k)), "x", of[place]) for q, of in ACCURACIES.items() for k in shots}
+        said = {(q, k): ScoredAnswer(ids(range(k)), "x", of[place]) for q, of in ACCURACIES.items() for k in shots}
         answered[name] = PolicyAnswers(PolicyName.parse(name), said)
     return answered
 
