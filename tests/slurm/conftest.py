@@ -204,7 +204,7 @@ class ClusterProject(Project):
         """Return the cluster's environment, in which the copy is imported and its faults strike."""
         own = super().environment
         path = f"{own['PYTHONPATH']}:{self.faults}"
-        return self.cluster.environment | {**self._only(own), "PYTHONPATH": path, "LEVER_PIPE_ORPHANS": "wait"}
+        return self.cluster.environment | {**self._only(own), "PYTHONPATH": path}
 
     @staticmethod
     def _only(own: dict[str, str]) -> dict[str, str]:

@@ -112,8 +112,8 @@ def test_a_job_that_outlives_its_node_daemon_writes_alone(project: ClusterProjec
     require_recovered(project, finished)
 
 
-@pytest.mark.parametrize("orphans", ["wait", "cancel"])
-def test_a_killed_main_process_loses_nothing(project: ClusterProject, finished: Project, orphans: str) -> None:
+@pytest.mark.parametrize("end", ["COMPLETED", "CANCELLED"])
+def test_a_killed_main_process_loses_nothing(project: ClusterProject, finished: Project, end: str) -> None:
     project.forget(FIRST, SECOND)
     held = hold(project)
     first = project.start(*TARGET)
@@ -122,15 +122,14 @@ def test_a_killed_main_process_loses_nothing(project: ClusterProject, finished: 
     orphan, weights = held.strikes[0], kept(project)
     assert state_of(project.cluster, orphan) == "RUNNING"
     project.snakemake("--unlock")
-    run = project.start(*TARGET, LEVER_PIPE_ORPHANS=orphans)
-    if orphans == "wait":
-        wait_until(lambda: orphan in run.said(), 120, "the preflight to name the orphan", run)
-        assert run.process.poll() is None
+    assert f"scancel {orphan}" in project.start(*TARGET).fail()
+    if end == "COMPLETED":
         held.release()
-    said = run.succeed()
-    assert orphan in said
-    assert state_of(project.cluster, orphan) == {"wait": "COMPLETED", "cancel": "CANCELLED"}[orphans]
-    assert is_same(project, weights) == (orphans == "wait")  # what the orphan finished is not made again
+    else:
+        project.cluster.ask("scancel", orphan)
+    wait_until(lambda: state_of(project.cluster, orphan) == end, 60, "the orphan to end", first)
+    project.start(*TARGET).succeed()
+    assert is_same(project, weights) == (end == "COMPLETED")  # what the orphan finished is not made again
     ended = moment(project.cluster, orphan, "EndTime")
     for job in project.cluster.jobs(STAGE):
         if int(job.id) > int(orphan):

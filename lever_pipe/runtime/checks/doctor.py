@@ -18,7 +18,7 @@ from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.checks import local_checks, orphans
-from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, require_no_fault, warning
+from lever_pipe.runtime.checks.findings import Level, Outcome, ok, require_no_fault, warning
 from lever_pipe.runtime.snakemake_adapter import LOCAL, SLURM, UnplannableError, planned_jobs
 
 LOG = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -54,12 +54,11 @@ def preflight(
 
     Raises:
         PreflightError: something that the run would fail on, or never end with; all of it at once.
-        ConfigError: an unknown word for what to do about jobs of an earlier run.
     """
     rules = {str(job["rule"]) for job in jobs}
     found = list(local_checks.check(experiment, rules=rules, folder=folder))
     if jobs:
-        found += look_at_jobs(experiment, jobs, executor, prefix, folder, so_far=found)
+        found += look_at_jobs(experiment, jobs, executor, prefix, folder)
     for outcome in found:
         if outcome.level is Level.WARNING:
             LOG.warning(outcome.text)
@@ -73,22 +72,17 @@ def look_at_jobs(
     executor: str,
     prefix: str | None,
     folder: Path,
-    *,
-    so_far: Sequence[Outcome],
 ) -> Iterator[Outcome]:
     """Yield what is found of the place where jobs run, then of jobs that an earlier run has left in SLURM's queue.
 
-    It waits for those, or cancels them, only for a run that can go on. A run that does not submit to SLURM asks for
-    them only where one of this folder did, and needs no answer.
+    A run that does not submit to SLURM asks for those only where one of this folder did, and needs no answer.
     """
     computing = local_checks.of_known_size(experiment, jobs, folder) if executor == LOCAL else []
-    found = list(local_checks.gpus(computing))
-    yield from found
-    can_go_on = all(each.level is not Level.FAULT for each in [*so_far, *found])
-    chosen = orphans.choice()
-    if (prefix is not None or orphans.may_be_left(folder)) and (can_go_on or chosen == orphans.REPORT):
-        silence, of_jobs = (warning, orphans.PREFIX) if prefix is None else (fault, prefix)
-        yield orphans.settle(chosen, of_jobs, folder, silence=silence)
+    yield from local_checks.gpus(computing)
+    if prefix is not None:
+        yield orphans.check(prefix, folder)
+    elif orphans.may_be_left(folder):
+        yield orphans.check(orphans.PREFIX, folder, silence=warning)
 
 
 def main(words: Sequence[str]) -> int:
@@ -126,8 +120,7 @@ def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) 
         return
     yield ok("configuration", call.source)
     yield ok("executor", call.executor)
-    found = list(local_checks.check(experiment, rules=None, folder=folder))
-    yield from found
+    yield from local_checks.check(experiment, rules=None, folder=folder)
     if in_data:
         yield from local_checks.data(experiment, folder)
     if n_answers:
@@ -139,9 +132,8 @@ def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) 
         planned = planned_jobs(list(words))
         jobs = [{**job.resources, "rule": job.rule, "threads": job.threads} for job in planned]
     except UnplannableError as refusal:
-        found.append(local_checks.refused("plan", refusal))
-        yield found[-1]
-    yield from look_at_jobs(experiment, jobs, call.executor, call.prefix, folder, so_far=found)
+        yield local_checks.refused("plan", refusal)
+    yield from look_at_jobs(experiment, jobs, call.executor, call.prefix, folder)
 
 
 def read_call(words: Sequence[str]) -> SnakemakeCall:

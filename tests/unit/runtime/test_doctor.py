@@ -20,7 +20,6 @@ from lever_pipe.experiment.studies import Experiment, StoreSettings, parse_exper
 from lever_pipe.runtime import sizing, snakemake_adapter
 from lever_pipe.runtime.checks import doctor, local_checks, orphans
 from lever_pipe.runtime.checks.findings import Level, Outcome, ok
-from lever_pipe.runtime.slurm import squeue as slurm
 
 REPOSITORY = Path(__file__).parents[3]
 PREFIX = "lever_pipe"
@@ -31,7 +30,7 @@ INTENTION = {"model": {"folder": "", "codec": "word"}, "tasks": {"source": "synt
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    for name in (orphans.VARIABLE, "SBATCH_CLUSTERS", "SLURM_JOB_ID"):
+    for name in ("SBATCH_CLUSTERS", "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
     return on_path(tmp_path, monkeypatch)
 
@@ -175,21 +174,14 @@ def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("executor", ["local", "touch"])
 def test_a_local_run_finds_what_a_run_on_slurm_left(
-    experiment: Experiment, folder: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, executor: str
+    experiment: Experiment, folder: Path, fake: FakeSlurm, executor: str
 ) -> None:
-    monkeypatch.setattr(orphans, "GONE_WITHIN", 0.0)
     (folder / orphans.LOGS).mkdir(parents=True)
     call = {"executor": executor, "jobs": [JOB], "folder": folder}
     assert doctor.preflight(experiment, **call)[-1] == ok(orphans.CHECK, "none in the queue")
     fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder)))
     with pytest.raises(PreflightError, match="1  RUNNING  a"):
         doctor.preflight(experiment, **call)
-    (folder / "resources/world/clip/config.json").unlink()
-    embed = {**call, "jobs": [{**JOB, "rule": "embed_examples"}]}
-    monkeypatch.setenv(orphans.VARIABLE, "cancel")
-    with pytest.raises(PreflightError, match="found 1 fault"):  # nothing is cancelled for a run that cannot go on
-        doctor.preflight(experiment, **embed)
-    assert {words.split(" ")[0] for words in fake.calls} == {"squeue"}
 
 
 def test_a_local_run_goes_on_where_slurm_is_silent_or_absent(
@@ -256,9 +248,7 @@ def test_a_model_that_is_not_there_asks_for_no_gpu(experiment: Experiment, folde
     assert complaints(local_checks.check(experiment, rules={"train_on_policy_epoch"}, folder=folder)) == expected
 
 
-def test_all_faults_come_at_once_and_nothing_is_cancelled(
-    experiment: Experiment, folder: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_faults_come_at_once(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
     (folder / "resources/world/clip/config.json").unlink()
     fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder)))
     jobs = [{**JOB, "rule": "embed_examples"}]
@@ -267,10 +257,6 @@ def test_all_faults_come_at_once_and_nothing_is_cancelled(
         doctor.preflight(experiment, **call)
     for words in ("no config.json", "1  RUNNING  a"):
         assert words in str(caught.value)
-    monkeypatch.setenv(orphans.VARIABLE, "cancel")
-    with pytest.raises(PreflightError, match="found 1 fault"):
-        doctor.preflight(experiment, **call)
-    assert not [words for words in fake.calls if words.startswith("scancel")]
 
 
 def test_a_run_with_nothing_to_submit_asks_slurm_nothing(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
@@ -302,14 +288,6 @@ def call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(doctor, "planned_jobs", lambda _: [job])
     monkeypatch.setattr(local_checks, "check", lambda *_, **__: iter([ok("disk", "plenty")]))
     return said
-
-
-def test_the_tool_cancels_when_told(fake: FakeSlurm, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = [[slurm.QueuedJob("7", "RUNNING", "lever_pipe_1f", "rule_a", str(Path.cwd()))], []]
-    monkeypatch.setattr(slurm, "queued_jobs", lambda: queue.pop(0))
-    monkeypatch.setenv(orphans.VARIABLE, "cancel")
-    assert doctor.main(["doctor"]) == 0
-    assert "scancel 7" in fake.calls
 
 
 def test_a_config_that_does_not_parse_is_a_fault(
