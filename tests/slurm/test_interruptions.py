@@ -127,7 +127,7 @@ def test_a_killed_main_process_loses_nothing(project: ClusterProject, finished: 
         held.release()
     else:
         project.cluster.ask("scancel", orphan)
-    wait_until(lambda: state_of(project.cluster, orphan) == end, 60, "the orphan to end", first)
+    wait_until(lambda: state_of(project.cluster, orphan) == end, 60, "the orphan to end")
     project.start(*TARGET).succeed()
     assert is_same(project, weights) == (end == "COMPLETED")  # what the orphan finished is not made again
     ended = moment(project.cluster, orphan, "EndTime")
