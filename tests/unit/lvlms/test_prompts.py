@@ -91,7 +91,7 @@ def test_a_prompter_words_each_example_once_in_a_role(layout: str, monkeypatch: 
     wording, train = Wording(style(layout)), [*DEMONSTRATIONS, QUERY]
     chosen = ((4, (0, 1)), (4, (1, 0, 2)), (0, (4, 1)), (4, ()))
     expected = [wording.prompt(train[query], [train[i] for i in shown]) for query, shown in chosen]
-    for role in ("shown", "asked"):
+    for role in ("example_block", "question_block"):
         word = getattr(Wording, role)
 
         def counted(self: Wording, one: Example, role: str = role, word: Any = word) -> Block:
@@ -101,4 +101,5 @@ def test_a_prompter_words_each_example_once_in_a_role(layout: str, monkeypatch: 
         monkeypatch.setattr(Wording, role, counted)
     prompter = Prompter(wording, train)
     assert [prompter(train[query], [ExampleId(i) for i in shown]) for query, shown in chosen] == expected
-    assert sorted(worded) == [("asked", 1), ("asked", 9), *(("shown", i) for i in (1, 2, 3, 9))]
+    blocks = [("example_block", i) for i in (1, 2, 3, 9)]
+    assert sorted(worded) == [*blocks, ("question_block", 1), ("question_block", 9)]
