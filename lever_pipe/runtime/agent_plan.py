@@ -46,8 +46,8 @@ def raw_files(intention: Intention) -> dict[str, list[str]]:
     if intention.tasks.source == "synthetic":
         return {"train_file": [], "val_file": [], "test_file": [], "details": []}
     splits = {"train_file": [files.train], "val_file": [files.val], "test_file": [files.test]}
-    named = any(path.endswith(".parquet") for (path,) in splits.values())
-    return {**splits, "details": list(files.details) if named else []}
+    is_table = any(path.endswith(".parquet") for (path,) in splits.values())
+    return {**splits, "details": list(files.details) if is_table else []}
 
 
 def codec_files(intention: Intention) -> tuple[str, ...]:

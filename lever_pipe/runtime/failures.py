@@ -73,8 +73,8 @@ class FailedJob:
         if _REFUSED in self.message:
             return ""
         of_slurm = self._tails(self.slurm_logs)
-        ended, due_to = _STATE.search(self.message), _DUE_TO.search(of_slurm)  # its own log knows more than its state
-        state = _DUE[due_to[1]] if due_to else ended[1] if ended else ""
+        match, due_to = _STATE.search(self.message), _DUE_TO.search(of_slurm)  # its own log knows more than its state
+        state = _DUE[due_to[1]] if due_to else match[1] if match else ""
         if state in STATES:
             return state
         return "OUT_OF_MEMORY" if _NO_MEMORY.search(of_slurm) else _signal(self.fault or of_slurm)
@@ -85,8 +85,8 @@ class FailedJob:
         is_of_command = not self.fault or _STATUS.search(self.fault) or _SIGNALLED.search(self.fault)
         has_logs = is_of_command and _REFUSED not in self.message
         logged = (self._tails(self.logs).strip() or self._tails(self.slurm_logs).strip()) if has_logs else ""
-        said = map(str.strip, (logged or self.fault or self.message).splitlines())
-        return tuple(line for line in said if line)[-LINES:]
+        lines = map(str.strip, (logged or self.fault or self.message).splitlines())
+        return tuple(line for line in lines if line)[-LINES:]
 
     def _tails(self, paths: Sequence[str]) -> str:
         """Return the ends of logs of this attempt."""
@@ -127,18 +127,18 @@ class Failures(logging.Handler):
         """Return the lines that end a failed run."""
         if not (jobs := self.failed):
             return "No job failed; the lines above say why the run ended.\n"
-        lines = [f"{counted(len(jobs), 'job')} failed:", *(line for job in jobs[:SHOWN] for line in _shown(job))]
+        lines = [f"{counted(len(jobs), 'job')} failed:", *(line for job in jobs[:SHOWN] for line in _lines_of(job))]
         if len(jobs) > SHOWN:
             lines.append(f"... and {len(jobs) - SHOWN} more; Snakemake's log names all of them")
         return "\n".join([*lines, "What finished stays; the same command goes on."]) + "\n"
 
     def _on_start(self, record: logging.LogRecord) -> None:
-        said = vars(record)
-        job = self._job(said)
-        wildcards = dict(said.get("wildcards") or {}).items()
-        told = [f"{name}={value}" for name, value in wildcards if value != grid_plan.DOCUMENTS.get(name)]
-        job.wildcards = ", ".join(told)
-        job.logs = [str(path) for path in said.get("log") or ()]
+        event = vars(record)
+        job = self._job(event)
+        wildcards = dict(event.get("wildcards") or {}).items()
+        words = [f"{name}={value}" for name, value in wildcards if value != grid_plan.DOCUMENTS.get(name)]
+        job.wildcards = ", ".join(words)
+        job.logs = [str(path) for path in event.get("log") or ()]
         job.failed, job.started, job.attempts = False, record.created, job.attempts + 1
         job.message = job.fault = job.slurm_job = ""
         job.slurm_logs = ()
@@ -146,34 +146,34 @@ class Failures(logging.Handler):
     def _on_fault(self, record: logging.LogRecord) -> None:
         """Keep the fault for the error of a job that the same thread tells next, or for the job that it names."""
         text = record.getMessage()
-        named = _OF_JOB.search(text)
-        if named is None:
+        match = _OF_JOB.search(text)
+        if match is None:
             self._faults[record.thread] = text
-        elif int(named[1]) in self._jobs:
-            job = self._jobs[int(named[1])]
-            job.failed, job.fault = True, text[named.start() :]
+        elif int(match[1]) in self._jobs:
+            job = self._jobs[int(match[1])]
+            job.failed, job.fault = True, text[match.start() :]
 
     def _on_error(self, record: logging.LogRecord) -> None:
-        said = vars(record)
-        job = self._job(said)
+        event = vars(record)
+        job = self._job(event)
         job.failed = True
         job.attempts = max(1, job.attempts)
-        job.message = _ADVICE.sub("", str(said.get("rule_msg") or ""))
+        job.message = _ADVICE.sub("", str(event.get("rule_msg") or ""))
         fault = self._faults.pop(record.thread, "")
-        job.fault = "" if said.get("rule_msg") else fault  # a job of a cluster ends elsewhere, not in this thread
-        job.slurm_job = str((said.get("aux") or {}).get("external_jobid") or job.slurm_job)
-        further = [str(path) for path in said.get("log") or () if path and path not in job.logs]
+        job.fault = "" if event.get("rule_msg") else fault  # a job of a cluster ends elsewhere, not in this thread
+        job.slurm_job = str((event.get("aux") or {}).get("external_jobid") or job.slurm_job)
+        further = [str(path) for path in event.get("log") or () if path and path not in job.logs]
         job.slurm_logs = further or job.slurm_logs
 
-    def _job(self, said: Mapping[str, Any]) -> FailedJob:
-        return self._jobs.setdefault(said["jobid"], FailedJob(said["rule_name"]))
+    def _job(self, event: Mapping[str, Any]) -> FailedJob:
+        return self._jobs.setdefault(event["jobid"], FailedJob(event["rule_name"]))
 
 
 def _signal(text: str) -> str:
     """Return by which signal a command ended, told by its status: its own, or as a shell puts it (128 and more)."""
-    named, status = _SIGNALLED.search(text), _STATUS.search(text)
+    match, status = _SIGNALLED.search(text), _STATUS.search(text)
     number = int(status[1]) - 128 if status else 0
-    return named[1] if named else next((s.name for s in signal.Signals if s == number), "")
+    return match[1] if match else next((s.name for s in signal.Signals if s == number), "")
 
 
 def _tail(path: str, started: float) -> str:
@@ -188,12 +188,12 @@ def _tail(path: str, started: float) -> str:
         return ""
 
 
-def _shown(job: FailedJob) -> Iterator[str]:
+def _lines_of(job: FailedJob) -> Iterator[str]:
     """Yield what is told of a failed job; lines of logs are cut to the width, paths stay whole to be copied."""
     yield f"{job.rule}  {job.wildcards}  attempts: {job.attempts}"
-    ended = job.ended
-    told = [f"{ended}: {STARVED[ended]}" if ended in STARVED else ended] if ended else []
-    for text in (*told, *job.lines):
+    state = job.ended
+    notes = [f"{state}: {STARVED[state]}" if state in STARVED else state] if state else []
+    for text in (*notes, *job.lines):
         yield INDENT + textwrap.shorten(text, WIDTH - len(INDENT), placeholder=" ...")
     for log in job.logs[:1]:
         yield f"{INDENT}log: {log}"

@@ -65,8 +65,8 @@ def call_in(command: str) -> tuple[list[str], str] | None:
         words, logs = shlex.split(text), shlex.split(log)
     except ValueError:
         return None
-    again = f"{shlex.join(words)} > {shlex.join(logs)} 2>&1"
-    if not separator or len(logs) != 1 or words[: len(CALL)] != CALL or again != plain:
+    rebuilt = f"{shlex.join(words)} > {shlex.join(logs)} 2>&1"
+    if not separator or len(logs) != 1 or words[: len(CALL)] != CALL or rebuilt != plain:
         return None
     return words[len(CALL) :], logs[0]
 
@@ -94,10 +94,10 @@ class Forks:
     """
 
     def __init__(self, modules: Iterable[str], environment: Mapping[str, str]) -> None:
-        self._channel, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-m", __name__, str(theirs.fileno()), *modules]
-            self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=dict(environment))
+        self._channel, far_end = socket.socketpair()
+        with far_end:
+            command = [sys.executable, "-m", __name__, str(far_end.fileno()), *modules]
+            self._server = subprocess.Popen(command, pass_fds=[far_end.fileno()], env=dict(environment))
         self._ready = threading.Event()
         self._lock = threading.Lock()
         self._numbers = count()
@@ -118,13 +118,13 @@ class Forks:
     def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> Future[int]:
         """Fork `python -m lever_pipe WORDS > LOG 2>&1`; return its exit status to come, negative for a signal."""
         number, status = next(self._numbers), Future[int]()
-        asked = {"number": number, "words": list(words), "log": log, "environment": dict(environment)}
+        order = {"number": number, "words": list(words), "log": log, "environment": dict(environment)}
         with self._lock:
             if self._gone:
                 status.set_result(-signal.SIGKILL)  # as of all its children
                 return status
             self._jobs[number] = status
-            _send(self._channel, {**asked, "folder": str(Path.cwd())})
+            _send(self._channel, {**order, "folder": str(Path.cwd())})
         return status
 
     def close(self) -> None:
@@ -137,13 +137,13 @@ class Forks:
 
     def _listen(self) -> None:
         with suppress(OSError), self._channel.makefile("rb") as lines:
-            for told in map(json.loads, lines):
-                if "ready" in told:
+            for message in map(json.loads, lines):
+                if "ready" in message:
                     self._ready.set()
                 else:
                     with self._lock:
-                        status = self._jobs.pop(told["number"])
-                    status.set_result(told["status"])
+                        status = self._jobs.pop(message["number"])
+                    status.set_result(message["status"])
         with self._lock:
             self._gone, left = True, list(self._jobs.values())
             self._jobs.clear()
@@ -179,43 +179,43 @@ def serve(channel: socket.socket, modules: Iterable[str]) -> None:
                 if not received:  # whoever asked is gone; with this process its children get SIGTERM
                     return
                 *lines, unread = (unread + received).split(b"\n")
-                for asked in map(json.loads, lines):
-                    _fork(channel, selector, children, asked)
+                for order in map(json.loads, lines):
+                    _fork(channel, selector, children, order)
 
 
 def _fork(
     channel: socket.socket,
     selector: selectors.BaseSelector,
     children: Children,
-    asked: dict[str, Any],
+    order: dict[str, Any],
 ) -> None:
     server = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become_job(server, [channel.fileno(), *children], asked)
+        _become_job(server, [channel.fileno(), *children], order)
     descriptor = os.pidfd_open(pid)
-    children[descriptor] = asked["number"], pid
+    children[descriptor] = order["number"], pid
     selector.register(descriptor, selectors.EVENT_READ)
 
 
-def _become_job(server: int, descriptors: Iterable[int], asked: dict[str, Any]) -> NoReturn:
+def _become_job(server: int, descriptors: Iterable[int], order: dict[str, Any]) -> NoReturn:
     """Do in a child what a fresh `python -m lever_pipe` would do, and end."""
     status = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # first: the server ignores what a dying one sends
         signal.signal(signal.SIGINT, signal.default_int_handler)
         die_with(server, signal.SIGTERM)
-        ctypes.CDLL(None).prctl(NAME, "".join(asked["words"][:1]).encode())  # what `top` shows of it, 15 bytes
+        ctypes.CDLL(None).prctl(NAME, "".join(order["words"][:1]).encode())  # what `top` shows of it, 15 bytes
         for descriptor in descriptors:
             os.close(descriptor)
-        os.chdir(asked["folder"])
+        os.chdir(order["folder"])
         os.environ.clear()
-        os.environ.update(asked["environment"])
-        _write_to(asked["log"])
-        sys.argv = [sys.argv[0], *asked["words"]]
+        os.environ.update(order["environment"])
+        _write_to(order["log"])
+        sys.argv = [sys.argv[0], *order["words"]]
         main = import_module("lever_pipe.__main__").main
 
-        status = main(asked["words"])
+        status = main(order["words"])
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
@@ -246,9 +246,9 @@ def _write_to(log: str) -> None:
     sys.stdout.reconfigure(line_buffering=False)  # type: ignore[union-attr]
 
 
-def _send(channel: socket.socket, what: Mapping[str, Any]) -> None:
+def _send(channel: socket.socket, message: Mapping[str, Any]) -> None:
     with suppress(OSError):  # the other end is gone; the next look at the channel says so
-        channel.sendall(json.dumps(what).encode() + b"\n")
+        channel.sendall(json.dumps(message).encode() + b"\n")
 
 
 _modules: list[str] = []

@@ -49,22 +49,22 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
             do="Run where there are so many, or on the CPU: --set-resources RULE:device=cpu",
         )
     job = os.environ.get("SLURM_JOB_ID", "none")
-    where = folder or Path(tempfile.gettempdir()) / f"lever-pipe-gpus-{os.getuid()}-{job}"
-    where.mkdir(parents=True, exist_ok=True, mode=0o700)
-    taken = _locked(visible, count, where)
+    place = folder or Path(tempfile.gettempdir()) / f"lever-pipe-gpus-{os.getuid()}-{job}"
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    taken = _locked(visible, count, place)
     while len(taken) < count:
         log.info("waiting for %d of the GPUs %s: others use them", count, ", ".join(visible))
         sleep(SECONDS_BETWEEN_TRIES)
-        taken = _locked(visible, count, where)
+        taken = _locked(visible, count, place)
     _held.extend(taken.values())
     os.environ[VISIBLE] = ",".join(taken)
 
 
 def visible_gpus() -> list[str] | None:
     """Return the GPUs that this process may use, as CUDA names them; None on a machine that cannot tell."""
-    named = os.environ.get(VISIBLE)
-    if named is not None:
-        return [name for name in named.split(",") if name and not name.startswith("-")]  # -1 hides what follows
+    names = os.environ.get(VISIBLE)
+    if names is not None:
+        return [name for name in names.split(",") if name and not name.startswith("-")]  # -1 hides what follows
     try:
         done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -80,7 +80,7 @@ def _locked(visible: list[str], count: int, folder: Path) -> dict[str, IO[str]]:
         if len(taken) < count and (lock := try_lock(folder / name.replace("/", "_"))) is not None:
             taken[name] = lock
     if len(taken) < count:
-        for held in taken.values():
-            held.close()
+        for lock in taken.values():
+            lock.close()
         return {}
     return taken

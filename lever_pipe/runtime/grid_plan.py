@@ -35,22 +35,22 @@ def at(experiment: Experiment, wildcards: Wildcards) -> Experiment:
 
     A job that several corners share sees what its wildcards name, and of the rest what the experiment says.
     """
-    named = values_in("".join(wildcards.get(name, "") for name in (RAW, *DOCUMENTS)))
-    if "data" not in named:
+    names = values_in("".join(wildcards.get(name, "") for name in (RAW, *DOCUMENTS)))
+    if "data" not in names:
         return experiment
-    grid, data = experiment.grid, named["data"]
+    grid, data = experiment.grid, names["data"]
     update: dict[str, object] = {"data": grid.data[data], "baselines": grid.baselines}
     if grid.data[data].rl_data is not None:
         update["rl_data"] = grid.data[data].rl_data
-    if "sampler" in named:
-        update["pools"] = experiment.pools.model_copy(update={"sampler": named["sampler"]})
-    if "lvlm" in named:
-        corner = Corner(data, named["sampler"], named["lvlm"])
-        own = {name: of for name, of in grid.policies.items() if not of.selections or data in of.selections}
+    if "sampler" in names:
+        update["pools"] = experiment.pools.model_copy(update={"sampler": names["sampler"]})
+    if "lvlm" in names:
+        corner = Corner(data, names["sampler"], names["lvlm"])
+        policies = {name: p for name, p in grid.policies.items() if not p.selections or data in p.selections}
         update |= {
             "lvlm": grid.lvlms[corner.lvlm],
             "arms": tuple(arm for arm in grid.arms if not grid.excluded(corner, arm.preset)),
-            "grid": grid.model_copy(update={"policies": own}),
+            "grid": grid.model_copy(update={"policies": policies}),
         }
     return experiment.model_copy(update=update)
 
@@ -63,8 +63,8 @@ def raw_of(wildcards: Wildcards) -> str:
 
 def corner_of(wildcards: Wildcards) -> Corner:
     """Return the corner of the grid that wildcards name."""
-    named = values_in("".join(wildcards[name] for name in DOCUMENTS))
-    return Corner(named["data"], named["sampler"], named["lvlm"])
+    names = values_in("".join(wildcards[name] for name in DOCUMENTS))
+    return Corner(names["data"], names["sampler"], names["lvlm"])
 
 
 def home_of(grid: Grid, corner: Corner, origin: str) -> Corner:

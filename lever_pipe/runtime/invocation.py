@@ -44,7 +44,7 @@ log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's ow
 
 
 @contextmanager
-def _told_by_snakemake() -> Iterator[None]:
+def _without_trace() -> Iterator[None]:
     """Turn a foreseeable fault into one that Snakemake tells without a trace."""
     from snakemake.exceptions import WorkflowError
 
@@ -61,7 +61,7 @@ class Run:
     Args:
         workflow: Snakemake's.
         config: the configuration as Snakemake or the user of the `module` gives it.
-        own: the workflow's folder, where what it ships lies.
+        root: the workflow's folder, where what it ships lies.
 
     Attributes:
         experiment: the parsed configuration.
@@ -71,13 +71,13 @@ class Run:
         WorkflowError: the configuration does not parse, or a job has no snapshot to read (of Snakemake).
     """
 
-    def __init__(self, workflow: Workflow, config: Mapping[str, Any], own: Path) -> None:
-        self._workflow, self._own, self._started = workflow, own, time.monotonic()
+    def __init__(self, workflow: Workflow, config: Mapping[str, Any], root: Path) -> None:
+        self._workflow, self._root, self._started = workflow, root, time.monotonic()
         gc.freeze()
         gc.set_threshold(*SEARCHES_FOR_GARBAGE)
-        lead_jobs_here(own)
-        with _told_by_snakemake():
-            self.experiment = experiment_of(workflow, config, own)
+        lead_jobs_here(root)
+        with _without_trace():
+            self.experiment = experiment_of(workflow, config, root)
             numerics.choose(self.experiment.numerics)  # jobs inherit it
             self._failures = failures.Failures()
             self._sparing = sparing.Sparing(store_of(self.experiment))
@@ -93,10 +93,10 @@ class Run:
             sparing.spare_if(sparing.made_by_another)
             return
         made = (decision.has_card, decision.why_again, self._sparing.foresee)
-        snakemake_adapter.plan_by_contents(*made, _told_by_snakemake()(hold_folder), whole="all")
+        snakemake_adapter.plan_by_contents(*made, _without_trace()(hold_folder), whole="all")
         decision.before_plan(Path(self.experiment.results))
 
-    @_told_by_snakemake()
+    @_without_trace()
     def begin(self) -> None:
         """Freeze what this invocation will compute, check what it needs, spare what is made; not in a job's Snakemake.
 
@@ -111,7 +111,7 @@ class Run:
         jobs, executor = list(workflow.dag.needrun_jobs()), str(workflow.executor_plugin.name)
         results.mkdir(parents=True, exist_ok=True)
         # First, so that what a job of a former run makes while the check waits for it is younger than this plan.
-        snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned(jobs), self._own)
+        snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned(jobs), self._root)
         for stage, code, members in _codes_of(jobs):  # so that `why` can name the modules that differ
             record_code(results, stage, members, code)
         contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
@@ -131,8 +131,8 @@ class Run:
         minutes, results = (time.monotonic() - self._started) / 60, Path(self.experiment.results)
         end(self.experiment)
         notes = f"\n{spared}" if (spared := self._sparing.summary()) else ""
-        said = results / "report/answers.txt"
-        answers = f"\n{said.read_text(encoding='utf-8')}" if said.is_file() else ""
+        file = results / "report/answers.txt"
+        answers = f"\n{file.read_text(encoding='utf-8')}" if file.is_file() else ""
         places = f"Grid:    {results}/grid/report.html\n" if "grid" in self.experiment.studies else ""
         if {"lever", "intention"} & set(self.experiment.studies):
             report, tables, figures = results / "report.html", results / "report/tables", results / "figures"
@@ -145,19 +145,19 @@ class Run:
         return f"\n{self._failures.summary()}{self._sparing.summary()}\n"
 
 
-def lead_jobs_here(own: Path) -> None:
+def lead_jobs_here(root: Path) -> None:
     """Make `python` in a job's shell the interpreter that runs the workflow, and `lever_pipe` the package beside it."""
-    for name, folder in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", own)):
+    for name, folder in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", root)):
         os.environ[name] = os.pathsep.join([str(folder), *filter(None, [os.environ.get(name)])])
 
 
-def experiment_of(workflow: Workflow, config: Mapping[str, Any], own: Path) -> Experiment:
+def experiment_of(workflow: Workflow, config: Mapping[str, Any], root: Path) -> Experiment:
     """Return the experiment: of the configuration in the main process, of the snapshot in a job's Snakemake.
 
     Args:
         workflow: Snakemake's.
         config: the configuration as Snakemake or the user of the `module` gives it.
-        own: the workflow's folder, where what it ships lies.
+        root: the workflow's folder, where what it ships lies.
 
     Raises:
         ConfigError: the configuration does not parse.
@@ -165,24 +165,24 @@ def experiment_of(workflow: Workflow, config: Mapping[str, Any], own: Path) -> E
     """
     if workflow.is_main_process:
         # What will be frozen is read before any fingerprint: an edit while the plan is made is none of this invocation.
-        snapshot.package_digest(), snapshot.workflow_digest(own)
+        snapshot.package_digest(), snapshot.workflow_digest(root)
         snapshot.recall_codes()
-        values = _found(snakemake_adapter.strictly_read(workflow, config), own)
+        values = _placed(snakemake_adapter.strictly_read(workflow, config), root)
         experiment = parse_experiment(values, source=" + ".join(map(str, workflow.configfiles)))
         sys.excepthook = _tell_of_ctrl_c
         signal.signal(signal.SIGINT, _interrupt_once)
         return experiment
-    return parse_experiment(snapshot.thaw_config(own), source=f"the snapshot of {snapshot.VARIABLE}")
+    return parse_experiment(snapshot.thaw_config(root), source=f"the snapshot of {snapshot.VARIABLE}")
 
 
-def _found(value: Any, own: Path) -> Any:
+def _placed(value: Any, root: Path) -> Any:
     """Return values of which those that name shipped resources name them from any working directory."""
     if isinstance(value, Mapping):
-        return {key: _found(each, own) for key, each in value.items()}
+        return {key: _placed(item, root) for key, item in value.items()}
     if isinstance(value, list):
-        return [_found(each, own) for each in value]
+        return [_placed(item, root) for item in value]
     is_elsewhere = isinstance(value, str) and value.startswith(SHIPPED) and not Path(value).exists()
-    return str(own / value) if is_elsewhere and (own / value).exists() else value
+    return str(root / value) if is_elsewhere and (root / value).exists() else value
 
 
 def hold_folder() -> None:
@@ -202,8 +202,8 @@ def hold_folder() -> None:
     except OSError:  # a file system without locks: Snakemake's own decide
         return
     if handle is None:
-        what = f"{Path.cwd()}: expected a working directory in which no other run is at work"
-        raise MachineError(what, found="one", do="Wait for its end; two at once need a folder each.")
+        expected = f"{Path.cwd()}: expected a working directory in which no other run is at work"
+        raise MachineError(expected, found="one", do="Wait for its end; two at once need a folder each.")
     handle.seek(0)
     former = handle.read()
     if former == atomic.machine() and (left := list(LOCKS.glob("*.lock"))):

@@ -45,18 +45,18 @@ class LvlmWork(NamedTuple):
 
 def lvlm_work(jobs: Iterable[PlannedJob], experiment: Experiment) -> list[LvlmWork]:
     """Return what the jobs that are not spared ask, by model and rule in the order of the jobs."""
-    asked: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    prompts_by_rule: dict[tuple[str, str], list[tuple[int, float]]] = {}
     models: dict[str, LvlmSettings] = {}
     for job in jobs:
         if job.rule in ASKING and not job.spared:
             here = grid_plan.at(experiment, job.wildcards)
             models[here.lvlm.model] = here.lvlm
-            asked.setdefault((here.lvlm.model, job.rule), []).extend(_asked(job, here))
-    found = (_summed(models[model], rule, prompts) for (model, rule), prompts in asked.items())
-    return [work for work in found if work.prompts]
+            prompts_by_rule.setdefault((here.lvlm.model, job.rule), []).extend(_prompts_of(job, here))
+    sums = (_summed(models[model], rule, prompts) for (model, rule), prompts in prompts_by_rule.items())
+    return [work for work in sums if work.prompts]
 
 
-def _asked(job: PlannedJob, here: Experiment) -> list[tuple[int, float]]:
+def _prompts_of(job: PlannedJob, here: Experiment) -> list[tuple[int, float]]:
     """Return numbers of prompts, each with how many demonstrations they show; nobody counts those of a file."""
     rl = here.rl_data
     match job.rule:
@@ -75,25 +75,25 @@ def _asked(job: PlannedJob, here: Experiment) -> list[tuple[int, float]]:
     return []
 
 
-def _summed(lvlm: LvlmSettings, rule: str, asked: Sequence[tuple[int, float]]) -> LvlmWork:
-    prompts = sum(count for count, _ in asked)
-    each = 0 if rule == "answer_prompts" else REFERENCES
+def _summed(lvlm: LvlmSettings, rule: str, batches: Sequence[tuple[int, float]]) -> LvlmWork:
+    prompts = sum(count for count, _ in batches)
+    answers = 0 if rule == "answer_prompts" else REFERENCES
     name = Path(lvlm.model).name
     if not plan.is_large(lvlm.model):
-        return LvlmWork(name, rule, prompts, each * prompts, None, None)
-    passes = 1 if plan.lvlm_member(lvlm) == "qwen2_5_vl" else 1 + each
-    shown = sum(count * (1 + shots) for count, shots in asked)
+        return LvlmWork(name, rule, prompts, answers * prompts, None, None)
+    passes = 1 if plan.lvlm_member(lvlm) == "qwen2_5_vl" else 1 + answers
+    examples = sum(count * (1 + shots) for count, shots in batches)
     generated = prompts * lvlm.decode.num_beams * lvlm.decode.max_new_tokens
-    tokens = int(passes * EXAMPLE_TOKENS * shown) + generated
+    tokens = int(passes * EXAMPLE_TOKENS * examples) + generated
     parameters = plan.parameters_of(lvlm.model) or PUBLISHED.get(name)
-    return LvlmWork(name, rule, prompts, each * prompts, tokens, 2.0 * parameters * tokens if parameters else None)
+    return LvlmWork(name, rule, prompts, answers * prompts, tokens, 2.0 * parameters * tokens if parameters else None)
 
 
 def hours(work: Sequence[LvlmWork]) -> dict[str, float]:
     """Return the hours of one GPU of each kind; nothing where the work of a model is unknown."""
-    if not work or any(each.flop is None for each in work):
+    if not work or any(entry.flop is None for entry in work):
         return {}
-    flop = sum(each.flop or 0 for each in work)
+    flop = sum(entry.flop or 0 for entry in work)
     return {gpu: flop / ((peak_flop(gpu) or 0) * UTILISATION) / 3600 for gpu in GPUS}
 
 
@@ -103,6 +103,6 @@ def text(work: Sequence[LvlmWork]) -> str:
         return ""
     rows = [(*w[:4], w.tokens and w.tokens / 1e6, w.flop and w.flop / 1e15) for w in work]
     table = tabulate(rows, HEADS, "plain", intfmt=",", floatfmt=",.1f")
-    said = f"\nAsked of the LVLM at most; equal prompts, and those in the ledger, are answered once:\n\n{table}\n"
+    body = f"\nAsked of the LVLM at most; equal prompts, and those in the ledger, are answered once:\n\n{table}\n"
     listed = ", ".join(f"{gpu} {value:,.1f}" for gpu, value in hours(work).items())
-    return said + (f"\nHours of one GPU, an estimate and no measurement: {listed}. {ASSUMED}\n" if listed else "")
+    return body + (f"\nHours of one GPU, an estimate and no measurement: {listed}. {ASSUMED}\n" if listed else "")

@@ -118,14 +118,14 @@ def owned(card: Path) -> Iterator[bool]:
 
 def _acquired(lock: Path) -> tuple[IO[str], bool]:
     """Return the lock, empty and this process's, when nobody else has it, and whether anybody had."""
-    waited, said = False, -SAY_S
+    waited, logged = False, -SAY_S
     while (handle := _locked(lock)) is None:
         waited = True
-        if time.monotonic() - said >= SAY_S:
-            said = time.monotonic()
+        if time.monotonic() - logged >= SAY_S:
+            logged = time.monotonic()
             log.info("%s is being made by another job: %s; waiting", lock.parent, _owner_in(lock) or "unknown")
         time.sleep(POLL_S)
-    former = _named_in(handle)
+    former = _owner_named_in(handle)
     handle.truncate(0)
     return handle, waited or former is not None
 
@@ -142,8 +142,8 @@ def _locked(lock: Path) -> IO[str] | None:
     if handle is None:
         return None
     with suppress(FileNotFoundError):
-        held = os.fstat(handle.fileno())  # taking a lock makes a network file system ask for the file's present state
-        if held.st_nlink and os.path.samestat(held, lock.stat()):
+        state = os.fstat(handle.fileno())  # taking a lock makes a network file system ask for the file's present state
+        if state.st_nlink and os.path.samestat(state, lock.stat()):
             return handle
     handle.close()  # its owner has removed it between the two calls
     return None
@@ -151,11 +151,11 @@ def _locked(lock: Path) -> IO[str] | None:
 
 def _owner_in(lock: Path) -> Owner | None:
     with suppress(FileNotFoundError), lock.open(encoding="utf-8") as handle:
-        return _named_in(handle)
+        return _owner_named_in(handle)
     return None
 
 
-def _named_in(handle: IO[str]) -> Owner | None:
+def _owner_named_in(handle: IO[str]) -> Owner | None:
     """Return whom a lock names; None for one that is empty yet, or of another version."""
     handle.seek(0)
     try:

@@ -59,8 +59,8 @@ def ledger_folder(experiment: Experiment) -> str:
 def baselines(experiment: Experiment) -> list[str]:
     """Return the names of all baselines."""
     draws = range(experiment.baselines.n_random_draws)
-    named = experiment.baselines.drawn_from
-    return [one for name in named for one in ([f"{name}-{draw}" for draw in draws] if name in DRAWN else [name])]
+    kinds = experiment.baselines.drawn_from
+    return [full for name in kinds for full in ([f"{name}-{draw}" for draw in draws] if name in DRAWN else [name])]
 
 
 def sft_policies(arm: ArmSettings, seed: int, *, first: int = 1) -> list[str]:
@@ -71,10 +71,10 @@ def sft_policies(arm: ArmSettings, seed: int, *, first: int = 1) -> list[str]:
 
 def started_from(experiment: Experiment, preset: str) -> list[str]:
     """Return the file whose selector takes the untrained one's place; none where a preset names none."""
-    named = experiment.presets[preset].start_from
-    if not named:
+    start = experiment.presets[preset].start_from
+    if not start:
         return []
-    return [named if named.endswith(".safetensors") else f"{named}/selector.safetensors"]
+    return [start if start.endswith(".safetensors") else f"{start}/selector.safetensors"]
 
 
 def _evaluated_epochs(arm: ArmSettings, last: int) -> range:
@@ -151,12 +151,12 @@ def transferred(experiment: Experiment, corner: Corner) -> list[str]:
     grid = experiment.grid
     axes = ((corner.data, grid.data), (corner.lvlm, grid.lvlms))
     origins = [
-        name for own, axis in axes for name in grid.transfer if own in grid.transfer and name in axis and name != own
+        name for at, axis in axes for name in grid.transfer if at in grid.transfer and name in axis and name != at
     ]
     homes = [(name, grid_plan.folders_of(grid_plan.home_of(grid, corner, name))) for name in origins]
-    names = [(of, PolicyName.parse(name)) for of, home in homes for name in evaluated(grid_plan.at(experiment, home))]
-    wanted = experiment.presets.keys() - {arm.preset for arm in grid.arms if grid.excluded(corner, arm.preset)}
-    return [str(replace(name, origin=of)) for of, name in names if name.preset in wanted]
+    names = [(o, PolicyName.parse(name)) for o, home in homes for name in evaluated(grid_plan.at(experiment, home))]
+    presets = experiment.presets.keys() - {arm.preset for arm in grid.arms if grid.excluded(corner, arm.preset)}
+    return [str(replace(name, origin=origin)) for origin, name in names if name.preset in presets]
 
 
 def policies_at(experiment: Experiment, corner: Corner) -> list[str]:
@@ -187,11 +187,11 @@ def policies_of_batch(experiment: Experiment, wildcards: Wildcards) -> list[str]
 def evaluated_cells(experiment: Experiment) -> list[EvaluatedCell]:
     """Return every run of every policy in every corner of the grid."""
     return [
-        EvaluatedCell(**corner._asdict(), policy=policy, training_prompts=training_prompts(there, policy))
+        EvaluatedCell(**corner._asdict(), policy=policy, training_prompts=training_prompts(seen_at_home, policy))
         for corner in experiment.grid.corners
         for policy in policies_at(experiment, corner)
         for home in [grid_plan.home_of(experiment.grid, corner, PolicyName.parse(policy).origin)]
-        for there in [grid_plan.at(experiment, grid_plan.folders_of(home))]
+        for seen_at_home in [grid_plan.at(experiment, grid_plan.folders_of(home))]
     ]
 
 
@@ -238,14 +238,14 @@ def sampled(experiment: Experiment) -> list[str]:
     Baselines; trained ones after the last epoch that all evaluated runs of their preset and kind have, or before it
     where a run starts from there.
     """
-    named = {name: PolicyName.parse(name) for name in evaluated(experiment)}
-    latest = {replace(name, epoch=None): name.epoch or 0 for name in named.values()}  # a run's epochs rise
+    names = {name: PolicyName.parse(name) for name in evaluated(experiment)}
+    latest = {replace(name, epoch=None): name.epoch or 0 for name in names.values()}  # a run's epochs rise
     common: dict[tuple[str, str], int] = {}
     for run, epoch in latest.items():
         common[run.preset, run.kind] = min(epoch, common.get((run.preset, run.kind), epoch))
-    starts = {name.start for name in named.values() if name.base is not None}
+    starts = {name.start for name in names.values() if name.base is not None}
     return [
-        text for text, name in named.items() if name in starts or (name.epoch or 0) == common[name.preset, name.kind]
+        text for text, name in names.items() if name in starts or (name.epoch or 0) == common[name.preset, name.kind]
     ]
 
 
@@ -255,8 +255,8 @@ def controlled(experiment: Experiment) -> list[str]:
     A run is of the arm's first seed, and with the least KL_BETA of its kind.
     """
     main = experiment.arms[0]
-    names = [of for of in map(PolicyName.parse, sampled(experiment)) if of.preset in ("", main.preset)]
-    least = {kind: min(of.beta or 0.0 for of in names if of.kind == kind) for kind in {of.kind for of in names}}
+    names = [n for n in map(PolicyName.parse, sampled(experiment)) if n.preset in ("", main.preset)]
+    least = {kind: min(n.beta or 0.0 for n in names if n.kind == kind) for kind in {n.kind for n in names}}
     return [
         str(name)
         for name in names
@@ -299,7 +299,7 @@ def stage_config(experiment: Experiment, stage: str, wildcards: Wildcards) -> Se
         KeyError: no such stage, or a wildcard that is missing.
     """
     experiment, declared = grid_plan.at(experiment, wildcards), IDENTITIES[stage]
-    named = {**vars(experiment), **wildcards}
+    keys = {**vars(experiment), **wildcards}
 
     def taken(source: Setting | Wildcard | Planned) -> Any:
         match source:
@@ -308,14 +308,14 @@ def stage_config(experiment: Experiment, stage: str, wildcards: Wildcards) -> Se
             case Planned(name):
                 return PLANNED[name](experiment, wildcards)
             case Setting(path):
-                return _at(experiment, path.format_map(named))
+                return _at(experiment, path.format_map(keys))
 
     section = taken(declared.section) if declared.section else None
     values = dict(section) if isinstance(section, Mapping) else {}
     for name, field in declared.config.model_fields.items():
-        own = next((each for each in field.metadata if isinstance(each, Setting | Wildcard | Planned)), None)
-        if own is not None:
-            values[name] = taken(own)
+        source = next((source for source in field.metadata if isinstance(source, Setting | Wildcard | Planned)), None)
+        if source is not None:
+            values[name] = taken(source)
         elif hasattr(section, name):
             values[name] = getattr(section, name)
     return declared.config.model_validate(values)
@@ -336,14 +336,14 @@ def spec_of(experiment: Experiment, stage: str, wildcards: Wildcards) -> str:
 
 def members_of(config: Section) -> tuple[str, ...]:
     """Return the modules that a stage's config selects by name, as `lever.samplers.uniform`."""
-    declared = next((each for each in IDENTITIES.values() if each.config is type(config)), None)
-    named = [name.format_map(vars(config)) for name in declared.members] if declared else []
+    declared = next((identity for identity in IDENTITIES.values() if identity.config is type(config)), None)
+    modules = [name.format_map(vars(config)) for name in declared.members] if declared else []
     drawn = getattr(config, "on_policy", None)
     rewards = [getattr(config, "reward", None), getattr(drawn, "reward", None), *getattr(config, "rewards", ())]
     beside = available("lever/rewards")
-    own = getattr(config, "module", "")
-    named += [f"lever.policies.{own}"] if own else []
-    return (*named, *(f"lever.rewards.{reward.mode}" for reward in rewards if reward and reward.mode in beside))
+    module = getattr(config, "module", "")
+    modules += [f"lever.policies.{module}"] if module else []
+    return (*modules, *(f"lever.rewards.{reward.mode}" for reward in rewards if reward and reward.mode in beside))
 
 
 def lvlm_config(experiment: Experiment) -> LvlmConfig:
@@ -385,8 +385,8 @@ def examples_of_split(experiment: Experiment, wildcards: Wildcards) -> ExampleSe
 
 def encoder_of(experiment: Experiment, wildcards: Wildcards) -> EncoderSettings:
     """Return the encoder behind a file of embeddings: that of the pools where they have one of their own."""
-    own = experiment.pools.encoder if wildcards.get("embedded") == "pool_embeddings" else None
-    return own or experiment.encoder
+    encoder = experiment.pools.encoder if wildcards.get("embedded") == "pool_embeddings" else None
+    return encoder or experiment.encoder
 
 
 def on_policy_settings(experiment: Experiment, wildcards: Wildcards) -> OnPolicy:
@@ -396,8 +396,8 @@ def on_policy_settings(experiment: Experiment, wildcards: Wildcards) -> OnPolicy
         # A score function takes one step on what was drawn, so batches are smaller for as many steps as GRPO takes. Its
         # baseline is one that no draw of a query enters.
         smaller = max(1, settings.batch_queries // settings.updates)
-        own = {"updates": 1, "batch_queries": smaller, "advantages": "batch"}
-        settings = agent_plan.at_defaults(settings, "clip_epsilon").model_copy(update=own)
+        update = {"updates": 1, "batch_queries": smaller, "advantages": "batch"}
+        settings = agent_plan.at_defaults(settings, "clip_epsilon").model_copy(update=update)
     if settings.advantages != "standardised":
         settings = agent_plan.at_defaults(settings, "advantage_std_floor", "advantage_clamp")
     return settings
@@ -419,16 +419,16 @@ def grpo_groups(experiment: Experiment, preset: str) -> str:
 def reward_of(experiment: Experiment, wildcards: Wildcards) -> Reward:
     """Return the reward of a file of groups."""
     preset = experiment.presets[wildcards["preset"]]
-    own = preset.grpo.reward if wildcards["rewarded"] == "grpo_groups" else None
-    return own or preset.reward
+    reward = preset.grpo.reward if wildcards["rewarded"] == "grpo_groups" else None
+    return reward or preset.reward
 
 
 def measured_rewards(experiment: Experiment) -> list[Reward]:
     """Return the rewards in use and the dense ones, each once."""
     presets = [experiment.presets[arm.preset] for arm in experiment.written_arms]
-    alone = [Reward(mode=mode) for mode in ("soft_only", "expected_only", "accuracy_plus_expected")]
+    dense = [Reward(mode=mode) for mode in ("soft_only", "expected_only", "accuracy_plus_expected")]
     of_presets = [(preset.reward, preset.grpo.reward, preset.on_policy.reward) for preset in presets]
-    rewards = [reward for used in of_presets for reward in used if reward] + alone
+    rewards = [reward for used in of_presets for reward in used if reward] + dense
     return list({canonical_json(reward.model_dump(mode="json")): reward for reward in rewards}.values())
 
 
@@ -447,32 +447,32 @@ def lvlm_name(experiment: Experiment) -> str:
 def shown_studies(experiment: Experiment) -> list[ShownStudy]:
     """Return the studies that stand in the report."""
     intention = experiment.intention
-    of = {
+    facts = {
         "lever": {"is_world": experiment.data.source == "world", "model": lvlm_name(experiment)},
         "intention": {"is_world": intention.is_world, "model": intention.model_name},
     }
-    return [ShownStudy.model_validate({"name": name, **of[name]}) for name in experiment.studies if name in of]
+    return [ShownStudy.model_validate({"name": name, **facts[name]}) for name in experiment.studies if name in facts]
 
 
 def shown_agents(experiment: Experiment) -> ShownAgents | None:
     """Return what the report tells of study `intention`; None where it does not run."""
     if "intention" not in experiment.studies:
         return None
-    of = experiment.intention
+    intention = experiment.intention
     names = ("reference_arm", "document_arm", "evaluation", "sweeps", "grpo", "environment", "engine", "scale")
-    values = {name: getattr(of, name) for name in names}
-    if of.is_world and of.model.folder and not of.is_taught:
-        values["start"] = f"{of.model_name} ({agent_plan.identity_of_model(of.model.folder)})"
-    return ShownAgents(arms=agent_plan.arms(of), max_context=of.model.max_context, **values)
+    values = {name: getattr(intention, name) for name in names}
+    if intention.is_world and intention.model.folder and not intention.is_taught:
+        values["start"] = f"{intention.model_name} ({agent_plan.identity_of_model(intention.model.folder)})"
+    return ShownAgents(arms=agent_plan.arms(intention), max_context=intention.model.max_context, **values)
 
 
 def scale(experiment: Experiment) -> str:
     """Return which LVLM answers on which data, with its number of parameters where its folder is there."""
     folder = experiment.lvlm.model
     world, name = experiment.data.source == "world", folder.rstrip("/").split("/")[-1]
-    what = "embedded world" if world else f"{name} on {experiment.data.reader}"
+    subject = "embedded world" if world else f"{name} on {experiment.data.reader}"
     n_parameters = parameters_of(folder)
-    return f"{what}, {n_parameters / 1e6:.1f} M parameters" if n_parameters else what
+    return f"{subject}, {n_parameters / 1e6:.1f} M parameters" if n_parameters else subject
 
 
 @cache

@@ -103,13 +103,13 @@ def rooms(experiment: Experiment, *, gpu_request: str = "gpu") -> Callable[[str]
 
     def room(rule: str) -> Room:
         need = need_of(rule)
-        asked: Resources = {
+        resources: Resources = {
             "device": "cuda" if need.gpus else "cpu",
             "mem_mb": lambda _, attempt: attempt * (need.mem_mb + SNAKEMAKE_MB),
             "runtime": lambda _, attempt: attempt * need.runtime,
             **_gpus(need.gpus, gpu_request),
         }
-        return Room(need.threads, asked)
+        return Room(need.threads, resources)
 
     return room
 
@@ -143,12 +143,12 @@ def loaded(experiment: Experiment) -> list[LoadedModel]:
     if "grid" in experiment.studies:
         lvlms |= {f"grid.lvlms.{name}.model": lvlm for name, lvlm in experiment.grid.lvlms.items()}
     encoders = {"encoder.model": experiment.encoder, "pools.encoder.model": experiment.pools.encoder} if lvlms else {}
-    found = [LoadedModel(key, of.model, ("embed_examples",)) for key, of in encoders.items() if of is not None]
-    found += [LoadedModel(key, of.model, ASKING) for key, of in lvlms.items() if not of.is_served]
+    models = [LoadedModel(key, m.model, ("embed_examples",)) for key, m in encoders.items() if m is not None]
+    models += [LoadedModel(key, m.model, ASKING) for key, m in lvlms.items() if not m.is_served]
     if "intention" in experiment.studies and experiment.intention.model.folder:
         readers = AGENT_RULES if experiment.intention.is_taught else AGENT_RULES[1:]
-        found.append(LoadedModel("intention.model.folder", experiment.intention.model.folder, readers))
-    return found
+        models.append(LoadedModel("intention.model.folder", experiment.intention.model.folder, readers))
+    return models
 
 
 def model_of(experiment: Experiment, rule: str) -> str:

@@ -42,11 +42,11 @@ WRITTEN_FOR = {"snakemake": "9.27.1", "snakemake-executor-plugin-slurm": "2.8.0"
 
 def unknown_versions() -> dict[str, str]:
     """Return the packages, with their installed versions, of which nobody has looked at what is used here."""
-    found: dict[str, str] = {}
-    for name, known in WRITTEN_FOR.items():
+    unknown: dict[str, str] = {}
+    for name, expected in WRITTEN_FOR.items():
         with suppress(PackageNotFoundError):
-            found |= {name: version(name)} if version(name) != known else {}
-    return found
+            unknown |= {name: version(name)} if version(name) != expected else {}
+    return unknown
 
 
 # Plans.
@@ -85,9 +85,9 @@ def plan_by_contents(
 
     never = float("inf")  # without a time of its own a job would be given that of a job below it
 
-    def amended_time(own: Any) -> property:
+    def amended_time(original: Any) -> property:
         async def mintime(job: Job) -> float | None:
-            return never if has_card(job) else await own.fget(job)
+            return never if has_card(job) else await original.fget(job)
 
         return property(mintime)
 
@@ -96,8 +96,8 @@ def plan_by_contents(
             is_whole = any(rule.name == whole for rule in dag.targetrules)
             for job in dag.bfs(dag.dependencies, *dag.targetjobs):
                 if is_whole:
-                    gone = [file for file in job.output if not (file.is_temp or await file.exists())]
-                    dag.reason(job).missing_output.update(gone)
+                    missing = [file for file in job.output if not (file.is_temp or await file.exists())]
+                    dag.reason(job).missing_output.update(missing)
                 if has_card(job):
                     dag.reason(job).params_changed = why_again(job, RerunTrigger.PARAMS in dag.workflow.rerun_triggers)
             await planned(dag, create_inventory)
@@ -160,8 +160,8 @@ def keep_files_from_jobs(workflow: Workflow) -> None:
 def gpu_request(workflow: Workflow) -> str:
     """Return how the profile's default-resources say that GPUs are asked for: `gpu` where they say nothing."""
     defaults = workflow.resource_settings.default_resources
-    found = defaults.get("gpu_request") if defaults else None
-    return str(getattr(found, "raw", None) or "gpu")
+    request = defaults.get("gpu_request") if defaults else None
+    return str(getattr(request, "raw", None) or "gpu")
 
 
 def configuration_of(files: Iterable[Path], words: Sequence[str] | None = None) -> dict[str, Any]:
@@ -173,8 +173,8 @@ def configuration_of(files: Iterable[Path], words: Sequence[str] | None = None) 
     from snakemake.utils import update_config
 
     values: dict[str, Any] = {}
-    for each in (*map(configuration.read_file, files), configuration.read_words(words)):
-        update_config(values, each)
+    for part in (*map(configuration.read_file, files), configuration.read_words(words)):
+        update_config(values, part)
     return values
 
 
@@ -241,8 +241,8 @@ class PlannedJob(NamedTuple):
 class UnplannableError(ConfigError):
     """Snakemake cannot plan; `found` is what it wrote, from the line on that names the error."""
 
-    def __init__(self, status: str | int, said: str) -> None:
-        lines = said.strip().splitlines()
+    def __init__(self, status: str | int, output: str) -> None:
+        lines = output.strip().splitlines()
         start = next((i for i, line in enumerate(lines) if "Error" in line or "Exception" in line), 0)
         found = "\n    ".join(lines[start:]) or f"exit status {status}"
         super().__init__("expected a workflow that Snakemake can plan", found=found, do="Fix what it names.")
@@ -266,9 +266,9 @@ def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
     cores = [] if options["cores"] else ["--cores", str(MANY_CORES)]
     start, jobs, out, err = Path.cwd(), list[PlannedJob](), io.StringIO(), io.StringIO()
 
-    def hear(told: Iterable[Job], spared: Mapping[Job, str]) -> None:
+    def hear(planned: Iterable[Job], spared: Mapping[Job, str]) -> None:
         folder = Path(os.path.relpath(Path.cwd(), start))  # `--directory` moves Snakemake
-        jobs[:] = [planned_job(job, folder, spared.get(job, "")) for job in told]
+        jobs[:] = [planned_job(job, folder, spared.get(job, "")) for job in planned]
 
     logger, on_termination, status = logging.getLogger(LOGGER), signal.getsignal(signal.SIGTERM), None
     propagates, logger.propagate = logger.propagate, False
@@ -306,14 +306,14 @@ def arguments_of(words: Sequence[str]) -> dict[str, Any]:
     from snakemake import cli
     from snakemake.exceptions import CliException
 
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with redirect_stdout(said), redirect_stderr(said):
+        with redirect_stdout(output), redirect_stderr(output):
             return dict(vars(cli.parse_args(list(words))[1]))
     except (CliException, ValueError, OSError) as refusal:
         found = str(refusal).rstrip(".")
     except SystemExit:  # of argparse, which says why in its last line
-        found = said.getvalue().strip().rpartition("\n")[2]
+        found = output.getvalue().strip().rpartition("\n")[2]
     raise ConfigError(
         "expected words that Snakemake understands", found=found, do="Write them as for snakemake itself."
     )

@@ -46,13 +46,13 @@ class Snapshot(Row):
     jobs: str  # digest of the planned jobs, which lie beside: a line of run card, stage and identity each
 
 
-def freeze(config: Mapping[str, Any], plan: Plan, own: Path, *, folder: Path = FOLDER) -> Path:
+def freeze(config: Mapping[str, Any], plan: Plan, root: Path, *, folder: Path = FOLDER) -> Path:
     """Write the snapshot of an invocation and name it to all jobs by `VARIABLE`; return its absolute path.
 
     Its name is its content, so that a job of an invocation that was killed finds it as long as anybody needs it.
     """
-    jobs = "".join(f"{json.dumps([card, *of])}\n" for card, of in sorted(plan.items()))
-    code = {"package": package_digest(), "workflow": workflow_digest(own)}
+    jobs = "".join(f"{json.dumps([card, *identity])}\n" for card, identity in sorted(plan.items()))
+    code = {"package": package_digest(), "workflow": workflow_digest(root)}
     snapshot = Snapshot(config=dict(config), jobs=_digest(jobs), **code)
     values = snapshot.model_dump(mode="json")
     path = (folder / f"snapshot-{_digest(canonical_json(values))}.json").absolute()
@@ -87,7 +87,7 @@ def thaw() -> Snapshot | None:
     return storage.read_row(path, Snapshot)
 
 
-def thaw_config(own: Path) -> dict[str, Any]:
+def thaw_config(root: Path) -> dict[str, Any]:
     """Return the configuration that a job's own Snakemake has to use.
 
     Raises:
@@ -100,10 +100,10 @@ def thaw_config(own: Path) -> dict[str, Any]:
             found="none",
             do=f"The cluster must hand the submitting environment to its jobs (sbatch --export=ALL). {HANDLERS}",
         )
-    if workflow_digest(own) != snapshot.workflow:
+    if workflow_digest(root) != snapshot.workflow:
         raise SnapshotError(
             "expected the rules of the invocation that submitted this job",
-            found=f"{own / 'workflow'} changed since",
+            found=f"{root / 'workflow'} changed since",
             do=PLAN_AGAIN,
         )
     return snapshot.config
@@ -152,9 +152,9 @@ def package_digest(root: Path = PACKAGE) -> str:
 
 
 @cache
-def workflow_digest(own: Path) -> str:
+def workflow_digest(root: Path) -> str:
     """Return a digest of the workflow's Snakefile and of the rules that it includes, byte for byte."""
-    return _digest_of(own, [own / "workflow/Snakefile", *sorted((own / "workflow/rules").glob("*.smk"))])
+    return _digest_of(root, [root / "workflow/Snakefile", *sorted((root / "workflow/rules").glob("*.smk"))])
 
 
 class StageCode(NamedTuple):
@@ -207,5 +207,5 @@ def _digest(text: str) -> str:
 
 def planned(jobs: Iterable[Any]) -> dict[str, tuple[str, str]]:
     """Return the plan that Snakemake's jobs are; a rule without identity and run card is none of ours."""
-    own = [job for job in jobs if hasattr(job.params, "spec") and hasattr(job.output, "card")]
-    return {str(job.output.card): (job.rule.name, str(job.params.spec)) for job in own}
+    identified = [job for job in jobs if hasattr(job.params, "spec") and hasattr(job.output, "card")]
+    return {str(job.output.card): (job.rule.name, str(job.params.spec)) for job in identified}

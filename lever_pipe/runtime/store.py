@@ -73,11 +73,11 @@ class Work(NamedTuple):
         """
         for name, path in outputs.items():
             try:
-                found = contents.digest(path)
+                digest = contents.digest(path)
             except CheckpointError as fault:
-                found = fault.found
-            if found != self.card.outputs[name]:
-                raise _damaged(self.outputs[name], f"other content: {found}")
+                digest = fault.found
+            if digest != self.card.outputs[name]:
+                raise _damaged(self.outputs[name], f"other content: {digest}")
 
 
 def key_of(stage: str, spec: str, inputs: Mapping[str, str]) -> str:
@@ -88,8 +88,8 @@ def key_of(stage: str, spec: str, inputs: Mapping[str, str]) -> str:
         spec: JSON of its config and code, as `plan.spec_of` returns it; blanks and the order of keys do not matter.
         inputs: name -> digest of the content; a member of a list has its place in its name, as `cells[0]`.
     """
-    what = {"stage": stage, "spec": json.loads(spec), "inputs": dict(inputs)}
-    return hashlib.sha256(canonical_json(what).encode()).hexdigest()
+    work = {"stage": stage, "spec": json.loads(spec), "inputs": dict(inputs)}
+    return hashlib.sha256(canonical_json(work).encode()).hexdigest()
 
 
 def opened(settings: Mapping[str, Any]) -> Store:
@@ -193,27 +193,27 @@ class Store:
         Raises:
             OSError: something may not be removed here.
         """
-        kept, gone = list[tuple[float, Path, int]](), list[Path]()
+        kept, dropped = list[tuple[float, Path, int]](), list[Path]()
         for place in self._places():
             try:
                 self._read(place)
                 kept.append((place.stat().st_mtime, place, bytes_of(place)))
             except StoreError:
-                gone.append(place)
+                dropped.append(place)
             except FileNotFoundError:  # removed meanwhile
                 continue
         left = sum(size for _, _, size in kept)
         for _, place, size in sorted(kept):
             if left <= self.max_bytes:
                 break
-            gone.append(place)
+            dropped.append(place)
             left -= size
-        for place in gone:
+        for place in dropped:
             self._drop(place)
         if self._staging.is_dir():
-            with atomic.folder_in(self._staging) as own:
-                atomic.sweep(own)
-        return len(gone)
+            with atomic.folder_in(self._staging) as staged:
+                atomic.sweep(staged)
+        return len(dropped)
 
     def verify(self, *, remove: bool = False) -> Iterator[StoreError]:
         """Read everything, and yield what is damaged; remove it if wanted.
@@ -237,8 +237,8 @@ class Store:
 
     def _places(self, key: str = "") -> list[Path]:
         """Return the folders of all finished work, or of that of a key."""
-        found = self.folder.glob(f"work/{key[:2] or '*'}/{key}*")
-        return sorted(path for path in found if PLACE.fullmatch(f"{path.parent.name}/{path.name}"))
+        folders = self.folder.glob(f"work/{key[:2] or '*'}/{key}*")
+        return sorted(path for path in folders if PLACE.fullmatch(f"{path.parent.name}/{path.name}"))
 
     def _holds(self, place: Path, card: RunCard) -> bool:
         """Return whether this work is there, undamaged."""
@@ -320,8 +320,8 @@ def _share(source: Path, target: Path) -> None:
         if source.stat().st_nlink == 1:  # else two results would be one file
             target.hardlink_to(source)
     if not target.exists():
-        with source.open("rb") as read:
-            atomic.write_file(target, lambda handle: shutil.copyfileobj(read, handle))
+        with source.open("rb") as original:
+            atomic.write_file(target, lambda handle: shutil.copyfileobj(original, handle))
 
 
 def _damaged(path: Path, found: str) -> StoreError:

@@ -82,9 +82,9 @@ def files(**folders):
     """
 
     def words(wildcards, input, output):
-        beside = {n: of(wildcards) if callable(of) else of.format(**wildcards) for n, of in folders.items()}
-        named = [*input.items(), *output.items(), *beside.items()]
-        return [f"{name}={path}" for name, of in named for path in ([of] if isinstance(of, str) else of)]
+        beside = {n: f(wildcards) if callable(f) else f.format(**wildcards) for n, f in folders.items()}
+        pairs = [*input.items(), *output.items(), *beside.items()]
+        return [f"{name}={path}" for name, given in pairs for path in ([given] if isinstance(given, str) else given)]
 
     return words
 

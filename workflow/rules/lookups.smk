@@ -4,13 +4,13 @@
 def raw_file(kind, split=None):
     """Return the function that names a raw file, or a folder of images, of a job's data set: of its split or this."""
 
-    def of(wildcards):
-        data, own = grid_plan.at(EXPERIMENT, wildcards).data, split or wildcards.split
+    def path(wildcards):
+        data, part = grid_plan.at(EXPERIMENT, wildcards).data, split or wildcards.split
         if data.source == "files":
-            return getattr(data.files, f"{own}_{kind}")
-        return GENERATED[kind].format(raw=grid_plan.raw_of(wildcards), split=SPLITS[own])
+            return getattr(data.files, f"{part}_{kind}")
+        return GENERATED[kind].format(raw=grid_plan.raw_of(wildcards), split=SPLITS[part])
 
-    return of
+    return path
 
 
 def listing_of_images(wildcards):
@@ -32,23 +32,23 @@ def encoder_folder(wildcards):
 def of_epoch_before(run, first, name):
     """Return the input function for a file of what an epoch of `run` starts from: the epoch before, or `first`."""
 
-    def of(wildcards):
+    def path(wildcards):
         epoch = int(wildcards.epoch)
         folder = first if epoch == 1 else run
         return f"{folder}/{name}".format(**{**wildcards, "epoch": epoch - 1})
 
-    return of
+    return path
 
 
 def of_epoch_before_rce(name):
     """Return the input function for a file of what an RCE epoch starts from: the one before, INIT or an SFT epoch."""
 
-    def of(wildcards):
+    def path(wildcards):
         start = EXPERIMENT.presets[wildcards.preset].rce_from_sft_epoch
         first = SFT.replace("{epoch}", str(start)) if start else INIT
         return of_epoch_before(RCE, first, name)(wildcards)
 
-    return of
+    return path
 
 
 def start_of_selector(wildcards):
@@ -84,8 +84,8 @@ def selector_to_evaluate(wildcards):
 
 def own_selections(wildcards):
     """Return a user's file of selections, if it is not a module that selects."""
-    named = EXPERIMENT.grid.policies[wildcards.own].selections
-    return [named[grid_plan.corner_of(wildcards).data]] if named else []
+    files_by_data = EXPERIMENT.grid.policies[wildcards.own].selections
+    return [files_by_data[grid_plan.corner_of(wildcards).data]] if files_by_data else []
 
 
 def selections_of_batch(wildcards):
@@ -110,18 +110,18 @@ def as_agent(wildcards, input):
     return ["--agent", agent_plan.execution_of(INTENTION)]
 
 
-def told(kind, name):
+def index_entry(kind, name):
     """Return what the report's index tells of a table or figure."""
     return json.loads(Path(APPENDIX, "index.json").read_text(encoding="utf-8"))[kind][name]
 
 
 def labels_of_table(wildcards):
     """Return what `snakemake --report` says of a table: its title and section."""
-    table = told("tables", wildcards.table)
+    table = index_entry("tables", wildcards.table)
     return {"table": table["title"], "section": table["section"]}
 
 
 def labels_of_figure(wildcards):
     """Return what `snakemake --report` says of a figure: its title and what it shows."""
-    figure = told("figures", wildcards.figure)
+    figure = index_entry("figures", wildcards.figure)
     return {"figure": figure["title"], "shows": figure["caption"]}

@@ -52,17 +52,17 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
             paths = _raw_files(experiment, folder, Path(made))
             train = read_train(paths, experiment.data).examples
             prompter = Prompter(Wording(lvlm.prompt), train)
-            begin, *asked = [
+            begin, *requests = [
                 LvlmRequest(prompter(train[i], [ExampleId(count + 1 + SHOTS * i + j) for j in range(SHOTS)]))
                 for i in range(count + 1)
             ]
             replies: dict[str, list[LvlmReply]] = {}
             for member in dict.fromkeys((config.member, *([] if lvlm.is_served else [LIBRARY]))):
-                own = config.model_copy(update={"member": member})
-                model = load_lvlm(own, folder / lvlm.model, [(train, paths.images)], Runtime(device=device, lvlm=lvlm))
+                spec = config.model_copy(update={"member": member})
+                model = load_lvlm(spec, folder / lvlm.model, [(train, paths.images)], Runtime(device=device, lvlm=lvlm))
                 model.run([begin])  # what a model does once
                 started = time.perf_counter()
-                replies[member] = model.run(asked)
+                replies[member] = model.run(requests)
                 seconds = time.perf_counter() - started
                 yield ok(f"member {member}", f"{count} prompts in {seconds:.1f} s, {count / seconds:.1f} a second")
             if lvlm.is_served and experiment.rl_data.is_answered:
@@ -75,38 +75,38 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
         yield ok("answer", f"{example.question} {reply.text!r} (people: {example.answer})")
     if lvlm.is_served:
         return
-    texts = [[reply.text for reply in each] for each in replies.values()]
+    texts = [[reply.text for reply in answers] for answers in replies.values()]
     alike = sum(len(set(pair)) == 1 for pair in zip(*texts, strict=True))
-    told, do = f"the same {count} answers", "In bfloat16 a few differ; if many do, compare in float32 (lvlm.dtype)."
+    expected, do = f"the same {count} answers", "In bfloat16 a few differ; if many do, compare in float32 (lvlm.dtype)."
     check = f"member {LIBRARY}"
-    yield ok(check, told) if alike == count else warning(check, told, found=str(alike), do=do)
+    yield ok(check, expected) if alike == count else warning(check, expected, found=str(alike), do=do)
 
 
 def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
     """Return what the member that would answer makes of a question with one demonstration; no weight is read."""
     member = plan.lvlm_member(lvlm)
     check = f"prompt of {lvlm.model}"
-    one = {"image": "", "question_type": "", "answer": "yes", "answers": ("yes",)}
-    shown, asked = (
-        Example(example_id=ExampleId(i), question_id=i, image_id=i, image_digest=f"{i}", question=question, **one)
+    common = {"image": "", "question_type": "", "answer": "yes", "answers": ("yes",)}
+    demonstration, query = (
+        Example(example_id=ExampleId(i), question_id=i, image_id=i, image_digest=f"{i}", question=question, **common)
         for i, question in enumerate(("Is it red?", "Is it blue?"))
     )
     try:
         family = members.member("lvlms", member).described(folder / lvlm.model)
-        wanted = Wording(lvlm.prompt).prompt(asked, [shown])
-        text = "".join(segment.text for segment in family.render(wanted))
+        prompted = Wording(lvlm.prompt).prompt(query, [demonstration])
+        text = "".join(segment.text for segment in family.render(prompted))
     except LeverPipeError as refusal:
         return refused(check, refusal)
     image, end = family.tokenizer.convert_ids_to_tokens([family.image_token, family.eos])
-    parts = [part if isinstance(part, str) else image for turn in wanted.turns for part in turn.parts]
-    said = f"{text[-TAIL:]!r} by member {member}"
-    if text.count(image) != len(wanted.images) or any(text.count(part) < parts.count(part) for part in parts):
-        wants = f"a chat template that writes each text and two images, {image}"
-        return fault(check, wants, found=said, do="Fix chat_template.jinja in the folder, or name another model.")
+    parts = [part if isinstance(part, str) else image for turn in prompted.turns for part in turn.parts]
+    ending = f"{text[-TAIL:]!r} by member {member}"
+    if text.count(image) != len(prompted.images) or any(text.count(part) < parts.count(part) for part in parts):
+        expected = f"a chat template that writes each text and two images, {image}"
+        return fault(check, expected, found=ending, do="Fix chat_template.jinja in the folder, or name another model.")
     if not re.search(".*".join(map(re.escape, parts)), text, re.DOTALL):
         do = "Set lvlm.prompt.layout to turns, or fix chat_template.jinja in the folder."
-        return warning(check, "a chat template that keeps images and texts in their order", found=said, do=do)
-    return ok(check, f"{said}; an answer ends with {end!r}")
+        return warning(check, "a chat template that keeps images and texts in their order", found=ending, do=do)
+    return ok(check, f"{ending}; an answer ends with {end!r}")
 
 
 def _raw_files(experiment: Experiment, folder: Path, made: Path) -> VqaFilePaths:

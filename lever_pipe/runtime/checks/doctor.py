@@ -56,14 +56,14 @@ def preflight(
         PreflightError: something that the run would fail on, or never end with; all of it at once.
     """
     rules = {str(job["rule"]) for job in jobs}
-    found = list(local_checks.check(experiment, rules=rules, folder=folder))
+    outcomes = list(local_checks.check(experiment, rules=rules, folder=folder))
     if jobs:
-        found += look_at_jobs(experiment, jobs, executor, prefix, folder)
-    for outcome in found:
+        outcomes += look_at_jobs(experiment, jobs, executor, prefix, folder)
+    for outcome in outcomes:
         if outcome.level is Level.WARNING:
             LOG.warning(outcome.text)
-    require_no_fault(found)
-    return found
+    require_no_fault(outcomes)
+    return outcomes
 
 
 def look_at_jobs(
@@ -96,12 +96,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--data", action="store_true", help="also read every question, annotation and image")
     parser.add_argument("--answer", type=int, default=0, metavar="N", help="also ask the LVLM N questions")
     options, call_words = parser.parse_known_args(words[1:])
-    found = []
+    levels = []
     for outcome in examine(call_words, in_data=options.data, n_answers=options.answer):
-        found.append(outcome.level)
+        levels.append(outcome.level)
         sys.stdout.write(f"{outcome.level:<9}{outcome.text}\n")
         sys.stdout.flush()
-    return 2 if Level.FAULT in found else 0
+    return 2 if Level.FAULT in levels else 0
 
 
 def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) -> Iterator[Outcome]:

@@ -73,9 +73,9 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
             yield answers.prompt(next(lvlm for lvlm in lvlms if lvlm.model == model.folder), folder)
     yield from raw_data(experiment, rules=rules, folder=folder)
     for package, version in snakemake_adapter.unknown_versions().items():
-        known = snakemake_adapter.WRITTEN_FOR[package]
+        written_for = snakemake_adapter.WRITTEN_FOR[package]
         do = "Run tests/unit/runtime/test_snakemake_adapter.py and tests/workflow with it."
-        yield warning(package, f"version {known}, for which the workflow is written", found=version, do=do)
+        yield warning(package, f"version {written_for}, for which the workflow is written", found=version, do=do)
 
 
 def files_read(experiment: Experiment, model: LoadedModel) -> tuple[tuple[str, ...], tuple[model_folders.AnyOf, ...]]:
@@ -136,13 +136,13 @@ def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
     """Yield whether each file system takes files and has room; without that of the ledger, a run keeps no answers."""
     seen = set()
     for folder in (*folders, *([ledger] if ledger else [])):
-        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        if (device := (there.stat().st_dev, os.access(there, os.W_OK))) in seen:
+        place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if (device := (place.stat().st_dev, os.access(place, os.W_OK))) in seen:
             continue
         seen.add(device)
-        free, check, do = shutil.disk_usage(there).free, f"disk of {folder}", "Lay results or store.folder elsewhere."
+        free, check, do = shutil.disk_usage(place).free, f"disk of {folder}", "Lay results or store.folder elsewhere."
         try:
-            with tempfile.TemporaryFile(dir=there):
+            with tempfile.TemporaryFile(dir=place):
                 pass
         except OSError as refusal:
             yield fault(check, "a folder to write to", found=str(refusal.strerror or refusal).lower(), do=do)
@@ -182,25 +182,25 @@ def data(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
 
 def _data_set(key: str, settings: Data, folder: Path) -> Iterator[Outcome]:
     places = {kind: folder / name for kind, name in settings.files.model_dump().items()}
-    found: dict[str, ReadResult] = {}
+    results: dict[str, ReadResult] = {}
     for split, read in (("train", read_train), ("eval", read_queries)):
         files = VqaFilePaths(*(places[f"{split}_{kind}"] for kind in ("questions", "annotations", "images")))
         try:
-            found[split] = read(files, settings)
+            results[split] = read(files, settings)
         except LeverPipeError as refusal:
             yield refused(f"{key}, {split}: {files.questions}", refusal)
         else:
-            result = found[split]
+            result = results[split]
             images = len({example.image for example in result.examples})
             skipped = f", {result.n_skipped_questions:,} skipped" if result.n_skipped_questions else ""
-            said = f"{len(result.examples):,} questions about {images:,} images{skipped}"
-            yield ok(f"{key}, {split}: {files.questions}", said)
-    if len(found) == 2:
-        train, queries = (result.examples for result in found.values())
-        asked, shown = places["eval_questions"], places["train_questions"]
-        check = f"{key}, both splits: {asked}"
+            counts = f"{len(result.examples):,} questions about {images:,} images{skipped}"
+            yield ok(f"{key}, {split}: {files.questions}", counts)
+    if len(results) == 2:
+        train, queries = (result.examples for result in results.values())
+        query_file, train_file = places["eval_questions"], places["train_questions"]
+        check = f"{key}, both splits: {query_file}"
         try:
-            shared = shared_questions(train, queries, settings, file=asked, train_file=shown)
+            shared = shared_questions(train, queries, settings, file=query_file, train_file=train_file)
         except LeverPipeError as refusal:
             yield refused(check, refusal)
         else:
@@ -231,5 +231,5 @@ def _holds_something(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _any(rules: Collection[str] | None, wanted: set[str]) -> bool:
-    return rules is None or bool(wanted & set(rules))
+def _any(rules: Collection[str] | None, readers: set[str]) -> bool:
+    return rules is None or bool(readers & set(rules))

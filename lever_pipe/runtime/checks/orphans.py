@@ -30,14 +30,14 @@ def find(prefix: str, folder: Path) -> list[slurm.QueuedJob] | None:
         prefix: of the names of Snakemake's jobs; without one, the plugin's comment tells them from others.
         folder: the working directory.
     """
-    queued, own = slurm.queued_jobs(), os.environ.get("SLURM_JOB_ID", "")
+    queued, this_job = slurm.queued_jobs(), os.environ.get("SLURM_JOB_ID", "")
     if queued is None:
         return None
     return [
         job
         for job in queued
         if os.path.realpath(job.folder) == os.path.realpath(folder)
-        and job.id.partition("+")[0] != own  # + counts parts of a heterogeneous job
+        and job.id.partition("+")[0] != this_job  # + counts parts of a heterogeneous job
         and (job.name.startswith(f"{prefix}_") if prefix else job.comment.startswith(COMMENTS))
     ]
 

@@ -59,15 +59,15 @@ def judge(artefact: Artefact, digests: Digests) -> Artefact:
     made = artefact.made
     if made is None:
         return artefact
-    known = made.inputs | made.outputs
-    found = {name: content_of(path, digests) for name, path in artefact.paths.items() if name in known}
-    others = {name: digest for name, digest in found.items() if digest not in (None, known[name])}
+    recorded = made.inputs | made.outputs
+    contents_now = {name: content_of(path, digests) for name, path in artefact.paths.items() if name in recorded}
+    others = {name: digest for name, digest in contents_now.items() if digest not in (None, recorded[name])}
 
     strange = [name for name in others if name in made.outputs and others[name] != made.replaced.get(name)]
     of_the_job = [n for n in strange if abs(time_ns(artefact.paths[n]) - time_ns(artefact.card)) <= SAME_TIME_NS]
     damaged = tuple(name for name in strange if name in of_the_job or others[name] == UNREADABLE)
     return artefact._replace(
-        missing=tuple(name for name, digest in found.items() if digest is None),
+        missing=tuple(name for name, digest in contents_now.items() if digest is None),
         changed=tuple(name for name in others if name in made.inputs),
         damaged=damaged,
         replaced={n: str(digest) for n, digest in others.items() if n in made.outputs and n not in damaged},
@@ -95,15 +95,15 @@ def judge_call(
         digests: contents of files.
         versions: of the libraries that the stage computes with here.
     """
-    artefact, given = read_artefact(card), flat({n: of for n, of in files.items() if n != CARD})
+    artefact, given = read_artefact(card), flat({n: file for n, file in files.items() if n != CARD})
     made = artefact.made
     if made is None:
         return artefact
-    same = {"stage": made.stage == stage, "configuration": made.config == config, "code": made.code == code}
-    same["library versions"] = not other_versions(made.versions, versions)
-    same["set of files"] = given.keys() == made.inputs.keys() | made.outputs.keys()
-    if not all(same.values()):
-        return artefact._replace(other=tuple(name for name, is_same in same.items() if not is_same))
+    agreement = {"stage": made.stage == stage, "configuration": made.config == config, "code": made.code == code}
+    agreement["library versions"] = not other_versions(made.versions, versions)
+    agreement["set of files"] = given.keys() == made.inputs.keys() | made.outputs.keys()
+    if not all(agreement.values()):
+        return artefact._replace(other=tuple(name for name, is_same in agreement.items() if not is_same))
     return judge(artefact._replace(paths=given), digests)
 
 
@@ -138,9 +138,9 @@ def _installed() -> dict[str, str]:
 
 def members_of(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the modules that a stage's config selects by name; none for a stage of another version."""
-    known = IDENTITIES.get(stage)
+    identity = IDENTITIES.get(stage)
     with suppress(ValueError):
-        return plan.members_of(known.config.model_validate(config)) if known else ()
+        return plan.members_of(identity.config.model_validate(config)) if identity else ()
     return ()
 
 
@@ -150,10 +150,10 @@ def is_made(card: Path, files: Files, **call: Any) -> bool:
     The run card must name the same stage, config and code, and all files of the call with the contents they have now.
     """
     try:
-        found = judge_call(card, files, **{"digests": Digests()} | call)
+        judged = judge_call(card, files, **{"digests": Digests()} | call)
     except OSError:
         return False
-    return found.made is not None and not (found.reason or found.missing) and found.replaced == found.made.replaced
+    return judged.made is not None and not (judged.reason or judged.missing) and judged.replaced == judged.made.replaced
 
 
 def call_of(job: Job) -> dict[str, Any]:
@@ -181,11 +181,11 @@ def why_again(job: Job, by_identity: bool) -> str:
     if not any(map(os.path.lexists, job.output)):
         return ""
     call, digests = call_of(job), contents.remembered()
-    found = judge_call(**call, digests=digests)
-    if found.made is not None and found.other and not by_identity:
-        as_then = {"config": found.made.config, "code": found.made.code, "versions": {}}
-        found = judge_call(**call | as_then, digests=digests)
-    return found.reason
+    artefact = judge_call(**call, digests=digests)
+    if artefact.made is not None and artefact.other and not by_identity:
+        as_then = {"config": artefact.made.config, "code": artefact.made.code, "versions": {}}
+        artefact = judge_call(**call | as_then, digests=digests)
+    return artefact.reason
 
 
 def is_made_by_this_plan(job: Job) -> bool:
@@ -206,14 +206,14 @@ def is_made_by_this_plan(job: Job) -> bool:
 def before_plan(results: Path) -> None:
     """Note and tell what is not as the run cards below the results say."""
     digests = contents.remembered()
-    found = [judge(read_artefact(card), digests) for card in cards_below(results)]
-    for artefact in found:
+    artefacts = [judge(read_artefact(card), digests) for card in cards_below(results)]
+    for artefact in artefacts:
         try:
             accept(artefact)
         except (LeverPipeError, OSError) as fault:  # another user's results
             log.warning(f"{artefact.card}: what somebody replaced is not noted: {fault}")
     digests.save()
-    for line in told(found):
+    for line in complaints(artefacts):
         log.warning(line)
 
 
@@ -231,7 +231,7 @@ def accept(artefact: Artefact) -> None:
         set_time(card, written)
 
 
-def told(artefacts: Sequence[Artefact]) -> Iterator[str]:
+def complaints(artefacts: Sequence[Artefact]) -> Iterator[str]:
     """Yield a line for each file that is damaged or replaced, and for each card that cannot be read, up to a number."""
     lines = []
     for artefact in artefacts:

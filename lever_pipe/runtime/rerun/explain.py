@@ -56,26 +56,26 @@ class Explained(NamedTuple):
     @property
     def in_short(self) -> str:
         """Return in a few words why it would run."""
-        own = list(dict.fromkeys(cause.short for cause in self.causes))
-        return first(own) or ("input rebuilt" if self.follows else AS_MADE)
+        causes = list(dict.fromkeys(cause.short for cause in self.causes))
+        return first(causes) or ("input rebuilt" if self.follows else AS_MADE)
 
 
 def explain(jobs: Sequence[PlannedJob], *, results: Path, digests: Digests) -> list[Explained]:
     """Return why each planned job would run, in the order of the plan; code records lie below the results."""
     remade = {absolute(path): i for i, job in enumerate(jobs) for path in job.outputs}
-    found = []
+    explained = []
     for i, job in enumerate(jobs):
         card = next((path for path in job.outputs if is_card(Path(path))), "")
         artefact = judge(read_artefact(Path(card)), digests) if card and Path(card).exists() else None
-        causes = [Cause("this is forced" if it == "forced" else f"its {it} changed", it) for it in job.asked]
+        causes = [Cause("this is forced" if word == "forced" else f"its {word} changed", word) for word in job.asked]
         causes += _causes(job, artefact, results)
         if artefact is not None and job.call is not None:
             causes += _input_causes(job.call, artefact, remade, digests)
         paths = job.inputs if job.call is None else [path for paths in job.call.inputs.values() for path in paths]
         follows = dict.fromkeys(remade[name] for name in map(absolute, paths) if remade.get(name, i) != i)
         name = label(job.rule, card or next(iter(job.outputs), ""))
-        found.append(Explained(job, name, card, tuple(causes), tuple(follows)))
-    return found
+        explained.append(Explained(job, name, card, tuple(causes), tuple(follows)))
+    return explained
 
 
 def walk(explained: Sequence[Explained], targets: Sequence[int]) -> list[tuple[int, int]]:
@@ -93,11 +93,11 @@ def walk(explained: Sequence[Explained], targets: Sequence[int]) -> list[tuple[i
 def _causes(job: PlannedJob, artefact: Artefact | None, results: Path) -> Iterator[Cause]:
     """Yield a job's causes but those of the user and of its inputs, nearest to the user first."""
     missing = [path for path in job.outputs if not Path(path).exists()]
-    there = [path for path in job.outputs if path not in missing]
-    if artefact is None and not there:
+    made = [path for path in job.outputs if path not in missing]
+    if artefact is None and not made:
         yield Cause("there is none here yet", "missing output")
     elif artefact is None:
-        yield Cause(f"it has no run card, so nobody can tell whether it is whole ({first(there)})", "incomplete output")
+        yield Cause(f"it has no run card, so nobody can tell whether it is whole ({first(made)})", "incomplete output")
     elif artefact.made is None:
         yield Cause(f"the run card {artefact.card} cannot be read", "unreadable run card")
     else:
@@ -114,17 +114,17 @@ def _identity_causes(made: RunCard, call: PlannedCall, results: Path) -> Iterato
     was, now = flat(made.config), flat(call.config)
     for key in dict.fromkeys([*now, *was]):
         if (key in now) != (key in was) or now.get(key) != was.get(key):
-            then, is_now = ("not set" if key not in of else _value(of[key]) for of in (was, now))
+            then, is_now = ("not set" if key not in settings else _value(settings[key]) for settings in (was, now))
             yield Cause(f"the configuration differs: {key} is {is_now}, was {then}", f"changed: {key}")
     if made.code != call.code:
-        found = code_differences(results, made.code, made.stage, members_of(made.stage, call.config))
-        told = first(found or ["in nothing that is recorded"])
-        if found is None:
-            told = f"{made.code} then, {call.code} now; no record says in which modules"
-        yield Cause(f"the code differs: {told}", "changed: code")
+        differences = code_differences(results, made.code, made.stage, members_of(made.stage, call.config))
+        text = first(differences or ["in nothing that is recorded"])
+        if differences is None:
+            text = f"{made.code} then, {call.code} now; no record says in which modules"
+        yield Cause(f"the code differs: {text}", "changed: code")
     if versions := other_versions(made.versions, versions_for(made.stage, call.config)):
-        told = ", ".join(f"{name} {then} then, {here} now" for name, (then, here) in versions.items())
-        yield Cause(f"the library versions differ: {told}", "library versions")
+        text = ", ".join(f"{name} {then} then, {here} now" for name, (then, here) in versions.items())
+        yield Cause(f"the library versions differ: {text}", "library versions")
 
 
 def _value(value: Any) -> str:
@@ -152,12 +152,12 @@ def _input_causes(
             matched.add(name)
             if absolute(path) in remade:
                 continue
-            if (found := content_of(Path(path), digests)) != made.inputs[name]:
-                lacks = "does not exist" if found is None else "is damaged"
-                text = _other_content(name, path, made) if found else lacks
+            if (digest := content_of(Path(path), digests)) != made.inputs[name]:
+                lacks = "does not exist" if digest is None else "is damaged"
+                text = _other_content(name, path, made) if digest else lacks
                 yield Cause(f"the input {path} {text}", f"input: {Path(path).name}")
     removed = [str(artefact.paths[name]) for name in listed.values() if name not in matched]
-    parts = [f"{len(odd)} {how} ({first(odd)})" for how, odd in (("added", added), ("removed", removed)) if odd]
+    parts = [f"{len(odd)} {change} ({first(odd)})" for change, odd in (("added", added), ("removed", removed)) if odd]
     if parts:
         yield Cause(f"the set of inputs changed: {', '.join(parts)}", "other input files")
 
@@ -166,7 +166,7 @@ def _other_content(name: str, path: str, made: RunCard) -> str:
     """Return that an input is not what was read, with the tensors that differ, as far as these are recorded."""
     if (then := made.tensors.get(name)) is None:
         return "has other content"
-    now = {key: of[: of.index(" ") + 1 + TENSOR_DIGITS] for key, of in contents.tensors_of(Path(path)).items()}
+    now = {key: text[: text.index(" ") + 1 + TENSOR_DIGITS] for key, text in contents.tensors_of(Path(path)).items()}
     other = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
     return f"has other content ({len(other)} of {len(then)} tensors differ: {first(other)})"
 

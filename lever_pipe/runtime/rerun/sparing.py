@@ -62,7 +62,7 @@ class Sparing:
         if job.is_group() or CARD not in set(job.output.keys()):
             return False
         try:
-            why = "" if is_wanted(job) else self._found(job)
+            why = "" if is_wanted(job) else self._spared_as(job)
         except Exception as fault:  # noqa: BLE001 - a look that fails must not end all other jobs
             log.warning(f"{job.rule.name}: cannot tell whether it is made already, so it runs: {fault!r}")
             return False
@@ -75,14 +75,14 @@ class Sparing:
 
         What a planned job reads is known where nobody makes it again, or where who makes it is spared.
         """
-        digests, found, running = _Foreseen(self._digests), dict[Job, str](), set[Job]()
+        digests, spared, running = _Foreseen(self._digests), dict[Job, str](), set[Job]()
         planned = list(itertools.chain.from_iterable(dag.toposorted(set(dag.needrun_jobs()))))
         for job in planned:
             is_known = not (job.is_group() or is_wanted(job) or running.intersection(dag.dependencies[job]))
             if not is_known or not decision.has_card(job):
                 running.add(job)
             elif decision.is_made(**decision.call_of(job), digests=digests):
-                found[job] = UNCHANGED
+                spared[job] = UNCHANGED
             else:
                 key, _, made = self._key_of(job, digests)
                 work = self._store.find(key, made, versions=self._versions) if self._store and key else None
@@ -90,44 +90,44 @@ class Sparing:
                     running.add(job)
                 else:
                     digests.note(job, work)
-                    found[job] = STORED
-        tell_plan(planned, found)
-        if found:
-            told = ", ".join(f"{n} {why}" for why, n in sorted(Counter(found.values()).items()))
-            log.warning(f"Of the jobs below these need not be computed: {told}.")
-        return found
+                    spared[job] = STORED
+        tell_plan(planned, spared)
+        if spared:
+            summary = ", ".join(f"{n} {why}" for why, n in sorted(Counter(spared.values()).items()))
+            log.warning(f"Of the jobs below these need not be computed: {summary}.")
+        return spared
 
     def _key_of(self, job: Job, digests: Digests) -> tuple[str, dict[str, Path], dict[str, Path]]:
         """Return the key of a job's work, what it reads and what it makes; no key where an input is not there."""
-        read, made = flat(files_of(job.input)), flat(files_of(job.output))
-        made.pop(CARD)
+        inputs, outputs = flat(files_of(job.input)), flat(files_of(job.output))
+        outputs.pop(CARD)
         try:
-            found = {name: digests.of(path) for name, path in read.items()}
+            digests_of = {name: digests.of(path) for name, path in inputs.items()}
         except (LeverPipeError, OSError):
-            return "", read, made
-        return key_of(job.rule.name, str(job.params.spec), found), read, made
+            return "", inputs, outputs
+        return key_of(job.rule.name, str(job.params.spec), digests_of), inputs, outputs
 
     def summary(self) -> str:
         """Return a line on what was spared; nothing if nothing was."""
-        told = [f"{n} {why}" for why, n in sorted(self.spared.items())]
-        return f"Not run, because made already: {', '.join(told)}." if told else ""
+        parts = [f"{n} {why}" for why, n in sorted(self.spared.items())]
+        return f"Not run, because made already: {', '.join(parts)}." if parts else ""
 
-    def _found(self, job: Job) -> str:
+    def _spared_as(self, job: Job) -> str:
         card = Path(job.output[CARD])
         if decision.is_made(**decision.call_of(job), digests=self._digests):
             _let_stand(job)
             return UNCHANGED
         if self._store is None or ownership.owner_of(card) is not None:  # a job of a killed run may write there still
             return ""
-        key, read, made = self._key_of(job, self._digests)
+        key, inputs, outputs = self._key_of(job, self._digests)
         card.unlink(missing_ok=True)  # first: no card may stand beside the files of two jobs
-        found = self._store.restore(key, made, versions=self._versions)
-        if found is None:
+        card_row = self._store.restore(key, outputs, versions=self._versions)
+        if card_row is None:
             return ""
         for log_file in job.log:
             Path(log_file).unlink(missing_ok=True)  # of what lay there before
-        paths = {name: str(path) for name, path in {**read, **made, CARD: card}.items()}
-        storage.write_row(card, found.model_copy(update={"paths": paths}))
+        paths = {name: str(path) for name, path in {**inputs, **outputs, CARD: card}.items()}
+        storage.write_row(card, card_row.model_copy(update={"paths": paths}))
         return STORED
 
 

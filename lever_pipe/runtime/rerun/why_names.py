@@ -21,10 +21,10 @@ def label(stage: str, path: str) -> str:
         name = run.label
         is_training = stage.startswith(("train_", "initialise_"))
         return name if is_training else f"{stage} of {name}"
-    told = [f"{name} {value}" for name, value in values_in(path).items()]
+    parts = [f"{name} {value}" for name, value in values_in(path).items()]
     if is_answer:
-        told = told or [PurePath(path).parts[-2]]
-    return f"{stage} ({', '.join(told)})" if told else stage
+        parts = parts or [PurePath(path).parts[-2]]
+    return f"{stage} ({', '.join(parts)})" if parts else stage
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

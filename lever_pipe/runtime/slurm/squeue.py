@@ -34,11 +34,11 @@ def run(*command: str, timeout: float = ANSWER_WITHIN) -> str | None:
 
 def ask(*command: str, timeout: float = ANSWER_WITHIN) -> subprocess.CompletedProcess[str] | None:
     """Return output, error text and exit status; None when the command is missing or takes longer than `timeout`."""
-    own = {name: value for name, value in os.environ.items() if not USERS_OWN.match(name)}
+    environment = {name: value for name, value in os.environ.items() if not USERS_OWN.match(name)}
     nothing = subprocess.DEVNULL
     with suppress(OSError, subprocess.TimeoutExpired):
         return subprocess.run(
-            command, timeout=timeout, env=own, stdin=nothing, capture_output=True, text=True, errors="replace"
+            command, timeout=timeout, env=environment, stdin=nothing, capture_output=True, text=True, errors="replace"
         )
     return None
 
@@ -68,10 +68,10 @@ def state_of(job_id: str) -> str | None:
         return None
     if reply.returncode == 0 and reply.stdout.strip():
         return reply.stdout.split()[0]
-    known = settings()
-    if known is None:
+    configured = settings()
+    if configured is None:
         return None
-    if known.get("AccountingStorageType") != "accounting_storage/slurmdbd":
+    if configured.get("AccountingStorageType") != "accounting_storage/slurmdbd":
         return ""
     answer = run("sacct", "--allocations", "--noheader", "--parsable2", "--format=State", f"--jobs={job_id}")
     if answer is None:
@@ -91,8 +91,8 @@ def settings() -> dict[str, str] | None:
 
 def seconds(value: str) -> int | None:
     """Return a setting such as `300 sec` as a number; None when it is none."""
-    found = re.match(r"\d+", value)
-    return int(found[0]) if found else None
+    digits = re.match(r"\d+", value)
+    return int(digits[0]) if digits else None
 
 
 def cancel(job_ids: list[str]) -> bool:

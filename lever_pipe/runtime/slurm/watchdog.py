@@ -75,16 +75,16 @@ class Watchdog:
         self._said = 0.0
         self._longest_round: float | None = None
 
-    async def go_on(self, executor: Executor, asked: Sequence[Job], yielded: Sequence[Job]) -> AsyncIterator[Job]:
+    async def go_on(self, executor: Executor, active: Sequence[Job], yielded: Sequence[Job]) -> AsyncIterator[Job]:
         """Yield the jobs that go on, after the plugin has looked at them, and report the others.
 
         Args:
             executor: the plugin's.
-            asked: the jobs of this round.
+            active: the jobs of this round.
             yielded: those of which the plugin says that they go on.
         """
         kept = {job.external_jobid for job in yielded}
-        forgotten = [job for job in asked if job.external_jobid not in kept | self.ended]
+        forgotten = [job for job in active if job.external_jobid not in kept | self.ended]
         if forgotten:
             names = ", ".join(job.external_jobid for job in forgotten)
             log.warning(f"no status of the SLURM jobs {names} in this round; they are asked for again")
@@ -122,8 +122,8 @@ class Watchdog:
 
     def longest_round(self) -> float:
         """Return the most seconds that may pass between two rounds, by how long SLURM remembers a job that ended."""
-        if self._longest_round is None and (known := slurm.settings()) is not None:
-            age = slurm.seconds(known.get("MinJobAge", "")) or 0  # 0: for ever
+        if self._longest_round is None and (settings := slurm.settings()) is not None:
+            age = slurm.seconds(settings.get("MinJobAge", "")) or 0  # 0: for ever
             self._longest_round = max(SHORTEST_ROUND, age // ROUNDS_PER_RECORD) if age else float("inf")
         return float("inf") if self._longest_round is None else self._longest_round
 
