@@ -19,7 +19,7 @@ PromptKey = tuple[str, str, Demonstrations]
 def score_questions(
     queries: Sequence[Example],
     chosen: Mapping[ExampleId, Demonstrations],
-    said: Mapping[tuple[ExampleId, Demonstrations], str],
+    answers: Mapping[tuple[ExampleId, Demonstrations], str],
     shots: Sequence[int],
     *,
     files: tuple[str, str],
@@ -29,9 +29,9 @@ def score_questions(
     Args:
         queries: N queries.
         chosen: the ordered demonstrations that a policy gives each query; k shots are the first k.
-        said: the LVLM's answer to every prompt.
+        answers: the LVLM's answer to every prompt.
         shots: shot counts.
-        files: where `chosen` and `said` come from, for the messages.
+        files: where `chosen` and `answers` come from, for the messages.
 
     Raises:
         RecordError: a query has no selection, or a prompt no answer.
@@ -50,7 +50,7 @@ def score_questions(
     for k in shots:
         for query in queries:
             demonstrations = chosen[query.example_id][:k]
-            answer = said.get((query.example_id, demonstrations))
+            answer = answers.get((query.example_id, demonstrations))
             if answer is None:
                 raise RecordError(
                     f"{files[1]}: expected an answer to query {query.example_id} with {list(demonstrations)}",

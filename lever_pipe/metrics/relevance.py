@@ -27,11 +27,11 @@ def token_f1(prediction: str, reference: str) -> float:
 
     Source: Rajpurkar 2016 (token F1)
     """
-    predicted, wanted = normalise_answer(prediction).split(), normalise_answer(reference).split()
-    if not predicted or not wanted:
-        return float(predicted == wanted)
-    n_common = (Counter(predicted) & Counter(wanted)).total()
-    return 2 * n_common / (len(predicted) + len(wanted))
+    predicted, expected = normalise_answer(prediction).split(), normalise_answer(reference).split()
+    if not predicted or not expected:
+        return float(predicted == expected)
+    n_common = (Counter(predicted) & Counter(expected)).total()
+    return 2 * n_common / (len(predicted) + len(expected))
 
 
 def edit_similarity(prediction: str, reference: str) -> float:

@@ -62,8 +62,8 @@ def peak_flop(device_name: str) -> float | None:
 
     Source: verl
     """
-    found = _KNOWN.search(device_name)
-    return _PEAKS[found.group(1).upper()] if found else None
+    match = _KNOWN.search(device_name)
+    return _PEAKS[match.group(1).upper()] if match else None
 
 
 def mfu(flop: float, seconds: float, peak: float) -> float:

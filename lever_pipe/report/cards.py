@@ -47,9 +47,9 @@ class Card:
         Raises:
             RecordError: a number refers to a row that is missing.
         """
-        at = f"card/{self.id}"
+        subject = f"card/{self.id}"
         rows = []
         for i, row in enumerate(self.rows, start=1):
-            marks = ((kind, ledger.note(of, at, f"row{i}.{j}")) for j, (kind, of) in enumerate(row.marks))
+            marks = ((kind, ledger.note(number, subject, f"row{i}.{j}")) for j, (kind, number) in enumerate(row.marks))
             rows.append(replace(row, marks=tuple(marks)))
-        return replace(self, rows=tuple(rows), says=ledger.note(self.says, at, "says"))
+        return replace(self, rows=tuple(rows), says=ledger.note(self.says, subject, "says"))

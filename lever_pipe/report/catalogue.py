@@ -36,9 +36,9 @@ LOOKS = {
 def read_translation(path: Path) -> dict[str, str]:
     """Return the translation of each English text in a gettext catalogue."""
     with path.open("rb") as file:
-        found = [(of.id, of.string) for of in read_po(file) if of.id and of.string]
+        entries = [(entry.id, entry.string) for entry in read_po(file) if entry.id and entry.string]
     # Of a text with plural forms the first counts: Chinese has one.
-    return {_first(text): _first(translated) for text, translated in found}
+    return {_first(text): _first(translated) for text, translated in entries}
 
 
 def _first(text: str | Sequence[str]) -> str:
@@ -64,9 +64,9 @@ class Voice:
         """Return a text in this language, itself where there is none."""
         return self.texts.get(text, text)
 
-    def ngettext(self, one: str, many: str, n: int) -> str:
+    def ngettext(self, singular: str, plural: str, n: int) -> str:
         """Return a text with a count in this language."""
-        return self.texts.get(one, one if n == 1 else many)
+        return self.texts.get(singular, singular if n == 1 else plural)
 
     def say(self, message: str, /, **args: Any) -> str:
         """Return a message as plain text."""
@@ -90,11 +90,11 @@ class Voice:
                 text = _literal(self.texts.get(cell, cell), is_html=is_html)
                 return f'<span class="verdict {LOOKS[cell]}">{text}</span>' if is_html and cell in LOOKS else text
             case list() | tuple():
-                texts = [text for text in (self._write(each, is_html=is_html) for each in cell) if text]
+                texts = [text for text in (self._write(item, is_html=is_html) for item in cell) if text]
                 return self._join(texts, "list" if isinstance(cell, list) else "parts")
             case Message():
                 text = _literal(self.texts.get(cell.text, cell.text), is_html=is_html)
-                return self._filled(cell, text, lambda each: self._write(each, is_html=is_html))
+                return self._filled(cell, text, lambda value: self._write(value, is_html=is_html))
 
     def _filled(self, message: Message, text: str, write: Callable[[Cell], str]) -> str:
         args = dict(message.args)

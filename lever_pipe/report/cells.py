@@ -1,8 +1,8 @@
 """What stands in a cell or a sentence, before anything is text: numbers with their evidence, messages and plain values.
 
 Nothing here is formatted: `catalogue.Voice` writes each kind in a language, at the very end. A number is either a
-quantity of the evidence (`source` is its row's key) or made of such (`of` are their keys); `EvidenceLedger.note` gives
-the latter rows of their own, so that everything printed is found in the evidence.
+quantity of the evidence (`source` is its row's key) or made of such (`operands` are their keys); `EvidenceLedger.note`
+gives the latter rows of their own, so that everything printed is found in the evidence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Estimate:
         unit: printed behind it, such as ` %`.
         printed: the text of a published number, which replaces the formatted one.
         part: the column of the row that the value is: `value`, `p_holm`, ...
-        of: keys of the rows that a derived number is made of.
+        operands: keys of the rows that a derived number is made of.
         how: what is done with them, or what is tested and how: all p values of one test share a row.
         is_p: whether it is a p value, `<0.001` below what three decimals show.
         line: of its row in the file of all rows; 0 until `EvidenceLedger.note`.
@@ -49,7 +49,7 @@ class Estimate:
     unit: str = ""
     printed: str = ""
     part: str = "value"
-    of: tuple[str, ...] = ()
+    operands: tuple[str, ...] = ()
     how: str = ""
     is_p: bool = False
     line: int = 0
@@ -104,8 +104,8 @@ def level(row: EvidenceRow | None, digits: int = 2, *, scale: float = 1.0, inter
 
 def gap(row: EvidenceRow | None, digits: int = 2, *, scale: float = 1.0) -> Estimate | None:
     """Return a comparison's difference as a cell, signed and with its interval; None of no row."""
-    found = level(row, digits, scale=scale)
-    return None if found is None else replace(found, sign=True)
+    number = level(row, digits, scale=scale)
+    return None if number is None else replace(number, sign=True)
 
 
 def part(row: EvidenceRow | None, name: str, digits: int = 2, *, scale: float = 1.0) -> Estimate | None:
@@ -130,20 +130,20 @@ def verdict(p: float) -> str:
 
 
 def derived(
-    value: float | None, digits: int, of: Iterable[Estimate | EvidenceRow | None], how: str, *, sign: bool = False
+    value: float | None, digits: int, operands: Iterable[Estimate | EvidenceRow | None], how: str, *, sign: bool = False
 ) -> Estimate | None:
     """Return a number that is worked out from others, which it names; None where it cannot be."""
     if value is None or math.isnan(value):
         return None
-    keys = [key for each in of if each is not None for key in keys_behind(each)]
-    return Estimate(float(value), digits, sign=sign, of=tuple(dict.fromkeys(keys)), how=how)
+    keys = [key for operand in operands if operand is not None for key in keys_behind(operand)]
+    return Estimate(float(value), digits, sign=sign, operands=tuple(dict.fromkeys(keys)), how=how)
 
 
-def keys_behind(of: Estimate | EvidenceRow) -> tuple[str, ...]:
+def keys_behind(operand: Estimate | EvidenceRow) -> tuple[str, ...]:
     """Return the rows that a number or row stands for; a derived number has no row yet, but those it is made of."""
-    if isinstance(of, EvidenceRow):
-        return (of.key,)
-    return (of.source,) if of.source else of.of
+    if isinstance(operand, EvidenceRow):
+        return (operand.key,)
+    return (operand.source,) if operand.source else operand.operands
 
 
 def minus(left: Estimate | None, right: Estimate | None, digits: int | None = None) -> Estimate | None:
@@ -161,11 +161,11 @@ def minus(left: Estimate | None, right: Estimate | None, digits: int | None = No
 
 def average(cells: Sequence[Estimate | None], digits: int | None = None) -> Estimate | None:
     """Return the mean of cells; None where one is absent or there is none."""
-    known = [cell for cell in cells if cell is not None]
-    if not known or len(known) < len(cells):
+    numbers = [cell for cell in cells if cell is not None]
+    if not numbers or len(numbers) < len(cells):
         return None
-    value = math.fsum(cell.value for cell in known) / len(known)
-    return derived(value, known[0].digits if digits is None else digits, known, "mean")
+    value = math.fsum(cell.value for cell in numbers) / len(numbers)
+    return derived(value, numbers[0].digits if digits is None else digits, numbers, "mean")
 
 
 @dataclass(slots=True)
@@ -200,16 +200,16 @@ class EvidenceLedger:
         if cell.source:
             self.evidence.at(cell.source)
             return replace(cell, line=self.evidence.line(cell.source))
-        of = keys_behind(cell)
-        for key in of:
+        keys = keys_behind(cell)
+        for key in keys:
             self.evidence.at(key)
-        row = EvidenceRow(DERIVED, subject, metric, float(cell.value), how=cell.how or "p", source=BETWEEN.join(of))
+        row = EvidenceRow(DERIVED, subject, metric, float(cell.value), how=cell.how or "p", source=BETWEEN.join(keys))
         is_shared = cell.is_p and bool(cell.how)
-        known = self.tests.setdefault((cell.how, cell.value), row) if is_shared else row
-        if known is row:
+        noted = self.tests.setdefault((cell.how, cell.value), row) if is_shared else row
+        if noted is row:
             self.evidence.add([row])
             self.rows.append(row)
-        return replace(cell, source=known.key, part="value", line=self.evidence.line(known.key))
+        return replace(cell, source=noted.key, part="value", line=self.evidence.line(noted.key))
 
 
 def numbers_in(cell: Cell) -> list[Estimate]:

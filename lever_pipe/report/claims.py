@@ -113,8 +113,8 @@ class NotTested(Exception):  # noqa: N818 - it is an outcome, not an error
 
 def _steps_to(steps: Values, values: Values, thresholds: Sequence[float]) -> float:
     """Return the mean first step that reaches a threshold; one that is never reached counts as the next evaluation."""
-    reached = [first_reaching(steps, values, of) for of in thresholds]
-    return fmean(2 * steps[-1] - steps[-2] if at is None else at for at in reached)
+    reached = [first_reaching(steps, values, threshold) for threshold in thresholds]
+    return fmean(2 * steps[-1] - steps[-2] if step is None else step for step in reached)
 
 
 def _slowing(steps: Values, values: Values, _: Sequence[float]) -> float:
@@ -133,7 +133,7 @@ class Measure(NamedTuple):
     """A measure of a curve, one number or several, from its steps, its values, and `where` of the claim."""
 
     text: str
-    of: Callable[[Values, Values, Sequence[float]], Any]
+    compute: Callable[[Values, Values, Sequence[float]], Any]
     least: int = FEWEST
     """Steps that it needs."""
 
@@ -247,7 +247,7 @@ class OverSeeds:
     @property
     def values(self) -> list[tuple[float, ...]]:
         """Return of each difference the value of every seed."""
-        return list(zip(*(_gaps(self.claim, of) for of in self.seeds), strict=True))
+        return list(zip(*(_gaps(self.claim, seed) for seed in self.seeds), strict=True))
 
     @property
     def comparison(self) -> str:
@@ -257,7 +257,7 @@ class OverSeeds:
     @property
     def p(self) -> float:
         """Return the largest p of its differences; NaN of one seed."""
-        return max(paired_t(of)[1] for of in self.values)
+        return max(paired_t(values)[1] for values in self.values)
 
     @property
     def is_tested(self) -> bool:
@@ -284,10 +284,10 @@ def judge_claims(claims: Sequence[Claim], material: Material) -> list[JudgedClai
     judged = [claim for claim in claims if material.has(claim.study)]
     published = [_or_reason(_published, claim, material, view) for claim in judged]
     ours = [_or_reason(_ours, claim, material, view) for claim in judged]
-    tested = {of.comparison: of.p for of in ours if isinstance(of, OverSeeds) and of.is_tested}
+    tested = {finding.comparison: finding.p for finding in ours if isinstance(finding, OverSeeds) and finding.is_tested}
     adjusted = dict(zip(tested, map(float, holm(list(tested.values()))), strict=True))
-    ours = [_tested(of, adjusted) if isinstance(of, OverSeeds) else of for of in ours]
-    return [JudgedClaim(*of) for of in zip(judged, published, ours, strict=True)]
+    ours = [_tested(finding, adjusted) if isinstance(finding, OverSeeds) else finding for finding in ours]
+    return [JudgedClaim(*parts) for parts in zip(judged, published, ours, strict=True)]
 
 
 def _or_reason(judge: Callable[..., Any], *args: Any) -> Any:
@@ -335,7 +335,7 @@ def _published(claim: Claim, material: Material, view: AgentView | None) -> Find
     names = {run: _name(run) for run in claim.runs}
     if claim.study == "lever":
         measured = {run: [_statistic(material, run, claim.metric, name) for name in claim.measure] for run in names}
-        return _finding(claim, list(map(Check, _gaps(claim, measured))), _told(claim, measured, names), ())
+        return _finding(claim, list(map(Check, _gaps(claim, measured))), _measure_texts(claim, measured, names), ())
     assert view is not None
     quoted = "" if claim.metric == "val_reward" else claim.document
     curves = {run: view.published(str(run), claim.metric, quoted) for run in claim.runs}
@@ -344,10 +344,10 @@ def _published(claim: Claim, material: Material, view: AgentView | None) -> Find
     if claim.kind != "order":
         checks = [pair_check(claim.measure[0], checks[0].value, curves, _inside(claim, _steps(curves)))]
         p = None if checks[0].p is None else p_value(checks[0].p)
-    stated = {run: {name: view.stated(run, of) for name, of in STATED.items()} for run in (NO_KL, KL)}
-    texts = ({name: row.printed if row else "" for name, row in of.items()} for of in stated.values())
+    stated = {run: {name: view.stated(run, metric) for name, metric in STATED.items()} for run in (NO_KL, KL)}
+    texts = ({name: row.printed if row else "" for name, row in rows.items()} for rows in stated.values())
     test = [say("p {p}", p=p)] if p else []
-    return _finding(claim, checks, [*_told(claim, measured, names), *test], _settings_apart(claim, *texts), p)
+    return _finding(claim, checks, [*_measure_texts(claim, measured, names), *test], _settings_apart(claim, *texts), p)
 
 
 def _ours(claim: Claim, material: Material, view: AgentView | None) -> Finding | OverSeeds:
@@ -374,15 +374,15 @@ def _ours(claim: Claim, material: Material, view: AgentView | None) -> Finding |
 
 def _long_curves(claim: Claim, material: Material) -> list[dict[Run, Curve]]:
     """Return the curves of the longest selectors of every seed that all runs have."""
-    found: dict[int, dict[Run, dict[int, EvidenceRow]]] = {}
+    by_seed: dict[int, dict[Run, dict[int, EvidenceRow]]] = {}
     for run in claim.runs:
         for epoch, subjects in sorted(long_runs(material).get(float(run), {}).items()):
             for subject in subjects:
-                of_seed = found.setdefault(PolicyName.parse(subject).seed or 0, {})
+                of_seed = by_seed.setdefault(PolicyName.parse(subject).seed or 0, {})
                 of_seed.setdefault(run, {})[epoch] = material.evidence.get(subject, claim.metric)
     whole: list[dict[Run, Curve]] = [
         dict(curves)
-        for curves in found.values()
+        for curves in by_seed.values()
         if len(curves) == len(claim.runs) and min(map(len, curves.values())) >= FEWEST
     ]
     if not whole:
@@ -396,7 +396,7 @@ def arm_for(cause: Sequence[str], pair: Mapping[str, str], settings: Mapping[str
     Without one it is the arm of the documents.
     """
     reference, document = settings[pair[NO_KL]], settings[pair[KL]]
-    fitting = [n for n, of in settings.items() if {key for key in of if of[key] != reference[key]} == {*cause}]
+    fitting = [n for n, arm in settings.items() if {key for key in arm if arm[key] != reference[key]} == {*cause}]
     alike = [name for name in fitting if all(settings[name][key] == document[key] for key in cause)]
     return next(iter((*alike, *fitting)), pair[KL])
 
@@ -417,28 +417,28 @@ def _mode(view: AgentView) -> str:
 
 def _settings_apart(claim: Claim, left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Cell]:
     """Return the settings that differ between two agents beside those that a claim is about."""
-    return [code(of) for of in left if claim.about is not None and of not in claim.about and left[of] != right[of]]
+    return [code(key) for key in left if claim.about is not None and key not in claim.about and left[key] != right[key]]
 
 
 def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Estimate]]:
     """Return the measures of every run, over the steps that all of them have."""
     steps = _steps(curves)
-    found: dict[Run, list[Estimate]] = {run: [] for run in curves}
+    numbers: dict[Run, list[Estimate]] = {run: [] for run in curves}
     for name in claim.measure:
-        measure, at = MEASURES[name], _inside(claim, steps)
-        if len(steps) < measure.least or not set(at) <= set(steps):
+        measure, inside = MEASURES[name], _inside(claim, steps)
+        if len(steps) < measure.least or not set(inside) <= set(steps):
             raise NotTested("Too few common steps: {what}.", what=code(claim.metric))
         for run, curve in curves.items():
-            rows = [curve[step] for step in at]
+            rows = [curve[step] for step in inside]
             where = () if name == "sharp_fall" and run in claim.right else claim.where
-            shown = measure.of(np.array(at, dtype=float), np.array([row.value for row in rows]), where)
+            values = measure.compute(np.array(inside, dtype=float), np.array([row.value for row in rows]), where)
             how = "value" if name == "each" else name
-            of_each = [[row] for row in rows] if name == "each" else [rows] * np.size(shown)
-            for value, of in zip(np.atleast_1d(shown), of_each, strict=True):
-                if (number := derived(value, _digits(claim, name, value), of, how)) is None:
+            of_each = [[row] for row in rows] if name == "each" else [rows] * np.size(values)
+            for value, operands in zip(np.atleast_1d(values), of_each, strict=True):
+                if (number := derived(value, _digits(claim, name, value), operands, how)) is None:
                     raise NotTested("Too few common steps: {what}.", what=code(claim.metric))
-                found[run].append(number)
-    return found
+                numbers[run].append(number)
+    return numbers
 
 
 def _steps(curves: Mapping[Run, Curve]) -> list[int]:
@@ -486,7 +486,7 @@ def pair_check(name: str, gap: float, curves: Mapping[Any, Curve], inside: Seque
         case "best":
             return Check(gap, p=flat_curves(len(steps)).chance_of_best_gap(abs(gap)))
         case "drawdown":
-            falls = (float(drawdowns(of[None])[0]) for of in (left, right))
+            falls = (float(drawdowns(curve[None])[0]) for curve in (left, right))
             return Check(gap, p=min(map(flat_curves(len(steps)).chance_of_drawdown, falls)))
         case "sd_of_changes":
             return Check(gap, p=f_test(np.diff(left), np.diff(right)))
@@ -496,63 +496,63 @@ def pair_check(name: str, gap: float, curves: Mapping[Any, Curve], inside: Seque
             return Check(gap, float(np.diff(steps).max()))
 
 
-def _tested(of: OverSeeds, family: Mapping[str, float]) -> Finding:
+def _tested(ours: OverSeeds, family: Mapping[str, float]) -> Finding:
     """Return the verdict on the mean over seeds of each difference, by its p, or its interval where a margin decides.
 
     One seed separates nothing. `family` are the adjusted p values.
     """
-    claim, means = of.claim, [fmean(values) for values in of.values]
-    if len(of.seeds) < 2:
-        names = {run: code(name) for run, name in of.names.items()}
-        numbers = (*_told(claim, of.seeds[0], names), "one seed: no inference about runs")
-        return Finding("not tested" if claim.cause and of.differs else "not separated", numbers)
-    halves = [paired_t(values)[2] for values in of.values]
-    told, test = [_intervals(of, means, halves)], None
-    if of.is_tested:
-        test = p_value(family[of.comparison], how=f"paired t over seeds, adjusted: {of.comparison}")
-        told.append(say("adjusted p {p}", p=test))
+    claim, means = ours.claim, [fmean(values) for values in ours.values]
+    if len(ours.seeds) < 2:
+        names = {run: code(name) for run, name in ours.names.items()}
+        numbers = (*_measure_texts(claim, ours.seeds[0], names), "one seed: no inference about runs")
+        return Finding("not tested" if claim.cause and ours.differs else "not separated", numbers)
+    halves = [paired_t(values)[2] for values in ours.values]
+    texts, test = [_intervals(ours, means, halves)], None
+    if ours.is_tested:
+        test = p_value(family[ours.comparison], how=f"paired t over seeds, adjusted: {ours.comparison}")
+        texts.append(say("adjusted p {p}", p=test))
     elif claim.margin is not None:
-        told.append(say("margin {value}", value=claim.margin))
+        texts.append(say("margin {value}", value=claim.margin))
     elif claim.kind == "equal":
-        test = p_value(of.p, how=f"paired t over seeds: {of.comparison}")
-        told.append(say("p {p}", p=test))
+        test = p_value(ours.p, how=f"paired t over seeds: {ours.comparison}")
+        texts.append(say("p {p}", p=test))
     checks = [Check(mean, half, None if test is None else test.value) for mean, half in zip(means, halves, strict=True)]
-    return _finding(claim, checks, told, of.differs, test)
+    return _finding(claim, checks, texts, ours.differs, test)
 
 
-def _intervals(of: OverSeeds, means: Sequence[float], halves: Sequence[float]) -> Cell:
+def _intervals(ours: OverSeeds, means: Sequence[float], halves: Sequence[float]) -> Cell:
     """Return the mean with its interval over the seeds, of several differences the least and the most."""
-    behind = [number for seed in of.seeds for each in seed.values() for number in each]
+    operands = [number for seed in ours.seeds for numbers in seed.values() for number in numbers]
     digits = REWARD_DIGITS + 1 if max(map(abs, means)) < 1 else 1
     cells = []
     for mean, half in sorted(zip(means, halves, strict=True)):
-        number = derived(mean, digits, behind, "mean over seeds, in the claim's favour", sign=True)
+        number = derived(mean, digits, operands, "mean over seeds, in the claim's favour", sign=True)
         assert number is not None
         cells.append(replace(number, low=mean - half, high=mean + half, interval_digits=digits))
-    found = tuple(cells if len(cells) < 2 else (cells[0], cells[-1]))
-    claim, names = of.claim, {run: code(name) for run, name in of.names.items()}
+    ends = tuple(cells if len(cells) < 2 else (cells[0], cells[-1]))
+    claim, names = ours.claim, {run: code(name) for run, name in ours.names.items()}
     left, *right = (KL, NO_KL) if len(names) > 1 and KL in names else names
     joint = "{left} minus {right}" if claim.kind == "equal" else "{left} against {right}"
     runs = say(joint, left=names[left], right=[names[run] for run in right]) if claim.right else list(names.values())
-    told = "{where}, {runs}, {n:seed|seeds}: {found}"
+    text = "{where}, {runs}, {n:seed|seeds}: {found}"
     favour = "{where}, {runs}, {n:seed|seeds}: {found} in the claim's favour"
-    return say(told if claim.kind == "equal" else favour, where=of.where, runs=runs, n=len(of.seeds), found=found)
+    return say(text if claim.kind == "equal" else favour, where=ours.where, runs=runs, n=len(ours.seeds), found=ends)
 
 
-def _told(claim: Claim, measured: Mapping[Run, Sequence[Cell]], names: Mapping[Run, Cell]) -> list[Cell]:
+def _measure_texts(claim: Claim, measured: Mapping[Run, Sequence[Cell]], names: Mapping[Run, Cell]) -> list[Cell]:
     """Return each measure of every run."""
     if claim.measure == ("each",):
-        at = "shot {at}" if claim.metric == "accuracy" else "step {at}"
-        labels: list[Cell] = [say(at, at=int(of)) for of in claim.where]
+        text = "shot {at}" if claim.metric == "accuracy" else "step {at}"
+        labels: list[Cell] = [say(text, at=int(place)) for place in claim.where]
     else:
         labels = [say(MEASURES[name].text) for name in claim.measure]
         labels *= len(measured[claim.left[0]]) // len(labels)
-    told: list[Cell] = []
+    texts: list[Cell] = []
     for label, values in zip(labels, zip(*measured.values(), strict=True), strict=True):
-        each = zip(measured, values, strict=True)
-        numbers = [say("{value} ({name})", name=names[run], value=value) for run, value in each]
-        told.append(say("{what}: {numbers}", what=label, numbers=numbers))
-    return told
+        by_run = zip(measured, values, strict=True)
+        numbers = [say("{value} ({name})", name=names[run], value=value) for run, value in by_run]
+        texts.append(say("{what}: {numbers}", what=label, numbers=numbers))
+    return texts
 
 
 def _name(run: Run) -> Cell:
@@ -562,12 +562,12 @@ def _name(run: Run) -> Cell:
 def _statistic(material: Material, run: Run, metric: str, name: str) -> Estimate:
     """Return a printed statistic of a training curve of the selector; no epoch in between is printed."""
     if name == "fall":
-        found = minus(_statistic(material, run, metric, "first"), _statistic(material, run, metric, "last"))
+        number = minus(_statistic(material, run, metric, "first"), _statistic(material, run, metric, "last"))
     else:
-        found = printed_statistic(material, float(run), metric, name)
-    if found is None:
+        number = printed_statistic(material, float(run), metric, name)
+    if number is None:
         raise NotTested("Not known: {what} of {run}.", what=code(metric), run=_name(run))
-    return found
+    return number
 
 
 def _of_accuracies(claim: Claim, material: Material, *, is_ours: bool) -> Finding:
@@ -575,21 +575,21 @@ def _of_accuracies(claim: Claim, material: Material, *, is_ours: bool) -> Findin
     names = {run: _name(run) for run in claim.runs}
     if claim.kind == "equal":
         rows = {run: [_accuracy(claim, material, run, int(k), is_ours) for k in claim.where] for run in claim.left}
-        spans = [float(np.ptp([each.value for each in of])) for of in zip(*rows.values(), strict=True)]
-        return _finding(claim, list(map(Check, spans)), _told(claim, rows, names), ())
+        spans = [float(np.ptp([number.value for number in numbers])) for numbers in zip(*rows.values(), strict=True)]
+        return _finding(claim, list(map(Check, spans)), _measure_texts(claim, rows, names), ())
     left, shots = claim.left[0], int(claim.where[0]) if claim.where else MEAN
     where = say("shot {at}", at=shots) if claim.where else say("mean over shots")
     checks: list[Check] = []
-    told: list[Cell] = []
+    texts: list[Cell] = []
     for run in claim.right:
         difference, check, test = (_our_gap if is_ours else _printed_gap)(claim, material, run, shots)
         checks.append(check)
-        said = {"where": where, "value": difference, "left": names[left], "right": names[run], "test": test}
-        told.append(say("{where}: {value} ({left} minus {right}), {test}", **said))
-    known = [_lineage(claim, material, run, is_ours=is_ours) for run in claim.runs]
-    fields = dict.fromkeys(name for of in known for name in of if name not in IDENTITY)
-    differs = [code(name) for name in fields if len({of[name] for of in known if name in of}) > 1]
-    return _finding(claim, checks, told, differs)
+        parts = {"where": where, "value": difference, "left": names[left], "right": names[run], "test": test}
+        texts.append(say("{where}: {value} ({left} minus {right}), {test}", **parts))
+    lineages = [_lineage(claim, material, run, is_ours=is_ours) for run in claim.runs]
+    fields = dict.fromkeys(name for lineage in lineages for name in lineage if name not in IDENTITY)
+    differs = [code(name) for name in fields if len({lineage[name] for lineage in lineages if name in lineage}) > 1]
+    return _finding(claim, checks, texts, differs)
 
 
 def _accuracy(claim: Claim, material: Material, run: Run, shots: int, is_ours: bool) -> Estimate:
@@ -600,37 +600,37 @@ def _accuracy(claim: Claim, material: Material, run: Run, shots: int, is_ours: b
     if is_ours:
         row, digits = material.accuracy(material.grpo(float(run), EPOCH), shots, material.document_samples), 2
     else:
-        files, at = FILES[claim.document], {"samples": DOCUMENT_SAMPLES, "shots": shots}
-        row, digits = quoted(material.evidence, files, float(run), EPOCH, "accuracy", **at), 1
-    found = level(row, digits, interval=False)
-    if found is None:
+        files, place = FILES[claim.document], {"samples": DOCUMENT_SAMPLES, "shots": shots}
+        row, digits = quoted(material.evidence, files, float(run), EPOCH, "accuracy", **place), 1
+    number = level(row, digits, interval=False)
+    if number is None:
         raise NotTested("Not known: {what} of {run}.", what=say("accuracy"), run=_name(run))
-    return found
+    return number
 
 
 def _our_gap(claim: Claim, material: Material, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
     """Return a difference with its Holm p in the family of the document."""
-    pair = [material.grpo(float(of), EPOCH) for of in (claim.left[0], run)]
-    at = {"samples": material.document_samples, "shots": shots}
-    for one, other in (pair, pair[::-1]):
-        for row in material.evidence.where(one, "accuracy", against=other, **at):
+    pair = [material.grpo(float(side), EPOCH) for side in (claim.left[0], run)]
+    place = {"samples": material.document_samples, "shots": shots}
+    for left, right in (pair, pair[::-1]):
+        for row in material.evidence.where(left, "accuracy", against=right, **place):
             family = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
-            found = gap(row) if one == pair[0] else derived(-row.value, 2, (row,), "turned", sign=True)
-            if family == f"document-{claim.document}/epoch~{EPOCH}" and found is not None:
-                return found.plain, Check(found.value, p=row.p_holm), say("adjusted p {p}", p=holm_of(row))
+            number = gap(row) if left == pair[0] else derived(-row.value, 2, (row,), "turned", sign=True)
+            if family == f"document-{claim.document}/epoch~{EPOCH}" and number is not None:
+                return number.plain, Check(number.value, p=row.p_holm), say("adjusted p {p}", p=holm_of(row))
     raise NotTested("No comparison of {runs} was made.", runs=[_name(claim.left[0]), _name(run)])
 
 
 def _printed_gap(claim: Claim, material: Material, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
     """Return a difference of two accuracies with 1.96 binomial errors: nothing paired is published."""
     counts = SHOTS if shots == MEAN else (int(shots),)
-    pair = [average([_accuracy(claim, material, of, k, False) for k in counts], 2) for of in (claim.left[0], run)]
-    found = minus(pair[0], pair[1])
-    assert found is not None
-    variances = (of.value * (100 - of.value) / DOCUMENT_SAMPLES for of in pair if of)
+    pair = [average([_accuracy(claim, material, side, k, False) for k in counts], 2) for side in (claim.left[0], run)]
+    difference = minus(pair[0], pair[1])
+    assert difference is not None
+    variances = (number.value * (100 - number.value) / DOCUMENT_SAMPLES for number in pair if number)
     noise = NORMAL_95 * math.sqrt(sum(variances))
-    shown = derived(noise, 1, (found,), "1.96 binomial errors")
-    return found, Check(found.value, noise), say("noise {value}", value=shown)
+    cell = derived(noise, 1, (difference,), "1.96 binomial errors")
+    return difference, Check(difference.value, noise), say("noise {value}", value=cell)
 
 
 def _lineage(claim: Claim, material: Material, run: Run, *, is_ours: bool) -> Fields:
@@ -638,48 +638,48 @@ def _lineage(claim: Claim, material: Material, run: Run, *, is_ours: bool) -> Fi
     if is_ours:
         return material.lineages.get(material.grpo(float(run), EPOCH), {})
     keys = (published_key(float(run), EPOCH, document=document) for document in (claim.document, ""))
-    found = next((material.lineages[key] for key in keys if key in material.lineages), {})
-    return {field: value for field, value in found.items() if value != UNKNOWN}
+    fields = next((material.lineages[key] for key in keys if key in material.lineages), {})
+    return {field: value for field, value in fields.items() if value != UNKNOWN}
 
 
 def tables(material: Material) -> Iterator[Table]:
     """Yield the decisive claims, a summary, and the claims of each document."""
     if not material.claims:
         return
-    decisive = [of for of in material.claims if of.claim.decisive]
+    decisive = [judged for judged in material.claims if judged.claim.decisive]
     title = say("{n} decisive claims of the documents", n=len(decisive))
     yield Table("claims-decisive", "decisive", title, framed(map(_row, decisive)), folded=FOLDED)
     yield Table("claims-summary", "decisive", "All claims by verdict", framed(_summary(material.claims)))
-    for document, of in groupby(material.claims, key=lambda each: each.claim.document):
-        judged, name = list(of), f"claims-{document}"
-        title, told = say("Claims of document {document}", document=document), f"claims-{judged[0].claim.study}"
-        yield Table(name, name, title, framed(map(_row, judged)), None, told, folded=FOLDED)
+    for document, group in groupby(material.claims, key=lambda judged: judged.claim.document):
+        claims, name = list(group), f"claims-{document}"
+        title, macro_id = say("Claims of document {document}", document=document), f"claims-{claims[0].claim.study}"
+        yield Table(name, name, title, framed(map(_row, claims)), None, macro_id, folded=FOLDED)
 
 
 FOLDED = ("Stands in", "Kind", "Published numbers", "Our numbers")
 
 
-def _row(of: JudgedClaim) -> Row:
+def _row(entry: JudgedClaim) -> Row:
     """Return a claim with both verdicts; the rest is folded below it."""
     return {
-        "Claim": of.claim.quote,
-        "Published": of.published.verdict,
-        "Ours": of.ours.verdict,
-        "Stands in": say("document {document}, {section}", document=of.claim.document, section=of.claim.section),
-        "Kind": of.claim.kind,
-        "Published numbers": of.published.numbers,
-        "Our numbers": of.ours.numbers,
+        "Claim": entry.claim.quote,
+        "Published": entry.published.verdict,
+        "Ours": entry.ours.verdict,
+        "Stands in": say("document {document}, {section}", document=entry.claim.document, section=entry.claim.section),
+        "Kind": entry.claim.kind,
+        "Published numbers": entry.published.numbers,
+        "Our numbers": entry.ours.numbers,
     }
 
 
-def _summary(judged: Sequence[JudgedClaim]) -> Iterator[Row]:
+def _summary(claims: Sequence[JudgedClaim]) -> Iterator[Row]:
     """Yield how many claims of each document, and of all, have each verdict."""
-    by_document = [(document, list(of)) for document, of in groupby(judged, key=lambda each: each.claim.document)]
-    for group, of in (*by_document, ("all", judged)):
-        row: dict[Any, Cell] = {"In document": group, "Claims": derived(len(of), 0, (), "claims")}
-        sides = {"Published: {verdict}": [each.published for each in of], "Ours: {verdict}": [each.ours for each in of]}
-        for side, found in sides.items():
-            counts = Counter(each.verdict for each in found)
+    by_document = [(document, list(group)) for document, group in groupby(claims, key=lambda each: each.claim.document)]
+    for document, group in (*by_document, ("all", claims)):
+        row: dict[Any, Cell] = {"In document": document, "Claims": derived(len(group), 0, (), "claims")}
+        sides = {"Published: {verdict}": [c.published for c in group], "Ours: {verdict}": [c.ours for c in group]}
+        for side, findings in sides.items():
+            counts = Counter(each.verdict for each in findings)
             for name in VERDICTS:
                 row[say(side, verdict=name)] = derived(counts[name], 0, (), f"claims: {name}")
         yield row

@@ -75,11 +75,11 @@ def guard(tables: Sequence[Table], lineages: Lineages, mode: Guarding) -> list[T
     Raises:
         ComparisonError: `strict` and a line of ours differs; or a table names an unknown factor or group.
     """
-    found = [(table, _of_table(table, lineages)) for table in tables]
+    checked = [(table, _of_table(table, lineages)) for table in tables]
     faults = [
         f"table {table.id}, {group}: {field} is {value}, of others {others}"
-        for table, of in found
-        for group, fields in of.items()
+        for table, groups in checked
+        for group, fields in groups.items()
         for field, (value, others) in fields.items()
         if not group.startswith(PUBLISHED)
     ]
@@ -89,7 +89,7 @@ def guard(tables: Sequence[Table], lineages: Lineages, mode: Guarding) -> list[T
             found="; ".join(faults[:5]) + (f"; and {len(faults) - 5} more" if len(faults) > 5 else ""),
             do="Make these policies again as the others were made, or set report.guard to footnote.",
         )
-    return [_marked(table, of) for table, of in found]
+    return [_marked(table, groups) for table, groups in checked]
 
 
 def differences(lineages: Lineages, allowed: frozenset[str]) -> Differences:
@@ -99,30 +99,30 @@ def differences(lineages: Lineages, allowed: frozenset[str]) -> Differences:
     are fields of training over methods.
     """
     frame = pd.DataFrame.from_dict(dict(lineages), orient="index")
-    found: dict[str, dict[str, tuple[str, str]]] = {}
+    differing: dict[str, dict[str, tuple[str, str]]] = {}
     for field in (name for name in map(str, frame) if not {name, f"{name.partition('.')[0]}."} & allowed):
         of_method = field in TRAINING | SHARED_WITHIN_METHOD or field.startswith(TRAINING_SECTIONS)
         by = frame["method"].fillna("") if of_method and "method" in frame else [""] * len(frame)
         for _, values in frame[field].groupby(by):
-            known = values.dropna()
-            norm = next((value for value, _ in Counter(known).most_common(1)), "")
-            for group, value in known[known != norm].items():
-                found.setdefault(str(group), {})[field] = (value, norm)
-    return found
+            present = values.dropna()
+            norm = next((value for value, _ in Counter(present).most_common(1)), "")
+            for group, value in present[present != norm].items():
+                differing.setdefault(str(group), {})[field] = (value, norm)
+    return differing
 
 
 def _of_table(table: Table, lineages: Lineages) -> Differences:
-    groups = dict.fromkeys(group for of in table.policies for group in of)
+    groups = dict.fromkeys(group for policies in table.policies for group in policies)
     exchanged = {group: lineages.get(group, {}).get(EXCHANGED) for group in groups}
-    found = {group: {EXCHANGED: (files, "none")} for group, files in exchanged.items() if files}
+    differing = {group: {EXCHANGED: (files, "none")} for group, files in exchanged.items() if files}
     if not table.factor:
-        return found
+        return differing
     allowed = allowed_fields(table)
     for is_published in (False, True):
-        side = {of: _fields(of, table, lineages) for of in groups if of.startswith(PUBLISHED) == is_published}
+        side = {name: _fields(name, table, lineages) for name in groups if name.startswith(PUBLISHED) == is_published}
         for group, fields in differences(side, allowed).items():
-            found[group] = {**found.get(group, {}), **fields}
-    return found
+            differing[group] = {**differing.get(group, {}), **fields}
+    return differing
 
 
 def allowed_fields(table: Table) -> frozenset[str]:
@@ -143,33 +143,33 @@ def allowed_fields(table: Table) -> frozenset[str]:
 
 def _fields(group: str, table: Table, lineages: Lineages) -> Fields:
     """Return the fields of a group; of a published one, those of the files that the table's document quotes."""
-    found = lineages.get(f"{group}/document~{table.section}", lineages.get(group))
-    if found is None:
+    fields = lineages.get(f"{group}/document~{table.section}", lineages.get(group))
+    if fields is None:
         raise ComparisonError(
             f"table {table.id}: expected a lineage of each line",
             found=f"none of {group}",
             do="Rerun collect_lineage, or add the published run to resources/reference/lineage.yaml.",
         )
-    return {name: value for name, value in found.items() if name != EXCHANGED}
+    return {name: value for name, value in fields.items() if name != EXCHANGED}
 
 
-def _marked(table: Table, found: Differences) -> Table:
-    """Return the table with a letter for each footnote; policies that differ alike share one."""
+def _marked(table: Table, groups: Differences) -> Table:
+    """Return the table with a mark for each footnote; policies that differ alike share one."""
     holders: dict[tuple[bool, tuple[str, ...], tuple[tuple[str, str], ...]], list[str]] = {}
-    for group, fields in found.items():
+    for group, fields in groups.items():
         is_published = group.startswith(PUBLISHED)
         values = () if is_published else tuple(fields.values())  # theirs stand in the table of the configuration
         holders.setdefault((is_published, tuple(fields), values), []).append(group)
     letters = [ascii_letters[i % len(ascii_letters)] * (1 + i // len(ascii_letters)) for i in range(len(holders))]
     marked = list(zip(letters, holders.values(), strict=True))
-    marks = ["".join(of for of, who in marked if {*behind} & {*who}) for behind in table.policies]
-    return replace(table, marks=marks, footnotes=[(of, list(_notes(who, found[who[0]]))) for of, who in marked])
+    marks = ["".join(mark for mark, who in marked if {*policies} & {*who}) for policies in table.policies]
+    return replace(table, marks=marks, footnotes=[(mark, list(_notes(who, groups[who[0]]))) for mark, who in marked])
 
 
 def _notes(groups: Sequence[str], fields: Mapping[str, tuple[str, str]]) -> Iterator[Cell]:
     if EXCHANGED in fields:
-        told = "Follows from a file that somebody exchanged: {files} was not what its rule made."
-        yield say(told, files=code(fields[EXCHANGED][0]))
+        text = "Follows from a file that somebody exchanged: {files} was not what its rule made."
+        yield say(text, files=code(fields[EXCHANGED][0]))
     names = [field for field in fields if field != EXCHANGED]
     if not names:
         return

@@ -45,14 +45,14 @@ TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     sweeps.tables,
     claims.tables,
 )
-SAID: Mapping[str, Callable[[Material], Any]] = {
-    "run": setting.told,
+SAYS: Mapping[str, Callable[[Material], Any]] = {
+    "run": setting.says,
     "selector": lambda material: {"separated": answer.separated(material), "copying": copying.best_and_base(material)},
     "limits": lambda material: {
         "studies": [study.name for study in material.config.studies],
         "is_world": material.is_world,
     },
-    "004": agent.told,
+    "004": agent.says,
 }
 """What the sentences of a section need, which `sentences.html.j2` writes in `section_ID`."""
 
@@ -63,7 +63,7 @@ class Contents:
 
     cards: tuple[Card, ...]
     tables: Mapping[str, tuple[Table, ...]]
-    said: Mapping[str, Any]
+    says: Mapping[str, Any]
     ledger: EvidenceLedger
 
 
@@ -76,24 +76,24 @@ def contents_of(material: Material) -> Contents:
     """
     ledger = EvidenceLedger(material.evidence)
     cards = tuple(card.noted(ledger) for make in CARDS for card in make(material))
-    known = {section for sections in PAGES.values() for section in sections}
+    names = {section for sections in PAGES.values() for section in sections}
     tables: dict[str, tuple[Table, ...]] = {}
     for table in guard(list(_tables(material)), material.lineages, material.config.guard):
-        if table.section not in known:
-            do = f"Use one of {', '.join(sorted(known))}."
+        if table.section not in names:
+            do = f"Use one of {', '.join(sorted(names))}."
             raise RecordError(f"table '{table.id}': expected a known section", found=table.section, do=do)
         tables[table.section] = (*tables.get(table.section, ()), table.noted(ledger))
-    found = {section: make(material) for section, make in SAID.items()}
-    said = {name: ledger.note(of, f"section/{name}", "says") for name, of in found.items() if of and any(of.values())}
-    return Contents(cards, tables, said, ledger)
+    facts = {section: make(material) or {} for section, make in SAYS.items()}
+    says = {name: ledger.note(fact, f"section/{name}", "says") for name, fact in facts.items() if any(fact.values())}
+    return Contents(cards, tables, says, ledger)
 
 
 def _tables(material: Material) -> Iterator[Table]:
     """Yield every table with a line."""
-    seen: set[str] = set()
-    for table in (found for make in TABLES for found in make(material)):
-        if table.id in seen:
+    ids: set[str] = set()
+    for table in (table for make in TABLES for table in make(material)):
+        if table.id in ids:
             raise RecordError(f"expected one table '{table.id}'", found="two", do="Rename one of them.")
-        seen.add(table.id)
+        ids.add(table.id)
         if len(table.frame):
             yield table

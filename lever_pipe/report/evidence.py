@@ -38,7 +38,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.report.long_format import csv_text, read_csv
 
-TOLD = ("at", "subset", "samples", "shots", "mode", "family", "quoted")
+CONDITIONS = ("at", "subset", "samples", "shots", "mode", "family", "quoted")
 """What tells rows apart beside whose quantity it is, and which."""
 NUMBERS = ("value", "low", "high", "p", "p_holm", "detectable")
 DESCRIBED = ("stage", "preset", "base_rce_epoch", "kl_beta", "seed", "epoch")
@@ -91,7 +91,7 @@ class EvidenceRow(NamedTuple):
     @property
     def key(self) -> str:
         """Return the reference to this row: its identity, as `lever:baseline/random:accuracy:samples=800:shots=1`."""
-        rest = [f"{name}={text}" for name, text in zip(TOLD, self[5:12], strict=True) if text]
+        rest = [f"{name}={text}" for name, text in zip(CONDITIONS, self[5:12], strict=True) if text]
         against = f" - {self.against}" if self.against else ""
         return ":".join([self.study, f"{self.subject}{against}", self.metric, *rest])
 
@@ -139,9 +139,9 @@ class Evidence:
         for row in rows:
             key = row.key
             if key in self._by_key:
-                both = [f"{of.value!r} of {of.source or 'nowhere'}" for of in (self._by_key[key], row)]
-                wanted = f"{key}: expected one row"
-                raise RecordError(wanted, found=" and ".join(both), do="Drop one, or tell them apart.")
+                both = [f"{each.value!r} of {each.source or 'nowhere'}" for each in (self._by_key[key], row)]
+                expected = f"{key}: expected one row"
+                raise RecordError(expected, found=" and ".join(both), do="Drop one, or tell them apart.")
             self._by_key[key] = row
             self._lines[key] = len(self._lines) + 2  # behind the head
             for subject in (row.subject, None):
@@ -165,10 +165,10 @@ class Evidence:
         Raises:
             RecordError: there is none.
         """
-        found = self._by_key.get(key)
-        if found is None:
+        row = self._by_key.get(key)
+        if row is None:
             raise RecordError(f"expected the evidence row {key}", found="none", do="Run the rule that measures it.")
-        return found
+        return row
 
     def find(self, subject: str, metric: str, **parts: Any) -> EvidenceRow | None:
         """Return the row with exactly these parts (those not named are empty), or None."""
@@ -241,5 +241,5 @@ def _parsed(path: Path, number: int, cells: Sequence[str]) -> EvidenceRow:
             values[i] = int(values[i] or 0)
         return EvidenceRow._make(values)
     except (IndexError, TypeError, ValueError) as fault:
-        wanted = f"{path}:{number}: expected an evidence row"
-        raise RecordError(wanted, found=str(fault), do="Run its rule again.") from None
+        expected = f"{path}:{number}: expected an evidence row"
+        raise RecordError(expected, found=str(fault), do="Run its rule again.") from None

@@ -65,10 +65,10 @@ def read_lineage(path: Path) -> dict[str, dict[str, str]]:
     Raises:
         RecordError: a missing file or column.
     """
-    found: dict[str, dict[str, str]] = {}
+    lineages: dict[str, dict[str, str]] = {}
     for group, field, value in read_csv(path, COLUMNS)[1:]:
-        found.setdefault(group, {})[field] = value
-    return found
+        lineages.setdefault(group, {})[field] = value
+    return lineages
 
 
 def read_published_lineage(path: Path) -> dict[str, dict[str, str]]:
@@ -78,16 +78,16 @@ def read_published_lineage(path: Path) -> dict[str, dict[str, str]]:
         RecordError: a missing or malformed file.
     """
     lineage = read_published_runs(path)
-    found: dict[str, dict[str, str]] = {}
+    lineages: dict[str, dict[str, str]] = {}
     for runs in lineage.runs:
         stated = {**lineage.common, **runs.fields}
         for beta in runs.betas:
             for epoch in range(runs.first_epoch, runs.last_epoch + 1):
-                own = {"kl_beta": beta_text(beta), "epoch": str(epoch)}
-                values = {**own, **{name: of.value for name, of in stated.items()}}
+                identity = {"kl_beta": beta_text(beta), "epoch": str(epoch)}
+                values = {**identity, **{name: entry.value for name, entry in stated.items()}}
                 for document in runs.documents or ("",):
-                    found[published_key(beta, epoch, stage=runs.stage, document=document)] = values
-    return found
+                    lineages[published_key(beta, epoch, stage=runs.stage, document=document)] = values
+    return lineages
 
 
 def read_published_runs(path: Path) -> PublishedLineage:
@@ -116,32 +116,32 @@ def of_training(card: RunCard) -> dict[str, str]:
     An epoch may have a reward of its own; one that judges what it draws has its LVLM in the fields of section `judge`.
     """
     config, section = dict(card.config), card.stage.removeprefix("train_").removesuffix("_epoch")
-    own, _ = dict(config.pop(section)), config.pop("objective", None)  # the objective is the method
-    found = {"method": _method(card), "preset": config.pop("preset"), "epoch": str(config.pop("epoch"))}
+    part, _ = dict(config.pop(section)), config.pop("objective", None)  # the objective is the method
+    fields = {"method": _method(card), "preset": config.pop("preset"), "epoch": str(config.pop("epoch"))}
     if "base_rce_epoch" in config:
-        found["base_rce_epoch"] = str(config.pop("base_rce_epoch"))
+        fields["base_rce_epoch"] = str(config.pop("base_rce_epoch"))
     if "kl_beta" in config:
-        found |= {
+        fields |= {
             "base_checkpoint": card.inputs["reference"][:DIGEST],
             "kl_beta": beta_text(config.pop("kl_beta")),
-            "kl_control": f"adaptive; {_listed(adaptive)}" if (adaptive := own.pop("adaptive_kl", None)) else "fixed",
+            "kl_control": f"adaptive; {_listed(adaptive)}" if (adaptive := part.pop("adaptive_kl", None)) else "fixed",
             "dropout": "off",  # the stages pair policy and reference without dropout
-            "trained": "attention and layer norm" if own.pop("freeze_projections") else "all parameters",
+            "trained": "attention and layer norm" if part.pop("freeze_projections") else "all parameters",
         }
-    if reward := own.pop("reward", None):
-        found |= _of_reward(reward)
+    if reward := part.pop("reward", None):
+        fields |= _of_reward(reward)
     if "lvlm" in config:
-        found |= {f"judge.{name}": value for name, value in _of_lvlm(config.pop("lvlm")).items()}
-    found |= {
+        fields |= {f"judge.{name}": value for name, value in _of_lvlm(config.pop("lvlm")).items()}
+    fields |= {
         "seeds": str(config.pop("seed")),
         "rewarded_groups" if learns_from_rewards(card) else "beams": card.inputs["groups"][:DIGEST],
-        "learning_rate": _plain(own.pop("learning_rate")),
+        "learning_rate": _plain(part.pop("learning_rate")),
         "training_embeddings": card.inputs["embeddings"][:DIGEST],
         "training_code": card.code,
     }
     if "train_examples" in card.inputs:
-        found["training_examples"] = card.inputs["train_examples"][:DIGEST]
-    return found | _texts("", {**config, section: own})
+        fields["training_examples"] = card.inputs["train_examples"][:DIGEST]
+    return fields | _texts("", {**config, section: part})
 
 
 UNTRAINED = {"start_checkpoint": "untrained"}
@@ -167,11 +167,11 @@ def of_selection(card: RunCard, policy: str) -> dict[str, str]:
     """Return the fields of the selections of one policy."""
     config = dict(card.config)
     baseline = config.pop("baseline", None)
-    found = {} if baseline is None else {"method": "baseline"}
+    fields = {} if baseline is None else {"method": "baseline"}
     if policy.startswith("baseline/random-"):
-        found["draws"] = policy.rpartition("-")[2]
+        fields["draws"] = policy.rpartition("-")[2]
     return {
-        **found,
+        **fields,
         "pool": card.inputs["eval_pools"][:DIGEST],
         "embeddings": " ".join(card.inputs[f"{split}_embeddings"][:DIGEST] for split in ("train", "eval")),
         "selection_code": card.code,

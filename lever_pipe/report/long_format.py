@@ -42,6 +42,6 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[list[str]]:
     except FileNotFoundError:
         raise RecordError(f"{path}: expected a file", found="none", do="Run the rule that makes it.") from None
     if columns and lines[:1] != [list(columns)]:
-        found = ", ".join(lines[0]) if lines else "an empty file"
-        raise RecordError(f"{path}: expected the columns {', '.join(columns)}", found=found, do="Run its rule again.")
+        head = ", ".join(lines[0]) if lines else "an empty file"
+        raise RecordError(f"{path}: expected the columns {', '.join(columns)}", found=head, do="Run its rule again.")
     return lines

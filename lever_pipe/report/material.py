@@ -55,8 +55,8 @@ class Material:
     @cached_property
     def baselines(self) -> list[str]:
         """Return the groups of the baselines."""
-        found = self.evidence.subjects("accuracy", study="lever", subset="prefix", shots=MEAN)
-        return [name for name in found if name.startswith("baseline/")]
+        groups = self.evidence.subjects("accuracy", study="lever", subset="prefix", shots=MEAN)
+        return [name for name in groups if name.startswith("baseline/")]
 
     @cached_property
     def samples(self) -> list[int]:
@@ -86,8 +86,8 @@ class Material:
 
     def accuracy(self, group: str, shots: int | str = MEAN, samples: int | None = None) -> EvidenceRow | None:
         """Return a group's accuracy with its interval, at the largest sample count where none is named."""
-        at = {"subset": "prefix", "samples": samples or max(self.samples, default=0), "shots": shots}
-        return self.evidence.find(group, "accuracy", **at)
+        place = {"subset": "prefix", "samples": samples or max(self.samples, default=0), "shots": shots}
+        return self.evidence.find(group, "accuracy", **place)
 
     def compared(self, left: str, right: str, *, shots: int | str = MEAN, **parts: Any) -> EvidenceRow | None:
         """Return the first comparison of two groups, of the family that `parts` names where it does."""

@@ -19,27 +19,27 @@ AS_PUBLISHED = "published"
 
 def tables(material: Material) -> Iterator[Table]:
     """Yield the presets side by side: where they differ, and whole."""
-    known = material.config.presets
-    presets = {arm.preset: known[arm.preset] for arm in material.config.arms if arm.preset in known}
+    configured = material.config.presets
+    presets = {arm.preset: configured[arm.preset] for arm in material.config.arms if arm.preset in configured}
     if not material.has("lever") or not presets:
         return
-    of = {name: dict(flat(preset.model_dump(mode="json"))) for name, preset in presets.items()}
-    keys = list(dict.fromkeys(key for values in of.values() for key in values))
-    differing = [key for key in keys if len({str(values.get(key)) for values in of.values()}) > 1]
+    settings = {name: dict(flat(preset.model_dump(mode="json"))) for name, preset in presets.items()}
+    keys = list(dict.fromkeys(key for values in settings.values() for key in values))
+    differing = [key for key in keys if len({str(values.get(key)) for values in settings.values()}) > 1]
     rows: dict[str, Row] = {
-        key: {"Setting": code(key), **{code(name): _value(values.get(key)) for name, values in of.items()}}
+        key: {"Setting": code(key), **{code(name): _value(values.get(key)) for name, values in settings.items()}}
         for key in keys
     }
-    shown = [rows[key] for key in differing or [key for key in keys if key.startswith(("selector.", "start_from"))]]
-    found = {row.subject.split("/")[0]: row for row in material.evidence.where(metric="n_parameters", study="lever")}
-    counts = {code(name): level(found.get(f"preset~{name}"), 0, interval=False) for name in of}
+    lines = [rows[key] for key in differing or [key for key in keys if key.startswith(("selector.", "start_from"))]]
+    sizes = {row.subject.split("/")[0]: row for row in material.evidence.where(metric="n_parameters", study="lever")}
+    counts = {code(name): level(sizes.get(f"preset~{name}"), 0, interval=False) for name in settings}
     if any(count is not None for count in counts.values()):
-        shown.append({"Setting": "trained parameters", **counts})
-    yield Table("presets", "run", "Settings in which the presets differ", framed(shown))
+        lines.append({"Setting": "trained parameters", **counts})
+    yield Table("presets", "run", "Settings in which the presets differ", framed(lines))
     yield Table("presets-all", "data", "Every setting of every preset", framed(rows.values()))
 
 
-def told(material: Material) -> dict[str, Any]:
+def says(material: Material) -> dict[str, Any]:
     """Return what ran where, on how much, and what the published preset does here."""
     has_selector = material.has("lever")
     return {
@@ -88,7 +88,7 @@ def _value(value: Any) -> Cell:
         case None | True | False:
             return "none" if value is None else "yes" if value else "no"
         case list():
-            return ", ".join(f"{each:g}" for each in value)
+            return ", ".join(f"{item:g}" for item in value)
         case str():
             return code(value)
         case _:

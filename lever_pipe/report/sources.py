@@ -71,12 +71,12 @@ class Lines:
         """Yield the rows of a line."""
         subject = self.subject(line) if callable(self.subject) else self.subject.format_map(line)
         parts = {name: template.format_map(line) for name, template in self.parts.items()}
-        told: dict[str, Any] = {name: line[name] for name in ("samples", "shots", "role") if name in line}
-        told |= {name: _number(line[name]) for name in ("low", "high", *TESTED) if name in line}
-        counted = ((name, int(line[column])) for name, of in COUNTS.items() for column in of if column in line)
-        told |= {"runs": self.runs, **dict(counted), **parts, "source": source}
+        fields: dict[str, Any] = {name: line[name] for name in ("samples", "shots", "role") if name in line}
+        fields |= {name: _number(line[name]) for name in ("low", "high", *TESTED) if name in line}
+        counted = ((name, int(line[column])) for name, heads in COUNTS.items() for column in heads if column in line)
+        fields |= {"runs": self.runs, **dict(counted), **parts, "source": source}
         for metric, column in self.metrics.items():
-            yield EvidenceRow(self.study, subject, metric.format_map(line), _number(line[column]), **told)
+            yield EvidenceRow(self.study, subject, metric.format_map(line), _number(line[column]), **fields)
 
 
 def trained(line: Line) -> str:
@@ -146,15 +146,15 @@ def comparisons(path: Path) -> Iterator[EvidenceRow]:
     """
     plain: dict[str, Any] = dict.fromkeys(("low", "high", *TESTED), NAN) | {"how": "runs compared"}
     for source, line in _lines(path):
-        for found in _differences.rows(source, line):
-            yield found
+        for row in _differences.rows(source, line):
+            yield row
             for side in (side for side in ("left", "right") if line.get(f"{side}_value")):
-                yield found._replace(metric=f"accuracy.{side}", value=float(line[f"{side}_value"]), **plain)
+                yield row._replace(metric=f"accuracy.{side}", value=float(line[f"{side}_value"]), **plain)
 
 
 def scores(*paths: Path) -> Iterator[EvidenceRow]:
     """Yield accuracies of single seeds and draws over prefixes of the questions, of `scores.csv` and `arms.csv`."""
-    for source, line in (each for path in paths for each in _lines(path)):
+    for source, line in (pair for path in paths for pair in _lines(path)):
         if line["subset"] == "prefix":
             yield from (row for row in _scores.rows(source, line) if group_of(row.subject) != row.subject)
 
@@ -176,8 +176,8 @@ def emulated(scores: Path, prompts: Path, agreement: Path, training: Path) -> It
     yield from Lines(_emulated, ACCURACY, PREFIX, runs=1)(scores)
     counted = ("repeated_share", "prompts_a_query_mean", "prompts_a_query_max")
     yield from Lines("emulation/{arm}", {name: name for name in counted})(prompts)
-    other = {"against": "emulation/{arm}/beta~{other_kl_beta}/epoch~{other_epoch}"}
-    yield from Lines(_emulated, {"as_sequence": "identical"}, other)(agreement)
+    against = {"against": "emulation/{arm}/beta~{other_kl_beta}/epoch~{other_epoch}"}
+    yield from Lines(_emulated, {"as_sequence": "identical"}, against)(agreement)
     yield from Lines(_emulated, VALUE)(training)
 
 
@@ -220,11 +220,11 @@ def _over_steps(path: Path, rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow
             "least": min(map(min, seeds)),
             "most": max(map(max, seeds)),
             "sum": statistics.fmean(map(math.fsum, seeds)),
-            "spread": statistics.fmean(statistics.stdev(of) if len(of) > 1 else NAN for of in seeds),
+            "spread": statistics.fmean(statistics.stdev(values) if len(values) > 1 else NAN for values in seeds),
         }
-        for at, value in summary.items():
-            told: dict[str, Any] = {"runs": len(seeds), "how": f"{at} over steps", "source": str(path)}
-            yield EvidenceRow(INTENTION, arm, metric, value, at=at, subset="train", **told)
+        for statistic, value in summary.items():
+            parts: dict[str, Any] = {"runs": len(seeds), "how": f"{statistic} over steps", "source": str(path)}
+            yield EvidenceRow(INTENTION, arm, metric, value, at=statistic, subset="train", **parts)
 
 
 def runs(path: Path) -> Iterator[EvidenceRow]:
@@ -232,8 +232,8 @@ def runs(path: Path) -> Iterator[EvidenceRow]:
     for source, line in _lines(path):
         yield from _runs.rows(source, line)
         for metric in ("engine", "reason", "version", "device"):
-            told: dict[str, Any] = {**RUN, "runs": 1, "printed": line[metric], "source": source}
-            yield EvidenceRow(INTENTION, _agent(line), metric, NAN, **told)
+            parts: dict[str, Any] = {**RUN, "runs": 1, "printed": line[metric], "source": source}
+            yield EvidenceRow(INTENTION, _agent(line), metric, NAN, **parts)
 
 
 def published(path: Path) -> Iterator[EvidenceRow]:
@@ -241,7 +241,7 @@ def published(path: Path) -> Iterator[EvidenceRow]:
 
     Of a number that one file prints twice the first counts.
     """
-    seen: set[str] = set()
+    keys: set[str] = set()
     for source, line in _lines(path):
         if line["dataset"] != "okvqa" or not line["lvlm"].startswith("Qwen2.5-VL"):
             continue
@@ -251,35 +251,35 @@ def published(path: Path) -> Iterator[EvidenceRow]:
         parts = [f"published/{stage}", f"beta~{float(label['beta']):g}" if label else ""]
         parts += [f"epoch~{epoch}"] if epoch.isdigit() else []
         metric = PUBLISHED_METRICS.get(line["metric"], line["metric"])
-        at = "" if epoch.isdigit() else epoch or (line["notes"] if stage == "rl_data" else "")
-        row = EvidenceRow(LEVER, "/".join(filter(None, parts)), metric, 0.0, at=at)
+        place = "" if epoch.isdigit() else epoch or (line["notes"] if stage == "rl_data" else "")
+        row = EvidenceRow(LEVER, "/".join(filter(None, parts)), metric, 0.0, at=place)
         row = row._replace(samples=line["samples"], shots=line["shot"], quoted=line["source_file"].rpartition(":")[2])
-        if row.key in seen:
+        if row.key in keys:
             continue
-        seen.add(row.key)
+        keys.add(row.key)
         if epoch == "minimum" and line["epoch"].isdigit():
-            told: dict[str, Any] = {"value": float(line["epoch"]), "printed": line["epoch"], "source": source}
-            yield row._replace(at="minimum epoch", **told)
+            minimum: dict[str, Any] = {"value": float(line["epoch"]), "printed": line["epoch"], "source": source}
+            yield row._replace(at="minimum epoch", **minimum)
         value = float(line["value"])
         yield row._replace(value=value, printed=line["value"], how=line["notes"], source=source)
 
 
 def published_agents(path: Path) -> Iterator[EvidenceRow]:
     """Yield what documents 003 and 004 print of their two runs; a text has no value."""
-    seen: set[tuple[str, ...]] = set()
+    keys: set[tuple[str, ...]] = set()
     for source, line in _lines(path):
         subject, quoted = f"published/{line['run']}" if line["run"] else "published", line["source_file"][:3]
         key = (subject, line["metric"], line["step"], quoted)
-        if key not in seen:
-            seen.add(key)
-            at: dict[str, Any] = {"at": line["step"], "quoted": quoted, "printed": line["value"], "how": line["notes"]}
-            yield EvidenceRow(INTENTION, subject, line["metric"], _number(line["value"]), **at, source=source)
+        if key not in keys:
+            keys.add(key)
+            row: dict[str, Any] = {"at": line["step"], "quoted": quoted, "printed": line["value"], "how": line["notes"]}
+            yield EvidenceRow(INTENTION, subject, line["metric"], _number(line["value"]), **row, source=source)
 
 
 def _of_endpoint(row: EvidenceRow) -> EvidenceRow:
     """Return a row whose metric is the name of an endpoint with that name taken apart."""
-    told: dict[str, Any] = {**taken_apart(row.metric)}
-    return row._replace(**told)
+    parts: dict[str, Any] = {**taken_apart(row.metric)}
+    return row._replace(**parts)
 
 
 def _with_means(rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:

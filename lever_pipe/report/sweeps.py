@@ -43,25 +43,25 @@ class SweepView(NamedTuple):
         return list(dict.fromkeys(mode for mode, _ in self.scores))
 
     def cells(self, mode: str, arm: str) -> tuple[Cell, Cell, Cell]:
-        """Return a score, its difference to the swept arm and the Holm p of that."""
-        row, other = self.scores[mode, arm], self.gaps.get((mode, arm))
-        return level(row, self.digits, scale=self.scale), gap(other, self.digits, scale=self.scale), holm(other)
+        """Return a score, its contrast to the swept arm and the Holm p of that."""
+        row, contrast = self.scores[mode, arm], self.gaps.get((mode, arm))
+        return level(row, self.digits, scale=self.scale), gap(contrast, self.digits, scale=self.scale), holm(contrast)
 
 
 def views_of(material: Material) -> Iterator[SweepView]:
     """Yield every sweep that has results."""
-    agents, asked = view_of(material), list[tuple[Any, ...]]()
-    asked += [(sweep, "lever", "accuracy", 1.0, 2) for sweep in material.config.sweeps]
+    agents, endpoints = view_of(material), list[tuple[Any, ...]]()
+    endpoints += [(sweep, "lever", "accuracy", 1.0, 2) for sweep in material.config.sweeps]
     if agents is not None:
-        told = ("intention", agents.config.evaluation.primary.metric, agents.scale, agents.digits)
-        asked += [(sweep, *told) for sweep in agents.config.sweeps]
-    for sweep, study, metric, scale, digits in asked:
+        primary = ("intention", agents.config.evaluation.primary.metric, agents.scale, agents.digits)
+        endpoints += [(sweep, *primary) for sweep in agents.config.sweeps]
+    for sweep, study, metric, scale, digits in endpoints:
         cells, every = swept([sweep]), material.evidence.where(metric=metric, study=study)
         rows = [row for row in every if _arm(row.against) == sweep.arm and _arm(row.subject) in cells]
         scores = {
-            (row.mode, _arm(side)): material.evidence.get(side, metric, study=study, **at)
+            (row.mode, _arm(side)): material.evidence.get(side, metric, study=study, **place)
             for row in rows
-            for at in [{name: getattr(row, name) for name in PLACE}]
+            for place in [{name: getattr(row, name) for name in PLACE}]
             for side in (row.against, row.subject)
         }
         sides = dict.fromkeys(side for row in rows for side in (row.against, row.subject))
@@ -77,11 +77,11 @@ def tables(material: Material) -> Iterator[Table]:
         keys, arm = [code(key) for key in view.sweep.over], code(view.sweep.arm)
         rows: list[Row] = []
         for cell in view.sweep.cells:
-            found: dict[Any, Cell] = dict(zip(keys, map(text_of, cell.values.values()), strict=True))
+            cells: dict[Any, Cell] = dict(zip(keys, map(text_of, cell.values.values()), strict=True))
             for mode in view.modes:
-                found |= zip((_in_mode(mode, head) for head in HEADS), view.cells(mode, cell.arm), strict=True)
+                cells |= zip((_in_mode(mode, head) for head in HEADS), view.cells(mode, cell.arm), strict=True)
             runs = part(view.scores[view.modes[0], cell.arm], "runs", 0)
-            rows.append({**found, "Runs": runs, "Arm": code(cell.arm)})
+            rows.append({**cells, "Runs": runs, "Arm": code(cell.arm)})
         says = {
             "arm": view.sweep.arm,
             "highest": [_highest(view, mode) for mode in view.modes],
@@ -122,15 +122,15 @@ def _highest(view: SweepView, mode: str) -> Cell:
     cells, base = view.sweep.cells, view.sweep.arm
     best = max(cells, key=lambda cell: (view.scores[mode, cell.arm].value, cell.arm == base))
     score, difference, p = view.cells(mode, best.arm)
-    told: dict[str, Any] = {"n": len(cells), "score": score, "base": code(base), "gap": difference}
-    told |= {"p": p or "-", "values": [f"{key} {text_of(value)}" for key, value in best.values.items()]}
+    args: dict[str, Any] = {"n": len(cells), "score": score, "base": code(base), "gap": difference}
+    args |= {"p": p or "-", "values": [f"{key} {text_of(value)}" for key, value in best.values.items()]}
     return _in_mode(
         mode,
         say(
             "The highest of {n} cells is {base} itself with {score}."
             if best.arm == base
             else "The highest of {n} cells is {values} with {score}, {gap} to {base} (Holm p {p}).",
-            **told,
+            **args,
         ),
     )
 

@@ -34,7 +34,7 @@ class Table:
         title: what it shows.
         frame: a column a head, a row a line.
         says: what its sentences need, macros `lead_ID` and `notes_ID` of `sentences.html.j2`.
-        told: stands for its id in their names.
+        macro_id: stands for its id in their names.
         factor: what its rows are meant to differ in (`comparability.FACTORS`); empty where they are not compared.
         folded: heads of the columns that a page shows below the first cell of a row.
         marks: letters of each row's footnotes.
@@ -46,7 +46,7 @@ class Table:
     title: Cell
     frame: pd.DataFrame
     says: Mapping[str, Any] | None = None
-    told: str = ""
+    macro_id: str = ""
     factor: str = ""
     folded: Collection[str] = ()
     marks: Sequence[str] = ()
@@ -55,7 +55,7 @@ class Table:
     @property
     def macro(self) -> str:
         """Return what the names of its macros end in."""
-        return (self.told or self.id).replace("-", "_")
+        return (self.macro_id or self.id).replace("-", "_")
 
     @property
     def heads(self) -> list[Any]:
@@ -71,20 +71,20 @@ class Table:
     @property
     def policies(self) -> list[tuple[str, ...]]:
         """Return the policies behind each row; none are not compared."""
-        return [of or () for of in self.frame.get(BEHIND, [()] * len(self.frame))]
+        return [policies or () for policies in self.frame.get(BEHIND, [()] * len(self.frame))]
 
     @property
     def looks(self) -> dict[Any, str]:
         """Return the classes of each column: mostly numbers, names or words, and whether they are published."""
-        found = {}
+        classes = {}
         for head in self.heads:
-            known = [cell for cell in self.frame[head] if cell is not None]
-            is_long = max(len(str(getattr(cell, "text", cell))) for cell in known) > NAME
-            n_numbers = sum(isinstance(cell, Estimate | int) for cell in known)
-            found[head] = "number" if 2 * n_numbers > len(known) else "words" if is_long else "name"
+            cells = [cell for cell in self.frame[head] if cell is not None]
+            is_long = max(len(str(getattr(cell, "text", cell))) for cell in cells) > NAME
+            n_numbers = sum(isinstance(cell, Estimate | int) for cell in cells)
+            classes[head] = "number" if 2 * n_numbers > len(cells) else "words" if is_long else "name"
             if str(getattr(head, "text", head)).startswith(("published", "Document")):
-                found[head] += " published"
-        return found
+                classes[head] += " published"
+        return classes
 
     def noted(self, ledger: EvidenceLedger) -> Table:
         """Return the table with every derived number in the evidence, under `table/ID`.
@@ -92,45 +92,45 @@ class Table:
         Raises:
             RecordError: a cell refers to a row that is missing.
         """
-        at = f"table/{self.id}"
+        place = f"table/{self.id}"
         rows = [
-            {head: ledger.note(cell, at, f"{i}.{j}") for j, (head, cell) in enumerate(row.items())} | {BEHIND: of}
-            for i, (row, of) in enumerate(zip(self.rows, self.policies, strict=True), start=1)
+            {head: ledger.note(cell, place, f"{i}.{j}") for j, (head, cell) in enumerate(row.items())} | {BEHIND: names}
+            for i, (row, names) in enumerate(zip(self.rows, self.policies, strict=True), start=1)
         ]
-        named = {"title": ledger.note(self.title, at, "title"), "says": ledger.note(self.says, at, "says")}
-        return replace(self, frame=framed(rows), **named)
+        texts = {"title": ledger.note(self.title, place, "title"), "says": ledger.note(self.says, place, "says")}
+        return replace(self, frame=framed(rows), **texts)
 
 
 def framed(rows: Iterable[Row]) -> pd.DataFrame:
     """Return rows as a frame without empty columns; None stands in absent cells."""
-    found = pd.DataFrame(list(rows), dtype=object)
-    return found.where(found.notna(), None).dropna(axis="columns", how="all")
+    frame = pd.DataFrame(list(rows), dtype=object)
+    return frame.where(frame.notna(), None).dropna(axis="columns", how="all")
 
 
-def beside(names: Row, ours: Row, theirs: Row, policies: Sequence[Sequence[str]] = ((), ())) -> Iterator[Row]:
+def beside(names: Row, ours: Row, published: Row, policies: Sequence[Sequence[str]] = ((), ())) -> Iterator[Row]:
     """Yield the row of ours and below it the published one, each only where it has a cell.
 
     Args:
         names: cells of both.
         ours: further cells; both sides have the same heads.
-        theirs: the published ones.
+        published: the published ones.
         policies: behind each.
     """
-    for source, cells, of in zip(("ours", "published"), (ours, theirs), policies, strict=True):
+    for source, cells, groups in zip(("ours", "published"), (ours, published), policies, strict=True):
         if any(cell is not None for cell in cells.values()):
-            yield {**names, SOURCE: source, **dict.fromkeys(ours), **cells, BEHIND: tuple(of)}
+            yield {**names, SOURCE: source, **dict.fromkeys(ours), **cells, BEHIND: tuple(groups)}
 
 
 def as_csv(table: Table, voice: Voice) -> str:
     """Return a table as CSV; an interval has columns of its own, and an absent cell is an empty field."""
     with_ends = {head for head in table.heads if any(map(_has_ends, table.frame[head]))}
     texts = ((voice.text(head), head in with_ends) for head in table.heads)
-    named = ([head, f"{head} low", f"{head} high"] if ends else [head] for head, ends in texts)
+    columns = ([head, f"{head} low", f"{head} high"] if ends else [head] for head, ends in texts)
     lines = (
         [text for head, cell in row.items() for text in _fields(cell, voice, with_ends=head in with_ends)]
         for row in table.rows
     )
-    return csv_text([*chain.from_iterable(named)], lines)
+    return csv_text([*chain.from_iterable(columns)], lines)
 
 
 def _has_ends(cell: Cell) -> bool:

@@ -111,12 +111,12 @@ def detectable(estimates: Estimates, bounds: Bounds, *, power: float = 0.8, leve
     Source: Student 1908
     Source: Clopper 1934 (exact bound)
     """
-    shown_C, missed_C = (reach(estimates, of) for of in (1 - level / 2, power))
+    shown_C, missed_C = (reach(estimates, chance) for chance in (1 - level / 2, power))
     ratio_C = np.divide(missed_C, shown_C, out=np.zeros_like(shown_C), where=shown_C > 0)
-    found_C = (bounds.high - bounds.low) / 2 * (1 + ratio_C)
+    least_C = (bounds.high - bounds.low) / 2 * (1 + ratio_C)
     n, needed = estimates.n_questions, math.ceil(1 - math.log2(level))
     share = float(scipy.stats.beta.ppf(power, needed, n - needed + 1)) if n >= needed else 1.0
-    return np.asarray(np.where(n_differing(estimates) < needed, np.maximum(found_C, share), found_C))
+    return np.asarray(np.where(n_differing(estimates) < needed, np.maximum(least_C, share), least_C))
 
 
 def _enumerated_p(sizes: Array, observed: float) -> float:

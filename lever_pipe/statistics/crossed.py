@@ -318,9 +318,9 @@ def _combined(sides: Sequence[Array]) -> Estimates:
     rest_C, runs_C, spread_C = (np.zeros_like(of_questions_C) for _ in range(3))
     for side in (side for side in sides if side.shape[0] > 1):
         s = side.shape[0]
-        own_C = side.mean(axis=1).var(axis=0, ddof=1) / s
-        rest_C, runs_C = rest_C + _interaction(side) / (s * n), runs_C + own_C
-        spread_C = spread_C + own_C**2 / (s - 1)
+        variance_C = side.mean(axis=1).var(axis=0, ddof=1) / s
+        rest_C, runs_C = rest_C + _interaction(side) / (s * n), runs_C + variance_C
+        spread_C = spread_C + variance_C**2 / (s - 1)
     df_C = np.divide(runs_C**2, spread_C, out=np.ones_like(runs_C), where=spread_C > 0)
     questions_C = np.maximum(of_questions_C, rest_C)
     drawn_JC = 2 * scipy.special.gammaincinv(df_C / 2, _CHANCES[:, None]) / df_C

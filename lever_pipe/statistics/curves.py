@@ -58,8 +58,8 @@ def f_test(left: ArrayLike, right: ArrayLike) -> float:
     if min(np.ptp(a), np.ptp(b)) <= _EQUAL:
         return float(max(np.ptp(a), np.ptp(b)) <= _EQUAL)
     ratio = a.var(ddof=1) / b.var(ddof=1)
-    of = (a.size - 1, b.size - 1, ratio)
-    return float(min(1.0, 2 * min(scipy.special.fdtr(*of), scipy.special.fdtrc(*of))))
+    args = (a.size - 1, b.size - 1, ratio)
+    return float(min(1.0, 2 * min(scipy.special.fdtr(*args), scipy.special.fdtrc(*args))))
 
 
 def paired_t(differences_N: ArrayLike) -> tuple[float, float, float]:
@@ -117,7 +117,7 @@ def flat_noise(n: int, sd: float, generator: np.random.Generator, *, n_draws: in
     falls, gaps = [], []
     for start in range(0, n_draws, _NOISE_ROWS):
         shape = (min(_NOISE_ROWS, n_draws - start), n)
-        one, other = generator.normal(0.0, sd, shape), generator.normal(0.0, sd, shape)
-        falls.append(drawdowns(one))
-        gaps.append(np.abs(one.max(axis=1) - other.max(axis=1)))
+        left, right = generator.normal(0.0, sd, shape), generator.normal(0.0, sd, shape)
+        falls.append(drawdowns(left))
+        gaps.append(np.abs(left.max(axis=1) - right.max(axis=1)))
     return FlatNoise(sd, np.concatenate(falls), np.concatenate(gaps))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from lever_pipe.experiment.agent_config import DIALS, SCHEDULES, WEIGHTS
-from lever_pipe.report.agent.runs import MODES, AgentView, tested, told
+from lever_pipe.report.agent.runs import MODES, AgentView, as_printed, tested
 from lever_pipe.report.cells import Cell, holm, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Row, Table, framed
@@ -38,7 +38,7 @@ class Saying:
 
 
 BEST, CHANGE = "best_val_reward", "max_abs_change_pct"
-SAID = {
+SAYINGS = {
     "003": (
         Saying(
             "For: the KL loss keeps the policy from drifting",
@@ -124,44 +124,44 @@ SAID = {
 def tables(view: AgentView) -> Iterator[Table]:
     """Yield the sentences of both documents with their answers."""
     rows = [
-        {"In document": document, "The document": of.text, "Its reason": _reason(view, of), **_answered(view, of)}
-        for document, sayings in SAID.items()
-        for of in sayings
+        {"In document": document, "The document": saying.text, **_reason(view, saying), **_answered(view, saying)}
+        for document, sayings in SAYINGS.items()
+        for saying in sayings
     ]
     yield Table(
         "advice", "004", "What documents 003 and 004 say of KL, for and against, and when to use it", framed(rows)
     )
 
 
-def _reason(view: AgentView, of: Saying) -> Cell:
+def _reason(view: AgentView, saying: Saying) -> Row:
     """Return why the document says so; nothing where the reference lacks a number of it."""
-    rows = [_stated(view, *place) for place in of.stated]
-    cells = [told(row) for row in rows]
-    known = dict(zip("abc"[: len(cells)], cells, strict=True))
-    return say(of.published, **known) if all(cells) else None
+    rows = [_stated(view, *place) for place in saying.stated]
+    cells = [as_printed(row) for row in rows]
+    numbers = dict(zip("abc"[: len(cells)], cells, strict=True))
+    return {"Its reason": say(saying.published, **numbers) if all(cells) else None}
 
 
 def _stated(view: AgentView, run: str, metric: str, step: int | None = None) -> EvidenceRow | None:
     return view.stated(run, metric) if step is None else view.published(run, metric).get(step)
 
 
-def _answered(view: AgentView, of: Saying) -> Row:
+def _answered(view: AgentView, saying: Saying) -> Row:
     """Return what answers it and the verdict: those of the claim, or of the tests of the table of arms."""
-    if of.arms == "document":
+    if saying.arms == "document":
         return _of_document(view)
-    answer = _of_arms(view, of.arms) if of.arms else None
-    if answer is not None or of.arms not in ("", KL_SCHEDULE):
+    answer = _of_arms(view, saying.arms) if saying.arms else None
+    if answer is not None or saying.arms not in ("", KL_SCHEDULE):
         return {"Ours": answer or "No arm of ours differs in this alone."}
-    judged = view.judged.get(of.claim)
+    judged = view.judged.get(saying.claim)
     if judged is not None:
         return {"Ours": judged.numbers, "Verdict": judged.verdict}
-    return {"Ours": "Not measured, or not reached in every seed" if of.claim else of.ours, "Verdict": "not judged"}
+    return {"Ours": saying.ours or "Not measured, or not reached in every seed", "Verdict": "not judged"}
 
 
 def _of_document(view: AgentView) -> Row:
     """Return the documents' arm against the reference arm at the primary endpoint; one seed has no verdict."""
     rows = {mode: row for mode in MODES if (row := view.compared(view.config.document_arm, mode)) is not None}
-    gaps = [say("{where} {gap}", where=mode, gap=view.shown(view.config.document_arm, mode)) for mode in rows]
+    gaps = [say("{where} {gap}", where=mode, gap=view.difference_cell(view.config.document_arm, mode)) for mode in rows]
     parts = (
         say("{mode}: {verdict}", mode=mode, verdict=tested(holm(row))) for mode, row in rows.items() if row.runs > 1
     )
@@ -180,7 +180,7 @@ def _of_arms(view: AgentView, factor: str) -> Cell:
         is_fit = changed == {factor}
         if factor == KL_SCHEDULE:
             is_fit = changed - {"kl"} == {factor} and arm.kl_schedule.kind in ("constant", "rising")
-        gaps = [(mode, view.shown(arm.name, mode)) for mode in MODES] if is_fit else []
+        gaps = [(mode, view.difference_cell(arm.name, mode)) for mode in MODES] if is_fit else []
         parts = [say("{where} {gap}", where=mode, gap=gap) for mode, gap in gaps if gap]
         texts += [say("{arm}: {gaps}", arm=arm.name, gaps=parts)] if parts else []
     return tuple(texts) or None

@@ -37,14 +37,14 @@ def _card(material: Material) -> Card:
         "held-out score minus {reference}, % of the ceiling" if view.scale > 1 else "held-out reward minus {reference}",
         reference=code(view.reference),
     )
-    named = _named(view, arms)
+    chosen = _chosen(view, arms)
     says = {
         "lack": "" if rows else "run",
         "reference": view.reference,
-        "arms": [told for arm in named if (told := _differences(view, arm))["gaps"]],
-        "findings": _findings(view, named),
+        "arms": [entry for arm in chosen if (entry := _differences(view, arm))["gaps"]],
+        "findings": _findings(view, chosen),
         "is_single": bool(rows) and all(len(view.common(arm.name, view.reference)) == 1 for arm in arms),
-        "is_undone": bool(rows) and any(_is_undone_by_holm(view, arm.name) for arm in named),
+        "is_undone": bool(rows) and any(_is_undone_by_holm(view, arm.name) for arm in chosen),
     }
     return Card("kl", title, says, rows, axis, LINKS, KEYS)
 
@@ -52,18 +52,18 @@ def _card(material: Material) -> Card:
 def _with_kl(view: AgentView) -> list[AgentArm]:
     """Return the arms with more KL than the reference arm and a seed of it, by their coefficient."""
     least = next((arm.kl for arm in view.arms if arm.name == view.reference), math.inf)
-    found = [arm for arm in view.arms if arm.kl > least and view.common(arm.name, view.reference)]
-    return sorted(found, key=lambda arm: arm.kl)
+    stronger = [arm for arm in view.arms if arm.kl > least and view.common(arm.name, view.reference)]
+    return sorted(stronger, key=lambda arm: arm.kl)
 
 
-def _named(view: AgentView, arms: Sequence[AgentArm]) -> list[AgentArm]:
+def _chosen(view: AgentView, arms: Sequence[AgentArm]) -> list[AgentArm]:
     """Return the arms that the answer names: the documents', that of its KL alone, and the strongest KL alone."""
     reference = view.arm(view.reference)
     pure = [arm for arm in arms if arm.model_dump(exclude=KL_ALONE) == reference.model_dump(exclude=KL_ALONE)]
-    own = [arm for arm in arms if arm.name == view.config.document_arm]
-    same = [arm for arm in pure if any(arm.kl == other.kl for other in own)]
+    documented = [arm for arm in arms if arm.name == view.config.document_arm]
+    same = [arm for arm in pure if any(arm.kl == other.kl for other in documented)]
     strongest = (pure or list(arms))[-1:]
-    return list({arm.name: arm for arm in (*own, *same, *strongest)}.values())
+    return list({arm.name: arm for arm in (*documented, *same, *strongest)}.values())
 
 
 def _differences(view: AgentView, arm: AgentArm) -> dict[str, Any]:
@@ -73,21 +73,21 @@ def _differences(view: AgentView, arm: AgentArm) -> dict[str, Any]:
         "is_published": arm.name == view.config.document_arm,
         "kl": weight_cell(arm.kl, arm.kl_schedule),
         "n": len(view.common(arm.name, view.reference)),
-        "gaps": {mode: gap for mode in MODES if (gap := view.shown(arm.name, mode)) is not None},
+        "gaps": {mode: gap for mode in MODES if (gap := view.difference_cell(arm.name, mode)) is not None},
     }
 
 
 def _findings(view: AgentView, arms: Sequence[AgentArm]) -> list[dict[str, Any]]:
     """Return what the tests over seeds show: arms by the signs that they share."""
-    found: list[dict[str, Any]] = []
+    findings: list[dict[str, Any]] = []
     for arm in (arm for arm in arms if len(view.common(arm.name, view.reference)) > 1):
         rows = {mode: view.compared(arm.name, mode) for mode in MODES}
         signs = {mode: _sign(row) for mode, row in rows.items() if row is not None}
-        same = next((of for of in found if of["signs"] == signs), None)
+        same = next((finding for finding in findings if finding["signs"] == signs), None)
         if same is None:
-            found.append(same := {"signs": signs, "arms": []})
+            findings.append(same := {"signs": signs, "arms": []})
         same["arms"].append(code(arm.name))
-    return found
+    return findings
 
 
 def _is_undone_by_holm(view: AgentView, arm: str) -> bool:
@@ -106,8 +106,8 @@ def _sign(row: EvidenceRow) -> int | None:
 def _rows(view: AgentView, arms: Sequence[AgentArm]) -> Iterator[CardRow]:
     """Yield every arm's difference to the reference arm over the seeds of both; one seed has no interval."""
     for arm in arms:
-        found = ((kind, view.shown(arm.name, mode)) for (kind, _), mode in zip(KEYS, MODES, strict=True))
-        marks = tuple((kind, gap) for kind, gap in found if gap is not None)
+        cells = ((kind, view.difference_cell(arm.name, mode)) for (kind, _), mode in zip(KEYS, MODES, strict=True))
+        marks = tuple((kind, gap) for kind, gap in cells if gap is not None)
         is_single = len(view.common(arm.name, view.reference)) == 1
         label = say("{arm} (1 seed)", arm=code(arm.name)) if is_single else code(arm.name)
         yield from [CardRow(label, marks)] if marks else []

@@ -71,22 +71,20 @@ def _says(view: AgentView, agents: list[str]) -> dict[str, Any]:
     """Return which arms are separated from the reference arm, and what the notes need."""
     compared = [(mode, arm.name, view.compared(arm.name, mode)) for mode in MODES for arm in view.arms]
     compared += [(mode, agent, view.compared(agent, mode)) for mode in MODES for agent in agents]
-    known = [(mode, arm, row) for mode, arm, row in compared if row is not None]
-    own = [(mode, arm, row) for mode, arm, row in known if arm not in agents and not math.isnan(row.p_holm)]
-    over_seeds = [(mode, arm, row) for mode, arm, row in own if row.runs > 1]
-    apart = [
-        (at, say("{arm} ({gap}, Holm p {p})", arm=code(arm), gap=view.difference(arm, at), p=holm(row)))
-        for at, arm, row in over_seeds
-        if row.p_holm < ALPHA
-    ]
+    rows = [(mode, arm, row) for mode, arm, row in compared if row is not None]
+    trained = [(mode, arm, row) for mode, arm, row in rows if arm not in agents and not math.isnan(row.p_holm)]
+    over_seeds = [(mode, arm, row) for mode, arm, row in trained if row.runs > 1]
+    separated: dict[str, list[Cell]] = {mode: [] for mode, *_ in over_seeds}
+    for mode, arm, row in over_seeds:
+        if row.p_holm < ALPHA:
+            gap, p = view.difference(arm, mode), holm(row)
+            separated[mode].append(say("{arm} ({gap}, Holm p {p})", arm=code(arm), gap=gap, p=p))
     overlap = ("n_tasks", "n_requests_also_trained", "n_hidden_also_trained")
     return {
         "reference": view.reference,
-        "separated": {
-            at: [arm for mode, arm in apart if mode == at] for at in dict.fromkeys(at for at, *_ in over_seeds)
-        },
-        "single": list(dict.fromkeys(code(arm) for _, arm, row in own if row.runs == 1)),
-        "tests": [TESTS[how] for how in dict.fromkeys(row.how for *_, row in known) if how in TESTS],
+        "separated": separated,
+        "single": list(dict.fromkeys(code(arm) for _, arm, row in trained if row.runs == 1)),
+        "tests": [TESTS[how] for how in dict.fromkeys(row.how for *_, row in rows) if how in TESTS],
         "has_fewer": bool(_fewer(view)),
         "stops": [_stop(view, arm) for arm in view.arms if arm.stop is not None],
         "has_served": bool(agents),
@@ -116,23 +114,23 @@ def _served(view: AgentView, agent: str) -> Row:
     costs: dict[str, Cell] = {}
     for head, name in COSTS.items():
         rows = [view.find(f"arm~{agent}", name, at="0", subset="test", mode=mode) for mode in MODES]
-        known = [row for row in rows if row is not None]
-        costs[head] = derived(sum(row.value for row in known), 0, known, "sum over decodings")
-    named = say("{agent} (served)", agent=code(agent))
-    return {"Arm": named, **_scores(view, agent), **_after(view, agent), **costs}
+        measured = [row for row in rows if row is not None]
+        costs[head] = derived(sum(row.value for row in measured), 0, measured, "sum over decodings")
+    label = say("{agent} (served)", agent=code(agent))
+    return {"Arm": label, **_scores(view, agent), **_after(view, agent), **costs}
 
 
 def _fewer(view: AgentView) -> list[list[int]]:
     """Return the sets of seeds at which an arm meets fewer runs of the reference arm than there are."""
-    mine = view.seeds.get(view.reference, [])
-    found = [tuple(view.common(arm.name, view.reference)) for arm in view.arms]
-    return [list(seeds) for seeds in dict.fromkeys(found) if 0 < len(seeds) < len(mine)]
+    reference = view.seeds.get(view.reference, [])
+    common = [tuple(view.common(arm.name, view.reference)) for arm in view.arms]
+    return [list(seeds) for seeds in dict.fromkeys(common) if 0 < len(seeds) < len(reference)]
 
 
 def _settings(view: AgentView, arm: AgentArm) -> Row:
     grpo = view.config.grpo
-    rates = {of.name: of.learning_rate or grpo.learning_rate for of in view.arms}
-    scores = {of.name: of.trajectory_score or grpo.trajectory_score for of in view.arms}
+    rates = {each.name: each.learning_rate or grpo.learning_rate for each in view.arms}
+    scores = {each.name: each.trajectory_score or grpo.trajectory_score for each in view.arms}
     kl, entropy = (weight_cell(getattr(arm, term), getattr(arm, f"{term}_schedule")) for term in WEIGHTS)
     return {
         "KL": kl,
@@ -144,33 +142,33 @@ def _settings(view: AgentView, arm: AgentArm) -> Row:
 
 
 def _scores(view: AgentView, arm: str) -> Row:
-    found: dict[str, Cell] = {}
+    row: dict[str, Cell] = {}
     for mode in MODES:
         score, start = (view.score(view.held_out(subject, mode)) for subject in (f"arm~{arm}", START))
         cells = (score, view.difference(arm, mode), holm(view.compared(arm, mode)), minus(score, start))
-        found |= dict(zip(SCORES[mode], cells, strict=True))
-    return found
+        row |= dict(zip(SCORES[mode], cells, strict=True))
+    return row
 
 
 def _after(view: AgentView, arm: str) -> Row:
-    kl, entropy = (level(view.find(f"arm~{arm}", of), 3, interval=False) for of in ("kl_end", "entropy_end"))
+    kl, entropy = (level(view.find(f"arm~{arm}", metric), 3, interval=False) for metric in ("kl_end", "entropy_end"))
     return {"KL at the end": kl, "Entropy at the end": entropy, "Malformed (%)": _malformed(view, arm)}
 
 
 def _malformed(view: AgentView, arm: str) -> Cell:
     """Return the share of unreadable calls in the held-out episodes of the last policy, mean over seeds."""
-    of = {"metric": "end_malformed", "subset": "test", "mode": "sampled"}
-    by_seed = [view.evidence.where(run_of(arm, seed), **of) for seed in view.seeds.get(arm, ())]
+    place = {"metric": "end_malformed", "subset": "test", "mode": "sampled"}
+    by_seed = [view.evidence.where(run_of(arm, seed), **place) for seed in view.seeds.get(arm, ())]
     last = [max(rows, key=lambda row: int(row.at)) for rows in by_seed if rows]
     if len({row.at for row in last}) > 1:  # no step is the last of all seeds
         return derived(100 * mean_of(row.value for row in last), 1, last, "mean over seeds at their last steps")
-    rows = view.evidence.where(f"arm~{arm}", **of)
+    rows = view.evidence.where(f"arm~{arm}", **place)
     return level(max(rows, key=lambda row: (row.runs, int(row.at)), default=None), 1, scale=100)
 
 
 def _stop(view: AgentView, arm: AgentArm) -> dict[str, Any]:
     """Return of an arm that may stop early what it stops by, and behind how many steps each of its runs ended."""
     assert arm.stop is not None
-    told = {"arm": arm.name, "ends": view.ended(arm.name), "steps": view.config.grpo.steps}
-    of = {"compared": view.config.evaluation.primary.checkpoint, "metric": STOP_METRICS[arm.stop.metric]}
-    return arm.stop.model_dump() | told | of
+    facts: dict[str, Any] = {"arm": arm.name, "ends": view.ended(arm.name), "steps": view.config.grpo.steps}
+    facts |= {"compared": view.config.evaluation.primary.checkpoint, "metric": STOP_METRICS[arm.stop.metric]}
+    return arm.stop.model_dump() | facts

@@ -25,37 +25,37 @@ IDENTITY_NAMES = {
 }
 
 
-def told(view: AgentView) -> dict[str, Any]:
+def says(view: AgentView) -> dict[str, Any]:
     """Return which identities hold or are broken, and how often simulator and environment failed in training."""
-    found: dict[str, Any] = {"kept": [], "broken": []}
+    outcome: dict[str, Any] = {"kept": [], "broken": []}
     for name, deviations in identities(view).items():
-        found["kept" if max(deviations) <= TOLERANCE else "broken"].append(IDENTITY_NAMES[name])
+        outcome["kept" if max(deviations) <= TOLERANCE else "broken"].append(IDENTITY_NAMES[name])
     for name, metric in zip(("failures", "timeouts"), LOST, strict=True):
         rows = [view.find(f"arm~{arm.name}", metric, at="sum", subset="train") for arm in view.arms]
-        known = [row for row in rows if row is not None]
-        total = math.fsum(row.runs * row.value for row in known) if known else math.nan
-        found[name] = derived(total, 0, known, "sum over runs")
-    return found
+        measured = [row for row in rows if row is not None]
+        total = math.fsum(row.runs * row.value for row in measured) if measured else math.nan
+        outcome[name] = derived(total, 0, measured, "sum over runs")
+    return outcome
 
 
 def identities(view: AgentView) -> dict[str, Sequence[float]]:
     """Return of what must hold of all arms, as far as it is logged, the relative deviation wherever it is looked at."""
-    found: dict[str, list[float]] = {"tokens": [], "lengths": [], "context": [], "ends": [], "grid": _off_grid(view)}
+    gaps: dict[str, list[float]] = {"tokens": [], "lengths": [], "context": [], "ends": [], "grid": _off_grid(view)}
     limit = view.config.max_context
     for arm in (f"arm~{arm.name}" for arm in view.arms):
         names = ("tokens_total", "episodes", "sequence_length", "prompt_length", "response_length")
         series = [view.training(arm, name) for name in names]
-        for step in sorted(set.intersection(*(set(of) for of in series))):
-            total, episodes, length, prompt, response = (of[step].value for of in series)
-            found["tokens"].append(_relative(episodes * length, total))
-            found["lengths"].append(_relative(prompt + response, length))
-            found["context"] += [max(0.0, length - limit) / limit] if limit else []
+        for step in sorted(set.intersection(*(set(curve) for curve in series))):
+            total, episodes, length, prompt, response = (curve[step].value for curve in series)
+            gaps["tokens"].append(_relative(episodes * length, total))
+            gaps["lengths"].append(_relative(prompt + response, length))
+            gaps["context"] += [max(0.0, length - limit) / limit] if limit else []
         logged = view.evidence.where(arm, study=STUDY, subset="train")
         kinds = sorted({row.metric for row in logged if row.metric.startswith("end_")})
         ends = [view.training(arm, kind) for kind in kinds]
-        steps = set.intersection(*(set(of) for of in ends)) if ends else set()
-        found["ends"] += [_relative(math.fsum(of[step].value for of in ends), 1.0) for step in steps]
-    return {name: deviations for name, deviations in found.items() if deviations}
+        steps = set.intersection(*(set(curve) for curve in ends)) if ends else set()
+        gaps["ends"] += [_relative(math.fsum(curve[step].value for curve in ends), 1.0) for step in steps]
+    return {name: deviations for name, deviations in gaps.items() if deviations}
 
 
 def reward_unit(environment: Environment) -> float:
@@ -70,16 +70,16 @@ def reward_unit(environment: Environment) -> float:
 
 def _off_grid(view: AgentView) -> list[float]:
     """Return how far each mean validation reward is from a whole multiple of the unit / episodes."""
-    unit, found = reward_unit(view.config.environment), []
+    unit, gaps = reward_unit(view.config.environment), []
     runs = [run_of(arm, seed) for arm, seeds in view.seeds.items() for seed in seeds]
     for run, mode in product(runs, MODES):
         parts = [view.curve(run, mode, name) for name in ("reward", "n_tasks", "n_samples")]
         lost = [view.curve(run, mode, name) for name in LOST]
         for step in set.intersection(*(set(part) for part in parts)):
-            if not any(step in of and of[step].value for of in lost):  # such a task weighs as much as the others
+            if not any(step in curve and curve[step].value for curve in lost):  # such a task weighs as much as others
                 multiple = math.prod(part[step].value for part in parts) / unit
-                found.append(abs(multiple - round(multiple)) / max(1.0, multiple))
-    return found
+                gaps.append(abs(multiple - round(multiple)) / max(1.0, multiple))
+    return gaps
 
 
 def _relative(left: float, right: float) -> float:

@@ -16,12 +16,12 @@ from lever_pipe.report.agent.runs import (
     RUN_NAMES,
     RUNS,
     AgentView,
+    as_printed,
     best_step,
     best_value,
     run_of,
     schedule_cell,
     seeds_cell,
-    told,
     weight_cell,
 )
 from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, minus, say
@@ -92,10 +92,10 @@ def _both(cells: Iterable[Cell]) -> dict[str, Cell]:
 
 def _configuration(view: AgentView) -> Iterator[Row]:
     ours = [_our_settings(view, view.arm(arm)) for arm in view.pair.values()]
-    theirs = [_stated_settings(view, run) for run in RUNS]
+    published = [_stated_settings(view, run) for run in RUNS]
     for name in ours[0]:
-        sides = ([side.get(name) for side in of] for of in (ours, theirs))
-        left, right = (_both(cell or "not stated" for cell in of) if any(of) else {} for of in sides)
+        sides = ([side.get(name) for side in runs] for runs in (ours, published))
+        left, right = (_both(cell or "not stated" for cell in cells) if any(cells) else {} for cells in sides)
         yield from beside({"Setting": name}, left, right)
 
 
@@ -127,15 +127,15 @@ def _stated_settings(view: AgentView, run: str) -> dict[str, Cell]:
     is_penalised = penalised is not None and penalised.printed == "True"
     measured = view.published(run, "val_reward")
     return {
-        "Model": told(view.stated(run, "model")),
-        "KL loss": _penalty(told(view.stated(run, "kl_loss_coef")) if is_penalised else None),
-        "Entropy coefficient": told(view.stated(run, "entropy_coeff")),
-        "Learning rate": told(view.stated(run, "lr")),
-        "Learning-rate schedule": told(view.stated(run, "lr_schedule")),
-        "Responses a prompt": told(view.stated(run, "rollout_n")),
-        "Executed steps (published: stated)": told(view.stated(run, "total_steps_claimed")),
+        "Model": as_printed(view.stated(run, "model")),
+        "KL loss": _penalty(as_printed(view.stated(run, "kl_loss_coef")) if is_penalised else None),
+        "Entropy coefficient": as_printed(view.stated(run, "entropy_coeff")),
+        "Learning rate": as_printed(view.stated(run, "lr")),
+        "Learning-rate schedule": as_printed(view.stated(run, "lr_schedule")),
+        "Responses a prompt": as_printed(view.stated(run, "rollout_n")),
+        "Executed steps (published: stated)": as_printed(view.stated(run, "total_steps_claimed")),
         "Last evaluated step": str(max(measured)) if measured else None,
-        "Device": say("{n} GPUs (by its folder's name)", n=told(gpus)) if gpus is not None else None,
+        "Device": say("{n} GPUs (by its folder's name)", n=as_printed(gpus)) if gpus is not None else None,
     }
 
 
@@ -144,19 +144,19 @@ def _penalty(coefficient: Cell | float) -> Cell:
 
 
 def by_step(
-    view: AgentView, theirs: Mapping[int, Iterable[Cell]], remarks: Mapping[int, Cell], said: Mapping[int, Cell]
+    view: AgentView, published: Mapping[int, Iterable[Cell]], remarks: Mapping[int, Cell], notes: Mapping[int, Cell]
 ) -> Iterator[Row]:
-    """Yield the rewards of every step: ours greedy and sampled, then the published three, each with its remark."""
+    """Yield the rewards of every step: ours greedy and sampled, with `remarks`, then the published, with `notes`."""
     curves = {mode: view.curves(mode) for mode in MODES}
-    steps = {step for of in curves.values() for curve in of for step in curve}
-    for step in sorted(steps | set(theirs)):
+    steps = {step for pair in curves.values() for curve in pair for step in curve}
+    for step in sorted(steps | set(published)):
         ours: dict[str, Cell] = {}
-        for mode, of in curves.items():
-            left, right = (level(curve.get(step), REWARD_DIGITS, interval=False) for curve in of)
+        for mode, pair in curves.items():
+            left, right = (level(curve.get(step), REWARD_DIGITS, interval=False) for curve in pair)
             ours |= dict(zip(BY_MODE[mode], (left, right, minus(right, left)), strict=True))
-        printed = dict(zip(PAIR, theirs.get(step, ()), strict=False))
+        printed = dict(zip(PAIR, published.get(step, ()), strict=False))
         yield from beside(
-            {"Step": str(step)}, ours | {"Remark": remarks.get(step)}, printed | {"Remark": said.get(step)}
+            {"Step": str(step)}, ours | {"Remark": remarks.get(step)}, printed | {"Remark": notes.get(step)}
         )
 
 
@@ -165,26 +165,26 @@ def _rewards(view: AgentView) -> Iterator[Row]:
         [view.published(run, metric, SECTION) for run in RUNS] for metric in ("val_reward", "val_reward_estimated")
     )
     differences = view.published("kl-nokl", "val_reward_diff", SECTION)
-    theirs: dict[int, tuple[Cell, ...]] = {}
-    for step in {step for of in (*printed, *estimated) for step in of}:
-        sides = [_printed(known.get(step), guess.get(step)) for known, guess in zip(printed, estimated, strict=True)]
+    published: dict[int, tuple[Cell, ...]] = {}
+    for step in {step for curve in (*printed, *estimated) for step in curve}:
+        sides = [_printed(curve.get(step), guess.get(step)) for curve, guess in zip(printed, estimated, strict=True)]
         change = gap(differences.get(step), REWARD_DIGITS)
         signed = None if change is None else replace(change, printed="")
-        is_estimated = any(step in of for of in estimated)
-        theirs[step] = (*sides, say("{value} (to an estimate)", value=signed) if is_estimated and signed else signed)
-    yield from by_step(view, theirs, {}, {})
-    found: dict[bool, dict[str, Cell]] = {True: {}, False: {}}
+        is_estimated = any(step in curve for curve in estimated)
+        published[step] = (*sides, say("{value} (to an estimate)", value=signed) if is_estimated and signed else signed)
+    yield from by_step(view, published, {}, {})
+    best: dict[bool, dict[str, Cell]] = {True: {}, False: {}}
     for pair in view.pairs:
         left, right, difference = pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds").values()
         both = zip((left, right), pair.values(best_step), strict=True)
         cells = [say("{value} (step {steps})", value=value, steps=steps_cell(steps)) for value, steps in both]
-        found[pair.is_ours] |= dict(zip(BY_MODE[pair.mode], (*cells, difference), strict=True))
-    yield from beside({"Step": "best"}, found[True], found[False])
+        best[pair.is_ours] |= dict(zip(BY_MODE[pair.mode], (*cells, difference), strict=True))
+    yield from beside({"Step": "best"}, best[True], best[False])
 
 
 def _printed(measured: EvidenceRow | None, estimate: EvidenceRow | None) -> Cell:
-    found = level(measured, REWARD_DIGITS)
-    return found if found or estimate is None else say("{value} (estimate)", value=level(estimate, REWARD_DIGITS))
+    number = level(measured, REWARD_DIGITS)
+    return number if number or estimate is None else say("{value} (estimate)", value=level(estimate, REWARD_DIGITS))
 
 
 def steps_cell(steps: Iterable[float]) -> Cell:
@@ -208,13 +208,13 @@ def _starts(view: AgentView) -> dict[str, Any]:
 def _losses(view: AgentView) -> Iterator[Row]:
     printed = {(run, name): view.published(run, name, SECTION) for _, name in LOSSES.values() if name for run in RUNS}
     ended = [view.find(run_of(arm, view.seeds[arm][0]), "executed_steps", at="run") for arm in view.pair.values()]
-    steps = {step for of in printed.values() for step in of} | {int(row.value) for row in ended if row is not None}
+    steps = {step for curve in printed.values() for step in curve} | {int(row.value) for row in ended if row}
     heads = {step: say("Step {step}", step=str(step)) for step in sorted(steps)}
     for metric, (called, name) in LOSSES.items():
         for run, ours in zip(RUNS, view.trained(metric), strict=True):
-            theirs = printed.get((run, name), {})
+            published = printed.get((run, name), {})
             left = {head: level(ours.get(step), 3, interval=False) for step, head in heads.items()}
-            right = {head: level(theirs.get(step), 3) for step, head in heads.items()}
+            right = {head: level(published.get(step), 3) for step, head in heads.items()}
             yield from beside({"Metric": called, "Run": RUN_NAMES[run]}, left, right)
 
 
@@ -222,24 +222,24 @@ def _lengths(view: AgentView) -> Iterator[Row]:
     for metric, (called, stated, digits) in LENGTHS.items():
         printed = [view.published(run, stated) for run in RUNS]
         for step in LENGTH_STEPS:
-            ours = [level(of.get(step), digits, interval=False) for of in view.trained(metric)]
-            said = [say("about {value}", value=level(of[step], 0)) if step in of else None for of in printed]
-            yield from beside({"Quantity": called, "Step": str(step)}, _both(ours), _both(said))
+            ours = [level(curve.get(step), digits, interval=False) for curve in view.trained(metric)]
+            texts = [say("about {value}", value=level(curve[step], 0)) if step in curve else None for curve in printed]
+            yield from beside({"Quantity": called, "Step": str(step)}, _both(ours), _both(texts))
     for metric, (called, *_) in LENGTHS.items():
-        theirs = SPREADS if metric == "tokens_per_rank" else ()
+        published = SPREADS if metric == "tokens_per_rank" else ()
         ours = _over_steps(view, metric, "spread", 1)
-        yield from beside({"Quantity": called, "Step": "sd over steps"}, _both(ours), _both(theirs))
+        yield from beside({"Quantity": called, "Step": "sd over steps"}, _both(ours), _both(published))
 
 
-def _over_steps(view: AgentView, metric: str, at: str, digits: int) -> list[Estimate | None]:
-    return [level(view.find(f"arm~{arm}", metric, at=at, subset="train"), digits) for arm in view.pair.values()]
+def _over_steps(view: AgentView, metric: str, statistic: str, digits: int) -> list[Estimate | None]:
+    return [level(view.find(f"arm~{arm}", metric, at=statistic, subset="train"), digits) for arm in view.pair.values()]
 
 
 def _efficiency(view: AgentView) -> Iterator[Row]:
     for metric, (called, stated, digits) in COSTS.items():
-        ours = zip(*(_over_steps(view, metric, at, digits) for at in ("least", "most")), strict=True)
-        theirs = ([level(view.stated(run, f"{stated}_{end}"), digits) for end in ("min", "max")] for run in RUNS)
-        left, right = (_both(_range(*ends) for ends in side) for side in (ours, theirs))
+        ours = zip(*(_over_steps(view, metric, statistic, digits) for statistic in ("least", "most")), strict=True)
+        published = ([level(view.stated(run, f"{stated}_{end}"), digits) for end in ("min", "max")] for run in RUNS)
+        left, right = (_both(_range(*ends) for ends in side) for side in (ours, published))
         yield from beside({"Quantity": called}, left, right)
     wholes = _over_steps(view, "seconds_step", "sum", 1)
     for metric, called in PARTS.items():

@@ -26,11 +26,11 @@ from lever_pipe.report.agent.runs import (
     CurvePair,
     Measure,
     after_start,
+    as_printed,
     best_step,
     best_value,
     mean_of,
     tested,
-    told,
     values_of,
 )
 from lever_pipe.report.cells import Cell, Estimate, derived, holm, level, minus, p_value, say
@@ -46,10 +46,10 @@ STARS = ("5 of 5 stars", "4 of 5 stars", "slightly lower, acceptable")
 
 def tables(view: AgentView) -> Iterator[Table]:
     """Yield the document's tables in its order."""
-    said = _verdicts(view)
-    yield Table("004-answer", SECTION, "Is the KL run worse, or about the same?", framed(_answer(view)), says=said)
-    said = {"every": view.config.evaluation.every}
-    yield Table("004-steps-to-best", SECTION, "Steps to the best reward", framed(_steps_to_best(view)), says=said)
+    says = _verdicts(view)
+    yield Table("004-answer", SECTION, "Is the KL run worse, or about the same?", framed(_answer(view)), says=says)
+    says = {"every": view.config.evaluation.every}
+    yield Table("004-steps-to-best", SECTION, "Steps to the best reward", framed(_steps_to_best(view)), says=says)
     yield Table("004-step-by-step", SECTION, "Rewards step by step", framed(_step_by_step(view)))
     title = "Changes from evaluation to evaluation, in percent"
     yield Table("004-changes", SECTION, title, framed(_changes(view)))
@@ -92,17 +92,17 @@ def _with_share(gap: Estimate | None, whole: Estimate | None) -> Cell:
 def _verdicts(view: AgentView) -> dict[str, Any]:
     """Return whether the two runs are told apart: the published curves, and ours in each decoding."""
     rows = {mode: view.compared(view.config.document_arm, mode) for mode in MODES}
-    theirs = next((tested(_published_p(pair, "mean")) for pair in view.pairs if not pair.is_ours), None)
+    published = next((tested(_published_p(pair, "mean")) for pair in view.pairs if not pair.is_ours), None)
     ours = [
         {
             "mode": mode,
-            "gap": view.shown(view.config.document_arm, mode),
+            "gap": view.difference_cell(view.config.document_arm, mode),
             "judged": tested(holm(row)) if row.runs > 1 else "not shown with one seed",
         }
         for mode, row in rows.items()
         if row is not None and not math.isnan(row.p_holm)
     ]
-    return {"published": theirs, "ours": ours}
+    return {"published": published, "ours": ours}
 
 
 def _mean(curve: Values) -> float:
@@ -115,30 +115,30 @@ def _published_p(pair: CurvePair, name: str, first: int = 0, last: float = math.
     inside = [step for step in pair.kl[0] if step in pair.no_kl[0] and first <= step <= last]
     if len(inside) < 2:
         return None
-    left, right = (_of(name, first, last)(values_of(curve)) for curve in curves.values())
+    left, right = (_measure(name, first, last)(values_of(curve)) for curve in curves.values())
     p = pair_check(name, left - right, curves, inside).p
     return None if p is None else p_value(p)
 
 
-def _of(name: str, first: int = 0, last: float = math.inf) -> Measure:
+def _measure(name: str, first: int = 0, last: float = math.inf) -> Measure:
     """Return a measure of claims over the evaluations of some steps; NaN of too few."""
 
     def measure(curve: Values) -> float:
-        at = [step for step in curve if first <= step <= last]
-        values = np.array([curve[step] for step in at])
+        steps = [step for step in curve if first <= step <= last]
+        values = np.array([curve[step] for step in steps])
         least = 3 if name == "sd_of_changes" else 1
-        return float(MEASURES[name].of(np.array(at), values, ())) if len(at) >= least else math.nan
+        return float(MEASURES[name].compute(np.array(steps), values, ())) if len(steps) >= least else math.nan
 
     return measure
 
 
 def _steps_to_best(view: AgentView) -> Iterator[Row]:
-    found = [(pair, pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds")) for pair in view.pairs]
+    bests = [(pair, pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds")) for pair in view.pairs]
     for index, run in enumerate(RUNS):
-        for pair, best in found:
+        for pair, best in bests:
             steps = steps_cell(pair.values(best_step)[index])
             yield pair.row("Run", RUN_NAMES[run], {"Step of the best": steps, "Best": best[RUN_NAMES[run]]})
-    for pair, best in found:
+    for pair, best in bests:
         apart = pair.cells(best_step, 1 if pair.is_ours else 0, "step of the largest value, mean over seeds")
         cells = {"Step of the best": apart["Difference"], "Best": best["Difference"]}
         yield pair.row("Run", "Difference", cells)
@@ -146,38 +146,38 @@ def _steps_to_best(view: AgentView) -> Iterator[Row]:
 
 def _step_by_step(view: AgentView) -> Iterator[Row]:
     measured = [view.published(run, "val_reward") for run in RUNS]
-    theirs: dict[int, tuple[Cell, ...]] = {}
-    for step in {step for of in measured for step in of}:
-        left, right = (level(of.get(step), REWARD_DIGITS) for of in measured)
-        theirs[step] = (left, right, minus(right, left))
+    published: dict[int, tuple[Cell, ...]] = {}
+    for step in {step for curve in measured for step in curve}:
+        left, right = (level(curve.get(step), REWARD_DIGITS) for curve in measured)
+        published[step] = (left, right, minus(right, left))
     curves = (list(map(after_start, view.curves(mode))) for mode in MODES)
-    own = next((dict(_remarks(*of)) for of in curves if all(of)), {})
-    return by_step(view, theirs, own, dict(_remarks(*measured)))
+    remarks = next((dict(_remarks(*pair)) for pair in curves if all(pair)), {})
+    return by_step(view, published, remarks, dict(_remarks(*measured)))
 
 
 def _remarks(no_kl: Curve, kl: Curve) -> Iterator[tuple[int, Cell]]:
     """Yield a remark on every common step: who is ahead, who rises or falls, whose best or largest fall it is."""
-    curves = {run: values_of(of) for run, of in zip(RUNS, (no_kl, kl), strict=True)}
+    curves = {run: values_of(curve) for run, curve in zip(RUNS, (no_kl, kl), strict=True)}
     steps = [step for step in no_kl if step in kl]
-    common = {run: {step: of[step] for step in steps} for run, of in curves.items()}
-    falls = {run: _largest_fall(of) for run, of in common.items()}
+    common = {run: {step: curve[step] for step in steps} for run, curve in curves.items()}
+    falls = {run: _largest_fall(curve) for run, curve in common.items()}
     for before, step in pairwise([None, *steps]):
         assert step is not None
         gap = common[RUNS[1]][step] - common[RUNS[0]][step]
-        parts = [_of_run("{run} ahead", RUNS[gap > 0]) if gap else "equal"]
+        parts = [_run_text("{run} ahead", RUNS[gap > 0]) if gap else "equal"]
         if before is not None:
-            signs = [(of[step] > of[before]) - (of[step] < of[before]) for of in common.values()]
+            signs = [(curve[step] > curve[before]) - (curve[step] < curve[before]) for curve in common.values()]
             if signs[0] == signs[1]:
                 parts += ["both rise" if signs[0] > 0 else "both fall"] if signs[0] else []
             else:
                 moves = zip(RUNS, signs, strict=True)
-                parts += [_of_run("{run} rises" if sign > 0 else "{run} falls", run) for run, sign in moves if sign]
-        parts += [_of_run("best of {run}", run) for run, of in common.items() if best_step(of) == step]
-        parts += [_of_run("largest fall of {run}", run) for run in RUNS if falls[run] == step]
+                parts += [_run_text("{run} rises" if sign > 0 else "{run} falls", run) for run, sign in moves if sign]
+        parts += [_run_text("best of {run}", run) for run, curve in common.items() if best_step(curve) == step]
+        parts += [_run_text("largest fall of {run}", run) for run in RUNS if falls[run] == step]
         yield step, tuple(parts)
 
 
-def _of_run(message: str, run: str) -> Cell:
+def _run_text(message: str, run: str) -> Cell:
     return say(message, run=RUN_NAMES[run])
 
 
@@ -189,21 +189,21 @@ def _largest_fall(curve: Values) -> int | None:
 
 def _changes(view: AgentView) -> Iterator[Row]:
     heads = [head for mode in MODES for head in BY_MODE[mode][:2]]
-    own = [_changes_of(curve) for mode in MODES for curve in view.curves(mode)]
-    said = [_changes_of(view.published(run, "val_reward")) for run in RUNS]
-    for step in sorted({step for of in (*own, *said) for step in of}):
-        ours, theirs = ([of.get(step) for of in side] for side in (own, said))
+    measured = [_changes_of(curve) for mode in MODES for curve in view.curves(mode)]
+    published = [_changes_of(view.published(run, "val_reward")) for run in RUNS]
+    for step in sorted({step for changes in (*measured, *published) for step in changes}):
+        left, right = ([changes.get(step) for changes in side] for side in (measured, published))
         yield from beside(
-            {"Step": str(step)}, dict(zip(heads, ours, strict=True)), dict(zip(PAIR, theirs, strict=False))
+            {"Step": str(step)}, dict(zip(heads, left, strict=True)), dict(zip(PAIR, right, strict=False))
         )
 
 
 def _changes_of(curve: Curve) -> dict[int, Cell]:
-    found: dict[int, Cell] = {}
+    changes: dict[int, Cell] = {}
     for step, before, row in ((step, curve[before], curve[step]) for before, step in pairwise(after_start(curve))):
         change = 100 * (row.value / before.value - 1) if before.value else None
-        found |= {step: derived(change, 1, (row, before), "percent of the evaluation before", sign=True)}
-    return found
+        changes |= {step: derived(change, 1, (row, before), "percent of the evaluation before", sign=True)}
+    return changes
 
 
 def _largest_change(curve: Values) -> float:
@@ -226,10 +226,10 @@ class Compared(NamedTuple):
 
 STEADINESS = {
     "Largest change (%)": Compared("largest_change", _largest_change, 1),
-    "Standard deviation of changes": Compared("sd_of_changes", _of("sd_of_changes"), 4, "004-more-stable"),
+    "Standard deviation of changes": Compared("sd_of_changes", _measure("sd_of_changes"), 4, "004-more-stable"),
     "Total variation": Compared("total_variation", lambda curve: float(np.abs(_changes_in(curve)).sum())),
     "Sign changes": Compared("sign_changes", lambda curve: _turns(_changes_in(curve)), 1),
-    "Largest drawdown": Compared("drawdown", _of("drawdown"), 3, "004-drawdown"),
+    "Largest drawdown": Compared("drawdown", _measure("drawdown"), 3, "004-drawdown"),
 }
 """What the table of stability shows of every curve."""
 
@@ -244,20 +244,20 @@ def _turns(changes: NDArray[np.float64]) -> float:
 
 def _stability(view: AgentView) -> Iterator[Row]:
     stated = {RUN_NAMES[run]: level(view.stated(run, "max_abs_change_pct"), 1) for run in RUNS}
-    for called, of in STEADINESS.items():
+    for called, row in STEADINESS.items():
         for pair in view.pairs:
-            cells: dict[str, Cell] = dict(pair.cells(of.measure, of.digits, f"{of.how}, mean over seeds"))
+            cells: dict[str, Cell] = dict(pair.cells(row.measure, row.digits, f"{row.how}, mean over seeds"))
             del cells["Difference"]
-            if of.measure is _largest_change and not pair.is_ours:
-                printed = {run: said for run, said in stated.items() if said is not None}
+            if row.measure is _largest_change and not pair.is_ours:
+                printed = {run: number for run, number in stated.items() if number is not None}
                 cells |= {
-                    run: say("{value} (printed: {said})", value=cells[run], said=of) for run, of in printed.items()
+                    run: say("{value} (printed: {said})", value=cells[run], said=cell) for run, cell in printed.items()
                 }
-            yield pair.row("Statistic", called, {**cells, "p": _judged_p(view, pair, of.claim)})
+            yield pair.row("Statistic", called, {**cells, "p": _judged_p(view, pair, row.claim)})
 
 
 def _dimension(how: str, claim: str, winner: str, digits: int, *test: Any) -> Compared:
-    return Compared(how, _of(*test), digits, claim, winner, test)
+    return Compared(how, _measure(*test), digits, claim, winner, test)
 
 
 DIMENSIONS = {
@@ -272,18 +272,18 @@ DIMENSIONS = {
 
 
 def _assessment(view: AgentView) -> Iterator[Row]:
-    found = [_tested(view, pair) for pair in view.pairs]
+    judged = [_tested(view, pair) for pair in view.pairs]
     sources = {"share": "best_val_reward_diff_pct", "steps": "steps_to_best_diff"}
-    stated = {name: told(view.stated("kl-nokl", metric)) for name, metric in sources.items()}
-    for called, of in DIMENSIONS.items():
-        for verdicts, pair in zip(found, view.pairs, strict=True):
-            cells: dict[str, Cell] = dict(pair.cells(of.measure, of.digits, of.how))
+    stated = {name: as_printed(view.stated("kl-nokl", metric)) for name, metric in sources.items()}
+    for called, row in DIMENSIONS.items():
+        for verdicts, pair in zip(judged, view.pairs, strict=True):
+            cells: dict[str, Cell] = dict(pair.cells(row.measure, row.digits, row.how))
             del cells["Difference"]
             if None in cells.values():
                 continue
-            if of.how == "best_step":
+            if row.how == "best_step":
                 cells = dict(zip(cells, map(steps_cell, pair.values(best_step)), strict=True))
-            winner = None if pair.is_ours else say(of.winner, **stated)
+            winner = None if pair.is_ours else say(row.winner, **stated)
             yield pair.row(
                 "Dimension", called, {**cells, "Winner as printed": winner, "By the test": verdicts.get(called)}
             )
@@ -292,10 +292,10 @@ def _assessment(view: AgentView) -> Iterator[Row]:
 def _tested(view: AgentView, pair: CurvePair) -> dict[str, Cell]:
     """Return the verdict on every dimension: of ours that of its claim, published ones adjusted for all (Holm)."""
     if pair.is_ours:
-        return {called: tested(_judged_p(view, pair, of.claim)) for called, of in DIMENSIONS.items()}
-    found = {called: _published_p(pair, *of.test) for called, of in DIMENSIONS.items()}
-    known = {called: p.value for called, p in found.items() if p is not None}
-    adjusted = zip(known, map(float, holm_p(list(known.values()))), strict=True)
+        return {called: tested(_judged_p(view, pair, row.claim)) for called, row in DIMENSIONS.items()}
+    p_values = {called: _published_p(pair, *row.test) for called, row in DIMENSIONS.items()}
+    values = {called: p.value for called, p in p_values.items() if p is not None}
+    adjusted = zip(values, map(float, holm_p(list(values.values()))), strict=True)
     verdicts: dict[str, Cell] = {called: tested(p_value(p)) for called, p in adjusted}
     (left,), (right,) = pair.values(best_step)
     if abs(left - right) <= max(np.diff(list(pair.kl[0])), default=0):

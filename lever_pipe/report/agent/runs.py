@@ -50,14 +50,14 @@ class CurvePair:
 
     def values(self, measure: Callable[[Mapping[int, float]], T]) -> tuple[list[T], list[T]]:
         """Return a measure of every curve: without KL, with KL."""
-        left, right = ([measure(values_of(curve)) for curve in of] for of in (self.no_kl, self.kl))
+        left, right = ([measure(values_of(curve)) for curve in curves] for curves in (self.no_kl, self.kl))
         return left, right
 
     def cells(self, measure: Measure, digits: int, how: str) -> dict[str, Estimate | None]:
         """Return by `PAIR` a measure as mean over seeds: without KL, with KL, and with minus without."""
-        means = [mean_of(of) for of in self.values(measure)]
-        rows = [[row for curve in of for row in curve.values()] for of in (self.no_kl, self.kl)]
-        sides = [derived(value, digits, of, how) for value, of in zip(means, rows, strict=True)]
+        means = [mean_of(values) for values in self.values(measure)]
+        rows = [[row for curve in curves for row in curve.values()] for curves in (self.no_kl, self.kl)]
+        sides = [derived(value, digits, operands, how) for value, operands in zip(means, rows, strict=True)]
         difference = derived(means[1] - means[0], digits, [*rows[0], *rows[1]], f"{how}: KL minus no KL", sign=True)
         return dict(zip(PAIR, (*sides, difference), strict=True))
 
@@ -82,8 +82,8 @@ class AgentView:
     def seeds(self) -> dict[str, list[int]]:
         """Return the seeds of every arm that ran, in the configuration's order."""
         ran = set(self.evidence.subjects("executed_steps", study=STUDY, at="run"))
-        found = {arm.name: [seed for seed in arm.seeds if run_of(arm.name, seed) in ran] for arm in self.config.arms}
-        return {arm: seeds for arm, seeds in found.items() if seeds}
+        by_arm = {arm.name: [seed for seed in arm.seeds if run_of(arm.name, seed) in ran] for arm in self.config.arms}
+        return {arm: seeds for arm, seeds in by_arm.items() if seeds}
 
     @property
     def arms(self) -> list[AgentArm]:
@@ -141,23 +141,23 @@ class AgentView:
         """Return the reference arm's primary endpoint over some of its seeds; with an interval where it is known."""
         if list(seeds) == self.seeds.get(self.reference):
             return self.score(self.held_out(f"arm~{self.reference}", mode))
-        known = [row for seed in seeds if (row := self.held_out(run_of(self.reference, seed), mode)) is not None]
-        if len(known) < len(seeds):
+        rows = [row for seed in seeds if (row := self.held_out(run_of(self.reference, seed), mode)) is not None]
+        if len(rows) < len(seeds):
             return None
-        value = self.scale * mean_of(row.value for row in known)
-        return self.score(known[0]) if len(known) == 1 else derived(value, self.digits, known, "mean over these seeds")
+        value = self.scale * mean_of(row.value for row in rows)
+        return self.score(rows[0]) if len(rows) == 1 else derived(value, self.digits, rows, "mean over these seeds")
 
     def compared(self, arm: str, mode: str) -> EvidenceRow | None:
         """Return the comparison of an arm with the reference arm at the primary endpoint in a decoding."""
         primary = self.config.evaluation.primary
-        at = {"at": primary.checkpoint, "subset": primary.split, "mode": mode}
-        rows = self.evidence.where(f"arm~{arm}", primary.metric, against=f"arm~{self.reference}", **at)
+        place = {"at": primary.checkpoint, "subset": primary.split, "mode": mode}
+        rows = self.evidence.where(f"arm~{arm}", primary.metric, against=f"arm~{self.reference}", **place)
         return rows[0] if rows else None
 
     @cached_property
     def judged(self) -> dict[str, Finding]:
         """Return what ours say of every claim."""
-        return {of.claim.id: of.ours for of in self.material.claims}
+        return {judged.claim.id: judged.ours for judged in self.material.claims}
 
     def difference(self, arm: str, mode: str) -> Estimate | None:
         """Return that difference; without a tested one that over common seeds, which has no interval."""
@@ -165,17 +165,17 @@ class AgentView:
         if row is not None or arm == self.reference:
             return gap(row, self.digits, scale=self.scale)
         sides = [[self.held_out(run_of(name, seed), mode) for seed in seeds] for name in (arm, self.reference)]
-        known = [row for side in sides for row in side if row is not None]
-        if not seeds or len(known) < 2 * len(seeds):
+        rows = [row for side in sides for row in side if row is not None]
+        if not seeds or len(rows) < 2 * len(seeds):
             return None
         values = [mean_of(row.value for row in side if row is not None) for side in sides]
         how = "mean over common seeds, arm minus reference"
-        return derived(self.scale * (values[0] - values[1]), self.digits, known, how, sign=True)
+        return derived(self.scale * (values[0] - values[1]), self.digits, rows, how, sign=True)
 
-    def shown(self, arm: str, mode: str) -> Estimate | None:
+    def difference_cell(self, arm: str, mode: str) -> Estimate | None:
         """Return that difference, of one run a side without its interval: it shows nothing of other seeds."""
-        row, found = self.compared(arm, mode), self.difference(arm, mode)
-        return found.plain if found is not None and row is not None and row.runs == 1 else found
+        row, difference = self.compared(arm, mode), self.difference(arm, mode)
+        return difference.plain if difference is not None and row is not None and row.runs == 1 else difference
 
     def curve(self, subject: str, mode: str, metric: str = "reward") -> Curve:
         """Return the validation curve of a run, or of an arm at the steps that all of its seeds have."""
@@ -212,16 +212,16 @@ class AgentView:
     @cached_property
     def pairs(self) -> list[CurvePair]:
         """Return the published pair, then ours in each decoding that both arms have with a common seed."""
-        theirs = [self.published(run, "val_reward") for run in (NO_KL, KL)]
-        found = [CurvePair(False, "greedy", theirs[:1], theirs[1:])] if all(theirs) else []
+        published = [self.published(run, "val_reward") for run in (NO_KL, KL)]
+        pairs = [CurvePair(False, "greedy", published[:1], published[1:])] if all(published) else []
         common = self.common(*self.pair.values())
         for mode in MODES:
             curves = [
                 [after_start(self.curve(run_of(arm, seed), mode)) for seed in common] for arm in self.pair.values()
             ]
-            if common and all(all(of) for of in curves):
-                found.append(CurvePair(True, mode, *curves))
-        return found
+            if common and all(map(all, curves)):
+                pairs.append(CurvePair(True, mode, *curves))
+        return pairs
 
 
 RUN_NAMES = {NO_KL: "no KL", KL: "KL bundle"}
@@ -257,8 +257,8 @@ def values_of(curve: Curve) -> dict[int, float]:
 
 def mean_of(values: Iterable[float]) -> float:
     """Return the mean; NaN of none."""
-    known = list(values)
-    return math.fsum(known) / len(known) if known else math.nan
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers) if numbers else math.nan
 
 
 def best_value(curve: Mapping[int, float]) -> float:
@@ -271,7 +271,7 @@ def best_step(curve: Mapping[int, float]) -> float:
     return float(max(curve, key=lambda step: (curve[step], -step)))
 
 
-def told(row: EvidenceRow | None) -> Cell:
+def as_printed(row: EvidenceRow | None) -> Cell:
     """Return a published row as printed: a number, or a text."""
     if row is None:
         return None

@@ -30,15 +30,15 @@ def tables(material: Material) -> Iterator[Table]:
 def _rewards(view: AgentView, mode: str) -> Iterator[Row]:
     rows = view.evidence.where(metric="reward", study=STUDY, subset="val")
     heads = {
-        step: say("Step {step}", step=str(step)) for step in sorted({int(of.at) for of in rows if of.at.isdigit()})
+        step: say("Step {step}", step=str(step)) for step in sorted({int(row.at) for row in rows if row.at.isdigit()})
     }
     for arm in (arm.name for arm in view.arms):
-        found = {step: view.find(f"arm~{arm}", "reward", at=step, subset="val", mode=mode) for step in heads}
-        if any(found.values()):
-            yield {"Arm": arm, **{heads[step]: level(row, REWARD_DIGITS) for step, row in found.items()}}
+        by_step = {step: view.find(f"arm~{arm}", "reward", at=step, subset="val", mode=mode) for step in heads}
+        if any(by_step.values()):
+            yield {"Arm": arm, **{heads[step]: level(row, REWARD_DIGITS) for step, row in by_step.items()}}
 
 
-def told(material: Material) -> dict[str, Any] | None:
+def says(material: Material) -> dict[str, Any] | None:
     """Return what holds of all runs."""
     view = view_of(material)
-    return None if view is None else checks.told(view)
+    return None if view is None else checks.says(view)

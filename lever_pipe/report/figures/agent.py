@@ -41,10 +41,10 @@ def validation(view: AgentView, voice: Voice) -> Figure | None:
     figure, axes = style.panels(1, len(MODES), height=4.2)
     for panel, mode in zip(axes, MODES, strict=True):
         for index, (arm, seeds) in enumerate(view.seeds.items()):
-            seen = style.look(index)
-            style.line(panel, values_of(curves[arm, mode]), seen, name=arm, linewidth=1.5)
+            look = style.look(index)
+            style.line(panel, values_of(curves[arm, mode]), look, name=arm, linewidth=1.5)
             for seed in seeds if len(seeds) > 1 else ():
-                style.dots(panel, values_of(view.curve(run_of(arm, seed), mode)), seen, markersize=3, alpha=0.55)
+                style.dots(panel, values_of(view.curve(run_of(arm, seed), mode)), look, markersize=3, alpha=0.55)
         style.label(panel, title=voice.say(mode.capitalize()), x=voice.say("Step"))
     limits = [panel.get_ylim() for panel in axes]
     for panel in axes:
@@ -83,31 +83,31 @@ def arms(view: AgentView, voice: Voice) -> Figure | None:
         return None
     figure, (axes,) = style.panels(1, 1, height=1.3 + 0.4 * len(names))
     style.zero_line(axes)
-    found = False
+    is_drawn = False
     for index, mode in enumerate(MODES):
-        at = {"against": f"arm~{view.reference}", **HELD_OUT, "mode": mode}
-        rows = [view.evidence.where(f"arm~{arm}", "normalised_reward", **at) for arm in names]
+        place = {"against": f"arm~{view.reference}", **HELD_OUT, "mode": mode}
+        rows = [view.evidence.where(f"arm~{arm}", "normalised_reward", **place) for arm in names]
         if all(rows):
             marks = [(arm, row[0], style.look(index)) for arm, row in zip(names, rows, strict=True)]
             style.forest(axes, marks, scale=100.0, shift=0.24 * (index - 0.5))
             style.dots(axes, {}, style.look(index), label=voice.say(mode.capitalize()))
-            found = True
+            is_drawn = True
     style.label(axes, x=voice.say("Held-out points of the ceiling against {arm}", arm=view.reference))
     style.legend_below(figure, axes)
-    return figure if found else None
+    return figure if is_drawn else None
 
 
 def training(view: AgentView, voice: Voice) -> Figure | None:
     """Return training metrics by step, a panel a metric, a line an arm: the mean over seeds, smoothed over 5 steps."""
-    curves = [[view.training(f"arm~{arm}", of) for arm in view.seeds] for of in TRAINING]
+    curves = [[view.training(f"arm~{arm}", metric) for arm in view.seeds] for metric in TRAINING]
     if not any(map(any, curves)):
         return None
     figure, axes = style.panels(2, 3, height=5.2)
-    for panel, metric, of in zip(axes, TRAINING, curves, strict=True):
-        for index, (arm, curve) in enumerate(zip(view.seeds, of, strict=True)):
+    for panel, metric, by_arm in zip(axes, TRAINING, curves, strict=True):
+        for index, (arm, curve) in enumerate(zip(view.seeds, by_arm, strict=True)):
             values = values_of(curve)
-            shown = values if metric in EXACT else style.smoothed(values)
-            style.line(panel, shown, style.look(index), name=arm, linewidth=1.3)
+            points = values if metric in EXACT else style.smoothed(values)
+            style.line(panel, points, style.look(index), name=arm, linewidth=1.3)
         style.label(panel, title=voice.say(METRIC_NAMES[metric]), x=voice.say("Step"))
     style.legend_below(figure, axes[0])
     return figure
@@ -120,8 +120,8 @@ def published(view: AgentView, voice: Voice) -> Figure | None:
         return None
     figure, (axes,) = style.panels(1, 1, height=3.4)
     for index, (run, curve) in enumerate(runs.items()):
-        seen = style.look(index)
-        style.line(axes, curve, seen, name=voice.say(RUN_NAMES[run]), marker=seen.marker)
+        look = style.look(index)
+        style.line(axes, curve, look, name=voice.say(RUN_NAMES[run]), marker=look.marker)
     guessed = values_of(view.published("nokl", "val_reward_estimated"))
     if guessed:
         hollow = {"markerfacecolor": "none", "label": voice.say("no KL, estimated by document 003")}
@@ -131,19 +131,19 @@ def published(view: AgentView, voice: Voice) -> Figure | None:
     return figure
 
 
-def _pair(axes: Axes, place: float, rows: Mapping[str, EvidenceRow | None], seen: style.Look, arm: str) -> None:
+def _pair(axes: Axes, place: float, rows: Mapping[str, EvidenceRow | None], look: style.Look, arm: str) -> None:
     """Draw an arm's scores above each other: filled where sampled, open where greedy, joined by a line."""
-    known = {mode: row for mode, row in rows.items() if row is not None}
-    axes.plot([place] * len(known), [100 * row.value for row in known.values()], color=seen.color, alpha=0.4)
-    for mode, row in known.items():
+    measured = {mode: row for mode, row in rows.items() if row is not None}
+    axes.plot([place] * len(measured), [100 * row.value for row in measured.values()], color=look.color, alpha=0.4)
+    for mode, row in measured.items():
         low, high = style.ends(row)
         axes.errorbar(
             [place],
             [100 * row.value],
             yerr=[[100 * low], [100 * high]],
-            color=seen.color,
-            marker=seen.marker,
-            markerfacecolor=seen.color if mode == "sampled" else "white",
+            color=look.color,
+            marker=look.marker,
+            markerfacecolor=look.color if mode == "sampled" else "white",
             capsize=2,
             linestyle="",
             label=arm if mode == "sampled" else "_",

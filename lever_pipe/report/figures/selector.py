@@ -47,13 +47,13 @@ def frontier(material: Material, voice: Voice) -> Figure | None:
     if not any(groups for groups, _ in modes.values()):
         return None
     figure, (left, right) = style.panels(1, 2, height=3.9)
-    for kind, (groups, seen) in modes.items():
+    for kind, (groups, look) in modes.items():
         rows = {beta: row for beta, group in groups.items() if (row := material.accuracy(group)) is not None}
         kl = {beta: material.evidence.find(groups[beta], "kl_to_base", at="from base") for beta in rows}
-        points = {of.value: rows[beta] for beta, of in kl.items() if of is not None}
+        points = {row.value: rows[beta] for beta, row in kl.items() if row is not None}
         name = voice.say(WORDS[kind])
-        style.with_bars(left, points, style.Look(seen.color, seen.marker, ""), name=name)
-        style.with_bars(right, rows, seen, name=name)
+        style.with_bars(left, points, style.Look(look.color, look.marker, ""), name=name)
+        style.with_bars(right, rows, look, name=name)
     left.set_xscale("symlog", linthresh=0.01, linscale=0.5)
     left.set_xlim(left=0)
     right.set_xscale("symlog", linthresh=0.05, linscale=0.5)
@@ -78,12 +78,12 @@ def primary(material: Material, voice: Voice) -> Figure | None:
     groups = [*main.last_grpo.values(), *main.drawn.values(), *main.over_betas("grpo"), *main.over_betas("on_policy")]
     base = main.last_rce
     rows = [(group, material.compared(group, base)) for group in groups if base]
-    found = [(_named(voice, group), row, _look(group)) for group, row in rows if row is not None]
-    if not found:
+    marks = [(_label(voice, group), row, _look(group)) for group, row in rows if row is not None]
+    if not marks:
         return None
-    figure, (axes,) = style.panels(1, 1, height=1.1 + 0.27 * len(found))
+    figure, (axes,) = style.panels(1, 1, height=1.1 + 0.27 * len(marks))
     style.zero_line(axes)
-    style.forest(axes, found)
+    style.forest(axes, marks)
     style.label(axes, x=voice.say("Points over the RCE base, mean over shots"))
     return figure
 
@@ -97,8 +97,8 @@ def training_curves(material: Material, voice: Voice) -> Figure | None:
     for panel, metric in zip(axes, METRICS, strict=True):
         for index, (beta, epochs) in enumerate(runs.items()):
             rows = {e: material.evidence.find(material.grpo(beta, e), metric) for e in sorted(epochs)}
-            known = {epoch: row.value for epoch, row in rows.items() if row is not None}
-            style.line(panel, known, style.look(index), name=_beta(voice, beta))
+            values = {epoch: row.value for epoch, row in rows.items() if row is not None}
+            style.line(panel, values, style.look(index), name=_beta(voice, beta))
         style.label(panel, title=voice.say(METRIC_NAMES[metric]), x=voice.say("GRPO epoch"))
         style.epoch_ticks(panel, max(max(epochs) for epochs in runs.values()))
     style.legend_below(figure, axes[0])
@@ -117,9 +117,9 @@ def learning(material: Material, voice: Voice) -> Figure | None:
     for panel, (kind, groups) in zip(axes, panels, strict=True):
         betas = sorted({beta for _, beta, _ in groups})
         for index, beta in enumerate(betas):
-            epochs = {e: name for (of, b, e), name in sorted(groups.items()) if (of, b) == (base, beta)}
-            seen, aside = style.look(every.index(beta)), 0.06 * (index - len(betas) / 2)
-            _paired(panel, material, epochs, seen, _beta(voice, beta), aside)
+            epochs = {e: name for (start, b, e), name in sorted(groups.items()) if (start, b) == (base, beta)}
+            look, aside = style.look(every.index(beta)), 0.06 * (index - len(betas) / 2)
+            _paired(panel, material, epochs, look, _beta(voice, beta), aside)
         panel.axhline(0.0, color=style.GREY, linewidth=0.9)
         style.label(panel, title=voice.say(WORDS[kind]), x=voice.say("GRPO epoch"))
         style.whole_ticks(panel, sorted({e for _, _, e in groups}))
@@ -143,7 +143,7 @@ def selections(material: Material, voice: Voice) -> Figure | None:
         style.heat(panel, shares, [[f"{share:.0f}" for share in row] for row in shares], (0, 100))
         ranks = range(max(map(len, shares)))
         panel.set_xticks(ranks, [str(rank + 1) for rank in ranks])
-        panel.set_yticks(range(len(groups)), [_named(voice, group) if index == 0 else "" for group in groups])
+        panel.set_yticks(range(len(groups)), [_label(voice, group) if index == 0 else "" for group in groups])
         style.label(panel, title=voice.say(ASPECTS[aspect]), x=voice.say("Rank"))
         panel.title.set_fontsize(9.0)
     return figure
@@ -158,11 +158,11 @@ def copies(material: Material, voice: Voice) -> Figure | None:
     ranks = {f"copied.{rank}": str(rank) for rank in range(1, max(material.shots) + 1)}
     figure, axes = style.panels(1, 2, height=1.6 + 0.32 * len(groups))
     for panel, columns, title in zip(axes, (earned, ranks), ("Accuracy (%)", "Copied from rank (%)"), strict=True):
-        found = [[measured(material, group, of) for of in columns] for group in groups]
-        shares = [[math.nan if row is None else 100 * row.value for row in rows] for rows in found]
+        cells = [[measured(material, group, measure) for measure in columns] for group in groups]
+        shares = [[math.nan if row is None else 100 * row.value for row in rows] for rows in cells]
         style.heat(panel, shares, [["" if math.isnan(s) else f"{s:.0f}" for s in row] for row in shares], (0, 100))
         panel.set_xticks(range(len(columns)), [voice.say(name).replace(", ", ",\n") for name in columns.values()])
-        panel.set_yticks(range(len(groups)), [_named(voice, of) if panel is axes[0] else "" for of in groups])
+        panel.set_yticks(range(len(groups)), [_label(voice, group) if panel is axes[0] else "" for group in groups])
         style.label(panel, title=voice.say(title))
         panel.title.set_fontsize(9.0)
     return figure
@@ -172,15 +172,15 @@ def by_epoch(material: Material, voice: Voice) -> Figure | None:
     """Return RCE losses and accuracy by epoch: what every GRPO run starts from."""
     epochs = material.main.rce
     rows = {epoch: material.accuracy(group) for epoch, group in epochs.items()}
-    known = {float(epoch): row for epoch, row in rows.items() if row is not None}
-    if not known:
+    accuracies = {float(epoch): row for epoch, row in rows.items() if row is not None}
+    if not accuracies:
         return None
     figure, (left, right) = style.panels(1, 2, height=3.5)
     for index, metric in enumerate(("loss", "val_loss")):
         losses = {epoch: material.evidence.find(group, metric) for epoch, group in epochs.items()}
         points = {float(epoch): row for epoch, row in losses.items() if row is not None}
         style.with_bars(left, points, style.look(index), name=voice.say(METRIC_NAMES[metric]))
-    style.with_bars(right, known, style.look(0), name="")
+    style.with_bars(right, accuracies, style.look(0), name="")
     for panel in (left, right):
         style.whole_ticks(panel, list(epochs))
     left.legend()
@@ -201,7 +201,7 @@ def _look(group: str) -> style.Look:
     return {"grpo": OFFLINE, "on_policy": ON_POLICY}.get(PolicyName.parse(group).kind, OTHER)
 
 
-def _named(voice: Voice, group: str) -> str:
+def _label(voice: Voice, group: str) -> str:
     return voice.text(label(group, with_epoch=False))
 
 
@@ -211,20 +211,20 @@ def _beta(voice: Voice, beta: float) -> str:
 
 def _beta_ticks(axes: Axes, betas: Sequence[float]) -> None:
     """Put ticks at betas that lie apart: of close ones the first."""
-    kept: list[float] = []
+    ticks: list[float] = []
     for beta in betas:
-        if not kept or beta >= 2 * kept[-1] or kept[-1] == 0:
-            kept.append(beta)
-    axes.set_xticks(kept, [beta_text(beta) for beta in kept])
+        if not ticks or beta >= 2 * ticks[-1] or ticks[-1] == 0:
+            ticks.append(beta)
+    axes.set_xticks(ticks, [beta_text(beta) for beta in ticks])
     axes.minorticks_off()
 
 
-def _paired(axes: Axes, material: Material, epochs: dict[int, str], seen: style.Look, name: str, offset: float) -> None:
-    gains = {0.0: [0.0]} | {epoch + offset: _gains(material, PolicyName.parse(of)) for epoch, of in epochs.items()}
-    known = {place: values for place, values in gains.items() if values}
-    style.line(axes, {place: math.fsum(values) / len(values) for place, values in known.items()}, seen, name=name)
-    for place, values in known.items():
-        axes.plot([place] * len(values), values, seen.marker, color=seen.color, markersize=3.5, alpha=0.7)
+def _paired(axes: Axes, material: Material, epochs: dict[int, str], look: style.Look, name: str, offset: float) -> None:
+    gains = {0.0: [0.0]} | {epoch + offset: _gains(material, PolicyName.parse(run)) for epoch, run in epochs.items()}
+    points = {place: values for place, values in gains.items() if values}
+    style.line(axes, {place: math.fsum(values) / len(values) for place, values in points.items()}, look, name=name)
+    for place, values in points.items():
+        axes.plot([place] * len(values), values, look.marker, color=look.color, markersize=3.5, alpha=0.7)
 
 
 def _gains(material: Material, name: PolicyName) -> list[float]:
@@ -232,13 +232,13 @@ def _gains(material: Material, name: PolicyName) -> list[float]:
     seeds = sorted({seed for arm in material.config.arms if arm.preset == name.preset for seed in arm.seeds})
     runs = [replace(name, seed=seed) for seed in seeds]
     sides = ((_mean_over_shots(material, run), _mean_over_shots(material, run.start)) for run in runs)
-    return [own - base for own, base in sides if own is not None and base is not None]
+    return [level - base for level, base in sides if level is not None and base is not None]
 
 
 def _mean_over_shots(material: Material, policy: PolicyName) -> float | None:
     rows = [material.accuracy(str(policy), k) for k in material.shots]
-    known = [row.value for row in rows if row is not None]
-    return math.fsum(known) / len(known) if len(known) == len(rows) else None
+    values = [row.value for row in rows if row is not None]
+    return math.fsum(values) / len(values) if len(values) == len(rows) else None
 
 
 def _shares(material: Material, group: str, aspect: str) -> list[float]:

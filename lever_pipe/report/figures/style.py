@@ -115,16 +115,16 @@ def ends(row: EvidenceRow) -> tuple[float, float]:
     return (row.value - row.low, row.high - row.value) if row.has_interval else (0.0, 0.0)
 
 
-def with_bars(axes: Axes, points: Mapping[float, EvidenceRow], seen: Look, *, name: str) -> None:
+def with_bars(axes: Axes, points: Mapping[float, EvidenceRow], look: Look, *, name: str) -> None:
     """Draw rows by x with their intervals as bars."""
     bars = [ends(row) for row in points.values()]
     axes.errorbar(
         list(points),
         [row.value for row in points.values()],
         yerr=list(zip(*bars, strict=True)),
-        color=seen.color,
-        marker=seen.marker,
-        linestyle=seen.dash,
+        color=look.color,
+        marker=look.marker,
+        linestyle=look.dash,
         linewidth=1.4,
         elinewidth=0.9,
         markersize=5,
@@ -133,28 +133,28 @@ def with_bars(axes: Axes, points: Mapping[float, EvidenceRow], seen: Look, *, na
     )
 
 
-def line(axes: Axes, values: Mapping[Any, float], seen: Look, *, name: str, **more: Any) -> None:
+def line(axes: Axes, values: Mapping[Any, float], look: Look, *, name: str, **more: Any) -> None:
     """Draw values by x as a line."""
-    axes.plot(list(values), list(values.values()), color=seen.color, linestyle=seen.dash, label=name, **more)
+    axes.plot(list(values), list(values.values()), color=look.color, linestyle=look.dash, label=name, **more)
 
 
-def dots(axes: Axes, values: Mapping[Any, float], seen: Look, **more: Any) -> None:
+def dots(axes: Axes, values: Mapping[Any, float], look: Look, **more: Any) -> None:
     """Draw values by x as markers alone."""
-    axes.plot(list(values), list(values.values()), seen.marker, color=seen.color, **more)
+    axes.plot(list(values), list(values.values()), look.marker, color=look.color, **more)
 
 
 def forest(
     axes: Axes, rows: Sequence[tuple[str, EvidenceRow, Look]], *, scale: float = 1.0, shift: float = 0.0
 ) -> None:
     """Draw rows below each other, each with its name at the axis and its interval as a bar."""
-    for place, (_, row, seen) in enumerate(rows):
+    for place, (_, row, look) in enumerate(rows):
         low, high = ends(row)
         axes.errorbar(
             [scale * row.value],
             [place + shift],
             xerr=[[scale * low], [scale * high]],
-            color=seen.color,
-            marker=seen.marker,
+            color=look.color,
+            marker=look.marker,
             linestyle="",
             markersize=5,
             capsize=2,
@@ -184,9 +184,9 @@ def zero_line(axes: Axes) -> None:
 
 def legend_below(figure: Figure, *panels: Axes, columns: int = 3) -> None:
     """Write the legend of some panels below all of them, each name once."""
-    named = {name: handle for each in panels for handle, name in zip(*each.get_legend_handles_labels(), strict=True)}
-    if named:
-        figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=min(columns, len(named)))
+    handles = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if handles:
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(columns, len(handles)))
 
 
 def whole_ticks(axes: Axes, values: Sequence[int]) -> None:

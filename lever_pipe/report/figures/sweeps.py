@@ -31,14 +31,14 @@ def cells(study: str, material: Material, voice: Voice) -> Figure | None:
     if not views:
         return None
     modes = views[0].modes
-    figure, axes = style.panels(len(views), len(modes), height=sum(1.4 + 0.3 * len(of.sweep.cells) for of in views))
+    figure, axes = style.panels(len(views), len(modes), height=sum(1.4 + 0.3 * len(view.sweep.cells) for view in views))
     axis = "accuracy" if study == "selector" else "share_of_ceiling" if views[0].scale > 1 else "reward"
     for panel, (view, mode) in zip(axes, product(views, modes), strict=True):
         if len(view.sweep.over) == 2 and view.sweep.how == "grid":
             _heat(panel, view, mode)
         else:
-            named = {", ".join(map(text_of, cell.values.values())): cell.arm for cell in view.sweep.cells}
-            rows = [(name, view.scores[mode, arm], style.look(arm != view.sweep.arm)) for name, arm in named.items()]
+            arms = {", ".join(map(text_of, cell.values.values())): cell.arm for cell in view.sweep.cells}
+            rows = [(name, view.scores[mode, arm], style.look(arm != view.sweep.arm)) for name, arm in arms.items()]
             style.forest(panel, rows, scale=view.scale)
             style.label(panel, x=voice.say(AXES[axis]), y=", ".join(view.sweep.over))
         panel.set_title(view.sweep.name + (f", {voice.say(mode.capitalize())}" if mode else ""))
@@ -58,8 +58,8 @@ def _heat(axes: Axes, view: SweepView, mode: str) -> None:
         if cell.arm == view.sweep.arm:
             frame = Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor=style.PALETTE[1], linewidth=2)
             axes.add_patch(frame)
-    known = [view.scale * row.value for (of, _), row in view.scores.items() if of == mode]
-    style.heat(axes, values, texts, (min(known), max(known)))
+    scores = [view.scale * row.value for (decoding, _), row in view.scores.items() if decoding == mode]
+    style.heat(axes, values, texts, (min(scores), max(scores)))
     axes.set_xticks(range(len(across)), across)
     axes.set_yticks(range(len(down)), down)
     axes.set(**dict(zip(("ylabel", "xlabel"), view.sweep.over, strict=True)))

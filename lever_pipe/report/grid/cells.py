@@ -95,14 +95,14 @@ def compare_cells(
     """
     rows: list[CellRow] = []
     compared: dict[str, list[ComparisonRow]] = {}
-    for data in dict.fromkeys(of.data for of in config.evaluated):
-        here = [(of, path) for of, path in zip(config.evaluated, paths, strict=True) if of.data == data]
-        names = [f"sampler~{of.sampler}/lvlm~{of.lvlm}/{of.policy}" for of, _ in here]
-        policies, files = [of.policy for of, _ in here], [path for _, path in here]
+    for data in dict.fromkeys(cell.data for cell in config.evaluated):
+        evaluated = [(cell, path) for cell, path in zip(config.evaluated, paths, strict=True) if cell.data == data]
+        names = [f"sampler~{cell.sampler}/lvlm~{cell.lvlm}/{cell.policy}" for cell, _ in evaluated]
+        policies, files = [cell.policy for cell, _ in evaluated], [path for _, path in evaluated]
         questions = list(read_scores(files[0])[policies[0]].index)
         groups = read_groups(policies, files, questions=questions, shots=config.shots, names=names)
         draws = Draws(config.seed, config.n_resamples, over=f"questions of {data}")
-        prompts = {group_of(name): of.training_prompts for name, (of, _) in zip(names, here, strict=True)}
+        prompts = {group_of(name): cell.training_prompts for name, (cell, _) in zip(names, evaluated, strict=True)}
         rows += _leaderboard(data, estimates.intervals(groups, config.samples, draws), prompts)
         families = families_of(list(map(Place.parse, groups)), config, data)
         compared[data] = estimates.comparisons(groups, families, draws)
@@ -118,9 +118,9 @@ def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) 
     trained = [place for place in places if place.policy.preset and place.policy == place.policy.home]
     away = [place for place in places if place.policy.origin]
 
-    def with_other(of: Sequence[Place], other: Callable[[Place], Place]) -> Pairs:
+    def with_other(chosen: Sequence[Place], other: Callable[[Place], Place]) -> Pairs:
         return tuple(
-            (str(place), str(other(place))) for place in of if other(place) in places and other(place) != place
+            (str(place), str(other(place))) for place in chosen if other(place) in places and other(place) != place
         )
 
     def with_random(place: Place) -> Place:
@@ -132,10 +132,10 @@ def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) 
     def at_home(place: Place) -> Place:
         return place._replace(policy=place.policy.home)
 
-    found = [
+    comparisons = [
         (AGAINST_RANDOM, with_other(learned, with_random)),
         (MARKS, with_other(marks, with_random)),
-        (SAMPLERS, with_other([of for of in places if of not in offered and _reads_pools(of)], from_first)),
+        (SAMPLERS, with_other([place for place in places if place not in offered and _reads_pools(place)], from_first)),
         (ITEM_SAMPLERS, with_other(offered, from_first)),
         (AIMS, tuple(_with_earlier_objectives(trained))),
         (SELECTORS, tuple(_with_reference(trained, config.reference))),
@@ -145,7 +145,7 @@ def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) 
     ]
     return [
         ComparisonFamily(name, max(config.samples), pairs, f"{name} on {data}", (MEAN,), PRIMARY)
-        for name, pairs in found
+        for name, pairs in comparisons
         if pairs
     ]
 
@@ -180,9 +180,9 @@ def _own_with_reference(places: Sequence[Place], trained: Sequence[Place], refer
     yield from ((str(own), str(mark)) for own, mark in product(owns, marks) if mark.corner == own.corner)
 
 
-def _leaderboard(data: str, found: Sequence[IntervalRow], prompts: Mapping[str, int]) -> Iterator[CellRow]:
-    accuracy = {(row.group, row.samples, row.shots): row.accuracy for row in found}
-    for row in found:
+def _leaderboard(data: str, rows: Sequence[IntervalRow], prompts: Mapping[str, int]) -> Iterator[CellRow]:
+    accuracy = {(row.group, row.samples, row.shots): row.accuracy for row in rows}
+    for row in rows:
         place = Place.parse(row.group)
         chance, best = (accuracy.get((f"{place.corner}/{mark}", row.samples, row.shots)) for mark in (RANDOM, ORACLE))
         is_known = chance is not None and best is not None and best > chance

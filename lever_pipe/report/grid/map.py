@@ -55,29 +55,29 @@ def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
             axes.set_title(panel)
             axes.tick_params(labelbottom=True)
         stacked[-1].set_xlabel("points above random selection from the same pools (95 % interval)")
-        found = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in stacked]
-        handles = {label: handle for of in found for handle, label in of}
-        shown = [label for label in looks if label in handles]
-        figure.legend([handles[label] for label in shown], shown, loc="outside upper center", ncols=min(4, len(shown)))
+        legends = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in stacked]
+        handles = {label: handle for legend in legends for handle, label in legend}
+        names = [label for label in looks if label in handles]
+        figure.legend([handles[label] for label in names], names, loc="outside upper center", ncols=min(4, len(names)))
         style.save(figure, folder, name, with_png=True)
 
 
 def _panel(axes: Axes, rows: Mapping[str, Sequence[Mark]], looks: Mapping[str, style.Look]) -> None:
     axes.axvline(0, color=style.INK, linewidth=1)
     places, top = list[float](), 0.0
-    at = dict[Mark, float]()
+    heights = dict[Mark, float]()
     for row in rows.values():
-        at |= {mark: top + place for place, mark in enumerate(row)}
+        heights |= {mark: top + place for place, mark in enumerate(row)}
         places.append(top + (len(row) - 1) / 2)
         top += len(row) + GAP
     for series, look in looks.items():
-        own = [mark for mark in at if mark.series == series]
-        if not own:
+        marks = [mark for mark in heights if mark.series == series]
+        if not marks:
             continue
-        spread = [[mark.value - mark.low for mark in own], [mark.high - mark.value for mark in own]]
+        spread = [[mark.value - mark.low for mark in marks], [mark.high - mark.value for mark in marks]]
         axes.errorbar(
-            [mark.value for mark in own],
-            [at[mark] for mark in own],
+            [mark.value for mark in marks],
+            [heights[mark] for mark in marks],
             xerr=spread,
             fmt=look.marker,
             color=look.color,
@@ -85,7 +85,7 @@ def _panel(axes: Axes, rows: Mapping[str, Sequence[Mark]], looks: Mapping[str, s
             linewidth=1.2,
             label=series,
         )
-    ceilings = [(mark.ceiling, y) for mark, y in at.items() if mark.ceiling is not None]
+    ceilings = [(mark.ceiling, y) for mark, y in heights.items() if mark.ceiling is not None]
     if ceilings:
         axes.plot(*zip(*ceilings, strict=True), "|", color=style.GREY, markersize=6)
     axes.set_yticks(places, list(rows))

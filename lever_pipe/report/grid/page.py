@@ -38,19 +38,19 @@ def marks(compared: pd.DataFrame) -> list[Mark]:
         for row in lines_of(against)
         if str(Place.parse(row.left).policy) == ORACLE
     }
-    found = []
+    cells = []
     for row in lines_of(against):
         place = Place.parse(row.left)
         if str(place.policy) == ORACLE:
             continue
         ceiling = ceilings.get((row.data, place.corner))
         panel = f"{row.data}, answered by {place.lvlm}"
-        found.append(Mark(panel, called(str(place.policy)), place.sampler, row.difference, row.low, row.high, ceiling))
+        cells.append(Mark(panel, called(str(place.policy)), place.sampler, row.difference, row.low, row.high, ceiling))
     panels, samplers = (
-        list(dict.fromkeys(values)) for values in zip(*((m.panel, m.series) for m in found), strict=True)
+        list(dict.fromkeys(values)) for values in zip(*((m.panel, m.series) for m in cells), strict=True)
     )
-    mean = pd.DataFrame(found, columns=Mark._fields).groupby("row")["value"].mean()
-    return sorted(found, key=lambda m: (panels.index(m.panel), -mean[m.row], m.row, samplers.index(m.series)))
+    mean = pd.DataFrame(cells, columns=Mark._fields).groupby("row")["value"].mean()
+    return sorted(cells, key=lambda m: (panels.index(m.panel), -mean[m.row], m.row, samplers.index(m.series)))
 
 
 def lines_of(frame: pd.DataFrame) -> Iterator[Any]:
@@ -79,8 +79,8 @@ def verdicts(compared: pd.DataFrame) -> Iterator[Table]:
         up, down = int((apart > 0).sum()), int((apart < 0).sum())
         counts = {"Comparisons": len(rows), "Higher": up, "Lower": down, "Not separated": len(rows) - len(apart)}
         rows_of.append({"Question": asks, "Data set": str(data), **counts})
-        shown = map(_compared, lines_of(rows.sort_values("difference", ascending=False)))
-        tables.append(Table(f"{family}-{data}", "separates", f"{asks} ({data})", framed(shown)))
+        lines = map(_compared, lines_of(rows.sort_values("difference", ascending=False)))
+        tables.append(Table(f"{family}-{data}", "separates", f"{asks} ({data})", framed(lines)))
     yield Table("questions", "separates", "How each question came out", framed(rows_of))
     yield from tables
 
@@ -91,13 +91,13 @@ def best_by_budget(cells: pd.DataFrame) -> Table:
     Without the oracle, and without selectors of the user's own, whose prompts nobody counts.
     """
     is_counted = (cells["policy"] != ORACLE) & (cells["objective"] != OWN)
-    found = list[Row]()
+    lines = list[Row]()
     for _, rows in cells[is_counted].groupby(["data", "lvlm"], sort=False):
         ordered = rows.sort_values("accuracy", ascending=False, kind="stable")
         for budget in sorted(rows["training_prompts"].unique()):
             best = next(lines_of(ordered[ordered["training_prompts"] <= budget]))
-            found.append({"Prompts at most": int(budget), **_cell(best), "To the oracle (%)": _share(best)})
-    return Table("budgets", "budget", "Best cell for each budget", framed(found))
+            lines.append({"Prompts at most": int(budget), **_cell(best), "To the oracle (%)": _share(best)})
+    return Table("budgets", "budget", "Best cell for each budget", framed(lines))
 
 
 def every_cell(board: pd.DataFrame, samples: int, shots: Sequence[int]) -> Table:
@@ -105,12 +105,12 @@ def every_cell(board: pd.DataFrame, samples: int, shots: Sequence[int]) -> Table
     same = board[board["samples"] == samples].assign(shots=board["shots"].astype(str))
     by_shots = same.pivot_table(index=CELL, columns="shots", values="accuracy")
     ordered = primary(board, samples).sort_values(["data", "accuracy"], ascending=[True, False], kind="stable")
-    found = list[Row]()
+    rows = list[Row]()
     for row in lines_of(ordered):
-        at = by_shots.loc[tuple(getattr(row, name) for name in CELL)]
+        accuracies = by_shots.loc[tuple(getattr(row, name) for name in CELL)]
         numbers = {"Runs": row.n_runs, "Prompts before": row.training_prompts, "To the oracle (%)": _share(row)}
-        found.append({**_cell(row), **numbers, **{f"Shot {k}": Estimate(at[str(k)], 1) for k in shots}})
-    return Table("cells", "cells", "Accuracy of every cell", framed(found))
+        rows.append({**_cell(row), **numbers, **{f"Shot {k}": Estimate(accuracies[str(k)], 1) for k in shots}})
+    return Table("cells", "cells", "Accuracy of every cell", framed(rows))
 
 
 def primary(board: pd.DataFrame, samples: int) -> pd.DataFrame:
@@ -121,8 +121,8 @@ def primary(board: pd.DataFrame, samples: int) -> pd.DataFrame:
 def left_out(missing: Sequence[MissingCell]) -> Table:
     """Return the cells that did not run."""
     rows = [
-        {"Selector": of.preset, "Data set": of.data, "Pools": of.sampler, "LVLM": of.lvlm, "Why": of.why}
-        for of in missing
+        {"Selector": cell.preset, "Data set": cell.data, "Pools": cell.sampler, "LVLM": cell.lvlm, "Why": cell.why}
+        for cell in missing
     ]
     return Table("missing", "cells", "Cells that did not run", framed(rows))
 

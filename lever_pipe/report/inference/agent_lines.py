@@ -37,7 +37,7 @@ _ROUNDING = 1e-6
 """Two orders of summing some hundred rewards in float64 or float32 means."""
 
 
-class Of(NamedTuple):
+class Place(NamedTuple):
     """Which evaluation a row belongs to."""
 
     split: str
@@ -83,7 +83,7 @@ def read_run(
         RecordError: a malformed row; the files belong to another run; or steps or evaluations are missing, so that the
             run did not get as far as it says.
     """
-    found = RunFiles(
+    files = RunFiles(
         run=run,
         steps=storage.read_rows(metrics, StepRow),
         evaluations=[row for path in evaluations for row in storage.read_rows(path, EvaluationRow)],
@@ -91,14 +91,14 @@ def read_run(
         done=storage.read_row(done, DoneRow),
         card=storage.read_row(card, RunCard),
     )
-    faults = list(_faults(found))
+    faults = list(_faults(files))
     if faults:
         raise RecordError(
             f"arm {run.arm}, seed {run.seed} ({done}): expected a whole run",
             found="; ".join(faults),
             do="Run train_agent again for this arm and seed, or correct its log.",
         )
-    return found
+    return files
 
 
 def read_untrained(name: str, evaluations: Path, episodes: Path) -> Played:
@@ -108,18 +108,18 @@ def read_untrained(name: str, evaluations: Path, episodes: Path) -> Played:
         RecordError: a malformed row, or other evaluations than of such a policy on held-out tasks.
     """
     rows, played = storage.read_rows(evaluations, EvaluationRow), storage.read_rows(episodes, EpisodeRow)
-    found = Played(AgentRun(arm=name, seed=0), rows, played)
-    faults, both = list(_episode_faults(found)), {Of(TEST, mode, "last", 0) for mode in MODES}
-    of, is_start = {place for place in map(_of, rows) if place.mode in MODES}, name == START_ARM
-    if of != both if is_start else not of or of - both:
-        faults.append(f"evaluations of {', '.join(str(tuple(_of(row))) for row in rows) or 'nothing'}")
+    policy = Played(AgentRun(arm=name, seed=0), rows, played)
+    faults, both = list(_episode_faults(policy)), {Place(TEST, mode, "last", 0) for mode in MODES}
+    places, is_start = {place for place in map(_place, rows) if place.mode in MODES}, name == START_ARM
+    if places != both if is_start else not places or places - both:
+        faults.append(f"evaluations of {', '.join(str(tuple(_place(row))) for row in rows) or 'nothing'}")
     if faults:
         raise RecordError(
             f"{evaluations}: expected the {'start policy' if is_start else f'served agent {name!r}'} on held-out tasks",
             found="; ".join(faults),
             do=f"Run {'evaluate_start' if is_start else 'evaluate_served'} again.",
         )
-    return found
+    return policy
 
 
 def curve_lines(files: RunFiles) -> Iterator[Line]:
@@ -133,15 +133,15 @@ def curve_lines(files: RunFiles) -> Iterator[Line]:
 def evaluation_lines(files: Played) -> Iterator[Line]:
     """Yield those of evaluations; a best checkpoint that is the last one has the lines of the last only."""
     ceilings = _ceilings(files.episodes)
-    seen: set[tuple[int, str, str]] = set()
+    places: set[tuple[int, str, str]] = set()
     for row in sorted(files.evaluations, key=lambda row: row.checkpoint == "best"):
         place = (row.step, row.split, row.mode)
-        if place in seen:
+        if place in places:
             continue
-        seen.add(place)
+        places.add(place)
         counts = {N_TASKS: row.n_tasks - row.values.get(TASKS_LOST, 0.0), N_SAMPLES: float(row.n_samples)}
-        known = {CEILING: ceilings[_of(row)]} if _of(row) in ceilings else {}
-        for metric, value in (row.values | counts | known).items():
+        ceiling = {CEILING: ceilings[_place(row)]} if _place(row) in ceilings else {}
+        for metric, value in (row.values | counts | ceiling).items():
             yield (files.run.arm, files.run.seed, *place, metric, value)
 
 
@@ -168,9 +168,9 @@ def _faults(files: RunFiles) -> Iterator[str]:
     ends_early = done.reason == ("stopped early" if done.engine == NATIVE else "log ended")
     if done.executed_steps < done.planned_steps and not ends_early:
         yield f"reason '{done.reason}' after {done.executed_steps} of {done.planned_steps} planned steps"
-    wanted = list(range(1, done.executed_steps + 1))
-    if done.engine == NATIVE and steps != wanted:
-        missing = sorted(set(wanted) - set(steps))
+    expected = list(range(1, done.executed_steps + 1))
+    if done.engine == NATIVE and steps != expected:
+        missing = sorted(set(expected) - set(steps))
         lack = f"without step {missing[0]}" if missing else "some twice"
         yield f"{len(steps)} of {done.executed_steps} steps in order, {lack}"
     elif sorted(set(steps)) != steps or (steps or [0])[-1] != done.executed_steps:
@@ -181,10 +181,10 @@ def _faults(files: RunFiles) -> Iterator[str]:
 def _evaluation_faults(files: RunFiles) -> Iterator[str]:
     """Yield what is wrong with evaluations; only our own trainer promises both modes, both ends and every episode."""
     last, is_native = files.done.executed_steps, files.done.engine == NATIVE
-    at = {mode: [row.step for row in files.evaluations if (row.split, row.mode) == (VAL, mode)] for mode in MODES}
-    if not any(at.values()):
+    by_mode = {mode: [row.step for row in files.evaluations if (row.split, row.mode) == (VAL, mode)] for mode in MODES}
+    if not any(by_mode.values()):
         yield "no evaluation"
-    for mode, steps in at.items():
+    for mode, steps in by_mode.items():
         if len(set(steps)) < len(steps):
             yield f"{mode} evaluations that stand twice"
         if any(step > last for step in steps):
@@ -192,40 +192,40 @@ def _evaluation_faults(files: RunFiles) -> Iterator[str]:
         if is_native and not {0, last} <= set(steps):
             yield f"no {mode} evaluation at step {min({0, last} - set(steps))}"
     if is_native:
-        if set(at[GREEDY]) != set(at[SAMPLED]):
+        if set(by_mode[GREEDY]) != set(by_mode[SAMPLED]):
             yield "greedy and sampled evaluations at different steps"
         yield from _episode_faults(files)
 
 
 def _episode_faults(files: Played) -> Iterator[str]:
-    episodes: dict[Of, list[EpisodeRow]] = {}
+    episodes: dict[Place, list[EpisodeRow]] = {}
     for row in files.episodes:
-        episodes.setdefault(_of(row), []).append(row)
+        episodes.setdefault(_place(row), []).append(row)
     for evaluation in files.evaluations:
-        wanted, found = evaluation.n_tasks * evaluation.n_samples, episodes.pop(_of(evaluation), [])
+        count, rows = evaluation.n_tasks * evaluation.n_samples, episodes.pop(_place(evaluation), [])
         where = f"the {evaluation.mode} evaluation on {evaluation.split} at step {evaluation.step}"
-        if len(found) != wanted:
-            yield f"{len(found)} of {wanted} episodes of {where}"
+        if len(rows) != count:
+            yield f"{len(rows)} of {count} episodes of {where}"
             continue
-        means = [math.fsum(of) / len(of) for of in _rewards_by_task(found).values()]
-        mean, said = math.fsum(means) / max(1, len(means)), evaluation.values.get("reward", math.nan)
-        if not abs(mean - said) <= _ROUNDING:
-            yield f"mean reward {mean:.6g} of the episodes of {where}, which says {said:.6g}"
+        means = [math.fsum(rewards) / len(rewards) for rewards in _rewards_by_task(rows).values()]
+        mean, logged = math.fsum(means) / max(1, len(means)), evaluation.values.get("reward", math.nan)
+        if not abs(mean - logged) <= _ROUNDING:
+            yield f"mean reward {mean:.6g} of the episodes of {where}, which says {logged:.6g}"
     if episodes:
         yield f"{sum(map(len, episodes.values()))} episodes without an evaluation"
 
 
-def _of(row: EvaluationRow | EpisodeRow) -> Of:
-    return Of(row.split, row.mode, row.checkpoint, row.step)
+def _place(row: EvaluationRow | EpisodeRow) -> Place:
+    return Place(row.split, row.mode, row.checkpoint, row.step)
 
 
-def _ceilings(episodes: Sequence[EpisodeRow]) -> dict[Of, float]:
+def _ceilings(episodes: Sequence[EpisodeRow]) -> dict[Place, float]:
     """Return by evaluation the mean ceiling of the tasks with a sound episode."""
-    found: dict[Of, float] = {}
-    for of, by_evaluation in groupby(sorted(episodes, key=_of), key=_of):
+    means: dict[Place, float] = {}
+    for place, by_evaluation in groupby(sorted(episodes, key=_place), key=_place):
         ceilings = {row.task_id: row.ceiling for row in by_evaluation if row.end not in UNSOUND}
-        found[of] = math.fsum(ceilings.values()) / len(ceilings)
-    return found
+        means[place] = math.fsum(ceilings.values()) / len(ceilings)
+    return means
 
 
 def _rewards_by_task(rows: Sequence[EpisodeRow]) -> dict[str, list[float]]:

@@ -48,12 +48,12 @@ class AgentRuns:
 
     @cached_property
     def _series(self) -> Mapping[tuple[str, int, str, str, str], Series]:
-        found: dict[tuple[str, int, str, str, str], dict[int, float]] = {}
+        series: dict[tuple[str, int, str, str, str], dict[int, float]] = {}
         names = ("arm", "seed", "split", "mode", "metric", "step", "value")
         for *key, step, value in self.rows.sort_values("step", kind="stable")[list(names)].itertuples(index=False):
             arm, seed, split, mode, metric = key
-            found.setdefault((arm, int(seed), split, mode, metric), {})[int(step)] = float(value)
-        return found
+            series.setdefault((arm, int(seed), split, mode, metric), {})[int(step)] = float(value)
+        return series
 
     @cached_property
     def _by_run(self) -> Mapping[tuple[str, int], Any]:
@@ -72,7 +72,7 @@ class AgentRuns:
 
     def seeds(self, arm: str) -> tuple[int, ...]:
         """Return an arm's seeds, in order."""
-        return tuple(seed for of, seed in self._by_run if of == arm)
+        return tuple(seed for name, seed in self._by_run if name == arm)
 
     def common_seeds(self, arm: str, other: str) -> tuple[int, ...]:
         """Return the seeds that two arms share, in order."""

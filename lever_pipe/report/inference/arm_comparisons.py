@@ -65,10 +65,10 @@ def comparison_rows(context: Context) -> list[ArmComparisonRow]:
     rows: list[ArmComparisonRow] = []
     for name in primary_names(context.evaluation.primary):
         if name in of_tasks[context.reference_arm]:
-            found = _over_tasks(context, name, {arm: of[name] for arm, of in of_tasks.items() if name in of})
+            family = _over_tasks(context, name, {arm: means[name] for arm, means in of_tasks.items() if name in means})
         else:
-            found = _over_runs(context, name, {arm: of[name] for arm, of in of_runs.items() if name in of})
-        rows += _adjusted(found, [row.n_seeds == 1 for row in found])
+            family = _over_runs(context, name, {arm: runs[name] for arm, runs in of_runs.items() if name in runs})
+        rows += _adjusted(family, [row.n_seeds == 1 for row in family])
         served = [row._replace(family=name + SERVED) for row in _of_served(context, name)]
         rows += _adjusted(served, [True] * len(served))
     return rows
@@ -85,25 +85,25 @@ def sharpened(context: Context) -> list[ArmComparisonRow]:
     of_tasks = {arm: task_endpoints(context, arm) for arm in arms}
     names = [f"{TEST}_{primary.metric}_{mode}_{primary.checkpoint}" for mode in context.modes]
     against_start = context._replace(reference_arm=START_ARM)
-    found = [_over_tasks(against_start, name, {arm: of_tasks[arm][name] for arm in arms}) for name in names]
-    rows = [row._replace(role=SECONDARY, family=TEMPERATURES) for of in found for row in of]
+    compared = [_over_tasks(against_start, name, {arm: of_tasks[arm][name] for arm in arms}) for name in names]
+    rows = [row._replace(role=SECONDARY, family=TEMPERATURES) for group in compared for row in group]
     return _adjusted(rows, [False] * len(rows))
 
 
 def _adjusted(rows: Sequence[ArmComparisonRow], are_one_run: Sequence[bool]) -> list[ArmComparisonRow]:
     """Return the comparisons of one family with their adjusted p values."""
-    found = zip(rows, adjusted([row.p for row in rows], are_one_run), strict=True)
-    return [row._replace(p_holm=p_holm, family=row.family + suffix) for row, (p_holm, suffix) in found]
+    pairs = zip(rows, adjusted([row.p for row in rows], are_one_run), strict=True)
+    return [row._replace(p_holm=p_holm, family=row.family + suffix) for row, (p_holm, suffix) in pairs]
 
 
 def _of_served(context: Context, name: str) -> Iterator[ArmComparisonRow]:
     """Yield every served agent against all runs of the reference arm, on the tasks that both have."""
     reference = context.reference_arm
     for agent, episodes in context.served.items():
-        theirs = task_endpoints(context, agent)
+        served = task_endpoints(context, agent)
         ours = task_endpoints(context._replace(episodes=episodes), reference)
-        if name in theirs and name in ours:
-            yield from _over_tasks(context, name, {agent: theirs[name], reference: ours[name]})
+        if name in served and name in ours:
+            yield from _over_tasks(context, name, {agent: served[name], reference: ours[name]})
 
 
 def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Difference:
@@ -116,47 +116,47 @@ def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Differen
     levels = float(np.mean(left)), float(np.mean(right))
     if np.isnan(low):
         return Difference(mean, low, high, np.nan, np.nan, "", *levels)
-    shown, beyond = scipy.special.stdtrit(n - 1, (0.975, 0.8))
-    return Difference(mean, low, high, paired_t(gaps)[1], float((high - mean) * (1 + beyond / shown)), STUDENT, *levels)
+    level, power = scipy.special.stdtrit(n - 1, (0.975, 0.8))
+    return Difference(mean, low, high, paired_t(gaps)[1], float((high - mean) * (1 + power / level)), STUDENT, *levels)
 
 
-def _over_tasks(context: Context, name: str, of: Mapping[str, Sequence[TaskMeans]]) -> list[ArmComparisonRow]:
+def _over_tasks(context: Context, name: str, runs: Mapping[str, Sequence[TaskMeans]]) -> list[ArmComparisonRow]:
     """Return every arm against the reference arm over tasks, over their common seeds where there are any."""
     reference, metric = context.reference_arm, taken_apart(name)["metric"]
-    n = len(of[reference][0].tasks)
+    n = len(runs[reference][0].tasks)
     if n < 2:  # nothing is known of further tasks
-        values = {arm: [float(one.values[metric].mean()) for one in by_seed] for arm, by_seed in of.items()}
+        values = {arm: [float(run.values[metric].mean()) for run in by_seed] for arm, by_seed in runs.items()}
         return _over_runs(context, name, values)
-    arms, sides = [arm for arm in of if arm != reference], []
+    arms, sides = [arm for arm in runs if arm != reference], []
     for arm in arms:
         common = context.runs.common_seeds(arm, reference)
         left, right = (
-            np.stack([one.values[metric] for one in (_at(context, side, of[side], common) if common else of[side])])
+            np.stack([run.values[metric] for run in (_at(context, side, runs[side], common) if common else runs[side])])
             for side in (arm, reference)
         )
         sides.append(Sides(left[..., None], right[..., None], bool(common), [(name, arm)]))
     compared = differences(sides, context.draws, n, are_shares=metric == NORMALISED)
     return [
-        _row(context, name, arm, difference, (min(len(both.left), len(both.right)), n, of[arm][0].n_rollouts))
+        _row(context, name, arm, difference, (min(len(both.left), len(both.right)), n, runs[arm][0].n_rollouts))
         for arm, both, (difference,) in zip(arms, sides, compared, strict=True)
     ]
 
 
-def _over_runs(context: Context, name: str, of: Mapping[str, Sequence[float]]) -> list[ArmComparisonRow]:
+def _over_runs(context: Context, name: str, values: Mapping[str, Sequence[float]]) -> list[ArmComparisonRow]:
     """Return every arm against the reference arm by numbers that only whole runs have, over their common seeds."""
-    reference, found = context.reference_arm, []
-    for arm in (arm for arm in of if arm != reference and reference in of):
+    reference, rows = context.reference_arm, []
+    for arm in (arm for arm in values if arm != reference and reference in values):
         if common := context.runs.common_seeds(arm, reference):
-            left, right = (_at(context, side, of[side], common) for side in (arm, reference))
-            found.append(_row(context, name, arm, paired_over_seeds(left, right), (len(common), 0, 0)))
-    return found
+            left, right = (_at(context, side, values[side], common) for side in (arm, reference))
+            rows.append(_row(context, name, arm, paired_over_seeds(left, right), (len(common), 0, 0)))
+    return rows
 
 
-def _row(context: Context, name: str, arm: str, of: Difference, sizes: tuple[int, int, int]) -> ArmComparisonRow:
+def _row(context: Context, name: str, arm: str, gap: Difference, sizes: tuple[int, int, int]) -> ArmComparisonRow:
     """Return a comparison that is not adjusted yet; `sizes` are its seeds, tasks and rollouts."""
     counts = dict(zip(("n_seeds", "n_tasks", "n_rollouts"), sizes, strict=True))
-    told = {"endpoint": name, "role": PRIMARY, "arm": arm, "reference": context.reference_arm, "family": name}
-    return ArmComparisonRow(p_holm=math.nan, **told, **counts, **of._asdict())  # type: ignore[arg-type]
+    names = {"endpoint": name, "role": PRIMARY, "arm": arm, "reference": context.reference_arm, "family": name}
+    return ArmComparisonRow(p_holm=math.nan, **names, **counts, **gap._asdict())  # type: ignore[arg-type]
 
 
 def _at(context: Context, arm: str, by_seed: Sequence[T], common: Sequence[int]) -> list[T]:

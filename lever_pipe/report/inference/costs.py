@@ -56,13 +56,13 @@ def cost_rows(metrics: Iterable[EpochMetrics], rl_prompts: Mapping[str, int]) ->
     """
     rows = [row for row in metrics if row.policy.stage != "sft"]
     names = [PolicyName.parse(row.policy.name) for row in rows]
-    asked = {name: int(row.values.get(ASKED, 0)) for name, row in zip(names, rows, strict=True)}
-    found = []
+    by_epoch = {name: int(row.values.get(ASKED, 0)) for name, row in zip(names, rows, strict=True)}
+    costs = []
     for name, row in zip(names, rows, strict=True):
-        own = sum(asked.get(name.at(epoch), 0) for epoch in range(1, (name.epoch or 0) + 1))
+        prompts = sum(by_epoch.get(name.at(epoch), 0) for epoch in range(1, (name.epoch or 0) + 1))
         shared = rl_prompts[name.preset]
         beta = "" if name.beta is None else beta_text(name.beta)
         policy = row.policy
-        numbers = (policy.base_rce_epoch, beta, policy.seed, policy.epoch, shared, own, shared + own)
-        found.append(CostRow(policy.stage, policy.mode, *numbers, policy.preset))
-    return found
+        numbers = (policy.base_rce_epoch, beta, policy.seed, policy.epoch, shared, prompts, shared + prompts)
+        costs.append(CostRow(policy.stage, policy.mode, *numbers, policy.preset))
+    return costs

@@ -106,44 +106,44 @@ def endpoint_rows(context: Context) -> list[EndpointRow]:
         for name, by_seed in of_tasks.items():
             seeds = map(str, context.runs.seeds(arm) or (0,))
             counts = (len(by_seed[0].tasks), by_seed[0].n_rollouts, _evaluations(context.runs, arm, name))
-            for seed, of in zip([*seeds, ""], [*([one] for one in by_seed), by_seed], strict=True):
-                over_tasks[len(rows)] = of
-                rows.append(EndpointRow(arm, name, _role(context, name), seed, *(math.nan,) * 3, len(of), *counts))
-        others = ((name, of) for name, of in run_endpoints(context, arm).items() if name not in of_tasks)
-        rows += [row for name, of in others for row in _run_rows(context, arm, name, of)]
+            for seed, runs in zip([*seeds, ""], [*([run] for run in by_seed), by_seed], strict=True):
+                over_tasks[len(rows)] = runs
+                rows.append(EndpointRow(arm, name, _role(context, name), seed, *(math.nan,) * 3, len(runs), *counts))
+        others = ((name, values) for name, values in run_endpoints(context, arm).items() if name not in of_tasks)
+        rows += [row for name, values in others for row in _run_rows(context, arm, name, values)]
     for metric in METRICS:
         blocks = {
-            place: [one.values[metric] for one in of]
-            for place, of in over_tasks.items()
+            place: [run.values[metric] for run in runs]
+            for place, runs in over_tasks.items()
             if taken_apart(rows[place].endpoint)["metric"] == metric
         }
-        found = means_over_tasks(list(blocks.values()), context.draws, are_shares=metric == NORMALISED)
-        for (place, block), interval in zip(blocks.items(), found, strict=True):
+        intervals = means_over_tasks(list(blocks.values()), context.draws, are_shares=metric == NORMALISED)
+        for (place, block), interval in zip(blocks.items(), intervals, strict=True):
             if metric == REWARD:
-                least, ceiling = min(float(one.min()) for one in block), over_tasks[place][0].ceiling
+                least, ceiling = min(float(values.min()) for values in block), over_tasks[place][0].ceiling
                 interval = within_ceiling(interval, least, ceiling)
             rows[place] = rows[place]._replace(value=interval.value, low=interval.low, high=interval.high)
     return rows
 
 
-def means_over_tasks(of: Sequence[Sequence[Array]], draws: Draws, *, are_shares: bool) -> list[Interval]:
+def means_over_tasks(values: Sequence[Sequence[Array]], draws: Draws, *, are_shares: bool) -> list[Interval]:
     """Return means over seeds and tasks; with one seed the interval is over tasks and rollouts alone.
 
     All that are over equally many tasks share their resamples, so that none depends on which others are asked for.
 
     Args:
-        of: for each mean the [N] task means of its seeds; with a single task there is no interval.
+        values: for each mean the [N] task means of its seeds; with a single task there is no interval.
         draws: how tasks are resampled.
         are_shares: the values lie within 0 and 1.
     """
-    blocks = [np.stack(by_seed)[:, :, None] for by_seed in of]
-    found = [Interval(float(block.mean()), math.nan, math.nan, len(block)) for block in blocks]
+    blocks = [np.stack(by_seed)[:, :, None] for by_seed in values]
+    results = [Interval(float(block.mean()), math.nan, math.nan, len(block)) for block in blocks]
     for n in {block.shape[1] for block in blocks} - {1}:
         places = [place for place, block in enumerate(blocks) if block.shape[1] == n]
         intervals = means([blocks[place] for place in places], draws, n, are_shares=are_shares)
         for place, interval in zip(places, intervals, strict=True):
-            found[place] = interval
-    return found
+            results[place] = interval
+    return results
 
 
 def mean_over_seeds(values: Sequence[float] | Array) -> Interval:
@@ -155,15 +155,15 @@ def mean_over_seeds(values: Sequence[float] | Array) -> Interval:
     return Interval(mean, mean - half, mean + half, np.size(values))
 
 
-def within_ceiling(of: Interval, least: float, ceiling: float) -> Interval:
-    """Return a mean reward's interval without what no mean reward can be.
+def within_ceiling(mean: Interval, least: float, ceiling: float) -> Interval:
+    """Return a mean reward's mean without what no mean reward can be.
 
     Args:
-        of: the mean with its interval.
+        mean: the mean with its mean.
         least: the smallest task mean; a reward below 0 needs a penalty, so that 0 bounds the mean unless one was seen.
         ceiling: the largest mean that the tasks allow.
     """
-    return of._replace(low=max(of.low, min(0.0, least)), high=min(of.high, max(ceiling, of.value)))
+    return mean._replace(low=max(mean.low, min(0.0, least)), high=min(mean.high, max(ceiling, mean.value)))
 
 
 def task_endpoints(context: Context, arm: str) -> dict[str, list[TaskMeans]]:
@@ -172,23 +172,23 @@ def task_endpoints(context: Context, arm: str) -> dict[str, list[TaskMeans]]:
     One that a seed lacks is left out. The start policy has none without its held-out evaluation.
     """
     by_seed = [dict(_of_tasks(context, arm, seed)) for seed in context.runs.seeds(arm) or (0,)]
-    names = [name for name in by_seed[0] if all(name in of for of in by_seed)]
+    names = [name for name in by_seed[0] if all(name in endpoints for endpoints in by_seed)]
     is_known = arm != START_ARM or any(name.startswith(TEST) for name in names)
-    return {name: [of[name] for of in by_seed] for name in names} if is_known else {}
+    return {name: [endpoints[name] for endpoints in by_seed] for name in names} if is_known else {}
 
 
 def run_endpoints(context: Context, arm: str) -> dict[str, list[float]]:
     """Return the endpoints of whole runs, by name: the value of each seed in order; one without any is left out."""
     by_seed = [dict(_of_run(context, arm, seed)) for seed in context.runs.seeds(arm)]
     names = by_seed[0] if by_seed else ()
-    found = {name: [of.get(name, math.nan) for of in by_seed] for name in names}
-    return {name: values for name, values in found.items() if not all(map(math.isnan, values))}
+    by_name = {name: [endpoints.get(name, math.nan) for endpoints in by_seed] for name in names}
+    return {name: values for name, values in by_name.items() if not all(map(math.isnan, values))}
 
 
 def taken_apart(endpoint: str) -> dict[str, str]:
     """Return the subset, metric, mode and checkpoint (`at`) that an endpoint's name tells; empty where it has none."""
-    found = NAME.fullmatch(endpoint)
-    return {part: text or "" for part, text in found.groupdict().items()} if found else {}
+    match = NAME.fullmatch(endpoint)
+    return {part: text or "" for part, text in match.groupdict().items()} if match else {}
 
 
 def _of_tasks(context: Context, arm: str, seed: int) -> Iterator[tuple[str, TaskMeans]]:
@@ -197,19 +197,19 @@ def _of_tasks(context: Context, arm: str, seed: int) -> Iterator[tuple[str, Task
     The validation of the start policy is that of step 0, the same in every run.
     """
     runs, episodes = context.runs, context.served.get(arm, context.episodes)
-    checkpoints, validated, steps = {LAST: LAST, BEST: LAST}, (arm, seed), dict[str, int]()
+    ends, validated, steps = {LAST: LAST, BEST: LAST}, (arm, seed), dict[str, int]()
     if arm in runs.arms:
         fact = runs.fact(arm, seed)
-        checkpoints, steps = {LAST: LAST, BEST: BEST}, {START: 0, LAST: fact.executed_steps, BEST: fact.best_step}
+        ends, steps = {LAST: LAST, BEST: BEST}, {START: 0, LAST: fact.executed_steps, BEST: fact.best_step}
     elif arm == START_ARM:
         validated, steps = (context.reference_arm, runs.seeds(context.reference_arm)[0]), {START: 0}
     for mode, metric in product(context.modes, METRICS):
-        found = {
-            f"{TEST}_{metric}_{mode}_{at}": episodes.held_out(arm, seed, mode, of) for at, of in checkpoints.items()
+        endpoints = {
+            f"{TEST}_{metric}_{mode}_{end}": episodes.held_out(arm, seed, mode, name) for end, name in ends.items()
         }
-        for at, step in steps.items():
-            found[f"{VAL}_{metric}_{mode}_{at}"] = episodes.validation(*validated, mode, step)
-        yield from ((name, means) for name, means in found.items() if means is not None)
+        for place, step in steps.items():
+            endpoints[f"{VAL}_{metric}_{mode}_{place}"] = episodes.validation(*validated, mode, step)
+        yield from ((name, means) for name, means in endpoints.items() if means is not None)
 
 
 def _of_run(context: Context, arm: str, seed: int) -> Iterator[tuple[str, float]]:
@@ -231,7 +231,7 @@ def _of_run(context: Context, arm: str, seed: int) -> Iterator[tuple[str, float]
 def _run_rows(context: Context, arm: str, name: str, values: Sequence[float]) -> Iterator[EndpointRow]:
     runs, role, mode = context.runs, _role(context, name), taken_apart(name)["mode"]
     seeds = runs.seeds(arm)
-    sizes = (runs.validation(arm, seeds[0], mode, of) for of in (N_TASKS, N_SAMPLES))
+    sizes = (runs.validation(arm, seeds[0], mode, metric) for metric in (N_TASKS, N_SAMPLES))
     counts = (*(int(next(iter(series.values()), 0)) for series in sizes), _evaluations(runs, arm, name))
     for seed, value in zip(seeds, values, strict=True):
         yield EndpointRow(arm, name, role, str(seed), value, math.nan, math.nan, 1, *counts)
@@ -247,7 +247,7 @@ def _role(context: Context, name: str) -> str:
 
 def _evaluations(runs: AgentRuns, arm: str, name: str) -> int:
     """Return how many evaluations of a run an endpoint is made of; 0 for one of training steps."""
-    of = taken_apart(name)
-    if of["subset"] or not of["mode"]:
-        return int(bool(of["mode"]))
-    return min(len(after_start(runs.validation(arm, seed, of["mode"]))) for seed in runs.seeds(arm))
+    parts = taken_apart(name)
+    if parts["subset"] or not parts["mode"]:
+        return int(bool(parts["mode"]))
+    return min(len(after_start(runs.validation(arm, seed, parts["mode"]))) for seed in runs.seeds(arm))

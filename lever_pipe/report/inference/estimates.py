@@ -51,8 +51,8 @@ class Draws:
 
     def clusters(self, n: int) -> NDArray[np.int64] | None:
         """Return the number of the image of each of the first questions, or None where no image has two."""
-        found, numbers = np.unique(np.asarray(self.images[:n]), return_inverse=True)
-        return numbers if len(found) < len(numbers) else None
+        images, numbers = np.unique(np.asarray(self.images[:n]), return_inverse=True)
+        return numbers if len(images) < len(numbers) else None
 
     def bounds(self, estimates: Estimates, *names: str | int) -> Bounds:
         """Return the bootstrap intervals of estimates over the questions that `names` name."""
@@ -87,8 +87,8 @@ class Difference(NamedTuple):
 
     def times(self, scale: float) -> dict[str, float | str]:
         """Return all of it by name, in the unit that is a `scale`-th of this one."""
-        kept = ("p", "test")
-        return {name: of if name in kept else scale * of for name, of in self._asdict().items()}
+        unscaled = ("p", "test")
+        return {name: value if name in unscaled else scale * value for name, value in self._asdict().items()}
 
 
 class Interval(NamedTuple):
@@ -142,18 +142,18 @@ def intervals(groups: Groups, samples: Sequence[int], draws: Draws) -> list[Inte
     """Return the intervals of every group over every prefix of questions, at every shot count and their mean."""
     rows = []
     for n in samples:
-        found = accuracies([group.over(slice(n)) for group in groups.values()], draws, n)
-        rows += [IntervalRow(name, n, column, *of, n) for name, column, of in found]
+        cells = accuracies([group.over(slice(n)) for group in groups.values()], draws, n)
+        rows += [IntervalRow(name, n, column, *numbers, n) for name, column, numbers in cells]
     return rows
 
 
 def accuracies(
     groups: Sequence[GroupScores], draws: Draws, *names: str | int
 ) -> Iterator[tuple[str, str, tuple[float, float, float, int]]]:
-    """Yield by group and column the accuracy in percent, its interval over the questions of `names`, and its runs."""
-    at = [(group.name, column) for group in groups for column in group.columns]
-    for (name, column), of in zip(at, means([group.accuracies for group in groups], draws, *names), strict=True):
-        yield name, column, (100 * of.value, 100 * of.low, 100 * of.high, of.n_runs)
+    """Yield by group and column the accuracy in percent, its mean over the questions of `names`, and its runs."""
+    cells = [(group.name, column) for group in groups for column in group.columns]
+    for (name, column), mean in zip(cells, means([group.accuracies for group in groups], draws, *names), strict=True):
+        yield name, column, (100 * mean.value, 100 * mean.low, 100 * mean.high, mean.n_runs)
 
 
 def means(blocks: Sequence[Array], draws: Draws, *names: str | int, are_shares: bool = True) -> list[Interval]:
@@ -177,7 +177,7 @@ def means(blocks: Sequence[Array], draws: Draws, *names: str | int, are_shares: 
 
 
 def differences(
-    of: Sequence[Sides], draws: Draws, *names: str | int, are_shares: bool = True
+    pairs: Sequence[Sides], draws: Draws, *names: str | int, are_shares: bool = True
 ) -> list[list[Difference]]:
     """Return for each comparison its C columns.
 
@@ -188,30 +188,30 @@ def differences(
     tell which are alike (docs/report.md).
 
     Args:
-        of: comparisons over the same N questions.
+        pairs: comparisons over the same N questions.
         draws: how questions are resampled.
         names: of the questions.
         are_shares: the values lie within 0 and 1.
     """
-    if not of:
+    if not pairs:
         return []
-    clusters = draws.clusters(of[0].left.shape[1])
-    found = [paired_difference(sides.left, sides.right, same_runs=sides.same_runs) for sides in of]
+    clusters = draws.clusters(pairs[0].left.shape[1])
+    compared = [paired_difference(sides.left, sides.right, same_runs=sides.same_runs) for sides in pairs]
     if clusters is not None:
         # Of images the same differences, but for the last bit, which stays that of the questions.
         of_images = [
             paired_difference(*(by_cluster(side, clusters) for side in sides[:2]), same_runs=sides.same_runs)
-            for sides in of
+            for sides in pairs
         ]
-        found = [replace(own, value=plain.value) for own, plain in zip(of_images, found, strict=True)]
-    estimates = side_by_side(found)
+        compared = [replace(image, value=plain.value) for image, plain in zip(of_images, compared, strict=True)]
+    estimates = side_by_side(compared)
     bounds = draws.bounds(estimates, *names)
     bounds = difference_bounds(estimates, bounds) if are_shares else bounds
     numbers = zip(estimates.value, bounds.low, bounds.high, detectable(estimates, bounds), strict=True)
     rows = []
-    for sides, own in zip(of, found, strict=True):
+    for sides, estimate in zip(pairs, compared, strict=True):
         test = STUDENT if max(len(sides.left), len(sides.right)) > 1 else SIGN_FLIP
-        p_C = t_p_values(own) if test == STUDENT else _exchanged(sides, draws)
+        p_C = t_p_values(estimate) if test == STUDENT else _exchanged(sides, draws)
         row = []
         for p, *levels in zip(p_C, *(side.mean(axis=(0, 1)) for side in sides[:2]), strict=True):
             value, low, high, least = map(float, next(numbers))
@@ -250,13 +250,13 @@ def adjusted(p_values: Sequence[float], are_one_run: Sequence[bool]) -> list[tup
         p_values: of one family.
         are_one_run: which of them compare one run with one run.
     """
-    found = [(math.nan, "")] * len(p_values)
+    results = [(math.nan, "")] * len(p_values)
     suffix = OF_ONE_RUN if len(set(are_one_run)) > 1 else ""
-    for of in (False, True):
-        places = [i for i, p in enumerate(p_values) if are_one_run[i] == of and not math.isnan(p)]
+    for is_one_run in (False, True):
+        places = [i for i, p in enumerate(p_values) if are_one_run[i] == is_one_run and not math.isnan(p)]
         for place, p in zip(places, holm([p_values[place] for place in places]), strict=True):
-            found[place] = float(p), suffix if of else ""
-    return found
+            results[place] = float(p), suffix if is_one_run else ""
+    return results
 
 
 def _exchanged(sides: Sides, draws: Draws) -> list[float]:
@@ -278,9 +278,9 @@ def runs_compared(left: GroupScores, right: GroupScores) -> int:
 
 
 def _over_prefix(groups: Groups, families: Sequence[ComparisonFamily], n: int, draws: Draws) -> list[ComparisonRow]:
-    wanted = [(family, *pair) for family in families for pair in family.pairs]
+    pairs = [(family, *pair) for family in families for pair in family.pairs]
     met = [
-        on_common_seeds(groups[left].at(family.shots), groups[right].at(family.shots)) for family, left, right in wanted
+        on_common_seeds(groups[left].at(family.shots), groups[right].at(family.shots)) for family, left, right in pairs
     ]
     sides = [sides_of(left, right, slice(n)) for left, right in met]
     return [
@@ -294,20 +294,20 @@ def _over_prefix(groups: Groups, families: Sequence[ComparisonFamily], n: int, d
             n_runs=runs_compared(left, right),
             n_questions=n,
             role=family.role,
-            **of.times(100),  # type: ignore[arg-type]
+            **difference.times(100),  # type: ignore[arg-type]
         )
-        for (family, *_), (left, right), columns in zip(wanted, met, differences(sides, draws, n), strict=True)
-        for shots, of in zip(left.columns, columns, strict=True)
+        for (family, *_), (left, right), columns in zip(pairs, met, differences(sides, draws, n), strict=True)
+        for shots, difference in zip(left.columns, columns, strict=True)
     ]
 
 
 def _adjusted(rows: Sequence[ComparisonRow], families: Sequence[ComparisonFamily]) -> list[ComparisonRow]:
     together = {family.name: family.adjusted_with for family in families}
-    found = list(rows)
+    results = list(rows)
     for name in dict.fromkeys(together.values()):
         places = [place for place, row in enumerate(rows) if together[row.family] == name]
         of_family = [rows[place] for place in places]
         p_holm = adjusted([row.p for row in of_family], [row.n_runs == 1 for row in of_family])
         for place, (p, suffix) in zip(places, p_holm, strict=True):
-            found[place] = rows[place]._replace(family=rows[place].family + suffix, p_holm=p)
-    return found
+            results[place] = rows[place]._replace(family=rows[place].family + suffix, p_holm=p)
+    return results

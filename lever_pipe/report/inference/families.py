@@ -88,11 +88,11 @@ class Arm:
         Args:
             kind: of the runs; of a base with one beta there is no such group.
         """
-        last, found = self.last if kind == "grpo" else self.last_on_policy, dict[str, tuple[str, ...]]()
+        last, groups = self.last if kind == "grpo" else self.last_on_policy, dict[str, tuple[str, ...]]()
         for (base, _), name in self.ended(kind).items():
             over = str(PolicyName(kind=kind, preset=self.preset, base=base, is_over_betas=True, epoch=last))
-            found[over] = (*found.get(over, ()), name)
-        return {name: of for name, of in found.items() if len(of) > 1}
+            groups[over] = (*groups.get(over, ()), name)
+        return {name: names for name, names in groups.items() if len(names) > 1}
 
     @property
     def last_on_policy(self) -> int | None:
@@ -210,7 +210,7 @@ FAMILIES: Sequence[Family] = (
     Family("on-policy-betas", "primary", lambda arm, _: _against_smallest(arm.drawn)),
     Family("on-policy-against-offline", "primary", lambda arm, _: _against_offline(arm)),
     # what learning is worth, and what other objectives mark
-    Family("learning", "all cells", lambda arm, marks: tuple((arm.last_rce, of) for of in marks if arm.last_rce)),
+    Family("learning", "all cells", lambda arm, marks: tuple((arm.last_rce, mark) for mark in marks if arm.last_rce)),
     Family("supervised", "all cells", lambda arm, marks: _supervised(arm, marks)),
     Family("marks", "all cells", lambda arm, marks: _marks(arm, marks)),
     # the primary ones beside their endpoint
@@ -222,8 +222,8 @@ FAMILIES: Sequence[Family] = (
 """In the order of the file; each is adjusted (Holm) on its own, or with that of other presets."""
 
 DOCUMENTS: Mapping[str, Callable[[Mapping[float, str]], Pairs]] = {
-    "document-001": lambda at: _against_reference(at),
-    "document-002": lambda at: tuple((at[x], at[y]) for x, y in DOCUMENT_002 if x in at and y in at),
+    "document-001": lambda runs: _against_reference(runs),
+    "document-002": lambda runs: tuple((runs[x], runs[y]) for x, y in DOCUMENT_002 if x in runs and y in runs),
 }
 """What documents compare after each epoch, of its groups by KL_BETA, at the count nearest to `DOCUMENT_SAMPLES`."""
 
@@ -250,14 +250,14 @@ def families_of(
         samples: evaluated sample counts.
     """
     prefix, largest, shots = "" if is_main else f"preset~{arm.preset}/", max(samples), str(primary.shots)
-    at = largest if primary.samples == "largest" else primary.samples
-    others = tuple(column for column in columns if (column, largest) != (shots, at))
-    found, secondary = list[ComparisonFamily](), list[ComparisonFamily]()
+    n = largest if primary.samples == "largest" else primary.samples
+    others = tuple(column for column in columns if (column, largest) != (shots, n))
+    first, secondary = list[ComparisonFamily](), list[ComparisonFamily]()
     for family in FAMILIES:
         name, pairs = prefix + family.name, family.pairs(arm, baselines)
         if family.cells == "primary":
             name += TOGETHER if (family.name, arm.preset) in together else ""
-            found.append(ComparisonFamily(name, at, pairs, adjusted_in(name), (shots,), PRIMARY))
+            first.append(ComparisonFamily(name, n, pairs, adjusted_in(name), (shots,), PRIMARY))
         elif family.cells == "all cells":
             secondary.append(ComparisonFamily(name, largest, pairs, name))
         elif others:
@@ -266,30 +266,30 @@ def families_of(
         groups = {beta: arm.grpo[arm.base, beta, epoch] for beta in arm.betas(epoch) if arm.base is not None}
         for document, pairs_of in DOCUMENTS.items():
             name = f"{prefix}{document}/epoch~{epoch}"
-            found.append(ComparisonFamily(name, near(samples, DOCUMENT_SAMPLES), pairs_of(groups), name))
-    return [family for family in (*found, *secondary) if family.pairs]
+            first.append(ComparisonFamily(name, near(samples, DOCUMENT_SAMPLES), pairs_of(groups), name))
+    return [family for family in (*first, *secondary) if family.pairs]
 
 
-def near(samples: Sequence[int], wanted: int) -> int:
-    """Return the sample count nearest to the wanted one, of two the smaller."""
-    return min(samples, key=lambda n: (abs(n - wanted), n))
+def near(samples: Sequence[int], target: int) -> int:
+    """Return the sample count nearest to the target, of two the smaller."""
+    return min(samples, key=lambda n: (abs(n - target), n))
 
 
 def _against_offline(arm: Arm) -> Pairs:
     offline = arm.ended("grpo")
-    return tuple((name, offline[at]) for at, name in arm.ended("on_policy").items() if at in offline)
+    return tuple((name, offline[key]) for key, name in arm.ended("on_policy").items() if key in offline)
 
 
-def _against_reference(at: Mapping[float, str]) -> Pairs:
+def _against_reference(runs: Mapping[float, str]) -> Pairs:
     """Return each beta of document 001 against 0.15, or the middle one."""
-    reference = reference_of(sorted(at))
-    return tuple((name, at[reference]) for beta, name in at.items() if reference is not None and beta != reference)
+    reference = reference_of(sorted(runs))
+    return tuple((name, runs[reference]) for beta, name in runs.items() if reference is not None and beta != reference)
 
 
 def _against_base(arm: Arm, groups: Iterable[str]) -> Pairs:
     """Return each group with the RCE epoch that it starts from."""
-    found = ((name, arm.rce.get(PolicyName.parse(name).base or 0)) for name in groups)
-    return tuple((name, start) for name, start in found if start is not None)
+    pairs = ((name, arm.rce.get(PolicyName.parse(name).base or 0)) for name in groups)
+    return tuple((name, start) for name, start in pairs if start is not None)
 
 
 def _against_smallest(groups: Mapping[float, str]) -> Pairs:

@@ -55,8 +55,8 @@ class GroupScores:
 
     def of_seeds(self, seeds: Iterable[str]) -> GroupScores:
         """Return the runs of these seeds, in their order."""
-        kept = [self.seeds.index(seed) for seed in seeds]
-        return replace(self, runs=tuple(self.runs[run] for run in kept), accuracies=self.accuracies[kept])
+        places = [self.seeds.index(seed) for seed in seeds]
+        return replace(self, runs=tuple(self.runs[run] for run in places), accuracies=self.accuracies[places])
 
     def shares_seeds_with(self, other: GroupScores) -> bool:
         """Return whether run s of both groups has the same seed, or is the same draw of one baseline, for every s."""
@@ -75,15 +75,15 @@ def read_scores(path: Path) -> dict[str, pd.DataFrame]:
 
 
 def _scores_of(row: PolicyScores, path: Path) -> pd.DataFrame:
-    found = {(int(score.query_id), score.shots): score.accuracy for score in row.questions}
-    questions, shots = sorted({query for query, _ in found}), sorted({k for _, k in found})
-    if not found or len(found) < len(questions) * len(shots):
+    scores = {(int(score.query_id), score.shots): score.accuracy for score in row.questions}
+    questions, shots = sorted({query for query, _ in scores}), sorted({k for _, k in scores})
+    if not scores or len(scores) < len(questions) * len(shots):
         raise RecordError(
             f"{path}: expected a score of each question at each shot count for {row.policy}",
-            found=f"{len(found)} of {len(questions)} x {len(shots)}",
+            found=f"{len(scores)} of {len(questions)} x {len(shots)}",
             do=RERUN,
         )
-    return pd.DataFrame([[found[query, k] for k in shots] for query in questions], questions, shots)
+    return pd.DataFrame([[scores[query, k] for k in shots] for query in questions], questions, shots)
 
 
 def read_groups(
@@ -108,9 +108,9 @@ def read_groups(
     """
     runs: dict[str, dict[str, Array]] = {}
     for path, of_batch in groupby(zip(names or policies, policies, paths, strict=True), key=lambda run: run[2]):
-        found = read_scores(path)
+        by_policy = read_scores(path)
         for name, policy, _ in of_batch:
-            scores = found.get(policy, pd.DataFrame())
+            scores = by_policy.get(policy, pd.DataFrame())
             if list(scores.index) != list(questions) or not set(shots) <= set(scores):
                 raise RecordError(
                     f"{path}: expected scores of {len(questions)} questions at shots {list(shots)} for {policy}",

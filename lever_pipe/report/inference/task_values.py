@@ -56,12 +56,12 @@ class EvaluatedEpisodes:
         """
         rows = self.rows.assign(**{NORMALISED: self.rows[REWARD] / self.rows[CEILING]})
         n_rollouts = _rollouts(rows)
-        found: dict[Place, TaskMeans] = {}
-        for place, of in _by_place(_without_lost(rows).groupby([*PLACE, "task_id"])[[*METRICS, CEILING]].mean()):
-            tasks = tuple(of.index.get_level_values("task_id"))
-            values = {metric: of[metric].to_numpy(dtype=np.float64) for metric in METRICS}
-            found[place] = TaskMeans(tasks, values, n_rollouts[place], float(of[CEILING].mean()))
-        return found
+        means: dict[Place, TaskMeans] = {}
+        for place, frame in _by_place(_without_lost(rows).groupby([*PLACE, "task_id"])[[*METRICS, CEILING]].mean()):
+            tasks = tuple(frame.index.get_level_values("task_id"))
+            values = {metric: frame[metric].to_numpy(dtype=np.float64) for metric in METRICS}
+            means[place] = TaskMeans(tasks, values, n_rollouts[place], float(frame[CEILING].mean()))
+        return means
 
     def without(self, arms: Collection[str]) -> EvaluatedEpisodes:
         """Return the episodes of others: what only these have lost is there."""
@@ -88,8 +88,8 @@ def read_episodes(path: Path) -> EvaluatedEpisodes:
 
 def _by_place(frame: Any) -> Iterator[tuple[Place, Any]]:
     """Yield what belongs to each evaluation, of something whose index begins with its place."""
-    for (arm, seed, split, mode, checkpoint, step), of in frame.groupby(level=list(PLACE)):
-        yield (arm, int(seed), split, mode, checkpoint, int(step)), of
+    for (arm, seed, split, mode, checkpoint, step), part in frame.groupby(level=list(PLACE)):
+        yield (arm, int(seed), split, mode, checkpoint, int(step)), part
 
 
 def _rollouts(rows: pd.DataFrame) -> dict[Place, int]:
@@ -98,17 +98,17 @@ def _rollouts(rows: pd.DataFrame) -> dict[Place, int]:
     Raises:
         RecordError: tasks with different numbers of them, or other tasks than the split has elsewhere.
     """
-    found: dict[Place, int] = {}
+    rollouts: dict[Place, int] = {}
     first: dict[str, tuple[Place, list[str]]] = {}
     for place, counts in _by_place(rows.groupby([*PLACE, "task_id"]).size()):
         if counts.min() < counts.max():
             raise _fault(place, "equally many rollouts of each task", f"{counts.min()} to {counts.max()}")
         tasks = list(counts.index.get_level_values("task_id"))
-        other, wanted = first.setdefault(place[2], (place, tasks))
-        if tasks != wanted:
-            raise _fault(place, f"the {len(wanted)} tasks of {other}", f"{len(tasks)} others")
-        found[place] = int(counts.min())
-    return found
+        other, expected = first.setdefault(place[2], (place, tasks))
+        if tasks != expected:
+            raise _fault(place, f"the {len(expected)} tasks of {other}", f"{len(tasks)} others")
+        rollouts[place] = int(counts.min())
+    return rollouts
 
 
 def _without_lost(rows: pd.DataFrame) -> pd.DataFrame:
@@ -117,11 +117,11 @@ def _without_lost(rows: pd.DataFrame) -> pd.DataFrame:
     Raises:
         RecordError: no task is left.
     """
-    sound, kept = rows[~rows["end"].isin(UNSOUND)], []
-    for split, of in rows.groupby("split"):
-        own = sound[sound["split"] == split]
-        n_evaluations, n_tasks = (len(of.drop_duplicates(names)) for names in (list(PLACE), ["task_id"]))
-        times = own.drop_duplicates([*PLACE, "task_id"])["task_id"].value_counts()
+    sound, parts = rows[~rows["end"].isin(UNSOUND)], []
+    for split, played in rows.groupby("split"):
+        episodes = sound[sound["split"] == split]
+        n_evaluations, n_tasks = (len(played.drop_duplicates(names)) for names in (list(PLACE), ["task_id"]))
+        times = episodes.drop_duplicates([*PLACE, "task_id"])["task_id"].value_counts()
         whole = times.index[times == n_evaluations]
         if not len(whole):
             raise RecordError(
@@ -132,8 +132,8 @@ def _without_lost(rows: pd.DataFrame) -> pd.DataFrame:
         if len(whole) < n_tasks:
             lost = n_tasks - len(whole)
             log.warning("%d of %d tasks of split %s lack a sound episode somewhere", lost, n_tasks, split)
-        kept.append(own[own["task_id"].isin(whole)])
-    return pd.concat(kept) if kept else sound
+        parts.append(episodes[episodes["task_id"].isin(whole)])
+    return pd.concat(parts) if parts else sound
 
 
 def _fault(place: Place, expected: str, found: str) -> RecordError:

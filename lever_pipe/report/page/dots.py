@@ -84,14 +84,14 @@ def _grid(axis: PlotAxis) -> Iterator[str]:
 def _row(row: CardRow, label: str, axis: PlotAxis, y: float, voice: Voice) -> Iterator[str]:
     yield _text(axis.left - 9, y + 4, label, "end")
     for index, (kind, number) in enumerate(row.marks):
-        x, at = axis.at(number.value), y + SPREAD * (2 * index - len(row.marks) + 1)
-        told = f"{label}: {voice.text(number)}"
+        x, height = axis.at(number.value), y + SPREAD * (2 * index - len(row.marks) + 1)
+        text = f"{label}: {voice.text(number)}"
         trace = f' data-e="{number.line}"' if number.line else ""
-        yield f'<g class="mark-{kind}"{trace}><title>{escape(told)}</title>'
+        yield f'<g class="mark-{kind}"{trace}><title>{escape(text)}</title>'
         if not math.isnan(number.low):
             low, high = axis.at(number.low), axis.at(number.high)
-            yield f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{at:.1f}" y2="{at:.1f}"/>'
-        yield f"{_dot(kind, x, at)}</g>"
+            yield f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{height:.1f}" y2="{height:.1f}"/>'
+        yield f"{_dot(kind, x, height)}</g>"
 
 
 def _dot(kind: str, x: float, y: float) -> str:

@@ -54,7 +54,7 @@ def inline(svg: str, *, source: str, name: str, title: str) -> Markup:
         RecordError: the file is no SVG, or holds an element that a figure does not need.
     """
     root = _parse(svg, source)
-    used = {found for element in root.iter() for value in element.attrib.values() for found in REFERENCE.findall(value)}
+    used = {link for element in root.iter() for value in element.attrib.values() for link in REFERENCE.findall(value)}
     inner = "".join(_Writer(name, used, source).write(child) for child in root)
     box = root.get("viewBox", "")
     head = f'<svg class="plot {_least_width(root)}" viewBox="{escape(box)}" role="img" aria-label="{escape(title)}">'
@@ -63,7 +63,7 @@ def inline(svg: str, *, source: str, name: str, title: str) -> Markup:
 
 def _least_width(root: ElementTree.Element) -> str:
     """Return the class of the width below which the smallest text would be less than readable."""
-    sizes = [float(found[1]) for text in root.iter(f"{SVG}text") if (found := SIZE.search(text.get("style", "")))]
+    sizes = [float(match[1]) for text in root.iter(f"{SVG}text") if (match := SIZE.search(text.get("style", "")))]
     pixels = READABLE / min(sizes, default=READABLE) * float(root.get("viewBox", "").split()[2])
     return next((f"least-{width}" for width in WIDTHS if pixels <= width), f"least-{WIDTHS[-1]}")
 
@@ -89,21 +89,21 @@ class _Writer:
         if tag in DROPPED:
             return ""
         if tag not in KEPT:
-            wanted = f"{self.source}: expected only {', '.join(sorted(KEPT))}"
-            raise RecordError(wanted, found=tag, do="Draw it without.")
+            expected = f"{self.source}: expected only {', '.join(sorted(KEPT))}"
+            raise RecordError(expected, found=tag, do="Draw it without.")
         attributes = "".join(f' {key}="{escape(value)}"' for key, value in self._attributes(element))
         inner = "".join(self.write(child) + _text(child.tail) for child in element)
         text = _text(element.text)
         return f"<{tag}{attributes}>{text}{inner}</{tag}>" if text or inner or tag not in ("g", "defs") else ""
 
     def _attributes(self, element: ElementTree.Element) -> Iterator[tuple[str, str]]:
-        own = element.attrib
-        if own.get("id") in self.used:
-            yield "id", f"{self.name}--{own['id']}"
-        href = own.get(f"{XLINK}href") or own.get("href")
+        attrs = element.attrib
+        if attrs.get("id") in self.used:
+            yield "id", f"{self.name}--{attrs['id']}"
+        href = attrs.get(f"{XLINK}href") or attrs.get("href")
         if href:
             yield "href", REFERENCE.sub(rf"#{self.name}--\1", href)
-        looks = {**{key: value for key, value in own.items() if not key.startswith("{")}, **_declarations(own)}
+        looks = {**{key: value for key, value in attrs.items() if not key.startswith("{")}, **_declarations(attrs)}
         classes = [f"{kind}-{COLOURS[looks[kind].lower()]}" for kind in ("fill", "stroke") if _is_named(looks, kind)]
         if classes:
             yield "class", " ".join(classes)
@@ -115,8 +115,8 @@ class _Writer:
             yield key, FRACTION.sub(_short, " ".join(text.split())) if is_path else text
 
 
-def _short(found: re.Match[str]) -> str:
-    return f"{float(found[0]):.2f}"
+def _short(match: re.Match[str]) -> str:
+    return f"{float(match[0]):.2f}"
 
 
 def _text(text: str | None) -> str:

@@ -80,13 +80,13 @@ def link(to: str, start: str) -> str:
 
 
 def html_pages(
-    contents: Contents, drawn: Exhibits, voice: Voice, *, title: Cell, lead: Json, first: str, frame: Frame
+    contents: Contents, exhibits: Exhibits, voice: Voice, *, title: Cell, lead: Json, first: str, frame: Frame
 ) -> Iterator[tuple[str, str]]:
     """Yield every page of a language as its path beside the main page, and its text.
 
     Args:
         contents: what they say.
-        drawn: what they show.
+        exhibits: what they show.
         voice: of the language.
         title: of the run.
         lead: what the line below the title says.
@@ -94,15 +94,15 @@ def html_pages(
         frame: template, style and script.
     """
     filled = environment(frame, voice)
-    said: Any = filled.get_template("sentences").module
-    made = _Maker(contents, drawn, voice, first, said)
-    shown = [page for page in PAGES if page == MAIN or any(map(made.has, PAGES[page]))]
-    written = [page for page in shown if page not in ENGLISH or voice.language == "en"]
+    texts: Any = filled.get_template("sentences").module
+    made = _Maker(contents, exhibits, voice, first, texts)
+    pages = [page for page in PAGES if page == MAIN or any(map(made.has, PAGES[page]))]
+    written = [page for page in pages if page not in ENGLISH or voice.language == "en"]
     template = filled.get_template("page")
     for page in written:
         is_main = page == MAIN
-        title_of, lead_of = (title, lead) if is_main else said.pages[page]
-        values = {"run": title, **made.values(page, shown)}
+        title_of, lead_of = (title, lead) if is_main else texts.pages[page]
+        values = {"run": title, **made.values(page, pages)}
         yield made.file(page), template.render(title=title_of, lead=lead_of, **values) + "\n"
 
 
@@ -116,7 +116,7 @@ def value_of(cell: Cell) -> float | None:
 
 def environment(frame: Frame, voice: Voice) -> jinja2.Environment:
     """Return what fills the templates in a language."""
-    found = jinja2.Environment(
+    filled = jinja2.Environment(
         loader=jinja2.DictLoader(dict(frame.templates)),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -124,81 +124,81 @@ def environment(frame: Frame, voice: Voice) -> jinja2.Environment:
         autoescape=True,
         extensions=["jinja2.ext.i18n", "jinja2.ext.do"],
     )
-    found.install_gettext_callables(voice.gettext, voice.ngettext, newstyle=True)  # type: ignore[attr-defined]
+    filled.install_gettext_callables(voice.gettext, voice.ngettext, newstyle=True)  # type: ignore[attr-defined]
     writers = {"html": voice.html, "text": voice.text, "say": voice.say, "language": voice.language}
-    tables: dict[str, Any] = {"is_number": lambda of: isinstance(of, Estimate | int | None), "value_of": value_of}
+    tables: dict[str, Any] = {"is_number": lambda cell: isinstance(cell, Estimate | int | None), "value_of": value_of}
     tables |= {"long": LONG, "absent": NOTHING}
     around = {"style": Markup(frame.style), "script": Markup(frame.script), "policy": _policy(frame)}
-    found.globals |= {**writers, **tables, **around}
-    found.globals |= {
+    filled.globals |= {**writers, **tables, **around}
+    filled.globals |= {
         "space": JOINTS[voice.language]["sentences"],
         "listed": lambda cells: voice.html(list(cells)),
         "parts": lambda cells: voice.html(tuple(cells)),
         "codes": lambda names: voice.html(list(map(code, names))),
         "told": lambda sentences: Markup(JOINTS[voice.language]["sentences"]).join(map(voice.html, sentences)),
     }
-    found.globals["words"] = lambda message, **args: voice.html(say(message, **args))
-    return found
+    filled.globals["words"] = lambda message, **args: voice.html(say(message, **args))
+    return filled
 
 
 class _Maker:
     """The pages of one language while they are made."""
 
-    def __init__(self, contents: Contents, drawn: Exhibits, voice: Voice, first: str, said: Any) -> None:
-        self.contents, self.drawn, self.voice, self.first, self.said = contents, drawn, voice, first, said
+    def __init__(self, contents: Contents, exhibits: Exhibits, voice: Voice, first: str, texts: Any) -> None:
+        self.contents, self.exhibits, self.voice, self.first, self.texts = contents, exhibits, voice, first, texts
 
     def file(self, page: str) -> str:
         return file_of(page, self.voice.language, self.first)
 
     def has(self, section: str) -> bool:
-        made = self.contents.tables.get(section) or self.contents.said.get(section)
-        return bool(made) or any(drawing.section == section for drawing in self.drawn.figures.values())
+        made = self.contents.tables.get(section) or self.contents.says.get(section)
+        return bool(made) or any(drawing.section == section for drawing in self.exhibits.figures.values())
 
-    def values(self, page: str, shown: Sequence[str]) -> dict[str, Any]:
+    def values(self, page: str, pages: Sequence[str]) -> dict[str, Any]:
         """Return what the template shows of a page, beside its title and lead."""
         here = self.file(page)
-        other = next(each for each in LANGUAGES if each != self.voice.language)
-        others = [each for each in shown if each not in (page, MAIN)]
+        other = next(language for language in LANGUAGES if language != self.voice.language)
+        others = [each for each in pages if each not in (page, MAIN)]
         there = None if page in ENGLISH else link(file_of(page, other, self.first), here)
         return {
             "is_main": page == MAIN,
-            "cards": [self._card(card, shown, here) for card in self.contents.cards] if page == MAIN else [],
+            "cards": [self._card(card, pages, here) for card in self.contents.cards] if page == MAIN else [],
             "sections": [self._section(section, here) for section in PAGES[page] if self.has(section)],
-            "pages": [(link(self.file(each), here), self.said.pages[each][0]) for each in others],
+            "pages": [(link(self.file(each), here), self.texts.pages[each][0]) for each in others],
             "other": (there, other, LANGUAGES[other]),
             "home": link(self.file(MAIN), here),
-            "gallery": self.drawn.gallery,
-            "dialogues": self.drawn.dialogues,
+            "gallery": self.exhibits.gallery,
+            "dialogues": self.exhibits.dialogues,
         }
 
     def _section(self, section: str, here: str) -> dict[str, Any]:
-        tables, (title, lead) = self.contents.tables.get(section, ()), self.said.sections[section]
-        drawings_of = [self._figure(*each, here) for each in self.drawn.figures.items() if each[1].section == section]
+        tables, (title, lead) = self.contents.tables.get(section, ()), self.texts.sections[section]
+        figures = [self._figure(*item, here) for item in self.exhibits.figures.items() if item[1].section == section]
         return {
             "id": section,
             "title": title,
             "lead": lead,
-            "said": self.contents.said.get(section),
-            "figures": drawings_of,
+            "said": self.contents.says.get(section),
+            "figures": figures,
             "tables": [(table, link(f"{FOLDER}/tables/{table.id}.csv", here)) for table in tables],
         }
 
     def _figure(self, name: str, drawing: PageFigure, here: str) -> tuple[str, Markup, str, tuple[Cell, Cell]]:
-        title, caption = self.said.captions[name]
+        title, caption = self.texts.captions[name]
         plot = drawings.inline(drawing.svg, source=drawing.file, name=name, title=title)
         return name, plot, link(drawing.file, here), (title, caption)
 
-    def _card(self, card: Card, shown: Sequence[str], here: str) -> tuple[Card, Markup, list[tuple[str, Cell]]]:
+    def _card(self, card: Card, pages: Sequence[str], here: str) -> tuple[Card, Markup, list[tuple[str, Cell]]]:
         """Return a card with its plot, and its links that this run has."""
-        links = ((self._target(target, shown, here), text) for target, text in card.links)
+        links = ((self._target(target, pages, here), text) for target, text in card.links)
         return card, dots.plot(card, self.voice), [(target, text) for target, text in links if target]
 
-    def _target(self, target: str, shown: Sequence[str], here: str) -> str:
+    def _target(self, target: str, pages: Sequence[str], here: str) -> str:
         """Return the link to a page, or to a section or table of the main one; nothing where this run has none."""
         page, _, anchor = target.partition("#")
         if page:
             page = page.removesuffix(".html")
-            return link(self.file(page), here) if page in shown else ""
+            return link(self.file(page), here) if page in pages else ""
         if anchor in PAGES[MAIN]:
             return target if self.has(anchor) else ""
         ids = {table.id for section in PAGES[MAIN] for table in self.contents.tables.get(section, ())}

@@ -57,14 +57,14 @@ class Mode:
         groups: by beta, rising.
         over: the group that is the mean over all betas.
         base: the RCE group that it started from.
-        wanted: all of these groups, those first that stand for the mode: over all betas, then the documents' reference.
+        candidates: all of these groups, first what stands for the mode: over all betas, the documents' reference.
     """
 
     name: str
     groups: dict[float, str]
     over: str
     base: str
-    wanted: list[str]
+    candidates: list[str]
 
     @property
     def called(self) -> Message:
@@ -77,35 +77,35 @@ class Mode:
         return "b" if self.name == "on_policy" else "a"
 
 
-def modes(material: Material) -> list[Mode]:
+def modes_of(material: Material) -> list[Mode]:
     """Return the modes of GRPO that the main preset ran, offline first."""
-    main, found = material.main, []
+    main, modes = material.main, []
     offline = ("grpo", main.last_grpo, main.base, main.last)
     for name, groups, base, epoch in (offline, ("on_policy", main.drawn, main.drawn_base, main.last_on_policy)):
         if groups and base is not None and epoch is not None:
             over = f"preset~{main.preset}/{name}/base~{base}/beta~all/epoch~{epoch}"
             reference = [group for beta, group in groups.items() if beta == main.reference_beta]
-            wanted = [over, *reference, *groups.values()]
-            found.append(Mode(name, groups, over, main.rce.get(base, ""), wanted))
-    return found
+            candidates = [over, *reference, *groups.values()]
+            modes.append(Mode(name, groups, over, main.rce.get(base, ""), candidates))
+    return modes
 
 
 def answers(material: Material) -> Iterator[Card]:
     """Yield both cards; none without the study."""
     if material.has("lever"):
-        found = modes(material)
-        yield which_beta(material, found)
-        yield does_grpo_help(material, found)
+        modes = modes_of(material)
+        yield which_beta(material, modes)
+        yield does_grpo_help(material, modes)
 
 
 def tables(material: Material) -> Iterator[Table]:
     """Yield the ladder: each policy's accuracy and its difference to the RCE base."""
     if not material.has("lever") or not material.samples:
         return
-    main, found = material.main, modes(material)
-    base = (found[-1].base if found else "") or main.last_rce or ""
+    main, modes = material.main, modes_of(material)
+    base = (modes[-1].base if modes else "") or main.last_rce or ""
     groups = reading_order([name for name in material.baselines if name != ORACLE])
-    groups += [main.last_rce or "", *(name for mode in found for name in (mode.over, *mode.groups.values()))]
+    groups += [main.last_rce or "", *(name for mode in modes for name in (mode.over, *mode.groups.values()))]
     rows: list[Row] = []
     for group in (*groups, *main.beside, ORACLE):
         row, difference = material.accuracy(group), material.primary(group, base)
@@ -129,27 +129,27 @@ def tables(material: Material) -> Iterator[Table]:
 def _of_fewer_seeds(material: Material, base: str, groups: Iterable[str]) -> Iterator[Row]:
     """Yield the base's level over the seeds of those that have fewer: what their differences are taken from."""
     whole = material.accuracy(base)
-    found: dict[float, tuple[list[Cell], EvidenceRow, EvidenceRow]] = {}
+    levels: dict[float, tuple[list[Cell], EvidenceRow, EvidenceRow]] = {}
     for group in groups:
         row, difference = material.accuracy(group), material.primary(group, base)
         if whole is not None and row is not None and difference is not None and 0 < difference.runs < whole.runs:
-            at = found.setdefault(round(row.value - difference.value, 6), ([], row, difference))
-            at[0].append(label(group, with_epoch=False))
-    for paired, (names, row, difference) in found.items():
+            entry = levels.setdefault(round(row.value - difference.value, 6), ([], row, difference))
+            entry[0].append(label(group, with_epoch=False))
+    for paired, (names, row, difference) in levels.items():
         level_of = derived(paired, 1, (row, difference), "accuracy minus its difference to the base")
-        told = say("{base}, same seeds as {policies}", base=label(base, with_epoch=False), policies=names)
-        yield {"Policy": told, "Accuracy (%)": level_of, "Runs": part(difference, "runs", 0)}
+        policy = say("{base}, same seeds as {policies}", base=label(base, with_epoch=False), policies=names)
+        yield {"Policy": policy, "Accuracy (%)": level_of, "Runs": part(difference, "runs", 0)}
 
 
 def separated(material: Material) -> list[dict[str, Any]]:
     """Return of each mode how many settings are separated from RCE, and from where to where they reach."""
-    found = []
-    for mode in modes(material) if material.has("lever") else ():
+    gains = []
+    for mode in modes_of(material) if material.has("lever") else ():
         if rows := _tested(material, mode):
             low, high = (pick(rows, key=lambda row: row.value) for pick in (min, max))
             ends = {"low": gap(low), "high": gap(high)}
-            found.append({"mode": mode.name, **_apart(rows), **{name: of and of.plain for name, of in ends.items()}})
-    return found
+            gains.append({"mode": mode.name, **_apart(rows), **{name: end and end.plain for name, end in ends.items()}})
+    return gains
 
 
 def is_separated(row: EvidenceRow) -> bool:
@@ -163,42 +163,42 @@ def _apart(rows: Collection[EvidenceRow]) -> dict[str, Any]:
     return {"apart": derived(n, 0, rows, "comparisons with Holm p below 0.05"), "tested": len(rows)}
 
 
-def which_beta(material: Material, found: Sequence[Mode]) -> Card:
+def which_beta(material: Material, modes: Sequence[Mode]) -> Card:
     """Return the card on KL_BETA: each beta against the smallest, in every mode with two betas or more."""
-    compared = [(mode, rows) for mode in found if (rows := _against_smallest(material, mode))]
+    compared = [(mode, rows) for mode in modes if (rows := _against_smallest(material, mode))]
     smallest = min(compared[0][0].groups) if compared else 0.0
-    shown = [(mode, rows) for mode, rows in compared if min(mode.groups) == smallest]
+    plotted = [(mode, rows) for mode, rows in compared if min(mode.groups) == smallest]
     return Card(
         id="beta",
         title=say("Which KL_BETA?"),
         says={
-            "betas": [f"{beta:g}" for beta in sorted({beta for mode in found for beta in mode.groups})],
-            "modes": [_spread(material, *of) for of in compared],
+            "betas": [f"{beta:g}" for beta in sorted({beta for mode in modes for beta in mode.groups})],
+            "modes": [_spread(material, *pair) for pair in compared],
             "basis": _basis(next(iter(rows.values())) for _, rows in compared),
         },
-        rows=tuple(_beta_rows(shown)),
+        rows=tuple(_beta_rows(plotted)),
         axis=say("points against KL_BETA {beta}, paired, 95 %", beta=smallest) if compared else None,
         links=(COMPARISONS, ("#why", say("why the published rows are equal"))) if compared else (RUN,),
-        keys=tuple((mode.kind, mode.called) for mode, _ in shown),
+        keys=tuple((mode.kind, mode.called) for mode, _ in plotted),
     )
 
 
-def does_grpo_help(material: Material, found: Sequence[Mode]) -> Card:
+def does_grpo_help(material: Material, modes: Sequence[Mode]) -> Card:
     """Return the card on GRPO: every mode against its RCE base, separated ones first, and all policies."""
-    known = [(mode, row) for mode in found if (row := _gain(material, mode)) is not None]
-    known.sort(key=lambda of: not is_separated(of[1]))
+    gains = [(mode, row) for mode in modes if (row := _gain(material, mode)) is not None]
+    gains.sort(key=lambda pair: not is_separated(pair[1]))
     base = material.main.last_rce
     return Card(
         id="grpo",
         title=say("Does GRPO help?"),
         says={
-            "has_run": bool(found),
-            "modes": [_gained(material, mode, row) for mode, row in known],
+            "has_run": bool(modes),
+            "modes": [_gained(material, mode, row) for mode, row in gains],
             "learned": gap(material.compared(base, RANDOM), 1) if base else None,
-            "basis": _basis(row for _, row in known),
-            **_recipes(material, found),
+            "basis": _basis(row for _, row in gains),
+            **_recipes(material, modes),
         },
-        rows=tuple(_ladder(material, found)),
+        rows=tuple(_ladder(material, modes)),
         axis=say("VQA accuracy in %, mean over shots, 95 %"),
         links=(("#selector", say("KL against accuracy")), RUN),
     )
@@ -206,8 +206,8 @@ def does_grpo_help(material: Material, found: Sequence[Mode]) -> Card:
 
 def _tested(material: Material, mode: Mode) -> list[EvidenceRow]:
     """Return the differences of a mode's betas to its RCE base."""
-    found = (material.primary(name, mode.base) for name in mode.groups.values())
-    return [row for row in found if row is not None]
+    rows = (material.primary(name, mode.base) for name in mode.groups.values())
+    return [row for row in rows if row is not None]
 
 
 def _against_smallest(material: Material, mode: Mode) -> dict[float, EvidenceRow]:
@@ -220,15 +220,15 @@ def _against_smallest(material: Material, mode: Mode) -> dict[float, EvidenceRow
 def _spread(material: Material, mode: Mode, rows: dict[float, EvidenceRow]) -> dict[str, Any]:
     """Return the range of a mode's levels, and the beta that is farthest from the smallest, separated ones first."""
     levels = {beta: material.accuracy(name) for beta, name in mode.groups.items()}
-    known = {beta: row for beta, row in levels.items() if row is not None}
-    values = [row.value for row in known.values()]
+    present = {beta: row for beta, row in levels.items() if row is not None}
+    values = [row.value for row in present.values()]
     apart = [beta for beta, row in rows.items() if is_separated(row)]
     farthest = max(apart or rows, key=lambda beta: abs(rows[beta].value))
-    highest = max(known, key=lambda beta: (known[beta].value, -beta), default=min(mode.groups))
+    highest = max(present, key=lambda beta: (present[beta].value, -beta), default=min(mode.groups))
     return {
         "mode": mode.name,
         "n": len(mode.groups),
-        "spread": derived(max(values) - min(values), 2, known.values(), "highest minus lowest") if known else None,
+        "spread": derived(max(values) - min(values), 2, present.values(), "highest minus lowest") if present else None,
         "highest": f"{highest:g}",
         "is_apart": bool(apart),
         "beta": f"{farthest:g}",
@@ -237,15 +237,15 @@ def _spread(material: Material, mode: Mode, rows: dict[float, EvidenceRow]) -> d
     }
 
 
-def _beta_rows(shown: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Iterator[CardRow]:
-    for beta in sorted({beta for _, rows in shown for beta in rows}):
-        marks = [(mode.kind, gap(rows[beta], 2)) for mode, rows in shown if beta in rows]
+def _beta_rows(compared: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Iterator[CardRow]:
+    for beta in sorted({beta for _, rows in compared for beta in rows}):
+        marks = [(mode.kind, gap(rows[beta], 2)) for mode, rows in compared if beta in rows]
         yield CardRow(f"{beta:g}", tuple((kind, number) for kind, number in marks if number is not None))
 
 
 def _gain(material: Material, mode: Mode) -> EvidenceRow | None:
     """Return a mode's difference to its RCE base: over all betas, else at the documents' reference, else any."""
-    rows = (material.primary(name, mode.base) for name in mode.wanted)
+    rows = (material.primary(name, mode.base) for name in mode.candidates)
     return next((row for row in rows if row is not None), None)
 
 
@@ -255,7 +255,7 @@ def _gained(material: Material, mode: Mode, row: EvidenceRow) -> dict[str, Any]:
     return {"mode": mode.name, "sign": sign, "gap": gap(row, 1), "beta": beta, **_apart(_tested(material, mode))}
 
 
-def _ladder(material: Material, found: Sequence[Mode]) -> Iterator[CardRow]:
+def _ladder(material: Material, modes: Sequence[Mode]) -> Iterator[CardRow]:
     def levels(*groups: str) -> list[Estimate]:
         return [number for group in groups if (number := level(material.accuracy(group), 1)) is not None]
 
@@ -263,7 +263,7 @@ def _ladder(material: Material, found: Sequence[Mode]) -> Iterator[CardRow]:
     yield from _marked("muted", "random", levels(RANDOM))
     yield from _marked("muted", "similar", similar)
     yield from _marked("muted", "rce", levels(material.main.last_rce or ""))
-    for mode in found:
+    for mode in modes:
         yield from _of_mode(material, mode)
     yield from _marked("muted", "oracle", levels(ORACLE))
 
@@ -271,7 +271,7 @@ def _ladder(material: Material, found: Sequence[Mode]) -> Iterator[CardRow]:
 def _of_mode(material: Material, mode: Mode) -> Iterator[CardRow]:
     """Yield the level of what the mode's gain is of: the mean over its betas, or one of them, which is named."""
     row, name = _gain(material, mode), say(POLICIES[mode.name])
-    subject = row.subject if row is not None else mode.wanted[1]
+    subject = row.subject if row is not None else mode.candidates[1]
     if subject == mode.over:
         number = average([level(material.accuracy(group), 1) for group in mode.groups.values()])
     else:
@@ -287,10 +287,10 @@ def _marked(kind: MarkKind, policy: str, numbers: Sequence[Estimate]) -> Iterato
 
 def _basis(rows: Iterable[EvidenceRow]) -> dict[str, Any] | None:
     """Return how many seeds and questions stand behind comparisons, and which mode has fewer seeds."""
-    known = list(rows)
-    if not known:
+    compared = list(rows)
+    if not compared:
         return None
-    first, few = (pick(known, key=lambda row: row.runs) for pick in (max, min))
+    first, few = (pick(compared, key=lambda row: row.runs) for pick in (max, min))
     basis: dict[str, Any] = {
         "seeds": first.runs,
         "runs": part(first, "runs", 0),
@@ -302,10 +302,10 @@ def _basis(rows: Iterable[EvidenceRow]) -> dict[str, Any] | None:
     return basis
 
 
-def _recipes(material: Material, found: Sequence[Mode]) -> dict[str, Any]:
+def _recipes(material: Material, modes: Sequence[Mode]) -> dict[str, Any]:
     """Return learning rates and rewards, offline and on-policy, where both modes ran and they differ."""
     preset = material.config.presets.get(material.main.preset)
-    if preset is None or len(found) < 2:
+    if preset is None or len(modes) < 2:
         return {"rates": None, "rewards": None}
     rates = f"{preset.on_policy.learning_rate:g}", f"{preset.grpo.learning_rate:g}"
     rewards = preset.on_policy.reward.mode, preset.reward.mode

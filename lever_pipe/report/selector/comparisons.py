@@ -97,8 +97,8 @@ def _of_family(material: Material, name: str, rows: Sequence[EvidenceRow]) -> It
     pairs: dict[tuple[str, str], dict[str, EvidenceRow]] = {}
     for row in rows:
         pairs.setdefault((row.subject, row.against), {})[row.shots] = row
-    preset, _, of = name.removeprefix("preset~").partition("/") if name.startswith("preset~") else ("", "", name)
-    kind, _, epoch = of.partition("/epoch~")
+    preset, _, rest = name.removeprefix("preset~").partition("/") if name.startswith("preset~") else ("", "", name)
+    kind, _, epoch = rest.partition("/epoch~")
     words = say(FAMILIES[kind], epoch=epoch)
     family = say("{family}, preset {preset}", family=words, preset=code(preset)) if preset else words
     if any(TOGETHER in row.family for row in rows):

@@ -37,19 +37,19 @@ def groups_of(material: Material) -> list[str]:
     """Return the groups that show demonstrations in reading order: baselines, RCE, GRPO, the oracle."""
     main = material.main
     marks = reading_order([name for name in material.baselines if name != ORACLE])
-    wanted = [*marks, main.last_rce, *main.last_grpo.values(), *main.drawn.values(), *main.beside, ORACLE]
-    return [group for group in wanted if group and measured(material, group, "vote") is not None]
+    candidates = [*marks, main.last_rce, *main.last_grpo.values(), *main.drawn.values(), *main.beside, ORACLE]
+    return [group for group in candidates if group and measured(material, group, "vote") is not None]
 
 
 def tables(material: Material) -> Iterator[Table]:
     """Yield the table of copied answers."""
     groups = groups_of(material) if material.has("lever") and material.samples else []
-    are_controlled = any(measured(material, group, of) for group in groups for of in CONTROLS)
+    are_controlled = any(measured(material, group, measure) for group in groups for measure in CONTROLS)
     columns = MEASURES | (CONTROLS if are_controlled else {})
     rows = [
         {
             "Policy": label(group, with_epoch=False),
-            **{head: level(measured(material, group, of), 1, scale=100) for of, head in columns.items()},
+            **{head: level(measured(material, group, measure), 1, scale=100) for measure, head in columns.items()},
             BEHIND: (group,),
         }
         for group in groups
@@ -68,10 +68,10 @@ def best_and_base(material: Material) -> dict[str, Any] | None:
     best = max(groups, key=lambda group: getattr(measured(material, group, "llm"), "value", -1.0), default=None)
     if best is None or base is None or best == base:
         return None
-    told = {of.replace(".", "_"): level(measured(material, best, of), 1, scale=100) for of in MEASURES}
-    told["before"] = level(measured(material, base, "llm.unshown"), 1, scale=100)
-    named = {"policy": label(best, with_epoch=False), "base": label(base, with_epoch=False)}
-    if None in told.values():
+    numbers = {name.replace(".", "_"): level(measured(material, best, name), 1, scale=100) for name in MEASURES}
+    numbers["before"] = level(measured(material, base, "llm.unshown"), 1, scale=100)
+    labels = {"policy": label(best, with_epoch=False), "base": label(base, with_epoch=False)}
+    if None in numbers.values():
         return None
-    controls = {of.removeprefix("llm."): level(measured(material, best, of), 1, scale=100) for of in CONTROLS}
-    return {**told, **controls, **named, "n": len(groups), "shots": max(material.shots)}
+    controls = {name.removeprefix("llm."): level(measured(material, best, name), 1, scale=100) for name in CONTROLS}
+    return {**numbers, **controls, **labels, "n": len(groups), "shots": max(material.shots)}

@@ -64,8 +64,8 @@ def _of_rl_data(material: Material) -> Iterator[Row]:
         name: Cell = FACTS["rl_data"][metric] if is_named else code(metric)
         if not is_named and metric.startswith(LEVEL):
             name = say("Trajectories of accuracy {level}", level=metric.removeprefix(LEVEL))
-        theirs = next(iter(material.rl_data(metric, RL_FILE)), None) if is_named else None
-        yield {"Quantity": name, "ours": _plain(row), "published": _plain(theirs)}
+        published = next(iter(material.rl_data(metric, RL_FILE)), None) if is_named else None
+        yield {"Quantity": name, "ours": _plain(row), "published": _plain(published)}
 
 
 def _facts(material: Material, subject: str) -> Iterator[Row]:
@@ -76,9 +76,9 @@ def _facts(material: Material, subject: str) -> Iterator[Row]:
 
 def _rows(material: Material, subject: str) -> Iterator[tuple[str, EvidenceRow, bool]]:
     """Yield metrics with their rows and whether they have a message, those in reading order."""
-    rows, known = {row.metric: row for row in material.evidence.where(subject)}, FACTS[subject]
-    yield from ((name, rows[name], True) for name in known if name in rows)
-    yield from ((name, row, False) for name, row in rows.items() if name not in known)
+    rows, labels = {row.metric: row for row in material.evidence.where(subject)}, FACTS[subject]
+    yield from ((name, rows[name], True) for name in labels if name in rows)
+    yield from ((name, row, False) for name, row in rows.items() if name not in labels)
 
 
 def _plain(row: EvidenceRow | None) -> Estimate | None:

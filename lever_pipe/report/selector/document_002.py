@@ -53,8 +53,8 @@ class DocumentView:
     @property
     def betas(self) -> list[float]:
         """Return the document's betas that the run has, the reference first and the others rising."""
-        known = self.material.main.betas()
-        return sorted((beta for beta in BETAS if beta in known), key=lambda beta: (beta != REFERENCE, beta))
+        trained = self.material.main.betas()
+        return sorted((beta for beta in BETAS if beta in trained), key=lambda beta: (beta != REFERENCE, beta))
 
     @property
     def epochs(self) -> list[int]:
@@ -73,8 +73,8 @@ class DocumentView:
             return level(self.material.accuracy(self.group(beta, epoch), shots, self.material.document_samples), DIGITS)
         if shots == MEAN:
             return average([self.accuracy(beta, epoch, k) for k in self.material.shots], DIGITS)
-        at = {"samples": self.material.document_samples, "shots": shots}
-        return level(quoted(self.material.evidence, FILES["002"], beta, epoch, "accuracy", **at), DIGITS)
+        place = {"samples": self.material.document_samples, "shots": shots}
+        return level(quoted(self.material.evidence, FILES["002"], beta, epoch, "accuracy", **place), DIGITS)
 
     def gap(self, left: float, right: float, epoch: int, shots: int | str) -> Estimate | None:
         """Return a difference of accuracies, of ours with its interval."""
@@ -91,18 +91,18 @@ class DocumentView:
 
     def assessed(self, compared: Mapping[Message, EvidenceRow | None]) -> Cell:
         """Return of ours which comparisons are separated; nothing of that was published."""
-        known = {what: row for what, row in compared.items() if row is not None and not isnan(row.p_holm)}
-        told = (
+        tested = {what: row for what, row in compared.items() if row is not None and not isnan(row.p_holm)}
+        texts = (
             say("{what} {verdict} (p {p})", what=what, verdict=verdict(row.p_holm), p=holm(row))
-            for what, row in known.items()
+            for what, row in tested.items()
         )
-        return tuple(told) if known and self.is_ours else None
+        return tuple(texts) if tested and self.is_ours else None
 
     def rows(self, names: Row, cells: Cells, epoch: int, *betas: float) -> Iterator[Row]:
         """Yield the row of ours and below it the published one, with the policies of an epoch behind each."""
-        theirs = replace(self, is_ours=False)
-        policies = [[side.group(beta, epoch) for beta in betas or self.betas] for side in (self, theirs)]
-        return beside(names, cells(self), cells(theirs), policies)
+        published = replace(self, is_ours=False)
+        policies = [[side.group(beta, epoch) for beta in betas or self.betas] for side in (self, published)]
+        return beside(names, cells(self), cells(published), policies)
 
 
 Cells = Callable[[DocumentView], Row]
@@ -116,15 +116,15 @@ def _differences(view: DocumentView) -> Table:
     def cells(side: DocumentView, epoch: int, shots: int) -> Row:
         rows = {say("against {beta}", beta=beta): view.compared(last, beta, epoch, shots) for beta in others}
         levels = {beta: side.accuracy(beta, epoch, shots) for beta in view.betas}
-        known = [value for _, value in sorted(levels.items()) if value is not None]
-        ends = [each.value for each in known]
-        spread = derived(max(ends) - min(ends), DIGITS, known, "largest minus smallest") if len(known) > 1 else None
+        numbers = [value for _, value in sorted(levels.items()) if value is not None]
+        ends = [number.value for number in numbers]
+        spread = derived(max(ends) - min(ends), DIGITS, numbers, "largest minus smallest") if len(numbers) > 1 else None
         return {
             **{say("KL_BETA={beta}", beta=beta): value for beta, value in levels.items()},
-            **{say("{left} vs {right}", left=of[0], right=of[1]): side.gap(*of, epoch, shots) for of in pairs},
+            **{say("{left} vs {right}", left=pair[0], right=pair[1]): side.gap(*pair, epoch, shots) for pair in pairs},
             "Assessment": side.assessed(rows),
             "Range": spread,
-            "Trend": spread and trend(known),
+            "Trend": spread and trend(numbers),
         }
 
     rows: list[Row] = []
@@ -138,13 +138,13 @@ def _summary(view: DocumentView) -> Table:
     first = view.epochs[0]
 
     def cells(side: DocumentView, beta: float) -> Row:
-        found: list[Cell] = [side.gap(beta, REFERENCE, epoch, MEAN) for epoch in view.epochs]
+        gaps: list[Cell] = [side.gap(beta, REFERENCE, epoch, MEAN) for epoch in view.epochs]
         if beta == REFERENCE:
-            found = ["reference" if side.is_ours or cell else None for cell in found]
+            gaps = ["reference" if side.is_ours or cell else None for cell in gaps]
         rows = {say("epoch {epoch}", epoch=e): view.compared(beta, REFERENCE, e, MEAN) for e in view.epochs}
         heads = (say("Epoch {epoch} mean difference", epoch=epoch) for epoch in view.epochs)
         return {
-            **dict(zip(heads, found, strict=True)),
+            **dict(zip(heads, gaps, strict=True)),
             say("Best shot (epoch {epoch})", epoch=first): _best_shot(side, beta, first),
             "Assessment": side.assessed(rows) if side.is_ours else STATED.get(beta),
         }
@@ -158,16 +158,16 @@ def _summary(view: DocumentView) -> Table:
 
 def _best_shot(side: DocumentView, beta: float, epoch: int) -> Cell:
     """Return where the difference to the reference is largest, of the reference where its accuracy is highest."""
-    found: dict[int, Estimate] = {}
+    by_shots: dict[int, Estimate] = {}
     for shots in side.material.shots:
         of_reference = beta == REFERENCE
         cell = side.accuracy(beta, epoch, shots) if of_reference else side.gap(beta, REFERENCE, epoch, shots)
         if cell is not None:
-            found[shots] = cell.plain
-    if not found:
+            by_shots[shots] = cell.plain
+    if not by_shots:
         return None
-    best = max(found, key=lambda shots: (found[shots].value, -shots))
-    return say("shot {shots} ({value})", shots=best, value=found[best])
+    best = max(by_shots, key=lambda shots: (by_shots[shots].value, -shots))
+    return say("shot {shots} ({value})", shots=best, value=by_shots[best])
 
 
 def trend(values: Sequence[Estimate]) -> Cell:

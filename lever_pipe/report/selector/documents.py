@@ -109,10 +109,10 @@ def _document_000(material: Material) -> Iterator[Table]:
     rows: list[Row] = []
     for metric, (called, digits) in METRICS.items():
         ours = [_statistics(_curve(material, metric, runs[beta]), digits) for beta in betas]
-        theirs = [_published_statistics(material, metric, beta) for beta in betas]
+        published = [_published_statistics(material, metric, beta) for beta in betas]
         for name in filter(None, ("Mean", "First", "Last", FURTHER.get(metric))):
-            of = 2 if name == "Change" else digits
-            left, right = (_with_difference(heads, [each.get(name) for each in side], of) for side in (ours, theirs))
+            places = 2 if name == "Change" else digits
+            left, right = (_with_difference(heads, [s.get(name) for s in side], places) for side in (ours, published))
             rows += beside({"Metric": called, "Statistic": name}, left, right, policies)
     says = {
         "epochs": max(max(run) for run in runs.values()),
@@ -135,68 +135,68 @@ def long_runs(material: Material) -> dict[float, dict[int, list[str]]]:
             name = PolicyName.parse(subject)
             runs.setdefault((name.beta or 0.0, name.seed or 0), {})[name.epoch or 0] = subject
     longest = max((max(run) for run in runs.values()), default=0)
-    found: dict[float, dict[int, list[str]]] = {}
+    by_beta: dict[float, dict[int, list[str]]] = {}
     for (beta, _), run in sorted(runs.items()):
         if max(run) == longest:
             for epoch, subject in run.items():
-                found.setdefault(beta, {}).setdefault(epoch, []).append(subject)
-    return found
+                by_beta.setdefault(beta, {}).setdefault(epoch, []).append(subject)
+    return by_beta
 
 
 def _curve(material: Material, metric: str, run: Mapping[int, Sequence[str]]) -> dict[int, Estimate]:
     """Return a metric by epoch, mean over seeds."""
-    found: dict[int, Estimate] = {}
+    curve: dict[int, Estimate] = {}
     for epoch, subjects in sorted(run.items()):
         cells = [level(material.evidence.find(subject, metric), METRICS[metric][1]) for subject in subjects]
         value = average(cells) if len(cells) > 1 else cells[0]
         if value is not None:
-            found[epoch] = value
-    return found
+            curve[epoch] = value
+    return curve
 
 
 def _statistics(curve: Mapping[int, Estimate], digits: int) -> dict[str, Cell]:
     if not curve:
         return {}
-    first, last, epoch = curve[min(curve)], curve[max(curve)], min(curve, key=lambda at: curve[at].value)
+    first, last, epoch = curve[min(curve)], curve[max(curve)], min(curve, key=lambda epoch: curve[epoch].value)
     where = derived(epoch, 0, [curve[epoch]], "epoch of the minimum")
-    return _named(average(list(curve.values()), digits), first, last, curve[epoch], where)
+    return _by_name(average(list(curve.values()), digits), first, last, curve[epoch], where)
 
 
 def printed_statistic(material: Material, beta: float, metric: str, name: str) -> Estimate | None:
     """Return a statistic of a training curve as document 000 prints it; None of one that it does not print."""
     if name not in PRINTED:
         return None
-    epoch, at = PRINTED[name]
+    epoch, statistic = PRINTED[name]
     subject = f"published/grpo_balanced/beta~{beta_text(beta)}{epoch}"
-    row = material.evidence.find(subject, metric, at=at, quoted=CURVES)
+    row = material.evidence.find(subject, metric, at=statistic, quoted=CURVES)
     return level(row, 0 if name == "minimum_epoch" else METRICS[metric][1])
 
 
 def _published_statistics(material: Material, metric: str, beta: float) -> dict[str, Cell]:
-    found = (printed_statistic(material, beta, metric, name) for name in PRINTED)
-    return _named(*(cell and replace(cell, printed="") for cell in found))
+    cells = (printed_statistic(material, beta, metric, name) for name in PRINTED)
+    return _by_name(*(cell and replace(cell, printed="") for cell in cells))
 
 
-def _named(
-    mean: Estimate | None, first: Estimate | None, last: Estimate | None, least: Estimate | None, at: Estimate | None
+def _by_name(
+    mean: Estimate | None, first: Estimate | None, last: Estimate | None, least: Estimate | None, epoch: Estimate | None
 ) -> dict[str, Cell]:
     """Return the statistics of a curve by name, with its change in percent and the epoch of its minimum."""
-    found: dict[str, Cell] = {"Mean": mean, "First": first, "Last": last}
+    statistics: dict[str, Cell] = {"Mean": mean, "First": first, "Last": last}
     if first is not None and last is not None and first.value:
         value = 100 * (last.value - first.value) / first.value
         change = derived(value, 2, [first, last], "percent of the first", sign=True)
-        found["Change"] = change and replace(change, unit=" %")
-    return found | {"Minimum": least and say("{value} (epoch {epoch})", value=least, epoch=at)}
+        statistics["Change"] = change and replace(change, unit=" %")
+    return statistics | {"Minimum": least and say("{value} (epoch {epoch})", value=least, epoch=epoch)}
 
 
 def _with_difference(heads: Sequence[Message], cells: Sequence[Cell], digits: int) -> dict[Any, Cell]:
     """Return cells by their heads, of two with their difference."""
-    found: dict[Any, Cell] = dict(zip(heads, cells, strict=True))
+    row: dict[Any, Cell] = dict(zip(heads, cells, strict=True))
     if len(cells) == 2:
         left, right = (next(iter(numbers_in(cell)), None) for cell in cells)
         difference = minus(left, right, digits)
-        found["Difference"] = difference and replace(difference, unit=left.unit if left else "")
-    return found
+        row["Difference"] = difference and replace(difference, unit=left.unit if left else "")
+    return row
 
 
 def _document_001(material: Material) -> Iterator[Table]:
@@ -220,9 +220,9 @@ def _document_002(material: Material) -> Iterator[Table]:
         if len(data_of) == 2
         else code(K64),
     }
-    columns = {say("Document, {beta}", beta=beta): of for beta, of in {0.18: old, 0.15: of_015, 0.12: old}.items()}
+    columns = {say("Document, {beta}", beta=beta): row for beta, row in {0.18: old, 0.15: of_015, 0.12: old}.items()}
     common = {"Reward mode": code("hard_plus_soft")}
-    columns = {head: {**of, **common, "KL beta": dict(head.args)["beta"]} for head, of in columns.items()}
+    columns = {head: {**row, **common, "KL beta": dict(head.args)["beta"]} for head, row in columns.items()}
     yield from _configuration(material, "002", columns)
     yield _training(material, "002", document_002.BETAS, EPOCHS)
     yield from (_accuracies_002(material, epoch) for epoch in EPOCHS if epoch in material.main.epochs)
@@ -234,9 +234,9 @@ def beside_ours(material: Material) -> Table:
     samples, files = material.document_samples, (BETAS, ACCURACY_012, ACCURACY_015)
     rows: list[Row] = []
     for beta, _ in _evaluated(material, BETAS_001, (1,)):
-        ours, theirs = _accuracies(material, files, beta, 1, samples)
+        ours, published = _accuracies(material, files, beta, 1, samples)
         mean = level(material.accuracy(material.grpo(beta, 1), samples=samples))
-        rows += _beside(material, beta, 1, {}, ours | {"Average": mean}, theirs | {"Average": _average(theirs)})
+        rows += _beside(material, beta, 1, {}, ours | {"Average": mean}, published | {"Average": _average(published)})
     title = say("Published beside ours: offline GRPO, epoch 1, {near200} questions", near200=samples)
     says = _without(material, BETAS_001, ())
     return Table("published-beside-ours", "selector", title, framed(rows), says, "without", "kl_beta")
@@ -244,14 +244,14 @@ def beside_ours(material: Material) -> Table:
 
 def _training(material: Material, document: str, betas: Sequence[float], epochs: Sequence[int]) -> Table:
     """Return the training metrics of a document: of one epoch, or of several, each with rows of its own."""
-    metrics, is_of_one = {of: TRAINING_METRICS[of] for of in TRAINING[document]}, len(epochs) == 1
+    metrics, is_of_one = {metric: TRAINING_METRICS[metric] for metric in TRAINING[document]}, len(epochs) == 1
     rows: list[Row] = []
     for beta, epoch in _evaluated(material, betas, epochs):
-        found = {of: material.evidence.find(material.grpo(beta, epoch), of) for of in metrics}
-        ours: Row = {head: level(found[of], digits) for of, (head, digits) in metrics.items()}
-        printed = {of: quoted(material.evidence, FILES[document], beta, epoch, of) for of in metrics}
-        theirs: Row = {head: level(printed[of], digits) for of, (head, digits) in metrics.items()}
-        rows += _beside(material, beta, epoch, {} if is_of_one else {"Epoch": str(epoch)}, ours, theirs)
+        measured = {metric: material.evidence.find(material.grpo(beta, epoch), metric) for metric in metrics}
+        ours: Row = {head: level(measured[metric], digits) for metric, (head, digits) in metrics.items()}
+        printed = {metric: quoted(material.evidence, FILES[document], beta, epoch, metric) for metric in metrics}
+        published: Row = {head: level(printed[metric], digits) for metric, (head, digits) in metrics.items()}
+        rows += _beside(material, beta, epoch, {} if is_of_one else {"Epoch": str(epoch)}, ours, published)
     name, says = f"{document}-training", _without(material, betas, EPOCHS)
     if not is_of_one:
         return Table(name, document, "Training metrics", framed(rows), says, "without", "kl_beta epoch")
@@ -266,13 +266,13 @@ def _accuracies_001(material: Material, epoch: int) -> Table:
     published_reference = _average(_accuracies(material, files, document_002.REFERENCE, epoch, samples)[1])
     rows: list[Row] = []
     for beta, _ in _evaluated(material, BETAS_001, (epoch,)):
-        group, (ours, theirs) = material.grpo(beta, epoch), _accuracies(material, files, beta, epoch, samples)
-        at = {"subset": "prefix", "samples": samples, "shots": MEAN, "family": f"document-001/epoch~{epoch}"}
-        row = material.evidence.find(group, "accuracy", against=material.grpo(reference, epoch), **at)
-        mean, less = _average(theirs), say("vs {reference}", reference=reference)
-        own = {"Average": level(material.accuracy(group, samples=samples)), less: gap(row), "Holm p": holm(row)}
+        group, (ours, published) = material.grpo(beta, epoch), _accuracies(material, files, beta, epoch, samples)
+        place = {"subset": "prefix", "samples": samples, "shots": MEAN, "family": f"document-001/epoch~{epoch}"}
+        row = material.evidence.find(group, "accuracy", against=material.grpo(reference, epoch), **place)
+        mean, less = _average(published), say("vs {reference}", reference=reference)
+        further = {"Average": level(material.accuracy(group, samples=samples)), less: gap(row), "Holm p": holm(row)}
         below = None if beta == document_002.REFERENCE else minus(mean, published_reference)
-        rows += _beside(material, beta, epoch, {}, ours | own, theirs | {"Average": mean, less: below})
+        rows += _beside(material, beta, epoch, {}, ours | further, published | {"Average": mean, less: below})
     title = say("Accuracy at {near200} samples, GRPO epoch {epoch}", epoch=epoch, near200=samples)
     says = _without(material, BETAS_001, EPOCHS)
     return Table(f"001-accuracy-epoch~{epoch}", "001", title, framed(rows), says, "without", "kl_beta")
@@ -293,29 +293,29 @@ def _accuracies(
     material: Material, files: Sequence[str], beta: float, epoch: int, samples: int
 ) -> tuple[dict[Any, Estimate | None], dict[Any, Estimate | None]]:
     """Return accuracies by shots, ours and published."""
-    ours, theirs = dict[Any, Estimate | None](), dict[Any, Estimate | None]()
+    ours, published = dict[Any, Estimate | None](), dict[Any, Estimate | None]()
     for k in material.shots:
         head = say("Shot {shots}", shots=k)
         ours[head] = level(material.accuracy(material.grpo(beta, epoch), k, samples))
-        theirs[head] = level(quoted(material.evidence, files, beta, epoch, "accuracy", samples=samples, shots=k), 2)
-    return ours, theirs
+        published[head] = level(quoted(material.evidence, files, beta, epoch, "accuracy", samples=samples, shots=k), 2)
+    return ours, published
 
 
 def _average(cells: Mapping[Any, Estimate | None]) -> Estimate | None:
     return average(list(cells.values()), 2)
 
 
-def _beside(material: Material, beta: float, epoch: int, names: Row, ours: Row, theirs: Row) -> Iterator[Row]:
+def _beside(material: Material, beta: float, epoch: int, names: Row, ours: Row, published: Row) -> Iterator[Row]:
     """Yield the row of a policy of ours and below it the published one; none without ours."""
     if any(cell is not None for cell in ours.values()):
         policies = [material.grpo(beta, epoch)], [published_run(beta, epoch)]
-        yield from beside({"KL_BETA": f"{beta:g}", **names}, ours, theirs, policies)
+        yield from beside({"KL_BETA": f"{beta:g}", **names}, ours, published, policies)
 
 
 def _evaluated(material: Material, betas: Sequence[float], epochs: Sequence[int]) -> Iterator[tuple[float, int]]:
     """Yield the document's betas and epochs that this run compares; longer training runs have more."""
-    known, main = material.main.betas(), material.main
-    return ((beta, epoch) for beta, epoch in product(betas, epochs) if beta in known and epoch in main.epochs)
+    trained, main = material.main.betas(), material.main
+    return ((beta, epoch) for beta, epoch in product(betas, epochs) if beta in trained and epoch in main.epochs)
 
 
 def _without(material: Material, betas: Sequence[float], epochs: Sequence[int]) -> dict[str, Any]:
@@ -334,8 +334,8 @@ def _configuration(material: Material, section: str, stated: Mapping[Any, Row]) 
     common: Row = {"GRPO epochs": 3, "GRPO LR": "5e-06", "Backbone frozen": "yes (50.1 % of the parameters train)"}
     columns = {head: {**common, **values} for head, values in stated.items()}
     rows = [
-        {"Parameter": name, "Ours": own, **{head: values.get(name) for head, values in columns.items()}}
-        for name, own in ours.items()
+        {"Parameter": name, "Ours": value, **{head: values.get(name) for head, values in columns.items()}}
+        for name, value in ours.items()
         if any(values.get(name) is not None for values in columns.values())
     ]
     says = {"near200": material.document_samples}
@@ -367,14 +367,14 @@ def _our_settings(material: Material) -> dict[str, Cell]:
 def _remarked(rows: Sequence[Row]) -> Iterator[Row]:
     """Yield rows of a training table with the extremes that one alone holds among those of its source, as printed."""
     for row in rows:
-        told = []
+        remarks = []
         for head, extreme, message in REMARKS:
-            known = [of for other in rows if other[SOURCE] == row[SOURCE] and (of := _shown(other[head])) is not None]
-            mine = _shown(row[head])
-            if mine is not None and len(known) > 1 and mine == extreme(known) and known.count(mine) == 1:
-                told.append(message)
-        yield {**row, "Remark": tuple(told) or None}
+            values = [n for other in rows if other[SOURCE] == row[SOURCE] and (n := _number(other[head])) is not None]
+            number = _number(row[head])
+            if number is not None and len(values) > 1 and number == extreme(values) and values.count(number) == 1:
+                remarks.append(message)
+        yield {**row, "Remark": tuple(remarks) or None}
 
 
-def _shown(cell: Cell) -> float | None:
+def _number(cell: Cell) -> float | None:
     return float(number_text(cell.value, cell.digits)) if isinstance(cell, Estimate) else None

@@ -57,15 +57,15 @@ class EmulatedStudy:
     ) -> Rows:
         """Return the accuracies of one policy, sample counts outermost; of `published` none where one is absent."""
         is_ours, policy = arm != PUBLISHED, f"beta~{beta_text(run[0])}/epoch~{run[1]}"
-        at = product(
+        places = product(
             samples or (self.material.document_samples if is_ours else DOCUMENT_SAMPLES,), shots or self.material.shots
         )
         if is_ours:
             where = {"subject": f"emulation/{arm}/{policy}", "metric": "accuracy", "subset": "prefix"}
-            return tuple(self.evidence.get(**where, samples=n, shots=k) for n, k in at)
+            return tuple(self.evidence.get(**where, samples=n, shots=k) for n, k in places)
         where = {"subject": f"published/grpo/{policy}", "metric": "accuracy", "quoted": file}
-        found = [self.evidence.find(**where, samples=n, shots=k) for n, k in at]
-        return tuple(row for row in found if row is not None) if None not in found else ()
+        rows = [self.evidence.find(**where, samples=n, shots=k) for n, k in places]
+        return tuple(row for row in rows if row is not None) if None not in rows else ()
 
     def untouched(self, arm: str, name: str, epoch: int) -> EvidenceRow:
         """Return a metric of an epoch in which nothing is updated: 1, or 2, which stands for any later one."""
@@ -74,8 +74,8 @@ class EmulatedStudy:
     def printed(self, name: str, epoch: int, betas: Sequence[float] = ()) -> Rows:
         """Return a published training metric of one epoch for the betas, or every one, that have it."""
         subjects = [f"published/grpo/beta~{beta_text(b)}/epoch~{epoch}" for b in betas or self.emulate.kl_betas]
-        found = [self.evidence.find(subject, name, quoted=BETAS) for subject in subjects]
-        return tuple(row for row in found if row is not None)
+        rows = [self.evidence.find(subject, name, quoted=BETAS) for subject in subjects]
+        return tuple(row for row in rows if row is not None)
 
     def agreements(self, arm: str, runs: Collection[Run], shots: int) -> Rows:
         """Return the share of queries that two policies give the same prompt, for every two of these policies."""
@@ -95,17 +95,17 @@ def tables(material: Material) -> Iterator[Table]:
     study = emulation_of(material)
     if study is None:
         return
-    of = study.emulate
-    given = {"base": of.base_rce_epoch, "seed": of.head_seed, "items": of.pool_items}
+    emulate = study.emulate
+    given = {"base": emulate.base_rce_epoch, "seed": emulate.head_seed, "items": emulate.pool_items}
     faults: list[Row] = [
         {"Fault": code(arm), "What it switches on": say(FAULTS[arm], **given)} for arm in (*EMULATED_ARMS, DROPOUT)
     ]
-    title = say("The faults; preset {preset}, seed {seed}", preset=code(of.preset), seed=of.seed)
+    title = say("The faults; preset {preset}, seed {seed}", preset=code(emulate.preset), seed=emulate.seed)
     yield Table("emulated-arms", "emulation", title, framed(faults))
     title = say("Accuracy of every arm at {samples} samples", samples=study.material.document_samples)
     yield Table("emulated-accuracies", "emulation", title, framed(_accuracies(study)))
-    found = framed(_divergences(study))
-    yield Table("emulated-kl", "emulation", "Logged KL with and without dropout in the policy", found)
+    rows = framed(_divergences(study))
+    yield Table("emulated-kl", "emulation", "Logged KL with and without dropout in the policy", rows)
 
 
 def _accuracies(study: EmulatedStudy) -> Iterator[Row]:
@@ -125,9 +125,9 @@ def _accuracies(study: EmulatedStudy) -> Iterator[Row]:
 
 def _divergences(study: EmulatedStudy) -> Iterator[Row]:
     """Yield the KL that is logged without an update, with and without dropout in the policy."""
-    for at, epoch in (("1", 1), (">1", 2)):
-        found: dict[str, Cell] = {"Epoch": at}
+    for text, epoch in (("1", 1), (">1", 2)):
+        row: dict[str, Cell] = {"Epoch": text}
         for arm, side in ((DROPOUT, "with dropout"), (CONTROL, "without")):
-            found[f"KL {side}"] = level(study.untouched(arm, "kl", epoch), 5)
-            found[f"Exact KL {side}"] = level(study.untouched(arm, "kl_exact", epoch), 5)
-        yield found
+            row[f"KL {side}"] = level(study.untouched(arm, "kl", epoch), 5)
+            row[f"Exact KL {side}"] = level(study.untouched(arm, "kl_exact", epoch), 5)
+        yield row

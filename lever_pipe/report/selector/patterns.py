@@ -49,7 +49,7 @@ STATEMENTS = {
 }
 
 
-class Shown(NamedTuple):
+class Outcome(NamedTuple):
     """What an arm shows, whether the pattern holds in it, and whether it holds in part of it where that differs."""
 
     cell: Cell
@@ -65,8 +65,8 @@ class Pattern:
     statement: Message
     arm: str
     published: Cell
-    fault: Shown
-    control: Shown
+    fault: Outcome
+    control: Outcome
 
     @property
     def verdict(self) -> str:
@@ -82,19 +82,19 @@ def tables(material: Material) -> Iterator[Table]:
     study = emulation_of(material)
     if study is None:
         return
-    found = patterns(study)
+    judged = patterns(study)
     rows = [
         {
-            "Published pattern": of.statement,
-            "Published": of.published,
-            "Fault": code(of.arm),
-            "With it": of.fault.cell,
-            "Without": of.control.cell,
-            "Verdict": of.verdict,
+            "Published pattern": pattern.statement,
+            "Published": pattern.published,
+            "Fault": code(pattern.arm),
+            "With it": pattern.fault.cell,
+            "Without": pattern.control.cell,
+            "Verdict": pattern.verdict,
         }
-        for of in found
+        for pattern in judged
     ]
-    says = {**tally(found), **coincidences(study)}
+    says = {**tally(judged), **coincidences(study)}
     yield Table("patterns", "why", "Published patterns, and the faults that make them", framed(rows), says)
 
 
@@ -107,23 +107,23 @@ def patterns(study: EmulatedStudy) -> list[Pattern]:
 def coincidences(study: EmulatedStudy) -> dict[str, Any]:
     """Return at which epochs the training alone, without any fault, makes all betas one row."""
     betas = study.emulate.kl_betas
-    one = [e for e in study.epochs if len({_digits(study.cells(CONTROL, (beta, e))) for beta in betas}) == 1]
-    told = {"samples": study.material.document_samples, "n": len(betas), "preset": study.emulate.preset}
-    return {"epochs": [str(epoch) for epoch in one], **told}
+    epochs = [e for e in study.epochs if len({_digits(study.cells(CONTROL, (beta, e))) for beta in betas}) == 1]
+    facts = {"samples": study.material.document_samples, "n": len(betas), "preset": study.emulate.preset}
+    return {"epochs": [str(epoch) for epoch in epochs], **facts}
 
 
-def tally(found: Sequence[Pattern]) -> dict[str, Estimate]:
+def tally(judged: Sequence[Pattern]) -> dict[str, Estimate]:
     """Return how many published statements some fault reproduces; a statement counts once, whatever its arms."""
     verdicts: dict[str, set[str]] = {}
-    for pattern in found:
+    for pattern in judged:
         verdicts.setdefault(pattern.name, set()).add(pattern.verdict if pattern.published is not None else "")
-    reproduced = sum("reproduced" in of for of in verdicts.values())
-    aside = sum(not of & {"reproduced", "not reproduced"} for of in verdicts.values())
+    reproduced = sum("reproduced" in results for results in verdicts.values())
+    aside = sum(not results & {"reproduced", "not reproduced"} for results in verdicts.values())
     counts = {"reproduced": reproduced, "all": len(verdicts) - aside, "aside": aside}
     return {name: _counted(value, ()) for name, value in counts.items()}
 
 
-def looked_for(name: str, arm: str, look: Callable[[str], Shown], published: Cell, **given: Any) -> Pattern:
+def looked_for(name: str, arm: str, look: Callable[[str], Outcome], published: Cell, **given: Any) -> Pattern:
     """Return a pattern that is looked for with a fault and without any; its statement gets `given`."""
     return Pattern(name, say(STATEMENTS[name], **given), arm, published, look(arm), look(CONTROL))
 
@@ -132,13 +132,13 @@ def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
     """Yield whether the betas of one base agree in every published cell, for each fault that may be the cause."""
     if len(study.others) < 2:
         return
-    wanted = [(beta, epoch) for beta in study.others for epoch in study.epochs]
-    published = {run: printed for run in wanted if (printed := study.cells(PUBLISHED, run))}
-    runs = list(published) or wanted
+    candidates = [(beta, epoch) for beta in study.others for epoch in study.epochs]
+    published = {run: printed for run in candidates if (printed := study.cells(PUBLISHED, run))}
+    runs = list(published) or candidates
 
-    def look(arm: str) -> Shown:
+    def look(arm: str) -> Outcome:
         rows = [study.cells(arm, run) for run in runs]
-        return Shown(_distinct(rows), len(set(map(_digits, rows))) == 1)
+        return Outcome(_distinct(rows), len(set(map(_digits, rows))) == 1)
 
     for arm in (HEAD, POOL):
         yield looked_for("identical_rows", arm, look, _distinct(list(published.values())), betas=study.others)
@@ -152,11 +152,11 @@ def identical_choices(study: EmulatedStudy) -> Iterator[Pattern]:
     )
     quoted = study.evidence.where("published/grpo_balanced", "identical_selection_rate", quoted=FINAL)
 
-    def look(arm: str) -> Shown:
+    def look(arm: str) -> Outcome:
         rows = study.agreements(arm, runs, shots)
         alike = [row.value == 1 for row in rows]
         counts = {"n": _counted(sum(alike), rows), "all": _counted(len(rows), rows)}
-        return Shown(
+        return Outcome(
             say("{n} of {all} pairs, least {least}", **counts, least=_percent(_least(rows))), all(alike), any(alike)
         )
 
@@ -171,15 +171,15 @@ def repeats(study: EmulatedStudy) -> Iterator[Pattern]:
     long = [k for k in study.material.shots if k > items]
     most = sum(perm(items, min(k, items)) for k in study.material.shots)
 
-    def repeated(arm: str) -> Shown:
+    def repeated(arm: str) -> Outcome:
         rows = [study.evidence.get(f"emulation/{arm}", "repeated_share", shots=k) for k in long]
         mean = derived(100 * fmean(row.value for row in rows), 1, rows, "mean, in percent")
         shares = [row.value for row in rows]
-        return Shown(mean and replace(mean, unit=" %"), min(shares) == 1, max(shares) > 0)
+        return Outcome(mean and replace(mean, unit=" %"), min(shares) == 1, max(shares) > 0)
 
-    def few(arm: str) -> Shown:
+    def few(arm: str) -> Outcome:
         row = study.evidence.get(f"emulation/{arm}", "prompts_a_query_max")
-        return Shown(level(row, 0), row.value <= most)
+        return Outcome(level(row, 0), row.value <= most)
 
     if long:
         yield looked_for("repeated", POOL, repeated, None, shots=[str(k) for k in long])
@@ -193,20 +193,20 @@ def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
     if not (all(spans) and 2 in study.epochs and beta in study.emulate.kl_betas):
         return
 
-    def seen(pairs: Sequence[Sequence[Rows]]) -> Shown:
+    def outcome(pairs: Sequence[Sequence[Rows]]) -> Outcome:
         few, many = (sum(a != b for a, b in zip(*map(_digits, pair), strict=True)) for pair in pairs)
-        rows = [[row for of in pair for row in of] for pair in pairs]
-        told = [
-            say("{n} of {all}", n=_counted(n, of), all=_counted(len(of) // 2, of))
-            for n, of in zip((few, many), rows, strict=True)
+        rows = [[row for cells in pair for row in cells] for pair in pairs]
+        texts = [
+            say("{n} of {all}", n=_counted(n, operands), all=_counted(len(operands) // 2, operands))
+            for n, operands in zip((few, many), rows, strict=True)
         ]
-        return Shown(told, few > 0 == many)
+        return Outcome(texts, few > 0 == many)
 
-    def look(arm: str) -> Shown:
-        return seen([[study.cells(arm, (beta, epoch), samples, k) for epoch in (1, 2)] for k in spans])
+    def look(arm: str) -> Outcome:
+        return outcome([[study.cells(arm, (beta, epoch), samples, k) for epoch in (1, 2)] for k in spans])
 
     printed = [[study.cells(PUBLISHED, (beta, epoch), samples, k, ACCURACY_015) for epoch in (1, 2)] for k in spans]
-    published = seen(printed).cell if all(map(all, printed)) else None
+    published = outcome(printed).cell if all(map(all, printed)) else None
     yield looked_for("reused_rows", POOL, look, published, beta=beta)
 
 
@@ -217,13 +217,13 @@ def kl_without_update(study: EmulatedStudy) -> Iterator[Pattern]:
         return
     logged = [row.value for row in published]
 
-    def appears(arm: str) -> Shown:
+    def appears(arm: str) -> Outcome:
         row = study.untouched(arm, "kl", 1)
-        return Shown(level(row, 5), min(logged) / 2 <= row.value <= 2 * max(logged))
+        return Outcome(level(row, 5), min(logged) / 2 <= row.value <= 2 * max(logged))
 
-    def falls(arm: str) -> Shown:
+    def falls(arm: str) -> Outcome:
         first, later = (study.untouched(arm, "kl", epoch) for epoch in (1, 2))
-        return Shown((level(first, 5), level(later, 5)), later.value < first.value)
+        return Outcome((level(first, 5), level(later, 5)), later.value < first.value)
 
     yield looked_for("kl_without_update", DROPOUT, appears, _extent(published))
     yield looked_for("kl_falls", DROPOUT, falls, _course(study, (1, 2)))
@@ -245,15 +245,15 @@ def _least(rows: Sequence[EvidenceRow]) -> EvidenceRow:
     return min(rows, key=lambda row: row.value)
 
 
-def _counted(count: int, of: Sequence[EvidenceRow]) -> Estimate:
-    return Estimate(count, 0, of=tuple(row.key for row in of), how="count")
+def _counted(count: int, operands: Sequence[EvidenceRow]) -> Estimate:
+    return Estimate(count, 0, operands=tuple(row.key for row in operands), how="count")
 
 
 def _distinct(rows: Sequence[Rows]) -> Cell:
     """Return how many of the rows differ."""
-    behind = [row for of in rows for row in of]
-    found = {"n": _counted(len(set(map(_digits, rows))), behind), "all": _counted(len(rows), behind)}
-    return say("{n} distinct among {all}", **found) if rows else None
+    operands = [row for cells in rows for row in cells]
+    counts = {"n": _counted(len(set(map(_digits, rows))), operands), "all": _counted(len(rows), operands)}
+    return say("{n} distinct among {all}", **counts) if rows else None
 
 
 def _percent(row: EvidenceRow) -> Estimate:

@@ -10,7 +10,7 @@ from agent_tables import VOICES, Tabulate, Tabulated, evidence_of, tabulate
 from sentences import said
 
 from lever_pipe.experiment.agent_config import Environment, PrimaryEndpoint, Schedule, Stop
-from lever_pipe.report.agent.checks import identities, reward_unit, told
+from lever_pipe.report.agent.checks import identities, reward_unit, says
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import as_csv
 
@@ -151,7 +151,7 @@ def test_arms_that_adapt_rise_and_stop_stand_beside_the_others(tmp_path: Path, d
 
 
 def test_identities_hold(default: Tabulated) -> None:
-    assert said("section_004", told(default.view)).startswith("At every step and evaluation: tokens of a step")
+    assert said("section_004", says(default.view)).startswith("At every step and evaluation: tokens of a step")
     checked = {name: len(deviations) for name, deviations in identities(default.view).items()}
     # 6 arms of 45 steps; 10 runs of 10 evaluations of two kinds
     assert checked == {"tokens": 270, "lengths": 270, "ends": 270, "grid": 200}
@@ -167,10 +167,10 @@ def test_identities_hold(default: Tabulated) -> None:
 )
 def test_a_broken_identity_is_told(tabulated: Tabulate, changes: dict[str, float], broken: str) -> None:
     found = tabulated(Study(arms=(ARMS[0], ARMS[4]), steps=5, metrics=changes))
-    assert said("section_004", told(found.view)).startswith(f"Broken: {broken}.")
+    assert said("section_004", says(found.view)).startswith(f"Broken: {broken}.")
     rows = [row for row in found.material.evidence if row.study != "report"]
     limited = tabulate(rows, Study(arms=(ARMS[0], ARMS[4])), max_context=89)
-    assert "no mean length exceeds the context" in said("section_004", told(limited.view))
+    assert "no mean length exceeds the context" in said("section_004", says(limited.view))
 
 
 def test_the_unit_of_a_reward() -> None:
