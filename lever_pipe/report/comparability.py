@@ -154,7 +154,7 @@ def _fields(group: str, table: Table, lineages: Lineages) -> Fields:
 
 
 def _marked(table: Table, groups: Differences) -> Table:
-    """Return the table with a mark for each footnote; policies that differ alike share one."""
+    """Return the table with a letter for each footnote; policies that differ alike share one."""
     holders: dict[tuple[bool, tuple[str, ...], tuple[tuple[str, str], ...]], list[str]] = {}
     for group, fields in groups.items():
         is_published = group.startswith(PUBLISHED)

@@ -43,7 +43,7 @@ class SweepView(NamedTuple):
         return list(dict.fromkeys(mode for mode, _ in self.scores))
 
     def cells(self, mode: str, arm: str) -> tuple[Cell, Cell, Cell]:
-        """Return a score, its contrast to the swept arm and the Holm p of that."""
+        """Return a score, its difference to the swept arm and the Holm p of that."""
         row, contrast = self.scores[mode, arm], self.gaps.get((mode, arm))
         return level(row, self.digits, scale=self.scale), gap(contrast, self.digits, scale=self.scale), holm(contrast)
 

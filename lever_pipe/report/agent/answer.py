@@ -60,10 +60,10 @@ def _chosen(view: AgentView, arms: Sequence[AgentArm]) -> list[AgentArm]:
     """Return the arms that the answer names: the documents', that of its KL alone, and the strongest KL alone."""
     reference = view.arm(view.reference)
     pure = [arm for arm in arms if arm.model_dump(exclude=KL_ALONE) == reference.model_dump(exclude=KL_ALONE)]
-    documented = [arm for arm in arms if arm.name == view.config.document_arm]
-    same = [arm for arm in pure if any(arm.kl == other.kl for other in documented)]
+    published = [arm for arm in arms if arm.name == view.config.document_arm]
+    same = [arm for arm in pure if any(arm.kl == other.kl for other in published)]
     strongest = (pure or list(arms))[-1:]
-    return list({arm.name: arm for arm in (*documented, *same, *strongest)}.values())
+    return list({arm.name: arm for arm in (*published, *same, *strongest)}.values())
 
 
 def _differences(view: AgentView, arm: AgentArm) -> dict[str, Any]:

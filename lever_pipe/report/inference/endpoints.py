@@ -156,10 +156,10 @@ def mean_over_seeds(values: Sequence[float] | Array) -> Interval:
 
 
 def within_ceiling(mean: Interval, least: float, ceiling: float) -> Interval:
-    """Return a mean reward's mean without what no mean reward can be.
+    """Return a mean reward's interval without what no mean reward can be.
 
     Args:
-        mean: the mean with its mean.
+        mean: with its interval.
         least: the smallest task mean; a reward below 0 needs a penalty, so that 0 bounds the mean unless one was seen.
         ceiling: the largest mean that the tasks allow.
     """

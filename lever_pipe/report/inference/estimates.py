@@ -150,7 +150,7 @@ def intervals(groups: Groups, samples: Sequence[int], draws: Draws) -> list[Inte
 def accuracies(
     groups: Sequence[GroupScores], draws: Draws, *names: str | int
 ) -> Iterator[tuple[str, str, tuple[float, float, float, int]]]:
-    """Yield by group and column the accuracy in percent, its mean over the questions of `names`, and its runs."""
+    """Yield by group and column the accuracy in percent, its interval over the questions of `names`, and its runs."""
     cells = [(group.name, column) for group in groups for column in group.columns]
     for (name, column), mean in zip(cells, means([group.accuracies for group in groups], draws, *names), strict=True):
         yield name, column, (100 * mean.value, 100 * mean.low, 100 * mean.high, mean.n_runs)
