@@ -37,7 +37,7 @@ _ROUNDING = 1e-6
 """Two orders of summing some hundred rewards in float64 or float32 means."""
 
 
-class Place(NamedTuple):
+class EvaluationPlace(NamedTuple):
     """Which evaluation a row belongs to."""
 
     split: str
@@ -109,7 +109,7 @@ def read_untrained(name: str, evaluations: Path, episodes: Path) -> Played:
     """
     rows, played = storage.read_rows(evaluations, EvaluationRow), storage.read_rows(episodes, EpisodeRow)
     policy = Played(AgentRun(arm=name, seed=0), rows, played)
-    faults, both = list(_episode_faults(policy)), {Place(TEST, mode, "last", 0) for mode in MODES}
+    faults, both = list(_episode_faults(policy)), {EvaluationPlace(TEST, mode, "last", 0) for mode in MODES}
     places, is_start = {place for place in map(_place, rows) if place.mode in MODES}, name == START_ARM
     if places != both if is_start else not places or places - both:
         faults.append(f"evaluations of {', '.join(str(tuple(_place(row))) for row in rows) or 'nothing'}")
@@ -198,7 +198,7 @@ def _evaluation_faults(files: RunFiles) -> Iterator[str]:
 
 
 def _episode_faults(files: Played) -> Iterator[str]:
-    episodes: dict[Place, list[EpisodeRow]] = {}
+    episodes: dict[EvaluationPlace, list[EpisodeRow]] = {}
     for row in files.episodes:
         episodes.setdefault(_place(row), []).append(row)
     for evaluation in files.evaluations:
@@ -215,13 +215,13 @@ def _episode_faults(files: Played) -> Iterator[str]:
         yield f"{sum(map(len, episodes.values()))} episodes without an evaluation"
 
 
-def _place(row: EvaluationRow | EpisodeRow) -> Place:
-    return Place(row.split, row.mode, row.checkpoint, row.step)
+def _place(row: EvaluationRow | EpisodeRow) -> EvaluationPlace:
+    return EvaluationPlace(row.split, row.mode, row.checkpoint, row.step)
 
 
-def _ceilings(episodes: Sequence[EpisodeRow]) -> dict[Place, float]:
+def _ceilings(episodes: Sequence[EpisodeRow]) -> dict[EvaluationPlace, float]:
     """Return by evaluation the mean ceiling of the tasks with a sound episode."""
-    means: dict[Place, float] = {}
+    means: dict[EvaluationPlace, float] = {}
     for place, by_evaluation in groupby(sorted(episodes, key=_place), key=_place):
         ceilings = {row.task_id: row.ceiling for row in by_evaluation if row.end not in UNSOUND}
         means[place] = math.fsum(ceilings.values()) / len(ceilings)

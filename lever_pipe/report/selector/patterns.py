@@ -49,7 +49,7 @@ STATEMENTS = {
 }
 
 
-class Outcome(NamedTuple):
+class Appearance(NamedTuple):
     """What an arm shows, whether the pattern holds in it, and whether it holds in part of it where that differs."""
 
     cell: Cell
@@ -65,8 +65,8 @@ class Pattern:
     statement: Message
     arm: str
     published: Cell
-    fault: Outcome
-    control: Outcome
+    fault: Appearance
+    control: Appearance
 
     @property
     def verdict(self) -> str:
@@ -123,7 +123,7 @@ def tally(judged: Sequence[Pattern]) -> dict[str, Estimate]:
     return {name: _counted(value, ()) for name, value in counts.items()}
 
 
-def looked_for(name: str, arm: str, look: Callable[[str], Outcome], published: Cell, **given: Any) -> Pattern:
+def looked_for(name: str, arm: str, look: Callable[[str], Appearance], published: Cell, **given: Any) -> Pattern:
     """Return a pattern that is looked for with a fault and without any; its statement gets `given`."""
     return Pattern(name, say(STATEMENTS[name], **given), arm, published, look(arm), look(CONTROL))
 
@@ -136,9 +136,9 @@ def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
     published = {run: printed for run in candidates if (printed := study.cells(PUBLISHED, run))}
     runs = list(published) or candidates
 
-    def look(arm: str) -> Outcome:
+    def look(arm: str) -> Appearance:
         rows = [study.cells(arm, run) for run in runs]
-        return Outcome(_distinct(rows), len(set(map(_digits, rows))) == 1)
+        return Appearance(_distinct(rows), len(set(map(_digits, rows))) == 1)
 
     for arm in (HEAD, POOL):
         yield looked_for("identical_rows", arm, look, _distinct(list(published.values())), betas=study.others)
@@ -152,11 +152,11 @@ def identical_choices(study: EmulatedStudy) -> Iterator[Pattern]:
     )
     quoted = study.evidence.where("published/grpo_balanced", "identical_selection_rate", quoted=FINAL)
 
-    def look(arm: str) -> Outcome:
+    def look(arm: str) -> Appearance:
         rows = study.agreements(arm, runs, shots)
         alike = [row.value == 1 for row in rows]
         counts = {"n": _counted(sum(alike), rows), "all": _counted(len(rows), rows)}
-        return Outcome(
+        return Appearance(
             say("{n} of {all} pairs, least {least}", **counts, least=_percent(_least(rows))), all(alike), any(alike)
         )
 
@@ -171,15 +171,15 @@ def repeats(study: EmulatedStudy) -> Iterator[Pattern]:
     long = [k for k in study.material.shots if k > items]
     most = sum(perm(items, min(k, items)) for k in study.material.shots)
 
-    def repeated(arm: str) -> Outcome:
+    def repeated(arm: str) -> Appearance:
         rows = [study.evidence.get(f"emulation/{arm}", "repeated_share", shots=k) for k in long]
         mean = derived(100 * fmean(row.value for row in rows), 1, rows, "mean, in percent")
         shares = [row.value for row in rows]
-        return Outcome(mean and replace(mean, unit=" %"), min(shares) == 1, max(shares) > 0)
+        return Appearance(mean and replace(mean, unit=" %"), min(shares) == 1, max(shares) > 0)
 
-    def few(arm: str) -> Outcome:
+    def few(arm: str) -> Appearance:
         row = study.evidence.get(f"emulation/{arm}", "prompts_a_query_max")
-        return Outcome(level(row, 0), row.value <= most)
+        return Appearance(level(row, 0), row.value <= most)
 
     if long:
         yield looked_for("repeated", POOL, repeated, None, shots=[str(k) for k in long])
@@ -193,16 +193,16 @@ def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
     if not (all(spans) and 2 in study.epochs and beta in study.emulate.kl_betas):
         return
 
-    def outcome(pairs: Sequence[Sequence[Rows]]) -> Outcome:
+    def outcome(pairs: Sequence[Sequence[Rows]]) -> Appearance:
         few, many = (sum(a != b for a, b in zip(*map(_digits, pair), strict=True)) for pair in pairs)
         rows = [[row for cells in pair for row in cells] for pair in pairs]
         texts = [
             say("{n} of {all}", n=_counted(n, operands), all=_counted(len(operands) // 2, operands))
             for n, operands in zip((few, many), rows, strict=True)
         ]
-        return Outcome(texts, few > 0 == many)
+        return Appearance(texts, few > 0 == many)
 
-    def look(arm: str) -> Outcome:
+    def look(arm: str) -> Appearance:
         return outcome([[study.cells(arm, (beta, epoch), samples, k) for epoch in (1, 2)] for k in spans])
 
     printed = [[study.cells(PUBLISHED, (beta, epoch), samples, k, ACCURACY_015) for epoch in (1, 2)] for k in spans]
@@ -217,13 +217,13 @@ def kl_without_update(study: EmulatedStudy) -> Iterator[Pattern]:
         return
     logged = [row.value for row in published]
 
-    def appears(arm: str) -> Outcome:
+    def appears(arm: str) -> Appearance:
         row = study.untouched(arm, "kl", 1)
-        return Outcome(level(row, 5), min(logged) / 2 <= row.value <= 2 * max(logged))
+        return Appearance(level(row, 5), min(logged) / 2 <= row.value <= 2 * max(logged))
 
-    def falls(arm: str) -> Outcome:
+    def falls(arm: str) -> Appearance:
         first, later = (study.untouched(arm, "kl", epoch) for epoch in (1, 2))
-        return Outcome((level(first, 5), level(later, 5)), later.value < first.value)
+        return Appearance((level(first, 5), level(later, 5)), later.value < first.value)
 
     yield looked_for("kl_without_update", DROPOUT, appears, _extent(published))
     yield looked_for("kl_falls", DROPOUT, falls, _course(study, (1, 2)))
