@@ -69,10 +69,10 @@ def main(words: Sequence[str]) -> int:
 
     def write(folder: Path) -> None:
         if policy.kind == AGENT:
-            told = _write_agent(folder, facts, steps, options.checkpoint)
+            summary = _write_agent(folder, facts, steps, options.checkpoint)
         else:
-            told = _write_selector(folder, facts, steps, Path(experiment.encoder.model))
-        storage.write_text(folder / CARD, _card(scores, {**card, **told, "is_agent": policy.kind == AGENT}))
+            summary = _write_selector(folder, facts, steps, Path(experiment.encoder.model))
+        storage.write_text(folder / CARD, _card(scores, {**card, **summary, "is_agent": policy.kind == AGENT}))
 
     atomic.write_folder(out, write)
     sys.stdout.write(f"{out / CARD}\n")

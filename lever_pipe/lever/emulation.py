@@ -112,7 +112,7 @@ def repeated_share(chosen_NS: Chosen, shots: int) -> float:
 
 def prompts_a_query(policies: Sequence[Chosen], shots: int) -> NDArray[np.int64]:
     """Return how many distinct prompts of so many shots the policies together make of each query, [N]."""
-    stacked_PNk = np.stack([chosen[:, :shots] for chosen in policies])
+    stacked_PNk = np.stack([picks[:, :shots] for picks in policies])
     return np.array([len(np.unique(stacked_PNk[:, query], axis=0)) for query in range(stacked_PNk.shape[1])])
 
 

@@ -71,22 +71,22 @@ def _greedy(rows: Rows, first: Tensor, options: DecodeOptions) -> list[Result]:
     active = torch.arange(shape[0], device=first.device)
     logits = first
     for step in range(options.max_new_tokens):
-        chosen = _searched(logits, seen, options).argmax(-1)
-        tokens[active, step] = chosen
-        scores[active, step] = logits.log_softmax(-1).gather(-1, chosen[:, None])[:, 0]
-        going = ~torch.isin(chosen, eos)
+        likeliest = _searched(logits, seen, options).argmax(-1)
+        tokens[active, step] = likeliest
+        scores[active, step] = logits.log_softmax(-1).gather(-1, likeliest[:, None])[:, 0]
+        going = ~torch.isin(likeliest, eos)
         if step + 1 == options.max_new_tokens or not going.any():
             break
         if seen is not None:
-            seen.scatter_(-1, chosen[:, None], True)
+            seen.scatter_(-1, likeliest[:, None], True)
         # Ended rows leave once they are half of the batch: copying the buffer for fewer costs more than it saves.
         if 2 * int(going.sum()) <= going.numel():
             keep = going.nonzero()[:, 0]
             rows.select(keep)
-            active, chosen = active[keep], chosen[keep]
+            active, likeliest = active[keep], likeliest[keep]
             seen = None if seen is None else seen[keep]
-        visible = torch.ones(chosen.numel(), 1, step + 1, dtype=torch.bool, device=first.device)
-        logits = rows.feed(chosen[:, None], step, visible)[:, 0]
+        visible = torch.ones(likeliest.numel(), 1, step + 1, dtype=torch.bool, device=first.device)
+        logits = rows.feed(likeliest[:, None], step, visible)[:, 0]
     return _cut(tokens, scores, None, options)
 
 
@@ -149,8 +149,8 @@ def beam_search(rows: BeamRows, first: Tensor, options: DecodeOptions) -> list[R
         if last or not improvable.any() or candidates.ended.all():
             break
         width = (step + 1) * beams
-        own = torch.arange(step * beams, width, device=device)
-        running.columns[:, torch.arange(beams, device=device), own] = True
+        columns = torch.arange(step * beams, width, device=device)
+        running.columns[:, torch.arange(beams, device=device), columns] = True
         log_probs = rows.feed(running.tokens[:, :, step], step, running.columns[:, :, :width]).log_softmax(-1)
     best = finished.take(torch.zeros(n_rows, 1, dtype=torch.long, device=device))
     return _cut(best.tokens[:, 0], best.log_probs[:, 0], best.scores[:, 0], options)

@@ -50,15 +50,15 @@ def run_layers(
 
 
 def _store(layer: Any, index: int, hidden: Tensor, rotary: tuple[Tensor, ...], attention: PassAttention) -> Tensor:
-    normed, own = torch.as_tensor(layer.input_layernorm(hidden)), layer.self_attn
-    keys = _heads(own, own.k_proj(normed))
-    attention.store(index, _rotate(keys, rotary), _heads(own, own.v_proj(normed)))
+    normed, attn = torch.as_tensor(layer.input_layernorm(hidden)), layer.self_attn
+    keys = _heads(attn, attn.k_proj(normed))
+    attention.store(index, _rotate(keys, rotary), _heads(attn, attn.v_proj(normed)))
     return normed
 
 
 def _queries(layer: Any, normed: Tensor, rotary: tuple[Tensor, ...]) -> Tensor:
-    own = layer.self_attn
-    return _rotate(_heads(own, own.q_proj(normed)), rotary)
+    attn = layer.self_attn
+    return _rotate(_heads(attn, attn.q_proj(normed)), rotary)
 
 
 def _finish(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:

@@ -171,8 +171,8 @@ class StockEngine:
             tokens, beam_score = next(generated) if request.generate else ((), None)
             answers = [*request.answers, *([tokens] if tokens else [])]
             scores = self.scores(request.prompt, answers) if answers else []
-            own = scores[len(request.answers)] if tokens else ()
-            yield request, Result(tokens, own, beam_score, tuple(scores[: len(request.answers)]))
+            log_probs = scores[len(request.answers)] if tokens else ()
+            yield request, Result(tokens, log_probs, beam_score, tuple(scores[: len(request.answers)]))
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[TokenPrompt]) -> list[tuple[Answer, float | None]]:
@@ -196,9 +196,9 @@ class StockEngine:
             if tensor.shape == shape:  # what stands beside each token: no token of an answer is of an image
                 rows[name] = torch.nn.functional.pad(rows[name], (0, longest))
         for row, answer in enumerate(answers):
-            own = slice(shape[1], shape[1] + len(answer))
-            rows["input_ids"][row, own] = torch.tensor(answer)
-            rows["attention_mask"][row, own] = 1
+            span = slice(shape[1], shape[1] + len(answer))
+            rows["input_ids"][row, span] = torch.tensor(answer)
+            rows["attention_mask"][row, span] = 1
         kept = longest + 1  # a whole prompt's lines of a large vocabulary are gigabytes
         last = {"logits_to_keep": kept} if "logits_to_keep" in self._taken else {}
         lines = self._model(**rows, **last).logits[:, -kept:-1].float().log_softmax(-1)

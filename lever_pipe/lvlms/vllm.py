@@ -235,7 +235,7 @@ class _Rows:
     def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
         self._fed = [*self._fed[:step], ids]
         rows = zip(self._prompts, torch.cat(self._fed, dim=1), visible, strict=True)
-        pairs = [(prompt, tuple(row[own].tolist())) for prompt, row, beams in rows for own in beams]
+        pairs = [(prompt, tuple(row[beam].tolist())) for prompt, row, beams in rows for beam in beams]
         return self._engine.next_tokens(pairs, self._images).view(*ids.shape, -1)
 
     def prompt_tokens(self, vocabulary: int) -> Tensor:

@@ -504,7 +504,7 @@ PLANNED: Mapping[str, Planner] = {
     "evaluated_cells": lambda experiment, _: evaluated_cells(experiment),
     "missing_cells": lambda experiment, _: missing_cells(experiment),
     "grid_models": lambda experiment, _: {
-        name: scale(experiment.model_copy(update={"lvlm": of})) for name, of in experiment.grid.lvlms.items()
+        name: scale(experiment.model_copy(update={"lvlm": lvlm})) for name, lvlm in experiment.grid.lvlms.items()
     },
     "balance_of_import": lambda experiment, _: None if experiment.rl_data.rescore else experiment.rl_data.balance,
     "own_module": lambda experiment, wildcards: (
@@ -538,11 +538,11 @@ PLANNED: Mapping[str, Planner] = {
     },
     "shown_agents": lambda experiment, _: shown_agents(experiment),
     "emulated_policies": lambda experiment, _: experiment.emulate.policies() if experiment.emulate else [],
-    "head_seed": lambda experiment, of: (
-        experiment.emulate.head_seed if experiment.emulate and of["arm"] == HEAD else None
+    "head_seed": lambda experiment, wildcards: (
+        experiment.emulate.head_seed if experiment.emulate and wildcards["arm"] == HEAD else None
     ),
-    "pool_items": lambda experiment, of: (
-        experiment.emulate.pool_items if experiment.emulate and of["arm"] == POOL else None
+    "pool_items": lambda experiment, wildcards: (
+        experiment.emulate.pool_items if experiment.emulate and wildcards["arm"] == POOL else None
     ),
     "generator": lambda experiment, _: agent_plan.generator(experiment.intention),
     "agent_policy": lambda experiment, _: agent_plan.policy(experiment.intention),

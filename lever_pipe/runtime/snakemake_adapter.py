@@ -221,7 +221,7 @@ class PlannedJob(NamedTuple):
     Attributes:
         reason: Snakemake's own words.
         resources: what is known before the job runs; of functions, the value for the first attempt.
-        asked: in which ways a user asked for the job: `forced`, or an edited `command` or `environment`.
+        triggers: in which ways a user asked for the job: `forced`, or an edited `command` or `environment`.
         call: what it calls its stage with; None for a rule without `spec`.
         spared: why it will not be computed, as far as that is known.
     """
@@ -233,7 +233,7 @@ class PlannedJob(NamedTuple):
     resources: dict[str, Any]
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    asked: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()
     call: PlannedCall | None = None
     spared: str = ""
 
@@ -356,7 +356,7 @@ def planned_job(job: Job, folder: Path, spared: str = "") -> PlannedJob:
         resources={name: value for name, value in job.resources.items() if str(value) != "<TBD>"},
         inputs=tuple(named(job.input)),
         outputs=tuple(named(job.output)),
-        asked=("forced",) if reason.forced else tuple(word for word, is_so in edited.items() if is_so),
+        triggers=("forced",) if reason.forced else tuple(word for word, is_so in edited.items() if is_so),
         call=PlannedCall(inputs=inputs, **json.loads(str(spec))) if spec is not None else None,
         spared=spared,
     )

@@ -39,10 +39,10 @@ def answer_prompts(
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
     prompter = Prompter(Wording(config.lvlm.prompt), train)
     prompts = distinct_prompts(selections, config.shots)
-    replies = model.run([LvlmRequest(prompter(queries[query], chosen)) for query, chosen in prompts])
+    replies = model.run([LvlmRequest(prompter(queries[query], ids)) for query, ids in prompts])
     rows = [
-        AnswerRow(query_id=query, demonstrations=chosen, raw=reply.text, answer=cut_answer(reply.text))
-        for (query, chosen), reply in zip(prompts, replies, strict=True)
+        AnswerRow(query_id=query, demonstrations=ids, raw=reply.text, answer=cut_answer(reply.text))
+        for (query, ids), reply in zip(prompts, replies, strict=True)
     ]
     storage.write_rows(answers, rows)
     storage.write_json(counters, model.counters)
@@ -63,10 +63,10 @@ def distinct_prompts(
 
 
 def votes(
-    chosen: Mapping[ExampleId, Demonstrations], texts: Sequence[str], shots: tuple[int, ...]
+    selections: Mapping[ExampleId, Demonstrations], texts: Sequence[str], shots: tuple[int, ...]
 ) -> dict[tuple[ExampleId, Demonstrations], str]:
     """Return by prompt the vote over the answers, out of `shown` by train example, that it holds."""
-    prompts = {(query, ids[:k]) for query, ids in chosen.items() for k in shots}
+    prompts = {(query, ids[:k]) for query, ids in selections.items() for k in shots}
     return {(query, ids): vote([texts[i] for i in ids]) for query, ids in prompts}
 
 
@@ -89,9 +89,9 @@ def score_answers(
     subsets = {"n_random_subsets": config.n_random_subsets, "seed": config.seed}
     rows, built = list[PolicyScores](), list[Cell]()
     for policy, path in zip(config.policies, selections, strict=True):
-        chosen, files = storage.read_selections(path), (str(path), str(answers))
-        texts = votes(chosen, [example.answer for example in train], config.shots) if policy.name == VOTE else replies
-        scores, keys = score_questions(queries, chosen, texts, config.shots, files=files)
+        picked, files = storage.read_selections(path), (str(path), str(answers))
+        texts = votes(picked, [example.answer for example in train], config.shots) if policy.name == VOTE else replies
+        scores, keys = score_questions(queries, picked, texts, config.shots, files=files)
         rows.append(PolicyScores(policy=policy.name, questions=tuple(scores)))
         built += build_cells(policy, scores, keys, samples=config.samples, **subsets)
     storage.write_rows(per_question, rows)

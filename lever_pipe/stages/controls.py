@@ -69,11 +69,11 @@ def answer_controls(
     model, wording = load_lvlm(config.lvlm, lvlm, pictures, runtime), Wording(config.lvlm.prompt)
     prompts = {
         (policy, control): [
-            wording.prompt(query, controlled(control, [train[place] for place in chosen[query.example_id][:k]], digest))
+            wording.prompt(query, controlled(control, [train[place] for place in picks[query.example_id][:k]], digest))
             for query in judged
         ]
         for policy, path in zip(config.policies, selections, strict=True)
-        for chosen in [storage.read_selections(path)]
+        for picks in [storage.read_selections(path)]
         for control in CONTROLS
     }
     replies = iter(model.run([LvlmRequest(prompt) for batch in prompts.values() for prompt in batch]))

@@ -170,8 +170,8 @@ def _score_lines(
     selected: Selected, queries: Sequence[Example], answers: Path, config: ScoreEmulationConfig
 ) -> Iterable[Line]:
     replies = storage.read_answers(answers)
-    for policy, chosen in selected.items():
-        scores, keys = score_questions(queries, chosen, replies, config.shots, files=(policy.name, str(answers)))
+    for policy, selections in selected.items():
+        scores, keys = score_questions(queries, selections, replies, config.shots, files=(policy.name, str(answers)))
         ref = PolicyRef.of(policy.name)
         for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
             (prefix,) = cell.subsets
@@ -185,17 +185,17 @@ def _identity(policy: EmulatedPolicy) -> Line:
 
 def _arms(selected: Selected) -> Iterable[tuple[str, dict[EmulatedPolicy, Chosen]]]:
     for arm, policies in groupby(selected, key=lambda policy: policy.arm):
-        chosen = {policy: sorted(selected[policy].items()) for policy in policies}
-        yield arm, {policy: np.array([ids for _, ids in rows], dtype=np.int64) for policy, rows in chosen.items()}
+        rows_of = {policy: sorted(selected[policy].items()) for policy in policies}
+        yield arm, {policy: np.array([ids for _, ids in rows], dtype=np.int64) for policy, rows in rows_of.items()}
 
 
 def _prompt_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
     """Yield one line for each shot count of an arm, and one for all of them together, whose shots are absent."""
     for arm, policies in _arms(selected):
-        chosen = list(policies.values())
-        by_shots = [prompts_a_query(chosen, k) for k in shots]
+        stacks = list(policies.values())
+        by_shots = [prompts_a_query(stacks, k) for k in shots]
         for k, distinct in zip(shots, by_shots, strict=True):
-            repeated = float(np.mean([repeated_share(selections, k) for selections in chosen]))
+            repeated = float(np.mean([repeated_share(selections, k) for selections in stacks]))
             yield arm, k, repeated, float(distinct.mean()), int(distinct.max())
         together = np.sum(by_shots, axis=0)
         yield arm, None, None, float(together.mean()), int(together.max())

@@ -172,7 +172,7 @@ def search_beams(
     score = of_beams.scorer(train, model, Prompter(Wording(config.lvlm.prompt), train), config)
     rows = of_beams.search_beams(pools, score, config)
     storage.write_rows(beams, rows)
-    save_groups(groups, groups_of_beams(rows, pools, lambda chosen: of_beams.prompt_order(chosen, config)))
+    save_groups(groups, groups_of_beams(rows, pools, lambda beam: of_beams.prompt_order(beam, config)))
     storage.write_json(counters, model.counters)
     return len(rows)
 

@@ -95,8 +95,8 @@ def select_baseline(
             ranked = DIVERSE[config.baseline](*weighed, min(config.shots, len(candidates)))
         else:
             ranked = baselines.rank_by_similarity(config.baseline, similarities).tolist()
-        chosen = tuple(offered[position] for position in ranked[: config.shots])
-        rows.append(Selection(query_id=pool.query_id, demonstrations=chosen))
+        demonstrations = tuple(offered[position] for position in ranked[: config.shots])
+        rows.append(Selection(query_id=pool.query_id, demonstrations=demonstrations))
     storage.write_rows(selections, rows)
     return len(rows)
 
@@ -119,8 +119,8 @@ def select_own(
     """
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     if own_selections:
-        chosen = read_selections(own_selections[0], config.own, train=train, queries=queries, shots=config.shots)
-        rows = [Selection(query_id=query.example_id, demonstrations=chosen[query.example_id]) for query in queries]
+        selected = read_selections(own_selections[0], config.own, train=train, queries=queries, shots=config.shots)
+        rows = [Selection(query_id=query.example_id, demonstrations=selected[query.example_id]) for query in queries]
     else:
         policy: PolicyMember = member("lever/policies", config.module)
         vectors = (
@@ -139,15 +139,15 @@ def select_own(
 
 
 def _selection(pool: Pool, positions: Sequence[int], config: SelectOwnConfig) -> Selection:
-    chosen = [int(position) for position in positions][: config.shots]
+    places = [int(position) for position in positions][: config.shots]
     size = len(pool.candidates)
-    if len(set(chosen)) < config.shots or not all(0 <= position < size for position in chosen):
+    if len(set(places)) < config.shots or not all(0 <= position < size for position in places):
         raise RecordError(
             f"policy {config.own}, query {pool.query_id}: expected {config.shots} distinct positions in 0..{size - 1}",
-            found=str(chosen),
+            found=str(places),
             do=f"Fix `select` of lever/policies/{config.module}.py.",
         )
-    return Selection(query_id=pool.query_id, demonstrations=tuple(pool.candidates[position] for position in chosen))
+    return Selection(query_id=pool.query_id, demonstrations=tuple(pool.candidates[position] for position in places))
 
 
 def read_selections(
@@ -156,7 +156,7 @@ def read_selections(
     """Return the first `shots` demonstrations of every query of a policy's lines in a file."""
     ids = {example.question_id: example.example_id for example in train}
     evaluated = {example.question_id: example.example_id for example in queries}
-    chosen: dict[ExampleId, tuple[ExampleId, ...]] = {}
+    selected: dict[ExampleId, tuple[ExampleId, ...]] = {}
     for place, cells in _lines(path):
         if cells[0] != policy:
             continue
@@ -164,7 +164,7 @@ def read_selections(
         foreign = [number for number in listed if number not in ids]
         if question not in evaluated:
             _refuse(place, "a question of the evaluation split", f"question_id {question}")
-        elif evaluated[question] in chosen:
+        elif evaluated[question] in selected:
             _refuse(place, "each question once", f"question_id {question} again")
         elif foreign:
             _refuse(place, "question ids of train examples as demonstrations", str(foreign))
@@ -172,12 +172,12 @@ def read_selections(
             _refuse(place, "distinct demonstrations", str(listed))
         elif len(listed) < shots:
             _refuse(place, f"at least {shots} demonstrations, the most that evaluation.shots has", str(len(listed)))
-        chosen[evaluated[question]] = tuple(ids[number] for number in listed[:shots])
-    missing = [question for question, query in evaluated.items() if query not in chosen]
+        selected[evaluated[question]] = tuple(ids[number] for number in listed[:shots])
+    missing = [question for question, query in evaluated.items() if query not in selected]
     if missing:
         found = f"{len(missing)} of {len(evaluated)} missing, as {missing[:3]}"
         _refuse(f"{path}: policy {policy}", "a line for each evaluated question", found)
-    return chosen
+    return selected
 
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:

@@ -74,11 +74,11 @@ def contrastive_loss(logits: Tensor, scene_ids: Tensor) -> Tensor:
 
 
 def _train_step(model: CLIPModel, bank: ImageBank, rng: np.random.Generator) -> Tensor:
-    chosen = rng.integers(len(bank.pixels), size=BATCH)
-    scenes = bank.scenes[chosen]
+    rows = rng.integers(len(bank.pixels), size=BATCH)
+    scenes = bank.scenes[rows]
     templates = [CAPTIONS[i] for i in rng.integers(len(CAPTIONS), size=BATCH)]
     texts = [caption(scene, text) for scene, text in zip(scenes, templates, strict=True)]
-    similarity = image_vectors(model, bank.pixels[chosen]) @ text_vectors(model, texts).T
+    similarity = image_vectors(model, bank.pixels[rows]) @ text_vectors(model, texts).T
     scale = model.logit_scale.exp().clamp(max=MAX_LOGIT_SCALE)
     scene_ids = torch.from_numpy(scenes @ np.array([100, 10, 1]))
     return contrastive_loss(scale * similarity, scene_ids)

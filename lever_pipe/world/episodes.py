@@ -69,8 +69,8 @@ class EpisodeBatch:
     @property
     def is_knowledge(self) -> np.ndarray:
         """Where the answer is no attribute of the image."""
-        known: np.ndarray = self.relation < len(KNOWLEDGE)
-        return known
+        mask: np.ndarray = self.relation < len(KNOWLEDGE)
+        return mask
 
     @property
     def bound_key(self) -> np.ndarray:

@@ -64,8 +64,8 @@ class Knowledge:
 
     def others_alike(self, relation: Relation, scene: Scene) -> list[str]:
         """Return the other keys of `relation` whose answer is that of `scene`."""
-        own, truth = scene.value(relation.key), self.truth(relation, scene)
-        return [key for key, answer in self.facts[relation.name].items() if answer == truth and key != own]
+        value, truth = scene.value(relation.key), self.truth(relation, scene)
+        return [key for key, answer in self.facts[relation.name].items() if answer == truth and key != value]
 
 
 @dataclass(frozen=True)

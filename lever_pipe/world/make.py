@@ -129,9 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="lever_pipe.world.make", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("resources/world"))
     parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    for reader, scores in make(chosen.out, seed=chosen.seed)["readers"].items():
+    for reader, scores in make(options.out, seed=options.seed)["readers"].items():
         for name, value in scores["probes"].items():
             log.info("%s %-32s %s", reader, name, value)
 

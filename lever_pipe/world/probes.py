@@ -120,9 +120,9 @@ def build_probes(queries: Sequence[Example], pool: Sequence[Example], *, seed: i
     n_skipped = 0
     for query in questions:
         rng = generator(seed, "probes", query.question_id)
-        chosen = _demonstrations(query, pool, by_type, truths[query.question_type], rng)
-        n_skipped += not chosen
-        for name, rows in chosen.items():
+        by_probe = _demonstrations(query, pool, by_type, truths[query.question_type], rng)
+        n_skipped += not by_probe
+        for name, rows in by_probe.items():
             probes[name].append(Probe(query, rows, truths[query.question_type]))
     if not probes:
         raise DataError(

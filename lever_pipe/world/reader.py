@@ -50,9 +50,9 @@ def train_vision(model: Reader, bank: ImageBank, seed: int) -> None:
         set_rate(optimizer, step, VISION_STEPS, VISION_RATE, 0.02 * VISION_RATE, warmup=50)
         if len(order) < VISION_BATCH:
             order = torch.randperm(len(patches), generator=rng)
-        chosen, order = order[:VISION_BATCH], order[VISION_BATCH:]
-        pooled = image_features(visual, patches[chosen]).mean(1)
-        losses = [F.cross_entropy(head(pooled), labels[chosen, i]) for i, head in enumerate(heads)]
+        batch, order = order[:VISION_BATCH], order[VISION_BATCH:]
+        pooled = image_features(visual, patches[batch]).mean(1)
+        losses = [F.cross_entropy(head(pooled), labels[batch, i]) for i, head in enumerate(heads)]
         loss = torch.stack(losses).sum()
         take_step(optimizer, loss, visual.parameters())
         if (step + 1) % 500 == 0:

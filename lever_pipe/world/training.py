@@ -52,10 +52,10 @@ def draw_bank(n_single: int, seed: int, name: str) -> ImageBank:
 
 def make_optimizer(parameters: Iterable[nn.Parameter], *, decay: float = 0.05) -> torch.optim.AdamW:
     """Return AdamW that decays matrices only."""
-    chosen = list(parameters)
+    trained = list(parameters)
     groups = [
-        {"params": [p for p in chosen if p.ndim >= 2], "weight_decay": decay},
-        {"params": [p for p in chosen if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.98), fused=True)
 

@@ -99,6 +99,6 @@ def planned(
         resources={},
         inputs=tuple(flat(given).values()),
         outputs=tuple(outputs.values()),
-        asked=asked,
+        triggers=asked,
         call=PlannedCall(dict(config or {}), code, named),
     )

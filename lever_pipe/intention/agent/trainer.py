@@ -118,16 +118,16 @@ def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clo
         before, lessons = _lessons(run, episodes, credit, clock)
         measured = step_values(episodes, counts, credit, before, lessons, policy.config)
         compared = [place for place, advantages in enumerate(credit.advantages) if advantages is not None]
-        teachings = [lesson.silenced() for lesson in lessons]
+        all_lessons = [lesson.silenced() for lesson in lessons]
         taught = [lessons[place] for place in compared]
         if arm.kl_form == "k1_reward":
             taught = rewarded_by_kl(taught, [len(scores) for scores in credit.scores], arm.kl)
         for place, lesson in zip(compared, taught, strict=True):
-            teachings[place] = lesson
+            all_lessons[place] = lesson
         with clock.time("update"):
             updates = [
                 update(policy, optimiser, batch, arm=arm, grpo=grpo, pad_id=pad_id, precision=precision)
-                for batch in _parts(teachings, len(teachings) // grpo.minibatches)
+                for batch in _parts(all_lessons, len(all_lessons) // grpo.minibatches)
             ]
             for parameter in policy.parameters():
                 parameter.grad = None  # the next rollout needs the memory

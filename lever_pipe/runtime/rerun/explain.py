@@ -67,7 +67,7 @@ def explain(jobs: Sequence[PlannedJob], *, results: Path, digests: Digests) -> l
     for i, job in enumerate(jobs):
         card = next((path for path in job.outputs if is_card(Path(path))), "")
         artefact = judge(read_artefact(Path(card)), digests) if card and Path(card).exists() else None
-        causes = [Cause("this is forced" if word == "forced" else f"its {word} changed", word) for word in job.asked]
+        causes = [Cause("this is forced" if word == "forced" else f"its {word} changed", word) for word in job.triggers]
         causes += _causes(job, artefact, results)
         if artefact is not None and job.call is not None:
             causes += _input_causes(job.call, artefact, remade, digests)
