@@ -123,10 +123,11 @@ class Failures(logging.Handler):
         """Return the jobs whose last attempt failed, in the order of their ids."""
         return [job for _, job in sorted(self._jobs.items()) if job.failed]
 
-    def summary(self) -> str:
-        """Return the lines that end a failed run."""
-        if not (jobs := self.failed):
-            return "No job failed; the lines above say why the run ended.\n"
+    def summary(self, *, but: str | None = None) -> str:
+        """Return the lines that end a failed run; `but` is the signal by which its user ended it, and so its jobs."""
+        jobs = [job for job in self.failed if not but or job.ended != but]
+        if not jobs:
+            return "" if but else "No job failed; the lines above say why the run ended.\n"
         lines = [f"{counted(len(jobs), 'job')} failed:", *(line for job in jobs[:SHOWN] for line in _lines_of(job))]
         if len(jobs) > SHOWN:
             lines.append(f"... and {len(jobs) - SHOWN} more; Snakemake's log names all of them")

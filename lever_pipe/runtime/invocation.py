@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import logging
@@ -123,6 +124,7 @@ class Run:
         sparing.spare_if(self._sparing.spare)
         if executor == LOCAL:
             snakemake_adapter.leave_pace_to_cores(workflow.scheduler)
+            snakemake_adapter.tell_a_line_a_job(len(jobs))
         if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":
             forks.fork_calls(modules_of(jobs))
 
@@ -132,7 +134,8 @@ class Run:
         end(self.experiment)
         notes = f"\n{spared}" if (spared := self._sparing.summary()) else ""
         file = results / "report/answers.txt"
-        answers = f"\n{file.read_text(encoding='utf-8')}" if file.is_file() else ""
+        title = f"{self.experiment.report.title}\n".lstrip()
+        answers = f"\n{title}{file.read_text(encoding='utf-8')}" if file.is_file() else ""
         places = f"Grid:    {results}/grid/report.html\n" if "grid" in self.experiment.studies else ""
         if {"lever", "intention"} & set(self.experiment.studies):
             report, tables, figures = results / "report.html", results / "report/tables", results / "figures"
@@ -142,7 +145,7 @@ class Run:
     def failure_summary(self) -> str:
         """Return the lines that end a failed run: what failed, with its last lines."""
         end(self.experiment)
-        return f"\n{self._failures.summary()}{self._sparing.summary()}\n"
+        return f"\n{self._failures.summary(but='SIGINT' if _interrupts else None)}{self._sparing.summary()}\n"
 
 
 def lead_jobs_here(root: Path) -> None:
@@ -169,8 +172,9 @@ def experiment_of(workflow: Workflow, config: Mapping[str, Any], root: Path) -> 
         snapshot.recall_codes()
         values = _placed(snakemake_adapter.strictly_read(workflow, config), root)
         experiment = parse_experiment(values, source=" + ".join(map(str, workflow.configfiles)))
-        sys.excepthook = _tell_of_ctrl_c
         signal.signal(signal.SIGINT, _interrupt_once)
+        atexit.register(_end_by_signal)
+        sys.excepthook = _trace_no_ctrl_c
         return experiment
     return parse_experiment(snapshot.thaw_config(root), source=f"the snapshot of {snapshot.VARIABLE}")
 
@@ -222,16 +226,28 @@ _held: list[IO[str]] = []
 
 def _interrupt_once(number: int, frame: FrameType | None) -> None:
     """End Snakemake at the first Ctrl-C; its jobs get each later one themselves, and its own end is left whole."""
+    _interrupts.append(number)
+    snakemake_adapter.tell_no_errors()  # the jobs' ends by the same Ctrl-C are no news
     signal.signal(number, lambda *_: None)  # no SIG_IGN: what it starts would ignore Ctrl-C too
     signal.default_int_handler(number, frame)
 
 
-def _tell_of_ctrl_c(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
-    """Say in a line that a user has ended Snakemake where it does not itself: while it plans, or at its very end."""
-    if issubclass(kind, KeyboardInterrupt):
-        sys.stderr.write("SIGINT: ended. What finished stays; the same command goes on.\n")
-    else:
+_interrupts: list[int] = []
+"""The signal of a Ctrl-C, if there was one."""
+
+
+def _trace_no_ctrl_c(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
+    if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, fault, trace)
+
+
+def _end_by_signal() -> None:
+    """End this process by the signal that ended its run: a shell's loop goes on after Snakemake's own exit status."""
+    for number in _interrupts:
+        sys.stderr.write("SIGINT: ended. What finished stays; the same command goes on.\n")
+        sys.stdout.flush()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
 
 
 def store_of(experiment: Experiment) -> Store | None:

@@ -12,6 +12,7 @@ why:
 * `configfiles` of its settings, which it hands to the jobs, and default resources before they are evaluated.
 * `--target-jobs`: a job's own Snakemake does not say, before it plans, which job it is there for.
 * `job_rate_limiter` of the scheduler: its rate cannot be unset.
+* The terminal's log handler, by its name: it says eight lines a job.
 * `cli.main` and `cli.parse_args`: the programming interface reads no words and no profiles.
 """
 
@@ -23,11 +24,14 @@ import json
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from snakemake_interface_logger_plugins.common import LogEvent
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment import configuration
@@ -197,9 +201,56 @@ def leave_pace_to_cores(scheduler: Any) -> None:
         scheduler.job_rate_limiter = None
 
 
+# The terminal; the run's own log file keeps all that Snakemake says.
+
+LOGGER, TERMINAL = "snakemake.logging", "DefaultStreamHandler"
+AROUND_A_JOB = (LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED)
+
+
+class JobLines(logging.Formatter):
+    """A line a job, when it starts, with how many of all are done by then."""
+
+    def __init__(self, usual: logging.Formatter | None, n_jobs: int) -> None:
+        super().__init__()
+        self._usual, self._done, self._n_jobs = usual or logging.Formatter(), 0, n_jobs
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is shown; of the counts that is the last."""
+        said = vars(record)
+        if said.get("event") == LogEvent.PROGRESS:
+            self._done, self._n_jobs = said["done"], said["total"]
+            return self._done == self._n_jobs
+        return said.get("event") not in AROUND_A_JOB and record.msg != "Select jobs to execute..."
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a job, and everything else as Snakemake writes it."""
+        said = vars(record)
+        if said.get("event") != LogEvent.JOB_INFO:
+            return self._usual.format(record)
+        what = said["rule_msg"] or said["rule_name"]
+        return f"{time.strftime('%H:%M:%S')}  {self._done} of {self._n_jobs} done  {what}"
+
+
+def tell_a_line_a_job(n_jobs: int) -> None:
+    """Let the terminal say no more of a job that goes well."""
+    for handler in _terminal():
+        lines = JobLines(handler.formatter, n_jobs)
+        handler.addFilter(lines.filter)
+        handler.setFormatter(lines)
+
+
+def tell_no_errors() -> None:
+    """Let the terminal say nothing of jobs that fail from here on."""
+    for handler in _terminal():
+        handler.addFilter(lambda record: record.levelno < logging.ERROR)
+
+
+def _terminal() -> list[logging.Handler]:
+    return [handler for handler in logging.getLogger(LOGGER).handlers if handler.name == TERMINAL]
+
+
 # Dry runs.
 
-LOGGER = "snakemake.logging"
 CONFIG = Path("config.yaml")
 QUIET = ("--quiet", "rules", "progress", "--dry-run")
 """With these two a dry run ends when it has planned."""

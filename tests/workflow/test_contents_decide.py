@@ -44,11 +44,14 @@ BELOW_RCE = GRPO_AND_BELOW | {
 BELOW_EMBEDDINGS = {"train_rce_epoch", "train_grpo_epoch", "train_on_policy_epoch", "sample_pools", "select_baseline"}
 STARTED = re.compile(r"^Job (\d+): ", re.MULTILINE)  # a spared job is never started
 FINISHED = re.compile(r"^Finished jobid: (\d+) \(Rule: (\w+)\)", re.MULTILINE)
+LOG = re.compile(r"^Complete log\(s\): (.+)$", re.MULTILINE)
 LONG_AGO = 1_600_000_000
 
 
 def ran(said: str) -> dict[str, int]:
-    """Return how many jobs of each rule were started, by what Snakemake said."""
+    """Return how many jobs of each rule were started, by the log that Snakemake names at its end."""
+    logged = LOG.search(said)
+    said = Path(logged[1]).read_text() if logged else said
     rules = dict(FINISHED.findall(said))
     return dict(Counter(rules[job] for job in STARTED.findall(said)))
 

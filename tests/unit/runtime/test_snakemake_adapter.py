@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from snakemake.logging import ColorizingTextHandler, DefaultFormatter
+from snakemake_interface_logger_plugins.common import LogEvent
 
 from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.snakemake_adapter import (
@@ -34,6 +38,8 @@ TOUCHED = {
     "snakemake.jobs:Reason.__str__": "cb80beebbae7",
     "snakemake.target_jobs:parse_target_jobs_cli_args": "2711166c1370",
     "snakemake.scheduling.job_scheduler:JobScheduler.job_selector": "0f75c1cecafe",
+    "snakemake.logging:LoggerManager._default_streamhandler": "824f72707cec",
+    "snakemake.logging:ColorizingTextHandler.emit": "bcb061c132c3",
 }
 """What is touched -> digest of its code, without comments."""
 
@@ -68,6 +74,32 @@ def test_the_versions_here_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert snakemake_adapter.unknown_versions() == {}
     monkeypatch.setattr(snakemake_adapter, "version", lambda _: "99.1")
     assert snakemake_adapter.unknown_versions() == dict.fromkeys(snakemake_adapter.WRITTEN_FOR, "99.1")
+
+
+def test_the_terminal_has_a_line_a_job_and_after_ctrl_c_no_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, logger = io.StringIO(), logging.getLogger(snakemake_adapter.LOGGER)
+    terminal = ColorizingTextHandler(stream=said, formatter=DefaultFormatter())
+    terminal.name = snakemake_adapter.TERMINAL
+    monkeypatch.setattr(logger, "handlers", [terminal])
+    monkeypatch.setattr(logger, "level", logging.INFO)
+
+    def say(text: str, event: LogEvent | None = None, level: int = logging.INFO, **more: Any) -> None:
+        logger.log(level, text, extra={"event": event, **more} if event else None)
+
+    snakemake_adapter.tell_a_line_a_job(2)
+    for done, name in enumerate(("Sample pools", "Train"), start=1):
+        say("Select jobs to execute...")
+        say("Execute 1 jobs...", LogEvent.JOB_STARTED, jobs=[done])
+        say("", LogEvent.JOB_INFO, jobid=done, rule_msg=name, rule_name="one")
+        say(f"Finished jobid: {done}", LogEvent.JOB_FINISHED, job_id=done)
+        say("", LogEvent.PROGRESS, done=done, total=2)
+    say("disk full", level=logging.WARNING)
+    say("RuleException", LogEvent.ERROR, logging.ERROR)
+    snakemake_adapter.tell_no_errors()
+    say("RuleException", LogEvent.ERROR, logging.ERROR)
+    lines = [line.partition("  ")[2] or line for line in said.getvalue().split("\n")]
+    first, second = "0 of 2 done  Sample pools", "1 of 2 done  Train"
+    assert lines == ["", first, second, "2 of 2 steps (100%) done", "disk full", "RuleException", ""]
 
 
 class _Named(dict[str, Any]):
