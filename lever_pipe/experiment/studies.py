@@ -234,15 +234,19 @@ class Experiment(Section):
     @rule
     def _worlds_are_large_enough(self) -> Iterator[Fault]:
         """The experiment's own data set is looked at whether or not its study runs."""
-        by_key = {place[:-1]: (place, rl_data) for place, rl_data in self._placed_rl_data()}
         for key, data in {"data": self.data, **self.data_sets}.items():
             if data.source == "world":
-                bound, n_train = f"{key}.world.n_train", data.world.n_train
-                place, rl_data = by_key.get(tuple(key.split(".")), by_key[()])
-                yield from at_most((*place, "n_queries"), rl_data.n_queries, bound, n_train)
-                if self.pools.size >= n_train:
-                    fault = f"must be below {bound}={n_train}, as no query is in its own pool, got {self.pools.size}"
-                    yield ("pools", "size"), f"{fault}. Lower it or raise {bound}."
+                yield from self.too_large_for(key, f"{key}.world.n_train", data.world.n_train)
+
+    def too_large_for(self, key: str, bound: str, n_train: int) -> Iterator[Fault]:
+        """Yield what asks for more train examples than the data set of a key has, whose number `bound` says."""
+        by_key = {place[:-1]: (place, rl_data) for place, rl_data in self._placed_rl_data()}
+        place, rl_data = by_key.get(tuple(key.split(".")), by_key[()])
+        if not rl_data.import_from:
+            yield from at_most((*place, "n_queries"), rl_data.n_queries, bound, n_train)
+        if self.pools.size >= n_train:
+            fault = f"must be below {bound}={n_train}, as no query is in its by_key pool, got {self.pools.size}"
+            yield ("pools", "size"), f"{fault}. Lower it or raise {bound}."
 
     @rule
     def _emulation_has_its_preset(self) -> Iterator[Fault]:

@@ -169,7 +169,7 @@ def _read(path: Path, model: type[F], faults: list[Fault]) -> F | None:
     try:
         return model.model_validate(read_json(path))
     except ValidationError as fault:
-        kinds = {"missing": "missing key", "extra_forbidden": "unknown key"}
+        kinds = {"missing": "missing key", "extra_forbidden": "unknown key", "model_type": "no JSON object"}
         for error in fault.errors(include_url=False, include_context=False, include_input=False):
             kind = kinds.get(error["type"], error["msg"].lower())
             faults.append((f"{path.name}: {kind}", dotted(error["loc"])))

@@ -120,7 +120,8 @@ def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) 
         return
     yield ok("configuration", call.source)
     yield ok("executor", call.executor)
-    yield from local_checks.check(experiment, rules=None, folder=folder)
+    outcomes = list(local_checks.check(experiment, rules=None, folder=folder))
+    yield from outcomes
     if in_data:
         yield from local_checks.data(experiment, folder)
     if n_answers:
@@ -132,7 +133,8 @@ def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) 
         planned = planned_jobs(list(words))
         jobs = [{**job.resources, "rule": job.rule, "threads": job.threads} for job in planned]
     except UnplannableError as refusal:
-        yield local_checks.refused("plan", refusal)
+        if all(outcome.level is not Level.FAULT for outcome in outcomes):  # else it is told already what is missing
+            yield local_checks.refused("plan", refusal)
     yield from look_at_jobs(experiment, jobs, call.executor, call.prefix, folder)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.base.sections import dotted
 from lever_pipe.experiment.data_config import Data
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions
@@ -159,11 +160,11 @@ def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: P
     """Yield whether the raw files and image folders of the configured studies are there."""
     for key, data in experiment.data_sets.items() if _any(rules, DATA_RULES) else ():
         if data.source == "files":
-            yield _present(f"{key}.files", list(data.files.model_dump().values()), folder)
+            yield _present(f"{key}.files", list(data.files.model_dump().values()), folder, "docs/your-data.md")
     if "intention" in experiment.studies and _any(rules, {"prepare_tasks"}):
         files = [name for names in agent_plan.raw_files(experiment.intention).values() for name in names]
         if files:
-            yield _present("intention.tasks.files", list(dict.fromkeys(files)), folder)
+            yield _present("intention.tasks.files", list(dict.fromkeys(files)), folder, "docs/intention.md")
 
 
 def data(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
@@ -177,10 +178,10 @@ def data(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
     if not of_files:
         yield ok("data", "none is read: the embedded worlds are generated")
     for key, settings in of_files.items():
-        yield from _data_set(key, settings, folder)
+        yield from _data_set(experiment, key, settings, folder)
 
 
-def _data_set(key: str, settings: Data, folder: Path) -> Iterator[Outcome]:
+def _data_set(experiment: Experiment, key: str, settings: Data, folder: Path) -> Iterator[Outcome]:
     places = {kind: folder / name for kind, name in settings.files.model_dump().items()}
     results: dict[str, ReadResult] = {}
     for split, read in (("train", read_train), ("eval", read_queries)):
@@ -195,6 +196,11 @@ def _data_set(key: str, settings: Data, folder: Path) -> Iterator[Outcome]:
             skipped = f", {result.n_skipped_questions:,} skipped" if result.n_skipped_questions else ""
             counts = f"{len(result.examples):,} questions about {images:,} images{skipped}"
             yield ok(f"{key}, {split}: {files.questions}", counts)
+    if "train" in results:
+        n_train = len(results["train"].examples)
+        for place, text in experiment.too_large_for(key, "questions", n_train):
+            check, do = f"{key}, train: {places['train_questions']}", f"{dotted(place)} {text}"
+            yield fault(check, "enough questions", found=str(n_train), do=do)
     if len(results) == 2:
         train, queries = (result.examples for result in results.values())
         query_file, train_file = places["eval_questions"], places["train_questions"]
@@ -212,14 +218,14 @@ def refused(check: str, refusal: LeverPipeError) -> Outcome:
     return fault(check, refusal.expected.rpartition("expected ")[2], found=refusal.found, do=refusal.do)
 
 
-def _present(key: str, names: list[str], folder: Path) -> Outcome:
+def _present(key: str, names: list[str], folder: Path, page: str) -> Outcome:
     absent = [name for name in names if not _holds_something(folder / name)]
     if absent:
         return fault(
             key,
             "raw files and folders with images",
             found=f"absent or empty: {', '.join(absent)}",
-            do=f"Put them there (docs/production.md, docs/intention.md), or name their places in {key}.",
+            do=f"Put them there ({page}), or name their places in {key}.",
         )
     return ok(key, f"{len(names)} files and folders there")
 

@@ -118,6 +118,17 @@ def _ask_too_little(mine: Mine) -> None:
         rows["eval"].pop()
 
 
+def _show_too_little(mine: Mine) -> None:
+    for rows in (mine.questions, mine.annotations):
+        rows["train"] = rows["train"][:64]
+
+
+def _list_alone(mine: Mine) -> None:
+    mine.write()
+    (mine.root / "mine/eval_questions.json").write_text(json.dumps(mine.questions["eval"]))
+    mine.write = lambda: mine.root / "mine.yaml"  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
@@ -128,6 +139,8 @@ def _ask_too_little(mine: Mine) -> None:
         (_repeat_an_id, ["duplicate question id in train_questions.json: 1 (10)", "without question: 1 (11)"]),
         (_answer_twice, ["wrong answer count, expected 1: 1 (question 40: 2)", "train_annotations.json"]),
         (_ask_again, ["1 that are (question ids 10)", "train_questions.json", "Take them out of one split"]),
+        (_show_too_little, ["train_questions.json", "found 64. pools.size must be below questions=64"]),
+        (_list_alone, ["eval_questions.json: no JSON object: 1 ((whole file))"]),
         (_ask_too_little, ["at least 40 questions", "found 39", "Lower data.n_eval"]),
     ],
 )  # fmt: skip
