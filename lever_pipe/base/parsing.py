@@ -74,7 +74,7 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
         remedy = did_you_mean(str(place[-1]), keys, f"Known keys: {', '.join(sorted(keys))}.")
         if len(place) == 1 and (deeper := [key for key in _places(model) if key.endswith(f".{place[0]}")]):
             sections = ", ".join(sorted(deeper, key=lambda key: key.count("."))[:SHOWN])
-            remedy = f"It stands in a section: {sections}. {did_you_mean(str(place[0]), keys, '')}".rstrip()
+            remedy = f"It stands in a section: {sections}."
         yield f"{shortened(dotted(place))}: unknown key. {remedy}"
     elif kind == "value_error":  # of a validator of ours, which says all
         yield f"{dotted(place)}: {error['msg'].removeprefix('Value error, ')}"

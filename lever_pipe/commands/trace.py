@@ -130,7 +130,8 @@ def _target(word: str, results: Path) -> tuple[Path, tuple[TracedRow, ...]]:
     tables = storage.read_json(report / INDEX)["tables"] if (report / INDEX).is_file() else {}
     name, row, column = (*word.split(":", 2), "", "")[:3]
     if name not in tables:
-        do = did_you_mean(name, tables, "Name a file below the results, or TABLE:ROW:COLUMN with a table's id.")
+        do = "Name a file below the results, or TABLE:ROW:COLUMN with a table's id; give the run's --configfile."
+        do = did_you_mean(name, tables, do)
         raise UnknownMemberError(f"trace: expected a file, or a cell of a table of {results}", found=f"'{word}'", do=do)
     heads = tables[name]["columns"]
     cells = {str(number): line for number, line in enumerate(tables[name]["cells"], start=1)}

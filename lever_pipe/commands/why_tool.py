@@ -52,7 +52,7 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
     targets = _places_of([(job.rule, job.outputs) for job in jobs], target, results)
     places = _places_of([(made.stage, tuple(map(str, artefact.written))) for artefact, made in sound], target, results)
     if not targets and not places:
-        do = "Name a file below the results that the run needs, or a rule."
+        do = "Name a file below the results that the run needs, or a rule; give the run's --configfile."
         raise UnknownMemberError(
             "why: expected an output, an artefact's folder, a policy or a rule",
             found=f"'{target}'",
