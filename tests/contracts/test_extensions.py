@@ -231,7 +231,7 @@ def test_a_table_and_a_sentence_are_one_function(tmp_path: Path, monkeypatch: py
     changed = {"chinese": translation, "templates": [told if of == template else of for of in inputs["templates"]]}
     folder = small.build(inputs | changed, tmp_path, small.config("lever"))
     pages = {name: (folder / "report" / name).read_text(encoding="utf-8") for name in PAGES_002}
-    assert re.search(r"After epoch \d, with 95 % intervals\.", pages["documents-selector.html"])
+    assert re.search(r"After epoch \d, with 95\s% intervals\.", pages["documents-selector.html"])
     assert re.search(r"第 \d 轮之后，附 95% 区间。", pages["documents-selector.zh.html"])
     head, *lines = csv.reader((folder / "report" / "tables" / "002-mine.csv").read_text().splitlines())
     assert [line[0] for line in lines] == list(small.BETAS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ FOLDER = "report"
 LONG = 21
 """Lines from which on a table is folded."""
 NOTHING = Markup(f'<span class="absent" aria-hidden="true">{ABSENT}</span>')
+PERCENT = re.compile(r"(?<=\d) %")
+"""A number and its sign, which stay on one line."""
 Json: TypeAlias = Mapping[str, Any]
 
 
@@ -103,7 +106,8 @@ def html_pages(
         is_main = page == MAIN
         title_of, lead_of = (title, lead) if is_main else texts.pages[page]
         values = {"run": title, **made.values(page, pages)}
-        yield made.file(page), template.render(title=title_of, lead=lead_of, **values) + "\n"
+        text = template.render(title=title_of, lead=lead_of, **values)
+        yield made.file(page), PERCENT.sub("\N{NO-BREAK SPACE}%", text) + "\n"
 
 
 def value_of(cell: Cell) -> float | None:
