@@ -91,11 +91,6 @@ class AgentRuns:
         return self._series.get((arm, seed, VAL, mode, metric), {})
 
 
-def after_start(series: Series) -> Series:
-    """Return a series without step 0, at which the documents evaluated nothing."""
-    return {step: value for step, value in series.items() if step}
-
-
 def last_mean(series: Series, n: int) -> float:
     """Return the mean of the last `n` values, of all where there are fewer; NaN without any."""
     values = list(series.values())[-n:]

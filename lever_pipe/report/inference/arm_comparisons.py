@@ -15,7 +15,6 @@ from lever_pipe.report.inference.agent_runs import TEST
 from lever_pipe.report.inference.endpoints import (
     Context,
     mean_over_seeds,
-    primary_names,
     run_endpoints,
     taken_apart,
     task_endpoints,
@@ -63,7 +62,7 @@ def comparison_rows(context: Context) -> list[ArmComparisonRow]:
     of_tasks = {arm: task_endpoints(context, arm) for arm in context.runs.arms}
     of_runs = {arm: run_endpoints(context, arm) for arm in context.runs.arms}
     rows: list[ArmComparisonRow] = []
-    for name in primary_names(context.evaluation.primary):
+    for name in context.primary_names:
         if name in of_tasks[context.reference_arm]:
             family = _over_tasks(context, name, {arm: means[name] for arm, means in of_tasks.items() if name in means})
         else:

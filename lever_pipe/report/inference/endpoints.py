@@ -3,14 +3,11 @@
 | endpoint | of a run |
 |---|---|
 | `test_METRIC_MODE_CHECKPOINT` | mean over held-out tasks |
-| `val_METRIC_MODE_CHECKPOINT` | the same on the validation tasks, at the start, the last step or the selected one |
-| `best_value_MODE`, `best_step_MODE` | the largest evaluation and its step, of ties the first |
-| `sd_of_changes_MODE` | standard deviation of the changes from evaluation to evaluation |
+| `val_METRIC_MODE_CHECKPOINT` | the same on the validation tasks, where the primary endpoints are these |
 | `kl_end`, `entropy_end` | mean of the last 5 steps |
 
-Curves begin after the start: the documents evaluated nothing there. The
-start policy has rows of its own, as arm `start`, and so has each served agent: the one policy that each is stands as
-its last and its best. A served agent's tasks are those that neither it nor another policy has lost, theirs do not
+The start policy has rows of its own, as arm `start`, and so has each served agent: the one policy that each is stands
+as its last and its best. A served agent's tasks are those that neither it nor another policy has lost, theirs do not
 depend on it.
 """
 
@@ -24,18 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lever_pipe.experiment.agent_config import START_ARM, AgentEvaluation, PrimaryEndpoint
+from lever_pipe.experiment.agent_config import START_ARM, AgentEvaluation
 from lever_pipe.report.evidence import PRIMARY, SECONDARY
-from lever_pipe.report.inference.agent_runs import (
-    MODES,
-    N_SAMPLES,
-    N_TASKS,
-    TEST,
-    VAL,
-    AgentRuns,
-    after_start,
-    last_mean,
-)
+from lever_pipe.report.inference.agent_runs import MODES, N_SAMPLES, N_TASKS, TEST, VAL, AgentRuns, last_mean
 from lever_pipe.report.inference.estimates import Draws, Interval, means
 from lever_pipe.report.inference.task_values import (
     BEST,
@@ -49,15 +37,12 @@ from lever_pipe.report.inference.task_values import (
 )
 from lever_pipe.statistics.curves import paired_t
 
-START = "start"
 LAST_STEPS = 5
 """Training steps whose mean is the end of a run."""
 NAME = re.compile(
-    r"(?:(?P<subset>test|val)_)?(?P<metric>.+?)(?:_(?P<mode>greedy|sampled(?:_at_[0-9.]+)?))?(?:_(?P<at>last|best|start))?"
+    r"(?:(?P<subset>test|val)_)?(?P<metric>.+?)(?:_(?P<mode>greedy|sampled(?:_at_[0-9.]+)?))?(?:_(?P<at>last|best))?"
 )
 """Of an endpoint."""
-BEST_STEP = "best_step"
-"""Beginning of endpoints that are steps; their mean has no interval."""
 
 
 class EndpointRow(NamedTuple):
@@ -73,7 +58,6 @@ class EndpointRow(NamedTuple):
     n_seeds: int
     n_tasks: int
     n_rollouts: int
-    n_evaluations: int
 
 
 class Context(NamedTuple):
@@ -88,14 +72,21 @@ class Context(NamedTuple):
     """By served agent its episodes, with those of all that is no served agent."""
 
     @property
-    def modes(self) -> tuple[str, ...]:
+    def modes(self) -> list[str]:
         """Return all modes, those of the primary endpoints first."""
-        return tuple(dict.fromkeys((*self.evaluation.primary.modes, *MODES, *self.evaluation.by_temperature)))
+        return list(dict.fromkeys((*self.evaluation.primary.modes, *MODES, *self.evaluation.by_temperature)))
 
+    @property
+    def primary_names(self) -> list[str]:
+        """Return the endpoints that the configuration names, one a mode."""
+        primary = self.evaluation.primary
+        return [f"{primary.split}_{primary.metric}_{mode}_{primary.checkpoint}" for mode in primary.modes]
 
-def primary_names(primary: PrimaryEndpoint) -> tuple[str, ...]:
-    """Return the endpoints that the configuration names, one a mode."""
-    return tuple(f"{primary.split}_{primary.metric}_{mode}_{primary.checkpoint}" for mode in primary.modes)
+    @property
+    def names(self) -> list[str]:
+        """Return the endpoints of evaluations, the primary ones first."""
+        of_tests = product(self.modes, METRICS, (LAST, BEST))
+        return list(dict.fromkeys([*self.primary_names, *("_".join((TEST, m, mode, at)) for mode, m, at in of_tests)]))
 
 
 def endpoint_rows(context: Context) -> list[EndpointRow]:
@@ -105,7 +96,7 @@ def endpoint_rows(context: Context) -> list[EndpointRow]:
         of_tasks = task_endpoints(context, arm)
         for name, by_seed in of_tasks.items():
             seeds = map(str, context.runs.seeds(arm) or (0,))
-            counts = (len(by_seed[0].tasks), by_seed[0].n_rollouts, _evaluations(context.runs, arm, name))
+            counts = len(by_seed[0].tasks), by_seed[0].n_rollouts
             for seed, runs in zip([*seeds, ""], [*([run] for run in by_seed), by_seed], strict=True):
                 over_tasks[len(rows)] = runs
                 rows.append(EndpointRow(arm, name, _role(context, name), seed, *(math.nan,) * 3, len(runs), *counts))
@@ -156,7 +147,7 @@ def mean_over_seeds(values: Sequence[float] | Array) -> Interval:
 
 
 def within_ceiling(mean: Interval, least: float, ceiling: float) -> Interval:
-    """Return a mean reward's interval without what no mean reward can be.
+    """Return a mean reward with its interval cut to what a mean reward can be.
 
     Args:
         mean: with its interval.
@@ -169,12 +160,11 @@ def within_ceiling(mean: Interval, least: float, ceiling: float) -> Interval:
 def task_endpoints(context: Context, arm: str) -> dict[str, list[TaskMeans]]:
     """Return the endpoints that are means over tasks, by name: the task means of each seed in order.
 
-    One that a seed lacks is left out. The start policy has none without its held-out evaluation.
+    One that a seed lacks is left out. An untrained policy is evaluated on held-out tasks alone.
     """
-    by_seed = [dict(_of_tasks(context, arm, seed)) for seed in context.runs.seeds(arm) or (0,)]
-    names = [name for name in by_seed[0] if all(name in endpoints for endpoints in by_seed)]
-    is_known = arm != START_ARM or any(name.startswith(TEST) for name in names)
-    return {name: [endpoints[name] for endpoints in by_seed] for name in names} if is_known else {}
+    seeds = context.runs.seeds(arm) or (0,)
+    by_name = {name: [_evaluated(context, arm, seed, name) for seed in seeds] for name in context.names}
+    return {name: known for name, runs in by_name.items() if len(known := [run for run in runs if run]) == len(seeds)}
 
 
 def run_endpoints(context: Context, arm: str) -> dict[str, list[float]]:
@@ -191,63 +181,36 @@ def taken_apart(endpoint: str) -> dict[str, str]:
     return {part: text or "" for part, text in match.groupdict().items()} if match else {}
 
 
-def _of_tasks(context: Context, arm: str, seed: int) -> Iterator[tuple[str, TaskMeans]]:
-    """Yield what a run was evaluated by; the one policy that an untrained one is stands as its last and its best.
-
-    The validation of the start policy is that of step 0, the same in every run.
-    """
-    runs, episodes = context.runs, context.served.get(arm, context.episodes)
-    ends, validated, steps = {LAST: LAST, BEST: LAST}, (arm, seed), dict[str, int]()
-    if arm in runs.arms:
-        fact = runs.fact(arm, seed)
-        ends, steps = {LAST: LAST, BEST: BEST}, {START: 0, LAST: fact.executed_steps, BEST: fact.best_step}
-    elif arm == START_ARM:
-        validated, steps = (context.reference_arm, runs.seeds(context.reference_arm)[0]), {START: 0}
-    for mode, metric in product(context.modes, METRICS):
-        endpoints = {
-            f"{TEST}_{metric}_{mode}_{end}": episodes.held_out(arm, seed, mode, name) for end, name in ends.items()
-        }
-        for place, step in steps.items():
-            endpoints[f"{VAL}_{metric}_{mode}_{place}"] = episodes.validation(*validated, mode, step)
-        yield from ((name, means) for name, means in endpoints.items() if means is not None)
+def _evaluated(context: Context, arm: str, seed: int, name: str) -> TaskMeans | None:
+    """Return what a run was evaluated by; the one policy that an untrained one is stands as its last and its best."""
+    runs, episodes, parts = context.runs, context.served.get(arm, context.episodes), taken_apart(name)
+    mode, checkpoint, is_trained = parts["mode"], parts["at"], arm in runs.arms
+    if parts["subset"] == TEST:
+        return episodes.held_out(arm, seed, mode, checkpoint if is_trained else LAST)
+    if not is_trained:
+        return None
+    fact = runs.fact(arm, seed)
+    return episodes.validation(arm, seed, mode, fact.executed_steps if checkpoint == LAST else fact.best_step)
 
 
 def _of_run(context: Context, arm: str, seed: int) -> Iterator[tuple[str, float]]:
-    runs = context.runs
-    for mode in MODES:
-        for metric in METRICS:
-            series = runs.validation(arm, seed, mode, metric)
-            yield f"val_{metric}_{mode}_{LAST}", series.get(runs.fact(arm, seed).executed_steps, math.nan)
-        curve = after_start(runs.validation(arm, seed, mode))
-        if curve:
-            values = np.array(list(curve.values()))
-            yield f"best_value_{mode}", float(values.max())
-            yield f"{BEST_STEP}_{mode}", float(max(curve, key=lambda step: (curve[step], -step)))
-            yield f"sd_of_changes_{mode}", float(np.diff(values).std(ddof=1)) if values.size > 2 else math.nan
+    runs, primary = context.runs, context.evaluation.primary
+    if (primary.split, primary.checkpoint) == (VAL, LAST):
+        for name, mode in zip(context.primary_names, primary.modes, strict=True):
+            series = runs.validation(arm, seed, mode, primary.metric)
+            yield name, series.get(runs.fact(arm, seed).executed_steps, math.nan)
     for metric in ("kl", "entropy"):
         yield f"{metric}_end", last_mean(runs.training(arm, seed, metric), LAST_STEPS)
 
 
 def _run_rows(context: Context, arm: str, name: str, values: Sequence[float]) -> Iterator[EndpointRow]:
-    runs, role, mode = context.runs, _role(context, name), taken_apart(name)["mode"]
-    seeds = runs.seeds(arm)
+    runs, role, mode, seeds = context.runs, _role(context, name), taken_apart(name)["mode"], context.runs.seeds(arm)
     sizes = (runs.validation(arm, seeds[0], mode, metric) for metric in (N_TASKS, N_SAMPLES))
-    counts = (*(int(next(iter(series.values()), 0)) for series in sizes), _evaluations(runs, arm, name))
+    n_tasks, n_rollouts = (int(next(iter(series.values()), 0)) for series in sizes)
     for seed, value in zip(seeds, values, strict=True):
-        yield EndpointRow(arm, name, role, str(seed), value, math.nan, math.nan, 1, *counts)
-    whole = mean_over_seeds(values)
-    if name.startswith(BEST_STEP):
-        whole = whole._replace(low=math.nan, high=math.nan)
-    yield EndpointRow(arm, name, role, "", *whole, *counts)
+        yield EndpointRow(arm, name, role, str(seed), value, math.nan, math.nan, 1, n_tasks, n_rollouts)
+    yield EndpointRow(arm, name, role, "", *mean_over_seeds(values), n_tasks, n_rollouts)
 
 
 def _role(context: Context, name: str) -> str:
-    return PRIMARY if name in primary_names(context.evaluation.primary) else SECONDARY
-
-
-def _evaluations(runs: AgentRuns, arm: str, name: str) -> int:
-    """Return how many evaluations of a run an endpoint is made of; 0 for one of training steps."""
-    parts = taken_apart(name)
-    if parts["subset"] or not parts["mode"]:
-        return int(bool(parts["mode"]))
-    return min(len(after_start(runs.validation(arm, seed, parts["mode"]))) for seed in runs.seeds(arm))
+    return PRIMARY if name in context.primary_names else SECONDARY

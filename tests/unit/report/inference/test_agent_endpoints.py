@@ -5,7 +5,6 @@ Eight validation tasks have 2, 3, 4, 2, 3, 4, 2 and 3 details, worth 1.7, 2.4 an
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,31 +73,25 @@ def found(paths: dict[str, Path]) -> Found:
     return read_found(paths)
 
 
-@pytest.mark.parametrize("mode", ["greedy", "sampled"])
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("val_reward_{}_start", 0.0),
-        ("val_reward_{}_last", CEILING),
-        ("val_normalised_reward_{}_last", 1.0),
-        ("best_value_{}", CEILING),
-        ("best_step_{}", 25),
-        # changes of nine evaluations: seven of 0 and one of the ceiling; their sd is ceiling / sqrt(8)
-        ("sd_of_changes_{}", CEILING / math.sqrt(8)),
-    ],
-)
-def test_the_reference_by_hand(found: Found, mode: str, name: str, value: float) -> None:
-    # written with nine significant digits
-    assert found.value("baseline", name.format(mode)) == pytest.approx(value, rel=1e-8, abs=1e-8)
+@pytest.mark.parametrize("checkpoint", ["last", "best"])
+def test_validation_by_hand(tmp_path: Path, checkpoint: str) -> None:
+    primary = PrimaryEndpoint(split="val", metric="reward", checkpoint=checkpoint)
+    judged = STEPPED.evaluation.model_copy(update={"primary": primary})
+    found = read_found(agent_runs.compare(tmp_path, STEPPED, evaluation=judged))
+    for mode, n_rollouts in (("greedy", 1), ("sampled", 4)):
+        # written with nine significant digits
+        assert found.value("baseline", f"val_reward_{mode}_{checkpoint}") == pytest.approx(CEILING, rel=1e-8)
+        mean = found.mean("bundle", f"val_reward_{mode}_{checkpoint}")
+        assert (mean.value, mean.role) == (pytest.approx(2 / 3 * CEILING, rel=1e-8), "primary")
+        assert (mean.n_seeds, mean.n_tasks, mean.n_rollouts) == (3, 8, n_rollouts)
+        # three seeds of which one never learns tell nothing
+        assert (mean.low, mean.high) == (0.0, pytest.approx(CEILING, rel=1e-8))
 
 
 def test_seeds_that_differ(found: Found) -> None:
-    assert found.by_seed("bundle", "best_step_sampled", (0, 1, 2)) == [40, 40, 5]  # of ties the first
-    assert found.value("bundle", "val_normalised_reward_sampled_last") == pytest.approx(2 / 3, rel=1e-8)
-    assert found.value("bundle", "best_value_greedy") == pytest.approx(2 / 3 * CEILING, rel=1e-8)
-    mean = found.mean("bundle", "val_normalised_reward_sampled_last")
-    assert (mean.n_seeds, mean.n_tasks, mean.n_rollouts, mean.n_evaluations) == (3, 8, 4, 1)
-    assert (mean.low, mean.high) == (0.0, 1.0)  # three seeds of which one never learns tell nothing
+    assert found.by_seed("bundle", "test_normalised_reward_sampled_last", (0, 1, 2)) == [1, 1, 0]
+    mean = found.mean("bundle", "test_normalised_reward_sampled_last")
+    assert (mean.value, mean.low, mean.high) == (pytest.approx(2 / 3, rel=1e-8), 0.0, 1.0)
 
 
 def test_the_primary_endpoint_is_marked(found: Found) -> None:
