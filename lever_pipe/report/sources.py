@@ -195,8 +195,7 @@ def curves(path: Path) -> Iterator[EvidenceRow]:
     """Yield every metric of every step as mean over seeds, of `curves.csv`; before the end where all came so far.
 
     Evaluations stand by seed too, and so do the training metrics of `BY_SEED` at the first and the evaluated steps.
-    A training metric has, for each arm, the least and most of all steps and seeds, and the sum and spread (standard
-    deviation) over steps as means over seeds.
+    A training metric has, for each arm, the sum over steps as mean over seeds.
     """
     every = list(_curves(path))
     evaluated = {row.at for row in every if row.subset == "val"} | {"1"}
@@ -207,24 +206,17 @@ def curves(path: Path) -> Iterator[EvidenceRow]:
             continue  # of those that went on
         if row.subset != "train" or is_mean or (row.metric in BY_SEED and row.at in evaluated):
             yield row
-    yield from _over_steps(path, [row for row in every if row.subset == "train"])
+    yield from _sums(path, [row for row in every if row.subset == "train"])
 
 
-def _over_steps(path: Path, rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:
+def _sums(path: Path, rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:
     by_arm: dict[tuple[str, str], dict[str, list[float]]] = {}
     for row in rows:
         by_arm.setdefault((group_of(row.subject), row.metric), {}).setdefault(row.subject, []).append(row.value)
     for (arm, metric), by_run in by_arm.items():
-        seeds = list(by_run.values())
-        summary = {
-            "least": min(map(min, seeds)),
-            "most": max(map(max, seeds)),
-            "sum": statistics.fmean(map(math.fsum, seeds)),
-            "spread": statistics.fmean(statistics.stdev(values) if len(values) > 1 else NAN for values in seeds),
-        }
-        for statistic, value in summary.items():
-            parts: dict[str, Any] = {"runs": len(seeds), "how": f"{statistic} over steps", "source": str(path)}
-            yield EvidenceRow(INTENTION, arm, metric, value, at=statistic, subset="train", **parts)
+        parts: dict[str, Any] = {"at": "sum", "runs": len(by_run), "how": "sum over steps", "source": str(path)}
+        value = statistics.fmean(map(math.fsum, by_run.values()))
+        yield EvidenceRow(INTENTION, arm, metric, value, subset="train", **parts)
 
 
 def runs(path: Path) -> Iterator[EvidenceRow]:

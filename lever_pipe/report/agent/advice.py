@@ -61,7 +61,7 @@ SAYINGS = {
             "Against: training is slower",
             stated=(("kl-nokl", "time_per_step_diff_s_min"), ("kl-nokl", "time_per_step_diff_s_max")),
             published="{a} to {b} s more a step",
-            ours="Depends on the machine's load; see the efficiency",
+            ours="Depends on the machine's load",
         ),
         Saying(
             "Against: it may limit learning",

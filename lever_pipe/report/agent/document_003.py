@@ -24,7 +24,7 @@ from lever_pipe.report.agent.runs import (
     seeds_cell,
     weight_cell,
 )
-from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, minus, say
+from lever_pipe.report.cells import Cell, derived, gap, level, minus, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Row, Table, beside, framed
 
@@ -38,37 +38,11 @@ LOSSES = {
     "grad_norm": ("Gradient norm", "grad_norm"),
 }
 """What a metric is called, and the published one."""
-LENGTH_STEPS = (5, 10)
-"""At which the document gives lengths: of the run without KL at the former, of the other at the latter."""
-LENGTHS = {
-    "tokens_per_rank": ("Tokens of a device and step", "mean_sequence_length_tokens_as_labelled", 0),
-    "sequence_length": ("Mean sequence length", "", 1),
-    "response_length": ("Response length", "response_length_tokens", 1),
-    "agent_tokens": ("Agent tokens", "", 1),
-    "turns": ("Turns", "", 1),
-}
-COSTS = {
-    "seconds_step": ("Seconds a step", "time_per_step_s", 2),
-    "tokens_per_second_per_device": ("Tokens a second and device", "throughput_tokens_per_s", 0),
-    "agent_tokens_per_second": ("Agent tokens a second", "", 0),
-    "mfu_update": ("MFU of the update", "mfu", 3),
-    "mfu_step": ("MFU of the whole step", "", 3),
-}
-"""What a metric is called, the published one, and the decimals."""
-PARTS = {
-    "seconds_rollout": "Rollout (% of the step)",
-    "seconds_simulator": "Of this the simulator (% of the step)",
-    "seconds_log_probs": "Log-probabilities of the policy (% of the step)",
-    "seconds_reference": "Log-probabilities of the reference (% of the step)",
-    "seconds_update": "Update (% of the step)",
-}
 TRAJECTORY_SCORES = {
     "sum": "sum of turn rewards",
     "mean": "mean of turn rewards",
     "r2g": "discounted sum of turn rewards",
 }
-SPREADS = ("fluctuates (no number)", "relatively stable (no number)")
-"""What the document says of the tokens of both runs."""
 
 
 def tables(view: AgentView) -> Iterator[Table]:
@@ -80,9 +54,6 @@ def tables(view: AgentView) -> Iterator[Table]:
         "003-validation-reward", SECTION, "Validation reward by step", framed(_rewards(view)), says=_starts(view)
     )
     yield Table("003-losses", SECTION, "Losses, entropy and gradient norm at the printed steps", framed(_losses(view)))
-    yield Table("003-lengths", SECTION, "Lengths of sequences", framed(_lengths(view)))
-    says = {"engine": view.config.engine}
-    yield Table("003-efficiency", SECTION, "Training efficiency", framed(_efficiency(view)), says=says)
 
 
 def _both(cells: Iterable[Cell]) -> dict[str, Cell]:
@@ -216,42 +187,3 @@ def _losses(view: AgentView) -> Iterator[Row]:
             left = {head: level(ours.get(step), 3, interval=False) for step, head in heads.items()}
             right = {head: level(published.get(step), 3) for step, head in heads.items()}
             yield from beside({"Metric": called, "Run": RUN_NAMES[run]}, left, right)
-
-
-def _lengths(view: AgentView) -> Iterator[Row]:
-    for metric, (called, stated, digits) in LENGTHS.items():
-        printed = [view.published(run, stated) for run in RUNS]
-        for step in LENGTH_STEPS:
-            ours = [level(curve.get(step), digits, interval=False) for curve in view.trained(metric)]
-            texts = [say("about {value}", value=level(curve[step], 0)) if step in curve else None for curve in printed]
-            yield from beside({"Quantity": called, "Step": str(step)}, _both(ours), _both(texts))
-    for metric, (called, *_) in LENGTHS.items():
-        published = SPREADS if metric == "tokens_per_rank" else ()
-        ours = _over_steps(view, metric, "spread", 1)
-        yield from beside({"Quantity": called, "Step": "sd over steps"}, _both(ours), _both(published))
-
-
-def _over_steps(view: AgentView, metric: str, statistic: str, digits: int) -> list[Estimate | None]:
-    return [level(view.find(f"arm~{arm}", metric, at=statistic, subset="train"), digits) for arm in view.pair.values()]
-
-
-def _efficiency(view: AgentView) -> Iterator[Row]:
-    for metric, (called, stated, digits) in COSTS.items():
-        ours = zip(*(_over_steps(view, metric, statistic, digits) for statistic in ("least", "most")), strict=True)
-        published = ([level(view.stated(run, f"{stated}_{end}"), digits) for end in ("min", "max")] for run in RUNS)
-        left, right = (_both(_range(*ends) for ends in side) for side in (ours, published))
-        yield from beside({"Quantity": called}, left, right)
-    wholes = _over_steps(view, "seconds_step", "sum", 1)
-    for metric, called in PARTS.items():
-        shares = map(_percent, _over_steps(view, metric, "sum", 1), wholes)
-        yield from beside({"Quantity": called}, _both(shares), {})
-
-
-def _range(low: Estimate | None, high: Estimate | None) -> Cell:
-    return None if low is None or high is None else say("{low} to {high}", low=low, high=high)
-
-
-def _percent(piece: Estimate | None, whole: Estimate | None) -> Estimate | None:
-    if piece is None or whole is None or not whole.value:
-        return None
-    return derived(100 * piece.value / whole.value, 1, (piece, whole), "percent of the step")

@@ -17,7 +17,7 @@ OURS, PUBLISHED, SEEDS = "ours", "published", (0, 1, 2)
 PRINTED = ["-0.123", "+0.142", "-0.132", "-0.035", "-0.030", "-0.222", "-0.260", "-0.027", "-0.197"]
 ESTIMATES = ["1.85", "1.90", "1.95", "2.00", "2.05", "2.10", "2.15"]
 IDS = [
-    *("003-configuration", "003-validation-reward", "003-losses", "003-lengths", "003-efficiency"),
+    *("003-configuration", "003-validation-reward", "003-losses"),
     *("004-answer", "004-steps-to-best", "004-step-by-step", "004-changes", "004-stability", "004-assessment"),
     "advice",
 ]
