@@ -9,8 +9,6 @@ from pathlib import Path
 from string import ascii_letters
 from typing import Literal
 
-import pandas as pd
-
 from lever_pipe.base.errors import ComparisonError
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.report.cells import Cell, code, say
@@ -98,16 +96,19 @@ def differences(lineages: Lineages, allowed: frozenset[str]) -> Differences:
     Of values that are equally frequent the first counts. A field that does not apply to a group is not compared, nor
     are fields of training over methods.
     """
-    frame = pd.DataFrame.from_dict(dict(lineages), orient="index")
+    names = dict.fromkeys(name for fields in lineages.values() for name in fields)
     differing: dict[str, dict[str, tuple[str, str]]] = {}
-    for field in (name for name in map(str, frame) if not {name, f"{name.partition('.')[0]}."} & allowed):
+    for field in (name for name in names if not {name, f"{name.partition('.')[0]}."} & allowed):
         of_method = field in TRAINING | SHARED_WITHIN_METHOD or field.startswith(TRAINING_SECTIONS)
-        by = frame["method"].fillna("") if of_method and "method" in frame else [""] * len(frame)
-        for _, values in frame[field].groupby(by):
-            present = values.dropna()
-            norm = next((value for value, _ in Counter(present).most_common(1)), "")
-            for group, value in present[present != norm].items():
-                differing.setdefault(str(group), {})[field] = (value, norm)
+        compared: dict[str, dict[str, str]] = {}
+        for group, fields in lineages.items():
+            if field in fields:
+                compared.setdefault(fields.get("method", "") if of_method else "", {})[group] = fields[field]
+        for _, values in sorted(compared.items()):
+            ((norm, _),) = Counter(values.values()).most_common(1)
+            for group, value in values.items():
+                if value != norm:
+                    differing.setdefault(group, {})[field] = (value, norm)
     return differing
 
 
