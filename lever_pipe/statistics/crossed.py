@@ -161,12 +161,21 @@ def reach(estimates: Estimates, share: float) -> Array:
 
     Source: Fisher 1935 (fiducial argument)
     """
-    low_C, high_C = np.zeros_like(estimates.value), estimates.scales.max(axis=0) * 100
-    for _ in range(60):  # halvings
-        middle_C = (low_C + high_C) / 2
-        is_near_C = beyond(estimates, middle_C) > 1 - share
-        low_C, high_C = np.where(is_near_C, middle_C, low_C), np.where(is_near_C, high_C, middle_C)
-    return np.asarray(high_C)
+    scales, df = estimates.scales, estimates.df
+    some_C = np.where(scales > 0, scales, np.inf).min(axis=0)
+    least_C = np.where(some_C < np.inf, 1e-9 * some_C, 0.0)  # at 0 a part without error would count half
+    with np.errstate(divide="ignore"):
+        peaks_JC = np.where(scales > 0, scipy.special.poch(df / 2, 0.5) / np.sqrt(np.pi * df) / scales, 0.0)
+    found_C = np.maximum(least_C, scales.min(axis=0) * scipy.special.ndtri(share))
+    for _ in range(100):  # Newton's steps up a convex slope, from below: the chance falls ever slower
+        steps_JC = np.divide(found_C, scales, out=np.zeros_like(scales), where=scales > 0)
+        density_C = _WEIGHTS @ (peaks_JC * np.exp(-(df + 1) / 2 * np.log1p(steps_JC**2 / df)))
+        excess_C = beyond(estimates, found_C) - (1 - share)
+        ahead_C = np.divide(excess_C, density_C, out=np.zeros_like(found_C), where=density_C > 0)
+        before_C, found_C = found_C, np.maximum(least_C, found_C + ahead_C)
+        if (np.abs(found_C - before_C) <= 1e-13 * found_C).all():
+            break
+    return np.asarray(found_C)
 
 
 def bootstrap_bounds(

@@ -137,10 +137,10 @@ def test_a_handful_of_differing_questions_rejects_nothing() -> None:
     assert student[3] < 0.05  # five questions alike: t(399) = 2.24 would have rejected
 
 
-def test_holm_against_statsmodels() -> None:
+def test_holm_against_statsmodels(monkeypatch: pytest.MonkeyPatch) -> None:
     multitest = pytest.importorskip("statsmodels.stats.multitest")
+    monkeypatch.setattr("gc.collect", lambda: 0)  # the oracle's, a tenth of a second at each call
 
-    @settings(max_examples=30)  # the oracle collects garbage at each call, a tenth of a second
     @given(st.lists(st.floats(0, 1), max_size=12))
     def agrees(p: list[float]) -> None:
         oracle = multitest.multipletests(p, method="holm")[1] if p else []
