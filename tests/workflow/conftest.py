@@ -106,15 +106,32 @@ def project(tmp_path: Path) -> Project:
     return copy_project(tmp_path)
 
 
+@pytest.fixture(scope="session")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Return this worker's one project in which nothing runs: tests plan in it, and take back what they change."""
+    return copy_project(tmp_path_factory.mktemp("untouched"))
+
+
+def session_folder(factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that all workers of this session share."""
+    own = factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _read_code_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    warm.codes = session_folder(tmp_path_factory) / "codes.json"
+
+
 def finished_once(factory: pytest.TempPathFactory, *, store: bool) -> Project:
     """Return a project whose smoke run is complete; nobody may change it.
 
     It is made once for all workers of this session, or, in a folder that `LEVER_PIPE_FINISHED` names, once for all
     sessions of the same files.
     """
-    own, kept = factory.getbasetemp(), os.environ.get("LEVER_PIPE_FINISHED")
-    session = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    folder = (Path(kept) / digest_of_code() if kept else session) / ("with_store" if store else "without_store")
+    kept = os.environ.get("LEVER_PIPE_FINISHED")
+    place = Path(kept) / digest_of_code() if kept else session_folder(factory)
+    folder = place / ("with_store" if store else "without_store")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         if not folder.with_suffix(".done").exists():

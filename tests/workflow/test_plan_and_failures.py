@@ -145,25 +145,27 @@ def test_a_plan_tells_jobs_reasons_and_hours_and_writes_nothing(project: Project
     assert files_of(project.folder) == before
 
 
-def test_a_plan_for_a_cluster_keeps_the_threads_that_rules_ask_for(project: Project) -> None:
+def test_a_plan_for_a_cluster_keeps_the_threads_that_rules_ask_for(untouched: Project) -> None:
     """A dry run without cores has one; the jobs on the nodes have theirs, and an hour where the rule says nothing."""
     words = ["--workflow-profile", "profiles/slurm", "--set-threads", "generate_world=8", "--", WORLD]
-    (world,) = planned(project, *words)["rules"]
+    (world,) = planned(untouched, *words)["rules"]
     assert world["at_most"] == {"gpu": 0, "cpu": 8}
 
 
-def test_a_served_agent_and_a_given_start_are_planned_with_the_files_that_decide_them(project: Project) -> None:
-    given = project.folder / "given/selector.safetensors"
+def test_a_served_agent_and_a_given_start_are_planned_with_the_files_that_decide_them(
+    untouched: Project, tmp_path: Path
+) -> None:
+    given, extra = tmp_path / "given/selector.safetensors", tmp_path / "extra.yaml"
     given.parent.mkdir()
     given.touch()
-    (project.folder / "extra.yaml").write_text(
-        "presets: {world: {start_from: given}}\nintention: {served: [{name: gpt, model: m}]}\n"
+    extra.write_text(
+        f"presets: {{world: {{start_from: {given.parent}}}}}\nintention: {{served: [{{name: gpt, model: m}}]}}\n"
     )
-    said = project.call(*SMOKE, "extra.yaml", "--dry-run", "--printshellcmds").stdout
+    said = untouched.call(*SMOKE, str(extra), "--dry-run", "--printshellcmds").stdout
     calls = [shlex.split(line) for line in said.splitlines() if line.startswith("Shell command: python -m lever_pipe")]
     words = {stage: set[str]().union(*(call for call in calls if call[5] == stage)) for stage in {c[5] for c in calls}}
     init, agents = "results/smoke/lever/preset~world/init/seed~0", "results/smoke/intention"
-    assert {"start=given/selector.safetensors", f"selector={init}/selector.safetensors"} < words["initialise_selector"]
+    assert {f"start={given}", f"selector={init}/selector.safetensors"} < words["initialise_selector"]
     assert f"started={init}/run.json" in words["collect_lineage"]
     served = {f"{name}={agents}/served~gpt/{name}.jsonl" for name in ("evaluations", "episodes")}
     assert served | {f"test_tasks={agents}/tasks/test.jsonl"} < words["evaluate_served"]
@@ -189,14 +191,14 @@ onsuccess:
 """
 
 
-def test_as_a_module_of_another_folder_it_has_the_users_configuration(project: Project, tmp_path: Path) -> None:
+def test_as_a_module_of_another_folder_it_has_the_users_configuration(untouched: Project, tmp_path: Path) -> None:
     """The folder holds two files; what the workflow ships is found from its own place, the package too."""
-    values = yaml.safe_load((project.folder / "config.yaml").read_text())
-    update_config(values, yaml.safe_load((project.folder / "config/smoke.yaml").read_text()))
+    values = yaml.safe_load((untouched.folder / "config.yaml").read_text())
+    update_config(values, yaml.safe_load((untouched.folder / "config/smoke.yaml").read_text()))
     update_config(values, {"results": "mine", "data": {"world": {"n_train": 500}}})
     (other := tmp_path / "other").mkdir()
     (other / "mine.yaml").write_text(yaml.safe_dump(values))
-    (other / "Snakefile").write_text(MODULE.format(folder=project.folder))
+    (other / "Snakefile").write_text(MODULE.format(folder=untouched.folder))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def call(*words: str) -> str:
@@ -206,7 +208,7 @@ def test_as_a_module_of_another_folder_it_has_the_users_configuration(project: P
         return done.stdout + done.stderr
 
     planned = dict(JOB_COUNT.findall(call("--dry-run", "--quiet", "host").partition("Job stats:")[2].split("\n\n")[0]))
-    own = project.planned()
+    own = untouched.planned()
     assert {rule: int(n) for rule, n in planned.items() if rule not in ("total", "all")} == own
 
     said = call("--", "mine/lever/examples/train.run.json")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+from collections.abc import Iterator
 
+import pytest
 import yaml
 from snakemake.utils import update_config
 
@@ -45,23 +48,25 @@ def dry_run(project: Project) -> subprocess.CompletedProcess[str]:
     return project.call(*PLAN)
 
 
-def test_missing_raw_files_are_named(project: Project) -> None:
-    done = dry_run(project)
+def test_missing_raw_files_are_named(untouched: Project) -> None:
+    done = dry_run(untouched)
     assert done.returncode != 0
     for name in RAW[:2]:  # of the first split that is asked for
         assert f"data/okvqa/{name}" in done.stdout
 
 
-def name_raw_files(project: Project) -> None:
-    folder = project.folder / "data/okvqa"
+@pytest.fixture
+def with_raw_files(untouched: Project) -> Iterator[Project]:
+    folder = untouched.folder / "data/okvqa"
     folder.mkdir(parents=True)
     for name in RAW:
         (folder / name).write_text("{}")
+    yield untouched
+    shutil.rmtree(untouched.folder / "data")
 
 
-def test_the_whole_workflow_is_planned_once_the_raw_files_are_named(project: Project) -> None:
-    name_raw_files(project)
-    done = dry_run(project)
+def test_the_whole_workflow_is_planned_once_the_raw_files_are_named(with_raw_files: Project) -> None:
+    done = dry_run(with_raw_files)
     assert done.returncode == 0, done.stdout[-3000:]
     planned = {rule: int(n) for rule, n in JOB_COUNT.findall(done.stdout.split("\n\n")[0])}
     assert planned["train_rce_epoch"] == RCE
@@ -74,8 +79,8 @@ def test_the_whole_workflow_is_planned_once_the_raw_files_are_named(project: Pro
     assert "generate_world" not in planned
 
 
-def test_a_malformed_configuration_stops_before_any_job(project: Project) -> None:
-    done = project.call("--dry-run", "--config", "pools={size: 0}", "lvlms={}")
+def test_a_malformed_configuration_stops_before_any_job(untouched: Project) -> None:
+    done = untouched.call("--dry-run", "--config", "pools={size: 0}", "lvlms={}")
     assert done.returncode != 0
     assert "pools.size" in done.stdout
     assert "lvlms" in done.stdout

@@ -46,6 +46,9 @@ OF_JOBS = (
 )
 THREADS = "OMP_NUM_THREADS"
 
+codes: Path | None = None
+"""Where the first process that reads the code of all stages writes it for others whose files are the same."""
+
 forking = multiprocessing.get_context("forkserver")
 forking.set_forkserver_preload(list(LIBRARIES))
 own = multiprocessing.get_context("fork")
@@ -77,20 +80,28 @@ def _commands(folder: Path, package: tuple[tuple[int, str], ...]) -> connection.
     """Return what takes commands of a folder whose package has these files, as long as anybody holds it."""
     ours, theirs = forking.Pipe()
     with theirs:
-        forking.Process(target=_take_commands, args=(theirs, folder)).start()
+        forking.Process(target=_take_commands, args=(theirs, folder, codes)).start()
     return ours
 
 
-def _take_commands(commands: connection.Connection, folder: Path) -> None:
+def _take_commands(commands: connection.Connection, folder: Path, codes: Path | None) -> None:
+    gc.disable()  # all of this lasts
     assert not {name for name in sys.modules if name.partition(".")[0] in ("lever_pipe", "torch")}
     sys.path.insert(0, str(folder))
     for name in PLANNING:
         import_module(f"lever_pipe.runtime.{name}")
     import_module("snakemake.cli").get_argument_parser()  # looks for plugins, once
     provenance: Any = import_module("lever_pipe.base.provenance")
-    for stage in provenance.stages():  # of these files, as whoever reads them once in a process
-        provenance.code_of(stage)
+    snapshot: Any = import_module("lever_pipe.runtime.snapshot")
+    if codes is not None:
+        snapshot.recall_codes(codes)
+    if not snapshot._codes:
+        for stage in provenance.stages():
+            snapshot.code_of(stage, ())
+        if codes is not None and not codes.exists():
+            snapshot.remember_codes(codes)
     gc.freeze()  # no search for garbage looks through what is imported, or copies its pages
+    gc.enable()
     while True:
         try:
             asked = commands.recv()
