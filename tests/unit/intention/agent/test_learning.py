@@ -22,7 +22,7 @@ STEPS_OF_STRONG_KL = 5
 
 def experiment(steps: int = STEPS) -> Experiment:
     values = yaml.safe_load((ROOT / "config.yaml").read_text())
-    changed = {"grpo": {"steps": steps}, "evaluation": {"every": steps}, "warm_start": {"batch": 8}}
+    changed = {"grpo": {"steps": steps}, "evaluation": {"every": steps, "samples": 2}, "warm_start": {"batch": 8}}
     for section, keys in changed.items():
         values["intention"][section] |= keys
     return parse_experiment(values)
