@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_agent_loss import ADDED, slow_terms
 from torch import Tensor
 
 from lever_pipe.base.seeding import torch_generator
@@ -28,15 +29,6 @@ SETTINGS: dict[str, float] = {
     "kl": 0.3,
     "entropy": 0.1,
 }
-ADDED = ("policy", "penalty", "entropy", "total", "clipped", "dual_clipped", "ratio_sum")
-BY_TOKEN = (
-    "log_probs_BT",
-    "behaviour_log_probs_BT",
-    "reference_log_probs_BT",
-    "entropies_BT",
-    "advantages_BT",
-    "mask_BT",
-)
 ATOL = 1e-12  # float64 sums in another order
 
 
@@ -182,29 +174,9 @@ def test_sequence_ratios_of_one_advantage_have_the_gradient_of_the_ratio_of_thei
     assert torch.allclose(leaf.grad, slow.grad, atol=ATOL, rtol=0)
 
 
-def slow_terms(batch: dict[str, Any]) -> dict[str, float]:
-    """The specification with `math` alone, token by token, in the words of the published code."""
-    low, high, dual = batch["clip_low"], batch["clip_high"], batch["dual_clip"]
-    sums = dict.fromkeys(ADDED, 0.0)
-    for new, old, ref, entropy, a, drawn in zip(*(batch[name].flatten().tolist() for name in BY_TOKEN), strict=True):
-        if drawn:
-            rho = math.exp(new - old)
-            first, second, third = -a * rho, -a * min(max(rho, 1 - low), 1 + high), -a * dual
-            loss = max(first, second)
-            sums["policy"] += min(third, loss) if a < 0 else loss
-            sums["penalty"] += min(max(math.exp(ref - new) - (ref - new) - 1, -10), 10)
-            sums["entropy"] += entropy
-            sums["clipped"] += second > first
-            sums["dual_clipped"] += a < 0 and loss > third
-            sums["ratio_sum"] += rho
-    for name in ("policy", "penalty", "entropy"):
-        sums[name] /= batch["n_tokens"]
-    return sums | {"total": sums["policy"] + batch["kl"] * sums["penalty"] - batch["entropy"] * sums["entropy"]}
-
-
 def test_slow_oracle() -> None:
     batch = batch_of("oracle", rows=8, positions=40)
-    wanted, terms = slow_terms(batch), terms_of(batch)
+    terms, wanted = terms_of(batch), {name: float(value) for name, value in slow_terms(batch).items()}
     assert {name: getattr(terms, name).item() for name in ADDED} == pytest.approx(wanted, abs=ATOL)
     assert min(wanted.values()) > 0  # every branch is met
     assert wanted["clipped"] > 3 < wanted["dual_clipped"]

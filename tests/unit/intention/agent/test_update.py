@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from slow_agent_loss import BY_TOKEN, slow_terms
 from torch import Tensor
 from trained_world import TINY
 
@@ -63,23 +64,21 @@ def gradients(policy: Any) -> dict[str, Tensor]:
 
 def slow_loss(policy: Any, made: list[Lesson], arm: AgentArm, grpo: AgentGrpo) -> tuple[Tensor, list[Tensor]]:
     """Return the loss of the specification, one token after the other, and the logits of each episode."""
-    total, n_tokens, all_logits = torch.tensor(0.0), sum(len(lesson.places) for lesson in made), []
+    tokens, all_logits = [], []
     for lesson in made:
         logits = policy(input_ids=lesson.tokens[None]).logits[0]
         logits.retain_grad()
         all_logits.append(logits)
-        for j, place in enumerate(lesson.places.tolist()):
-            row = (logits[place - 1] / grpo.temperature).log_softmax(dim=-1)
-            mine = row[lesson.tokens[place]]
-            advantage, ratio = lesson.advantages[j], (mine - lesson.behaviour[j]).exp()
-            loss = torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - grpo.clip_low, 1 + grpo.clip_high))
-            if advantage < 0:
-                loss = torch.minimum(loss, -grpo.dual_clip * advantage)
-            away = lesson.reference[j] - mine
-            penalty = (away.exp() - away - 1).clamp(-10, 10)
-            entropy = -(row.exp() * row).sum()
-            total = total + (loss + arm.kl * penalty - arm.entropy * entropy) / n_tokens
-    return total, all_logits
+        rows = (logits[lesson.places - 1] / grpo.temperature).log_softmax(dim=-1)
+        mine, entropies = rows[range(len(rows)), lesson.tokens[lesson.places]], -(rows.exp() * rows).sum(dim=-1)
+        given = (mine, lesson.behaviour, lesson.reference, entropies, lesson.advantages)
+        tokens.append(torch.stack([*given, torch.ones_like(mine)]))
+    clips = {name: getattr(grpo, name) for name in ("clip_low", "clip_high", "dual_clip")}
+    by_token = dict(zip(BY_TOKEN, torch.cat(tokens, dim=1), strict=True))
+    n_tokens = len(by_token["mask_BT"])
+    return slow_terms({**by_token, **clips, "n_tokens": n_tokens, "kl": arm.kl, "entropy": arm.entropy})[
+        "total"
+    ], all_logits
 
 
 @pytest.mark.parametrize(("temperature", "size"), [(1.0, 1), (0.8, 2), (1.0, 4), (1.0, 6)])
