@@ -6,9 +6,7 @@ the logged KL compared a policy with dropout to a reference without (`epoch_with
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import combinations
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -22,11 +20,9 @@ from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import Encoded, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.groups import BATCH, Groups, batches
 from lever_pipe.lever.training.grpo import grpo_step, reference_log_probs
-from lever_pipe.metrics.agreement import equal_selections
 
 Chosen = NDArray[np.int64]
 """[N, S] train items that one policy chooses for N queries, in prompt order."""
-K = TypeVar("K")
 
 
 @torch.no_grad()
@@ -114,9 +110,3 @@ def prompts_a_query(policies: Sequence[Chosen], shots: int) -> NDArray[np.int64]
     """Return how many distinct prompts of so many shots the policies together make of each query, [N]."""
     stacked_PNk = np.stack([picks[:, :shots] for picks in policies])
     return np.array([len(np.unique(stacked_PNk[:, query], axis=0)) for query in range(stacked_PNk.shape[1])])
-
-
-def identical_prompts(policies: Mapping[K, Chosen], shots: int) -> list[tuple[K, K, float]]:
-    """Return every two policies with the share of queries that get the same prompt of so many shots."""
-    equal_PP = equal_selections(np.stack(list(policies.values())), shots)
-    return [(policy, other, float(equal_PP[i, j])) for (i, policy), (j, other) in combinations(enumerate(policies), 2)]

@@ -16,11 +16,11 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import Example, ExampleId, PolicyScores, Row
-from lever_pipe.metrics.agreement import ENDED, padded_selections
 from lever_pipe.metrics.copying import copied_at, vote
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
-ALL = "all"
+ENDED = -1
+"""In the place of a demonstration behind the last one of a selection."""
 MOST_SHOTS = 2
 """Demonstrations that a row of the gallery has room for."""
 N_QUESTIONS = 12
@@ -141,23 +141,25 @@ class SelectionRow(NamedTuple):
     """A line of `selections.csv`: a share of the demonstrations at one rank, over all seeds or draws of a group."""
 
     group: str
-    kind: str  # of question, or `all`
     rank: int  # from 1
     agrees_in: str  # what demonstration and query have in common
     share: float  # in [0, 1]
     n: int  # demonstrations
 
 
+def padded_selections(chosen: Sequence[Sequence[int]], shots: int) -> NDArray[np.int64]:
+    """Return the first `shots` demonstrations of N selections as one array, [N, S]; short ones go on with `ENDED`."""
+    rows = [[*row[:shots], *[ENDED] * (shots - len(row))] for row in chosen]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), shots)
+
+
 def shares_by_rank(
     policies: Mapping[str, PolicyAnswers], queries: Sequence[Example], shots: Sequence[int], agreements: Agreements
 ) -> Iterator[SelectionRow]:
-    """Yield the shares of each group, over all questions and over those of each kind, up to the largest shot count.
+    """Yield the shares of each group up to the largest shot count.
 
     Policies without demonstrations have none, and at a rank those questions count that have so many.
     """
-    kinds = {ALL: list(range(len(queries)))}
-    for place, query in enumerate(queries):
-        kinds.setdefault(kind_of(query), []).append(place)
     ids = np.array([query.example_id for query in queries])
     groups: dict[str, list[NDArray[np.int64]]] = {}
     for name, policy in policies.items():
@@ -165,14 +167,11 @@ def shares_by_rank(
         if any(demonstrations):
             groups.setdefault(group_of(name), []).append(padded_selections(demonstrations, max(shots)))
     for group, runs in groups.items():
-        chosen_SQR = np.stack(runs)
-        for kind, places in sorted(kinds.items(), key=lambda item: (item[0] != ALL, item[0])):
-            picked_SNR = chosen_SQR[:, places]
-            for rank in range(picked_SNR.shape[2]):
-                taken = picked_SNR[:, :, rank] != ENDED
-                for agreement, agrees_QT in agreements.items() if taken.any() else ():
-                    hits = agrees_QT[ids[places], picked_SNR[:, :, rank]][taken]
-                    yield SelectionRow(group, kind, rank + 1, agreement, float(hits.mean()), hits.size)
+        for rank, picked_SN in enumerate(np.moveaxis(np.stack(runs), 2, 0), start=1):
+            taken = picked_SN != ENDED
+            for agreement, agrees_QT in agreements.items() if taken.any() else ():
+                hits = agrees_QT[ids, picked_SN][taken]
+                yield SelectionRow(group, rank, agreement, float(hits.mean()), hits.size)
 
 
 class CopyingRow(NamedTuple):
@@ -213,11 +212,6 @@ def copying_of(
                     rates.setdefault(measure, []).append(float(value))
             if "vote" in rates:
                 yield from (CopyingRow(group, k, m, float(np.mean(rates[m])), len(rates[m])) for m in sorted(rates))
-
-
-def kind_of(query: Example) -> str:
-    """Return the kind of a question: the relation in the embedded world, else the data set's own type."""
-    return query.question_type.partition(":")[0]
 
 
 def roles_of(

@@ -112,7 +112,7 @@ parameters = Lines(
 )
 costs = Lines(trained, {"prompts.own": "own_prompts", "prompts.all": "prompts"}, runs=1, has_means=True)
 """Prompts that an epoch has learned from: its own, and those of its base with them."""
-selections = Lines("{group}", {"agrees.{agrees_in}": "share"}, {"at": "rank {rank}", "subset": "kind~{kind}"})
+selections = Lines("{group}", {"agrees.{agrees_in}": "share"}, {"at": "rank {rank}"})
 """What demonstrations have in common with their queries by rank."""
 copying = Lines("{group}", {"copying.{measure}": "value"})
 """What answers owe to the demonstrations that their prompts show."""
@@ -171,13 +171,11 @@ def facts(subject: str, path: Path, *, study: str = LEVER) -> Iterator[EvidenceR
         yield EvidenceRow(study, subject, name, number, printed=printed, source=source)
 
 
-def emulated(scores: Path, prompts: Path, agreement: Path, training: Path) -> Iterator[EvidenceRow]:
-    """Yield accuracies, prompts and equal choices of emulated faults, and what is logged without an update."""
+def emulated(scores: Path, prompts: Path, training: Path) -> Iterator[EvidenceRow]:
+    """Yield accuracies and prompts of emulated faults, and what is logged without an update."""
     yield from Lines(_emulated, ACCURACY, PREFIX, runs=1)(scores)
     counted = ("repeated_share", "prompts_a_query_mean", "prompts_a_query_max")
     yield from Lines("emulation/{arm}", {name: name for name in counted})(prompts)
-    against = {"against": "emulation/{arm}/beta~{other_kl_beta}/epoch~{other_epoch}"}
-    yield from Lines(_emulated, {"as_sequence": "identical"}, against)(agreement)
     yield from Lines(_emulated, VALUE)(training)
 
 

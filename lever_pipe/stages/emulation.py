@@ -28,7 +28,6 @@ from lever_pipe.lever.emulation import (
     drop_head,
     epoch_without_updates,
     first_items,
-    identical_prompts,
     prompts_a_query,
     repeated_share,
 )
@@ -48,7 +47,6 @@ EMULATED_SCORES_COLUMNS = (
     *("accuracy", "n_questions", "n_distinct_prompts"),
 )
 EMULATED_PROMPTS_COLUMNS = ("arm", "shots", "repeated_share", "prompts_a_query_mean", "prompts_a_query_max")
-EMULATED_AGREEMENT_COLUMNS = ("arm", "kl_beta", "epoch", "other_kl_beta", "other_epoch", "shots", "identical")
 EMULATED_TRAINING_COLUMNS = ("arm", "base_rce_epoch", "epoch", "metric", "value")
 Selected = Mapping[EmulatedPolicy, Mapping[ExampleId, Demonstrations]]
 
@@ -147,11 +145,10 @@ def score_emulation(
     untouched: Input,
     scores: Output,
     prompts: Output,
-    agreement: Output,
     training: Output,
     config: ScoreEmulationConfig,
 ) -> int:
-    """Write the four files and return how many policies were scored."""
+    """Write the three files and return how many policies were scored."""
     selected: Selected = {
         policy: storage.read_selections(path) for policy, path in zip(config.policies, selections, strict=True)
     }
@@ -159,7 +156,6 @@ def score_emulation(
     for path, columns, lines in (
         (scores, EMULATED_SCORES_COLUMNS, score_lines),
         (prompts, EMULATED_PROMPTS_COLUMNS, _prompt_lines(selected, config.shots)),
-        (agreement, EMULATED_AGREEMENT_COLUMNS, _agreement_lines(selected, config.shots)),
         (training, EMULATED_TRAINING_COLUMNS, _training_lines(storage.read_rows(untouched, EpochMetrics))),
     ):
         write_csv(path, columns, lines)
@@ -199,13 +195,6 @@ def _prompt_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
             yield arm, k, repeated, float(distinct.mean()), int(distinct.max())
         together = np.sum(by_shots, axis=0)
         yield arm, None, None, float(together.mean()), int(together.max())
-
-
-def _agreement_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
-    for arm, policies in _arms(selected):
-        for k in shots:
-            for policy, other, identical in identical_prompts(policies, k):
-                yield arm, *_identity(policy)[1:], *_identity(other)[1:], k, identical
 
 
 def _training_lines(rows: Iterable[EpochMetrics]) -> Iterable[Line]:

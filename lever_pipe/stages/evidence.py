@@ -43,7 +43,7 @@ def collect_evidence(
 ) -> None:
     """Write `evidence`; files of a study that did not run are absent.
 
-    `emulated` are scores, prompts, agreement and training of the emulated faults.
+    `emulated` are scores, prompts and training of the emulated faults.
     """
     kinds = (
         *((sources.intervals, intervals), (sources.comparisons, comparisons), (sources.scores, scores)),

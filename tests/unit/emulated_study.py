@@ -20,7 +20,6 @@ from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector.emulation import EmulatedStudy
 from lever_pipe.stages.emulation import (
-    EMULATED_AGREEMENT_COLUMNS,
     EMULATED_PROMPTS_COLUMNS,
     EMULATED_SCORES_COLUMNS,
     EMULATED_TRAINING_COLUMNS,
@@ -29,11 +28,9 @@ from lever_pipe.stages.emulation import (
 REFERENCE = Path(__file__).parents[2] / "resources" / "reference" / "lever-plus-published.csv"
 COLLAPSED = ("head", "pool")
 """Arms in which betas of one base cannot be told apart."""
-FILES = ("scores", "prompts", "agreement", "training")
+FILES = ("scores", "prompts", "training")
 Change = Callable[[str, float, int, int, int, float], float]
 """From arm, beta, epoch, samples, shots and accuracy to another accuracy."""
-Policy = tuple[float, int]
-"""Beta and epoch."""
 
 
 def frames(
@@ -43,14 +40,11 @@ def frames(
     shots: tuple[int, ...] = (1, 2, 3, 4),
     change: Change = lambda arm, beta, epoch, n, k, accuracy: accuracy,
     kl: dict[str, tuple[float, ...]] | None = None,
-    identical: dict[str, float] | None = None,
     prompts: dict[str, int] | None = None,
     repeated: dict[str, float] | None = None,
-    agree: Callable[[str, Policy, Policy], float | None] = lambda arm, one, other: None,
 ) -> dict[str, pd.DataFrame]:
-    """Return the four files by name; `kl` holds the KL without an update in epochs 1 and 2."""
+    """Return the three files by name; `kl` holds the KL without an update in epochs 1 and 2."""
     kl = {"none": (0, 0), "dropout": (0.09, 0.08)} | (kl or {})
-    identical = {"head": 1.0, "none": 0.9} | (identical or {})
     prompts = {"pool": 8, "none": 20} | (prompts or {})
     repeated = {"pool": 1.0} | (repeated or {})
     runs = [(beta, epoch) for beta in emulate.kl_betas for epoch in range(1, emulate.grpo_epochs + 1)]
@@ -69,13 +63,6 @@ def frames(
         for arm in EMULATED_ARMS
         for k in (*shots, 0)
     ]
-    agreement = [
-        (arm, f"{one[0]:g}", one[1], f"{other[0]:g}", other[1], k, agree(arm, one, other) or identical.get(arm, 0.95))
-        for arm in EMULATED_ARMS
-        for k in shots
-        for i, one in enumerate(runs)
-        for other in runs[i + 1 :]
-    ]
     training = [
         (arm, emulate.base_rce_epoch, epoch, name, value)
         for arm in ("none", "dropout")
@@ -85,7 +72,6 @@ def frames(
     return {
         "scores": text(scores, EMULATED_SCORES_COLUMNS),
         "prompts": text(counts, EMULATED_PROMPTS_COLUMNS),
-        "agreement": text(agreement, EMULATED_AGREEMENT_COLUMNS),
         "training": text(training, EMULATED_TRAINING_COLUMNS),
     }
 

@@ -79,7 +79,6 @@ if EMULATE:
         output:
             scores=f"{EMULATION}/scores.csv",
             prompts=f"{EMULATION}/prompts.csv",
-            agreement=f"{EMULATION}/agreement.csv",
             training=f"{EMULATION}/training.csv",
             card=f"{EMULATION}/scores.run.json",
         log:

@@ -1,4 +1,4 @@
-EMULATED_TABLES = ["scores", "prompts", "agreement", "training"] if EMULATE else []
+EMULATED_TABLES = ["scores", "prompts", "training"] if EMULATE else []
 # A server's model is no folder that the model library could answer from.
 IS_WORLD = EXPERIMENT.data.source == "world"
 CHINESE = shipped("resources/locale/zh/LC_MESSAGES/report.po")

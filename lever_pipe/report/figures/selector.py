@@ -242,5 +242,5 @@ def _mean_over_shots(material: Material, policy: PolicyName) -> float | None:
 
 
 def _shares(material: Material, group: str, aspect: str) -> list[float]:
-    rows = material.evidence.where(group, f"agrees.{aspect}", subset="kind~all")
+    rows = material.evidence.where(group, f"agrees.{aspect}")
     return [100 * row.value for row in sorted(rows, key=lambda row: int(row.at.split()[1]))]

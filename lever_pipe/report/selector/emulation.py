@@ -77,12 +77,6 @@ class EmulatedStudy:
         rows = [self.evidence.find(subject, name, quoted=BETAS) for subject in subjects]
         return tuple(row for row in rows if row is not None)
 
-    def agreements(self, arm: str, runs: Collection[Run], shots: int) -> Rows:
-        """Return the share of queries that two policies give the same prompt, for every two of these policies."""
-        names = [f"emulation/{arm}/beta~{beta_text(beta)}/epoch~{epoch}" for beta, epoch in runs]
-        rows = (row for name in names for row in self.evidence.where(name, "as_sequence", shots=shots))
-        return tuple(row for row in rows if row.against in names)
-
 
 def emulation_of(material: Material) -> EmulatedStudy | None:
     """Return the emulation of a run, None where it has none."""

@@ -25,7 +25,7 @@ from lever_pipe.report.cells import (
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.format import number_text
 from lever_pipe.report.material import Material
-from lever_pipe.report.reference import ACCURACY_015, FINAL
+from lever_pipe.report.reference import ACCURACY_015
 from lever_pipe.report.selector.emulation import (
     DIGITS,
     OF_ANOTHER_BASE,
@@ -38,9 +38,6 @@ from lever_pipe.report.table import Table, framed
 
 STATEMENTS = {
     "identical_rows": "KL_BETA {betas} have one row of accuracies.",
-    "identical_choices": (
-        "Two checkpoints with different weights choose the same first demonstration for every query."
-    ),
     "repeated": "Every prompt of {shots} shots shows a demonstration twice.",
     "few_prompts": "All checkpoints together make at most {most} prompts of a query.",
     "reused_rows": "KL_BETA {beta} differs between epochs 1 and 2 at 1 and 2 shots, not at more.",
@@ -100,7 +97,7 @@ def tables(material: Material) -> Iterator[Table]:
 
 def patterns(study: EmulatedStudy) -> list[Pattern]:
     """Return every pattern that the configuration can judge."""
-    makers = (identical_rows, identical_choices, repeats, reused_rows, kl_without_update)
+    makers = (identical_rows, repeats, reused_rows, kl_without_update)
     return [pattern for make in makers for pattern in make(study)]
 
 
@@ -142,27 +139,6 @@ def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
 
     for arm in (HEAD, POOL):
         yield looked_for("identical_rows", arm, look, _distinct(list(published.values())), betas=study.others)
-
-
-def identical_choices(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield whether checkpoints with different weights choose alike."""
-    shots, runs = (
-        min(study.material.shots),
-        [(beta, epoch) for beta in study.emulate.kl_betas for epoch in study.epochs],
-    )
-    quoted = study.evidence.where("published/grpo_balanced", "identical_selection_rate", quoted=FINAL)
-
-    def look(arm: str) -> Appearance:
-        rows = study.agreements(arm, runs, shots)
-        alike = [row.value == 1 for row in rows]
-        counts = {"n": _counted(sum(alike), rows), "all": _counted(len(rows), rows)}
-        return Appearance(
-            say("{n} of {all} pairs, least {least}", **counts, least=_percent(_least(rows))), all(alike), any(alike)
-        )
-
-    if study.agreements(HEAD, runs, shots):
-        published = _percent(quoted[0]) if quoted else None
-        yield looked_for("identical_choices", HEAD, look, published)
 
 
 def repeats(study: EmulatedStudy) -> Iterator[Pattern]:

@@ -68,14 +68,10 @@ def test_who_is_shown_follows_what_was_run() -> None:
     assert gallery_of({}, {}, QUERIES, TRAIN, (1,))["questions"] == []
 
 
-def test_selections_are_shares_by_rank_and_kind() -> None:
+def test_selections_are_shares_by_rank() -> None:
     one = {DRAWN: policies()[DRAWN]}
     agrees = np.zeros((len(QUERIES), len(TRAIN)), dtype=bool)
-    agrees[:, 0] = True  # the first demonstration always, the second one for kind `a` alone
+    agrees[:, 0] = True  # the first demonstration always, the second one of every other query
     agrees[::2, 1] = True
-    rows = {(row.kind, row.rank): (row.share, row.n) for row in shares_by_rank(one, QUERIES, (1, 2), {"fact": agrees})}
-    assert rows == {
-        ("all", 1): (1.0, 26), ("all", 2): (0.5, 26),
-        ("a", 1): (1.0, 13), ("a", 2): (1.0, 13),
-        ("b", 1): (1.0, 13), ("b", 2): (0.0, 13),
-    }  # fmt: skip
+    rows = {row.rank: (row.share, row.n) for row in shares_by_rank(one, QUERIES, (1, 2), {"fact": agrees})}
+    assert rows == {1: (1.0, 26), 2: (0.5, 26)}

@@ -141,16 +141,16 @@ def test_the_world_knows_what_demonstrations_share_and_other_data_their_type(
         path = collected(inputs, tmp_path, world)["shares"]
         with path.open() as handle:
             lines = list(csv.DictReader(handle))
-        return {(of["group"], of["kind"], of["rank"], of["agrees_in"]): float(of["share"]) for of in lines}
+        return {(of["group"], of["rank"], of["agrees_in"]): float(of["share"]) for of in lines}
 
     ours, others = rows(WORLD), rows(None)
-    assert {key[3] for key in ours} == {"relation", "object", "key", "fact"}
-    assert {key[3] for key in others} == {"type"}
+    assert {key[2] for key in ours} == {"relation", "object", "key", "fact"}
+    assert {key[2] for key in others} == {"type"}
     assert {key[0] for key in ours} == {"baseline/similar_both", "preset~p/rce/epoch~2", DRAWN.replace("seed~0/", "")}
-    for (group, kind, rank, what), share in ours.items():
+    for (group, rank, what), share in ours.items():
         if what == "fact":
-            assert share == others[group, kind, rank, "type"]
-            assert share <= min(ours[group, kind, rank, "relation"], ours[group, kind, rank, "key"])
+            assert share == others[group, rank, "type"]
+            assert share <= min(ours[group, rank, "relation"], ours[group, rank, "key"])
 
 
 def test_a_selection_that_ends_early_is_shown_with_what_it_has(inputs: dict[str, Any], tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_selection_that_ends_early_is_shown_with_what_it_has(inputs: dict[str,
     short = storage.read_rows(found["samples"], Sample)[-3]
     assert (short.query_id, short.shots, len(short.demonstrations), short.answer) == (9, 3, 1, "31")
     with found["shares"].open() as handle:
-        lines = [of for of in csv.DictReader(handle) if (of["kind"], of["agrees_in"]) == ("all", "key")]
+        lines = [of for of in csv.DictReader(handle) if of["agrees_in"] == "key"]
     counts = {(of["group"], of["rank"]): int(of["n"]) for of in lines}
     drawn, base = DRAWN.replace("seed~0/", ""), "preset~p/rce/epoch~2"
     assert [counts[drawn, rank] for rank in "123"] == [10, 9, 9]

@@ -47,7 +47,7 @@ class Study:
         score_emulation(
             selections=paths, answers=folder / "answers", eval_examples=folder / "examples",
             untouched=folder / "untouched",
-            scores=folder / "scores.csv", prompts=folder / "prompts.csv", agreement=folder / "agreement.csv",
+            scores=folder / "scores.csv", prompts=folder / "prompts.csv",
             training=folder / "training.csv",
             config=ScoreEmulationConfig.model_validate(
                 {"policies": policies, "samples": (2, 4), "shots": SHOTS} | changed
@@ -95,14 +95,6 @@ def test_prompts_are_counted_by_arm(study: Study) -> None:
     assert [int(rows["pool", k].prompts_a_query_max) for k in ("1", "2", "3", "")] == [2, 2, 2, 6]
     assert float(rows["pool", ""].prompts_a_query_mean) == (6 + 3 + 6 + 3) / 4
     assert rows["pool", ""].repeated_share == ""
-
-
-def test_every_two_policies_of_an_arm_are_compared(study: Study) -> None:
-    rows = study.read("agreement")
-    assert list(rows["arm"]) == ["pool"] * 3
-    assert [float(value) for value in rows["identical"]] == [0.5] * 3  # at queries 0 and 2
-    assert list(rows["shots"]) == ["1", "2", "3"]
-    assert (rows["kl_beta"][0], rows["other_kl_beta"][0]) == ("0.12", "0.15")
 
 
 def test_metrics_without_an_update_are_named_by_arm(study: Study) -> None:

@@ -39,7 +39,7 @@ def of_lever() -> list[EvidenceRow]:
     rows += accuracy(cell, 64.0) + accuracy(cell, 1.0, against=OFFLINE.format("0.5", 2), family="sweep~s")[2:]
     for seed in (0, 1):
         rows += accuracy(f"preset~main/rce/seed~{seed}/epoch~1", 60.0)[:2]
-    shares = {"at": "rank 1", "subset": "kind~all"}
+    shares = {"at": "rank 1"}
     rows += [
         EvidenceRow("lever", name, "agrees.relation", 0.5, **shares) for name in ("baseline/random", RCE.format(1))
     ]
@@ -115,7 +115,7 @@ def test_a_kl_beta_has_one_look_in_both_modes() -> None:
 
 
 def test_selections_of_unlike_lengths_share_a_heat_map(tmp_path: Path) -> None:
-    longer = EvidenceRow("lever", RCE.format(1), "agrees.relation", 0.375, at="rank 2", subset="kind~all")
+    longer = EvidenceRow("lever", RCE.format(1), "agrees.relation", 0.375, at="rank 2")
 
     def texts(*rows: EvidenceRow) -> list[str]:
         figure = FIGURES["selections"].draw(material([*of_lever(), *rows], "lever"), ENGLISH)
