@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> int:
     if {"-h", "--help"} & set(rest):
         sys.stdout.write(__doc__ or "")
         return 0
-    jobs, experiment = planned_jobs(rest), experiment_of(rest)
+    experiment, jobs = experiment_of(rest), planned_jobs(rest)
     results = Path(experiment.results)
     rules = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
     work = lvlm_work.lvlm_work(jobs, experiment)

@@ -245,7 +245,7 @@ class Experiment(Section):
         if not rl_data.import_from:
             yield from at_most((*place, "n_queries"), rl_data.n_queries, bound, n_train)
         if self.pools.size >= n_train:
-            fault = f"must be below {bound}={n_train}, as no query is in its by_key pool, got {self.pools.size}"
+            fault = f"must be below {bound}={n_train}, as no query is in its own pool, got {self.pools.size}"
             yield ("pools", "size"), f"{fault}. Lower it or raise {bound}."
 
     @rule
