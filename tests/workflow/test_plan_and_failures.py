@@ -89,7 +89,7 @@ def test_the_workflow_ends_with_the_table(project: Project) -> None:
     """A stage that raises fails at each attempt."""
     stage = project.folder / "lever_pipe/stages/examples.py"
     text = stage.read_text()
-    begins = "\n    found = "
+    begins = "\n    split = "
     assert text.count(begins) == 1
     stage.write_text(text.replace(begins, f'\n    raise ValueError("no such question"){begins}'))
     words = ["--cores", "2", "--retries", "1", "--keep-going", "--quiet", "all"]
