@@ -314,6 +314,7 @@ def _describe(fault: ValidationError) -> str:
 
 def _unreadable(path: Path, fault: OSError) -> RecordError:
     if isinstance(fault, FileNotFoundError):
-        return RecordError(f"{path}: expected a file", found="none", do="Run the rule that makes it, or name its folder.")
+        do = "Run the rule that makes it, or name its folder."
+        return RecordError(f"{path}: expected a file", found="none", do=do)
     found = fault.strerror or str(fault)
     return RecordError(f"{path}: expected a file that can be read", found=found, do="Fix the path or its permissions.")
