@@ -13,17 +13,17 @@ from lever_pipe.report.material import Material
 from lever_pipe.report.table import BEHIND, Table, framed
 
 MEASURES = {
-    "llm": "LVLM (%)",
-    "vote": "Vote (%)",
-    "shown": "Right answer shown (%)",
-    "llm.shown": "LVLM, shown (%)",
-    "llm.unshown": "LVLM, not shown (%)",
-    "copied": "Answers copied (%)",
+    "llm": "LVLM",
+    "vote": "Vote",
+    "shown": "Right answer shown",
+    "llm.shown": "LVLM, shown",
+    "llm.unshown": "LVLM, not shown",
+    "copied": "Answers copied",
 }
 CONTROLS = {
-    "llm.blank": "LVLM, images blank (%)",
-    "llm.moved": "LVLM, answers moved (%)",
-    "llm.reversed": "LVLM, order reversed (%)",
+    "llm.blank": "Images blank",
+    "llm.moved": "Answers moved",
+    "llm.reversed": "Order reversed",
 }
 """Columns of the table and their heads; the controls are of one run or draw of some groups."""
 
@@ -54,7 +54,7 @@ def tables(material: Material) -> Iterator[Table]:
         }
         for group in groups
     ]
-    title = say("Help or carrying: {shots:demonstration|demonstrations}", shots=max(material.shots, default=0))
+    title = say("Help or carrying: {shots:demonstration|demonstrations}, in %", shots=max(material.shots, default=0))
     yield Table("copying", "selector", title, framed(rows), {"are_controlled": are_controlled})
 
 
