@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lever_pipe.base.sections import Section
-from lever_pipe.experiment.agent_config import AgentGrpo, Environment
+from lever_pipe.experiment.agent_config import AgentGrpo
 from lever_pipe.experiment.agent_stage_configs import ComparedArms
 from lever_pipe.experiment.config import ArmSettings, Preset
 from lever_pipe.experiment.evaluation_config import Emulate
@@ -27,12 +27,8 @@ class ShownAgents(ComparedArms):
     """What the report tells of study `intention`."""
 
     grpo: AgentGrpo
-    environment: Environment
-    engine: Literal["native", "verl"]
     scale: str
     """Which model on which tasks."""
-    max_context: int | None = None
-    """Tokens that an episode may have; None where that is not known."""
     start: str = Field("", exclude_if=lambda start: not start)
     """The tiny agent of another run that all arms start from, and its digest; absent where they have a warm start."""
 

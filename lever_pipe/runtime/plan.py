@@ -459,11 +459,11 @@ def shown_agents(experiment: Experiment) -> ShownAgents | None:
     if "intention" not in experiment.studies:
         return None
     intention = experiment.intention
-    names = ("reference_arm", "document_arm", "evaluation", "sweeps", "grpo", "environment", "engine", "scale")
+    names = ("reference_arm", "document_arm", "evaluation", "sweeps", "grpo", "scale")
     values = {name: getattr(intention, name) for name in names}
     if intention.is_world and intention.model.folder and not intention.is_taught:
         values["start"] = f"{intention.model_name} ({agent_plan.identity_of_model(intention.model.folder)})"
-    return ShownAgents(arms=agent_plan.arms(intention), max_context=intention.model.max_context, **values)
+    return ShownAgents(arms=agent_plan.arms(intention), **values)
 
 
 def scale(experiment: Experiment) -> str:

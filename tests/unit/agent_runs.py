@@ -17,7 +17,7 @@ import numpy as np
 
 from lever_pipe.base import seeding, storage
 from lever_pipe.base.records import RunCard
-from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Environment, Schedule
+from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Schedule
 from lever_pipe.experiment.agent_stage_configs import (
     AgentRun,
     CollectAgentsConfig,
@@ -349,9 +349,7 @@ def shown_config(study: Study, **changes: object) -> BuildReportConfig:
         "grpo": AgentGrpo(
             steps=study.steps, prompts=8, group=8, minibatches=2, learning_rate=2e-4, trajectory_score="sum"
         ),
-        "environment": Environment(max_turns=8),
         "evaluation": study.evaluation,
-        "engine": study.engine,
         "scale": "embedded world, tiny Qwen3",
         **changes,
     }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from lever_pipe.report.agent import advice, arms, checks, document_003, document_004
+from lever_pipe.report.agent import advice, arms, document_003, document_004
 from lever_pipe.report.agent.runs import view_of
+from lever_pipe.report.cells import derived
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Table
+
+LOST = {"failures": "simulator_failures", "timeouts": "environment_timeouts"}
+"""Metrics that count lost episodes."""
 
 
 def tables(material: Material) -> Iterator[Table]:
@@ -24,6 +29,13 @@ def tables(material: Material) -> Iterator[Table]:
 
 
 def says(material: Material) -> dict[str, Any] | None:
-    """Return what holds of all runs."""
-    view = view_of(material)
-    return None if view is None else checks.says(view)
+    """Return how often simulator and environment failed in training, over all runs."""
+    view, counts = view_of(material), dict[str, Any]()
+    if view is None:
+        return None
+    for name, metric in LOST.items():
+        rows = [view.find(f"arm~{arm.name}", metric, at="sum", subset="train") for arm in view.arms]
+        measured = [row for row in rows if row is not None]
+        total = math.fsum(row.runs * row.value for row in measured) if measured else math.nan
+        counts[name] = derived(total, 0, measured, "sum over runs")
+    return counts

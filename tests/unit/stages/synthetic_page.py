@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Environment
+from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo
 from lever_pipe.experiment.config import ArmSettings, OnPolicyRuns, Preset
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownAgents, ShownStudy
 from lever_pipe.report.evidence import EvidenceRow, write_evidence
@@ -67,8 +67,6 @@ def config(*studies: str, is_world: bool = True, **changes: Any) -> BuildReportC
         document_arm="b",
         evaluation=AgentEvaluation(),
         grpo=AgentGrpo(),
-        environment=Environment(),
-        engine="native",
         scale="tiny",
     )
     shown = tuple(ShownStudy.model_validate({"name": name, "is_world": is_world, "model": "tiny"}) for name in studies)

@@ -9,8 +9,8 @@ from agent_runs import ARMS, Study
 from agent_tables import VOICES, Tabulate, Tabulated, evidence_of, tabulate
 from sentences import said
 
-from lever_pipe.experiment.agent_config import Environment, PrimaryEndpoint, Schedule, Stop
-from lever_pipe.report.agent.checks import identities, reward_unit, says
+from lever_pipe.experiment.agent_config import PrimaryEndpoint, Schedule, Stop
+from lever_pipe.report.agent.tables import says
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import as_csv
 
@@ -146,33 +146,9 @@ def test_arms_that_adapt_rise_and_stop_stand_beside_the_others(tmp_path: Path, d
     assert "stops once" not in default.told("agent-arms")
 
 
-def test_identities_hold(default: Tabulated) -> None:
-    assert said("section_004", says(default.view)).startswith("At every step and evaluation: tokens of a step")
-    checked = {name: len(deviations) for name, deviations in identities(default.view).items()}
-    # 6 arms of 45 steps; 10 runs of 10 evaluations of two kinds
-    assert checked == {"tokens": 270, "lengths": 270, "ends": 270, "grid": 200}
-
-
-@pytest.mark.parametrize(
-    ("changes", "broken"),
-    [
-        ({"tokens_total": 59_839.0}, "tokens of a step = episodes x mean length"),
-        ({"prompt_length": 31.0}, "prompt + response = sequence"),
-        ({"end_closed": 0.8}, "the shares of all ends add up to 1"),
-    ],
-)
-def test_a_broken_identity_is_told(tabulated: Tabulate, changes: dict[str, float], broken: str) -> None:
-    found = tabulated(Study(arms=(ARMS[0], ARMS[4]), steps=5, metrics=changes))
-    assert said("section_004", says(found.view)).startswith(f"Broken: {broken}.")
-    rows = [row for row in found.material.evidence if row.study != "report"]
-    limited = tabulate(rows, Study(arms=(ARMS[0], ARMS[4])), max_context=89)
-    assert "no mean length exceeds the context" in said("section_004", says(limited.view))
-
-
-def test_the_unit_of_a_reward() -> None:
-    # 0.4, 0.7, 1.0 and 0.2 are multiples of 0.1
-    assert reward_unit(Environment()) == pytest.approx(0.1, rel=1e-12)
-    assert reward_unit(Environment(step_penalty=0.01)) == pytest.approx(0.01, rel=1e-12)
-    rewards = {"low": 0.5, "medium": 1.0, "high": 1.5}
-    free = Environment(importance_reward=rewards, multi_detail_penalty=0.5, normalise_rewards=False)
-    assert reward_unit(free.model_copy(update={"reward_scale": 2.0})) == pytest.approx(1.0, rel=1e-12)
+def test_failures_in_training_are_counted_over_all_runs(tabulated: Tabulate) -> None:
+    lost = {"simulator_failures": 2.0, "environment_timeouts": 0.0}
+    found = tabulated(Study(arms=(ARMS[0], ARMS[4]), steps=5, metrics=lost))
+    runs = len(ARMS[0].seeds) + len(ARMS[4].seeds)
+    told = f"Simulator failures in training: {2 * 5 * runs}; time-outs: 0."
+    assert told in said("section_004", says(found.material))
