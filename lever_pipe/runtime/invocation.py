@@ -53,7 +53,8 @@ def _without_trace() -> Iterator[None]:
         yield
     except (LeverPipeError, OSError) as caught:
         fault = MachineError.of(caught) if isinstance(caught, OSError) else caught
-        raise WorkflowError(str(fault)) from None
+        silent = type(type(fault).__name__, (WorkflowError,), {"__traceback__": None})  # else its lines are told too
+        raise silent(str(fault)) from None
 
 
 class Run:
@@ -129,17 +130,17 @@ class Run:
             forks.fork_calls(modules_of(jobs))
 
     def closing_summary(self) -> str:
-        """Return the lines that end a successful run: the answers, and where the rest is."""
+        """Return the lines that end a successful run: the answers, and where the rest is, of what it asked for."""
         minutes, results = (time.monotonic() - self._started) / 60, Path(self.experiment.results)
         end(self.experiment)
         notes = f"\n{spared}" if (spared := self._sparing.summary()) else ""
-        file = results / "report/answers.txt"
-        title = f"{self.experiment.report.title}\n".lstrip()
-        answers = f"\n{title}{file.read_text(encoding='utf-8')}" if file.is_file() else ""
-        places = f"Grid:    {results}/grid/report.html\n" if "grid" in self.experiment.studies else ""
-        if {"lever", "intention"} & set(self.experiment.studies):
-            report, tables, figures = results / "report.html", results / "report/tables", results / "figures"
-            places += f"Report:  {report}\nTables:  {tables}/\nFigures: {figures}/\n"
+        asked_for = {Path(file) for job in self._workflow.dag.jobs for file in job.output}
+        answers, page, report = "", results / "grid/report.html", results / "report.html"
+        places = f"Grid:    {page}\n" if page in asked_for else ""
+        if report in asked_for:
+            title = f"{self.experiment.report.title}\n".lstrip()
+            answers = f"\n{title}{(results / 'report/answers.txt').read_text(encoding='utf-8')}"
+            places += f"Report:  {report}\nTables:  {results}/report/tables/\nFigures: {results}/figures/\n"
         return f"\nDone in {minutes:.1f} minutes.{notes}\n{answers}\n{places}"
 
     def failure_summary(self) -> str:

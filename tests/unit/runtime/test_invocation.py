@@ -13,11 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 from snakemake.cli import get_argument_parser
+from snakemake.exceptions import WorkflowError, format_exception_to_string
 from snakemake.scheduling.job_scheduler import JobRateLimiter
 from snakemake.settings.types import MaxJobsPerTimespan
 
 from lever_pipe.base import atomic
-from lever_pipe.base.errors import MachineError
+from lever_pipe.base.errors import ConfigError, MachineError
 from lever_pipe.runtime import invocation
 from lever_pipe.runtime.snakemake_adapter import leave_pace_to_cores
 
@@ -64,6 +65,12 @@ def test_a_rate_that_a_user_gives_is_kept() -> None:
         scheduler = SimpleNamespace(job_rate_limiter=JobRateLimiter(limit))
         leave_pace_to_cores(scheduler)
         assert (scheduler.job_rate_limiter is not None) == is_kept
+
+
+def test_a_fault_is_told_without_the_lines_that_it_passed() -> None:
+    with pytest.raises(WorkflowError) as caught, invocation._without_trace():
+        raise ConfigError("a: expected b", found="c", do="Do d.")
+    assert format_exception_to_string(caught.value, {}) == "ConfigError:\na: expected b; found c. Do d."
 
 
 @pytest.fixture

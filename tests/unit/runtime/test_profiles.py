@@ -21,7 +21,7 @@ def profile(name: str) -> dict[str, Any]:
     return yaml.safe_load(PROFILES[name].read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", ["default", "slurm", "node", "smoke"])
+@pytest.mark.parametrize("name", ["default", "slurm", "node"])
 def test_a_profile_is_read_as_snakemake_reads_it(name: str) -> None:
     from snakemake.cli import get_argument_parser
     from snakemake.profiles import ProfileConfigFileParser
@@ -32,7 +32,7 @@ def test_a_profile_is_read_as_snakemake_reads_it(name: str) -> None:
     assert {f"--{key}" for key in keys} <= options
 
 
-@pytest.mark.parametrize("name", ["slurm", "node", "smoke"])
+@pytest.mark.parametrize("name", ["slurm", "node"])
 def test_profiles_agree_on_what_is_trusted(name: str) -> None:
     default = profile("default")
     assert {key: profile(name)[key] for key in EVERYWHERE} == {key: default[key] for key in EVERYWHERE}
