@@ -87,7 +87,8 @@ def test_it_answers_as_the_fast_member_and_asks_more_of_the_model(
 
 def test_a_model_never_says_an_image(made: tuple[str, Path], paths: dict[str, Path]) -> None:
     """Whoever likes the placeholder best says what is next best, under each member and either search."""
-    asked = [LvlmRequest(prompt, ANSWERS[:1]) for prompt in prompts_of(paths, "turns", "answer with one word")]
+    prompts = prompts_of(paths, "turns", "answer with one word")[:3]  # one is as all, and shows none, one or two
+    asked = [LvlmRequest(prompt, ANSWERS[:1]) for prompt in prompts]
 
     def said(member: str, **options: object) -> tuple[list[str], list[str]]:
         plain, forced = (opened(member, made[1], paths, **options) for _ in range(2))
