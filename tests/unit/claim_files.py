@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -226,36 +226,53 @@ def _training(of: Ours) -> list[tuple[object, ...]]:
     ]
 
 
+def document_pairs(betas: Sequence[float], epochs: int) -> Iterator[tuple[str, int, float, float]]:
+    """Yield what documents 001 and 002 compare: the document, an epoch, and two of the betas."""
+    named = {"001": [(beta, 0.15) for beta in betas if beta != 0.15], "002": [(0.18, 0.15), (0.12, 0.15), (0.18, 0.12)]}
+    for document, pairs in named.items():
+        for epoch in range(1, epochs + 1):
+            yield from ((document, epoch, *pair) for pair in pairs if {*pair} <= {*betas})
+
+
+def comparison(
+    family: str,
+    sides: tuple[str, str],
+    samples: int,
+    shots: str,
+    difference: float,
+    *,
+    half: float,
+    p: float,
+    runs: int,
+) -> dict[str, object]:
+    """Return a row of `comparisons.csv`, whose interval reaches `half` to each side."""
+    return {
+        "family": family, "left": sides[0], "right": sides[1], "samples": samples, "shots": shots,
+        "difference": difference, "low": difference - half, "high": difference + half, "test": "Student's t",
+        "p": p / 5, "p_holm": p, "detectable": 3.0, "n_runs": runs, "n_questions": samples,
+    }  # fmt: skip
+
+
+def near_200(samples: Sequence[int]) -> int:
+    """Return the sample count at which the documents compare."""
+    return min(samples, key=lambda n: abs(n - 200))
+
+
 def _comparisons(of: Ours) -> list[dict[str, object]]:
-    near = min(of.samples, key=lambda n: abs(n - 200))
-    named = {"001": [(b, 0.15) for b in of.betas if b != 0.15], "002": [(0.18, 0.15), (0.12, 0.15), (0.18, 0.12)]}
     return [
-        _comparison(
+        comparison(
             f"document-{document}/epoch~{epoch}{'' if shots == 'mean' else '-by-shots'}",
-            left,
-            right,
-            epoch,
-            near,
+            (group(left, epoch), group(right, epoch)),
+            near_200(of.samples),
             shots,
-            of,
+            of.gain.get(left, 0.0) - of.gain.get(right, 0.0),
+            half=0.1,
+            p=of.p,
+            runs=len(of.seeds),
         )
-        for document, pairs in named.items()
-        for epoch in range(1, of.epochs + 1)
-        for left, right in pairs
-        if {left, right} <= {*of.betas}
+        for document, epoch, left, right in document_pairs(of.betas, of.epochs)
         for shots in [*map(str, of.shots), "mean"]
     ]
-
-
-def _comparison(
-    family: str, left: float, right: float, epoch: int, samples: int, shots: str, of: Ours
-) -> dict[str, object]:
-    gap = of.gain.get(left, 0.0) - of.gain.get(right, 0.0)
-    return {
-        "family": family, "left": group(left, epoch), "right": group(right, epoch), "samples": samples, "shots": shots,
-        "difference": gap, "low": gap - 0.1, "high": gap + 0.1, "p": of.p / 5, "p_holm": of.p, "test": "",
-        "detectable": 3.0, "n_runs": len(of.seeds), "n_questions": samples,
-    }  # fmt: skip
 
 
 def _lineage(of: Ours) -> list[tuple[str, str, str]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from claim_files import comparison, document_pairs, group, near_200
 
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import PolicyName, beta_text, group_of
@@ -284,41 +285,21 @@ def _lineage(name: str) -> dict[str, str]:
     return {**common, **trained, **grpo}
 
 
-def group(beta: float, epoch: int) -> str:
-    return f"preset~main/grpo/base~5/beta~{beta:g}/epoch~{epoch}"
-
-
 def _comparisons(size: Size, accuracy: dict[tuple[str, int, str], float]) -> list[dict[str, object]]:
-    samples = min(size.samples, key=lambda n: abs(n - 200))
-    named = {
-        "001": [(b, 0.15) for b in size.betas if b != 0.15],
-        "002": [(0.18, 0.15), (0.18, 0.12), (0.12, 0.15)],
-    }
-    last = size.epochs
     pairs = [
-        (f"document-{document}/epoch~{epoch}", group(left, epoch), group(right, epoch), samples)
-        for document, betas in named.items()
-        for epoch in range(1, last + 1)
-        for left, right in betas
-        if left in size.betas and right in size.betas
+        (f"document-{document}/epoch~{epoch}", (group(left, epoch), group(right, epoch)), near_200(size.samples))
+        for document, epoch, left, right in document_pairs(size.betas, size.epochs)
     ]
-    largest = max(size.samples)
     if size.rce_epochs >= 5:
         base = "preset~main/rce/epoch~5"
-        pairs += [("grpo-against-rce", group(b, last), base, largest) for b in size.betas]
-    return [_comparison(*pair, shots, accuracy) for pair in pairs for shots in [*(str(k) for k in size.shots), "mean"]]
-
-
-def _comparison(
-    family: str, left: str, right: str, samples: int, shots: str, accuracy: dict[tuple[str, int, str], float]
-) -> dict[str, object]:
-    difference = accuracy[left, samples, shots] - accuracy[right, samples, shots]
-    p = 0.01 if abs(difference) > 4 else 0.5
-    return {
-        "family": family, "left": left, "right": right, "samples": samples, "shots": shots,
-        "difference": difference, "low": difference - 1, "high": difference + 1, "p": p / 5, "p_holm": p,
-        "detectable": 3.0, "n_runs": 3, "n_questions": samples, "test": "Student's t",
-    }  # fmt: skip
+        pairs += [("grpo-against-rce", (group(b, size.epochs), base), max(size.samples)) for b in size.betas]
+    rows = []
+    for family, (left, right), samples in pairs:
+        for shots in [*map(str, size.shots), "mean"]:
+            difference = accuracy[left, samples, shots] - accuracy[right, samples, shots]
+            p = 0.01 if abs(difference) > 4 else 0.5
+            rows.append(comparison(family, (left, right), samples, shots, difference, half=1, p=p, runs=3))
+    return rows
 
 
 def write_facts(folder: Path) -> dict[str, Path]:

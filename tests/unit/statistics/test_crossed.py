@@ -111,6 +111,17 @@ def test_few_runs_count_as_few_only_where_they_differ() -> None:
         assert reach(apart, share) / apart.error == pytest.approx([stats.t.ppf(share, 2)], rel=0.01)
 
 
+@pytest.mark.parametrize("s", [1, 2, 3])
+@pytest.mark.parametrize("share", [0.8, 0.975, 0.9995])
+def test_beyond_its_reach_lies_what_the_share_leaves(s: int, share: float) -> None:
+    values = scores(s, 40, 5)
+    values[:, :, 0] = 0.5  # without error
+    found = mean_accuracy(values)
+    far = reach(found, share)
+    assert far[0] == 0
+    assert beyond(found, far)[1:] == pytest.approx(np.full(4, 1 - share), rel=1e-9)
+
+
 def test_single_answers_count_where_the_questions_seem_alike() -> None:
     # Runs 0, 1 and 1, 0: all means are .5 (MSA = MSB = 0), rest +-.5 with one degree of freedom: MSE = 1.
     found = mean_accuracy(np.array([[[0.0], [1.0]], [[1.0], [0.0]]]))
