@@ -80,9 +80,9 @@ def test_the_whole_workflow_is_planned_once_the_raw_files_are_named(with_raw_fil
 
 
 def test_a_malformed_configuration_stops_before_any_job(untouched: Project) -> None:
-    done = untouched.call("--dry-run", "--config", "pools={size: 0}", "lvlms={}")
+    done = untouched.call("--dry-run", "--config", "pools={size: 0}", "lvml={}")
     assert done.returncode != 0
     assert "pools.size" in done.stdout
-    assert "lvlms" in done.stdout
+    assert "lvml:" in done.stdout
     assert "'lvlm'" in done.stdout  # the nearest key
     assert "Traceback" not in done.stdout
