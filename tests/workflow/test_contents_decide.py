@@ -156,7 +156,7 @@ SCENARIOS = {
     # On-policy selectors and agents may take this form of the penalty, so their code is another one, too.
     "a loss has another sign": Scenario(edit(LOSS, "log_ratio) - log", "log_ratio) + log"), 48, OFFLINE),
     "a stage is written otherwise": Scenario(
-        edit("lever_pipe/stages/examples.py", "\n    split = ", "\n    split = 0 or "), 83, {"prepare_examples": 1}
+        edit("lever_pipe/stages/examples.py", "\n    split = ", "\n    split = 0 or "), 82, {"prepare_examples": 1}
     ),
     "a beta more": Scenario(
         edit(SMOKE, "kl_betas: [0, 0.15]", "kl_betas: [0, 0.15, 0.3]"),
