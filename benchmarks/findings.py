@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from lever_pipe.report.cells import p_value
 from lever_pipe.report.evidence import ALPHA, MEAN, Evidence, EvidenceRow, read_evidence
 from lever_pipe.report.figures import style
-from lever_pipe.report.format import number_text, parts_of
+from lever_pipe.report.format import number_text
 
 PAGES = Path("docs")
 RATES = {"1e4": 1e-4, "5e4": 5e-4, "25e4": 2.5e-3}
@@ -211,7 +211,7 @@ def shown(row: EvidenceRow, digits: int = 1, scale: float = 1.0, *, sign: bool =
 
 def p_of(row: EvidenceRow) -> str:
     """Return the adjusted p value of a comparison."""
-    return parts_of(p_value(row.p_holm))[0]
+    return p_value(row.p_holm).parts[0]
 
 
 def _agent(run: FindingsRun) -> Figure:

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from lever_pipe.lvlms._requests import Result
-
-if TYPE_CHECKING:
-    from lever_pipe.lvlms._waves import Rows
+from lever_pipe.lvlms._requests import DecodeOptions, Result
 
 NEVER = -1.0e9  # transformers' score of a hypothesis that must not win; part of its rules
-
-
-@dataclass(frozen=True)
-class DecodeOptions:
-    """When an answer ends, which tokens it never holds, and how it is searched; one beam is greedy."""
-
-    eos: tuple[int, ...]
-    max_new_tokens: int
-    num_beams: int = 1
-    length_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    never: tuple[int, ...] = ()
 
 
 class BeamRows(Protocol):
@@ -40,7 +25,15 @@ class BeamRows(Protocol):
         ...
 
 
-def decode(rows: Rows, first: Tensor, options: DecodeOptions) -> list[Result]:
+class WaveRows(BeamRows, Protocol):
+    """Prompts that may leave the batch."""
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these rows."""
+        ...
+
+
+def decode(rows: WaveRows, first: Tensor, options: DecodeOptions) -> list[Result]:
     """Return an answer a row, given the logits of its first token [B, V]."""
     return _greedy(rows, first, options) if options.num_beams == 1 else beam_search(rows, first, options)
 
@@ -62,7 +55,7 @@ def _searched(scores: Tensor, seen: Tensor | None, options: DecodeOptions) -> Te
     return scores.index_fill(-1, never, -torch.inf) if options.never else scores
 
 
-def _greedy(rows: Rows, first: Tensor, options: DecodeOptions) -> list[Result]:
+def _greedy(rows: WaveRows, first: Tensor, options: DecodeOptions) -> list[Result]:
     seen = _seen(rows, first, options)
     shape = (first.shape[0], options.max_new_tokens)
     tokens = torch.full(shape, -1, dtype=torch.long, device=first.device)

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lever_pipe.lvlms._decoding import DecodeOptions, decode
+from lever_pipe.lvlms._decoding import decode
 from lever_pipe.lvlms._layers import TextFlop, run_layers
 from lever_pipe.lvlms._memory import PassAttention, SlotPool, WaveSlots
 from lever_pipe.lvlms._planner import Budget, TrieNode
-from lever_pipe.lvlms._requests import AXES, Answer, Array, Result, Scores, TokenRequest
+from lever_pipe.lvlms._requests import AXES, Answer, Array, DecodeOptions, Result, Scores, TokenRequest
 from lever_pipe.lvlms._vision import VisionStore
 
 VALUES_PER_BLOCK = 2**27  # log-probabilities at one time: half a gigabyte
@@ -116,7 +116,7 @@ class Waves:
 
 @dataclass
 class Rows:
-    """Those of a wave's generating nodes that are decoded (`_decoding.Continuation`); `alive` are their indices."""
+    """Those of a wave's generating nodes that are decoded (`_decoding.WaveRows`); `alive` are their indices."""
 
     waves: Waves
     slots: WaveSlots

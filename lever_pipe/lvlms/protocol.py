@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution
-    from lever_pipe.lvlms._decoding import DecodeOptions
-    from lever_pipe.lvlms._requests import Results, TokenRequest
+    from lever_pipe.lvlms._requests import DecodeOptions, Results, TokenRequest
     from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment
 
 COUNTERS = (

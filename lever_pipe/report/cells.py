@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from markupsafe import escape
 
 from lever_pipe.report.evidence import ALPHA, BETWEEN, DERIVED, Evidence, EvidenceRow
-from lever_pipe.report.format import parts_of
+from lever_pipe.report.format import ends_of, number_text, telling_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,24 @@ class Estimate:
 
     def __str__(self) -> str:
         """Return the number with its interval."""
-        return " ".join(filter(None, parts_of(self)))
+        return " ".join(filter(None, self.parts))
 
     def __html__(self) -> str:
         """Return the number in an element that names its line of the evidence; templates write it so."""
-        text, interval = parts_of(self)
+        text, interval = self.parts
         small = f" <small>{interval}</small>" if interval else ""
         return f'<span data-e="{self.line}">{escape(text)}{small}</span>' if self.line else f"{escape(text)}{small}"
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """Return the number as text, and its interval in brackets or nothing."""
+        if self.is_p:
+            digits = 3 + (0.04 < self.value < 0.06)
+            return "<0.001" if self.value < 0.001 else telling_text(self.value, digits, ALPHA), ""
+        text = self.printed or number_text(self.value, self.digits, sign=self.sign)
+        if math.isnan(self.low):
+            return f"{text}{self.unit}", ""
+        return f"{text}{self.unit}", f"[{', '.join(ends_of(self.low, self.high, self.interval_digits))}]"
 
     @property
     def plain(self) -> Estimate:

@@ -1,4 +1,4 @@
-"""The claims of the documents (`resources/claims.yaml`), each judged twice: by the published numbers and by ours.
+"""The claims of the documents (`resources/claims.yaml`), what they measure, and what decides on them.
 
 A claim says that a measure of one run's curve, or its accuracy, lies above that of another.
 
@@ -8,107 +8,41 @@ A claim says that a measure of one run's curve, or its accuracy, lies above that
 | difference | every difference is beyond noise | every one is, the other way |
 | equal | every difference and its noise lie within `margin`; without one, none is separated | one lies beyond |
 
-Else the runs are not separated. A claim is not tested where a number is missing, or where it names a `cause` and the
-runs differ in more than it is `about`.
-
-Ours are tested over the seeds by a paired t, of several differences by the largest p, adjusted for all claims about
-curves (Holm); accuracies by their paired comparison. Agents are validated greedily, as the documents decode. Published
-accuracies have binomial errors, published curves the test of their measure (`pair_check`).
+Else the runs are not separated.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.sections import Section
-from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import read_yaml
-from lever_pipe.experiment.agent_config import DIALS, SCHEDULES, WEIGHTS
-from lever_pipe.report.agent.runs import (
-    KL,
-    NO_KL,
-    REWARD_DIGITS,
-    RUN_NAMES,
-    STUDY,
-    AgentView,
-    Curve,
-    after_start,
-    run_of,
-)
 from lever_pipe.report.cells import (
     Cell,
     Estimate,
-    average,
-    code,
-    derived,
-    gap,
-    level,
-    minus,
-    p_value,
-    say,
 )
-from lever_pipe.report.cells import holm as holm_of
-from lever_pipe.report.evidence import ALPHA, BY_SHOTS, MEAN, OF_ONE_RUN, EvidenceRow
-from lever_pipe.report.lineage import UNKNOWN, Fields, published_key
-from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
-from lever_pipe.report.reference import FILES, quoted
-from lever_pipe.report.selector.documents import long_runs, printed_statistic
-from lever_pipe.report.table import Row, Table, framed
-from lever_pipe.statistics.comparison import holm
-from lever_pipe.statistics.curves import FlatNoise, drawdowns, f_test, first_reaching, flat_noise, paired_t
+from lever_pipe.report.evidence import ALPHA
+from lever_pipe.statistics.curves import drawdowns, first_reaching
 
 Values = NDArray[np.float64]
 Run: TypeAlias = "float | str"
 """A KL_BETA of documents 000 to 002, `nokl` or `kl` of 003 and 004."""
 VerdictName = Literal["holds", "does not hold", "not separated", "not tested"]
 VERDICTS: Sequence[VerdictName] = ("holds", "does not hold", "not separated", "not tested")
-NOISE_SD = 0.13
-"""Standard error of a published evaluation on other tasks: each detail is found with one probability."""
 FEWEST = 5
 """Epochs or evaluations below which a run is no curve."""
 ROUNDING = 1e-12
 """Sums of printed decimals are off by some last bits."""
-SHOTS, EPOCH = (1, 2, 3, 4), 1
-"""Of the accuracies that claims are about."""
-NORMAL_95 = 1.959964
-IDENTITY = frozenset(("kl_beta", "epoch", "base_rce_epoch"))
-"""Fields that name a selector, or repeat its base checkpoint."""
-TRAINING = {
-    "pg_loss": "pg_loss",
-    "kl_loss": "kl",
-    "entropy": "entropy",
-    "mean_sequence_length_tokens_as_labelled": "sequence_length",
-}
-"""Metrics of the agents' reference, and ours; the KL is that before the update, which every arm logs."""
-STATED = {"kl": "kl_loss_coef", "entropy": "entropy_coeff", "schedule": "lr_schedule"}
-"""Settings of the published agents that their documents state, by what an arm calls them."""
-SETTINGS = (*WEIGHTS, *SCHEDULES, "learning_rate", "trajectory_score", "stop", *DIALS)
-"""Those that two arms may differ in."""
-
-
-class NotTested(Exception):  # noqa: N818 - it is an outcome, not an error
-    """A claim lacks a number; `reason` says which."""
-
-    def __init__(self, reason: str, /, **args: object) -> None:
-        """Hold the reason."""
-        super().__init__(reason)
-        self.reason = say(reason, **args)
 
 
 def _steps_to(steps: Values, values: Values, thresholds: Sequence[float]) -> float:
@@ -234,37 +168,6 @@ class Check:
     p: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OverSeeds:
-    """What every seed of ours shows of a claim, before its p is adjusted."""
-
-    claim: Claim
-    seeds: Sequence[Mapping[Run, Sequence[Estimate]]]
-    names: Mapping[Run, str]
-    where: Cell
-    differs: Sequence[Cell] = ()
-
-    @property
-    def values(self) -> list[tuple[float, ...]]:
-        """Return of each difference the value of every seed."""
-        return list(zip(*(_gaps(self.claim, seed) for seed in self.seeds), strict=True))
-
-    @property
-    def comparison(self) -> str:
-        """Return what is compared: claims that ask the same share a test."""
-        return " ".join((self.claim.metric, *self.claim.measure, json.dumps(self.claim.where), *self.names.values()))
-
-    @property
-    def p(self) -> float:
-        """Return the largest p of its differences; NaN of one seed."""
-        return max(paired_t(values)[1] for values in self.values)
-
-    @property
-    def is_tested(self) -> bool:
-        """Return whether it counts in the family of tests."""
-        return len(self.seeds) > 1 and self.claim.kind != "equal" and not (self.claim.cause and self.differs)
-
-
 def read_claims(path: Path) -> tuple[Claim, ...]:
     """Return the claims of a YAML file.
 
@@ -275,35 +178,6 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
         return TypeAdapter(tuple[Claim, ...]).validate_python(read_yaml(path, "a file of claims"))
     except ValidationError as fault:
         raise RecordError(f"{path}: expected claims", found=str(fault), do="Correct these entries.") from None
-
-
-def judge_claims(claims: Sequence[Claim], material: Material) -> list[JudgedClaim]:
-    """Return the claims about studies of the run, each with its verdicts."""
-    agents = material.config.agents
-    view = None if agents is None else AgentView(material, agents)
-    judged = [claim for claim in claims if material.has(claim.study)]
-    published = [_or_reason(_published, claim, material, view) for claim in judged]
-    ours = [_or_reason(_ours, claim, material, view) for claim in judged]
-    tested = {finding.comparison: finding.p for finding in ours if isinstance(finding, OverSeeds) and finding.is_tested}
-    adjusted = dict(zip(tested, map(float, holm(list(tested.values()))), strict=True))
-    ours = [_tested(finding, adjusted) if isinstance(finding, OverSeeds) else finding for finding in ours]
-    return [JudgedClaim(*parts) for parts in zip(judged, published, ours, strict=True)]
-
-
-def _or_reason(judge: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return judge(*args)
-    except NotTested as lack:
-        return Finding("not tested", lack.reason)
-
-
-def _finding(
-    claim: Claim, checks: Sequence[Check], numbers: Sequence[Cell], differs: Sequence[Cell], p: Estimate | None = None
-) -> Finding:
-    """Return the verdict on differences, with what else differs where that weighs."""
-    also = [say("also different: {fields}", fields=differs)] if differs and claim.kind != "order" else []
-    word: VerdictName = "not tested" if claim.cause and differs else verdict(claim, checks)
-    return Finding(word, (*numbers, *also), p)
 
 
 def verdict(claim: Claim, checks: Sequence[Check]) -> VerdictName:
@@ -327,359 +201,3 @@ def _side(check: Check, kind: str) -> int:
     if kind == "order":
         return sign or -1  # equal numbers are in no order
     return sign if abs(check.value) > check.noise + ROUNDING else 0
-
-
-def _published(claim: Claim, material: Material, view: AgentView | None) -> Finding:
-    if claim.metric == "accuracy":
-        return _of_accuracies(claim, material, is_ours=False)
-    names = {run: _name(run) for run in claim.runs}
-    if claim.study == "lever":
-        measured = {run: [_statistic(material, run, claim.metric, name) for name in claim.measure] for run in names}
-        return _finding(claim, list(map(Check, _gaps(claim, measured))), _measure_texts(claim, measured, names), ())
-    assert view is not None
-    quoted = "" if claim.metric == "val_reward" else claim.document
-    curves = {run: view.published(str(run), claim.metric, quoted) for run in claim.runs}
-    measured = _measured(claim, curves)
-    checks, p = list(map(Check, _gaps(claim, measured))), None
-    if claim.kind != "order":
-        checks = [pair_check(claim.measure[0], checks[0].value, curves, _inside(claim, _steps(curves)))]
-        p = None if checks[0].p is None else p_value(checks[0].p)
-    stated = {run: {name: view.stated(run, metric) for name, metric in STATED.items()} for run in (NO_KL, KL)}
-    texts = ({name: row.printed if row else "" for name, row in rows.items()} for rows in stated.values())
-    test = [say("p {p}", p=p)] if p else []
-    return _finding(claim, checks, [*_measure_texts(claim, measured, names), *test], _settings_apart(claim, *texts), p)
-
-
-def _ours(claim: Claim, material: Material, view: AgentView | None) -> Finding | OverSeeds:
-    if claim.metric == "accuracy":
-        return _of_accuracies(claim, material, is_ours=True)
-    if claim.study == "lever":
-        seeds = [_measured(claim, curves) for curves in _long_curves(claim, material)]
-        return OverSeeds(claim, seeds, {run: f"{run:g}" for run in claim.runs}, say("training"))
-    assert view is not None
-    arms = dict(view.pair)
-    settings = {arm.name: {name: getattr(arm, name) for name in SETTINGS} for arm in view.config.arms}
-    if claim.cause:
-        arms[KL] = arm_for(claim.about or (), arms, settings)
-    common = view.common(*arms.values())
-    if not common:
-        raise NotTested("The two arms have no seed in common.")
-    seeds = [
-        _measured(claim, {run: _of_arm(claim, view, arms[str(run)], seed) for run in claim.runs}) for seed in common
-    ]
-    differs = _settings_apart(claim, *(settings[arm] for arm in arms.values()))
-    where = say("training") if claim.metric in TRAINING else say("{mode} validation", mode=say(_mode(view)))
-    return OverSeeds(claim, seeds, {run: arms[str(run)] for run in claim.runs}, where, differs)
-
-
-def _long_curves(claim: Claim, material: Material) -> list[dict[Run, Curve]]:
-    """Return the curves of the longest selectors of every seed that all runs have."""
-    by_seed: dict[int, dict[Run, dict[int, EvidenceRow]]] = {}
-    for run in claim.runs:
-        for epoch, subjects in sorted(long_runs(material).get(float(run), {}).items()):
-            for subject in subjects:
-                of_seed = by_seed.setdefault(PolicyName.parse(subject).seed or 0, {})
-                of_seed.setdefault(run, {})[epoch] = material.evidence.get(subject, claim.metric)
-    whole: list[dict[Run, Curve]] = [
-        dict(curves)
-        for curves in by_seed.values()
-        if len(curves) == len(claim.runs) and min(map(len, curves.values())) >= FEWEST
-    ]
-    if not whole:
-        raise NotTested("There is no training curve of {run}.", run=list(map(_name, claim.runs)))
-    return whole
-
-
-def arm_for(cause: Sequence[str], pair: Mapping[str, str], settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the arm that differs from the reference arm in just these settings, the documents' values first.
-
-    Without one it is the arm of the documents.
-    """
-    reference, document = settings[pair[NO_KL]], settings[pair[KL]]
-    fitting = [n for n, arm in settings.items() if {key for key in arm if arm[key] != reference[key]} == {*cause}]
-    alike = [name for name in fitting if all(settings[name][key] == document[key] for key in cause)]
-    return next(iter((*alike, *fitting)), pair[KL])
-
-
-def _of_arm(claim: Claim, view: AgentView, arm: str, seed: int) -> Curve:
-    """Return a curve after the start; training metrics at the first step and the evaluated ones, as documents print."""
-    subject = run_of(arm, seed)
-    rewards = after_start(view.curve(subject, _mode(view)))
-    if claim.metric == "val_reward":
-        return rewards
-    return {step: row for step, row in view.training(subject, TRAINING[claim.metric]).items() if step in {1, *rewards}}
-
-
-def _mode(view: AgentView) -> str:
-    """Return the decoding of the validations that claims are judged by: greedy, or another where none was so."""
-    return min({row.mode for row in view.evidence.where(metric="reward", study=STUDY, subset="val")}, default="greedy")
-
-
-def _settings_apart(claim: Claim, left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Cell]:
-    """Return the settings that differ between two agents beside those that a claim is about."""
-    return [code(key) for key in left if claim.about is not None and key not in claim.about and left[key] != right[key]]
-
-
-def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Estimate]]:
-    """Return the measures of every run, over the steps that all of them have."""
-    steps = _steps(curves)
-    numbers: dict[Run, list[Estimate]] = {run: [] for run in curves}
-    for name in claim.measure:
-        measure, inside = MEASURES[name], _inside(claim, steps)
-        if len(steps) < measure.least or not set(inside) <= set(steps):
-            raise NotTested("Too few common steps: {what}.", what=code(claim.metric))
-        for run, curve in curves.items():
-            rows = [curve[step] for step in inside]
-            where = () if name == "sharp_fall" and run in claim.right else claim.where
-            values = measure.compute(np.array(inside, dtype=float), np.array([row.value for row in rows]), where)
-            how = "value" if name == "each" else name
-            of_each = [[row] for row in rows] if name == "each" else [rows] * np.size(values)
-            for value, operands in zip(np.atleast_1d(values), of_each, strict=True):
-                if (number := derived(value, _digits(claim, name, value), operands, how)) is None:
-                    raise NotTested("Too few common steps: {what}.", what=code(claim.metric))
-                numbers[run].append(number)
-    return numbers
-
-
-def _steps(curves: Mapping[Run, Curve]) -> list[int]:
-    return sorted(set.intersection(*(set(curve) for curve in curves.values())))
-
-
-def _inside(claim: Claim, steps: Sequence[int]) -> list[int]:
-    """Return the steps of `where`, or all."""
-    return [int(step) for step in claim.where] if claim.where and claim.measure[0] in AT_STEPS else list(steps)
-
-
-def _digits(claim: Claim, name: str, value: float) -> int:
-    """Return the decimals of a measure: of the selector those that show six significant digits."""
-    if claim.study == "lever":
-        return max(0, min(12, 5 - math.floor(math.log10(abs(value))))) if value else 1
-    return (
-        0 if name == "best_step" or abs(value) > 100 else REWARD_DIGITS + (name.startswith("sd") or name == "slowing")
-    )
-
-
-def _gaps(claim: Claim, measured: Mapping[Run, Sequence[Estimate]]) -> list[float]:
-    """Return left minus right of every measure; of single runs the measure itself."""
-    if not claim.right:
-        return [number.value for run in claim.left for number in measured[run]]
-    pair = zip(measured[claim.left[0]], measured[claim.right[0]], strict=True)
-    return [left.value - right.value for left, right in pair]
-
-
-@cache
-def flat_curves(n: int) -> FlatNoise:
-    """Return simulated curves that only the noise of a published evaluation moves."""
-    return flat_noise(n, NOISE_SD, generator(42, "claims", "flat_noise"))
-
-
-def pair_check(name: str, gap: float, curves: Mapping[Any, Curve], inside: Sequence[int]) -> Check:
-    """Return a difference of two published curves with the test of its measure, over the steps `inside`."""
-    steps = _steps(curves)
-    left, right = (np.array([curve[step].value for step in steps]) for curve in curves.values())
-    places = [steps.index(step) for step in inside]
-    match name:
-        case "mean":
-            error = float(np.std(left - right, ddof=1)) / math.sqrt(len(inside))
-            p = float(2 * scipy.special.stdtr(len(steps) - 1, -abs(gap) / error))
-            return Check(gap, float(scipy.special.stdtrit(len(steps) - 1, 0.975)) * error, p)
-        case "best":
-            return Check(gap, p=flat_curves(len(steps)).chance_of_best_gap(abs(gap)))
-        case "drawdown":
-            falls = (float(drawdowns(curve[None])[0]) for curve in (left, right))
-            return Check(gap, p=min(map(flat_curves(len(steps)).chance_of_drawdown, falls)))
-        case "sd_of_changes":
-            return Check(gap, p=f_test(np.diff(left), np.diff(right)))
-        case "sd" | "range":
-            return Check(gap, p=f_test(left[places], right[places]))
-        case _:  # a step is known as well as the evaluations are dense
-            return Check(gap, float(np.diff(steps).max()))
-
-
-def _tested(ours: OverSeeds, family: Mapping[str, float]) -> Finding:
-    """Return the verdict on the mean over seeds of each difference, by its p, or its interval where a margin decides.
-
-    One seed separates nothing. `family` are the adjusted p values.
-    """
-    claim, means = ours.claim, [fmean(values) for values in ours.values]
-    if len(ours.seeds) < 2:
-        names = {run: code(name) for run, name in ours.names.items()}
-        numbers = (*_measure_texts(claim, ours.seeds[0], names), "one seed: no inference about runs")
-        return Finding("not tested" if claim.cause and ours.differs else "not separated", numbers)
-    halves = [paired_t(values)[2] for values in ours.values]
-    texts, test = [_intervals(ours, means, halves)], None
-    if ours.is_tested:
-        test = p_value(family[ours.comparison], how=f"paired t over seeds, adjusted: {ours.comparison}")
-        texts.append(say("adjusted p {p}", p=test))
-    elif claim.margin is not None:
-        texts.append(say("margin {value}", value=claim.margin))
-    elif claim.kind == "equal":
-        test = p_value(ours.p, how=f"paired t over seeds: {ours.comparison}")
-        texts.append(say("p {p}", p=test))
-    checks = [Check(mean, half, None if test is None else test.value) for mean, half in zip(means, halves, strict=True)]
-    return _finding(claim, checks, texts, ours.differs, test)
-
-
-def _intervals(ours: OverSeeds, means: Sequence[float], halves: Sequence[float]) -> Cell:
-    """Return the mean with its interval over the seeds, of several differences the least and the most."""
-    operands = [number for seed in ours.seeds for numbers in seed.values() for number in numbers]
-    digits = REWARD_DIGITS + 1 if max(map(abs, means)) < 1 else 1
-    cells = []
-    for mean, half in sorted(zip(means, halves, strict=True)):
-        number = derived(mean, digits, operands, "mean over seeds, in the claim's favour", sign=True)
-        assert number is not None
-        cells.append(replace(number, low=mean - half, high=mean + half, interval_digits=digits))
-    ends = tuple(cells if len(cells) < 2 else (cells[0], cells[-1]))
-    claim, names = ours.claim, {run: code(name) for run, name in ours.names.items()}
-    left, *right = (KL, NO_KL) if len(names) > 1 and KL in names else names
-    joint = "{left} minus {right}" if claim.kind == "equal" else "{left} against {right}"
-    runs = say(joint, left=names[left], right=[names[run] for run in right]) if claim.right else list(names.values())
-    text = "{where}, {runs}, {n:seed|seeds}: {found}"
-    favour = "{where}, {runs}, {n:seed|seeds}: {found} in the claim's favour"
-    return say(text if claim.kind == "equal" else favour, where=ours.where, runs=runs, n=len(ours.seeds), found=ends)
-
-
-def _measure_texts(claim: Claim, measured: Mapping[Run, Sequence[Cell]], names: Mapping[Run, Cell]) -> list[Cell]:
-    """Return each measure of every run."""
-    if claim.measure == ("each",):
-        text = "shot {at}" if claim.metric == "accuracy" else "step {at}"
-        labels: list[Cell] = [say(text, at=int(place)) for place in claim.where]
-    else:
-        labels = [say(MEASURES[name].text) for name in claim.measure]
-        labels *= len(measured[claim.left[0]]) // len(labels)
-    texts: list[Cell] = []
-    for label, values in zip(labels, zip(*measured.values(), strict=True), strict=True):
-        by_run = zip(measured, values, strict=True)
-        numbers = [say("{value} ({name})", name=names[run], value=value) for run, value in by_run]
-        texts.append(say("{what}: {numbers}", what=label, numbers=numbers))
-    return texts
-
-
-def _name(run: Run) -> Cell:
-    return say(RUN_NAMES[run]) if isinstance(run, str) else f"{run:g}"
-
-
-def _statistic(material: Material, run: Run, metric: str, name: str) -> Estimate:
-    """Return a printed statistic of a training curve of the selector; no epoch in between is printed."""
-    if name == "fall":
-        number = minus(_statistic(material, run, metric, "first"), _statistic(material, run, metric, "last"))
-    else:
-        number = printed_statistic(material, float(run), metric, name)
-    if number is None:
-        raise NotTested("Not known: {what} of {run}.", what=code(metric), run=_name(run))
-    return number
-
-
-def _of_accuracies(claim: Claim, material: Material, *, is_ours: bool) -> Finding:
-    """Return the verdict on the spans of what is claimed equal, else on the differences, with what else differs."""
-    names = {run: _name(run) for run in claim.runs}
-    if claim.kind == "equal":
-        rows = {run: [_accuracy(claim, material, run, int(k), is_ours) for k in claim.where] for run in claim.left}
-        spans = [float(np.ptp([number.value for number in numbers])) for numbers in zip(*rows.values(), strict=True)]
-        return _finding(claim, list(map(Check, spans)), _measure_texts(claim, rows, names), ())
-    left, shots = claim.left[0], int(claim.where[0]) if claim.where else MEAN
-    where = say("shot {at}", at=shots) if claim.where else say("mean over shots")
-    checks: list[Check] = []
-    texts: list[Cell] = []
-    for run in claim.right:
-        difference, check, test = (_our_gap if is_ours else _printed_gap)(claim, material, run, shots)
-        checks.append(check)
-        parts = {"where": where, "value": difference, "left": names[left], "right": names[run], "test": test}
-        texts.append(say("{where}: {value} ({left} minus {right}), {test}", **parts))
-    lineages = [_lineage(claim, material, run, is_ours=is_ours) for run in claim.runs]
-    fields = dict.fromkeys(name for lineage in lineages for name in lineage if name not in IDENTITY)
-    differs = [code(name) for name in fields if len({lineage[name] for lineage in lineages if name in lineage}) > 1]
-    return _finding(claim, checks, texts, differs)
-
-
-def _accuracy(claim: Claim, material: Material, run: Run, shots: int, is_ours: bool) -> Estimate:
-    """Return an accuracy: of ours the mean over seeds of the main preset, or as a document of the claim prints it.
-
-    Printed ones have one decimal: on OK-VQA that of a question is 0, 0.6 or 1.
-    """
-    if is_ours:
-        row, digits = material.accuracy(material.grpo(float(run), EPOCH), shots, material.document_samples), 2
-    else:
-        files, place = FILES[claim.document], {"samples": DOCUMENT_SAMPLES, "shots": shots}
-        row, digits = quoted(material.evidence, files, float(run), EPOCH, "accuracy", **place), 1
-    number = level(row, digits, interval=False)
-    if number is None:
-        raise NotTested("Not known: {what} of {run}.", what=say("accuracy"), run=_name(run))
-    return number
-
-
-def _our_gap(claim: Claim, material: Material, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
-    """Return a difference with its Holm p in the family of the document."""
-    pair = [material.grpo(float(side), EPOCH) for side in (claim.left[0], run)]
-    place = {"samples": material.document_samples, "shots": shots}
-    for left, right in (pair, pair[::-1]):
-        for row in material.evidence.where(left, "accuracy", against=right, **place):
-            family = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
-            number = gap(row) if left == pair[0] else derived(-row.value, 2, (row,), "turned", sign=True)
-            if family == f"document-{claim.document}/epoch~{EPOCH}" and number is not None:
-                return number.plain, Check(number.value, p=row.p_holm), say("adjusted p {p}", p=holm_of(row))
-    raise NotTested("No comparison of {runs} was made.", runs=[_name(claim.left[0]), _name(run)])
-
-
-def _printed_gap(claim: Claim, material: Material, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
-    """Return a difference of two accuracies with 1.96 binomial errors: nothing paired is published."""
-    counts = SHOTS if shots == MEAN else (int(shots),)
-    pair = [average([_accuracy(claim, material, side, k, False) for k in counts], 2) for side in (claim.left[0], run)]
-    difference = minus(pair[0], pair[1])
-    assert difference is not None
-    variances = (number.value * (100 - number.value) / DOCUMENT_SAMPLES for number in pair if number)
-    noise = NORMAL_95 * math.sqrt(sum(variances))
-    cell = derived(noise, 1, (difference,), "1.96 binomial errors")
-    return difference, Check(difference.value, noise), say("noise {value}", value=cell)
-
-
-def _lineage(claim: Claim, material: Material, run: Run, *, is_ours: bool) -> Fields:
-    """Return what is known of how a selector came to be."""
-    if is_ours:
-        return material.lineages.get(material.grpo(float(run), EPOCH), {})
-    keys = (published_key(float(run), EPOCH, document=document) for document in (claim.document, ""))
-    fields = next((material.lineages[key] for key in keys if key in material.lineages), {})
-    return {field: value for field, value in fields.items() if value != UNKNOWN}
-
-
-def tables(material: Material) -> Iterator[Table]:
-    """Yield the decisive claims, a summary, and the claims of each document."""
-    if not material.claims:
-        return
-    decisive = [judged for judged in material.claims if judged.claim.decisive]
-    title = say("{n} decisive claims of the documents", n=len(decisive))
-    yield Table("claims-decisive", "decisive", title, framed(map(_row, decisive)), folded=FOLDED)
-    yield Table("claims-summary", "decisive", "All claims by verdict", framed(_summary(material.claims)))
-    for document, group in groupby(material.claims, key=lambda judged: judged.claim.document):
-        claims, name = list(group), f"claims-{document}"
-        title, macro_id = say("Claims of document {document}", document=document), f"claims-{claims[0].claim.study}"
-        yield Table(name, name, title, framed(map(_row, claims)), None, macro_id, folded=FOLDED)
-
-
-FOLDED = ("Stands in", "Kind", "Published numbers", "Our numbers")
-
-
-def _row(entry: JudgedClaim) -> Row:
-    """Return a claim with both verdicts; the rest is folded below it."""
-    return {
-        "Claim": entry.claim.quote,
-        "Published": entry.published.verdict,
-        "Ours": entry.ours.verdict,
-        "Stands in": say("document {document}, {section}", document=entry.claim.document, section=entry.claim.section),
-        "Kind": entry.claim.kind,
-        "Published numbers": entry.published.numbers,
-        "Our numbers": entry.ours.numbers,
-    }
-
-
-def _summary(claims: Sequence[JudgedClaim]) -> Iterator[Row]:
-    """Yield how many claims of each document, and of all, have each verdict."""
-    by_document = [(document, list(group)) for document, group in groupby(claims, key=lambda each: each.claim.document)]
-    for document, group in (*by_document, ("all", claims)):
-        row: dict[Any, Cell] = {"In document": document, "Claims": derived(len(group), 0, (), "claims")}
-        sides = {"Published: {verdict}": [c.published for c in group], "Ours: {verdict}": [c.ours for c in group]}
-        for side, findings in sides.items():
-            counts = Counter(each.verdict for each in findings)
-            for name in VERDICTS:
-                row[say(side, verdict=name)] = derived(counts[name], 0, (), f"claims: {name}")
-        yield row

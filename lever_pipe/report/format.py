@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_HALF_UP, Decimal
-from typing import TYPE_CHECKING
-
-from lever_pipe.report.evidence import ALPHA
-
-if TYPE_CHECKING:
-    from lever_pipe.report.cells import Estimate
 
 MOST_DIGITS = 12
 """Decimals that are told apart; beyond them a binary number holds rounding errors."""
@@ -26,28 +20,16 @@ def number_text(value: float, digits: int, *, sign: bool = False) -> str:
     return f"+{text}" if sign and not rounded.is_zero() and rounded > 0 else text
 
 
-def parts_of(number: Estimate) -> tuple[str, str]:
-    """Return a number as text, and its interval in brackets or nothing."""
-    if number.is_p:
-        return (
-            "<0.001" if number.value < 0.001 else _telling(number.value, 3 + (0.04 < number.value < 0.06), ALPHA)
-        ), ""
-    text = number.printed or number_text(number.value, number.digits, sign=number.sign)
-    if math.isnan(number.low):
-        return f"{text}{number.unit}", ""
-    return f"{text}{number.unit}", f"[{', '.join(ends_of(number.low, number.high, number.interval_digits))}]"
-
-
 def ends_of(low: float, high: float, digits: int, *, sign: bool = False) -> list[str]:
     """Return the ends of an interval, with decimals more for one that would print as the 0 that they leave out."""
     leave_out = low > 0 or high < 0
     return [
-        _telling(end, digits, 0.0, sign=sign) if leave_out else number_text(end, digits, sign=sign)
+        telling_text(end, digits, 0.0, sign=sign) if leave_out else number_text(end, digits, sign=sign)
         for end in (low, high)
     ]
 
 
-def _telling(value: float, digits: int, border: float, *, sign: bool = False) -> str:
+def telling_text(value: float, digits: int, border: float, *, sign: bool = False) -> str:
     """Return a number with as many decimals, `digits` or more, as tell it from a border on which a verdict turns."""
     texts = (number_text(value, n, sign=sign) for n in range(digits, MOST_DIGITS))
     return next((text for text in texts if float(text) != border), number_text(value, digits, sign=sign))

@@ -15,10 +15,11 @@ from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_translation
 from lever_pipe.report.cells import Cell, numbers_in, say
-from lever_pipe.report.claims import judge_claims, read_claims
+from lever_pipe.report.claims import read_claims
 from lever_pipe.report.comparability import read_lineages
 from lever_pipe.report.contents import Contents, contents_of
 from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
+from lever_pipe.report.judging import judge_claims
 from lever_pipe.report.material import Material
 from lever_pipe.report.page import pages
 from lever_pipe.report.setting import doubts

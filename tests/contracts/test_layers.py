@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,16 @@ def test_every_room_has_a_floor_and_nothing_lies_beside_them() -> None:
 
 def test_imports_go_down_and_neighbours_are_strangers() -> None:
     assert violations() == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    files = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    graph = {
+        name: {part for each in imports(path) for part in (each, each.rpartition(".")[0]) if part in files}
+        for name, path in files.items()
+    }
+    assert sum(map(len, graph.values())) > 1000
+    TopologicalSorter(graph).prepare()  # its error names the circle
 
 
 def test_a_stage_imports_no_other_stage() -> None:

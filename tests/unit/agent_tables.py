@@ -21,8 +21,8 @@ from lever_pipe.report.agent.tables import tables
 from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import Voice, read_translation
 from lever_pipe.report.cells import EvidenceLedger
-from lever_pipe.report.claims import judge_claims
 from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.judging import judge_claims
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Table, as_csv
 

@@ -25,9 +25,9 @@ from lever_pipe.base.provenance import canonical_json, engine_code, installed_ve
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.lvlm_config import AnswerSettings
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._requests import (
     Answer,
+    DecodeOptions,
     PromptTooLongError,
     Result,
     Segment,

@@ -34,7 +34,8 @@ from lever_pipe.report.agent.runs import (
     values_of,
 )
 from lever_pipe.report.cells import Cell, Estimate, derived, holm, level, minus, p_value, say
-from lever_pipe.report.claims import MEASURES, pair_check
+from lever_pipe.report.claims import MEASURES
+from lever_pipe.report.judging import pair_check
 from lever_pipe.report.table import SOURCE, Row, Table, beside, framed
 from lever_pipe.statistics.comparison import holm as holm_p
 

@@ -24,8 +24,7 @@ from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
 from lever_pipe.runtime import plan, sizing
-from lever_pipe.runtime.checks.findings import Outcome, fault, ok, warning
-from lever_pipe.runtime.checks.local_checks import refused
+from lever_pipe.runtime.checks.findings import Outcome, fault, ok, refused, warning
 from lever_pipe.world.files import write_raw_files
 
 LIBRARY = "hf"

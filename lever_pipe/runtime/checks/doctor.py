@@ -18,7 +18,7 @@ from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.checks import local_checks, orphans
-from lever_pipe.runtime.checks.findings import Level, Outcome, ok, require_no_fault, warning
+from lever_pipe.runtime.checks.findings import Level, Outcome, ok, refused, require_no_fault, warning
 from lever_pipe.runtime.snakemake_adapter import LOCAL, SLURM, UnplannableError, planned_jobs
 
 LOG = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -116,7 +116,7 @@ def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) 
     try:
         experiment = parse_experiment(call.config, source=call.source)
     except LeverPipeError as refusal:
-        yield local_checks.refused("configuration", refusal)
+        yield refused("configuration", refusal)
         return
     yield ok("configuration", call.source)
     yield ok("executor", call.executor)
@@ -134,7 +134,7 @@ def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) 
         jobs = [{**job.resources, "rule": job.rule, "threads": job.threads} for job in planned]
     except UnplannableError as refusal:
         if all(outcome.level is not Level.FAULT for outcome in outcomes):  # else it is told already what is missing
-            yield local_checks.refused("plan", refusal)
+            yield refused("plan", refusal)
     yield from look_at_jobs(experiment, jobs, call.executor, call.prefix, folder)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from lever_pipe.base.errors import PreflightError
+from lever_pipe.base.errors import LeverPipeError, PreflightError
 from lever_pipe.runtime.rerun.why_names import counted
 
 
@@ -48,6 +48,11 @@ def warning(check: str, expected: str, *, found: str, do: str) -> Outcome:
 def fault(check: str, expected: str, *, found: str, do: str) -> Outcome:
     """Return an outcome that stops the run."""
     return Outcome(Level.FAULT, check, found, expected, do)
+
+
+def refused(check: str, refusal: LeverPipeError) -> Outcome:
+    """Return the fault that an error tells."""
+    return fault(check, refusal.expected.rpartition("expected ")[2], found=refusal.found, do=refusal.do)
 
 
 def require_no_fault(outcomes: Iterable[Outcome]) -> None:

@@ -18,7 +18,7 @@ from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions
 from lever_pipe.lever.datasets.protocol import ReadResult, VqaFilePaths
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
-from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, warning
+from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, refused, warning
 from lever_pipe.runtime.sizing import LoadedModel
 
 AGENT = "intention.model.folder"
@@ -211,11 +211,6 @@ def _data_set(experiment: Experiment, key: str, settings: Data, folder: Path) ->
             yield refused(check, refusal)
         else:
             yield ok(check, f"{len(shared)} of {len(queries)} questions are train questions too")
-
-
-def refused(check: str, refusal: LeverPipeError) -> Outcome:
-    """Return the fault that an error tells."""
-    return fault(check, refusal.expected.rpartition("expected ")[2], found=refusal.found, do=refusal.do)
 
 
 def _present(key: str, names: list[str], folder: Path, page: str) -> Outcome:

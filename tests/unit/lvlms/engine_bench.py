@@ -16,9 +16,8 @@ from tiny_folders import WORDS
 
 from lever_pipe.experiment.lvlm_config import AnswerSettings, Decode, PromptSettings
 from lever_pipe.lvlms import hf
-from lever_pipe.lvlms._decoding import DecodeOptions
 from lever_pipe.lvlms._engine import PackedEngine
-from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests
+from lever_pipe.lvlms._requests import DecodeOptions, Result, Segment, TokenPrompt, TokenRequest, merge_requests
 from lever_pipe.lvlms._vision import VisionStore
 from lever_pipe.lvlms.asking.prompts import Prompt, Wording
 from lever_pipe.lvlms.protocol import ImageSource

@@ -11,7 +11,6 @@ import pytest
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Cell, Estimate, p_value, say
 from lever_pipe.report.evidence import ALPHA
-from lever_pipe.report.format import parts_of
 from lever_pipe.report.page import pages
 from lever_pipe.report.table import SOURCE, Row, Table, as_csv, framed
 
@@ -50,7 +49,7 @@ def test_a_line_shows_whose_it_is_and_leads_to_its_footnote() -> None:
     "low, high", [(0.02, 1.2), (0.0012, 0.03), (-1.2, -0.04), (-0.04, 1.2), (0.0, 1.2), (0.3, 1.2)]
 )
 def test_an_interval_shows_whether_it_holds_0(low: float, high: float) -> None:
-    _, ends = parts_of(Estimate(0.6, 2, low=low, high=high, interval_digits=1))
+    _, ends = Estimate(0.6, 2, low=low, high=high, interval_digits=1).parts
     shown = [float(end) for end in ends.strip("[]").split(", ")]
     assert (shown[0] <= 0 <= shown[1]) is (low <= 0 <= high)
     assert shown == pytest.approx([low, high], abs=0.05)
@@ -59,7 +58,7 @@ def test_an_interval_shows_whether_it_holds_0(low: float, high: float) -> None:
 
 
 def test_a_p_value_shows_on_which_side_of_the_border_it_lies() -> None:
-    texts = {p: parts_of(p_value(p))[0] for p in (0.0004, 0.03, 0.0401, 0.0496, 0.0499999, 0.05007, 0.059, 1.0)}
+    texts = {p: p_value(p).parts[0] for p in (0.0004, 0.03, 0.0401, 0.0496, 0.0499999, 0.05007, 0.059, 1.0)}
     assert (texts[0.0004], texts[0.0496], texts[0.05007], texts[1.0]) == ("<0.001", "0.0496", "0.0501", "1.000")
     assert all((float(text) < ALPHA) is (p < ALPHA) for p, text in texts.items() if p > 0.001)
 
