@@ -275,7 +275,7 @@ def text(traced: Traced) -> str:
         made = step.made
         name = step.name if made.stage in step.name else f"{step.name} ({made.stage})"
         outputs = [f"{step.artefact.paths[n].name} {made.outputs[n][:DIGITS]} ({step.states[n]})" for n in step.outputs]
-        models = [f"model folder {key} {folder}" for key, folder in flat(made.config).items() if key.endswith(MODEL)]
+        models = [f"model folder {key} {value}" for key, value in flat(made.config).items() if key.endswith(MODEL)]
         commit = f"commit {made.commit[:DIGITS]}{' with uncommitted changes' if made.dirty else ''}"
         origin = f"code {made.code}, {commit}, {made.seconds:g} s on {made.device}"
         details = [_settings(made.config), origin, *outputs, *models, *_inputs(step)]

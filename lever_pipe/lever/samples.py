@@ -167,10 +167,10 @@ def shares_by_rank(
         if any(demonstrations):
             groups.setdefault(group_of(name), []).append(padded_selections(demonstrations, max(shots)))
     for group, runs in groups.items():
-        for rank, picked_SN in enumerate(np.moveaxis(np.stack(runs), 2, 0), start=1):
-            taken = picked_SN != ENDED
+        for rank, picked_RN in enumerate(np.moveaxis(np.stack(runs), 2, 0), start=1):
+            taken = picked_RN != ENDED
             for agreement, agrees_QT in agreements.items() if taken.any() else ():
-                hits = agrees_QT[ids, picked_SN][taken]
+                hits = agrees_QT[ids, picked_RN][taken]
                 yield SelectionRow(group, rank, agreement, float(hits.mean()), hits.size)
 
 

@@ -30,7 +30,7 @@ PUBLISHED_METRICS = {
     "adv_max": "max_advantage",
 }
 """Names of metrics in the reference that are others than ours."""
-BY_SEED = ("pg_loss", "kl", "entropy", "sequence_length", "response_length", "normalised_reward")
+BY_SEED = ("pg_loss", "kl", "entropy", "sequence_length", "normalised_reward")
 """Training metrics of study `intention` that claims compare run by run."""
 
 

@@ -112,7 +112,7 @@ class Run:
         workflow, experiment, results = self._workflow, self.experiment, Path(self.experiment.results)
         jobs, executor = list(workflow.dag.needrun_jobs()), str(workflow.executor_plugin.name)
         results.mkdir(parents=True, exist_ok=True)
-        # First, so that what a job of a former run makes while the check waits for it is younger than this plan.
+        # First, so that what a job of a former run makes while the check looks for it is younger than this plan.
         snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned(jobs), self._root)
         for stage, code, members in _codes_of(jobs):  # so that `why` can name the modules that differ
             record_code(results, stage, members, code)

@@ -216,19 +216,19 @@ class JobLines(logging.Formatter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a record is shown; of the counts that is the last."""
-        said = vars(record)
-        if said.get("event") == LogEvent.PROGRESS:
-            self._done, self._n_jobs = said["done"], said["total"]
+        fields = vars(record)
+        if fields.get("event") == LogEvent.PROGRESS:
+            self._done, self._n_jobs = fields["done"], fields["total"]
             return self._done == self._n_jobs
-        return said.get("event") not in AROUND_A_JOB and record.msg != "Select jobs to execute..."
+        return fields.get("event") not in AROUND_A_JOB and record.msg != "Select jobs to execute..."
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a job, and everything else as Snakemake writes it."""
-        said = vars(record)
-        if said.get("event") != LogEvent.JOB_INFO:
+        fields = vars(record)
+        if fields.get("event") != LogEvent.JOB_INFO:
             return self._usual.format(record)
-        what = said["rule_msg"] or said["rule_name"]
-        return f"{time.strftime('%H:%M:%S')}  {self._done} of {self._n_jobs} done  {what}"
+        text = fields["rule_msg"] or fields["rule_name"]
+        return f"{time.strftime('%H:%M:%S')}  {self._done} of {self._n_jobs} done  {text}"
 
 
 def tell_a_line_a_job(n_jobs: int) -> None:

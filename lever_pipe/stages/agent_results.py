@@ -121,7 +121,7 @@ def compare_arms(
     rows = comparison_rows(context._replace(runs=context.runs.of(set(context.runs.arms) - cells)))
     rows += sharpened(context)
     for sweep in config.sweeps:
-        cells_of_sweep = context.runs.of([cell.arm for cell in sweep.cells])
-        swept = comparison_rows(context._replace(runs=cells_of_sweep, reference_arm=sweep.arm, served={}))
+        runs_of_sweep = context.runs.of([cell.arm for cell in sweep.cells])
+        swept = comparison_rows(context._replace(runs=runs_of_sweep, reference_arm=sweep.arm, served={}))
         rows += [row._replace(family=f"{SWEEP}{sweep.name}/{row.family}", role=SECONDARY) for row in swept]
     write_csv(comparisons, ArmComparisonRow._fields, rows)

@@ -65,7 +65,7 @@ def distinct_prompts(
 def votes(
     selections: Mapping[ExampleId, Demonstrations], texts: Sequence[str], shots: tuple[int, ...]
 ) -> dict[tuple[ExampleId, Demonstrations], str]:
-    """Return by prompt the vote over the answers, out of `shown` by train example, that it holds."""
+    """Return by prompt the vote over the answers, out of `texts` by train example, that it holds."""
     prompts = {(query, ids[:k]) for query, ids in selections.items() for k in shots}
     return {(query, ids): vote([texts[i] for i in ids]) for query, ids in prompts}
 

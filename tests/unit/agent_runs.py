@@ -168,7 +168,6 @@ def evaluation_values(rows: Sequence[EpisodeRow], n_tasks: int) -> dict[str, flo
         "normalised_reward": float((rewards / ceilings).mean()),
         "coverage": 0.5,
         "turns": 4.0,
-        "agent_tokens": 28.0,
         "simulator_failures": 0.0,
     }
 
@@ -206,24 +205,11 @@ def step_values(study: Study, run: AgentRun, step: int) -> dict[str, float]:
         "end_complete": 0.25,
         "turns": 4.0,
         "sequence_length": 90.0 + wave,
-        "prompt_length": 30.0,
-        "response_length": 60.0 + wave,
-        "agent_tokens": 28.0 + wave,
         "episodes": 64.0,
-        "tokens_total": 64 * (90.0 + wave),
-        "tokens_per_rank": 64 * (90.0 + wave),
         "seconds_step": seconds,
         "seconds_rollout": 0.6 * seconds,
-        "seconds_simulator": 0.1 * seconds,
-        "seconds_log_probs": 0.05 * seconds,
-        "seconds_reference": 0.05 * seconds,
-        "seconds_update": 0.2 * seconds,
         "seconds_validation": 0.0,
         "seconds_checkpoint": 0.0,
-        "tokens_per_second": 64 * (90.0 + wave) / seconds,
-        "tokens_per_second_per_device": 64 * (90.0 + wave) / seconds,
-        "agent_tokens_per_second": 64 * 28.0 / seconds,
-        "flop_update": 1e9,
     }
     return values | study.metrics
 

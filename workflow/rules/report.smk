@@ -1,5 +1,4 @@
 EMULATED_TABLES = ["scores", "prompts", "training"] if EMULATE else []
-# A server's model is no folder that the model library could answer from.
 IS_WORLD = EXPERIMENT.data.source == "world"
 CHINESE = shipped("resources/locale/zh/LC_MESSAGES/report.po")
 TEMPLATES = shipped("lever_pipe/report/templates")

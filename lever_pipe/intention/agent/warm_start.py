@@ -59,11 +59,11 @@ class Demonstrator:
         reward = 0.0
         for turn in range(self.environment.max_turns):
             call = None if rng.random() < self.config.early_stop else self._call(env, rng)
-            words = self.codec.closing() if call is None else self.codec.call(call)
-            if len(tokens) + len(words) > self.max_context:
+            spoken = self.codec.closing() if call is None else self.codec.call(call)
+            if len(tokens) + len(spoken) > self.max_context:
                 break
-            tokens += words
-            is_agent += [True] * len(words)
+            tokens += spoken
+            is_agent += [True] * len(spoken)
             is_last = turn == self.environment.max_turns - 1
             if call is None or (is_last and not self.environment.execute_last_turn):
                 break

@@ -38,19 +38,19 @@ def marks(compared: pd.DataFrame) -> list[Mark]:
         for row in lines_of(against)
         if str(Place.parse(row.left).policy) == ORACLE
     }
-    cells = []
+    drawn = []
     for row in lines_of(against):
         place = Place.parse(row.left)
         if str(place.policy) == ORACLE:
             continue
         ceiling = ceilings.get((row.data, place.corner))
         panel = f"{row.data}, answered by {place.lvlm}"
-        cells.append(Mark(panel, called(str(place.policy)), place.sampler, row.difference, row.low, row.high, ceiling))
+        drawn.append(Mark(panel, called(str(place.policy)), place.sampler, row.difference, row.low, row.high, ceiling))
     panels, samplers = (
-        list(dict.fromkeys(values)) for values in zip(*((m.panel, m.series) for m in cells), strict=True)
+        list(dict.fromkeys(values)) for values in zip(*((m.panel, m.series) for m in drawn), strict=True)
     )
-    mean = pd.DataFrame(cells, columns=Mark._fields).groupby("row")["value"].mean()
-    return sorted(cells, key=lambda m: (panels.index(m.panel), -mean[m.row], m.row, samplers.index(m.series)))
+    mean = pd.DataFrame(drawn, columns=Mark._fields).groupby("row")["value"].mean()
+    return sorted(drawn, key=lambda m: (panels.index(m.panel), -mean[m.row], m.row, samplers.index(m.series)))
 
 
 def lines_of(frame: pd.DataFrame) -> Iterator[Any]:

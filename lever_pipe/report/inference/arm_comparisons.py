@@ -115,8 +115,8 @@ def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Differen
     levels = float(np.mean(left)), float(np.mean(right))
     if np.isnan(low):
         return Difference(mean, low, high, np.nan, np.nan, "", *levels)
-    level, power = scipy.special.stdtrit(n - 1, (0.975, 0.8))
-    return Difference(mean, low, high, paired_t(gaps)[1], float((high - mean) * (1 + power / level)), STUDENT, *levels)
+    t_95, t_80 = scipy.special.stdtrit(n - 1, (0.975, 0.8))
+    return Difference(mean, low, high, paired_t(gaps)[1], float((high - mean) * (1 + t_80 / t_95)), STUDENT, *levels)
 
 
 def _over_tasks(context: Context, name: str, runs: Mapping[str, Sequence[TaskMeans]]) -> list[ArmComparisonRow]:

@@ -232,12 +232,6 @@ def _distinct(rows: Sequence[Rows]) -> Cell:
     return say("{n} distinct among {all}", **counts) if rows else None
 
 
-def _percent(row: EvidenceRow) -> Estimate:
-    """Return a share in percent; only 1 prints as 100.0 and only 0 as 0.0."""
-    inside = min(max(100 * row.value, 0.1), 99.9) if 0 < row.value < 1 else 100 * row.value
-    return Estimate(inside, 1, row.key, unit=" %")
-
-
 def _extent(rows: Rows) -> Cell:
     if not rows:
         return None

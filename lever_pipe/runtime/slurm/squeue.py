@@ -95,9 +95,9 @@ def seconds(value: str) -> int | None:
     return int(digits[0]) if digits else None
 
 
-def cancel(job_ids: list[str]) -> bool:
-    """Ask SLURM to cancel the jobs; tell whether it took the order."""
-    return run("scancel", *job_ids) is not None
+def cancel(job_id: str) -> None:
+    """Ask SLURM to cancel a job."""
+    run("scancel", job_id)
 
 
 def _rows(answer: str, width: int) -> Iterator[list[str]]:

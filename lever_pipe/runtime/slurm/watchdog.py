@@ -171,6 +171,6 @@ def _report(executor: Executor, job: Job, end: JobEnd) -> None:
     if end.succeeded:
         executor.report_job_success(job)
         return
-    slurm.cancel([job.external_jobid])  # no harm to a job that is gone
+    slurm.cancel(job.external_jobid)  # no harm to a job that is gone
     logs = [str(job.aux["slurm_logfile"])] if job.aux and job.aux.get("slurm_logfile") else []
     executor.report_job_error(job, msg=f"{end.message}. ", aux_logs=logs)
