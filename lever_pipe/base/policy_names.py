@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal, Self
 
 from lever_pipe.base.errors import RecordError
@@ -87,6 +88,7 @@ class PolicyName:
     items: int | None = None
 
     @classmethod
+    @lru_cache(maxsize=65_536)  # a plan parses each name a dozen times
     def parse(cls, text: str) -> Self:
         """Return the parts of a policy's or group's name.
 

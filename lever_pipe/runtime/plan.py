@@ -340,10 +340,11 @@ def members_of(config: Section) -> tuple[str, ...]:
     modules = [name.format_map(vars(config)) for name in declared.members] if declared else []
     drawn = getattr(config, "on_policy", None)
     rewards = [getattr(config, "reward", None), getattr(drawn, "reward", None), *getattr(config, "rewards", ())]
-    beside = available("lever/rewards")
+    modes = [reward.mode for reward in rewards if reward]
+    beside = available("lever/rewards") if modes else ()
     module = getattr(config, "module", "")
     modules += [f"lever.policies.{module}"] if module else []
-    return (*modules, *(f"lever.rewards.{reward.mode}" for reward in rewards if reward and reward.mode in beside))
+    return (*modules, *(f"lever.rewards.{mode}" for mode in modes if mode in beside))
 
 
 def lvlm_config(experiment: Experiment) -> LvlmConfig:

@@ -78,7 +78,7 @@ class Sparing:
         digests, spared, running = _Foreseen(self._digests), dict[Job, str](), set[Job]()
         planned = list(itertools.chain.from_iterable(dag.toposorted(set(dag.needrun_jobs()))))
         for job in planned:
-            is_known = not (job.is_group() or is_wanted(job) or running.intersection(dag.dependencies[job]))
+            is_known = not (job.is_group() or running.intersection(dag.dependencies[job]) or is_wanted(job))
             if not is_known or not decision.has_card(job):
                 running.add(job)
             elif decision.is_made(**decision.call_of(job), digests=digests):
