@@ -9,14 +9,12 @@ from itertools import pairwise
 
 from lever_pipe.base.records import Beam, Example, ExampleId, Pool, QueryBeams
 from lever_pipe.experiment.rl_data_config import Beams
-from lever_pipe.lever.trajectories import request_of
+from lever_pipe.lever.trajectories import PromptIds, request_of
 from lever_pipe.lvlms.asking.prompts import Prompter
 from lever_pipe.lvlms.protocol import Lvlm, LvlmReply
 
 Demonstrations = tuple[ExampleId, ...]
 """Demonstrations in the order of choice."""
-PromptIds = tuple[ExampleId, Demonstrations]
-"""A query with some demonstrations."""
 Score = Callable[[Sequence[PromptIds]], Sequence[float]]
 """Gives each of several the probability of the query's answer, in [0, 1]."""
 

@@ -19,6 +19,8 @@ from lever_pipe.metrics.relevance import relevance
 from lever_pipe.metrics.vqa_accuracy import cut_answer, normalise_answer, vqa_accuracy
 
 _accuracy, _relevance = cache(vqa_accuracy), cache(relevance)  # many selections of a query get one answer
+PromptIds = tuple[ExampleId, tuple[ExampleId, ...]]
+"""A query and the demonstrations that it is answered with, in order."""
 LEAST = 2
 """Groups that RL data need: one to train, one to validate."""
 

@@ -20,7 +20,8 @@ from lever_pipe.base import numerics
 from lever_pipe.experiment.config import Grpo, OnPolicy, Rce
 from lever_pipe.lever.training import epoch as any_epoch
 from lever_pipe.lever.training.loop import Step, Updates
-from lever_pipe.lever.training.on_policy import Judged, PromptIds
+from lever_pipe.lever.training.on_policy import Judged
+from lever_pipe.lever.trajectories import PromptIds
 from lever_pipe.stages import selector_training
 
 FOLDER = Path(__file__).parents[1] / "golden" / "curves"

@@ -21,7 +21,7 @@ from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.groups import Groups, batches
 from lever_pipe.lever.training.loop import Step, Updates, logged, policy_entropy
 from lever_pipe.lever.training.supervised import progress_of
-from lever_pipe.lever.trajectories import trajectories_of
+from lever_pipe.lever.trajectories import PromptIds, trajectories_of
 from lever_pipe.losses.advantages import (
     batch_advantages,
     centred_advantages,
@@ -35,9 +35,6 @@ from lever_pipe.losses.schedules import cosine
 from lever_pipe.losses.sequence import ended_selections, net_rewards, step_log_probs, step_logits
 from lever_pipe.lvlms.asking.prompts import Prompter
 from lever_pipe.lvlms.protocol import Lvlm
-
-PromptIds = tuple[ExampleId, tuple[ExampleId, ...]]
-"""A query and the demonstrations that it is answered with, in order."""
 
 
 class Judged(NamedTuple):

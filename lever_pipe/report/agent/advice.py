@@ -124,7 +124,12 @@ SAYINGS = {
 def tables(view: AgentView) -> Iterator[Table]:
     """Yield the sentences of both documents with their answers."""
     rows = [
-        {"In document": document, "The document": saying.text, **_reason(view, saying), **_answered(view, saying)}
+        {
+            "In document": document,
+            "The document": saying.text,
+            "Its reason": _reason(view, saying),
+            **_answered(view, saying),
+        }
         for document, sayings in SAYINGS.items()
         for saying in sayings
     ]
@@ -133,12 +138,12 @@ def tables(view: AgentView) -> Iterator[Table]:
     )
 
 
-def _reason(view: AgentView, saying: Saying) -> Row:
+def _reason(view: AgentView, saying: Saying) -> Cell:
     """Return why the document says so; nothing where the reference lacks a number of it."""
     rows = [_stated(view, *place) for place in saying.stated]
     cells = [as_printed(row) for row in rows]
     numbers = dict(zip("abc"[: len(cells)], cells, strict=True))
-    return {"Its reason": say(saying.published, **numbers) if all(cells) else None}
+    return say(saying.published, **numbers) if all(cells) else None
 
 
 def _stated(view: AgentView, run: str, metric: str, step: int | None = None) -> EvidenceRow | None:

@@ -26,8 +26,9 @@ from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector,
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
 from lever_pipe.lever.training.loop import Updates, validation_loss
-from lever_pipe.lever.training.on_policy import Judged, PromptIds, draw_groups, on_policy_epoch
+from lever_pipe.lever.training.on_policy import Judged, draw_groups, on_policy_epoch
 from lever_pipe.lever.training.supervised import distil_epoch, rce_epoch
+from lever_pipe.lever.trajectories import PromptIds
 from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_log_probs
 
 HEADS = available("lever/heads")

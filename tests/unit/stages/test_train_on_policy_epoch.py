@@ -19,8 +19,8 @@ from lever_pipe.base.records import ExampleId
 from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.lever.training.on_policy import Judged, PromptIds, judged_by_lvlm
-from lever_pipe.lever.trajectories import references_of
+from lever_pipe.lever.training.on_policy import Judged, judged_by_lvlm
+from lever_pipe.lever.trajectories import PromptIds, references_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompter, Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest

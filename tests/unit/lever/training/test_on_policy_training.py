@@ -24,13 +24,13 @@ from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import (
     Drawn,
     Judged,
-    PromptIds,
     Spent,
     advantages_of,
     draw_groups,
     on_policy_epoch,
     on_policy_step,
 )
+from lever_pipe.lever.trajectories import PromptIds
 from lever_pipe.losses.kl import selection_divergence
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
 
