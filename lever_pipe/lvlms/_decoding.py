@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lever_pipe.lvlms._requests import DecodeOptions, Result
+from lever_pipe.lvlms._requests import Result
+from lever_pipe.lvlms.protocol import DecodeOptions
 
 NEVER = -1.0e9  # transformers' score of a hypothesis that must not win; part of its rules
 

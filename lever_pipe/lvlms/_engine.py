@@ -9,9 +9,10 @@ from typing import Any
 
 from lever_pipe.lvlms import _planner
 from lever_pipe.lvlms._planner import Beginning, Budget, TrieNode
-from lever_pipe.lvlms._requests import DecodeOptions, Layout, Results, Segment, TokenRequest, segment_layout
+from lever_pipe.lvlms._requests import Layout, Results, Segment, TokenRequest, segment_layout
 from lever_pipe.lvlms._vision import VisionStore
 from lever_pipe.lvlms._waves import Waves
+from lever_pipe.lvlms.protocol import DecodeOptions
 
 
 class PackedEngine:

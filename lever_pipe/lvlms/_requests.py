@@ -23,18 +23,6 @@ Grid = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class DecodeOptions:
-    """When an answer ends, which tokens it never holds, and how it is searched; one beam is greedy."""
-
-    eos: tuple[int, ...]
-    max_new_tokens: int
-    num_beams: int = 1
-    length_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    never: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class Segment:
     """A run of prompt tokens that begins at a special token; one placeholder and one digest an image.
 

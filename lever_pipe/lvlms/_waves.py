@@ -20,8 +20,9 @@ from lever_pipe.lvlms._decoding import decode
 from lever_pipe.lvlms._layers import TextFlop, run_layers
 from lever_pipe.lvlms._memory import PassAttention, SlotPool, WaveSlots
 from lever_pipe.lvlms._planner import Budget, TrieNode
-from lever_pipe.lvlms._requests import AXES, Answer, Array, DecodeOptions, Result, Scores, TokenRequest
+from lever_pipe.lvlms._requests import AXES, Answer, Array, Result, Scores, TokenRequest
 from lever_pipe.lvlms._vision import VisionStore
+from lever_pipe.lvlms.protocol import DecodeOptions
 
 VALUES_PER_BLOCK = 2**27  # log-probabilities at one time: half a gigabyte
 

@@ -26,18 +26,9 @@ from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import IMAGES, MAKE, load_strictly, readable, require_size, require_whole, written
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.storage import digest
-from lever_pipe.lvlms._requests import (
-    Answer,
-    DecodeOptions,
-    PromptTooLongError,
-    Result,
-    Results,
-    Scores,
-    TokenPrompt,
-    TokenRequest,
-)
+from lever_pipe.lvlms._requests import Answer, PromptTooLongError, Result, Results, Scores, TokenPrompt, TokenRequest
 from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment, Turn
-from lever_pipe.lvlms.protocol import ImageSource, LvlmFamily, settings_of
+from lever_pipe.lvlms.protocol import DecodeOptions, ImageSource, LvlmFamily, settings_of
 
 if TYPE_CHECKING:
     from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution

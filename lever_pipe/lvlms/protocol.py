@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution
-    from lever_pipe.lvlms._requests import DecodeOptions, Results, TokenRequest
+    from lever_pipe.lvlms._requests import Results, TokenRequest
     from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment
 
 COUNTERS = (
@@ -77,6 +77,18 @@ class LvlmReply:
     def answer_log_probs(self) -> tuple[float, ...]:
         """The log-probability of each given answer, summed over its tokens and the end of the turn."""
         return tuple(map(sum, self.token_log_probs))
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """When an answer ends, which tokens it never holds, and how it is searched; one beam is greedy."""
+
+    eos: tuple[int, ...]
+    max_new_tokens: int
+    num_beams: int = 1
+    length_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    never: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

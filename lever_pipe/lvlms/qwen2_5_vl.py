@@ -30,10 +30,9 @@ from lever_pipe.base.model_folders import (
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.storage import digest
 from lever_pipe.lvlms._engine import PackedEngine
-from lever_pipe.lvlms._requests import DecodeOptions
 from lever_pipe.lvlms._vision import VisionStore
 from lever_pipe.lvlms.asking.prompts import Block, ImagePart, Prompt, Role, TextSegment, Turn
-from lever_pipe.lvlms.protocol import ImageSource, LvlmFamily, settings_of
+from lever_pipe.lvlms.protocol import DecodeOptions, ImageSource, LvlmFamily, settings_of
 
 if TYPE_CHECKING:
     from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lever_pipe.base.chat import Chat, UnreadableError, at_once, find_access
 from lever_pipe.base.errors import ConfigError, ServerError
-from lever_pipe.lvlms._requests import Answer, DecodeOptions, Result, Results, Scores, TokenPrompt, TokenRequest
+from lever_pipe.lvlms._requests import Answer, Result, Results, Scores, TokenPrompt, TokenRequest
 from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment
-from lever_pipe.lvlms.protocol import ImageSource, LvlmFamily
+from lever_pipe.lvlms.protocol import DecodeOptions, ImageSource, LvlmFamily
 
 if TYPE_CHECKING:
     from lever_pipe.base.chat import Connection

@@ -25,18 +25,9 @@ from torch import Tensor
 from lever_pipe.base.errors import CheckpointError, ConfigError, shortened
 from lever_pipe.lvlms._decoding import beam_search
 from lever_pipe.lvlms._planner import trie_order
-from lever_pipe.lvlms._requests import (
-    Answer,
-    DecodeOptions,
-    PromptTooLongError,
-    Result,
-    Results,
-    Scores,
-    TokenPrompt,
-    TokenRequest,
-)
+from lever_pipe.lvlms._requests import Answer, PromptTooLongError, Result, Results, Scores, TokenPrompt, TokenRequest
 from lever_pipe.lvlms.hf import Templated, described
-from lever_pipe.lvlms.protocol import ImageSource
+from lever_pipe.lvlms.protocol import DecodeOptions, ImageSource
 
 if TYPE_CHECKING:
     from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution, VllmSettings

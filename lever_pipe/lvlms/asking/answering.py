@@ -27,7 +27,6 @@ from lever_pipe.experiment.lvlm_config import AnswerSettings
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lvlms._requests import (
     Answer,
-    DecodeOptions,
     PromptTooLongError,
     Result,
     Segment,
@@ -38,7 +37,7 @@ from lever_pipe.lvlms._requests import (
 from lever_pipe.lvlms.asking.defaults import ends_of
 from lever_pipe.lvlms.asking.ledger import ENGINE_DIGITS, Ledger, introduce, require_consent
 from lever_pipe.lvlms.asking.prompts import TextSegment
-from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmFamily, LvlmReply, LvlmRequest
+from lever_pipe.lvlms.protocol import COUNTERS, DecodeOptions, ImageSource, LvlmFamily, LvlmReply, LvlmRequest
 
 
 def load_lvlm(

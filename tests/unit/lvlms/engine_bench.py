@@ -17,10 +17,10 @@ from tiny_folders import WORDS
 from lever_pipe.experiment.lvlm_config import AnswerSettings, Decode, PromptSettings
 from lever_pipe.lvlms import hf
 from lever_pipe.lvlms._engine import PackedEngine
-from lever_pipe.lvlms._requests import DecodeOptions, Result, Segment, TokenPrompt, TokenRequest, merge_requests
+from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests
 from lever_pipe.lvlms._vision import VisionStore
 from lever_pipe.lvlms.asking.prompts import Prompt, Wording
-from lever_pipe.lvlms.protocol import ImageSource
+from lever_pipe.lvlms.protocol import DecodeOptions, ImageSource
 from lever_pipe.lvlms.qwen2_5_vl import Qwen
 
 SYSTEM = "<|im_start|>system\nAnswer with one or two words.<|im_end|>\n"
