@@ -99,7 +99,7 @@ class Ledger:
         """
         known = self._rows.get(key)
         if isinstance(known, Line):
-            _, known = parse_row(*known)
+            _, known = _parsed(*known)
             self._rows[key] = known
         return known
 
@@ -171,7 +171,7 @@ class Ledger:
             if not line.endswith(b"\n"):
                 log.info("%s:%d: torn last line of a killed writer, skipped", path, number)
                 continue
-            require_whole(line, path, number)
+            _require_whole(line, path, number)
             start = line[len(KEY) :].partition(b'"')[0] if line.startswith(KEY) else b""
             key = start.decode(errors="replace")
             if key and key not in self._rows:
@@ -240,7 +240,11 @@ def parse_row(line: bytes, path: Path, number: int) -> tuple[str, Row]:
     Raises:
         RecordError: the line was changed since it was written, or is no JSON object with a key.
     """
-    require_whole(line, path, number)
+    _require_whole(line, path, number)
+    return _parsed(line, path, number)
+
+
+def _parsed(line: bytes, path: Path, number: int) -> tuple[str, Row]:
     try:
         row = json.loads(line)
         key = row.pop("key")
@@ -293,7 +297,7 @@ def _digest_of(content: bytes) -> bytes:
     return hashlib.sha256(content).hexdigest()[:DIGEST_LENGTH].encode()
 
 
-def require_whole(line: bytes, path: Path, number: int) -> None:
+def _require_whole(line: bytes, path: Path, number: int) -> None:
     """Refuse a line that was changed since it was written, or that states no digest."""
     if line[-SEAL_LENGTH:] != DIGEST + _digest_of(line[:-SEAL_LENGTH]) + END:
         raise RecordError(
