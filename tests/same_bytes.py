@@ -13,7 +13,7 @@ from pathlib import Path
 NOT_COMPARED = re.compile(r"log\.txt$|^ledger/")
 # What an artefact cost, in units of `units`: only this may differ, and what the report prints of it.
 WORK = (
-    "flop|forwards|images_encoded|prompt_tokens|prompts_from_ledger|seconds|tokens_padded|tokens_prefilled"
+    "forwards|images_encoded|prompt_tokens|prompts_from_ledger|seconds|tokens_padded|tokens_prefilled"
     "|trie_tokens_distinct"
 )
 TIMED = r"seconds\w*|\w*tokens_per_second\w*"

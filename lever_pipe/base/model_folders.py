@@ -14,6 +14,7 @@ from lever_pipe.base.errors import CheckpointError, LeverPipeError, shortened
 from lever_pipe.base.storage import header_of, strict_json
 
 INDEX = "model.safetensors.index.json"
+GENERATION = "generation_config.json"
 POINTER = b"version https://git-lfs"
 MAKE = "Download the folder whole, or make it again with save_pretrained (safetensors)."
 CONVERT = "lever-pipe convert"
@@ -151,6 +152,26 @@ def readable(folder: Path, part: str) -> Iterator[None]:
         message = shortened(" ".join(str(fault).split())).rstrip(".")
         found = f"{type(fault).__name__}: {message}"
         raise CheckpointError(f"{folder}: expected a readable {part}", found=found, do=MAKE) from None
+
+
+def end_tokens(folder: Path) -> tuple[int, ...]:
+    """Return the tokens that a folder's `generation_config.json` names as ends of what a model says, if there are any.
+
+    Raises:
+        CheckpointError: the file is unreadable, or names no tokens.
+    """
+    path, named = folder / GENERATION, None
+    if path.is_file():
+        with readable(folder, GENERATION):
+            named = strict_json(path.read_bytes()).get("eos_token_id")
+    ends = named if isinstance(named, list) else [] if named is None else [named]
+    if not all(type(end) is int and end >= 0 for end in ends):
+        raise CheckpointError(
+            f"{path}: expected an eos_token_id that is a token or a list of them",
+            found=shortened(repr(named)),
+            do="Download the file again; for an LVLM lvlm.decode.ends may name the tokens instead.",
+        )
+    return tuple(ends)
 
 
 def written(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:

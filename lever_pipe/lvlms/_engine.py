@@ -20,27 +20,12 @@ class PackedEngine:
 
     A caller may ask in small runs that follow from each other's answers. Their prompts begin with the same
     demonstrations, so beginnings up to the first image stay from run to run; deeper ones hardly recur.
-
-    Args:
-        model: in evaluation mode.
-        vision: its image features.
-        options: how answers are searched.
-        wave_tokens: tokens of one forward.
-        kv_tokens: tokens whose keys and values are kept at one time.
-        counters: receives the language model's work, `prompt_tokens` and `trie_tokens_distinct`.
     """
 
     backend = "packed, slots"
 
     def __init__(
-        self,
-        model: Any,
-        vision: VisionStore,
-        *,
-        options: DecodeOptions,
-        wave_tokens: int,
-        kv_tokens: int,
-        counters: Counter[str],
+        self, model: Any, vision: VisionStore, options: DecodeOptions, wave_tokens: int, kv_tokens: int
     ) -> None:
         self._budget = Budget(
             wave=wave_tokens,
@@ -50,12 +35,17 @@ class PackedEngine:
             beams=options.num_beams,
         )
         self._vision = vision
-        self._waves = Waves(model, vision, budget=self._budget, options=options, counters=counters)
+        self._waves = Waves(model, vision, self._budget, options)
         self._pool = self._waves.pool
-        self._counters = counters
+        self._counted = Counter[str]()
         self._image_token = model.config.image_token_id
         self._layouts: dict[Segment, Layout] = {}
         self._resident: dict[Beginning, TrieNode] = {}  # the least recently used first, none before what continues it
+
+    @property
+    def counters(self) -> Counter[str]:
+        """Its work so far, by names in `protocol.COUNTERS`."""
+        return self._counted + self._waves.counters + Counter(images_encoded=self._vision.encoded)
 
     def run(self, requests: Sequence[TokenRequest]) -> Results:
         """Yield each request with its result as soon as it is done; the results do not depend on the order.
@@ -128,6 +118,6 @@ class PackedEngine:
         for request in ordered:
             length = sum(map(size, request.prompt.segments))
             longest = max(longest, _planner.require_fit(request, length, self._budget))
-            self._counters["prompt_tokens"] += length
-        self._counters["trie_tokens_distinct"] += _planner.distinct_tokens(ordered, size)
+            self._counted["prompt_tokens"] += length
+        self._counted["trie_tokens_distinct"] += _planner.distinct_tokens(ordered, size)
         return longest

@@ -1,4 +1,4 @@
-"""One pass through the layers of a language model, attention left to the caller, and the work of it.
+"""One pass through the layers of a language model, attention left to the caller.
 
 The linear layers see every token alike; which tokens see each other is known to the attention only. So one pass takes
 the tokens of many prompts as one packed row [n, ...].
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lever_pipe.lvlms._planner import TrieNode
 from lever_pipe.lvlms._requests import AXES
 
 if TYPE_CHECKING:
@@ -73,42 +72,3 @@ def _heads(attention: Any, projected: Tensor) -> Tensor:
 def _rotate(heads: Tensor, rotary: tuple[Tensor, ...]) -> Tensor:
     cos, sin = rotary
     return (heads * cos).add_(heads.roll(heads.shape[-1] // 2, -1).mul_(sin))
-
-
-class TextFlop:
-    """Multiply-adds times two of the language model on real tokens.
-
-    The last layer computes keys and values of every token, and the rest for those whose output somebody reads.
-    """
-
-    def __init__(self, model: Any) -> None:
-        layers = model.model.language_model.layers
-        attention = layers[-1].self_attn
-        self._layer = 2 * sum(p.numel() for p in layers[-1].parameters())
-        self._store = 2 * sum(p.numel() for part in (attention.k_proj, attention.v_proj) for p in part.parameters())
-        self._pair = 4 * model.config.text_config.num_attention_heads * attention.head_dim
-        self._before = len(layers) - 1
-        self._logits = 2 * model.lm_head.weight.numel()
-
-    def of_node(self, node: TrieNode) -> int:
-        """Return the work of a node's prompt tokens and of the answers given behind it."""
-        tokens = node.size + node.n_branches
-        branch_pairs = sum(chain_pairs(count, node.length) for count in node.branches)
-        all_layers = self._before * (
-            tokens * self._layer + (chain_pairs(node.size, node.past) + branch_pairs) * self._pair
-        )
-        if node.request is None:
-            return int(all_layers + tokens * self._store)
-        n_read = 1 + node.n_branches
-        last = (tokens - n_read) * self._store + n_read * self._layer + (node.length + branch_pairs) * self._pair
-        return int(all_layers + last + n_read * self._logits)
-
-    def of_step(self, width: int, context: int) -> int:
-        """Return the work of `width` tokens fed side by side behind `context` others."""
-        layers = (self._before + 1) * (self._layer + (context + 1) * self._pair)
-        return int(width * (layers + self._logits))
-
-
-def chain_pairs(tokens: int, past: int) -> int:
-    """Return how many query-key pairs a causal chain behind `past` others has."""
-    return tokens * past + tokens * (tokens + 1) // 2

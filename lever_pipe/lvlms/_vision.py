@@ -41,17 +41,17 @@ class VisionStore:
         processor: its image processor.
         images: files of the digests.
         capacity: bytes of features to keep.
-        counters: receives `images_encoded` and the vision tower's share of `flop`.
+
+    Attributes:
+        encoded: passes of one image through the tower so far.
     """
 
-    def __init__(
-        self, model: Any, processor: Any, images: ImageSource, *, capacity: int, counters: Counter[str]
-    ) -> None:
+    def __init__(self, model: Any, processor: Any, images: ImageSource, *, capacity: int) -> None:
         self._model = model
         self._processor = processor
         self._images = images
         self._capacity = capacity
-        self._counters = counters
+        self.encoded = 0
         self._tower = VisionTower(model.model.visual)
         self._grids: dict[str, Grid] = {}
         self._layouts: dict[Grid, Layout] = {}
@@ -130,8 +130,7 @@ class VisionStore:
     def _forward(self, grid: Grid, group: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
         pixels = torch.cat([pixels for _, pixels in group]).to(self._model.device)
         encoded = self._tower(pixels, grid).to(self._model.lm_head.weight.dtype)
-        self._counters["images_encoded"] += len(group)
-        self._counters["flop"] += len(group) * self._tower.flop(grid)
+        self.encoded += len(group)
         # A clone, because a slice would keep its whole batch alive after the others are dropped.
         features = [part.clone() for part in encoded]
         return [(digest, feature) for (digest, _), feature in zip(group, features, strict=True)]
@@ -183,16 +182,6 @@ class VisionTower:
         features = visual.merger(hidden).view(hidden.shape[0], plan.order.numel(), -1)
         return torch.as_tensor(features[:, plan.back])
 
-    def flop(self, grid: Grid) -> int:
-        """Return the multiply-adds times two of one image, window attention counted by its window."""
-        visual, config = self._visual, self._config
-        patches, full = math.prod(grid), len(config.fullatt_block_indexes)
-        window = min((config.window_size // config.patch_size) ** 2, patches)
-        keys = full * patches + (config.depth - full) * window
-        per_patch = _parameters(visual.blocks) + _parameters(visual.patch_embed)
-        merged = patches // config.spatial_merge_size**2 * _parameters(visual.merger)
-        return int(2 * (patches * per_patch + merged) + 4 * config.hidden_size * patches * keys)
-
     def _make_plan(self, grid: Grid) -> _Plan:
         config, device = self._config, self._visual.patch_embed.proj.weight.device
         grids = torch.tensor([grid])
@@ -204,10 +193,6 @@ class VisionTower:
         angles = self._visual.rotary_pos_emb(self._visual.patch_embed.proj.weight, positions)
         cos, sin = (part.view(order.numel(), unit, -1)[order].flatten(0, 1) for part in angles)
         return _Plan(order.to(device), order.argsort().to(device), (cos, sin), _by_length(ends.tolist(), device))
-
-
-def _parameters(module: Any) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _by_length(ends: Sequence[int], device: torch.device) -> tuple[Tensor, ...]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lever_pipe.lvlms._decoding import decode
-from lever_pipe.lvlms._layers import TextFlop, run_layers
+from lever_pipe.lvlms._layers import run_layers
 from lever_pipe.lvlms._memory import PassAttention, SlotPool, WaveSlots
 from lever_pipe.lvlms._planner import Budget, TrieNode
 from lever_pipe.lvlms._requests import AXES, Answer, Array, Result, Scores, TokenRequest
@@ -30,25 +30,17 @@ VALUES_PER_BLOCK = 2**27  # log-probabilities at one time: half a gigabyte
 class Waves:
     """Computes nodes whose parents it has computed before, and keeps what later ones need.
 
-    Args:
-        model: a Qwen2.5-VL in evaluation mode.
-        vision: its image features.
-        budget: how many tokens are kept.
-        options: how answers are searched.
-        counters: receives `forwards`, `tokens_prefilled` and the language model's share of `flop`.
+    `model` is in evaluation mode; `counters` count `forwards` and `tokens_prefilled`.
     """
 
-    def __init__(
-        self, model: Any, vision: VisionStore, *, budget: Budget, options: DecodeOptions, counters: Counter[str]
-    ) -> None:
+    def __init__(self, model: Any, vision: VisionStore, budget: Budget, options: DecodeOptions) -> None:
         self.pool = SlotPool(model, budget.stored)
         self._spare = budget.spare
         self._model = model
         self._decoder = model.model.language_model
         self._vision = vision
         self._options = options
-        self._counters = counters
-        self._flop = TextFlop(model)
+        self.counters = Counter[str]()
 
     @torch.inference_mode()
     def run(self, wave: Sequence[TrieNode]) -> list[tuple[TokenRequest, Result]]:
@@ -68,9 +60,8 @@ class Waves:
             slots.attention,
             self._tensor(_output_places(wave)) if requests else None,
         )
-        self._counters["forwards"] += 1
-        self._counters["tokens_prefilled"] += sum(node.size for node in wave)
-        self._counters["flop"] += sum(self._flop.of_node(node) for node in wave)
+        self.counters["forwards"] += 1
+        self.counters["tokens_prefilled"] += sum(node.size for node in wave)
         if hidden is None:
             return []
         readout = read_out(self._model, hidden, requests, self._options)
@@ -107,8 +98,7 @@ class Waves:
             attention,
             torch.arange(flat.numel(), device=flat.device),
         )
-        self._counters["forwards"] += 1
-        self._counters["flop"] += sum(self._flop.of_step(width, node.length + step) for node in nodes)
+        self.counters["forwards"] += 1
         return _logits(self._model, hidden).view(rows, width, -1)
 
     def _tensor(self, array: Array) -> Tensor:

@@ -91,17 +91,11 @@ class Stock(Templated):
     model: Any
 
     def engine(
-        self,
-        images: ImageSource,
-        *,
-        settings: AnswerSettings,
-        decode: DecodeOptions,
-        execution: LvlmExecution,
-        counters: Counter[str],
+        self, images: ImageSource, settings: AnswerSettings, decode: DecodeOptions, execution: LvlmExecution
     ) -> StockEngine:
         """Return an engine over this model; waves and stored features are the packed engine's affair."""
         del settings, execution
-        return StockEngine(self, images, decode=decode, counters=counters)
+        return StockEngine(self, images, decode)
 
 
 def _generation_arguments(options: DecodeOptions, pad: int) -> dict[str, Any]:
@@ -127,24 +121,17 @@ def _until_end(tokens: Sequence[int], eos: Sequence[int]) -> tuple[int, ...]:
 
 
 class StockEngine:
-    """Answers requests with the model library alone (`protocol.Engine`).
-
-    Args:
-        family: the loaded model.
-        images: files of the digests.
-        decode: how answers are searched.
-        counters: receives `forwards`, `images_encoded`, `prompt_tokens`, `tokens_prefilled` and `tokens_padded`.
-    """
+    """Answers requests with the model library alone (`protocol.Engine`)."""
 
     backend = "stock"
 
-    def __init__(self, family: Stock, images: ImageSource, *, decode: DecodeOptions, counters: Counter[str]) -> None:
+    def __init__(self, family: Stock, images: ImageSource, decode: DecodeOptions) -> None:
+        self.counters = Counter[str]()
         self._family = family
         self._model = family.model
         self._taken = inspect.signature(family.model.forward).parameters.keys()
         self._images = images
         self._decode = decode
-        self._counters = counters
 
     def run(self, requests: Sequence[TokenRequest]) -> Results:
         """Yield each request with its result, batch by batch."""
@@ -222,13 +209,13 @@ class StockEngine:
 
         def count(_: Any, __: Any, kwargs: dict[str, Any]) -> None:
             ids, alive = kwargs.get("input_ids"), kwargs.get("attention_mask")
-            self._counters["forwards"] += 1
+            self.counters["forwards"] += 1
             if ids is None or ids.shape[1] == 1 or alive is None or alive.ndim > 2:
                 return
             real = int(alive[:, -ids.shape[1] :].sum())
-            self._counters["prompt_tokens"] += real
-            self._counters["tokens_prefilled"] += real
-            self._counters["tokens_padded"] += ids.numel() - real
+            self.counters["prompt_tokens"] += real
+            self.counters["tokens_prefilled"] += real
+            self.counters["tokens_padded"] += ids.numel() - real
 
         hook = self._model.register_forward_pre_hook(count, with_kwargs=True)
         n_opened = self._images.opened
@@ -236,7 +223,7 @@ class StockEngine:
             yield
         finally:
             hook.remove()
-            self._counters["images_encoded"] += self._images.opened - n_opened
+            self.counters["images_encoded"] += self._images.opened - n_opened
 
 
 def load(folder: Path, *, dtype: str, device: str) -> Stock:

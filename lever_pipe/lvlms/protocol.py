@@ -46,7 +46,6 @@ COUNTERS = (
     "tokens_padded",  # padding that went along
     "forwards",  # passes of the language model, decoding included
     "products_tiled",  # tiles of matrix products, where a whole product would round a row by its company
-    "flop",  # work on real tokens and images, padding excluded
     "seconds",  # wall time inside `run`
 )
 
@@ -121,15 +120,9 @@ class LvlmFamily(ABC):
 
     @abstractmethod
     def engine(
-        self,
-        images: ImageSource,
-        *,
-        settings: AnswerSettings,
-        decode: DecodeOptions,
-        execution: LvlmExecution,
-        counters: Counter[str],
+        self, images: ImageSource, settings: AnswerSettings, decode: DecodeOptions, execution: LvlmExecution
     ) -> Engine:
-        """Return what answers; its work is counted by the names in `COUNTERS`."""
+        """Return what answers."""
 
 
 class Engine(Protocol):
@@ -140,6 +133,11 @@ class Engine(Protocol):
     """
 
     backend: str
+
+    @property
+    def counters(self) -> Counter[str]:
+        """Its work so far, by names in `COUNTERS`."""
+        ...
 
     def run(self, requests: Sequence[TokenRequest]) -> Results:
         """Yield each request with its result as soon as it is done, in any order.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -71,28 +70,12 @@ class Qwen(LvlmFamily):
         return render(prompt)
 
     def engine(
-        self,
-        images: ImageSource,
-        *,
-        settings: AnswerSettings,
-        decode: DecodeOptions,
-        execution: LvlmExecution,
-        counters: Counter[str],
+        self, images: ImageSource, settings: AnswerSettings, decode: DecodeOptions, execution: LvlmExecution
     ) -> PackedEngine:
         """Return the packed engine over this model."""
         del execution
-        return PackedEngine(
-            self.model,
-            self.vision(images, counters=counters),
-            options=decode,
-            wave_tokens=settings.wave_tokens,
-            kv_tokens=settings.kv_tokens,
-            counters=counters,
-        )
-
-    def vision(self, images: ImageSource, *, counters: Counter[str], capacity: int = FEATURE_BYTES) -> VisionStore:
-        """Return a store of image features of this model."""
-        return VisionStore(self.model, self.image_processor, images, capacity=capacity, counters=counters)
+        vision = VisionStore(self.model, self.image_processor, images, capacity=FEATURE_BYTES)
+        return PackedEngine(self.model, vision, decode, settings.wave_tokens, settings.kv_tokens)
 
 
 def render(prompt: Prompt) -> tuple[TextSegment, ...]:

@@ -64,17 +64,11 @@ class Served(LvlmFamily):
         return (TextSegment(text.replace(SHOWN, chr(IMAGE)), prompt.images),)
 
     def engine(
-        self,
-        images: ImageSource,
-        *,
-        settings: AnswerSettings,
-        decode: DecodeOptions,
-        execution: LvlmExecution,
-        counters: Counter[str],
+        self, images: ImageSource, settings: AnswerSettings, decode: DecodeOptions, execution: LvlmExecution
     ) -> ServedEngine:
         """Return an engine that asks the configured server."""
         del settings
-        return ServedEngine(str(self.folder), images, decode, execution.server, counters)
+        return ServedEngine(str(self.folder), images, decode, execution.server)
 
 
 def load(folder: Path, *, dtype: str, device: str) -> Served:
@@ -99,10 +93,9 @@ class ServedEngine:
 
     backend = "served"
 
-    def __init__(
-        self, model: str, images: ImageSource, options: DecodeOptions, connection: Connection, counters: Counter[str]
-    ) -> None:
-        self._model, self._images, self._options, self._counters = model, images, options, counters
+    def __init__(self, model: str, images: ImageSource, options: DecodeOptions, connection: Connection) -> None:
+        self.counters = Counter[str]()
+        self._model, self._images, self._options = model, images, options
         self._connection, self._lock = connection, Lock()
         self._n_refused = 0
         self._n_behind = 0  # tokens that the server's template writes behind an answer; the first ends its turn
@@ -173,7 +166,7 @@ class ServedEngine:
         if reply is not None:
             with self._lock:
                 self._n_refused += reply.is_refused
-                self._counters.update(forwards=1, prompt_tokens=reply.prompt_tokens)
+                self.counters.update(forwards=1, prompt_tokens=reply.prompt_tokens)
         return reply
 
     def _messages(self, prompt: TokenPrompt) -> Messages:

@@ -53,17 +53,11 @@ class Vllm(Templated):
     dtype: str
 
     def engine(
-        self,
-        images: ImageSource,
-        *,
-        settings: AnswerSettings,
-        decode: DecodeOptions,
-        execution: LvlmExecution,
-        counters: Counter[str],
+        self, images: ImageSource, settings: AnswerSettings, decode: DecodeOptions, execution: LvlmExecution
     ) -> VllmEngine:
         """Return an engine over this folder."""
         del settings
-        return VllmEngine(self, images, decode, execution.vllm, counters)
+        return VllmEngine(self, images, decode, execution.vllm)
 
 
 def load(folder: Path, *, dtype: str, device: str) -> Vllm:
@@ -123,12 +117,10 @@ class VllmEngine:
     As `forwards` it counts calls, as `tokens_prefilled` what vLLM's prefix cache did not hold.
     """
 
-    def __init__(
-        self, family: Vllm, images: ImageSource, options: DecodeOptions, settings: VllmSettings, counters: Counter[str]
-    ) -> None:
+    def __init__(self, family: Vllm, images: ImageSource, options: DecodeOptions, settings: VllmSettings) -> None:
         self.backend = f"vllm {vllm_version()}, batch invariant {os.environ.get('VLLM_BATCH_INVARIANT', '0')}"
         self._family, self._images, self._options = family, images, options
-        self._settings, self._counters = settings, counters
+        self._settings, self.counters = settings, Counter[str]()
 
     @property
     def _llm(self) -> Any:
@@ -141,7 +133,7 @@ class VllmEngine:
             batch = ordered[start : start + PROMPTS_PER_CALL]
             digests = sorted({digest for request in batch for digest in request.prompt.images})
             images = {digest: self._images.open(digest) for digest in digests}
-            self._counters["images_encoded"] += len(digests)
+            self.counters["images_encoded"] += len(digests)
             yield from self._batch(batch, images)
 
     def _batch(
@@ -207,13 +199,13 @@ class VllmEngine:
                 raise
             longest = max((prompt for prompt, _ in pairs), key=lambda prompt: (len(prompt.images), len(prompt.text)))
             raise PromptTooLongError(longest, fault.value, limit) from None
-        self._counters["forwards"] += 1
+        self.counters["forwards"] += 1
         for (prompt, _), output in zip(pairs, outputs, strict=True):
             length = len(output.prompt_token_ids)
             if length + room > limit:
                 raise PromptTooLongError(prompt, length + room, limit)
-            self._counters["prompt_tokens"] += length
-            self._counters["tokens_prefilled"] += length - (output.num_cached_tokens or 0)
+            self.counters["prompt_tokens"] += length
+            self.counters["tokens_prefilled"] += length - (output.num_cached_tokens or 0)
         return outputs
 
     def _input(self, prompt: TokenPrompt, answer: Answer, images: Mapping[str, Any]) -> dict[str, Any]:

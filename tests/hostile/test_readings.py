@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lever_pipe.base import storage
+from lever_pipe.base.model_folders import GENERATION, end_tokens
 from lever_pipe.base.records import Example, RlGroup, RunCard, SubsetScore
-from lever_pipe.intention.codecs import hf, word
+from lever_pipe.intention.codecs import word
 from lever_pipe.intention.sources import intentiongym
 from lever_pipe.intention.sources.protocol import RawFiles
 
@@ -69,9 +70,9 @@ def says_row(row: Any, content: bytes) -> bool:
     return same(row.model_dump(), only_reading(content))
 
 
-def says_end_tokens(settings: Any, content: bytes) -> bool:
-    truth = only_reading(content).get("eos_token_id")
-    return same(settings.eos_token_id, truth)
+def says_end_tokens(ends: tuple[int, ...], content: bytes) -> bool:
+    named = only_reading(content).get("eos_token_id")
+    return list(ends) == (named if isinstance(named, list) else [] if named is None else [named])
 
 
 def splits(path: Path) -> RawFiles:
@@ -87,8 +88,7 @@ READERS: dict[str, Reader] = {
         for model, row in ROWS.items()
     },
     "end tokens": Reader(
-        "end.json", harmed({"eos_token_id": [151645, 151643]}),
-        lambda path: storage.read_row(path, hf.GenerationSettings), says_end_tokens,
+        GENERATION, harmed({"eos_token_id": [151645, 151643]}), lambda path: end_tokens(path.parent), says_end_tokens,
     ),
     "vocabulary": Reader(
         word.FILE, harmed(sorted({*word.GRAMMAR, "colour", "size"})), lambda path: word.load(path.parent),

@@ -12,11 +12,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
-
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.model_folders import readable, written
-from lever_pipe.base.storage import is_unicode, read_row
+from lever_pipe.base.model_folders import end_tokens, readable, written
+from lever_pipe.base.storage import is_unicode
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.records import MissingDetail, Task
 
@@ -79,22 +77,12 @@ CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 THOUGHT_END = "</think>"
 _CALL = re.compile(f"{CALL_START}(.*?){CALL_END}", re.DOTALL)
 _FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
-_GENERATION = "generation_config.json"
 _STAND_IN = "The agent speaks here."
 _DETAIL = MissingDetail(description="dates", importance=3)
 _TASK = Task(id="stand-in", category="Travel", task="Plan a trip for me.", missing_details=(_DETAIL,))
 _ANSWER = "In the spring."
 _QUESTION = ToolCall("action", 'When do you "travel"?')
 _USE = "Use an instruction-tuned model whose chat template shows and calls tools as Qwen3's does."
-
-
-class GenerationSettings(BaseModel):
-    """What is read of a model's generation settings."""
-
-    model_config = ConfigDict(strict=True)
-
-    eos_token_id: NonNegativeInt | tuple[NonNegativeInt, ...] | None = None
-    """Tokens that end a turn: a model may have several."""
 
 
 class HfCodec:
@@ -118,7 +106,6 @@ class HfCodec:
         eos = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         self.end_ids = frozenset({*end, *eos, *end_ids})
         self.pad_id = end[0] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
-        self.vocabulary_size = len(tokenizer)
         if self.parse(self.call(_QUESTION)) != AgentTurn((_QUESTION,), "call"):
             raise self._fault(f"tool calls as {CALL_START}{{json}}{CALL_END}", "others")
 
@@ -200,9 +187,7 @@ def load(folder: Path) -> HfCodec:
         )
     with readable(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    settings = folder / _GENERATION
-    ends = read_row(settings, GenerationSettings).eos_token_id if settings.is_file() else None
-    return HfCodec(tokenizer, str(folder), (ends,) if isinstance(ends, int) else ends or ())
+    return HfCodec(tokenizer, str(folder), end_tokens(folder))
 
 
 def _answered(message: str) -> list[dict[str, Any]]:

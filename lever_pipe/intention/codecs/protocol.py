@@ -33,10 +33,6 @@ class ChatCodec(Protocol):
     """Turns tasks and feedback into tokens, and an agent's tokens into calls."""
 
     @property
-    def vocabulary_size(self) -> int:
-        """Return the number of token ids that the codec knows; a model may have more rows."""
-
-    @property
     def pad_id(self) -> int:
         """Return the token that fills unused places."""
 

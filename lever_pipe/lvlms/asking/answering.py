@@ -20,6 +20,7 @@ import torch
 
 from lever_pipe.base import members, numerics, rowwise
 from lever_pipe.base.errors import CheckpointError, DataError, shortened
+from lever_pipe.base.model_folders import end_tokens
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.provenance import canonical_json, engine_code, installed_versions
 from lever_pipe.base.records import Example
@@ -34,7 +35,6 @@ from lever_pipe.lvlms._requests import (
     TokenRequest,
     merge_requests,
 )
-from lever_pipe.lvlms.asking.defaults import ends_of
 from lever_pipe.lvlms.asking.ledger import ENGINE_DIGITS, Ledger, introduce, require_consent
 from lever_pipe.lvlms.asking.prompts import TextSegment
 from lever_pipe.lvlms.protocol import COUNTERS, DecodeOptions, ImageSource, LvlmFamily, LvlmReply, LvlmRequest
@@ -75,7 +75,6 @@ class LedgerLvlm:
         self.ledger = Ledger(Path(runtime.ledger) if runtime.ledger else None)
         self._ask_again = runtime.lvlm.ask_again
         self._requested: Counter[str] = Counter()
-        self._work: Counter[str] = Counter()
         self._seconds = 0.0
         self._seen_images: set[str] = set()
         self._segments: dict[TextSegment, Segment] = {}
@@ -85,13 +84,11 @@ class LedgerLvlm:
         self._control = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
         search = settings.decode
         decode = DecodeOptions(
-            eos=ends_of(family.folder, family.tokenizer, family.eos, search.ends),
+            eos=_ends_of(family, search.ends),
             never=(family.image_token,),  # behind a prompt it would stand for an image that nobody has shown
             **search.model_dump(exclude={"ends"}),
         )
-        self._engine = family.engine(
-            images, settings=settings, decode=decode, execution=runtime.lvlm, counters=self._work
-        )
+        self._engine = family.engine(images, settings, decode, runtime.lvlm)
         self._identity = _identity_of(family, settings, runtime.device, decode) | {"backend": self._engine.backend}
         self._engine_digest = hashlib.sha256(canonical_json(self._identity).encode()).hexdigest()[:ENGINE_DIGITS]
         self._has_begun = False
@@ -99,7 +96,7 @@ class LedgerLvlm:
     @property
     def counters(self) -> dict[str, float]:
         """Work done since loading, by the names in `protocol.COUNTERS`."""
-        counts = self._requested + self._work
+        counts = self._requested + self._engine.counters
         return {name: counts[name] for name in COUNTERS} | {"seconds": self._seconds}
 
     def run(self, requests: Sequence[LvlmRequest]) -> list[LvlmReply]:
@@ -142,7 +139,7 @@ class LedgerLvlm:
             raise self._too_long(fault) from None
         finally:
             self.ledger.flush()
-        self._work["products_tiled"] += rowwise.WORK["tiles"] - tiles
+        self._requested["products_tiled"] += rowwise.WORK["tiles"] - tiles
 
     def key(self, prompt: TokenPrompt) -> str:
         """Return the ledger key: everything that an answer depends on, and nothing else."""
@@ -246,6 +243,23 @@ class LedgerLvlm:
         self._requested["prompts_asked"] += len(tokenized)
         self._requested["prompts_distinct"] += len(merged)
         self._requested["prompts_from_ledger"] += len(merged) - n_missing
+
+
+def _ends_of(family: LvlmFamily, wanted: Sequence[str]) -> tuple[int, ...]:
+    """Return the tokens that end an answer, rising: the end of a turn, and those wanted or else those of the folder."""
+    ends = [_token(family, text) for text in wanted] or end_tokens(family.folder)
+    return tuple(sorted({family.eos, *ends}))
+
+
+def _token(family: LvlmFamily, text: str) -> int:
+    ids = family.tokenizer(text, add_special_tokens=False).input_ids
+    if len(ids) != 1:
+        raise CheckpointError(
+            f"lvlm.decode.ends: expected single tokens of {family.folder}",
+            found=f"{text!r}, which is {len(ids)} tokens",
+            do="Name a special token of the tokenizer, as <|endoftext|>.",
+        )
+    return int(ids[0])
 
 
 def _identity_of(family: LvlmFamily, settings: AnswerSettings, device: str, decode: DecodeOptions) -> dict[str, Any]:

@@ -192,7 +192,7 @@ ANSWER = json.dumps({"response": "soon", "analysis": "", "is_task_related": True
 def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Path) -> None:
     tokenizer = HfCodec(tiny_tokenizer(), "tiny")
     sizes = TinyQwen3(hidden=64, layers=1, heads=2, kv_heads=1, head_dim=16, mlp=64, positions=2048)
-    save_policy(tmp_path / "model", build_tiny(sizes, tokenizer.vocabulary_size, 0), tokenizer)
+    save_policy(tmp_path / "model", build_tiny(sizes, len(tiny_tokenizer()), 0), tokenizer)
     found = experiment(
         model={"folder": str(tmp_path / "model"), "dtype": "float32", "max_context": 1600, "max_new_tokens": 120},
         simulator={"kind": "openai"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -67,7 +66,7 @@ class Library:
         self.answer, self.scores = cache(self.answer), cache(self.scores)
 
     def _engine(self, options: DecodeOptions = DecodeOptions((), 1)) -> hf.StockEngine:
-        return hf.StockEngine(self.family, self._images, decode=options, counters=Counter())
+        return hf.StockEngine(self.family, self._images, options)
 
     def answer(self, prompt: TokenPrompt, options: DecodeOptions) -> tuple[tuple[int, ...], float | None]:
         """Return the tokens of a prompt, asked alone, and the score of their beam."""
@@ -130,24 +129,13 @@ class Bench:
     def options(self, *, eos: tuple[int, ...] | None = None, beams: int = 1, tokens: int = 6, **more: Any) -> Any:
         return DecodeOptions(eos or (self.parts.eos,), tokens, beams, never=(self.parts.image_token,), **more)
 
-    def vision(self, capacity: int = 2**30) -> tuple[VisionStore, Counter[str]]:
-        counters: Counter[str] = Counter()
-        return self.parts.vision(ImageSource(self.paths), capacity=capacity, counters=counters), counters
+    def vision(self, capacity: int = 2**30) -> VisionStore:
+        parts = self.parts
+        return VisionStore(parts.model, parts.image_processor, ImageSource(self.paths), capacity=capacity)
 
-    def engine(
-        self, *, wave_tokens: int = 700, kv_tokens: int = 4000, **options: Any
-    ) -> tuple[PackedEngine, Counter[str]]:
-        store, counters = self.vision()
-        engine = PackedEngine(
-            self.parts.model,
-            store,
-            options=self.options(**options),
-            wave_tokens=wave_tokens,
-            kv_tokens=kv_tokens,
-            counters=counters,
-        )
-        return engine, counters
+    def engine(self, *, wave_tokens: int = 700, kv_tokens: int = 4000, **options: Any) -> PackedEngine:
+        return PackedEngine(self.parts.model, self.vision(), self.options(**options), wave_tokens, kv_tokens)
 
     def answered(self, requests: Sequence[TokenRequest], **options: Any) -> list[Result]:
         """Return what an engine of its own says."""
-        return results(self.engine(**options)[0], requests)
+        return results(self.engine(**options), requests)

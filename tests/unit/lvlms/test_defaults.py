@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tiny_folders import make_tokenizer
 
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.lvlms.asking.defaults import FILE, ends_of
+from lever_pipe.base.model_folders import GENERATION
+from lever_pipe.lvlms.asking.answering import _ends_of
 
 TURN, TEXT = "<|im_end|>", "<|endoftext|>"
 
@@ -22,8 +24,9 @@ def tokenizer() -> Any:
 
 def ends(folder: Path, tokenizer: Any, settings: Any = None, wanted: tuple[str, ...] = ()) -> tuple[int, ...]:
     if settings is not None:
-        (folder / FILE).write_text(settings if isinstance(settings, str) else json.dumps(settings))
-    return ends_of(folder, tokenizer, 7, wanted)
+        (folder / GENERATION).write_text(settings if isinstance(settings, str) else json.dumps(settings))
+    family: Any = SimpleNamespace(folder=folder, tokenizer=tokenizer, eos=7)
+    return _ends_of(family, wanted)
 
 
 @pytest.mark.parametrize(
@@ -45,5 +48,5 @@ def test_named_ends_take_the_place_of_the_folders(tmp_path: Path, tokenizer: Any
 
 @pytest.mark.parametrize("settings", ["{", "[]", '{"eos_token_id": "7"}', '{"eos_token_id": [7, -1]}', '"text"'])
 def test_settings_that_say_nothing_are_one_message(tmp_path: Path, tokenizer: Any, settings: str) -> None:
-    with pytest.raises(CheckpointError, match=FILE.replace(".", r"\.")):
+    with pytest.raises(CheckpointError, match=GENERATION.replace(".", r"\.")):
         ends(tmp_path, tokenizer, settings)

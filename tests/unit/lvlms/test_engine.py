@@ -60,9 +60,9 @@ def test_the_tiny_model_reacts_to_images_and_prompts(bench, reference) -> None:
 
 @pytest.mark.parametrize(("wave_tokens", "kv_tokens"), [(1, 100_000), (300, 4000), (100_000, 100_000), (300, 250)])
 def test_greedy_tokens_and_scores_equal_the_stock_ones(bench, reference, wave_tokens: int, kv_tokens: int) -> None:
-    engine, counters = bench.engine(wave_tokens=wave_tokens, kv_tokens=kv_tokens)
+    engine = bench.engine(wave_tokens=wave_tokens, kv_tokens=kv_tokens)
     assert largest_gap(results(engine, bench.requests()), reference) < ATOL
-    assert counters["images_encoded"] == len({d for p in bench.prompts() for d in p.images})
+    assert engine.counters["images_encoded"] == len({d for p in bench.prompts() for d in p.images})
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
@@ -108,7 +108,7 @@ def test_ids_and_positions_equal_the_stock_ones_bit_for_bit(bench, index: int) -
     expected, delta = model.model.get_rope_index(
         inputs["input_ids"], inputs["mm_token_type_ids"], image_grid_thw=inputs["image_grid_thw"]
     )
-    store, _ = bench.vision()
+    store = bench.vision()
     start, ids, positions = 0, [], []
     for segment in prompt.segments:
         images = [store.layout(digest) for digest in segment.images]
@@ -122,10 +122,10 @@ def test_ids_and_positions_equal_the_stock_ones_bit_for_bit(bench, index: int) -
 
 
 def test_scoring_alone_decodes_nothing(bench, reference) -> None:
-    engine, counters = bench.engine(wave_tokens=100_000)
+    engine = bench.engine(wave_tokens=100_000)
     found = results(engine, [TokenRequest(p, bench.answers(), False) for p in bench.prompts()])
     depths = max(len(p.segments) for p in bench.prompts())
-    assert counters["forwards"] == depths  # inner nodes depth by depth, then all leaves
+    assert engine.counters["forwards"] == depths  # inner nodes depth by depth, then all leaves
     assert all(r.tokens == () for r in found)
     assert largest_gap(found, reference, generated=False) < ATOL  # another batch shape, so only closeness
 
@@ -142,25 +142,29 @@ def distinct_lengths(bench, prompts: list[TokenPrompt]) -> int:
 
 @pytest.mark.parametrize("kv_tokens", [250, 600, 100_000])
 def test_each_beginning_is_computed_once_over_all_chunks(bench, kv_tokens: int) -> None:
-    engine, counters = bench.engine(kv_tokens=kv_tokens, wave_tokens=300)
+    engine = bench.engine(kv_tokens=kv_tokens, wave_tokens=300)
     results(engine, bench.requests())
     distinct = list(dict.fromkeys(bench.prompts()))
-    assert counters["prompt_tokens"] == sum(prompt_length(bench, p) for p in distinct)
-    assert counters["tokens_prefilled"] == counters["trie_tokens_distinct"] == distinct_lengths(bench, distinct)
-    assert counters["tokens_prefilled"] < 0.7 * counters["prompt_tokens"]  # there is something to share
+    assert engine.counters["prompt_tokens"] == sum(prompt_length(bench, p) for p in distinct)
+    assert (
+        engine.counters["tokens_prefilled"]
+        == engine.counters["trie_tokens_distinct"]
+        == distinct_lengths(bench, distinct)
+    )
+    assert engine.counters["tokens_prefilled"] < 0.7 * engine.counters["prompt_tokens"]  # there is something to share
 
 
 def test_one_token_needs_no_decoding_pass(bench) -> None:
     a, b = bench.prompt((0, 1), 9), bench.prompt((0, 2), 9)
-    engine, counters = bench.engine(wave_tokens=100_000, tokens=1)
+    engine = bench.engine(wave_tokens=100_000, tokens=1)
     results(engine, [TokenRequest(a, (bench.answers()[2],)), TokenRequest(b), TokenRequest(a)])
-    assert counters["forwards"] == 4  # system, first, second demonstration, query
+    assert engine.counters["forwards"] == 4  # system, first, second demonstration, query
 
 
 @pytest.mark.parametrize("kv_tokens", [250, 600, 4000])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_memory_stays_within_the_budget_and_comes_back(bench, kv_tokens: int, beams: int) -> None:
-    engine, _ = bench.engine(kv_tokens=kv_tokens, beams=beams)
+    engine = bench.engine(kv_tokens=kv_tokens, beams=beams)
     results(engine, bench.requests())
     pool = engine._pool
     assert pool.size <= kv_tokens
@@ -172,13 +176,13 @@ def test_memory_stays_within_the_budget_and_comes_back(bench, kv_tokens: int, be
 
 @pytest.mark.parametrize("kv_tokens", [200, 250, 100_000])
 def test_beginnings_up_to_the_first_image_stay_from_run_to_run(bench, kv_tokens: int) -> None:
-    engine, counters = bench.engine(kv_tokens=kv_tokens, wave_tokens=300)
+    engine = bench.engine(kv_tokens=kv_tokens, wave_tokens=300)
     first = [bench.prompt((shown,), 9) for shown in (0, 1, 2, 3, 4)]
     then = [bench.prompt((shown, 5), 8) for shown in (4, 3, 2, 1, 0)]
     asked = [[TokenRequest(p, bench.answers())] for p in (*first, *then)]
     assert [results(engine, each) for each in asked] == [bench.answered(each) for each in asked]  # bit for bit
 
-    spared = counters["prompt_tokens"] - counters["tokens_prefilled"]
+    spared = engine.counters["prompt_tokens"] - engine.counters["tokens_prefilled"]
     system = prompt_length(bench, TokenPrompt(first[0].segments[:1]))
     shown = [prompt_length(bench, TokenPrompt(p.segments[1:2])) for p in first]
     everything = 9 * system + sum(shown)
@@ -188,7 +192,7 @@ def test_beginnings_up_to_the_first_image_stay_from_run_to_run(bench, kv_tokens:
 
 @pytest.mark.parametrize("after", [1, 5])
 def test_a_run_that_is_not_ended_leaves_nothing_behind(bench, reference, after: int) -> None:
-    engine, counters = bench.engine(kv_tokens=600, wave_tokens=100)
+    engine = bench.engine(kv_tokens=600, wave_tokens=100)
     results(engine, bench.requests()[:3])
     assert engine._pool.used > 0
     running = engine.run(bench.requests()[:-1])
@@ -196,10 +200,10 @@ def test_a_run_that_is_not_ended_leaves_nothing_behind(bench, reference, after: 
         next(running)
     running.close()
     assert engine._pool.used == 0
-    before = counters["tokens_prefilled"]
+    before = engine.counters["tokens_prefilled"]
     request = TokenRequest(bench.prompt((0, 1), 9))
     results(engine, [request])
-    assert counters["tokens_prefilled"] - before == prompt_length(bench, request.prompt)
+    assert engine.counters["tokens_prefilled"] - before == prompt_length(bench, request.prompt)
     assert largest_gap(results(engine, bench.requests()), reference) < ATOL
 
 
@@ -207,13 +211,13 @@ def test_an_answer_that_a_given_one_tells_is_not_decoded(bench) -> None:
     prompts = bench.prompts()[:6]
     plain = bench.answered(generating(prompts))
     for given, passes in ((5, 0), (2, 5)):
-        engine, counters = bench.engine(wave_tokens=100_000)
+        engine = bench.engine(wave_tokens=100_000)
         told = [TokenRequest(p, (one.tokens[:given] + one.tokens[-1:],)) for p, one in zip(prompts, plain, strict=True)]
         for one, other in zip(results(engine, told), plain, strict=True):
             assert one.tokens == other.tokens
             assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=ATOL)
         prefills = max(len(p.segments) for p in prompts)
-        assert counters["forwards"] == prefills + passes
+        assert engine.counters["forwards"] == prefills + passes
 
 
 def test_half_precision_is_as_close_to_single_as_the_stock_path(bench, folder) -> None:
@@ -252,8 +256,8 @@ def test_a_small_store_encodes_for_one_part_of_the_plan_at_a_time(bench) -> None
     # Two queries with an image each and demonstrations of their own: a store for one part of the plan is enough.
     prompts = [bench.prompt((0, 1), 2), bench.prompt((3, 4), 5)]
     expected = bench.answered(generating(prompts), kv_tokens=300)
-    engine, counters = bench.engine(kv_tokens=300)
-    probe, _ = bench.vision()
+    engine = bench.engine(kv_tokens=300)
+    probe = bench.vision()
     engine._vision._capacity = sum(features.nbytes for features in probe.features(prompts[0].images)) * 3 // 2
     assert results(engine, generating(prompts)) == expected
-    assert counters["images_encoded"] == 6
+    assert engine.counters["images_encoded"] == 6

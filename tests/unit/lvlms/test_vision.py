@@ -16,13 +16,13 @@ def stock_features(bench, digest: str) -> torch.Tensor:
 
 
 def test_batched_features_equal_those_of_one_image_alone(bench) -> None:
-    store, counters = bench.vision()
+    store = bench.vision()
     digests = list(bench.paths)
     store.prepare(digests)
     for digest, features in zip(digests, store.features(digests), strict=True):
         # Features near 1; fp32 sums in another order, as the patches are a matrix product here and a convolution there.
         torch.testing.assert_close(features, stock_features(bench, digest), rtol=0, atol=1e-4)
-    assert counters["images_encoded"] == len(digests)
+    assert store.encoded == len(digests)
     assert len({store.grid(digest) for digest in digests}) == 5  # five shapes
 
 
@@ -45,33 +45,33 @@ def test_windows_of_one_length_share_a_call(bench, monkeypatch: pytest.MonkeyPat
 
 
 def test_dropped_features_come_back_with_the_same_bits(bench) -> None:
-    everything, _ = bench.vision()
+    everything = bench.vision()
     digests = list(bench.paths)
     everything.prepare(digests)
     wanted = everything.features(digests)
-    small, counters = bench.vision(capacity=wanted[0].nbytes * 2)
+    small = bench.vision(capacity=wanted[0].nbytes * 2)
     small.prepare(digests)
     for _ in range(2):
         found = [small.features([digest])[0] for digest in digests]
         assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
-    assert counters["images_encoded"] > len(digests)
+    assert small.encoded > len(digests)
     assert small._bytes <= wanted[0].nbytes * 2
 
 
 @pytest.mark.parametrize("patches", [1, 40, 10_000])
 def test_the_batch_size_of_the_tower_does_not_matter(bench, monkeypatch: pytest.MonkeyPatch, patches: int) -> None:
     digests = list(bench.paths)
-    wanted = bench.vision()[0].features(digests)
+    wanted = bench.vision().features(digests)
     monkeypatch.setattr(_vision, "PATCHES_PER_BATCH", patches)
-    found = bench.vision()[0].features(digests)
+    found = bench.vision().features(digests)
     for one, other in zip(found, wanted, strict=True):
         # 1e-5: as above, sums in another order.
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
 
 def test_grids_by_size_are_those_of_the_processor(bench) -> None:
-    store, counters = bench.vision()
+    store = bench.vision()
     for digest in bench.paths:
         pixels = bench.parts.image_processor(images=[ImageSource(bench.paths).open(digest)], return_tensors="pt")
         assert list(store.grid(digest)) == pixels["image_grid_thw"][0].tolist()
-    assert counters["images_encoded"] == 0
+    assert store.encoded == 0
