@@ -116,8 +116,8 @@ grid-page: setup ## docs/grid.md from a finished `make grid`
 picture: setup ## the README's picture, from the default run's report (Debian's chromium)
 	$(BIN)/python -m benchmarks.picture results
 
-lock: setup ## pin what is installed now
+lock: setup ## pin what is installed now, there and in the conda environments
 	{ echo "# Exact versions of everything that runs, tests and checks this project; made by: make lock"; \
 	  $(BIN)/pip freeze --all --exclude pip --exclude lever-pipe | sed -E 's/^(torch==[0-9.]+)\+.*/\1/'; } > requirements.lock.tmp
 	mv requirements.lock.tmp requirements.lock
-	$(BIN)/lever-pipe environments
+	grep == requirements.lock | while IFS== read -r name _ version; do sed -i "s/^      - $$name==.*/      - $$name==$$version/" envs/*.yaml; done

@@ -43,7 +43,6 @@ TOOLS = {
     "release": ("commands.release_tool", "write a trained policy or agent as a folder for the Hugging Face Hub"),
     "export_rl_data": ("commands.tools", "write RL data in the original format"),
     "schema": ("commands.tools", "write or check the schema of the configuration"),
-    "environments": ("commands.tools", "write or check envs, by requirements.lock"),
 }
 """Commands that are no stage, the usual ones first: the module that holds each, and what it does."""
 SIGNALLED, ENDING = 128, (signal.SIGTERM, signal.SIGINT)

@@ -272,14 +272,8 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
 
 def at_once(workers: int, act: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """Yield what `act` makes of each item, in their order, of several at one time; a fault drops what has not begun."""
-    workers = min(len(items), workers)
-    if workers <= 1:
+    if workers == 1:
         yield from map(act, items)
         return
     with ThreadPoolExecutor(workers, thread_name_prefix="chat") as pool:
-        futures = [pool.submit(act, item) for item in items]
-        try:
-            yield from (future.result() for future in futures)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        yield from pool.map(act, items)

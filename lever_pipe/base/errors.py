@@ -38,7 +38,7 @@ class RecordError(LeverPipeError):
 
 
 class DataError(LeverPipeError):
-    """Raw data files are incomplete or contradict each other; the message counts every fault."""
+    """Data are incomplete or contradict each other, as raw files or the rows of a table; the message says where."""
 
 
 class CheckpointError(LeverPipeError):
@@ -49,20 +49,8 @@ class UnknownMemberError(LeverPipeError):
     """A named sampler, data set, encoder or LVLM does not exist; the message suggests the nearest."""
 
 
-class PoolError(LeverPipeError):
-    """A query has fewer than K eligible demonstrations; the message gives query id and count."""
-
-
 class ImageError(LeverPipeError):
     """An image cannot be read; the message names it."""
-
-
-class ComparisonError(LeverPipeError):
-    """Rows of a table differ in more than the factor it compares, or a table misses a cell; the message names both."""
-
-
-class WorldError(LeverPipeError):
-    """The embedded world's models miss an accuracy or mechanism bound; the message lists them."""
 
 
 class SnapshotError(LeverPipeError):
@@ -70,7 +58,7 @@ class SnapshotError(LeverPipeError):
 
 
 class MachineError(LeverPipeError):
-    """The machine refuses a file, as a full disk, a read-only folder or a limit does; the message names it and why."""
+    """The machine refuses a file, as a full disk, a read-only folder or a limit does, or has no GPU for a job alone."""
 
     @classmethod
     def of(cls, fault: OSError) -> Self:
@@ -86,10 +74,6 @@ class StoreError(LeverPipeError):
 
 class PreflightError(LeverPipeError):
     """What would make a run fail or never end, found before its first job; the message lists all of it."""
-
-
-class DeviceError(LeverPipeError):
-    """A job sees no GPU that it could have alone."""
 
 
 class ServerError(LeverPipeError):

@@ -55,12 +55,14 @@ def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[
         yield path, f"must be {kind}, got {shown(values)}. YAML reads a bare yes, no, on or off as truth."
 
 
-def section_in(annotation: Any) -> type[Section] | None:
-    """Return the section that an annotation is, holds elements of, or may be absent of."""
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, Section):
-            return candidate
-    return None
+def places_in(section: type[Section], within: str = "") -> Iterator[str]:
+    """Yield where keys stand, as `data.n_eval`, `arms[].seeds` and `presets.NAME.grpo.learning_rate`."""
+    for name, field in section.model_fields.items():
+        yield f"{within}{name}"
+        kind = {tuple: "[]", dict: ".NAME"}.get(get_origin(field.annotation) or Section, "")
+        for below in (field.annotation, *get_args(field.annotation)):
+            if isinstance(below, type) and issubclass(below, Section):
+                yield from places_in(below, f"{within}{name}{kind}.")
 
 
 def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
@@ -72,7 +74,7 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
     elif kind == "extra_forbidden":
         keys = _keys_at(model, place[:-1])
         remedy = did_you_mean(str(place[-1]), keys, f"Known keys: {', '.join(sorted(keys))}.")
-        if len(place) == 1 and (deeper := [key for key in _places(model) if key.endswith(f".{place[0]}")]):
+        if len(place) == 1 and (deeper := [key for key in places_in(model) if key.endswith(f".{place[0]}")]):
             sections = ", ".join(sorted(deeper, key=lambda key: key.count("."))[:SHOWN])
             remedy = f"It stands in a section: {sections}."
         yield f"{shortened(dotted(place))}: unknown key. {remedy}"
@@ -85,24 +87,8 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
         yield f"{shortened(dotted(place))}: {error['msg'][0].lower()}{error['msg'][1:]}{seen}. {near}".rstrip()
 
 
-def _places(section: type[Section], within: str = "") -> Iterator[str]:
-    """Yield where keys stand, as `data.n_eval`, `arms[].seeds` and `presets.NAME.grpo.learning_rate`."""
-    for name, field in section.model_fields.items():
-        yield f"{within}{name}"
-        below = section_in(field.annotation)
-        if below is not None:
-            kind = {tuple: "[]", dict: ".NAME"}.get(get_origin(field.annotation) or Section, "")
-            yield from _places(below, f"{within}{name}{kind}.")
-
-
 def _keys_at(model: type[Section], place: tuple[int | str, ...]) -> list[str]:
-    """Return the keys known at a place; an index or a preset's name stays within the section it leads to."""
-    annotation: Any = model
-    for part in place:
-        container, section = get_origin(annotation), section_in(annotation)
-        if section is None:
-            return []
-        field = None if container in (dict, tuple) else section.model_fields.get(str(part))
-        annotation = field.annotation if field else section
-    section = section_in(annotation)
-    return list(section.model_fields) if section else []
+    """Return the keys known at a place, of which an index or a preset's name may be any."""
+    known = (key.replace("[]", ".[]").split(".") for key in places_in(model))
+    beside = (key for key in known if len(key) == len(place) + 1)
+    return [key[-1] for key in beside if all(map(lambda name, at: name in (at, "[]", "NAME"), key, place))]

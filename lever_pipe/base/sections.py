@@ -54,16 +54,10 @@ def some_of(place: Path, values: Iterable[T], choices: Collection[T], name: str,
     return [(place, f"must be some of {name}={list(choices)}, got {others}. {do}")] if others else []
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the most similar of `names`, or None when nothing is close."""
-    matches = get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return matches[0] if matches else None
-
-
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
     """Return the remedy for a name that is none of `names`: the nearest of them, or what to do where none is near."""
-    near = nearest(name, names)
-    return f"Did you mean '{near}'?" if near else otherwise
+    near = get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f"Did you mean '{near[0]}'?" if near else otherwise
 
 
 def filled(template: str, **values: object) -> str | None:

@@ -8,46 +8,28 @@ shots, the endpoints of an agent, both as mean over seeds. What one run lacks is
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from tabulate import tabulate
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import RunCard
-from lever_pipe.report.evidence import MEAN, EvidenceRow, read_evidence
+from lever_pipe.report.evidence import MEAN, read_evidence
+from lever_pipe.runtime.rerun.artefacts import cards_below
 from lever_pipe.runtime.rerun.why_names import flat
 
 ABSENT = "absent"
 KINDS = ("config", "code", "version", "commit", "device", "input")
+"""Of facts, in the order in which they are shown."""
 OF_ANY_JOB = ("version", "commit", "device")
 DIGEST = 12  # hexadecimal digits of a content digest that tell two files apart
 WIDEST = 36  # characters of a printed value
 NAMES = ("policy.", "shard")
 """Config keys that name the job itself."""
-
-
-class DifferingSetting(NamedTuple):
-    """What the cards of a stage's jobs state differently; `key` is dotted, behind one of `KINDS`."""
-
-    stage: str
-    key: str
-    left: str
-    right: str
-    n_jobs: int
-
-
-class DifferingResult(NamedTuple):
-    """A quantity whose values differ; None where a run lacks it."""
-
-    quantity: str
-    left: float | None
-    right: float | None
 
 
 def main(words: Sequence[str]) -> int:
@@ -56,71 +38,61 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("a", metavar="A", type=Path, help="a results folder")
     parser.add_argument("b", metavar="B", type=Path, help="the results folder that it is compared with")
     options = parser.parse_args(words[1:])
-    results, settings = differing_results(options.a, options.b), differing_settings(options.a, options.b)
-    of_settings = [[f"{cell!s:.{WIDEST}}" for cell in line] for line in settings]
-    of_results = []
-    for name, a, b in results:
-        gap = None if a is None or b is None else b - a
-        of_results.append([name, *(ABSENT if value is None else f"{value:.6g}" for value in (a, b, gap))])
-    sys.stdout.write(f"A  {options.a}\nB  {options.b}\n\n")
-    sys.stdout.write(_table("Settings that differ", ("stage", "key", "A", "B", "jobs"), of_settings))
-    sys.stdout.write("\n" + _table("Results that differ", ("quantity", "A", "B", "B - A"), of_results))
+    results = differing_results(options.a, options.b)
+    settings = [[f"{cell!s:.{WIDEST}}" for cell in line] for line in differing_settings(options.a, options.b)]
+    of_settings = tabulate(settings, ("stage", "key", "A", "B", "jobs"), disable_numparse=True)
+    of_results = tabulate(results, ("quantity", "A", "B", "B - A"), floatfmt=".6g", missingval=ABSENT)
+    sys.stdout.write(f"A  {options.a}\nB  {options.b}\n")
+    for what, lines, table in (("Settings", settings, of_settings), ("Results", results, of_results)):
+        sys.stdout.write(f"\n{what} that differ" + (f"\n\n{table}\n" if lines else ": none\n"))
     return 0
 
 
-def differing_settings(left: Path, right: Path) -> list[DifferingSetting]:
+def differing_settings(left: Path, right: Path) -> list[tuple[str, str, str, str, int]]:
     """Return what the cards at equal places below two folders state differently, by kind and stage.
 
-    Of an input the name alone is given: everything that follows from other content differs too.
+    Each is a stage, a key, both values, and how many jobs it concerns. Of an input the name alone is given: everything
+    that follows from other content differs too.
     """
     counts: Counter[tuple[str, str, str, str]] = Counter()
-    for path in sorted(left.rglob("*run.json")):
-        if not (right / path.relative_to(left)).is_file():
+    for path in cards_below(left):
+        if not (other := right / path.relative_to(left)).is_file():
             continue
-        left_card, right_card = (storage.read_row(card, RunCard) for card in (path, right / path.relative_to(left)))
-        left_facts, right_facts = dict(facts(left_card)), dict(facts(right_card))
-        for key in left_facts | right_facts:
-            a, b, kind = left_facts.get(key, ABSENT), right_facts.get(key, ABSENT), _kind(key)
-            if a != b:
-                stage = "any job" if kind in OF_ANY_JOB else left_card.stage
-                counts[(stage, key, "one content", "another") if kind == "input" else (stage, key, a, b)] += 1
-    settings = [DifferingSetting(*setting, n_jobs) for setting, n_jobs in counts.items()]
-    return sorted(settings, key=lambda line: (KINDS.index(_kind(line.key)), line.stage, line.key))
+        card = storage.read_row(path, RunCard)
+        a, b = facts(card), facts(storage.read_row(other, RunCard))
+        differing = [key for key in a | b if a.get(key) != b.get(key)]
+        for key in dict.fromkeys(key.partition("[")[0] for key in differing):  # files of a list count as one input
+            kind = _kind(key)
+            values = ("one content", "another") if kind == "input" else (a.get(key, ABSENT), b.get(key, ABSENT))
+            counts["any job" if kind in OF_ANY_JOB else card.stage, key, *values] += 1
+    by_kind = sorted(counts, key=lambda setting: (KINDS.index(_kind(setting[1])), setting))
+    return [(*setting, counts[setting]) for setting in by_kind]
 
 
-def facts(card: RunCard) -> Iterator[tuple[str, str]]:
-    """Yield what a card states: configuration, inputs, code, versions, commit and device, each as text."""
-    for key, value in flat(card.config).items():
-        if not key.startswith(NAMES):
-            yield f"config.{key}", value if isinstance(value, str) else json.dumps(value)
-    files: dict[str, list[str]] = {}
-    for name, digest in card.inputs.items():  # a list of files stands as `name[0]`, `name[1]`, ...
-        files.setdefault(name.partition("[")[0], []).append(digest)
-    for name, digests in files.items():
-        joint = hashlib.sha256("\n".join(digests).encode()).hexdigest()
-        is_list = f"{name}[0]" in card.inputs
-        yield f"input.{name}", f"{len(digests)} files {joint[:DIGEST]}" if is_list else digests[0][:DIGEST]
-    yield "code", card.code
-    for name, version in card.versions.items():
-        yield f"version.{name}", version
-    yield "commit", f"{card.commit[:DIGEST]}{' with changes' if card.dirty else ''}"
-    yield "device", card.device
+def facts(card: RunCard) -> dict[str, str]:
+    """Return what a card states: configuration, code, versions, commit, device and inputs, each as text."""
+    config = {key: value for key, value in flat(card.config).items() if not key.startswith(NAMES)}
+    return {
+        **{f"config.{key}": value if isinstance(value, str) else json.dumps(value) for key, value in config.items()},
+        "code": card.code,
+        **{f"version.{name}": version for name, version in card.versions.items()},
+        "commit": f"{card.commit[:DIGEST]}{' with changes' if card.dirty else ''}",
+        "device": card.device,
+        **{f"input.{name}": digest[:DIGEST] for name, digest in card.inputs.items()},
+    }
 
 
-def differing_results(left: Path, right: Path) -> list[DifferingResult]:
-    """Return the results of two runs whose values differ, in the order of their evidence."""
-    a, b = ({row.key: row.value for row in _results(folder)} for folder in (left, right))
-    return [DifferingResult(key, a.get(key), b.get(key)) for key in a | b if a.get(key) != b.get(key)]
+def differing_results(left: Path, right: Path) -> list[tuple[str, float | None, float | None, float | None]]:
+    """Return the results of two runs that differ, with the difference, in the order of their evidence."""
+    a, b = _results(left), _results(right)
+    gaps = {key: b[key] - a[key] for key in a.keys() & b.keys()}
+    return [(key, a.get(key), b.get(key), gaps.get(key)) for key in a | b if gaps.get(key) != 0]
 
 
-def _results(folder: Path) -> list[EvidenceRow]:
+def _results(folder: Path) -> dict[str, float]:
     rows = (row for row in read_evidence(folder / "evidence.csv") if row.has_interval and not row.against)
-    return [row for row in rows if row.shots in ("", MEAN) and "/seed~" not in row.subject]
+    return {row.key: row.value for row in rows if row.shots in ("", MEAN) and "/seed~" not in row.subject}
 
 
 def _kind(key: str) -> str:
     return key.partition(".")[0]
-
-
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return f"{title}\n\n{tabulate(rows, headers=heads, disable_numparse=True)}\n" if rows else f"{title}: none\n"

@@ -8,28 +8,28 @@ extra of its name. TensorBoard keeps 32 bits of a value; the CSV files keep all.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
-import re
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import ConfigError, RecordError, shortened
+from lever_pipe.base.errors import ConfigError, RecordError
+from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import RunCard
 from lever_pipe.commands.compare_tool import facts
-from lever_pipe.report.sources import trained
+from lever_pipe.report import sources
 
 TABLES = {
-    "lever/tables/training.csv": trained,
-    "lever/tables/arms_training.csv": trained,
-    "intention/tables/curves.csv": "arm~{arm}/seed~{seed}".format_map,
+    "lever/tables/training.csv": sources.training,
+    "lever/tables/arms_training.csv": sources.training,
+    "intention/tables/curves.csv": sources.agent_curves,
 }
-"""File of curves below the results -> the policy or agent that a line is of."""
-UNNAMED = re.compile(r"/epoch~\d+$|/\w+~(?=/|$)")  # of a policy's name: its epoch, and numbers that do not apply
+"""File of curves below the results -> its reader."""
 
 
 class TrackedRun(NamedTuple):
@@ -63,21 +63,19 @@ def main(words: Sequence[str]) -> int:
 
 def tracked_runs(results: Path) -> list[TrackedRun]:
     """Return the runs of all files of curves below a results folder, by name; `RecordError` as in `main`."""
-    metrics: dict[str, dict[int, dict[str, float]]] = {}
-    for name, subject in TABLES.items():
+    metrics: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for name, read in TABLES.items():
         path = results / name
-        lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else ()
-        for number, line in enumerate(lines, start=2):
-            try:
-                run, step = UNNAMED.sub("", subject(line)), int(line.get("step") or line.get("epoch") or 0)
-                of_agent = ("split", "mode") if "split" in line else ()  # a selector's mode is in its name
-                metric = "/".join(filter(None, (line[part] for part in (*of_agent, "metric"))))
-                value = float(line["value"] or "nan")  # an empty one was no number
-            except (KeyError, TypeError, ValueError) as fault:
-                needs, seen = f"{path}:{number}: expected a row of curves", shortened(repr(fault))
-                raise RecordError(needs, found=seen, do="Build the file again.") from None
-            if math.isfinite(value):
-                metrics.setdefault(run, {}).setdefault(step, {})[metric] = value
+        try:
+            rows = [row for row in read(path) if math.isfinite(row.value)] if path.is_file() else []
+        except (KeyError, ValueError) as fault:
+            needs, seen = f"{path}: expected rows of curves", repr(fault)
+            raise RecordError(needs, found=seen, do="Build the file again.") from None
+        for row in rows:
+            policy = PolicyName.parse(row.subject)
+            if policy.seed is not None:  # no mean over seeds
+                run, step = str(replace(policy, epoch=None)), int(row.at or policy.epoch or 0)
+                metrics[run][step]["/".join(filter(None, (row.subset, row.mode, row.metric)))] = row.value
     if not metrics:
         needs, do = f"{results}: expected the curves of a finished run", "Name a results folder; finish its run first."
         raise RecordError(needs, found=f"none in {', '.join(TABLES)}", do=do)
@@ -87,7 +85,7 @@ def tracked_runs(results: Path) -> list[TrackedRun]:
 def _facts(results: Path, run: str, last: int) -> dict[str, str]:
     """Return what the run card of a policy's last epoch or of an arm's run states."""
     cards = (results / "lever" / run / f"epoch~{last}/run.json", results / "intention" / run / "run.json")
-    return {key: value for card in cards if card.is_file() for key, value in facts(storage.read_row(card, RunCard))}
+    return next((facts(storage.read_row(card, RunCard)) for card in cards if card.is_file()), {})
 
 
 def _to_tensorboard(run: TrackedRun, folder: Path, _: str) -> None:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
-from typing import Any, get_origin
+from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from lever_pipe.base.parsing import read_section, section_in
+from lever_pipe.base.parsing import places_in, read_section
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.sections import Fault, Section, did_you_mean, one_of, shown
 from lever_pipe.experiment.config import Sweep, SweptCell
@@ -23,12 +23,8 @@ NEVER = ("name", "preset", "seeds", "on_policy")
 
 @cache
 def keys_of(model: type[Section]) -> tuple[str, ...]:
-    """Return the dotted keys of a section and of the sections in it."""
-    keys = []
-    for name, field in model.model_fields.items():
-        inner = None if get_origin(field.annotation) in (dict, tuple) else section_in(field.annotation)
-        keys += [name, *(f"{name}.{key}" for key in (keys_of(inner) if inner else ()))]
-    return tuple(keys)
+    """Return the dotted keys of a section and of the sections in it, but of none that several of a kind stand in."""
+    return tuple(key for key in places_in(model) if "[]" not in key and ".NAME" not in key)
 
 
 def faults_of(sweeps: Sequence[Sweep], arms: Collection[str], *models: type[Section]) -> Iterator[Fault]:

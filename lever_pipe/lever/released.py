@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from lever_pipe.base import contents, storage
-from lever_pipe.base.errors import CheckpointError, ConfigError, PoolError
+from lever_pipe.base.errors import CheckpointError, ConfigError, DataError
 from lever_pipe.base.members import member
 from lever_pipe.base.records import Example, ExampleId, Pool, Row
 from lever_pipe.base.sections import Section
@@ -99,7 +99,7 @@ class Policy:
             ConfigError: more demonstrations than candidates or than `selector.steps`, candidates that are no train
                 questions, or none given where another encoder than the selector's draws them.
             ImageError: the image cannot be read.
-            PoolError: fewer train examples than a pool needs.
+            DataError: fewer train examples than a pool needs.
         """
         vectors = self._encoder.images([Path(image)]), self._encoder.texts([question])
         offered = self._drawn(question, Path(image), *vectors) if pool is None else self._places(pool)
@@ -133,7 +133,7 @@ class Policy:
         eligible = [e.example_id for e in self._train if not (pools.exclude_same_image and e.image_digest == digest)]
         if len(eligible) < pools.size:
             expected = f"{image}: expected {pools.size} train examples to choose from"
-            raise PoolError(expected, found=str(len(eligible)), do="Give a pool.")
+            raise DataError(expected, found=str(len(eligible)), do="Give a pool.")
         similar = (train @ query[0] for train, query in zip(self._vectors, vectors, strict=True))
         view, stream = SamplingView(np.array(eligible), *similar), generator(pools.seed, "released", question, digest)
         return member("lever/samplers", pools.sampler).sample(view, pools.size, stream).tolist()  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import ascii_letters
 from typing import Literal
 
-from lever_pipe.base.errors import ComparisonError
+from lever_pipe.base.errors import DataError
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.report.cells import Cell, code, say
 from lever_pipe.report.labels import label
@@ -71,7 +71,7 @@ def guard(tables: Sequence[Table], lineages: Lineages, mode: Guarding) -> list[T
     without a factor, is not compared.
 
     Raises:
-        ComparisonError: `strict` and a line of ours differs; or a table names an unknown factor or group.
+        DataError: `strict` and a line of ours differs; or a table names an unknown factor or group.
     """
     checked = [(table, _of_table(table, lineages)) for table in tables]
     faults = [
@@ -82,7 +82,7 @@ def guard(tables: Sequence[Table], lineages: Lineages, mode: Guarding) -> list[T
         if not group.startswith(PUBLISHED)
     ]
     if mode == "strict" and faults:
-        raise ComparisonError(
+        raise DataError(
             "report.guard is strict: expected lines that differ in their table's factor only",
             found="; ".join(faults[:5]) + (f"; and {len(faults) - 5} more" if len(faults) > 5 else ""),
             do="Make these policies again as the others were made, or set report.guard to footnote.",
@@ -130,11 +130,11 @@ def allowed_fields(table: Table) -> frozenset[str]:
     """Return the fields in which the lines of a table may differ.
 
     Raises:
-        ComparisonError: a factor that is none.
+        DataError: a factor that is none.
     """
     names = table.factor.split()
     if unknown := [name for name in names if name not in FACTORS]:
-        raise ComparisonError(
+        raise DataError(
             f"table {table.id}: expected a factor out of {', '.join(FACTORS)}",
             found=" ".join(unknown),
             do="Name one of them, or several with blanks between.",
@@ -146,7 +146,7 @@ def _fields(group: str, table: Table, lineages: Lineages) -> Fields:
     """Return the fields of a group; of a published one, those of the files that the table's document quotes."""
     fields = lineages.get(f"{group}/document~{table.section}", lineages.get(group))
     if fields is None:
-        raise ComparisonError(
+        raise DataError(
             f"table {table.id}: expected a lineage of each line",
             found=f"none of {group}",
             do="Rerun collect_lineage, or add the published run to resources/reference/lineage.yaml.",

@@ -72,7 +72,7 @@ def contents_of(material: Material) -> Contents:
 
     Raises:
         RecordError: a number refers to a row that is missing, a table's id stands twice, or a section is unknown.
-        ComparisonError: `report.guard` is `strict` and lines of ours differ in more than their table compares.
+        DataError: `report.guard` is `strict` and lines of ours differ in more than their table compares.
     """
     ledger = EvidenceLedger(material.evidence)
     cards = tuple(card.noted(ledger) for make in CARDS for card in make(material))

@@ -129,7 +129,7 @@ _arm_differences = Lines(
     {"against": "arm~{reference}", "family": "{role}", "how": "{test}"},
     study=INTENTION,
 )
-_curves = Lines(_agent, VALUE, {"at": "{step}", "subset": "{split}", "mode": "{mode}"}, runs=1, study=INTENTION)
+agent_curves = Lines(_agent, VALUE, {"at": "{step}", "subset": "{split}", "mode": "{mode}"}, runs=1, study=INTENTION)
 _runs = Lines(
     _agent,
     {name: name for name in ("planned_steps", "executed_steps", "best_step", "n_parameters", "seconds")},
@@ -195,7 +195,7 @@ def curves(path: Path) -> Iterator[EvidenceRow]:
     Evaluations stand by seed too, and so do the training metrics of `BY_SEED` at the first and the evaluated steps.
     A training metric has, for each arm, the sum over steps as mean over seeds.
     """
-    every = list(_curves(path))
+    every = list(agent_curves(path))
     evaluated = {row.at for row in every if row.subset == "val"} | {"1"}
     n_seeds = Counter(group_of(subject) for subject in {row.subject for row in every})
     for row in _with_means(every):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from lever_pipe.base.errors import DeviceError
+from lever_pipe.base.errors import MachineError
 from lever_pipe.runtime.ownership import try_lock
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -33,7 +33,7 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
     The locks lie in a folder of this machine, user and SLURM job: in another allocation, the same name is another GPU.
 
     Raises:
-        DeviceError: fewer than `count` are visible.
+        MachineError: fewer than `count` are visible.
     """
     visible = visible_gpus()
     if visible is None:
@@ -43,7 +43,7 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
             return  # a device that CUDA knows and no tool lists
         visible = []
     if len(visible) < count:
-        raise DeviceError(
+        raise MachineError(
             f"expected {count} GPUs",
             found=f"{len(visible)} visible",
             do="Run where there are so many, or on the CPU: --set-resources RULE:device=cpu",

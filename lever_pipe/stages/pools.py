@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import DataError, PoolError
+from lever_pipe.base.errors import DataError
 from lever_pipe.base.members import member
 from lever_pipe.base.records import Example, ExampleId, PolicyScores, Pool
 from lever_pipe.base.seeding import generator
@@ -78,7 +78,7 @@ def build_pools(
         )
         size = config.pools.size
         if len(view.eligible) < size:
-            raise PoolError(
+            raise DataError(
                 f"{split} query {query.example_id} (question {query.question_id}): expected {size} eligible examples",
                 found=str(len(view.eligible)),
                 do="Lower pools.size, or add train examples.",

@@ -248,7 +248,7 @@ def train_on_policy_epoch(
         for batch in steps_taken:
             spent.append(StepMetrics(policy=policy, step=batch.step, prompts=batch.prompts, values=batch.values))
             drawn.append(replace(batch.drawn, scores=batch.drawn.scores.detach()))
-            progress.advance()
+            progress.update()
     more = {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
     more |= {"lvlm_prompts": float(spent[-1].prompts)}
     row = epoch.finish(policy, kl_beta=config.kl_beta, more=more)

@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 import torch
 
-from lever_pipe.base.errors import WorldError
+from lever_pipe.base.errors import DataError
 from lever_pipe.base.storage import digest, read_json, write_json, write_text
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world.architectures import READERS, Reader, save_clip, save_reader
@@ -116,7 +116,7 @@ def make(out: Path, *, seed: int) -> dict[str, Any]:
     template = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
     write_text(out / "card.md", template.render(read_json(out / "card.json")))  # in the order of the file
     if faults:
-        raise WorldError(
+        raise DataError(
             "the trained readers must find answers through the demonstrations' images",
             found="; ".join(faults),
             do="Try another seed, or look at the curve in card.json.",

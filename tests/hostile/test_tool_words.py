@@ -20,7 +20,6 @@ CALLS: tuple[tuple[str, ...], ...] = (
     *(("store", "stats", "@"), ("store", "verify", "@"), ("store", "gc", "@", "--max-gb", "1")),
     ("store", "gc", "--max-gb", "@"),
     *(("ledger", "merge", "@"), ("ledger", "@")),
-    ("environments", "@"),
     *(("plan", "--configfile", "@"), ("why", "train_rce_epoch", "--configfile", "@")),
     ("why", "train_rce_epoch", "--config", "@"),
     *(("export", "@", "folder", "out"), ("export", "wandb", "@", "out")),

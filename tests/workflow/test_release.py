@@ -19,7 +19,7 @@ from huggingface_hub import ModelCard
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
-from lever_pipe.base.errors import CheckpointError, ConfigError, PoolError
+from lever_pipe.base.errors import CheckpointError, ConfigError, DataError
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import Cell, PolicyRef, Selection
 from lever_pipe.commands.release_tool import _scores
@@ -276,7 +276,7 @@ def test_a_pool_is_the_evaluations_kind_and_what_cannot_be_selected_is_told(smok
     policy.settings = policy.settings.model_copy(update={"pools": of.model_copy(update={"size": len(others)})})
     found = policy.select(shown.question, next((smoke.folder / "results/smoke/world").rglob(shown.image)), len(others))
     assert {example.question_id for example in found} == others, "none that shows the image"
-    for pools, error in (({"size": 601}, PoolError), ({"encoder": EncoderSettings(model="other")}, ConfigError)):
+    for pools, error in (({"size": 601}, DataError), ({"encoder": EncoderSettings(model="other")}, ConfigError)):
         policy.settings = policy.settings.model_copy(update={"pools": of.model_copy(update=pools)})
         with pytest.raises(error):
             policy.select("what is its color?", image, 1)

@@ -286,7 +286,7 @@ def _roll_out(
         seconds += time.perf_counter() - started
         kept = [row for row, dialogue in enumerate(running) if dialogue.is_running]
         if progress is not None:
-            progress.advance(len(running) - len(kept))
+            progress.update(len(running) - len(kept))
         if not kept:
             break
         rows.keep(kept)

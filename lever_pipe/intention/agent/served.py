@@ -99,7 +99,7 @@ class ServedPlayer(Host):
         for episode in at_once(workers, lambda request: self._play(request, greedy=greedy), requests):
             episodes.append(episode)
             if progress is not None:
-                progress.advance()
+                progress.update()
         replies = [reply for episode in episodes for reply in episode.replies]
         results = [result for episode in episodes for result in episode.results if result is not None]
         counts = ServedCounts(

@@ -85,7 +85,7 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
                 with clock.time("checkpoint"):
                     save_progress(state, progress, policy, optimiser, kept, identity=identity)
                 progress.metrics[-1] = _row(step, values, clock)
-            bar.advance()
+            bar.update()
     return progress
 
 

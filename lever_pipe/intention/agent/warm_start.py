@@ -151,7 +151,7 @@ def imitate(
             optimiser.step()
             if size is not None:
                 values["tokens_per_second"] = _length(batch) / (time.perf_counter() - started)
-            progress.advance()
+            progress.update()
             yield values
     model.eval()
 

@@ -134,7 +134,7 @@ class LedgerLvlm:
             with Progress(len(missing), "answer prompts") as progress, closing(self._engine.run(missing)) as results:
                 for request, result in results:
                     self.ledger.put(keys[request.prompt], self._to_row(request, result))
-                    progress.advance()
+                    progress.update()
         except PromptTooLongError as fault:
             raise self._too_long(fault) from None
         finally:

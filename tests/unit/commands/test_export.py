@@ -72,7 +72,7 @@ def test_what_cannot_be_exported_is_named(results: Path, capsys: pytest.CaptureF
     assert "finish its run first" in said(capsys, "export", "wandb", str(results.parent), out)
     assert "expected an empty folder" in said(capsys, "export", "wandb", str(results), str(results))
     (results / "lever/tables/training.csv").write_text("stage,value\nrce,x\n")
-    assert "training.csv:2: expected a row of curves" in said(capsys, "export", "wandb", str(results), out)
+    assert "training.csv: expected rows of curves" in said(capsys, "export", "wandb", str(results), out)
     assert not Path(out).exists()
 
 

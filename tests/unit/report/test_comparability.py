@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection
 
-from lever_pipe.base.errors import ComparisonError
+from lever_pipe.base.errors import DataError
 from lever_pipe.report import comparability, lineage
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.comparability import FACTORS, differences, guard
@@ -86,7 +86,7 @@ def test_each_difference_alone_is_found_named_and_refused(field: str) -> None:
     marks, (note,) = guarded(table(BY_BETA), lineages)
     assert marks == ["", "", "a", ""]
     assert note == f"Offline GRPO, KL_BETA 0.15, epoch 1 differs: {field} other, of others {norm}."
-    with pytest.raises(ComparisonError) as caught:
+    with pytest.raises(DataError) as caught:
         guard([table(BY_BETA)], lineages, "strict")
     assert caught.value.found == f"table t, {group('0.15')}: {field} is other, of others {norm}"
 
@@ -115,9 +115,9 @@ def test_a_factor_lets_its_fields_differ_and_no_other(factor: str) -> None:
 
 
 def test_unknown_factors_and_groups_are_refused() -> None:
-    with pytest.raises(ComparisonError, match="expected a factor out of kl_beta"):
+    with pytest.raises(DataError, match="expected a factor out of kl_beta"):
         guard([table(BY_BETA, "kl_beta colour")], ours(), "footnote")
-    with pytest.raises(ComparisonError, match="none of preset~p/grpo/base~5/beta~9/epoch~1"):
+    with pytest.raises(DataError, match="none of preset~p/grpo/base~5/beta~9/epoch~1"):
         guard([table([group("9")])], ours(), "footnote")
 
 

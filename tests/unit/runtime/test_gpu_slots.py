@@ -14,7 +14,7 @@ from typing import IO
 import pytest
 import torch
 
-from lever_pipe.base.errors import DeviceError
+from lever_pipe.base.errors import MachineError
 from lever_pipe.runtime import gpu_slots
 
 HOLD = """
@@ -101,7 +101,7 @@ def test_what_slurm_gave_is_used_whole(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("visible", ["0", "", "0,-1"])
 def test_too_few_gpus_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
     monkeypatch.setenv(gpu_slots.VISIBLE, visible)
-    with pytest.raises(DeviceError, match="expected 2 GPUs"):
+    with pytest.raises(MachineError, match="expected 2 GPUs"):
         gpu_slots.take(2, folder=tmp_path)
 
 
@@ -115,7 +115,7 @@ def test_a_machine_that_lists_no_gpu_goes_on_only_where_cuda_has_one(
     if has_cuda:
         gpu_slots.take(1, folder=tmp_path / "locks")
     else:
-        with pytest.raises(DeviceError, match="found 0 visible"):
+        with pytest.raises(MachineError, match="found 0 visible"):
             gpu_slots.take(1, folder=tmp_path / "locks")
     assert gpu_slots.VISIBLE not in os.environ
 
