@@ -97,6 +97,10 @@ def test_mmr_by_hand() -> None:
     # the copy of the first scores .5 .8 - .5 .95 = -.075, the other .05
     assert rank_by_mmr(relevance, alike, 3) == [0, 2, 1]
     assert rank_by_mmr(relevance, alike, 3, weight=0.9) == [0, 1, 2]  # .625 against .09
+    # behind two that are unlike, the copy of one scores .25 - .5 .9 = -.2 and what is half like both 0: the mean .45
+    # of the first would be the smaller one
+    alike = np.array([[1, 0, 0.9, 0.5], [0, 1, 0, 0.5], [0.9, 0, 1, 0], [0.5, 0.5, 0, 1]])
+    assert rank_by_mmr(np.array([0.9, 0.8, 0.5, 0.5]), alike, 4) == [0, 1, 3, 2]
 
 
 @given(st.integers(0, 99), st.integers(1, 7))

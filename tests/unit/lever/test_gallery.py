@@ -64,6 +64,8 @@ def test_who_is_shown_follows_what_was_run() -> None:
     assert roles(OFFLINE, DRAWN, RCE) == {"rce": RCE, "grpo": DRAWN} | others
     assert roles(OFFLINE, RCE) == {"rce": RCE, "grpo": OFFLINE} | others
     assert roles(RCE) == {"rce": RCE} | others
+    earlier, later_seed = (DRAWN.replace("epoch~3", "epoch~2"), DRAWN.replace("seed~0", "seed~1"))
+    assert roles(earlier, later_seed, DRAWN, RCE)["grpo"] == DRAWN  # the first seed's last epoch
     assert roles(SIMILARITY) == {}
     assert gallery_of({}, {}, QUERIES, TRAIN, (1,))["questions"] == []
 

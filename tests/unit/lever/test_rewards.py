@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders import pool, trajectory
 
 from lever_pipe.experiment.config import Reward
-from lever_pipe.lever.rewards import REWARD_MODES, RewardInputs, reward
+from lever_pipe.lever.rewards import REWARD_MODES, RewardInputs, reward, reward_function
 
 WRONG = RewardInputs(correct=0, accuracy=0.0, gt_prob=0.5, relevance=0.4)
 PARTLY = RewardInputs(correct=1, accuracy=0.6, gt_prob=0.5, relevance=0.4)
@@ -51,6 +52,17 @@ def test_legacy_reads_quality_and_the_sign_of_failure() -> None:
     assert earned("legacy", right, weights) == pytest.approx(2.1, abs=1e-12)
     assert earned("legacy", wrong, signed) == pytest.approx(-1.9, abs=1e-12)
     assert earned("legacy", right, signed) == pytest.approx(2.1, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("scores", "quality"),
+    [({"beam_score": 0.3, "logprob_score": -2.0}, 0.3), ({"logprob_score": -2.0}, 2.0), ({}, 0.0)],
+)
+def test_the_quality_of_a_proposal_is_its_beam_score_or_its_negated_log_probability(
+    scores: dict[str, float], quality: float
+) -> None:
+    row = trajectory(pool(0, [4, 9]), [1], 0.0, **scores)
+    assert reward_function(Reward(mode="legacy", alpha=0.5, beta=0.0))(row) == 0.5 * quality
 
 
 @pytest.mark.parametrize("mode", sorted(REWARD_MODES))

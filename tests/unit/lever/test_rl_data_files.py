@@ -80,6 +80,15 @@ def test_reads_the_published_example(tmp_path: Path) -> None:
     assert counts == {"empty_queries": 0, "other_accuracies": 2}
 
 
+def test_an_accuracy_that_one_way_of_scoring_gives_is_no_other_one(tmp_path: Path) -> None:
+    document = sound("g")
+    document["4711"]["query"] |= {"gt_answers_raw": ["Yes!"] * 4, "gt_answers_norm": ["yes"] * 4}
+    # Unanimous references are compared as they stand, which "yes" misses, or all are normalised.
+    for row, accuracy in zip(document["4711"]["pointer_candidates"], (0.0, 1.0), strict=True):
+        row |= {"vqa_pred_answer": "yes", "vqa_correct": int(accuracy), "vqa_acc_score": accuracy}
+    assert imported(tmp_path, document, "g")[1] == {"empty_queries": 0, "other_accuracies": 0}
+
+
 @pytest.mark.parametrize("form", "ga")
 def test_failed_rows_are_dropped_and_counted(tmp_path: Path, form: str) -> None:
     document, row = sound(form), {"g": POOLED, "a": PLAIN}[form]

@@ -49,6 +49,12 @@ def test_answers_are_cut_and_scored(text: str, answer: str, accuracy: float) -> 
     assert (scored.vqa_rel_score == 1.0) == (accuracy > 0)
 
 
+def test_what_a_single_annotator_says_is_correct() -> None:
+    query = example(0, answer="cat", answers=("cat",) * 9 + ("ox",))
+    scored = score_trajectory(PROPOSAL, query, "ox", [0.0, 0.0])
+    assert (scored.vqa_acc_score, scored.vqa_correct) == (pytest.approx(0.3), 1)
+
+
 def test_a_group_repeats_the_query_and_its_pool() -> None:
     of = pool(0, [4, 9, 2])
     group = make_group(example(0, answers=("A cat.", "cat")), of, [trajectory(of, [1, 0], 1.0)])

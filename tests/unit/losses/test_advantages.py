@@ -158,6 +158,8 @@ def test_top_k_keeps_the_stored_order_of_ties_and_puts_padding_last() -> None:
     assert kept.indices[1, :2].tolist() == [1, 0]
     assert kept.valid.tolist() == [[True, True, True], [True, True, False]]
     assert top_k_by_reward(z, valid, 99).indices.shape == (2, 5)
+    below = top_k_by_reward(torch.tensor([[0.0, -1.0, 9.0, -2.0]]), torch.tensor([[False, True, False, True]]), 2)
+    assert (below.indices.tolist(), below.valid.tolist()) == ([[1, 3]], [[True, True]])  # negative ones precede it too
     with pytest.raises(ValueError, match="k must be at least 1"):
         top_k_by_reward(z, valid, 0)
 
