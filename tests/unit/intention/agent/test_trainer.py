@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from agent_doubles import FailingFor
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from trained_world import ENVIRONMENT, N_TRAIN, Files, evaluate_here, measured, read_run, train_here, training, world
 
 from lever_pipe.base import storage
@@ -65,6 +67,16 @@ def test_the_rate_follows_completed_steps(tmp_path: Path) -> None:
     # i / 2 of the peak, then (1 + cos(pi p)) / 2 at p = 0 and 1/2; both updates of a step share it.
     assert [row.values["learning_rate"] for row in files.metrics] == pytest.approx([0, 0.005, 0.01, 0.005], abs=1e-12)
     assert files.metrics[1].values["kl"] == 0  # the first step moved nothing
+
+
+def test_weights_decay_beside_the_gradient(tmp_path: Path) -> None:
+    start, weights = load_file(world() / "policy/model.safetensors"), dict[float, dict[str, torch.Tensor]]()
+    for decay in (0.0, 1.0):
+        config = training(steps=1, minibatches=1, learning_rate=0.01, weight_decay=decay)
+        train_here(tmp_path / str(decay), config)
+        weights[decay] = load_file(tmp_path / str(decay) / "last/model.safetensors")
+    for name, before in start.items():  # both take the same step from the first gradient
+        torch.testing.assert_close(weights[1.0][name], weights[0.0][name] - 0.01 * before, atol=1e-6, rtol=0)
 
 
 def test_constant_schedules_are_the_constants_to_the_last_bit(tmp_path: Path, run: Path, files: Files) -> None:
