@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lever_pipe.base.shapes import require_shapes
+from lever_pipe.base.shapes import shaped
 from lever_pipe.losses.reduction import (
     group_has_spread,
     group_means,
@@ -34,6 +34,7 @@ class Kept(NamedTuple):
     """[B, k] bool, false where a group has fewer than k valid selections."""
 
 
+@shaped
 def published_z_scores(rewards_BG: Tensor, valid_BG: Tensor, *, clamp: float) -> Tensor:
     """Return the standardised rewards of each query, [B, G]; 0 at padding.
 
@@ -45,17 +46,14 @@ def published_z_scores(rewards_BG: Tensor, valid_BG: Tensor, *, clamp: float) ->
         valid_BG: [B, G] bool.
         clamp: bound on |z|.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Lever-Plus published code
     """
-    require_shapes(("rewards_BG", "B G", rewards_BG), ("valid_BG", "B G", valid_BG))
     spread_B1 = group_standard_deviations(rewards_BG, valid_BG)[:, None] > _SMALLEST_STD
     z_BG = group_z_scores(rewards_BG, valid_BG).clamp(-clamp, clamp)
     return torch.where(spread_B1, z_BG, masked(rewards_BG, valid_BG))
 
 
+@shaped
 def top_k_by_reward(z_BG: Tensor, valid_BG: Tensor, k: int) -> Kept:
     """Return the k best selections of each query, best first.
 
@@ -69,12 +67,10 @@ def top_k_by_reward(z_BG: Tensor, valid_BG: Tensor, k: int) -> Kept:
         k: selections to keep, at least 1.
 
     Raises:
-        ShapeError: the shapes disagree.
         ValueError: k is less than 1.
 
     Source: Lever-Plus published code
     """
-    require_shapes(("z_BG", "B G", z_BG), ("valid_BG", "B G", valid_BG))
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     best_first = masked(z_BG, valid_BG, -torch.inf).sort(dim=1, descending=True, stable=True)
@@ -82,7 +78,8 @@ def top_k_by_reward(z_BG: Tensor, valid_BG: Tensor, k: int) -> Kept:
     return Kept(indices_Bk, valid_BG.gather(1, indices_Bk))
 
 
-def group_advantages(z_kept: Tensor, valid: Tensor, *, std_floor: float, clamp: float) -> Tensor:
+@shaped
+def group_advantages(z_BG: Tensor, valid_BG: Tensor, *, std_floor: float, clamp: float) -> Tensor:
     """Return the advantages of the kept selections, [B, G]; 0 at padding.
 
     A = clamp((z - mean) / max(std, std_floor), -clamp, clamp),  std unbiased over the kept ones.
@@ -91,20 +88,17 @@ def group_advantages(z_kept: Tensor, valid: Tensor, *, std_floor: float, clamp: 
     floor and the clamp at work, mean A = 0 and std A = 1 in every group that has a spread.
 
     Args:
-        z_kept: [B, G] standardised rewards of the kept selections.
-        valid: [B, G] bool.
+        z_BG: [B, G] standardised rewards of the kept selections.
+        valid_BG: [B, G] bool.
         std_floor: lower bound on the divisor, so that nearly equal rewards stay small.
         clamp: bound on |A|.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Shao 2024 (GRPO)
     """
-    require_shapes(("z_kept", "B G", z_kept), ("valid", "B G", valid))
-    return group_z_scores(z_kept, valid, floor=std_floor).clamp(-clamp, clamp)
+    return group_z_scores(z_BG, valid_BG, floor=std_floor).clamp(-clamp, clamp)
 
 
+@shaped
 def centred_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
     """Return R - mean over the query's valid selections, [B, G]; 0 at padding.
 
@@ -116,12 +110,8 @@ def centred_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
         rewards_BG: [B, G] rewards.
         valid_BG: [B, G] bool.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Liu 2025 (Dr. GRPO)
     """
-    require_shapes(("rewards_BG", "B G", rewards_BG), ("valid_BG", "B G", valid_BG))
     centred_BG = rewards_BG - group_means(rewards_BG, valid_BG)[:, None]
     return masked(centred_BG, valid_BG & group_has_spread(rewards_BG, valid_BG)[:, None])
 
@@ -138,9 +128,6 @@ def leave_one_out_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
         rewards_BG: [B, G] rewards.
         valid_BG: [B, G] bool.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Kool 2019 (leave-one-out)
     Source: Ahmadian 2024 (RLOO)
     """
@@ -149,6 +136,7 @@ def leave_one_out_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
     return centred_BG * (counts_B1 / (counts_B1 - 1).clamp(min=1))
 
 
+@shaped
 def batch_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
     """Return R - mean of all valid rewards of the batch's other queries, [B, G]; 0 at padding.
 
@@ -160,12 +148,8 @@ def batch_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
         rewards_BG: [B, G] rewards.
         valid_BG: [B, G] bool.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Williams 1992 (REINFORCE)
     """
-    require_shapes(("rewards_BG", "B G", rewards_BG), ("valid_BG", "B G", valid_BG))
     sums_B = masked(rewards_BG, valid_BG).sum(dim=1)
     counts_B = valid_BG.sum(dim=1)
     other_counts_B = counts_B.sum() - counts_B

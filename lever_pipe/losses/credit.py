@@ -14,7 +14,7 @@ from typing import Literal, assert_never
 import torch
 from torch import Tensor
 
-from lever_pipe.base.shapes import ShapeError, require_shapes
+from lever_pipe.base.shapes import ShapeError, shaped
 from lever_pipe.losses.advantages import centred_advantages, leave_one_out_advantages
 from lever_pipe.losses.reduction import group_has_spread, group_z_scores, masked
 
@@ -95,7 +95,6 @@ def groups_without_spread(scores_PN: Tensor) -> Tensor:
         scores_PN: [P, N] trajectory scores.
 
     Raises:
-        ShapeError: another rank.
         ValueError: a score is not finite.
 
     Source: this project
@@ -117,7 +116,6 @@ def episode_z_scores(scores_PN: Tensor) -> Tensor:
         scores_PN: [P, N] trajectory scores S.
 
     Raises:
-        ShapeError: another rank.
         ValueError: a score is not finite.
 
     Source: UserRL published code
@@ -140,7 +138,6 @@ def centred_scores(scores_PN: Tensor) -> Tensor:
         scores_PN: [P, N] trajectory scores S.
 
     Raises:
-        ShapeError: another rank.
         ValueError: a score is not finite.
 
     Source: Liu 2025 (Dr. GRPO)
@@ -163,7 +160,6 @@ def kl_rewards(divergences_PN: Tensor) -> Tensor:
         divergences_PN: [P, N] K, under the policy that drew the episodes.
 
     Raises:
-        ShapeError: another rank.
         ValueError: a K is not finite.
 
     Source: Kool 2019 (leave-one-out)
@@ -173,14 +169,15 @@ def kl_rewards(divergences_PN: Tensor) -> Tensor:
     return leave_one_out_advantages(-divergences_PN.to(torch.float64), valid_PN)
 
 
+@shaped
 def _all_valid(scores_PN: Tensor) -> Tensor:
-    require_shapes(("scores_PN", "P N", scores_PN))
     if not scores_PN.isfinite().all():
         raise ValueError(f"scores_PN must be finite, got {scores_PN.tolist()}")
     return torch.ones_like(scores_PN, dtype=torch.bool)
 
 
-def token_advantages(z_B: Tensor, credits_B: Sequence[Sequence[float]], turn_BT: Tensor) -> Tensor:
+@shaped
+def token_advantages(z_B: Tensor, credits_by_turn: Sequence[Sequence[float]], turn_BT: Tensor) -> Tensor:
     """Return the advantage of each token, [B, T]; 0 outside the agent's turns.
 
     A_j = Z a_j n / sum_i a_i,  a_j = credit of the turn of token j,  n = number of tokens with a_j != 0
@@ -190,19 +187,17 @@ def token_advantages(z_B: Tensor, credits_B: Sequence[Sequence[float]], turn_BT:
 
     Args:
         z_B: [B] standardised scores of the episodes.
-        credits_B: B lists with one credit a turn.
+        credits_by_turn: B lists with one credit a turn.
         turn_BT: [B, T] turn of each agent token, counted from 0; -1 elsewhere (int64).
 
     Raises:
-        ShapeError: the three disagree on B.
         ValueError: a token belongs to a turn that has no credit.
 
     Source: UserRL published code
     """
-    sizes = require_shapes(("z_B", "B", z_B), ("turn_BT", "B T", turn_BT))
-    if len(credits_B) != sizes["B"]:
-        raise ShapeError(f"credits_B must have one list an episode, B={sizes['B']}, got {len(credits_B)}")
-    weights_BT = _credit_of_each_token(credits_B, turn_BT).to(z_B)
+    if len(credits_by_turn) != len(z_B):
+        raise ShapeError(f"credits_by_turn must have one list an episode, B={len(z_B)}, got {len(credits_by_turn)}")
+    weights_BT = _credit_of_each_token(credits_by_turn, turn_BT).to(z_B)
     sums_B = weights_BT.sum(dim=1)
     earning_B = sums_B != 0
     # The quotient comes first: n / n is exactly 1, which a product by Z in between would spoil.
@@ -210,13 +205,13 @@ def token_advantages(z_B: Tensor, credits_B: Sequence[Sequence[float]], turn_BT:
     return weights_BT * masked(scales_B * z_B, earning_B)[:, None]
 
 
-def _credit_of_each_token(credits_B: Sequence[Sequence[float]], turn_BT: Tensor) -> Tensor:
+def _credit_of_each_token(credits_by_turn: Sequence[Sequence[float]], turn_BT: Tensor) -> Tensor:
     """Return float64 [B, T] on the device of `turn_BT`, 0 where the turn is -1."""
-    n_turns_B1 = torch.tensor([[len(row)] for row in credits_B], device=turn_BT.device)
+    n_turns_B1 = torch.tensor([[len(row)] for row in credits_by_turn], device=turn_BT.device)
     strangers = turn_BT[(turn_BT < -1) | (turn_BT >= n_turns_B1)].tolist()
     if strangers:
         raise ValueError(f"turn_BT must hold -1 or a turn that has a credit, got {sorted(set(strangers))}")
-    width = max(map(len, credits_B), default=0)
-    padded = [[0.0, *row, *[0.0] * (width - len(row))] for row in credits_B]  # column 0 serves turn -1
+    width = max(map(len, credits_by_turn), default=0)
+    padded = [[0.0, *row, *[0.0] * (width - len(row))] for row in credits_by_turn]  # column 0 serves turn -1
     table = torch.tensor(padded, dtype=torch.float64, device=turn_BT.device)
     return table.gather(1, turn_BT + 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lever_pipe.base.shapes import require_shapes
+from lever_pipe.base.shapes import shaped
 from lever_pipe.losses.reduction import masked
 
 
@@ -25,6 +25,7 @@ class DistillationTerms:
     """[] share of all queries that have a target; the rest is left out."""
 
 
+@shaped
 def distillation_terms(scores_BK: Tensor, targets_BK: Tensor) -> DistillationTerms:
     """Return the cross-entropy of the first pick to a target distribution over the pool.
 
@@ -39,12 +40,10 @@ def distillation_terms(scores_BK: Tensor, targets_BK: Tensor) -> DistillationTer
             distribution over them. A constant: no gradient flows to it.
 
     Raises:
-        ShapeError: the shapes disagree.
         ValueError: a weight is negative or not finite.
 
     Source: Cao 2007 (ListNet)
     """
-    require_shapes(("scores_BK", "B K", scores_BK), ("targets_BK", "B K", targets_BK))
     if not (targets_BK.isfinite() & (targets_BK >= 0)).all():
         raise ValueError(f"targets_BK must be finite and at least 0, got {targets_BK.tolist()}")
     weights_BK = targets_BK.detach().to(scores_BK.dtype)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lever_pipe.base.shapes import require_shapes
+from lever_pipe.base.shapes import shaped
 from lever_pipe.losses.kl import k3
 from lever_pipe.losses.reduction import group_standard_deviations, masked, mean_of_group_means, mean_over_queries
 
@@ -27,38 +27,40 @@ class SurrogateTerms:
 
 
 def clipped_surrogate(
-    log_ratio: Tensor, advantages: Tensor, valid: Tensor, clip_epsilon: float, clip_high: float | None = None
+    log_ratio_BG: Tensor, advantages_BG: Tensor, valid_BG: Tensor, clip_epsilon: float, clip_high: float | None = None
 ) -> SurrogateTerms:
     """Return the negated clipped objective, and the share of selections that the clip silences.
 
-    loss = - mean_query mean_valid min(rho A, clip(rho, 1 - eps, 1 + high) A),  rho = exp(log_ratio)
+    loss = - mean_query mean_valid min(rho A, clip(rho, 1 - eps, 1 + high) A),  rho = exp(log_ratio_BG)
 
     A selection is clipped when the clipped branch is strictly the smaller: rho > 1 + high with
     A > 0, or rho < 1 - eps with A < 0. The other two far sides keep their gradient, which leads
     back into the trust region. A = 0 never counts as clipped.
 
     Args:
-        log_ratio: [B, G] log P(selection) under the policy minus that under the behaviour.
-        advantages: [B, G] A, a constant: no gradient flows to it.
-        valid: [B, G] bool.
+        log_ratio_BG: [B, G] log P(selection) under the policy minus that under the behaviour.
+        advantages_BG: [B, G] A, a constant: no gradient flows to it.
+        valid_BG: [B, G] bool.
         clip_epsilon: how far rho may fall below 1, greater than 0.
         clip_high: how far it may rise above 1; None for equally far.
 
     Source: Schulman 2017 (PPO)
     Source: Yu 2025 (DAPO, clip-higher)
     """
-    advantages = masked(advantages.detach(), valid)
-    ratios = masked(log_ratio, valid).exp()
-    unclipped = ratios * advantages
-    clipped = ratios.clamp(1 - clip_epsilon, 1 + (clip_epsilon if clip_high is None else clip_high)) * advantages
-    n_valid = valid.sum().clamp(min=1).to(ratios.dtype)
+    advantages_BG = masked(advantages_BG.detach(), valid_BG)
+    ratios_BG = masked(log_ratio_BG, valid_BG).exp()
+    unclipped_BG = ratios_BG * advantages_BG
+    clipped_BG = (
+        ratios_BG.clamp(1 - clip_epsilon, 1 + (clip_epsilon if clip_high is None else clip_high)) * advantages_BG
+    )
+    n_valid = valid_BG.sum().clamp(min=1).to(ratios_BG.dtype)
     return SurrogateTerms(
-        loss=-mean_of_group_means(torch.minimum(unclipped, clipped), valid),
-        clip_fraction=(clipped < unclipped).detach().sum() / n_valid,
+        loss=-mean_of_group_means(torch.minimum(unclipped_BG, clipped_BG), valid_BG),
+        clip_fraction=(clipped_BG < unclipped_BG).detach().sum() / n_valid,
     )
 
 
-def score_function_surrogate(log_probs: Tensor, advantages: Tensor, valid: Tensor) -> Tensor:
+def score_function_surrogate(log_probs_BG: Tensor, advantages_BG: Tensor, valid_BG: Tensor) -> Tensor:
     """Return the loss whose gradient is the negated score-function estimate, [].
 
     loss = - mean_query mean_valid A log P
@@ -67,13 +69,13 @@ def score_function_surrogate(log_probs: Tensor, advantages: Tensor, valid: Tenso
     expected reward on draws of this policy alone.
 
     Args:
-        log_probs: [B, G] log P(selection) under the policy.
-        advantages: [B, G] A, a constant: no gradient flows to it.
-        valid: [B, G] bool.
+        log_probs_BG: [B, G] log P(selection) under the policy.
+        advantages_BG: [B, G] A, a constant: no gradient flows to it.
+        valid_BG: [B, G] bool.
 
     Source: Williams 1992 (REINFORCE)
     """
-    return -mean_of_group_means(masked(advantages.detach(), valid) * masked(log_probs, valid), valid)
+    return -mean_of_group_means(masked(advantages_BG.detach(), valid_BG) * masked(log_probs_BG, valid_BG), valid_BG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,13 @@ class PolicyTerms:
 
 
 def policy_terms(
-    surrogate: SurrogateTerms, penalty: Tensor, *, log_ratio: Tensor, advantages: Tensor, valid: Tensor, kl_beta: float
+    surrogate: SurrogateTerms,
+    penalty: Tensor,
+    *,
+    log_ratio_BG: Tensor,
+    advantages_BG: Tensor,
+    valid_BG: Tensor,
+    kl_beta: float,
 ) -> PolicyTerms:
     """Return the loss of a batch of groups and what there is to know about it.
 
@@ -114,33 +122,34 @@ def policy_terms(
     Args:
         surrogate: the policy term, [], and the share that its clip cuts.
         penalty: [] the distance from the reference.
-        log_ratio: [B, G] log of policy / behaviour, 0 where invalid.
-        advantages: [B, G] A, a constant, 0 where invalid.
-        valid: [B, G] bool.
+        log_ratio_BG: [B, G] log of policy / behaviour, 0 where invalid.
+        advantages_BG: [B, G] A, a constant, 0 where invalid.
+        valid_BG: [B, G] bool.
         kl_beta: weight of the penalty, at least 0.
 
     Source: Shao 2024 (GRPO)
     """
-    largest_B = advantages.abs().amax(dim=1)
+    largest_B = advantages_BG.abs().amax(dim=1)
     return PolicyTerms(
         policy=surrogate.loss,
         penalty=penalty,
         total=surrogate.loss + kl_beta * penalty,
-        mean_ratio=mean_of_group_means(log_ratio.detach().exp(), valid),
+        mean_ratio=mean_of_group_means(log_ratio_BG.detach().exp(), valid_BG),
         clip_fraction=surrogate.clip_fraction,
-        mean_advantage=mean_of_group_means(advantages, valid),
-        std_advantage=mean_over_queries(group_standard_deviations(advantages, valid), valid),
-        max_advantage=mean_over_queries(largest_B, valid),
-        gradient_share=mean_over_queries((largest_B > 0).to(advantages.dtype), valid),
+        mean_advantage=mean_of_group_means(advantages_BG, valid_BG),
+        std_advantage=mean_over_queries(group_standard_deviations(advantages_BG, valid_BG), valid_BG),
+        max_advantage=mean_over_queries(largest_B, valid_BG),
+        gradient_share=mean_over_queries((largest_B > 0).to(advantages_BG.dtype), valid_BG),
     )
 
 
+@shaped
 def grpo_terms(
     *,
-    log_probs: Tensor,
-    reference_log_probs: Tensor,
-    advantages: Tensor,
-    valid: Tensor,
+    log_probs_BG: Tensor,
+    reference_log_probs_BG: Tensor,
+    advantages_BG: Tensor,
+    valid_BG: Tensor,
     clip_epsilon: float,
     kl_beta: float,
 ) -> PolicyTerms:
@@ -155,38 +164,32 @@ def grpo_terms(
     estimate KL(reference || policy) on selections drawn from the reference.
 
     Args:
-        log_probs: [B, G] log P(selection) under the trained policy.
-        reference_log_probs: [B, G] the same under the frozen reference; no gradient flows to it.
-        advantages: [B, G] A, a constant (`losses/advantages.py`).
-        valid: [B, G] bool; a query without valid selections is left out of every mean.
+        log_probs_BG: [B, G] log P(selection) under the trained policy.
+        reference_log_probs_BG: [B, G] the same under the frozen reference; no gradient flows to it.
+        advantages_BG: [B, G] A, a constant (`losses/advantages.py`).
+        valid_BG: [B, G] bool; a query without valid selections is left out of every mean.
         clip_epsilon: half-width of the trust region.
         kl_beta: weight of the penalty, at least 0.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Shao 2024 (GRPO)
     """
-    require_shapes(
-        ("log_probs", "B G", log_probs),
-        ("reference_log_probs", "B G", reference_log_probs),
-        ("advantages", "B G", advantages),
-        ("valid", "B G", valid),
+    log_ratio_BG = masked(log_probs_BG - reference_log_probs_BG.detach(), valid_BG)
+    advantages_BG = masked(advantages_BG.detach(), valid_BG)
+    surrogate = clipped_surrogate(log_ratio_BG, advantages_BG, valid_BG, clip_epsilon)
+    penalty = mean_of_group_means(k3(log_ratio_BG), valid_BG)
+    return policy_terms(
+        surrogate, penalty, log_ratio_BG=log_ratio_BG, advantages_BG=advantages_BG, valid_BG=valid_BG, kl_beta=kl_beta
     )
-    log_ratio = masked(log_probs - reference_log_probs.detach(), valid)
-    advantages = masked(advantages.detach(), valid)
-    surrogate = clipped_surrogate(log_ratio, advantages, valid, clip_epsilon)
-    penalty = mean_of_group_means(k3(log_ratio), valid)
-    return policy_terms(surrogate, penalty, log_ratio=log_ratio, advantages=advantages, valid=valid, kl_beta=kl_beta)
 
 
+@shaped
 def on_policy_terms(
     *,
-    log_probs: Tensor,
-    behaviour_log_probs: Tensor,
-    advantages: Tensor,
-    divergences: Tensor,
-    valid: Tensor,
+    log_probs_BG: Tensor,
+    behaviour_log_probs_BG: Tensor,
+    advantages_BG: Tensor,
+    divergences_BG: Tensor,
+    valid_BG: Tensor,
     clip_epsilon: float | None,
     clip_high: float | None = None,
     kl_beta: float,
@@ -203,37 +206,31 @@ def on_policy_terms(
     mean over all queries divided by `gradient_share`.
 
     Args:
-        log_probs: [B, G] log P(selection) under the trained policy.
-        behaviour_log_probs: [B, G] the same under the policy that drew the selections; no gradient flows to it.
-        advantages: [B, G] A, a constant (`losses/advantages.py`).
-        divergences: [B, G] D of the trained policy from the reference (`losses.kl.selection_divergence`, or
+        log_probs_BG: [B, G] log P(selection) under the trained policy.
+        behaviour_log_probs_BG: [B, G] the same under the policy that drew the selections; no gradient flows to it.
+        advantages_BG: [B, G] A, a constant (`losses/advantages.py`).
+        divergences_BG: [B, G] D of the trained policy from the reference (`losses.kl.selection_divergence`, or
             `losses.kl.divergence_of_draws`).
-        valid: [B, G] bool; a query without valid selections is left out of every mean.
+        valid_BG: [B, G] bool; a query without valid selections is left out of every mean.
         clip_epsilon: how far rho may fall below 1, greater than 0; None for the plain score-function surrogate.
         clip_high: how far it may rise above 1; None for equally far.
         kl_beta: weight of the penalty, at least 0.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Shao 2024 (GRPO)
     Source: Williams 1992 (REINFORCE)
     """
-    require_shapes(
-        ("log_probs", "B G", log_probs),
-        ("behaviour_log_probs", "B G", behaviour_log_probs),
-        ("advantages", "B G", advantages),
-        ("divergences", "B G", divergences),
-        ("valid", "B G", valid),
-    )
-    advantages = masked(advantages.detach(), valid)
-    log_ratio = masked(log_probs - behaviour_log_probs.detach(), valid)
-    moving = valid & (advantages.abs().amax(dim=1, keepdim=True) > 0)
+    advantages_BG = masked(advantages_BG.detach(), valid_BG)
+    log_ratio_BG = masked(log_probs_BG - behaviour_log_probs_BG.detach(), valid_BG)
+    moving_BG = valid_BG & (advantages_BG.abs().amax(dim=1, keepdim=True) > 0)
     if clip_epsilon is None:
-        loss = score_function_surrogate(log_probs, advantages, moving)
+        loss = score_function_surrogate(log_probs_BG, advantages_BG, moving_BG)
         surrogate = SurrogateTerms(loss=loss, clip_fraction=loss.new_zeros(()))
     else:
-        surrogate = clipped_surrogate(log_ratio, advantages, moving, clip_epsilon, clip_high)
-    surrogate = replace(surrogate, clip_fraction=surrogate.clip_fraction * moving.sum() / valid.sum().clamp(min=1))
-    penalty = mean_of_group_means(divergences, valid)
-    return policy_terms(surrogate, penalty, log_ratio=log_ratio, advantages=advantages, valid=valid, kl_beta=kl_beta)
+        surrogate = clipped_surrogate(log_ratio_BG, advantages_BG, moving_BG, clip_epsilon, clip_high)
+    surrogate = replace(
+        surrogate, clip_fraction=surrogate.clip_fraction * moving_BG.sum() / valid_BG.sum().clamp(min=1)
+    )
+    penalty = mean_of_group_means(divergences_BG, valid_BG)
+    return policy_terms(
+        surrogate, penalty, log_ratio_BG=log_ratio_BG, advantages_BG=advantages_BG, valid_BG=valid_BG, kl_beta=kl_beta
+    )

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lever_pipe.base.shapes import require_shapes
+from lever_pipe.base.shapes import shaped
 from lever_pipe.losses.advantages import leave_one_out_advantages
 from lever_pipe.losses.reduction import masked
 
@@ -96,6 +96,7 @@ def divergence_of_logs(log_p: Tensor, log_r: Tensor) -> Tensor:
     return (log_p.exp() * (log_p - log_r)).sum(dim=-1)
 
 
+@shaped
 def selection_divergence(logits_BGSK: Tensor, reference_logits_BGSK: Tensor) -> Tensor:
     """Return the exact KL(policy || reference) of the steps of each selection, summed, [B, G].
 
@@ -116,18 +117,12 @@ def selection_divergence(logits_BGSK: Tensor, reference_logits_BGSK: Tensor) -> 
     Returns:
         [B, G] nats, at least 0 up to rounding.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Kullback 1951
     """
-    require_shapes(
-        ("logits_BGSK", "B G S K", logits_BGSK),
-        ("reference_logits_BGSK", "B G S K", reference_logits_BGSK),
-    )
     return kl_policy_to_reference(logits_BGSK, reference_logits_BGSK.detach()).sum(dim=-1)
 
 
+@shaped
 def divergence_of_draws(
     log_probs_BG: Tensor,
     behaviour_log_probs_BG: Tensor,
@@ -157,18 +152,9 @@ def divergence_of_draws(
         clip_epsilon: how far rho may fall below 1, `k1_reward` only; None for no clip.
         clip_high: how far it may rise above 1; None for equally far.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Schulman 2020
     Source: Shah 2025 (comedy of estimators)
     """
-    require_shapes(
-        ("log_probs_BG", "B G", log_probs_BG),
-        ("behaviour_log_probs_BG", "B G", behaviour_log_probs_BG),
-        ("reference_log_probs_BG", "B G", reference_log_probs_BG),
-        ("valid_BG", "B G", valid_BG),
-    )
     if form != "k1_reward":
         log_ratio_BG = masked(reference_log_probs_BG.detach() - log_probs_BG, valid_BG)
         return k3(log_ratio_BG) if form == "k3_loss" else k2(log_ratio_BG)

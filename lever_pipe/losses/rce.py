@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lever_pipe.base.shapes import require_shapes
+from lever_pipe.base.shapes import shaped
 from lever_pipe.losses.reduction import masked, mean_over_queries
 
 
@@ -46,6 +46,7 @@ def imitation_weights(rewards_BG: Tensor, valid_BG: Tensor, *, temperature: floa
     return masked(logits_BG.softmax(dim=1), valid_BG)
 
 
+@shaped
 def reward_ranges(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
     """Return max R - min R over each query's valid selections, [B]; 0 for a query without any.
 
@@ -53,12 +54,12 @@ def reward_ranges(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
 
     Source: this project
     """
-    require_shapes(("rewards_BG", "B G", rewards_BG), ("valid_BG", "B G", valid_BG))
     highest_B = masked(rewards_BG, valid_BG, -torch.inf).amax(dim=1)
     lowest_B = masked(rewards_BG, valid_BG, torch.inf).amin(dim=1)
     return masked(highest_B - lowest_B, valid_BG.any(dim=1))
 
 
+@shaped
 def rce_terms(
     *,
     log_probs_BG: Tensor,
@@ -82,19 +83,12 @@ def rce_terms(
         query_weights_B: [B] v_q at least 0, for example `reward_ranges`; None for 1.
 
     Raises:
-        ShapeError: the shapes disagree.
         ValueError: the temperature is not positive.
 
     Source: Lever-Plus published code
     """
     if query_weights_B is None:
         query_weights_B = torch.ones_like(log_probs_BG[:, 0])
-    require_shapes(
-        ("log_probs_BG", "B G", log_probs_BG),
-        ("rewards_BG", "B G", rewards_BG),
-        ("valid_BG", "B G", valid_BG),
-        ("query_weights_B", "B", query_weights_B),
-    )
     weights_BG = imitation_weights(rewards_BG, valid_BG, temperature=temperature)
     losses_B = -(weights_BG * masked(log_probs_BG, valid_BG)).sum(dim=1)
     entropies_B = torch.special.entr(weights_BG).sum(dim=1)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lever_pipe.base.shapes import require_shapes
+from lever_pipe.base.shapes import require_shapes, shaped
 from lever_pipe.losses.reduction import masked
 
 MASKED_SCORE = -100.0
@@ -22,6 +22,7 @@ minus infinity: the lost mass is below e^-80 for its scores in [-10, 10], and ev
 finite."""
 
 
+@shaped
 def mask_chosen(scores_BGSK: Tensor, selections_BGS: Tensor) -> Tensor:
     """Return the scores with `MASKED_SCORE` at every candidate chosen at an earlier step.
 
@@ -29,15 +30,12 @@ def mask_chosen(scores_BGSK: Tensor, selections_BGS: Tensor) -> Tensor:
         scores_BGSK: [B, G, S, K] logits of each step, already divided by the temperature.
         selections_BGS: [B, G, S] pool positions in 0..K-1, first pick first (int64).
 
-    Raises:
-        ShapeError: the two disagree on B, G or S.
-
     Source: Plackett 1975
     """
-    sizes = require_shapes(("scores_BGSK", "B G S K", scores_BGSK), ("selections_BGS", "B G S", selections_BGS))
     chosen_before_BGSK = torch.zeros_like(scores_BGSK, dtype=torch.bool, memory_format=torch.contiguous_format)
-    for step in range(1, sizes["S"]):
-        picks_BGS1 = selections_BGS[:, :, step - 1, None, None].expand(-1, -1, sizes["S"] - step, -1)
+    shots = selections_BGS.shape[-1]
+    for step in range(1, shots):
+        picks_BGS1 = selections_BGS[:, :, step - 1, None, None].expand(-1, -1, shots - step, -1)
         chosen_before_BGSK[:, :, step:].scatter_(-1, picks_BGS1, value=True)
     return scores_BGSK.masked_fill(chosen_before_BGSK, MASKED_SCORE)
 
@@ -62,18 +60,15 @@ def step_logits(scores: Tensor, selections_BGS: Tensor) -> Tensor:
         scores: [B, K] or [B, G, S, K] logits of the pool, already divided by the temperature.
         selections_BGS: [B, G, S] pool positions in 0..K-1, first pick first (int64).
 
-    Raises:
-        ShapeError: the two disagree on B or have another rank.
-
     Source: Plackett 1975
     """
     if scores.dim() == 4:
         return mask_chosen(scores, selections_BGS)
-    sizes = require_shapes(("scores", "B K", scores), ("selections_BGS", "B G S", selections_BGS))
-    shape = sizes["B"], sizes["G"], sizes["S"], sizes["K"]
-    return mask_chosen(scores[:, None, None, :].expand(shape), selections_BGS)
+    require_shapes(scores_BK=scores, selections_BGS=selections_BGS)
+    return mask_chosen(scores[:, None, None, :].expand(*selections_BGS.shape, -1), selections_BGS)
 
 
+@shaped
 def outcome_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
     """Return the log-probabilities of all outcomes of every step under teacher forcing, [B, G, S, K].
 
@@ -85,13 +80,9 @@ def outcome_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor |
         valid_BG: [B, G] bool, false for padding of groups of unequal size. A padded row may hold
             any number (such as -1); its log-probabilities are those of some other selection.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Plackett 1975
     """
     if valid_BG is not None:
-        require_shapes(("selections_BGS", "B G S", selections_BGS), ("valid_BG", "B G", valid_BG))
         selections_BGS = torch.where(valid_BG[..., None], selections_BGS, 0)
         if scores.dim() == 4:
             scores = masked(scores, valid_BG[..., None, None])
@@ -128,9 +119,6 @@ def selection_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor
         selections_BGS: [B, G, S] pool positions, first pick first (int64).
         valid_BG: [B, G] bool, false for padding (log-probability 0, no gradient).
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Luce 1959
     """
     return step_log_probs(scores, selections_BGS, valid_BG).sum(dim=-1)
@@ -145,6 +133,7 @@ class EndedSelections(NamedTuple):
     """[B, G, S] bool: the steps that were drawn, that which ends the selection included."""
 
 
+@shaped
 def ended_selections(selections_BGS: Tensor, most_B: Tensor, stop: int) -> EndedSelections:
     """Return the length of each selection and the steps that its log-probability sums over.
 
@@ -158,18 +147,15 @@ def ended_selections(selections_BGS: Tensor, most_B: Tensor, stop: int) -> Ended
         most_B: [B] bound on the candidates of a query's selections, in 0..S.
         stop: the outcome that ends a selection; a number that does not occur where none can.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: this project
     """
-    require_shapes(("selections_BGS", "B G S", selections_BGS), ("most_B", "B", most_B))
     goes_on_BGS = (selections_BGS != stop).cumprod(dim=-1)
     lengths_BG = torch.minimum(goes_on_BGS.sum(dim=-1), most_B[:, None])
     steps_S = torch.arange(selections_BGS.shape[-1], device=selections_BGS.device)
     return EndedSelections(lengths_BG, steps_S < torch.minimum(lengths_BG + 1, most_B[:, None])[..., None])
 
 
+@shaped
 def net_rewards(rewards_BG: Tensor, lengths_BG: Tensor, *, price: float) -> Tensor:
     """Return what answers are worth after their demonstrations are paid for, R - price n, [B, G].
 
@@ -181,12 +167,10 @@ def net_rewards(rewards_BG: Tensor, lengths_BG: Tensor, *, price: float) -> Tens
         price: of one candidate, at least 0.
 
     Raises:
-        ShapeError: the shapes disagree.
         ValueError: the price is negative.
 
     Source: this project
     """
-    require_shapes(("rewards_BG", "B G", rewards_BG), ("lengths_BG", "B G", lengths_BG))
     if not price >= 0:
         raise ValueError(f"price must be at least 0, got {price}")
     return rewards_BG - price * lengths_BG.to(rewards_BG.dtype)

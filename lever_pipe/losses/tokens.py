@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lever_pipe.base.shapes import require_shapes
+from lever_pipe.base.shapes import shaped
 from lever_pipe.losses.kl import KlForm, k1, k2, k3
 from lever_pipe.losses.reduction import masked
 
@@ -25,6 +25,7 @@ _LARGEST_LOG_RATIO = 20.0
 would turn that zero gradient into nan."""
 
 
+@shaped
 def mean_over_tokens(values_BT: Tensor, mask_BT: Tensor, n_tokens: int) -> Tensor:
     """Return this micro-batch's share of the mean over tokens, []: its masked sum / n_tokens.
 
@@ -34,12 +35,10 @@ def mean_over_tokens(values_BT: Tensor, mask_BT: Tensor, n_tokens: int) -> Tenso
         n_tokens: tokens that count in all micro-batches of all processes, at least 1.
 
     Raises:
-        ShapeError: the shapes disagree.
         ValueError: n_tokens is less than 1.
 
     Source: this project
     """
-    require_shapes(("values_BT", "B T", values_BT), ("mask_BT", "B T", mask_BT))
     if n_tokens < 1:
         raise ValueError(f"n_tokens must be at least 1, got {n_tokens}")
     return masked(values_BT, mask_BT).sum() / n_tokens
@@ -56,6 +55,7 @@ class ReferenceDistances(NamedTuple):
     """[] at least 0, each token limited to `LARGEST_PENALTY`."""
 
 
+@shaped
 def distances_to_reference(
     log_probs_BT: Tensor, reference_log_probs_BT: Tensor, mask_BT: Tensor, n_tokens: int
 ) -> ReferenceDistances:
@@ -72,13 +72,11 @@ def distances_to_reference(
         n_tokens: agent tokens of the whole mini-batch.
 
     Raises:
-        ShapeError: the shapes disagree.
         ValueError: n_tokens is less than 1.
 
     Source: Schulman 2020
     Source: UserRL published code
     """
-    require_shapes(("log_probs_BT", "B T", log_probs_BT), ("reference_log_probs_BT", "B T", reference_log_probs_BT))
     log_ratio_BT = masked(reference_log_probs_BT.detach().to(log_probs_BT) - log_probs_BT, mask_BT)
     bounded_BT = log_ratio_BT.clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
     return ReferenceDistances(
@@ -114,6 +112,7 @@ class AgentTerms:
     """[] sum of policy / behaviour over tokens."""
 
 
+@shaped
 def agent_terms(
     *,
     log_probs_BT: Tensor,
@@ -159,22 +158,12 @@ def agent_terms(
         kl_form: what the penalty is.
 
     Raises:
-        ShapeError: the shapes disagree.
         ValueError: n_tokens is less than 1, or a term has a weight but no input.
 
     Source: Schulman 2017 (PPO)
     Source: Ye 2020 (dual clip)
     Source: UserRL published code
     """
-    tensors = {
-        "log_probs_BT": log_probs_BT,
-        "behaviour_log_probs_BT": behaviour_log_probs_BT,
-        "advantages_BT": advantages_BT,
-        "mask_BT": mask_BT,
-        "reference_log_probs_BT": reference_log_probs_BT,
-        "entropies_BT": entropies_BT,
-    }
-    require_shapes(*((name, "B T", tensor) for name, tensor in tensors.items() if tensor is not None))
     if kl and reference_log_probs_BT is None:
         raise ValueError(f"reference_log_probs_BT must be given where kl={kl} is not 0, got None")
     if entropy and entropies_BT is None:
@@ -208,6 +197,7 @@ def agent_terms(
     )
 
 
+@shaped
 def behaviour_of_sequences(log_probs_BT: Tensor, behaviour_log_probs_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """Return behaviour log-probabilities beside which every token has the ratio of its whole row, [B, T].
 
@@ -221,16 +211,8 @@ def behaviour_of_sequences(log_probs_BT: Tensor, behaviour_log_probs_BT: Tensor,
         behaviour_log_probs_BT: [B, T] the same under the policy that drew the tokens.
         mask_BT: [B, T] bool, true for the tokens that the agent drew.
 
-    Raises:
-        ShapeError: the shapes disagree.
-
     Source: Zheng 2025 (GSPO)
     """
-    require_shapes(
-        ("log_probs_BT", "B T", log_probs_BT),
-        ("behaviour_log_probs_BT", "B T", behaviour_log_probs_BT),
-        ("mask_BT", "B T", mask_BT),
-    )
     log_probs_BT = log_probs_BT.detach()
     log_ratio_BT = masked(log_probs_BT - behaviour_log_probs_BT.to(log_probs_BT), mask_BT)
     mean_B1 = log_ratio_BT.sum(dim=1, keepdim=True) / mask_BT.sum(dim=1, keepdim=True).clamp(min=1)

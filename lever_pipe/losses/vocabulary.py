@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from lever_pipe.base.shapes import require_shapes
+from lever_pipe.base.shapes import shaped
 
 _CHUNK = 2**24
 """Logits that are held in float32 at one time: 64 MiB."""
@@ -93,6 +93,7 @@ class _Entropies(torch.autograd.Function):
         return result_BTV, None
 
 
+@shaped
 def token_log_probs(logits_BTV: Tensor, targets_BT: Tensor, temperature: float = 1.0) -> Tensor:
     """Return the log-probability of each token, [B, T]: log softmax(logits / temperature)[target].
 
@@ -104,15 +105,12 @@ def token_log_probs(logits_BTV: Tensor, targets_BT: Tensor, temperature: float =
         targets_BT: [B, T] token ids in 0..V-1 (int64), that of a position being the token after it.
         temperature: divides the logits.
 
-    Raises:
-        ShapeError: the two disagree on B or T.
-
     Source: Luce 1959
     """
-    require_shapes(("logits_BTV", "B T V", logits_BTV), ("targets_BT", "B T", targets_BT))
     return cast("Tensor", _PickedLogProbs.apply(logits_BTV, targets_BT, temperature))  # type: ignore[no-untyped-call]
 
 
+@shaped
 def token_entropies(logits_BTV: Tensor, temperature: float = 1.0) -> Tensor:
     """Return the entropy of each position's next token, [B, T], nats, at least 0; ln V for equal logits.
 
@@ -124,10 +122,6 @@ def token_entropies(logits_BTV: Tensor, temperature: float = 1.0) -> Tensor:
         logits_BTV: [B, T, V] logits of the next token, in any precision.
         temperature: divides the logits.
 
-    Raises:
-        ShapeError: another rank.
-
     Source: Shannon 1948
     """
-    require_shapes(("logits_BTV", "B T V", logits_BTV))
     return cast("Tensor", _Entropies.apply(logits_BTV, temperature))  # type: ignore[no-untyped-call]

@@ -44,11 +44,12 @@ def draw(module: PointerSelector, encoded: Encoded, noise_BGSK: Tensor) -> Tenso
     are `outcomes`: where a selection may end, one more than candidates, and K ends it as in `greedy`.
     """
     n_pool, outcomes = encoded.candidates.shape[1], module.outcomes(encoded)
-    sizes = require_shapes(("noise", "B G S K", noise_BGSK), ("queries", "B H", encoded.queries))
-    if sizes["K"] != outcomes:
-        raise ShapeError(f"noise must be [B G S K] with K={outcomes}, got {list(noise_BGSK.shape)}")
-    _require_enough(n_pool, sizes["S"])
-    return _pick(module, encoded, sizes["G"], sizes["S"], lambda logits_BGK, step: logits_BGK + noise_BGSK[:, :, step])
+    require_shapes(noise_BGSK=noise_BGSK, queries_BH=encoded.queries)
+    _, group, shots, width = noise_BGSK.shape
+    if width != outcomes:
+        raise ShapeError(f"noise_BGSK must have K={outcomes} outcomes, got {list(noise_BGSK.shape)}")
+    _require_enough(n_pool, shots)
+    return _pick(module, encoded, group, shots, lambda logits_BGK, step: logits_BGK + noise_BGSK[:, :, step])
 
 
 def gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

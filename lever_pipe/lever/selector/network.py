@@ -19,7 +19,7 @@ from lever_pipe.base.checkpoints import load_tensors, require_same_tensors, save
 from lever_pipe.base.members import member
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
-from lever_pipe.base.shapes import require_shapes
+from lever_pipe.base.shapes import require_shapes, shaped
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 
 
@@ -84,9 +84,9 @@ class PointerSelector(nn.Module):
         """Return the logits `[B, K]` of the first pick."""
         return self.head.first(*encoded)
 
+    @shaped
     def encode(self, query_BD: Tensor, pool_BKD: Tensor) -> Encoded:
         """Return the vectors of the first pick; dropout, if the module trains, follows the head's publication."""
-        require_shapes(("query", "B D", query_BD), ("pool", "B K D", pool_BKD))
         query_BH, pool_BKH = self.project(query_BD), self.project(pool_BKD)
         return Encoded(self.as_query(query_BH, pool_BKH), self.as_candidates(pool_BKH))
 
@@ -114,7 +114,7 @@ class PointerSelector(nn.Module):
         stands for its end.
         """
         v = encoded.candidates
-        require_shapes(("candidates", "B K H", v), ("selections", "B G S", selections_BGS))
+        require_shapes(candidates_BKH=v, selections_BGS=selections_BGS)
         states = [self.start(encoded, selections_BGS.shape[1])]
         for picks_BG in selections_BGS.unbind(dim=-1)[:-1]:
             states.append(self.head.after(states[-1], picks_BG, v))

@@ -80,10 +80,10 @@ def grpo_step(
     """
     outcomes = outcome_log_probs(scores, batch.selections, batch.valid)
     terms = grpo_terms(
-        log_probs=picked_log_probs(outcomes, batch.selections, batch.valid).sum(dim=-1),
-        reference_log_probs=picked_log_probs(anchored, batch.selections, batch.valid).sum(dim=-1),
-        advantages=advantages,
-        valid=batch.valid,
+        log_probs_BG=picked_log_probs(outcomes, batch.selections, batch.valid).sum(dim=-1),
+        reference_log_probs_BG=picked_log_probs(anchored, batch.selections, batch.valid).sum(dim=-1),
+        advantages_BG=advantages,
+        valid_BG=batch.valid,
         clip_epsilon=clip_epsilon,
         kl_beta=kl_beta,
     )

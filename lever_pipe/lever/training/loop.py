@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from lever_pipe.base.errors import TrainingError
-from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.groups import BATCH, Groups
@@ -45,10 +43,11 @@ class Updates:
         step.loss.backward()  # type: ignore[no-untyped-call]
         _complete(self.module.head)
         norm = nn.utils.clip_grad_norm_(self._trainable, self._max_gradient_norm)
-        values = step.values | {"loss": float(step.loss.detach()), "grad_norm": float(norm)}
-        _require_finite(values, after=self._n_queries)
+        taken = {"loss": float(step.loss.detach()), "grad_norm": float(norm)}
+        place = f"after {self._n_queries} queries of the epoch: "
+        require_finite(taken, where=place, do="Lower the learning rate of the preset, or raise its temperature.")
         self.optimiser.step()
-        for name, value in values.items():
+        for name, value in (step.values | taken).items():
             self._totals[name] = self._totals.get(name, 0.0) + value * n_queries
         self._n_queries += n_queries
 
@@ -62,17 +61,6 @@ def _complete(head: nn.Module) -> None:
     for parameter in head.parameters():
         if parameter.grad is None and parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)
-
-
-def _require_finite(values: dict[str, float], *, after: int) -> None:
-    infinite = {name: values[name] for name in ("loss", "grad_norm") if not math.isfinite(values[name])}
-    if infinite:
-        raise TrainingError(
-            "expected a finite loss and gradient",
-            found=", ".join(f"{name} {value}" for name, value in infinite.items())
-            + f" after {after} queries of the epoch",
-            do="Lower the learning rate of the preset, or raise its temperature.",
-        )
 
 
 def policy_entropy(scores: Tensor) -> Tensor:

@@ -256,11 +256,11 @@ def on_policy_step(
         draws = (log_probs, drawn.log_probs, anchored, batch.valid)
         divergences = divergence_of_draws(*draws, form=kl_form, clip_epsilon=clip_epsilon, clip_high=clip_high)
     terms = on_policy_terms(
-        log_probs=log_probs,
-        behaviour_log_probs=drawn.log_probs,
-        advantages=advantages,
-        divergences=divergences,
-        valid=batch.valid,
+        log_probs_BG=log_probs,
+        behaviour_log_probs_BG=drawn.log_probs,
+        advantages_BG=advantages,
+        divergences_BG=divergences,
+        valid_BG=batch.valid,
         clip_epsilon=clip_epsilon,
         clip_high=clip_high,
         kl_beta=kl_beta,

@@ -1,30 +1,47 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
-from lever_pipe.base.shapes import ShapeError, require_shapes
+from lever_pipe.base.shapes import ShapeError, require_shapes, shaped
 
-
-def test_every_letter_gets_its_size() -> None:
-    sizes = require_shapes(("scores", "B K", torch.zeros(2, 64)), ("selections", "B G S", torch.zeros(2, 5, 3)))
-    assert sizes == {"B": 2, "K": 64, "G": 5, "S": 3}
+Check = Callable[..., Any]
 
 
-def test_a_letter_must_stand_for_one_size() -> None:
-    with pytest.raises(ShapeError, match=r"second must be \[B G\] with G=3, got \[2, 4\]"):
-        require_shapes(("first", "B G", torch.zeros(2, 3)), ("second", "B G", torch.zeros(2, 4)))
-    with pytest.raises(ShapeError, match="square must be"):
-        require_shapes(("square", "K K", torch.zeros(2, 3)))
+@shaped
+def product(
+    rewards_BG: Tensor, scale: float, weights_B: Tensor | None = None, *, valid_BG: Tensor | None = None
+) -> Any:
+    return rewards_BG, scale, weights_B, valid_BG
 
 
-def test_numbers_must_match_exactly_and_bind_no_letter() -> None:
-    assert require_shapes(("pair", "B 2", torch.zeros(7, 2))) == {"B": 7}
-    with pytest.raises(ShapeError, match=r"pair must be \[B 2\] with 2=2, got \[7, 3\]"):
-        require_shapes(("pair", "B 2", torch.zeros(7, 3)))
+@pytest.mark.parametrize("check", [product, require_shapes])
+def test_a_letter_stands_for_one_size(check: Check) -> None:
+    scale = {"scale": 2.0} if check is product else {}
+    check(rewards_BG=torch.zeros(2, 3), weights_B=torch.zeros(2), valid_BG=torch.zeros(2, 3), **scale)
+    with pytest.raises(ShapeError, match=r"valid_BG must be \[B G\] with G=3, got \[2, 4\]"):
+        check(rewards_BG=torch.zeros(2, 3), valid_BG=torch.zeros(2, 4), **scale)
+    with pytest.raises(ShapeError, match=r"weights_B must be \[B\] with B=2, got \[5\]"):
+        check(rewards_BG=torch.zeros(2, 3), weights_B=torch.zeros(5), **scale)
+
+
+def test_a_letter_that_stands_twice_is_one_size() -> None:
+    require_shapes(square_KK=torch.zeros(3, 3))
+    with pytest.raises(ShapeError, match="square_KK must be"):
+        require_shapes(square_KK=torch.zeros(2, 3))
 
 
 def test_the_rank_must_match() -> None:
-    with pytest.raises(ShapeError, match=r"flat must be \[B G\], got shape \[6\]"):
-        require_shapes(("flat", "B G", torch.zeros(6)))
-    assert require_shapes(("scalar", "", torch.zeros(()))) == {}
+    with pytest.raises(ShapeError, match=r"flat_BG must be \[B G\], got shape \[6\]"):
+        require_shapes(flat_BG=torch.zeros(6))
+
+
+def test_parameters_are_checked_by_place_and_by_name_and_passed_on() -> None:
+    rewards, weights = torch.zeros(2, 3), torch.zeros(2)
+    assert product(rewards, 2.0, weights) == (rewards, 2.0, weights, None)
+    with pytest.raises(ShapeError, match="weights_B"):
+        product(rewards, 2.0, torch.zeros(3))

@@ -34,10 +34,10 @@ def terms_of(
     kl_beta: float = 0.15,
 ) -> PolicyTerms:
     return grpo.grpo_terms(
-        log_probs=log_probs,
-        reference_log_probs=reference,
-        advantages=advantages,
-        valid=torch.ones_like(advantages, dtype=torch.bool) if valid is None else valid,
+        log_probs_BG=log_probs,
+        reference_log_probs_BG=reference,
+        advantages_BG=advantages,
+        valid_BG=torch.ones_like(advantages, dtype=torch.bool) if valid is None else valid,
         clip_epsilon=EPSILON,
         kl_beta=kl_beta,
     )
@@ -135,8 +135,8 @@ def penalty_subtracted(**kwargs: object) -> PolicyTerms:
 
 
 def unmasked(**kwargs: object) -> PolicyTerms:
-    valid = torch.ones_like(kwargs["valid"])  # type: ignore[call-overload]
-    return real_grpo_terms(**{**kwargs, "valid": valid})  # type: ignore[arg-type]
+    valid = torch.ones_like(kwargs["valid_BG"])  # type: ignore[call-overload]
+    return real_grpo_terms(**{**kwargs, "valid_BG": valid})  # type: ignore[arg-type]
 
 
 WRONG: list[tuple[object, str, object]] = [

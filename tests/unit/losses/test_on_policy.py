@@ -49,11 +49,11 @@ def terms_of(batch: Batch, clip_epsilon: float | None = 0.2, kl_beta: float = 0.
 def hand_batch() -> Batch:
     """Query 1 has ratios 2 and 1/2; query 2 is tied; query 3 has one draw beside padding."""
     return {
-        "log_probs": tensor([0.2, 0.1], [0.3, 0.3], [0.5, 1.0]).log(),
-        "behaviour_log_probs": tensor([0.1, 0.2], [0.3, 0.3], [0.5, 0.1]).log(),
-        "advantages": tensor([1.0, -1.0], [0.0, 0.0], [3.0, 70.0]),
-        "divergences": tensor([0.3, 0.5], [0.1, 0.3], [1.0, 70.0]),
-        "valid": torch.tensor([[True, True], [True, True], [True, False]]),
+        "log_probs_BG": tensor([0.2, 0.1], [0.3, 0.3], [0.5, 1.0]).log(),
+        "behaviour_log_probs_BG": tensor([0.1, 0.2], [0.3, 0.3], [0.5, 0.1]).log(),
+        "advantages_BG": tensor([1.0, -1.0], [0.0, 0.0], [3.0, 70.0]),
+        "divergences_BG": tensor([0.3, 0.5], [0.1, 0.3], [1.0, 70.0]),
+        "valid_BG": torch.tensor([[True, True], [True, True], [True, False]]),
     }
 
 
@@ -66,11 +66,11 @@ def random_batch(name: str) -> Batch:
     rewards = noise[2].clone()
     rewards[1] = 0.6
     return {
-        "log_probs": noise[0] * 0.3 - 4,
-        "behaviour_log_probs": noise[1] * 0.3 - 4,
-        "advantages": leave_one_out_advantages(rewards, valid),
-        "divergences": noise[3].abs(),
-        "valid": valid,
+        "log_probs_BG": noise[0] * 0.3 - 4,
+        "behaviour_log_probs_BG": noise[1] * 0.3 - 4,
+        "advantages_BG": leave_one_out_advantages(rewards, valid),
+        "divergences_BG": noise[3].abs(),
+        "valid_BG": valid,
     }
 
 
@@ -101,11 +101,11 @@ def test_gradient_of_the_first_step() -> None:
     # Policy = behaviour: d policy / d ln P = - A / (valid draws of the query) / (queries with a signal).
     batch = random_batch("first step")
     for clip in (0.2, None):
-        leaf = batch["behaviour_log_probs"].clone().requires_grad_()
-        terms = terms_of({**batch, "log_probs": leaf}, clip)
+        leaf = batch["behaviour_log_probs_BG"].clone().requires_grad_()
+        terms = terms_of({**batch, "log_probs_BG": leaf}, clip)
         terms.policy.backward()
         assert leaf.grad is not None
-        wanted = -batch["advantages"] / batch["valid"].sum(dim=1, keepdim=True) / 5
+        wanted = -batch["advantages_BG"] / batch["valid_BG"].sum(dim=1, keepdim=True) / 5
         assert torch.allclose(leaf.grad, wanted, atol=1e-12, rtol=0)
         assert terms.mean_ratio.item() == pytest.approx(1.0, abs=1e-12)
         assert terms.clip_fraction.item() == 0.0
@@ -114,8 +114,8 @@ def test_gradient_of_the_first_step() -> None:
 def test_nothing_moves_where_all_queries_are_tied() -> None:
     batch = random_batch("tied")
     for clip in (0.2, None):
-        leaf = batch["log_probs"].clone().requires_grad_()
-        tied = {**batch, "log_probs": leaf, "advantages": torch.zeros(6, 5, dtype=torch.float64)}
+        leaf = batch["log_probs_BG"].clone().requires_grad_()
+        tied = {**batch, "log_probs_BG": leaf, "advantages_BG": torch.zeros(6, 5, dtype=torch.float64)}
         terms = terms_of(tied, clip)
         terms.policy.backward()
         assert leaf.grad is not None
@@ -181,8 +181,8 @@ WRONG: list[tuple[object, str, object]] = [
     (grpo, "on_policy_terms", with_changed(kl_beta=lambda k: -k["kl_beta"])),  # type: ignore[operator]
     (grpo, "on_policy_terms", with_changed(clip_epsilon=lambda k: 0.2)),
     (grpo, "on_policy_terms", with_changed(clip_epsilon=lambda k: 0.3)),
-    (grpo, "on_policy_terms", with_changed(behaviour_log_probs=lambda k: k["log_probs"])),
-    (grpo, "on_policy_terms", with_changed(valid=lambda k: torch.ones_like(k["valid"]))),  # type: ignore[arg-type]
+    (grpo, "on_policy_terms", with_changed(behaviour_log_probs_BG=lambda k: k["log_probs_BG"])),
+    (grpo, "on_policy_terms", with_changed(valid_BG=lambda k: torch.ones_like(k["valid_BG"]))),  # type: ignore[arg-type]
     (grpo, "clipped_surrogate", diluted),
     (grpo, "clipped_surrogate", lambda r, a, v, e, high: clipped_surrogate(r, a, v, e)),
     (grpo, "clipped_surrogate", lambda r, a, v, *e: clipped_surrogate(r, -a, v, *e)),
@@ -205,7 +205,7 @@ def test_properties(beta: float, seed: int, clip: float | None) -> None:
     for field in fields(terms):
         # abs: sums in another order, the penalty times 100
         assert getattr(moved, field.name).item() == pytest.approx(getattr(terms, field.name).item(), abs=1e-10)
-    tripled = terms_of({**batch, "advantages": 3 * batch["advantages"]}, clip, beta)
+    tripled = terms_of({**batch, "advantages_BG": 3 * batch["advantages_BG"]}, clip, beta)
     assert tripled.policy.item() == pytest.approx(3 * terms.policy.item(), abs=1e-12)
     assert torch.equal(tripled.penalty, terms.penalty)
 
@@ -246,11 +246,11 @@ def test_the_whole_objective_agrees_with_finite_differences(
 
     def terms_at(theta: Tensor) -> PolicyTerms:
         batch = {
-            "log_probs": selection_log_probs(scores_of(theta), SELECTIONS, valid),
-            "behaviour_log_probs": selection_log_probs(scores_of(behaviour), SELECTIONS, valid),
-            "advantages": advantages,
-            "divergences": selection_divergence(logits_of(theta), logits_of(REFERENCE)),
-            "valid": valid,
+            "log_probs_BG": selection_log_probs(scores_of(theta), SELECTIONS, valid),
+            "behaviour_log_probs_BG": selection_log_probs(scores_of(behaviour), SELECTIONS, valid),
+            "advantages_BG": advantages,
+            "divergences_BG": selection_divergence(logits_of(theta), logits_of(REFERENCE)),
+            "valid_BG": valid,
         }
         return terms_of(batch, clip, kl_beta=0.7)
 
@@ -302,11 +302,11 @@ def group_gradients(
     log_probs = pair_log_probs(leaf).gather(1, groups)
     drawn = rewards.gather(1, groups)
     batch = {
-        "log_probs": log_probs,
-        "behaviour_log_probs": log_probs.detach(),
-        "advantages": advantages(drawn, all_valid(drawn)),
-        "divergences": torch.zeros_like(drawn),
-        "valid": all_valid(drawn),
+        "log_probs_BG": log_probs,
+        "behaviour_log_probs_BG": log_probs.detach(),
+        "advantages_BG": advantages(drawn, all_valid(drawn)),
+        "divergences_BG": torch.zeros_like(drawn),
+        "valid_BG": all_valid(drawn),
     }
     terms = terms_of(batch, clip)
     (gradient,) = torch.autograd.grad(terms.policy, leaf)
@@ -386,11 +386,12 @@ def test_descent_reaches_the_best_selection_and_a_strong_penalty_stays_at_the_re
             # All six selections, each once: weighting by P makes the mean over them the exact expectation.
             weights = log_probs.detach().exp() * 6
             batch = {
-                "log_probs": log_probs,
-                "behaviour_log_probs": log_probs.detach(),
-                "advantages": weights * (GRADED - (weights / 6 * GRADED).sum(dim=1, keepdim=True)),
-                "divergences": weights * selection_divergence(step_logits(leaf, groups), step_logits(SCORES, groups)),
-                "valid": all_valid(GRADED),
+                "log_probs_BG": log_probs,
+                "behaviour_log_probs_BG": log_probs.detach(),
+                "advantages_BG": weights * (GRADED - (weights / 6 * GRADED).sum(dim=1, keepdim=True)),
+                "divergences_BG": weights
+                * selection_divergence(step_logits(leaf, groups), step_logits(SCORES, groups)),
+                "valid_BG": all_valid(GRADED),
             }
             (gradient,) = torch.autograd.grad(terms_of(batch, 0.2, kl_beta).total, leaf)
             scores = scores - gradient / (1 + kl_beta)

@@ -130,7 +130,7 @@ def test_padding_hides_its_own_logits() -> None:
 def test_disagreeing_shapes_are_named() -> None:
     with pytest.raises(ShapeError, match=r"scores_BGSK must be \[B G S K\]|selections_BGS must be"):
         step_logits(torch.zeros(2, 3, 2, 5), torch.zeros(2, 3, 1, dtype=torch.int64))
-    with pytest.raises(ShapeError, match=r"scores must be \[B K\]"):
+    with pytest.raises(ShapeError, match=r"scores_BK must be \[B K\]"):
         step_logits(torch.zeros(2, 3, 5), torch.zeros(2, 3, 1, dtype=torch.int64))
     with pytest.raises(ShapeError, match=r"selections_BGS must be \[B G S\] with B=2"):
         step_logits(torch.zeros(2, 5), torch.zeros(3, 1, 2, dtype=torch.int64))

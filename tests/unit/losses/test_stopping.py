@@ -138,11 +138,11 @@ def law_holds(ending: Ending, most: int, price: float = 0.2) -> bool:
     # the loss of draws, each weighed by how often it is drawn: its gradient is the negated one of the expectation
     share = chances.detach() * chances.numel()
     terms = on_policy_terms(
-        log_probs=log_probs,
-        behaviour_log_probs=log_probs.detach(),
-        advantages=net * share,
-        divergences=torch.zeros_like(net),
-        valid=torch.ones_like(net, dtype=torch.bool),
+        log_probs_BG=log_probs,
+        behaviour_log_probs_BG=log_probs.detach(),
+        advantages_BG=net * share,
+        divergences_BG=torch.zeros_like(net),
+        valid_BG=torch.ones_like(net, dtype=torch.bool),
         clip_epsilon=0.2,
         kl_beta=0.0,
     )

@@ -59,7 +59,7 @@ def test_more_shots_than_candidates_are_refused(head: str) -> None:
         greedily(module, query, pool, 4)
     with pytest.raises(ShapeError, match="K=3 candidates, got 4"):
         draw(module, module.encode(query, pool), torch.zeros(2, 1, 4, 3))
-    with pytest.raises(ShapeError, match=r"noise must be \[B G S K\]"):
+    with pytest.raises(ShapeError, match="noise_BGSK must have K=3 outcomes, got"):
         draw(module, module.encode(query, pool), torch.zeros(2, 1, 2, 4))
 
 

@@ -77,7 +77,7 @@ def test_the_epoch_mean_weighs_queries_not_batches() -> None:
 
 def test_a_loss_that_is_no_number_stops_the_epoch() -> None:
     module = build_selector(Architecture(4, 8, 1, 1, 0.0, 0.0, 0.1))
-    for factor, found in ((math.nan, "loss nan, grad_norm nan after 0"), (1e38, "loss inf|grad_norm inf")):
+    for factor, found in ((math.nan, "after 0 queries .* loss nan, grad_norm nan"), (1e38, "loss inf|grad_norm inf")):
         weight = module.input_proj.weight
         with torch.no_grad():
             weight.fill_(1.0)
