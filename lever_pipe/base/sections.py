@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache
+from string import Formatter
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -48,10 +49,16 @@ def one_of(place: Path, value: object, choices: Collection[object], do: str, nam
     return [] if value in choices else [(place, fault)]
 
 
-def some_of(place: Path, values: Iterable[T], choices: Collection[T], name: str, do: str) -> list[Fault]:
-    """Return the fault of values that are not all among those known, which `name` calls."""
-    others = [value for value in values if value not in choices]
-    return [(place, f"must be some of {name}={list(choices)}, got {others}. {do}")] if others else []
+def some_of(place: Path, values: Iterable[object], choices: Collection[object], do: str, name: str) -> list[Fault]:
+    """Return the faults of the values that are none of those known, as `one_of`."""
+    return [fault for i, value in enumerate(values) for fault in one_of((*place, i), value, choices, do, name)]
+
+
+def repeated(place: Path, key: str, names: Sequence[str]) -> list[Fault]:
+    """Return the faults of entries of a list that have under a key what an earlier one has."""
+    do = f"Give each a {key} of its own."
+    fault = f"must differ from that of earlier {place[-1]}"
+    return [((*place, i, key), f"{fault}, got {name!r}. {do}") for i, name in enumerate(names) if name in names[:i]]
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
@@ -60,12 +67,13 @@ def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
     return f"Did you mean '{near[0]}'?" if near else otherwise
 
 
-def filled(template: str, **values: object) -> str | None:
-    """Return the template with its fields filled, or None when it cannot be filled with them."""
+def has_fields(template: str, **values: object) -> bool:
+    """Return whether a template has exactly these fields, each as it can be filled with its value."""
     try:
-        return template.format(**values)
+        template.format(**values)
     except (LookupError, ValueError, AttributeError, TypeError):
-        return None
+        return False
+    return {field for _, field, _, _ in Formatter().parse(template) if field is not None} == values.keys()
 
 
 @cache

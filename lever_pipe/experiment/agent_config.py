@@ -14,7 +14,7 @@ from pydantic import Field
 
 from lever_pipe.base.chat import Connection
 from lever_pipe.base.members import member_of
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, rule
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, repeated, rule
 from lever_pipe.experiment.config import KlForm, Sweep, swept
 
 RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -30,8 +30,7 @@ WEIGHTS = {"kl": "kl_coefficient", "entropy": "entropy_coefficient"}
 SCHEDULES = ("schedule", *(f"{term}_schedule" for term in WEIGHTS))
 """Keys of an arm: of the learning rate, then of the weights."""
 OF_GRPO = ("clip_low", "clip_high")
-DIALS = ("kl_form", "reference_reset", *OF_GRPO, "ratio", "advantages", "proxy")
-"""Keys of an arm that identities leave out at their defaults, as they do the schedules of weights and `stop`."""
+"""Those that it leaves to `grpo` where it does not give them."""
 WORDS = "word"
 TINY = "tiny Qwen3"
 """The codec of the embedded world's vocabulary, and the agent that has it."""
@@ -468,23 +467,21 @@ class Intention(Section):
     @rule
     def _arms_differ(self) -> Iterator[Fault]:
         names = [arm.name for arm in self.arms]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                yield ("arms", index, "name"), f"must differ from the names of earlier arms, got {name!r}. Rename it."
-            if name == START_ARM:
-                yield ("arms", index, "name"), f"must not be {name!r}, the name of the start policy's rows. Rename it."
+        yield from repeated(("arms",), "name", names)
+        if START_ARM in names:
+            place, fault = ("arms", names.index(START_ARM), "name"), "the name of the start policy's rows. Rename it."
+            yield place, f"must not be {START_ARM!r}, {fault}"
         for key in ("reference_arm", "document_arm"):
             yield from one_of((key,), getattr(self, key), names, "Name one of them or add the arm.")
 
     @rule
     def _served_agents_stand_beside_the_arms(self) -> Iterator[Fault]:
-        names = [START_ARM, *(arm.name for arm in self.arms)]
-        for index, agent in enumerate(self.served):
-            if agent.name in (*names, *(other.name for other in self.served[:index])):
-                fault = f"must differ from 'start', the arms and earlier served agents, got {agent.name!r}. Rename it."
-                yield ("served", index, "name"), fault
+        names, agents = (START_ARM, *(arm.name for arm in self.arms)), [agent.name for agent in self.served]
+        yield from repeated(("served",), "name", agents)
+        for index, name in enumerate(agents):
+            if name in names:
+                yield ("served", index, "name"), f"must differ from 'start' and the arms, got {name!r}. Rename it."
         for name in self.execution.served:
-            agents = [agent.name for agent in self.served]
             yield from one_of(("execution", "served", name), name, agents, "Name a served agent, or drop the key.")
         if self.engine == "verl":
             fault = "must be empty with engine: verl, which evaluates no held-out tasks. Drop them."

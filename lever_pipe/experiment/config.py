@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from lever_pipe.base.members import available, member_of
+from lever_pipe.base.members import member_of
 from lever_pipe.base.sections import (
     Distinct,
     Fault,
@@ -23,7 +23,6 @@ from lever_pipe.base.sections import (
     Seed,
     Share,
     at_most,
-    did_you_mean,
     dividing,
     rule,
     some_of,
@@ -82,7 +81,9 @@ class Selector(Section):
 class Reward(Section):
     """How the stored scores of a trajectory become one reward (`lever_pipe/lever/rewards.py`)."""
 
-    mode: str = Field("hard_plus_soft", examples=list(get_args(RewardModeName)))
+    mode: Annotated[str, member_of("lever/rewards", *get_args(RewardModeName))] = Field(
+        "hard_plus_soft", examples=list(get_args(RewardModeName))
+    )
     """A function of `lever_pipe/lever/rewards.py`, or a module `lever/rewards/NAME.py` beside the package."""
     hard: float = Field(1.0, ge=0, le=100)
     soft: float = Field(1.0, ge=0, le=100)
@@ -93,13 +94,6 @@ class Reward(Section):
     """Weight of correctness, in mode `legacy` only."""
     correctness: Literal["01", "-11"] = "01"
     """Whether a wrong answer counts 0 or -1, in mode `legacy` only."""
-
-    @rule
-    def _mode_exists(self) -> Iterator[Fault]:
-        modes = [*get_args(RewardModeName), *available("lever/rewards")]
-        if self.mode not in modes:
-            remedy = did_you_mean(self.mode, modes, "Name one of them.")
-            yield ("mode",), f"must be one of {', '.join(modes)}, got {self.mode!r}. {remedy}"
 
 
 class Rce(Section):
@@ -312,22 +306,16 @@ class ArmSettings(Section):
 
     @rule
     def _on_policy_seeds_exist(self) -> list[Fault]:
-        seeds, do = self.on_policy.seeds if self.on_policy else (), "Drop these or add them to the arm."
-        return some_of(("on_policy", "seeds"), seeds, self.seeds, "the arm's seeds", do)
+        seeds, do = self.on_policy.seeds if self.on_policy else (), "Drop it or add it to the arm."
+        return some_of(("on_policy", "seeds"), seeds, self.seeds, do, "the arm's seeds")
 
     @rule
-    def _long_runs_have_their_evaluated_epochs(self) -> Iterator[Fault]:
-        late = [epoch for epoch in self.long_evaluated if epoch > self.long_epochs]
-        if late:
-            bound = f"must be at most long_epochs={self.long_epochs}"
-            yield ("long_evaluated",), f"{bound}, got {late}. Drop these or train longer."
+    def _long_runs_have_their_evaluated_epochs(self) -> list[Fault]:
+        return at_most(("long_evaluated",), max(self.long_evaluated, default=0), "long_epochs", self.long_epochs)
 
     @rule
-    def _base_epochs_exist(self) -> Iterator[Fault]:
-        late = [epoch for epoch in self.base_rce_epochs if epoch > self.rce_epochs]
-        if late:
-            bound = f"must be at most rce_epochs={self.rce_epochs}"
-            yield ("base_rce_epochs",), f"{bound}, got {late}. Drop these or raise rce_epochs."
+    def _base_epochs_exist(self) -> list[Fault]:
+        return at_most(("base_rce_epochs",), max(self.base_rce_epochs), "rce_epochs", self.rce_epochs)
 
 
 class SweptCell(Section):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from lever_pipe.base.members import member_of
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, Seed, Share, at_most, filled, rule
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, Seed, Share, at_most, has_fields, rule
 
 KnowledgeName = Literal["material", "place", "team", "country"]
 PerceptualName = Literal["object", "color", "count"]
@@ -127,7 +127,7 @@ class Data(ExampleSettings):
     def _image_names_tell_images_apart(self) -> Iterator[Fault]:
         for key, example in (("train_image_name", "COCO_train2014_"), ("eval_image_name", "COCO_val2014_")):
             template = getattr(self, key)
-            if filled(template, image_id=1) in (None, filled(template, image_id=2)):
+            if not has_fields(template, image_id=1):
                 remedy = f"Write for example {example}{{image_id:012d}}.jpg."
                 yield (key,), f"must be a file name with the one field image_id, got {template!r}. {remedy}"
 

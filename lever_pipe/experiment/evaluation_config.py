@@ -26,11 +26,6 @@ class Baselines(Section):
     n_random_draws: int = Field(3, ge=1, le=100)
     seed: Seed = 42
 
-    @property
-    def drawn_from(self) -> tuple[str, ...]:
-        """Their names, a drawn one once."""
-        return BASELINES
-
 
 PrimaryFamily = Literal[
     "grpo-over-betas",

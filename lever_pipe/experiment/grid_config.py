@@ -60,15 +60,9 @@ class GridBaselines(Baselines):
     names: Distinct[str] = ("zero_shot", "random", "oracle")
     """Out of `UNTRAINED`."""
 
-    @property
-    def drawn_from(self) -> tuple[str, ...]:
-        """Their names, a drawn one once."""
-        return self.names
-
     @rule
     def _names_exist(self) -> Iterator[Fault]:
-        for index, name in enumerate(self.names):
-            yield from one_of(("names", index), name, UNTRAINED, "Name one of them.")
+        yield from some_of(("names",), self.names, UNTRAINED, "Name one of them.", "the baselines")
         if "random" not in self.names:
             yield ("names",), f"must hold random, which every cell is compared with, got {list(self.names)}. Add it."
 
@@ -155,14 +149,13 @@ class Grid(Section):
         }
         for index, exclusion in enumerate(self.exclude):
             for axis, values in axes.items():
-                for place, value in enumerate(getattr(exclusion, axis)):
-                    bound = f"the grid's {axis}"
-                    yield from one_of(("exclude", index, axis, place), value, values, "Name one of them.", bound)
+                place, named = ("exclude", index, axis), getattr(exclusion, axis)
+                yield from some_of(place, named, values, "Name one of them.", f"the grid's {axis}")
 
     @rule
     def _transfer_is_between_data_sets_or_lvlms(self) -> Iterator[Fault]:
         names = (*self.data, *self.lvlms)
-        yield from some_of(("transfer",), self.transfer, names, "grid.data and grid.lvlms", "Drop these.")
+        yield from some_of(("transfer",), self.transfer, names, "Name one of them.", "grid.data and grid.lvlms")
         for name in set(self.transfer) & self.data.keys() & self.lvlms.keys():
             yield ("transfer",), f"must name a data set or an LVLM, got {name!r}, which both are called. Rename one."
 
@@ -177,5 +170,6 @@ class Grid(Section):
     @rule
     def _selections_are_of_data_sets(self) -> Iterator[Fault]:
         for name, policy in self.policies.items():
-            place = ("policies", name, "selections")
-            yield from some_of(place, tuple(policy.selections), tuple(self.data), "grid.data", "Drop these.")
+            for data in policy.selections:
+                place = ("policies", name, "selections", data)
+                yield from one_of(place, data, tuple(self.data), "Name one of them.", "grid.data")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from string import Formatter
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from lever_pipe.base.chat import Connection
 from lever_pipe.base.members import member_of
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, filled, rule
+from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, has_fields, rule
 
 AUTO = "auto"
 
@@ -34,15 +33,9 @@ class PromptSettings(Section):
     def _templates_hold_their_fields(self) -> Iterator[Fault]:
         for key, fields in (("demonstration", ("question", "answer")), ("query", ("question",))):
             template = getattr(self, key)
-            if not _holds_exactly(template, fields):
+            if not has_fields(template, **dict.fromkeys(fields, "text")):
                 required = " and ".join(f"{{{field}}}" for field in fields)
                 yield (key,), f"must hold {required} and no other field, got {template!r}. Double a brace that is text."
-
-
-def _holds_exactly(template: str, fields: tuple[str, ...]) -> bool:
-    if filled(template, **dict.fromkeys(fields, "text")) is None:
-        return False
-    return {field for _, field, _, _ in Formatter().parse(template) if field is not None} == set(fields)
 
 
 class Decode(Section):

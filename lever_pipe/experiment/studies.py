@@ -12,7 +12,19 @@ from pydantic import Field
 
 from lever_pipe.base.numerics import Mode
 from lever_pipe.base.parsing import parse_model, refusal
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dotted, one_of, rule, shown
+from lever_pipe.base.sections import (
+    Distinct,
+    Fault,
+    FilePath,
+    Section,
+    at_most,
+    dotted,
+    one_of,
+    repeated,
+    rule,
+    shown,
+    some_of,
+)
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import AgentArm, Intention
 from lever_pipe.experiment.config import ArmSettings, Preset, Selector, Sweep, swept
@@ -136,13 +148,12 @@ class Experiment(Section):
 
     @rule
     def _arms_name_presets(self) -> Iterator[Fault]:
-        seen = set()
-        for (*study, index), arm in self._placed_arms():
-            place = (*study, index, "preset")
-            yield from one_of(place, arm.preset, sorted(self.presets), "Name one of them or add the preset.")
-            if (*study, arm.preset) in seen:
-                yield place, f"must differ from the presets of earlier arms, got {arm.preset!r}. Merge the arms."
-            seen.add((*study, arm.preset))
+        for place, arm in self._placed_arms():
+            do = "Name one of them or add the preset."
+            yield from one_of((*place, "preset"), arm.preset, sorted(self.presets), do)
+        yield from repeated(("arms",), "preset", [arm.preset for arm in self.arms])
+        if "grid" in self.studies:
+            yield from repeated(("grid", "arms"), "preset", [arm.preset for arm in self.grid.arms])
 
     @rule
     def _replays_have_draws(self) -> Iterator[Fault]:
@@ -166,9 +177,8 @@ class Experiment(Section):
     def _families_are_of_arms(self) -> Iterator[Fault]:
         presets_known = [arm.preset for arm in self.written_arms]
         for name, presets in self.evaluation.families.items():
-            for place, preset in enumerate(presets):
-                do = "Name one of them or add an arm."
-                yield from one_of(("evaluation", "families", name, place), preset, presets_known, do)
+            place, do = ("evaluation", "families", name), "Name one of them or add an arm."
+            yield from some_of(place, presets, presets_known, do, "the arms' presets")
 
     @rule
     def _sweeps_are_over_keys_of_arms(self) -> Iterator[Fault]:

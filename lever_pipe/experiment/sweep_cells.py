@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from lever_pipe.base.parsing import places_in, read_section
 from lever_pipe.base.provenance import canonical_json
-from lever_pipe.base.sections import Fault, Section, did_you_mean, one_of, shown
+from lever_pipe.base.sections import Fault, Section, did_you_mean, one_of, repeated, shown
 from lever_pipe.experiment.config import Sweep, SweptCell
 
 LONGEST = 64  # characters of an arm's name
@@ -30,10 +30,9 @@ def keys_of(model: type[Section]) -> tuple[str, ...]:
 def faults_of(sweeps: Sequence[Sweep], arms: Collection[str], *models: type[Section]) -> Iterator[Fault]:
     """Yield what is wrong with sweeps of arms that consist of `models`."""
     keys = [key for model in models for key in keys_of(model) if key not in NEVER]
+    yield from repeated(("sweeps",), "name", [sweep.name for sweep in sweeps])
     for index, sweep in enumerate(sweeps):
         place = ("sweeps", index)
-        if sweep.name in [earlier.name for earlier in sweeps[:index]]:
-            yield (*place, "name"), f"must differ from the names of earlier sweeps, got {sweep.name!r}. Rename it."
         for name in (sweep.arm, *(cell.arm for cell in sweep.cells)):
             yield from one_of((*place, "arm"), name, arms, "Name one of them or add the arm.")
         for key in (key for key in sweep.over if key not in keys):

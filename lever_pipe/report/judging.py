@@ -25,7 +25,7 @@ import scipy
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.agent_config import DIALS, SCHEDULES, WEIGHTS
+from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.report.agent.runs import (
     KL,
     NO_KL,
@@ -88,7 +88,7 @@ TRAINING = {
 """Metrics of the agents' reference, and ours; the KL is that before the update, which every arm logs."""
 STATED = {"kl": "kl_loss_coef", "entropy": "entropy_coeff", "schedule": "lr_schedule"}
 """Settings of the published agents that their documents state, by what an arm calls them."""
-SETTINGS = (*WEIGHTS, *SCHEDULES, "learning_rate", "trajectory_score", "stop", *DIALS)
+SETTINGS = [name for name in AgentArm.model_fields if name not in ("name", "seeds")]
 """Those that two arms may differ in."""
 
 

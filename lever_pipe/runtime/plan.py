@@ -23,8 +23,8 @@ from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
 from lever_pipe.experiment.config import ArmSettings, OnPolicy, Reward
 from lever_pipe.experiment.data_config import EncoderSettings, ExampleSettings, WorldData
-from lever_pipe.experiment.evaluation_config import HEAD, POOL
-from lever_pipe.experiment.grid_config import Corner, GridArm
+from lever_pipe.experiment.evaluation_config import BASELINES, HEAD, POOL
+from lever_pipe.experiment.grid_config import Corner, GridArm, GridBaselines
 from lever_pipe.experiment.identities import IDENTITIES, Planned, Setting, Wildcard
 from lever_pipe.experiment.lvlm_config import AUTO, AnswerSettings, LvlmSettings
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
@@ -59,7 +59,7 @@ def ledger_folder(experiment: Experiment) -> str:
 def baselines(experiment: Experiment) -> list[str]:
     """Return the names of all baselines."""
     draws = range(experiment.baselines.n_random_draws)
-    kinds = experiment.baselines.drawn_from
+    kinds = experiment.baselines.names if isinstance(experiment.baselines, GridBaselines) else BASELINES
     return [full for name in kinds for full in ([f"{name}-{draw}" for draw in draws] if name in DRAWN else [name])]
 
 

@@ -166,7 +166,7 @@ def test_a_sampler_is_one_file(beside: Path, tmp_path: Path) -> None:
 
 
 def test_a_reward_is_one_function(beside: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"reward.mode: must be one of hard_plus_soft, .* got 'mine'"):
+    with pytest.raises(ConfigError, match=r"reward.mode: must be a module of lever_pipe/lever/rewards, got 'mine'"):
         configured(presets={"world": {"reward": {"mode": "mine"}}})
     path = added(beside, "lever/rewards/mine.py", REWARD)
     chosen = {"reward": {"mode": "mine"}, "on_policy": {"reward": {"mode": "mine"}}}

@@ -60,7 +60,7 @@ REFUSED: dict[str | bytes, str] = {
     "studies: [lever, lever]": "studies: must not repeat",
     "studies: lever": "studies",
     "rl_data: {temperatures: [1.0, 1]}": "rl_data.temperatures: must not repeat",
-    "evaluation: {families: {grpo-betas: [published, publishd]}}": "must be one of ['published'], got 'publishd'",
+    "evaluation: {families: {grpo-betas: [published, publishd]}}": "must be one of the arms' presets=['published'], got 'publishd'",
     "evaluation: {families: {grpo-beta: [published, b]}}": "Did you mean 'grpo-betas'",
     "arms: [{preset: published, kl_betas: [0, -0.0]}]": "kl_betas: must not repeat",
     "presets: {published: {grpo: {adaptive_kl: {low: 0.5, high: 0.1}}}}": "low: must be at most high",

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from lever_pipe.experiment.agent_config import DIALS, SCHEDULES, WEIGHTS
+from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.report.agent.runs import MODES, AgentView, as_printed, tested
 from lever_pipe.report.cells import Cell, holm, say
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Row, Table, framed
 
 KL_SCHEDULE: Final = "kl_schedule"
+NOT_FACTORS = {"name", "seeds", "learning_rate", "trajectory_score"}
+"""Keys of an arm that do not count where arms differ in one factor alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ def _of_arms(view: AgentView, factor: str) -> Cell:
 
     A schedule of KL comes with its KL, and only rises: a small coefficient early, a larger one late.
     """
-    base, keys = view.arm(view.reference), (*WEIGHTS, *SCHEDULES, "stop", *DIALS)
+    base, keys = view.arm(view.reference), AgentArm.model_fields.keys() - NOT_FACTORS
     texts = []
     for arm in view.arms:
         changed = {name for name in keys if getattr(arm, name) != getattr(base, name)}

@@ -7,7 +7,6 @@ import pytest
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.members import member
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.lever.rewards import REWARD_MODES
 
 
 def lines(values: Any) -> list[str]:
@@ -44,7 +43,7 @@ def test_all_faults_are_told_at_once() -> None:
         ({"kl_betas": [0]}, "kl_betas: unknown key. It stands in a section: arms[].kl_betas, "),
         ({"report": {"language": "en_"}}, "report.language: input should be 'en' or 'zh', got 'en_'. Did you mean"),
         ({"presets": {"published": {"reward": {"mode": "hard_plus_sft"}}}},
-         f"presets.published.reward.mode: must be one of {', '.join(REWARD_MODES)}, got 'hard_plus_sft'. Did you mean"),
+         "presets.published.reward.mode: must be a module of lever_pipe/lever/rewards, got 'hard_plus_sft'. Did you"),
         ({"arms": [{"preset": "a", "seeds": []}]}, "arms[0].seeds: tuple should have at least 1 item after validation"),
         ({"presets": {"published": {}, "a/b": {}}}, "presets.a/b.[key]: string should match pattern"),
         (3, "(whole file): input should be a valid dictionary or instance of Experiment, got 3."),
@@ -71,7 +70,7 @@ def drawing(on_policy: dict[str, Any]) -> dict[str, Any]:
 
 REPLAYED = {"presets": {"published": {"grpo": {"replays": True}, "on_policy": {"shots": [2]}}}}
 RULES: list[tuple[dict[str, Any], str]] = [
-    ({"arms": [ARM | {"base_rce_epochs": [7, 2]}]}, "arms[0].base_rce_epochs: must be at most rce_epochs=5, got [7]."),
+    ({"arms": [ARM | {"base_rce_epochs": [7, 2]}]}, "arms[0].base_rce_epochs: must be at most rce_epochs=5, got 7."),
     *(
         ({"arms": [ARM | {key: [1, 2, 1]}]}, f"arms[0].{key}: must not repeat a value, got [1, 2, 1].")
         for key in ("seeds", "base_rce_epochs", "long_seeds", "long_evaluated")
@@ -85,7 +84,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"presets": {"published": {"selector": {"heads": 3}}}},
      "presets.published.selector.heads: must divide width=256, got 3."),
     ({"arms": [{"preset": "worl"}]}, "arms[0].preset: must be one of ['published'], got 'worl'."),
-    ({"arms": [ARM, ARM]}, "arms[1].preset: must differ from the presets of earlier arms, got 'published'."),
+    ({"arms": [ARM, ARM]}, "arms[1].preset: must differ from that of earlier arms, got 'published'."),
     ({"evaluation": {"primary": {"shots": 5}}},
      "evaluation.primary.shots: must be one of evaluation.shots=[1, 2, 3, 4], got 5."),
     ({"evaluation": {"primary": {"samples": 300}}},
@@ -110,9 +109,9 @@ RULES: list[tuple[dict[str, Any], str]] = [
      "rl_data: must propose some selection, got n_beams=0"),
     ({"rl_data": {"n_queries": 3}}, "rl_data.n_shards: must be at most rl_data.n_queries=3, got 4."),
     ({"arms": [ARM | {"seeds": [0, 1], "on_policy": {"seeds": [1, 2]}}]},
-     "arms[0].on_policy.seeds: must be some of the arm's seeds=[0, 1], got [2]. Drop these or add them"),
+     "arms[0].on_policy.seeds[1]: must be one of the arm's seeds=[0, 1], got 2. Drop it or add it"),
     ({"arms": [ARM | {"long_epochs": 5, "long_evaluated": [5, 6]}]},
-     "arms[0].long_evaluated: must be at most long_epochs=5, got [6]. Drop these or train longer."),
+     "arms[0].long_evaluated: must be at most long_epochs=5, got 6. Lower it or raise long_epochs."),
     ({"arms": [ARM | {"on_policy": {"epochs": 2, "evaluated": [3]}}]},
      "arms[0].on_policy.evaluated: must be at most epochs=2, got 3."),
     (REPLAYED | {"arms": [ARM]}, "arms[0].on_policy: must have runs of KL_BETA 0 for each seed of the arm"),

@@ -139,7 +139,7 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
     (f"{A}cells: must be left out, as they are filled, got others. ", {"cells": [{"arm": "baseline", "values": {}}]}),
     (f"{S}over: must name keys of an arm, got 'grpo.learning_rates'. Did you mean 'grpo.learning_rate'?",
      {"grpo.learning_rates": [1]}),
-    (f"{S}over: (base_rce_epochs [9]) base_rce_epochs: must be at most rce_epochs=1, got [9]. ",
+    (f"{S}over: (base_rce_epochs [9]) base_rce_epochs: must be at most rce_epochs=1, got 9. ",
      {"base_rce_epochs": [[9]]}),
 ]  # fmt: skip
 
@@ -166,5 +166,5 @@ def test_other_values_of_one_name_are_other_arms() -> None:
 
 def test_sweeps_of_one_name_are_refused() -> None:
     sweep = {"name": "s", "arm": "baseline", "over": {"kl": [0.1]}}
-    with pytest.raises(ConfigError, match=r"sweeps\[1\].name: must differ from the names of earlier sweeps, got 's'"):
+    with pytest.raises(ConfigError, match=r"sweeps\[1\].name: must differ from that of earlier sweeps, got 's'"):
         experiment(agents=[sweep, sweep])

@@ -175,7 +175,7 @@ FAULTY_SCHEDULES: list[tuple[dict[str, Any], str]] = [
     ("changes", "fault"),
     [
         ({"arms": [*arms(), {"name": "x", "klm": 0.1}]}, "intention.arms[4].klm: unknown key. Did you mean 'kl'?"),
-        ({"arms": [*arms(), {"name": "bundle"}]}, "intention.arms[4].name: must differ from the names of earlier arms"),
+        ({"arms": [*arms(), {"name": "bundle"}]}, "intention.arms[4].name: must differ from that of earlier arms"),
         ({"arms": [*arms(), {"name": "start"}]}, "intention.arms[4].name: must not be 'start', the name of the start"),
         ({"reference_arm": "none"}, "intention.reference_arm: must be one of ['baseline', 'kl_only'"),
         ({"grpo": {"prompts": 9}}, "intention.grpo.minibatches: must divide prompts=9, got 2."),

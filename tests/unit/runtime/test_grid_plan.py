@@ -225,12 +225,15 @@ def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_corner()
         ({"data": {"world": {"world": {"n_train": 64}}}}, "must be below grid.data.world.world.n_train=64"),
         ({"arms": [{"preset": "world", "base_rce_epochs": [1, 2]}]}, r"base_rce_epochs: tuple should have at most 1"),
         ({"arms": [*GRID["arms"], GRID["arms"][0]]}, r"grid.arms\[2\].preset: must differ"),
-        ({"policies": {"mine": {"selections": {"worlds": "f.csv"}}}}, "policies.mine.selections: must be some of"),
+        (
+            {"policies": {"mine": {"selections": {"worlds": "f.csv"}}}},
+            "policies.mine.selections.worlds: must be one of grid.data",
+        ),
         (
             {"data": {"world": {"rl_data": {"n_shards": 5}}}},
             "grid.data.world.rl_data.n_shards: must be that of the exp",
         ),
-        ({"transfer": ["world_b", "wrld"]}, "grid.transfer: must be some of grid.data and grid.lvlms"),
+        ({"transfer": ["world_b", "wrld"]}, r"grid.transfer\[1\]: must be one of grid.data and grid.lvlms"),
         (
             {"transfer": ["world"], "lvlms": {"world": {}}},
             "grid.transfer: must name a data set or an LVLM, got 'world', which both",
