@@ -14,9 +14,10 @@ import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tabulate import tabulate
 
@@ -32,14 +33,20 @@ Records = dict[tuple[str, str], list[float]]
 HEADS = ("rule", "jobs", "s each", "records", "GPU-h", "CPU-h", "max GPU-h", "max CPU-h", "why")
 
 
-class Hours(NamedTuple):
+@dataclass(frozen=True)
+class Hours:
     """Hours of GPUs and of CPU cores."""
 
-    gpu: float
-    cpu: float
+    gpu: float = 0.0
+    cpu: float = 0.0
+
+    def __add__(self, other: Hours) -> Hours:
+        """Return both together."""
+        return Hours(self.gpu + other.gpu, self.cpu + other.cpu)
 
 
-class RuleForecast(NamedTuple):
+@dataclass(frozen=True)
+class RuleForecast:
     """What is expected of the planned jobs of a rule; jobs that will be spared cost nothing."""
 
     rule: str
@@ -89,32 +96,34 @@ def recorded(results: Path) -> Records:
 
 def as_object(rules: Sequence[RuleForecast]) -> dict[str, Any]:
     """Return a forecast with its totals, as JSON holds them."""
-
-    def named(hours: Hours | None) -> dict[str, float] | None:
-        return hours and hours._asdict()
-
-    return {
-        "jobs": sum(rule.jobs for rule in rules),
-        "rules": [rule._asdict() | {"hours": named(rule.hours), "at_most": named(rule.at_most)} for rule in rules],
-        "hours": named(_sum(rule.hours for rule in rules)),
-        "at_most_without_record": named(_sum(rule.at_most for rule in rules)),
-    }
+    hours, at_most = _totals(rules)
+    totals = {"hours": asdict(hours), "at_most_without_record": asdict(at_most)}
+    return {"jobs": sum(rule.jobs for rule in rules), "rules": list(map(asdict, rules)), **totals}
 
 
 def text(rules: Sequence[RuleForecast]) -> str:
     """Return a forecast as an aligned table with its totals."""
     if not rules:
         return "Nothing to be done: every file is there and up to date.\n"
-    totals = map(_hours, (*_sum(rule.hours for rule in rules), *_sum(rule.at_most for rule in rules)))
-    jobs, records = sum(rule.jobs for rule in rules), sum(rule.records for rule in rules)
-    rows = [*map(_cells, rules), ("total", str(jobs), "", str(records), *totals, "")]
-    sides = ("left", *("right",) * (len(HEADS) - 2), "left")
-    table = tabulate(rows, HEADS, "plain", colalign=sides, disable_numparse=True, maxcolwidths=[None] * 8 + [50])
+    rows: list[tuple[object, ...]] = []
+    for rule in rules:
+        reasons = [f"{n} {reason}" if len(rule.why) > 1 else reason for reason, n in rule.why.items()]
+        hours = [part for of in (rule.hours, rule.at_most) for part in ((of.gpu, of.cpu) if of else (None, None))]
+        rows.append((rule.rule, rule.jobs, rule.seconds, rule.records, *hours, "; ".join(reasons)))
+    totals = [part for of in _totals(rules) for part in (of.gpu, of.cpu)]
+    rows.append(("total", sum(rule.jobs for rule in rules), None, sum(rule.records for rule in rules), *totals, ""))
+    table = tabulate(rows, HEADS, "plain", intfmt=",", floatfmt=",.2f", maxcolwidths=[None] * 8 + [50])
     spared = sum(rule.spared for rule in rules)
     lines = [table, "", f"{spared} of these jobs will be spared: what they make is there, or in the store."]
     if bounded := sum(rule.at_most is not None for rule in rules):
         lines.append(f"Of {bounded} rules no job has ended yet: their max is a time limit, not an estimate.")
     return "\n".join(lines) + "\n"
+
+
+def _totals(rules: Sequence[RuleForecast]) -> tuple[Hours, Hours]:
+    """Return the hours that are estimated, and those that are bounded."""
+    hours = (rule.hours or Hours() for rule in rules)
+    return sum(hours, Hours()), sum((rule.at_most or Hours() for rule in rules), Hours())
 
 
 def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) -> RuleForecast:
@@ -130,8 +139,8 @@ def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) 
         why=dict(Counter(entry.in_short for entry in explained).most_common()),
         seconds=median,
         records=len(seconds),
-        hours=None if median is None else _sum(_taken(job, median) for job in computed),
-        at_most=_sum(_taken(job, 60 * job.resources["runtime"]) for job in computed) if is_bounded else None,
+        hours=None if median is None else sum((_taken(job, median) for job in computed), Hours()),
+        at_most=sum((_taken(job, 60 * job.resources["runtime"]) for job in computed), Hours()) if is_bounded else None,
         spared=len(jobs) - len(computed),
     )
 
@@ -146,21 +155,3 @@ def _taken(job: PlannedJob, seconds: float) -> Hours:
 def _kind(device: object) -> str:
     """Return the kind of a device: `cuda` of `cuda:0`; a rule without one computes on the CPU."""
     return str(device or "cpu").partition(":")[0]
-
-
-def _sum(hours: Iterable[Hours | None]) -> Hours:
-    parts = [part for part in hours if part is not None]
-    return Hours(sum(part.gpu for part in parts), sum(part.cpu for part in parts))
-
-
-def _cells(rule: RuleForecast) -> tuple[str, ...]:
-    reasons = [f"{n} {reason}" if len(rule.why) > 1 else reason for reason, n in rule.why.items()]
-    seconds = "no record" if rule.seconds is None else f"{rule.seconds:,.1f}"
-    hours = [_hours(value) for pair in (rule.hours, rule.at_most) for value in (pair or (None, None))]
-    return (rule.rule, str(rule.jobs), seconds, str(rule.records), *hours, "; ".join(reasons))
-
-
-def _hours(value: float | None) -> str:
-    if value is None:
-        return ""
-    return "<0.01" if 0 < value < 0.005 else f"{value:,.2f}" if value else "0"

@@ -81,7 +81,7 @@ def test_a_rule_without_record_counts_by_its_requested_runtime_and_apart() -> No
     values = plan_tool.as_object(found)
     assert values["hours"] == {"gpu": 0, "cpu": 1}
     assert values["at_most_without_record"] == {"gpu": 2, "cpu": 4}
-    assert plan_tool.text(found).splitlines()[3].split() == ["total", "3", "1", "0", "1.00", "2.00", "4.00"]
+    assert plan_tool.text(found).splitlines()[3].split() == ["total", "3", "1", "0.00", "1.00", "2.00", "4.00"]
 
 
 def test_a_rule_without_record_and_runtime_has_no_bound() -> None:
