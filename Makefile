@@ -69,7 +69,7 @@ check-rest: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow
-	$(BIN)/lever-pipe schema --check
+	$(BIN)/lever-pipe schema | diff -U 1 workflow/schemas/config.schema.json -
 	$(BIN)/snakemake --lint
 
 format: setup ## rewrite the sources in the house format
@@ -78,7 +78,7 @@ format: setup ## rewrite the sources in the house format
 	$(BIN)/snakefmt Snakefile workflow
 
 schema: setup ## write workflow/schemas/config.schema.json from the config models
-	$(BIN)/lever-pipe schema
+	$(BIN)/lever-pipe schema > workflow/schemas/config.schema.json
 
 world: setup ## train the embedded world's models again (two readers and a CLIP, about 15 minutes on one core)
 	$(BIN)/python -m lever_pipe.world.make --out resources/world --seed 0

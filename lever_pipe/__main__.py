@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_type_hints
@@ -42,7 +42,7 @@ TOOLS = {
     "import_checkpoint": ("commands.checkpoint_tool", "make a selector of the original's training one of ours"),
     "release": ("commands.release_tool", "write a trained policy or agent as a folder for the Hugging Face Hub"),
     "export_rl_data": ("commands.tools", "write RL data in the original format"),
-    "schema": ("commands.tools", "write or check the schema of the configuration"),
+    "schema": ("commands.tools", "print the schema of the configuration"),
 }
 """Commands that are no stage, the usual ones first: the module that holds each, and what it does."""
 SIGNALLED, ENDING = 128, (signal.SIGTERM, signal.SIGINT)
@@ -86,8 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             do = did_you_mean(words[0], [*TOOLS, *stages()], "List them all: lever-pipe --help")
             raise ConfigError(f"expected a tool ({', '.join(TOOLS)}) or a stage", found=f"'{words[0]}'", do=do)
         options = _parser().parse_intermixed_args(words)
-        options.spec = options.spec or snapshot.planned_spec(options.stage, _card(options))
-        with _unwinding(), _claimed(options) as waited:
+        card = _card(options)  # without one there is nothing to own
+        options.spec = options.spec or snapshot.planned_spec(options.stage, card)
+        with _unwinding(), ownership.owned(Path(card)) if card else nullcontext(False) as waited:
             _make(options, waited=waited)
     except (TerminatedError, KeyboardInterrupt) as end:
         number = end.number if isinstance(end, TerminatedError) else signal.SIGINT
@@ -101,12 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"{type(fault).__name__}: {fault}\n")
         return 2
     return 0
-
-
-def _claimed(options: argparse.Namespace) -> AbstractContextManager[bool]:
-    """Return the time in which this process alone makes the artefact; without a run card there is none to own."""
-    card = _card(options)
-    return ownership.owned(Path(card)) if card else nullcontext(False)
 
 
 def _card(options: argparse.Namespace) -> str:

@@ -147,8 +147,8 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-def sweep(own: Path) -> int:
-    """Remove what killed writers left in the folder of `own`, and return how much that was.
+def sweep(own: Path) -> None:
+    """Remove what killed writers left in the folder of `own`.
 
     If one of those lives after all, it fails when it renames what is not there.
 
@@ -156,16 +156,13 @@ def sweep(own: Path) -> int:
         own: this process's temporary file or folder, just made: its time is the file system's present, whatever the
             clocks of machines say.
     """
-    try:
+    with suppress(OSError):  # litter is no reason not to write
         now = own.stat().st_mtime
         with os.scandir(own.parent) as entries:
-            left = [Path(entry.path) for entry in entries if entry.name != own.name and _NAME.fullmatch(entry.name)]
-    except OSError:  # litter is no reason not to write
-        return 0
-    abandoned = [path for path in left if is_abandoned(path, now)]
-    for path in abandoned:
-        remove(path)
-    return sum(not os.path.lexists(path) for path in abandoned)
+            left = [Path(entry.path) for entry in entries if entry.name != own.name]
+        for path in left:
+            if is_abandoned(path, now):
+                remove(path)
 
 
 def is_abandoned(path: Path, now: float) -> bool:

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -88,23 +89,26 @@ class Connection(Section):
             yield ("base_url",), fault
 
 
+@dataclass
 class RequestCounts:
-    """What a server was asked and how that went; safe to change from several threads."""
+    """What a server was asked and how that went; safe to change from several threads.
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self.requests = 0
-        """Completions asked for."""
-        self.failures = 0
-        """Requests given up after their last retry."""
-        self.retries = 0
-        """Further attempts after one that failed."""
-        self.malformed = 0
-        """Attempts that were answered with something unreadable."""
-        self.tokens = 0
-        """Of prompts and answers, as far as the server counts them."""
-        self.last_fault = ""
-        """What went wrong last, in words."""
+    Attributes:
+        requests: completions asked for.
+        failures: requests given up after their last retry.
+        retries: further attempts after one that failed.
+        malformed: attempts that were answered with something unreadable.
+        tokens: of prompts and answers, as far as the server counts them.
+        last_fault: what went wrong last, in words.
+    """
+
+    requests: int = 0
+    failures: int = 0
+    retries: int = 0
+    malformed: int = 0
+    tokens: int = 0
+    last_fault: str = ""
+    _lock: Lock = field(default_factory=Lock)
 
     def add(self, fault: str = "", **counts: int) -> None:
         """Add to the counts, and keep the words of a fault."""

@@ -47,16 +47,9 @@ def require_same_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapp
     """
     faults = [f"missing {name}" for name in sorted(expected.keys() - found.keys())]
     faults += [f"extra {name}" for name in sorted(found.keys() - expected.keys())]
-    faults += [
-        f"{name} has shape {list(found[name].shape)}, expected {list(expected[name].shape)}"
-        for name in sorted(found.keys() & expected.keys())
-        if found[name].shape != expected[name].shape
-    ]
-    faults += [
-        f"{name} is {found[name].dtype}, expected {expected[name].dtype}".replace("torch.", "")
-        for name in sorted(found.keys() & expected.keys())
-        if found[name].dtype != expected[name].dtype
-    ]
+    for name in sorted(found.keys() & expected.keys()):
+        is_now, must = (f"{tensors[name].dtype} {list(tensors[name].shape)}" for tensors in (found, expected))
+        faults += [f"{name} is {is_now}, expected {must}"] if is_now != must else []
     faults += [f"{name} is not finite" for name, tensor in sorted(found.items()) if not bool(tensor.isfinite().all())]
     if faults:
         raise CheckpointError(

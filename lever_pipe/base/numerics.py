@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -69,7 +69,9 @@ def chosen(mode: str, environment: Mapping[str, str], cpu: Cpu) -> NumericPath:
     own = {name: value for name, value in own.items() if (name, value) not in inherited}
     differing = [f"{name}={value}" for name, value in sorted(own.items()) if defaults.get(name) != value]
     covered = mode == "same_everywhere" and cpu.vendor == "GenuineIntel" and cpu.level != "less" and not differing
-    return NumericPath(mode if covered else " ".join([mode, *_words(cpu), *differing]), {**defaults, **own, MODE: mode})
+    return NumericPath(
+        mode if covered else " ".join([mode, *filter(None, cpu), *differing]), {**defaults, **own, MODE: mode}
+    )
 
 
 def choose(mode: str | None = None) -> None:
@@ -80,7 +82,9 @@ def choose(mode: str | None = None) -> None:
     if "torch" in sys.modules:
         return
     path = chosen(mode or os.environ.get(MODE) or "same_everywhere", os.environ, cpu_here())
-    _apply(path, os.environ)
+    for name in SAME_EVERYWHERE.keys() - path.variables.keys():
+        os.environ.pop(name, None)
+    os.environ.update(path.variables)
     _PATH[0] = path.name
 
 
@@ -112,20 +116,10 @@ def cpu_of(cpuinfo: str) -> Cpu:
     return Cpu(values.get("vendor_id") or platform.machine(), model, level)
 
 
-def _apply(path: NumericPath, environment: MutableMapping[str, str]) -> None:
-    for name in SAME_EVERYWHERE.keys() - path.variables.keys():
-        environment.pop(name, None)
-    environment.update(path.variables)
-
-
 def _set_by_ancestors(mode: str) -> set[tuple[str, str]]:
     """Return what a mode sets on one CPU or another; nothing without a mode."""
     levels: tuple[Level, ...] = ("avx512", "avx2") if mode else ()
     return {pair for level in levels for pair in settings(mode, level).items()}
 
 
-def _words(cpu: Cpu) -> list[str]:
-    return [word for word in cpu if word]
-
-
-_PATH = [" ".join(["given", *_words(cpu_here())])]
+_PATH = [" ".join(["given", *filter(None, cpu_here())])]

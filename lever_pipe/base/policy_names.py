@@ -12,7 +12,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from lever_pipe.base.errors import RecordError
 
@@ -32,27 +32,26 @@ STARTS = ("preset~", "arm~")
 """What the name of a trained policy or agent begins with, behind where it comes from."""
 ORIGIN, ITEMS = "from~", "items~"
 NUMBERS = {"base", "beta", "seed", "epoch", "untouched", "items"}
+
+
+class Training(NamedTuple):
+    """A way of training: what it is called, and the numbers that a policy's name states; a group has no seed."""
+
+    method: str
+    numbers: tuple[str, ...]
+
+
 TRAINED = {
-    "init": (),
-    "sft": ("epoch",),
-    "rce": ("epoch",),
-    "grpo": ("base", "beta", "epoch"),
-    "on_policy": ("base", "beta", "epoch"),
-    "reinforce": ("base", "beta", "epoch"),
-    "distil": ("base", "epoch"),
-    "continued": ("base", "epoch"),
+    "init": Training("initialisation", ()),
+    "sft": Training("SFT", ("epoch",)),
+    "rce": Training("RCE", ("epoch",)),
+    "grpo": Training("GRPO", ("base", "beta", "epoch")),
+    "on_policy": Training("on-policy GRPO", ("base", "beta", "epoch")),
+    "reinforce": Training("REINFORCE", ("base", "beta", "epoch")),
+    "distil": Training("oracle distillation", ("base", "epoch")),
+    "continued": Training("continued RCE", ("base", "epoch")),
 }
-"""Kind of a trained policy -> the numbers that its name states; a group has no seed."""
-METHODS = {
-    "init": "initialisation",
-    "sft": "SFT",
-    "rce": "RCE",
-    "grpo": "GRPO",
-    "on_policy": "on-policy GRPO",
-    "reinforce": "REINFORCE",
-    "distil": "oracle distillation",
-    "continued": "continued RCE",
-}
+"""By the kind of a trained policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +158,7 @@ class PolicyName:
                 return bool(self.member) and "epoch" in stated
             case _:
                 others = self.document or self.is_untouched
-                return bool(self.preset) and not others and stated == set(TRAINED[self.kind])
+                return bool(self.preset) and not others and stated == set(TRAINED[self.kind].numbers)
 
     def __str__(self) -> str:
         """Return the name as paths, files and tables hold it."""
@@ -241,9 +240,9 @@ class PolicyName:
             case "emulation":
                 subject = f"GRPO with {self.member}"
             case "published":
-                subject = f"published {METHODS[self.member]}"
+                subject = f"published {TRAINED[self.member].method}"
             case _:
-                subject, notes = METHODS[self.kind], [self.preset]
+                subject, notes = TRAINED[self.kind].method, [self.preset]
         subject += " over all betas" if self.is_over_betas else ""
         subject += "" if self.beta is None else f" beta {beta_text(self.beta)}"
         subject += "" if self.epoch is None else f" epoch {self.epoch}"

@@ -29,6 +29,7 @@ from lever_pipe.experiment.config import Preset, Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.selector.embeddings import architecture_for
 from lever_pipe.lever.selector.network import build_selector, save_selector
+from lever_pipe.runtime.rerun.why_names import first
 from lever_pipe.runtime.snakemake_adapter import configured
 
 SELECTOR, RECORD = "selector.safetensors", "import.json"
@@ -115,7 +116,11 @@ def _state_in(source: Path, content: Any) -> tuple[dict[str, Tensor], list[str]]
     key = next((name for name in DICTS if isinstance(content, dict) and name in content), "")
     state = content[key] if key else content
     if wrong := list(no_tensors(state)):
-        _refuse(f"{source}: expected plain tensors by name, alone or as {' or '.join(DICTS)}", _few(wrong), OTHER_FILE)
+        _refuse(
+            f"{source}: expected plain tensors by name, alone or as {' or '.join(DICTS)}",
+            first(wrong, SHOWN),
+            OTHER_FILE,
+        )
     return state, sorted(str(name) for name in content if name != key) if key else []
 
 
@@ -134,7 +139,11 @@ def _require_stock(source: Path, towers: Mapping[str, Tensor], folder: Path) -> 
     unknown = sorted(towers.keys() - stock.keys())
     tuned = sorted(n for n in towers.keys() & stock.keys() if not torch.equal(towers[n].float(), stock[n].float()))
     if unknown or tuned:
-        found = f"{_few(unknown)}, which that folder lacks" if unknown else f"others: {_few(tuned)}: CLIP was trained"
+        found = (
+            f"{first(unknown, SHOWN)}, which that folder lacks"
+            if unknown
+            else f"others: {first(tuned, SHOWN)}: CLIP was trained"
+        )
         do = "Name the CLIP that it was trained with as encoder.model, or save the selector's tensors alone."
         _refuse(f"{source}: expected CLIP's tensors as in {folder} (encoder.model)", found, do)
 
@@ -145,10 +154,6 @@ def _preset(experiment: Experiment, name: str) -> Preset:
         do = did_you_mean(name, experiment.presets, "Name one of them.")
         raise ConfigError(f"--preset: expected one of {', '.join(experiment.presets)}", found=f"'{name}'", do=do)
     return experiment.presets[name]
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _refuse(expected: str, found: str, do: str) -> NoReturn:

@@ -29,7 +29,7 @@ from lever_pipe.base.sections import did_you_mean
 from lever_pipe.experiment.configuration import read_file
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
 from lever_pipe.runtime.rerun.artefacts import CARD, Artefact, Maker, absolute, cards_below, makers_of, read_artefact
-from lever_pipe.runtime.rerun.why_names import STUDIES, flat, label
+from lever_pipe.runtime.rerun.why_names import STUDIES, first, flat, label
 
 REPORT, EVIDENCE, INDEX = "report", "evidence.csv", "index.json"
 AS_MADE, MISSING, OTHER = "as made", "missing", "other content"
@@ -270,7 +270,9 @@ def _state(path: Path, digest: str, digests: Digests) -> str:
 def text(traced: Traced) -> str:
     """Return the rows with their sources, then each artefact by number, and what each was made from."""
     lines = [line for row in traced.rows for line in _row_lines(row, "  ")]
-    lines.append(f"  in {_few(traced.sources)}" if traced.sources else "  names no row of the evidence: all is listed")
+    lines.append(
+        f"  in {first(traced.sources, SHOWN)}" if traced.sources else "  names no row of the evidence: all is listed"
+    )
     for number, step in enumerate(traced.steps, start=1):
         made = step.made
         name = step.name if made.stage in step.name else f"{step.name} ({made.stage})"
@@ -304,16 +306,11 @@ def _inputs(step: TracedJob) -> Iterator[str]:
         raw = f"{path} {step.made.inputs[name][:DIGITS]}"
         place = f"[{step.makers[name] + 1}]" if name in step.makers else raw
         of_input.setdefault(name.partition("[")[0], []).append(place + state)
-    yield from (f"{name}: {_few(list(dict.fromkeys(places)))}" for name, places in of_input.items())
+    yield from (f"{name}: {first(list(dict.fromkeys(places)), SHOWN)}" for name, places in of_input.items())
 
 
 def _settings(config: Mapping[str, Any]) -> str:
     """Return the settings that are single values, the outer ones first."""
     single = [leaf for leaf in flat(config).items() if isinstance(leaf[1], str | int | float)]
     single.sort(key=lambda leaf: leaf[0].count("."))
-    return _few([f"{key} {value}" for key, value in single if not key.endswith(MODEL)])
-
-
-def _few(texts: Sequence[str]) -> str:
-    more = [f"and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else []
-    return ", ".join([*texts[:SHOWN], *more])
+    return first([f"{key} {value}" for key, value in single if not key.endswith(MODEL)], SHOWN)

@@ -277,7 +277,7 @@ HARMS: dict[str, list[tuple[str, Harm, str]]] = {
             ("bf16", torch.Tensor.bfloat16, "is bfloat16, expected float"),
             ("int8", lambda t: t.to(torch.int8), "is int8, expected float"),
             ("NaN", lambda t: t * NAN, "is not finite"), ("infinity", lambda t: t + INF, "is not finite"),
-            ("flat", lambda t: t.reshape(-1)[None], "has shape"),
+            ("flat", lambda t: t.reshape(-1)[None], "expected torch."),
         )),
         *((f"a tensor less in {file}", weights(lambda t: dict(list(t.items())[1:]), file), "missing ")
           for file in (SELECTOR, OPTIMISER)),

@@ -47,5 +47,5 @@ def test_all_differences_are_told_in_one_message(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as fault:
         require_same_tensors(tmp_path / "c", found, expected)
     assert "expected the 3 tensors of the configured architecture; found " in str(fault.value)
-    assert "missing b; extra d; a has shape [3, 2], expected [2, 3]." in str(fault.value)
+    assert "missing b; extra d; a is torch.float32 [3, 2], expected torch.float32 [2, 3]." in str(fault.value)
     require_same_tensors(tmp_path / "c", expected, expected)

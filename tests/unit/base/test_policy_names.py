@@ -63,7 +63,7 @@ def policy_names(draw: st.DrawFn) -> PolicyName:
                 return PolicyName(kind=kind, member=member, base=1, seed=draw(counts), epoch=epoch, is_untouched=True)
             return PolicyName(kind=kind, member=member, base=draw(seeds), beta=draw(betas), epoch=epoch)
     numbers = {"base": draw(counts), "beta": draw(betas), "epoch": draw(counts)}
-    stated = {name: number for name, number in numbers.items() if name in TRAINED[kind]}
+    stated = {name: number for name, number in numbers.items() if name in TRAINED[kind].numbers}
     return PolicyName(kind=kind, preset=draw(words), seed=draw(seeds), **stated)  # type: ignore[arg-type]
 
 

@@ -88,16 +88,3 @@ def test_a_stage_that_fails_leaves_no_card_beside_files_of_two_calls(tmp_path: P
     (tmp_path / "embeddings").write_bytes(b"")
     assert main(call) == 2
     assert not (tmp_path / "card").exists()
-
-
-def test_the_schema_tool_shows_a_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["schema"]) == 0
-    assert main(["schema", "--check"]) == 0
-    path = tmp_path / "workflow/schemas/config.schema.json"
-    path.write_text(path.read_text().replace('"maximum": 400', '"maximum": 401'))
-    text = fault(capsys, "schema", "--check")
-    assert any(line.startswith("+") and '"maximum": 400' in line for line in text.splitlines())
-    assert text.rstrip().endswith("Run: make schema")

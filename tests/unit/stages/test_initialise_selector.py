@@ -74,7 +74,7 @@ def test_what_was_imported_is_a_start_of_the_selector_that_it_says(chain: Chain,
     [
         ({"own": torch.ones(1)}, {}, "extra own"),
         ({"input_proj.weight": None}, {}, "missing input_proj.weight"),
-        ({"query_proj.weight": torch.ones(3, 3)}, {}, "query_proj.weight has shape"),
+        ({"query_proj.weight": torch.ones(3, 3)}, {}, "query_proj.weight is torch.float32"),
         ({}, {"head": "gru"}, "missing decoder_gru.bias_hh"),
         ({}, {"network": "bi_encoder", "head": "blend"}, "extra attn_norms.0.bias"),
     ],
