@@ -14,17 +14,17 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.checkpoints import load_tensors, require_same_tensors
-from lever_pipe.base.errors import CheckpointError, ConfigError
+from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.sections import did_you_mean
-from lever_pipe.commands.convert_tool import load_restricted, no_tensors
+from lever_pipe.commands.convert_tool import load_restricted, no_tensors, refuse
 from lever_pipe.experiment.config import Preset, Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.selector.embeddings import architecture_for
@@ -47,7 +47,6 @@ OTHER_FILE = "Name a checkpoint of the original's training."
 UNTOLD = ("temperature", "dropout", "heads", "attention_dropout")
 """Fields of `selector` that no tensor tells."""
 WHAT = "a pointer selector of v2 or v3"
-SHOWN = 5
 
 
 def main(words: Sequence[str]) -> int:
@@ -70,7 +69,7 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
     The preset, by default the first arm's, tells what no tensor does; the encoder's folder what CLIP's tensors must be.
     """
     if out.exists():
-        _refuse(f"{out}: expected no folder yet", "one", "Name another, or remove it.")
+        refuse(f"{out}: expected no folder yet", "one", "Name another, or remove it.")
     settings = _preset(experiment, preset).selector
     state, ignored = _state_in(source, load_restricted(source))
     pairs = [(PREFIX.sub("", name), tensor) for name, tensor in state.items()]
@@ -80,11 +79,11 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
     old_names = {_newer(name): name for name, _ in kept}
     tensors = {_newer(n): tensor.clone().contiguous() for n, tensor in sorted(kept, key=lambda pair: _newer(pair[0]))}
     if len(tensors) < len(kept):
-        _refuse(f"{source}: expected each tensor once", "one under two names", "Take one of them out.")
-    first = tensors.get("input_proj.weight")
-    if first is None or first.ndim != 2:
-        _refuse(f"{source}: expected {WHAT}", "no matrix input_proj.weight", OTHER_FILE)
-    width, embedding = first.shape
+        refuse(f"{source}: expected each tensor once", "one under two names", "Take one of them out.")
+    projection = tensors.get("input_proj.weight")
+    if projection is None or projection.ndim != 2:
+        refuse(f"{source}: expected {WHAT}", "no matrix input_proj.weight", OTHER_FILE)
+    width, embedding = projection.shape
     assumed = {name: getattr(settings, name) for name in UNTOLD}
     sizes = {"width": width, "layers": sum(bool(LAYER.fullmatch(name)) for name in tensors)}
     values = {"inputs": "fused", "head": "static", **sizes, **assumed}
@@ -116,11 +115,7 @@ def _state_in(source: Path, content: Any) -> tuple[dict[str, Tensor], list[str]]
     key = next((name for name in DICTS if isinstance(content, dict) and name in content), "")
     state = content[key] if key else content
     if wrong := list(no_tensors(state)):
-        _refuse(
-            f"{source}: expected plain tensors by name, alone or as {' or '.join(DICTS)}",
-            first(wrong, SHOWN),
-            OTHER_FILE,
-        )
+        refuse(f"{source}: expected plain tensors by name, alone or as {' or '.join(DICTS)}", first(wrong), OTHER_FILE)
     return state, sorted(str(name) for name in content if name != key) if key else []
 
 
@@ -139,13 +134,9 @@ def _require_stock(source: Path, towers: Mapping[str, Tensor], folder: Path) -> 
     unknown = sorted(towers.keys() - stock.keys())
     tuned = sorted(n for n in towers.keys() & stock.keys() if not torch.equal(towers[n].float(), stock[n].float()))
     if unknown or tuned:
-        found = (
-            f"{first(unknown, SHOWN)}, which that folder lacks"
-            if unknown
-            else f"others: {first(tuned, SHOWN)}: CLIP was trained"
-        )
+        found = f"{first(unknown)}, which that folder lacks" if unknown else f"others: {first(tuned)}: CLIP was trained"
         do = "Name the CLIP that it was trained with as encoder.model, or save the selector's tensors alone."
-        _refuse(f"{source}: expected CLIP's tensors as in {folder} (encoder.model)", found, do)
+        refuse(f"{source}: expected CLIP's tensors as in {folder} (encoder.model)", found, do)
 
 
 def _preset(experiment: Experiment, name: str) -> Preset:
@@ -154,7 +145,3 @@ def _preset(experiment: Experiment, name: str) -> Preset:
         do = did_you_mean(name, experiment.presets, "Name one of them.")
         raise ConfigError(f"--preset: expected one of {', '.join(experiment.presets)}", found=f"'{name}'", do=do)
     return experiment.presets[name]
-
-
-def _refuse(expected: str, found: str, do: str) -> NoReturn:
-    raise CheckpointError(expected, found=found, do=do)

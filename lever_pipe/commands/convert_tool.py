@@ -23,11 +23,11 @@ from torch import Tensor
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import CheckpointError, ConfigError, shortened
 from lever_pipe.base.model_folders import INDEX, readable, require_loaded
+from lever_pipe.runtime.rerun.why_names import first
 
 STEM = "pytorch_model"
 BIN_INDEX = f"{STEM}.bin.index.json"
 ROPE_FACTORS, ROPE_SCALES = "rope_freqs.weight", re.compile(r"\.rope\.(?:scaling\.|scale_linear$)")
-SHOWN = 5
 REFUSED_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 """What `torch.load` says of an object that it does not build."""
 BROKEN = (
@@ -64,7 +64,7 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
         remedy = "Install both: pip install 'lever-pipe[gguf]'."
         raise ConfigError(f"{path}: expected the libraries accelerate and gguf", found=f"no {missing[0]}", do=remedy)
     if folder.exists():
-        _refuse(f"{folder}: expected a folder to be made", "one that is there", "Name another, or remove it.")
+        refuse(f"{folder}: expected a folder to be made", "one that is there", "Name another, or remove it.")
     from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging as transformers_logging
@@ -101,9 +101,9 @@ def _refuse_unplaced(path: Path, model: Any, header: Any) -> None:
     processor = of_gguf.TENSOR_PROCESSORS.get(family, of_gguf.TensorProcessor)()
     places = of_gguf.get_gguf_hf_weights_map(model, processor)
     if unplaced := sorted({tensor.name for tensor in header.tensors} - places.keys()):
-        found = f"{', '.join(unplaced[:SHOWN])} ({len(unplaced)}), which it leaves out"
+        found = f"{first(unplaced)}, which it leaves out"
         do = "Take the model's safetensors."
-        _refuse(f"{path}: expected tensors that transformers has a place for in {type(model).__name__}", found, do)
+        refuse(f"{path}: expected tensors that transformers has a place for in {type(model).__name__}", found, do)
 
 
 def _refuse_scaled_positions(path: Path, fields: Mapping[str, Any], tensors: Sequence[str]) -> None:
@@ -113,14 +113,14 @@ def _refuse_scaled_positions(path: Path, fields: Mapping[str, Any], tensors: Seq
     scaled = [name for name in tensors if name == ROPE_FACTORS] + ([] if is_off else sorted(scales))
     if scaled:
         do = "Take the model's safetensors: its config.json says how they are scaled."
-        _refuse(f"{path}: expected rotary positions that are not scaled", scaled[0], do)
+        refuse(f"{path}: expected rotary positions that are not scaled", scaled[0], do)
 
 
 def convert(folder: Path) -> list[Path]:
     """Write the weights of a folder as safetensors and return the files, all of them or none."""
     if present := [path.name for path in sorted(folder.glob("*.safetensors*"))]:
         do = "Use them, or remove them if they are broken."
-        _refuse(f"{folder}: expected a folder without safetensors", ", ".join(present[:SHOWN]), do)
+        refuse(f"{folder}: expected a folder without safetensors", first(present), do)
     index = _index(folder)
     placed: dict[str, str] = {}  # file by tensor
     n_bytes = 0
@@ -129,9 +129,9 @@ def convert(folder: Path) -> list[Path]:
         for name in sorted(set(index.values())) or [f"{STEM}.bin"]:
             tensors = _tensors(folder / name)
             if index and (differing := sorted({tensor for tensor in index if index[tensor] == name} ^ set(tensors))):
-                _refuse(
+                refuse(
                     f"{folder / name}: expected the tensors that {BIN_INDEX} names",
-                    f"other ones: {', '.join(differing[:SHOWN])} ({len(differing)})",
+                    f"other ones: {first(differing)}",
                     "Download file and index again.",
                 )
             written = temporary / f"model{name.removeprefix(STEM).removesuffix('.bin')}.safetensors"
@@ -157,8 +157,8 @@ def _index(folder: Path) -> dict[str, str]:
     path = folder / BIN_INDEX
     if not path.is_file():
         if not (folder / f"{STEM}.bin").is_file():
-            others = ", ".join(path.name for path in sorted(folder.glob("*.bin"))[:SHOWN])
-            _refuse(
+            others = first(sorted(path.name for path in folder.glob("*.bin")))
+            refuse(
                 f"{folder}: expected {STEM}.bin, or shards with {BIN_INDEX}",
                 others or ("neither" if folder.is_dir() else "no such folder"),
                 "Name a model folder with .bin weights; one with safetensors needs no conversion.",
@@ -169,14 +169,14 @@ def _index(folder: Path) -> dict[str, str]:
     beside = {file.name for file in folder.glob(f"{STEM}*.bin")}
     if not isinstance(names, dict) or not names or not all(name in beside for name in map(str, names.values())):
         expected = f"{path}: expected a weight_map of files {STEM}*.bin that lie beside it"
-        _refuse(expected, "none, or files that are absent or elsewhere", "Download the folder whole.")
+        refuse(expected, "none, or files that are absent or elsewhere", "Download the folder whole.")
     return names
 
 
 def load_restricted(path: Path) -> Any:
     """Return what a file holds: tensors, numbers, texts and plain containers of them."""
     if not path.exists():
-        _refuse(f"{path}: expected weights", "no such file", "Name one.")
+        refuse(f"{path}: expected weights", "no such file", "Name one.")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
@@ -184,7 +184,7 @@ def load_restricted(path: Path) -> Any:
     except Exception as fault:  # noqa: BLE001 - it raises whatever a broken file leads to
         message = " ".join(str(fault).split())
         match = REFUSED_GLOBAL.search(message)
-        _refuse(
+        refuse(
             f"{path}: expected tensors that torch.load(weights_only=True) reads",
             f"the object {match[1]}" if match else f"{type(fault).__name__}: {shortened(message)}",
             BROKEN,
@@ -195,9 +195,9 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a `.bin` file, which must hold nothing else."""
     content = load_restricted(path)
     if wrong := list(no_tensors(content)):
-        _refuse(
+        refuse(
             f"{path}: expected tensors by their names, and nothing else",
-            f"{', '.join(wrong[:SHOWN])} ({len(wrong)})",
+            first(wrong),
             "Take the weights that save_pretrained writes, not those of a training run or a quantised model.",
         )
     return {name: tensor.detach() for name, tensor in content.items()}
@@ -215,5 +215,6 @@ def no_tensors(content: Any) -> Iterator[str]:
             yield f"{name!r}: {value.dtype} tensor of layout {value.layout} on {value.device}"
 
 
-def _refuse(expected: str, found: str, do: str) -> NoReturn:
+def refuse(expected: str, found: str, do: str) -> NoReturn:
+    """Refuse a file or folder of weights."""
     raise CheckpointError(expected, found=found, do=do)

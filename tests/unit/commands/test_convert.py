@@ -133,7 +133,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, zipped: bool)
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ({"state_dict": {"w": torch.ones(1)}, "step": 3}, "'state_dict': dict, 'step': int (2)"),
+        ({"state_dict": {"w": torch.ones(1)}, "step": 3}, "'state_dict': dict, 'step': int"),
         ([torch.ones(1)], "found a list"),
         ({}, "found no tensor"),
         ({1: torch.ones(1)}, "1: Tensor"),
@@ -179,7 +179,7 @@ def test_a_folder_without_bin_weights(tmp_path: Path) -> None:
         ('{"weight_map": {"a": "pytorch_model-9.bin"}}', "expected a weight_map"),
         ('{"weight_map": {"a": "../pytorch_model.bin"}}', "expected a weight_map"),
         ('{"weight_map": {"a": ["x"]}}', "expected a weight_map"),
-        ('{"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}', "other ones: b (1)"),
+        ('{"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}', "other ones: b"),
     ],
 )
 def test_an_index_of_something_else_is_refused(tmp_path: Path, index: str, told: str) -> None:

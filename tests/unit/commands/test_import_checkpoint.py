@@ -146,7 +146,10 @@ HARMS: dict[str, tuple[Callable[[State], object], str]] = {
         lambda s: s.update({"cand_proj.weight": torch.ones(H, D)}),
         f"is torch.float32 [{H}, {D}], expected torch.float32 [{H}, {H}]",
     ),
-    "half": (lambda s: s.update({"input_proj.weight": s["input_proj.weight"].half()}), "input_proj.weight is float16"),
+    "half": (
+        lambda s: s.update({"input_proj.weight": s["input_proj.weight"].half()}),
+        "input_proj.weight is torch.float16",
+    ),
     "infinite": (lambda s: s["query_proj.weight"][0].fill_(float("inf")), "query_proj.weight is not finite"),
     "another head": (lambda s: s.update({"query_update_gate.bias": torch.ones(H)}), "extra query_update_gate.bias"),
 }
