@@ -212,7 +212,10 @@ def test_an_answer_that_a_given_one_tells_is_not_decoded(bench) -> None:
     plain = bench.answered(generating(prompts))
     for given, passes in ((5, 0), (2, 5)):
         engine = bench.engine(wave_tokens=100_000)
-        told = [TokenRequest(p, (one.tokens[:given] + one.tokens[-1:],)) for p, one in zip(prompts, plain, strict=True)]
+        told = [
+            TokenRequest(prompt, ((one.tokens[0] ^ 1, *one.tokens), one.tokens[:given] + one.tokens[-1:]))
+            for prompt, one in zip(prompts, plain, strict=True)  # the first answer leads elsewhere at once
+        ]
         for one, other in zip(results(engine, told), plain, strict=True):
             assert one.tokens == other.tokens
             assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=ATOL)
