@@ -119,6 +119,15 @@ def test_the_key_depends_on_what_the_answer_depends_on(load, requests, change: d
     assert [plain.key(p) for p in prompts] == [batched.key(p) for p in prompts]
 
 
+def test_the_key_depends_on_each_image(load, examples: list[Example]) -> None:
+    member = load()
+    shown = ((1, 0), (1, 5), (6, 0))  # alike in all but an image
+    asked = [LvlmRequest(WORDING.prompt(examples[query], [examples[other]])) for other, query in shown]
+    prompts = [request.prompt for request in member.tokenize(asked)]
+    assert len({prompt.text for prompt in prompts}) == 1
+    assert len({member.key(prompt) for prompt in prompts}) == 3
+
+
 def test_the_key_depends_on_weights_and_image_processor(load, requests, folder: Path, tmp_path: Path) -> None:
     plain = load()
     prompt = _prompts(plain, requests)[0]
