@@ -95,6 +95,15 @@ def test_a_repetition_penalty_equals_the_stock_one(bench, penalty: float, beams:
     assert penalty == 1.05 or tokens != stock(bench, prompts, beams=beams)
 
 
+def test_a_repetition_penalty_stays_with_its_prompt_where_others_end(bench) -> None:
+    prompts, penalty = bench.prompts()[:8], 3.0
+    ends = tuple(sorted({tokens[1] for tokens in stock(bench, prompts[:4], repetition_penalty=penalty)}))
+    found = bench.answered(generating(prompts), eos=ends, repetition_penalty=penalty)
+    assert [r.tokens for r in found] == stock(bench, prompts, eos=ends, repetition_penalty=penalty)
+    lengths = [len(r.tokens) for r in found]  # half of the rows leave the batch
+    assert max(lengths[:4]) <= 2 < max(lengths[4:])
+
+
 def test_generated_log_probs_are_those_of_scoring_the_same_tokens(bench) -> None:
     prompts = bench.prompts()[:5]
     for prompt, result in zip(prompts, bench.answered(generating(prompts)), strict=True):

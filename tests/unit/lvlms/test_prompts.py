@@ -103,3 +103,5 @@ def test_a_prompter_words_each_example_once_in_a_role(layout: str, monkeypatch: 
     assert [prompter(train[query], [ExampleId(i) for i in shown]) for query, shown in chosen] == expected
     blocks = [("example_block", i) for i in (1, 2, 3, 9)]
     assert sorted(worded) == [*blocks, ("question_block", 1), ("question_block", 9)]
+    alike = QUERY.model_copy(update={"image_digest": DEMONSTRATIONS[0].image_digest})
+    assert prompter(alike, ()).images == (alike.image_digest,) != prompter(QUERY, ()).images
