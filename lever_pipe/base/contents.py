@@ -24,6 +24,7 @@ from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import CheckpointError, LeverPipeError
 
 CHUNK = 1 << 22  # bytes
+TENSOR_DIGITS = 16
 RACY_NS = 2_000_000_000
 """A file that changed this shortly before it was read may change again without another time, on a coarse clock."""
 BOOKKEEPING = frozenset(("seconds", "outputs", "replaced", "tensors", "paths"))
@@ -76,6 +77,11 @@ def tensors_of(path: Path) -> dict[str, str]:
             + _of_range(handle, *(start + offset for offset in tensor["data_offsets"]))
             for name, tensor in sorted(tensors.items())
         }
+
+
+def in_short(tensors: dict[str, str]) -> dict[str, str]:
+    """Return what `tensors_of` returns with as many digits as tell one tensor from another to a reader."""
+    return {name: text[: text.index(" ") + 1 + TENSOR_DIGITS] for name, text in tensors.items()}
 
 
 def of_tensors(tensors: dict[str, str]) -> str:

@@ -14,11 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 from lever_pipe.base.atomic import write_file
 from lever_pipe.base.errors import RecordError, shortened
+from lever_pipe.base.records import AnswerRow, Example, ExampleId, Selection
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from lever_pipe.base.records import Example, ExampleId
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -143,8 +142,6 @@ def read_examples(path: Path) -> list[Example]:
     Raises:
         RecordError: as `read_rows`; no example, or ids that are not the places of the examples by rising question id.
     """
-    from lever_pipe.base.records import Example
-
     examples = read_rows(path, Example)
     earlier = -1
     for place, example in enumerate(examples):
@@ -166,8 +163,6 @@ def read_selections(path: Path) -> dict[ExampleId, tuple[ExampleId, ...]]:
     Raises:
         RecordError: as `read_rows`.
     """
-    from lever_pipe.base.records import Selection
-
     return {row.query_id: row.demonstrations for row in read_rows(path, Selection)}
 
 
@@ -177,8 +172,6 @@ def read_answers(path: Path) -> dict[tuple[ExampleId, tuple[ExampleId, ...]], st
     Raises:
         RecordError: as `read_rows`.
     """
-    from lever_pipe.base.records import AnswerRow
-
     return {(row.query_id, row.demonstrations): row.answer for row in read_rows(path, AnswerRow)}
 
 

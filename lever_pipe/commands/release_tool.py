@@ -169,10 +169,12 @@ def _made(step: TracedJob) -> dict[str, str]:
 
 def _copy(source: Path, target: Path) -> None:
     """Copy a file, or what belongs to a folder's content."""
-    for path in contents.files_below(source) if source.is_dir() else [source]:
-        place = target / path.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, place)
+    if source.is_dir():
+        shutil.copytree(
+            source, target, ignore=shutil.ignore_patterns(".*"), copy_function=shutil.copyfile, dirs_exist_ok=True
+        )
+    else:
+        shutil.copyfile(source, target)
 
 
 def _card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], facts: Facts) -> str:

@@ -9,7 +9,6 @@ answers stays.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +28,6 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("tool", choices=("stats", "verify", "gc"))
     parser.add_argument("folder", nargs="?", metavar="FOLDER", help="a store; by default the configured one")
-    parser.add_argument("--max-gb", type=_gigabytes, metavar="N", help="what may stay, instead of `store.max_gb`")
     options = parser.parse_args(words[1:])
     values, source = configured({})
     settings = (parse_experiment(values, source=source).store if values else None) or StoreSettings()
@@ -37,8 +35,7 @@ def main(words: Sequence[str]) -> int:
     if not any((folder / name).exists() for name in ("work", "ledger")):
         do = "Name the folder of a store; a run makes the one that `store.folder` in the configuration names."
         raise StoreError(f"{folder}: expected a store of finished work", found="none", do=do)
-    limit = settings.max_gb if options.max_gb is None else options.max_gb
-    store = Store(folder, max_bytes=int(limit * GB))
+    store = Store(folder, max_bytes=int(settings.max_gb * GB))
 
     faults = [] if options.tool == "stats" else list(store.verify(remove=options.tool == "gc"))
     sys.stdout.writelines(f"{'removed: ' * (options.tool == 'gc')}{fault}\n" for fault in faults)
@@ -50,10 +47,3 @@ def main(words: Sequence[str]) -> int:
     rows = [("folder", str(folder)), *((name, f"{n:,}") for name, n in counts.items())]
     sys.stdout.write(tabulate(rows, tablefmt="plain", colalign=("left", "right"), disable_numparse=True) + "\n")
     return 1 if faults and options.tool == "verify" else 0
-
-
-def _gigabytes(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise ValueError(text)  # argparse tells it
-    return value

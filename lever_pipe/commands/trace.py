@@ -26,10 +26,10 @@ from lever_pipe.base.errors import CheckpointError, UnknownMemberError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
-from lever_pipe.experiment.configuration import read_file
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
 from lever_pipe.runtime.rerun.artefacts import CARD, Artefact, Maker, absolute, cards_below, makers_of, read_artefact
 from lever_pipe.runtime.rerun.why_names import STUDIES, first, flat, label
+from lever_pipe.runtime.snakemake_adapter import configured
 
 REPORT, EVIDENCE, INDEX = "report", "evidence.csv", "index.json"
 AS_MADE, MISSING, OTHER = "as made", "missing", "other content"
@@ -99,8 +99,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--results", type=Path, help="the results folder")
     parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
     options = parser.parse_args(words[1:])
-    folders = [values["results"] for values in map(read_file, options.configfile) if "results" in values]
-    results = options.results or Path(folders[-1] if folders else "results")
+    results = options.results or Path(configured(vars(options))[0].get("results", "results"))
     sys.stdout.write(f"{options.what}\n{text(traced_back(options.what, results))}")
     return 0
 

@@ -26,8 +26,6 @@ Files = Mapping[str, Path | tuple[Path, ...]]
 Made = TypeVar("Made")
 START = "start"
 """The policy that an agent's training starts from."""
-TENSOR_DIGITS = 16
-"""Hexadecimal digits that tell one tensor from another to a reader; the file's own digest is whole."""
 
 
 def carry_out(
@@ -123,10 +121,7 @@ def _card(
         threads=runtime.threads,
         seconds=round(seconds, 3),
         outputs={name: contents.digest(path) for name, path in outputs.items()},
-        tensors={
-            name: {key: text[: text.index(" ") + 1 + TENSOR_DIGITS] for key, text in digests_of.items()}
-            for name, digests_of in tensors.items()
-        },
+        tensors={name: contents.in_short(digests_of) for name, digests_of in tensors.items()},
         paths={name: str(path) for name, path in {**inputs, **outputs, "card": card}.items()},
     )
 

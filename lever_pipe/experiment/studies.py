@@ -193,9 +193,6 @@ class Experiment(Section):
         for name, axis in (("data", self.grid.data), ("samplers", self.grid.samplers), ("lvlms", self.grid.lvlms)):
             if not axis:
                 yield ("grid", name), "must name at least one value where study `grid` runs, got none. Add one."
-        for name, data in self.grid.data.items():
-            largest, bound = max(self.evaluation.samples), f"grid.data.{name}.n_eval"
-            yield from at_most(("evaluation", "samples"), largest, bound, data.n_eval)
 
     @rule
     def _variants_of_rl_data_share_their_jobs(self) -> Iterator[Fault]:
@@ -208,9 +205,10 @@ class Experiment(Section):
                     yield (*place, key), f"{bound}, got {value}. Drop it."
 
     @rule
-    def _samples_are_evaluated(self) -> list[Fault]:
-        place, do = ("evaluation", "samples"), "Drop it or raise data.n_eval."
-        return at_most(place, max(self.evaluation.samples), "data.n_eval", self.data.n_eval, do)
+    def _samples_are_evaluated(self) -> Iterator[Fault]:
+        """The experiment's own data set is looked at whether or not its study runs, as below."""
+        for key, data in {"data": self.data, **self.data_sets}.items():
+            yield from at_most(("evaluation", "samples"), max(self.evaluation.samples), f"{key}.n_eval", data.n_eval)
 
     @rule
     def _shots_fit_into_pools(self) -> Iterator[Fault]:
@@ -243,7 +241,6 @@ class Experiment(Section):
 
     @rule
     def _worlds_are_large_enough(self) -> Iterator[Fault]:
-        """The experiment's own data set is looked at whether or not its study runs."""
         for key, data in {"data": self.data, **self.data_sets}.items():
             if data.source == "world":
                 yield from self.too_large_for(key, f"{key}.world.n_train", data.world.n_train)

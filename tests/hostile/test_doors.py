@@ -273,9 +273,9 @@ HARMS: dict[str, list[tuple[str, Harm, str]]] = {
     ],
     "checkpoint": [
         *((f"{name} {file}", each(change, file), said) for file in (SELECTOR, OPTIMISER) for name, change, said in (
-            ("fp16", torch.Tensor.half, "is float16, expected float"),
+            ("fp16", torch.Tensor.half, "is torch.float16"),
             ("bf16", torch.Tensor.bfloat16, "is bfloat16, expected float"),
-            ("int8", lambda t: t.to(torch.int8), "is int8, expected float"),
+            ("int8", lambda t: t.to(torch.int8), "is torch.int8"),
             ("NaN", lambda t: t * NAN, "is not finite"), ("infinity", lambda t: t + INF, "is not finite"),
             ("flat", lambda t: t.reshape(-1)[None], "expected torch."),
         )),

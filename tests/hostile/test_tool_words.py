@@ -17,8 +17,7 @@ WORDS = (
 CALLS: tuple[tuple[str, ...], ...] = (
     *(("trace", "@"), ("trace", "table:1:Column", "--results", "@")),
     *(("compare", "@", "folder"), ("compare", "folder", "@")),
-    *(("store", "stats", "@"), ("store", "verify", "@"), ("store", "gc", "@", "--max-gb", "1")),
-    ("store", "gc", "--max-gb", "@"),
+    *(("store", "stats", "@"), ("store", "verify", "@"), ("store", "gc", "@")),
     *(("ledger", "merge", "@"), ("ledger", "@")),
     *(("plan", "--configfile", "@"), ("why", "train_rce_epoch", "--configfile", "@")),
     ("why", "train_rce_epoch", "--config", "@"),

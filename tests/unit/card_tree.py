@@ -13,7 +13,6 @@ from safetensors.numpy import save_file
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.records import RunCard
-from lever_pipe.experiment.run_card import TENSOR_DIGITS
 from lever_pipe.runtime.snakemake_adapter import PlannedCall, PlannedJob
 
 LONG_AGO = 1_700_000_000
@@ -63,7 +62,7 @@ def make(
         "threads": 1,
         "seconds": 1.5,
         "outputs": {name: contents.digest(path) for name, path in made.items()},
-        "tensors": {n: {k: v[: v.index(" ") + 1 + TENSOR_DIGITS] for k, v in of.items()} for n, of in tensors.items()},
+        "tensors": {name: contents.in_short(of) for name, of in tensors.items()},
         "paths": {**read, **{name: str(path) for name, path in made.items()}, "card": card},
     }
     storage.write_row(Path(card), RunCard.model_validate(row | said))

@@ -15,7 +15,6 @@ from lever_pipe.base import contents, provenance, storage
 from lever_pipe.base.contents import Digests, is_card
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Row, RunCard
-from lever_pipe.experiment.run_card import TENSOR_DIGITS
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, read_artefact
 from lever_pipe.runtime.rerun.decision import content_of, judge, members_of, other_versions, versions_for
 from lever_pipe.runtime.rerun.why_names import first, flat, label
@@ -166,7 +165,7 @@ def _other_content(name: str, path: str, made: RunCard) -> str:
     """Return that an input is not what was read, with the tensors that differ, as far as these are recorded."""
     if (then := made.tensors.get(name)) is None:
         return "has other content"
-    now = {key: text[: text.index(" ") + 1 + TENSOR_DIGITS] for key, text in contents.tensors_of(Path(path)).items()}
+    now = contents.in_short(contents.tensors_of(Path(path)))
     other = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
     return f"has other content ({len(other)} of {len(then)} tensors differ: {first(other)})"
 

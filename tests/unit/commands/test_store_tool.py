@@ -61,8 +61,9 @@ def test_verify_tells_one_line_a_fault_and_gc_removes_it(store: Store, capsys: p
 
 def test_gc_keeps_to_the_bound(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     limit = 2 * bytes_of(place_of(store, 0))
-    for words, removed, entries in (((), 0, 3), (("--max-gb", limit / 1e9), 1, 2), (("--max-gb", 0), 2, 0)):
-        found = table_of(capsys, "gc", *words)
+    for max_gb, removed, entries in ((0.5, 0, 3), (limit / 1e9, 1, 2), (1e-9, 2, 0)):
+        Path("config.yaml").write_text(f"store: {{folder: kept/here, max_gb: {max_gb:.12f}}}\n")
+        found = table_of(capsys, "gc")
         assert (found["removed"], found["entries"]) == (str(removed), str(entries))
         assert entries < 2 or place_of(store, 2).exists()  # used last
 
