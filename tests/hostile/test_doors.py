@@ -274,7 +274,7 @@ HARMS: dict[str, list[tuple[str, Harm, str]]] = {
     "checkpoint": [
         *((f"{name} {file}", each(change, file), said) for file in (SELECTOR, OPTIMISER) for name, change, said in (
             ("fp16", torch.Tensor.half, "is torch.float16"),
-            ("bf16", torch.Tensor.bfloat16, "is bfloat16, expected float"),
+            ("bf16", torch.Tensor.bfloat16, "is torch.bfloat16"),
             ("int8", lambda t: t.to(torch.int8), "is torch.int8"),
             ("NaN", lambda t: t * NAN, "is not finite"), ("infinity", lambda t: t + INF, "is not finite"),
             ("flat", lambda t: t.reshape(-1)[None], "expected torch."),
