@@ -51,8 +51,3 @@ NO_SLOT = "what"
 def inquiry(*slots: str) -> str:
     """Return the question that asks for these slots."""
     return "what about " + " and ".join(slots)
-
-
-def disclosure(slot: str, value: str) -> str:
-    """Return the user's answer that gives a slot's value."""
-    return f"{slot} is {value}"

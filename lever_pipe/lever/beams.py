@@ -10,7 +10,7 @@ from itertools import pairwise
 from lever_pipe.base.records import Beam, Example, ExampleId, Pool, QueryBeams
 from lever_pipe.experiment.rl_data_config import Beams
 from lever_pipe.lever.trajectories import PromptIds, request_of
-from lever_pipe.lvlms.asking.prompts import Prompter
+from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm, LvlmReply
 
 Demonstrations = tuple[ExampleId, ...]
@@ -69,11 +69,12 @@ def prompt_order(beam: Demonstrations, settings: Beams) -> Demonstrations:
     return beam if settings.newest == "last" else beam[::-1]
 
 
-def scorer(train: Sequence[Example], model: Lvlm, prompter: Prompter, settings: Beams) -> Score:
+def scorer(train: Sequence[Example], model: Lvlm, wording: Wording, settings: Beams) -> Score:
     """Return what asks an LVLM for the probability of a train query's shown answer."""
 
     def score(prompts: Sequence[PromptIds]) -> list[float]:
-        requests = [request_of(train[query], prompt_order(beam, settings), prompter) for query, beam in prompts]
+        shown = [[train[i] for i in prompt_order(beam, settings)] for _, beam in prompts]
+        requests = [request_of(train[query], of, wording) for (query, _), of in zip(prompts, shown, strict=True)]
         return [span_probability(reply) for reply in model.run(requests)]
 
     return score

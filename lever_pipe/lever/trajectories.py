@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from pydantic import ValidationError
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Example, ExampleId, Pool, Proposal, RlGroup, RlQuery, Trajectory
 from lever_pipe.experiment.rl_data_config import Balance
-from lever_pipe.lvlms.asking.prompts import Prompter
+from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.relevance import relevance
 from lever_pipe.metrics.vqa_accuracy import cut_answer, normalise_answer, vqa_accuracy
@@ -30,20 +30,20 @@ def references_of(query: Example) -> tuple[str, ...]:
     return tuple(dict.fromkeys([query.answer, *query.answers]))
 
 
-def request_of(query: Example, demonstrations: Sequence[ExampleId], prompter: Prompter) -> LvlmRequest:
+def request_of(query: Example, demonstrations: Iterable[Example], wording: Wording) -> LvlmRequest:
     """Return the prompt, to be answered, with all references.
 
     The last bits of a score depend on what is scored beside it, and the ledger keeps what came first: were less asked
     for one purpose than for another, values would depend on the order of jobs.
     """
-    return LvlmRequest(prompter(query, demonstrations), references_of(query))
+    return LvlmRequest(wording.prompt(query, demonstrations), references_of(query))
 
 
 def trajectories_of(
-    proposals: Sequence[Proposal], train: Sequence[Example], model: Lvlm, prompter: Prompter
+    proposals: Sequence[Proposal], train: Sequence[Example], model: Lvlm, wording: Wording
 ) -> list[Trajectory]:
     """Return each proposal of a train query with the LVLM's answer and its scores."""
-    requests = [request_of(train[p.query_id], p.pointer_global, prompter) for p in proposals]
+    requests = [request_of(train[p.query_id], [train[i] for i in p.pointer_global], wording) for p in proposals]
     return [
         score_trajectory(proposal, train[proposal.query_id], reply.text, reply.answer_log_probs)
         for proposal, reply in zip(proposals, model.run(requests), strict=True)

@@ -11,7 +11,7 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import AnswerPromptsConfig, Runtime, ScoreAnswersConfig
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lvlms.asking.answering import load_lvlm
-from lever_pipe.lvlms.asking.prompts import Prompter, Wording
+from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import LvlmRequest
 from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
 from lever_pipe.metrics.copying import vote
@@ -37,9 +37,9 @@ def answer_prompts(
     execution.prepare(runtime)
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
-    prompter = Prompter(Wording(config.lvlm.prompt), train)
-    prompts = distinct_prompts(selections, config.shots)
-    replies = model.run([LvlmRequest(prompter(queries[query], ids)) for query, ids in prompts])
+    wording, prompts = Wording(config.lvlm.prompt), distinct_prompts(selections, config.shots)
+    shown = (wording.prompt(queries[query], [train[i] for i in ids]) for query, ids in prompts)
+    replies = model.run(list(map(LvlmRequest, shown)))
     rows = [
         AnswerRow(query_id=query, demonstrations=ids, raw=reply.text, answer=cut_answer(reply.text))
         for (query, ids), reply in zip(prompts, replies, strict=True)

@@ -26,7 +26,7 @@ from lever_pipe.lever.selector.embeddings import fuse
 from lever_pipe.lever.training.groups import groups_of_beams, save_groups
 from lever_pipe.lever.trajectories import LEAST, keep_balanced, make_group, summarise, trajectories_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
-from lever_pipe.lvlms.asking.prompts import Prompter, Wording
+from lever_pipe.lvlms.asking.prompts import Wording
 
 
 def propose_trajectories(
@@ -62,10 +62,10 @@ def generate_rl_data(
     ids = {pool.query_id for pool in pools}
     shard = [p for p in storage.read_rows(proposals, Proposal) if p.query_id in ids]
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
-    prompter = Prompter(Wording(config.lvlm.prompt), train)
-    rows = trajectories_of(shard, train, model, prompter)
+    wording = Wording(config.lvlm.prompt)
+    rows = trajectories_of(shard, train, model, wording)
     if config.diversity_budget:
-        rows += trajectories_of(_fill(rows, pools, config), train, model, prompter)
+        rows += trajectories_of(_fill(rows, pools, config), train, model, wording)
     storage.write_rows(trajectories, rows)
     storage.write_json(counters, model.counters)
     return len(rows)
@@ -169,7 +169,7 @@ def search_beams(
     train = storage.read_examples(train_examples)
     pools = anchors_of(storage.read_rows(train_pools, Pool), config)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
-    score = of_beams.scorer(train, model, Prompter(Wording(config.lvlm.prompt), train), config)
+    score = of_beams.scorer(train, model, Wording(config.lvlm.prompt), config)
     rows = of_beams.search_beams(pools, score, config)
     storage.write_rows(beams, rows)
     save_groups(groups, groups_of_beams(rows, pools, lambda beam: of_beams.prompt_order(beam, config)))

@@ -43,7 +43,7 @@ from lever_pipe.lever.training.supervised import (
     targets_of,
 )
 from lever_pipe.lvlms.asking.answering import load_lvlm
-from lever_pipe.lvlms.asking.prompts import Prompter, Wording
+from lever_pipe.lvlms.asking.prompts import Wording
 
 TRAINING_ALONE = ("dropout", "attention_dropout")
 """Settings that a trained selector does not compute with."""
@@ -227,8 +227,8 @@ def train_on_policy_epoch(
     epoch = SelectorEpoch(files, config, config.on_policy, config.objective, device, freezes=freezes)
     train = storage.read_examples(train_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
-    settings, prompter = config.on_policy, Prompter(Wording(config.lvlm.prompt), train)
-    judge = partial(judged_by_lvlm, train=train, model=model, prompter=prompter, reward=settings.reward)
+    settings, wording = config.on_policy, Wording(config.lvlm.prompt)
+    judge = partial(judged_by_lvlm, train=train, model=model, wording=wording, reward=settings.reward)
     policy = config.policy(config.objective, base=config.base_rce_epoch, beta=config.kl_beta)
     steps_taken = on_policy_epoch(
         epoch.updates,

@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import CLIPModel
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.world.architectures import CLIP_END_ID, CLIP_PAD_ID, CLIP_SPECIAL_TOKENS, CLIP_START_ID, build_clip
-from lever_pipe.world.lexicon import CAPTIONS, COLORS, COUNTS, KINDS, WORDS, split_words
+from lever_pipe.world.architectures import build_clip, clip_tokenizer
+from lever_pipe.world.lexicon import CAPTIONS, COLORS, COUNTS, KINDS
 from lever_pipe.world.training import ImageBank, draw_bank, make_optimizer, set_rate, take_step
 
 log = logging.getLogger(__name__)
@@ -26,15 +26,7 @@ DECAY = 0.1
 MAX_LOGIT_SCALE = 100.0
 N_IMAGES = 250  # of every one-shape scene
 N_HELD_OUT = 6
-WORD_IDS = {word: i for i, word in enumerate((*CLIP_SPECIAL_TOKENS, *WORDS))}
-
-
-def encode_texts(texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Return token ids and attention mask, both int64 [B, L], padded right."""
-    rows = [[CLIP_START_ID, *(WORD_IDS[w] for w in split_words(t)), CLIP_END_ID] for t in texts]
-    width = max(map(len, rows))
-    ids = torch.tensor([row + [CLIP_PAD_ID] * (width - len(row)) for row in rows])
-    return ids, (ids != CLIP_PAD_ID).long()
+TOKENIZER = clip_tokenizer()
 
 
 def pixels_of(images: np.ndarray) -> Tensor:
@@ -50,8 +42,8 @@ def image_vectors(model: CLIPModel, images: np.ndarray) -> Tensor:
 
 def text_vectors(model: CLIPModel, texts: Sequence[str]) -> Tensor:
     """Return unit vectors [N, 64] of texts."""
-    ids, mask = encode_texts(texts)
-    output = model.get_text_features(input_ids=ids, attention_mask=mask)
+    tokens = TOKENIZER(list(texts), padding=True, return_tensors="pt")
+    output = model.get_text_features(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask)
     return F.normalize(output.pooler_output, dim=-1)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import write_json
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world.items import AnnotatedQuestion, Picture, Split, draw_split
-from lever_pipe.world.lexicon import RELATIONS, answer_type, question_type
+from lever_pipe.world.lexicon import RELATIONS, question_type
 from lever_pipe.world.scenes import render
 
 LAYOUTS = {"okvqa": "OK-VQA", "vqav2": "VQAv2"}
@@ -54,7 +53,7 @@ def draw_image(options: WorldData, split: Split, picture: Picture) -> np.ndarray
 def _annotation(picture: Picture, question_id: int, question: AnnotatedQuestion, layout: str) -> dict[str, Any]:
     common = {
         "image_id": picture.image_id,
-        "answer_type": answer_type(question.relation),
+        "answer_type": "number" if question.relation.key == "count" else "other",
         "question_type": question.type,
         "question_id": question_id,
     }
@@ -92,12 +91,6 @@ def build_documents(pictures: list[Picture], split: Split, options: WorldData) -
     return document, {**common, "annotations": annotations, "question_types": types}
 
 
-def _write_images(folder: Path, pictures: list[Picture], options: WorldData, split: Split) -> None:
-    for picture in pictures:
-        image = Image.fromarray(draw_image(options, split, picture))
-        image.save(folder / image_name(split, picture.image_id))
-
-
 def write_raw_files(options: WorldData, split: Split, *, questions: Path, annotations: Path, images: Path) -> None:
     """Write questions, annotations and image folder of one split of a world.
 
@@ -106,7 +99,13 @@ def write_raw_files(options: WorldData, split: Split, *, questions: Path, annota
     """
     pictures = draw_split(options, split)
     document, annotated = build_documents(pictures, split, options)
-    write_folder(images, partial(_write_images, pictures=pictures, options=options, split=split))
+
+    def draw_into(folder: Path) -> None:
+        for picture in pictures:
+            image = Image.fromarray(draw_image(options, split, picture))
+            image.save(folder / image_name(split, picture.image_id))
+
+    write_folder(images, draw_into)
     write_json(questions, document)
     write_json(annotations, annotated)
 

@@ -177,13 +177,9 @@ def _draw_question(
     text = relation.questions[rng.integers(len(relation.questions))]
     key = scene.value(relation.key)
     if scene.beside is not None:
-        key = joint_key(relation, key, scene.beside.value(relation.key))
+        # As "ball+star": the order of the two does not matter.
+        key = "+".join(sorted((key, scene.beside.value(relation.key)), key=relation.keys.index))
     return AnnotatedQuestion(relation, key, text, truth, answers)
-
-
-def joint_key(relation: Relation, *keys: str) -> str:
-    """Return the key of several things, for example "ball+star"; their order does not matter."""
-    return "+".join(sorted(keys, key=relation.keys.index))
 
 
 def _add_another(

@@ -144,8 +144,3 @@ VOCABULARY: dict[str, int] = {word: i for i, word in enumerate((*SPECIAL_TOKENS,
 def question_type(relation: Relation, key: str) -> str:
     """Return the name of the pair that decides an answer, for example "material:ball"."""
     return f"{relation.name}:{key}"
-
-
-def answer_type(relation: Relation) -> str:
-    """Return OK-VQA's class of the answer, "number" or "other"."""
-    return "number" if relation.key == "count" else "other"

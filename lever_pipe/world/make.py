@@ -51,15 +51,11 @@ def folder_digests(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): digest(path) for path in files}
 
 
-def probe_reader(model: Reader, options: WorldData, *, max_queries: int | None = None) -> dict[str, ProbeScore]:
-    """Return the scores of all probes on the world that `options` describe.
-
-    `max_queries` keeps the first evaluation questions only, for a quick check.
-    """
+def probe_reader(model: Reader, options: WorldData) -> dict[str, ProbeScore]:
+    """Return the scores of all probes on the world that `options` describe."""
     (pool, pool_pixels), (queries, query_pixels) = draw_examples(options, "train"), draw_examples(options, "val")
-    rows = queries[:max_queries]
-    probes = build_probes(rows, pool, seed=PROBE_SEED)
-    probes["zero_shot_perceptual"] = perceptual_probe(rows)
+    probes = build_probes(queries, pool, seed=PROBE_SEED)
+    probes["zero_shot_perceptual"] = perceptual_probe(queries)
     return summarise(probes, answer_probes(model, probes, {**pool_pixels, **query_pixels}))
 
 

@@ -17,7 +17,7 @@ from lever_pipe.base.errors import CheckpointError, DataError
 from lever_pipe.experiment.lvlm_config import LvlmExecution, VllmSettings
 from lever_pipe.experiment.stage_configs import LvlmConfig, Runtime
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, load_lvlm
-from lever_pipe.lvlms.asking.prompts import Prompter, Wording
+from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
@@ -42,10 +42,10 @@ def opened(config: LvlmConfig, runtime: Runtime = Runtime(), folder: Path = LVLM
 def requests(count: int = PROMPTS, answers: tuple[str, ...] = ()) -> list[LvlmRequest]:
     """Return prompts of 0 to 4 demonstrations, each number as often."""
     train, rng = storage.read_examples(world() / "train.jsonl"), np.random.default_rng(0)
-    prompter = Prompter(Wording(lvlm_config().prompt), train)
+    wording = Wording(lvlm_config().prompt)
     drawn = [rng.permutation(len(train)).tolist() for _ in range(count)]
     return [
-        LvlmRequest(prompter(train[first], shown[: number % 5]), answers)
+        LvlmRequest(wording.prompt(train[first], [train[i] for i in shown[: number % 5]]), answers)
         for number, (first, *shown) in enumerate(drawn)
     ]
 

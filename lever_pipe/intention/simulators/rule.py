@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from lever_pipe.base.chat import RequestCounts
 from lever_pipe.experiment.agent_config import AgentExecution, Simulator
-from lever_pipe.intention.lexicon import IRRELEVANT, NO_SLOT, REPEATED, SLOTS, disclosure
+from lever_pipe.intention.lexicon import IRRELEVANT, NO_SLOT, REPEATED, SLOTS
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply
 
@@ -39,9 +39,8 @@ class RuleUser:
         covered_slots = {hidden[index] for index in covered}
         indices = [i for i, slot in enumerate(hidden) if slot in slots - covered_slots]
         if indices:
-            return UserReply(
-                " , ".join(disclosure(hidden[i], task.missing_details[i].options[0]) for i in indices), ok=True
-            )
+            values = (f"{hidden[i]} is {task.missing_details[i].options[0]}" for i in indices)
+            return UserReply(" , ".join(values), ok=True)
         if not slots:
             return UserReply(NO_SLOT, ok=True)
         return UserReply(REPEATED if slots <= covered_slots else IRRELEVANT, ok=True)

@@ -95,14 +95,6 @@ Fault = tuple[str, object]
 """A kind of fault, and where it is; for example `"missing image", "a.jpg"`."""
 
 
-def read_questions(path: Path) -> list[Question]:
-    """Return the questions of one file, sorted by question id."""
-    faults = list[Fault]()
-    questions = _questions(path, faults)
-    _raise_any(f"{path}: expected an official VQA question file", faults)
-    return questions
-
-
 def read_split(
     files: VqaFilePaths,
     options: ReadOptions,

@@ -81,15 +81,7 @@ def groups_of_beams(
     groups = []
     for row, pool in zip(rows, pools, strict=True):
         places = {candidate: place for place, candidate in enumerate(pool.candidates)}
-        beams = [beam.demonstrations for beam in row.beams]
-        for beam in beams:
-            if row.query_id != pool.query_id or not places.keys() >= set(beam) or len(set(beam)) < len(beam):
-                raise RecordError(
-                    f"beams of query {row.query_id}: expected distinct demonstrations from its pool",
-                    found=str(list(beam)),
-                    do="Rebuild the beams from these pools.",
-                )
-        selections = [[places[i] for i in order(beam)] for beam in beams]
+        selections = [[places[i] for i in order(beam.demonstrations)] for beam in row.beams]
         groups.append(_Scored(row.query_id, pool.candidates, selections, [beam.probability for beam in row.beams]))
     return _padded(groups)
 

@@ -73,7 +73,7 @@ def grpo_step(
     kl_beta: float,
     clip_epsilon: float,
 ) -> Step:
-    """Return the GRPO loss of a batch with every published metric and the exact KL to the reference.
+    """Return the GRPO loss of a batch with every published metric and the exact KL(policy || reference).
 
     `scores` are the trained policy's (`EmbeddingTable.scores`), `anchored` `[B, G, S, K]` the `reference_log_probs`,
     `advantages` `[B, G]`.
@@ -87,14 +87,7 @@ def grpo_step(
         clip_epsilon=clip_epsilon,
         kl_beta=kl_beta,
     )
-    exact = float(exact_kl(outcomes.detach(), anchored, batch.valid))
-    values = logged(terms, kl_beta, kl_exact=exact) | {"entropy": float(policy_entropy(scores.detach()))}
+    # Per step and over all K outcomes; mean over steps, selections, queries.
+    exact = mean_of_group_means(divergence_of_logs(outcomes.detach(), anchored).mean(dim=-1), batch.valid)
+    values = logged(terms, kl_beta, kl_exact=float(exact)) | {"entropy": float(policy_entropy(scores.detach()))}
     return Step(terms.total, values)
-
-
-def exact_kl(log_probs_BGSK: Tensor, reference_BGSK: Tensor, valid_BG: Tensor) -> Tensor:
-    """Return KL(policy || reference) per step, exact over all K outcomes, mean over steps, selections, queries.
-
-    Both are `outcome_log_probs`.
-    """
-    return mean_of_group_means(divergence_of_logs(log_probs_BGSK, reference_BGSK).mean(dim=-1), valid_BG)

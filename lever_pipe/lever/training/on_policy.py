@@ -33,7 +33,7 @@ from lever_pipe.losses.kl import divergence_of_draws, kl_policy_to_reference, se
 from lever_pipe.losses.reduction import group_has_spread, masked
 from lever_pipe.losses.schedules import cosine
 from lever_pipe.losses.sequence import ended_selections, net_rewards, step_log_probs, step_logits
-from lever_pipe.lvlms.asking.prompts import Prompter
+from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm
 
 
@@ -199,7 +199,7 @@ def prompts_of(queries: Groups, selections_BGS: Tensor, lengths_BG: Tensor) -> l
 
 
 def judged_by_lvlm(
-    prompts: Sequence[PromptIds], *, train: Sequence[Example], model: Lvlm, prompter: Prompter, reward: Reward
+    prompts: Sequence[PromptIds], *, train: Sequence[Example], model: Lvlm, wording: Wording, reward: Reward
 ) -> list[Judged]:
     """Return reward and VQA accuracy of what the LVLM answers with each selection; equal ones are answered once."""
     distinct, reward_of = sorted(set(prompts)), reward_function(reward)
@@ -208,7 +208,7 @@ def judged_by_lvlm(
         Proposal(query_id=query, pointer=(anywhere,) * len(ids), pointer_global=ids, gen_method="on_policy")
         for query, ids in distinct
     ]
-    answered = trajectories_of(proposals, train, model, prompter)
+    answered = trajectories_of(proposals, train, model, wording)
     verdicts = {prompt: Judged(reward_of(t), t.vqa_acc_score) for prompt, t in zip(distinct, answered, strict=True)}
     return [verdicts[prompt] for prompt in prompts]
 

@@ -17,7 +17,7 @@ from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.groups import Groups, batches
 from lever_pipe.lever.training.loop import Step, Updates, policy_entropy
 from lever_pipe.losses.distillation import distillation_terms
-from lever_pipe.losses.rce import RceTerms, rce_terms, reward_ranges
+from lever_pipe.losses.rce import rce_terms, reward_ranges
 from lever_pipe.losses.schedules import cosine, linear, scheduled_rate
 from lever_pipe.losses.sequence import selection_log_probs
 
@@ -32,36 +32,38 @@ def rce_epoch(
 ) -> None:
     """Take the steps of one epoch; temperature and learning rate follow a step's place in the horizon."""
     module = updates.module.train()
-    orders = [batches(len(groups), settings.batch_queries, generator) for _ in range(settings.passes)]
-    steps = [rows for order in orders for rows in order]
+    steps = [rows for _ in range(settings.passes) for rows in batches(len(groups), settings.batch_queries, generator)]
     final = settings.learning_rate * settings.final_learning_rate_share
     for index, rows in enumerate(steps):
         progress = progress_of(epoch, index, len(steps), settings.horizon_epochs)
         temperature = linear(settings.temperature_start, settings.temperature_end, progress)
         learning_rate = updates.optimiser.learning_rate = cosine(settings.learning_rate, final, progress)
         batch = groups.take(rows)
-        loss, values = rce_step(module, table, batch, temperature, settings)
+        weights = reward_ranges(batch.rewards, batch.valid) if settings.weight_by_spread else None
+        loss, values = imitation_step(module, table, batch, temperature, query_weights_B=weights)
         logged = values | {"temperature": temperature, "learning_rate": learning_rate}
         updates.take(Step(loss, logged), len(batch))
 
 
-def rce_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, temperature: float, settings: Rce) -> Step:
-    """Return the RCE loss of a batch."""
+def imitation_step(
+    module: PointerSelector,
+    table: EmbeddingTable,
+    batch: Groups,
+    temperature: float,
+    *,
+    query_weights_B: Tensor | None = None,
+    per_pick: bool = False,
+) -> Step:
+    """Return the RCE loss of a batch and what is logged of it; with `per_pick` in nats a pick, not a selection."""
     scores = table.scores(module, batch)
     log_probs = selection_log_probs(scores, batch.selections, batch.valid)
-    weights = reward_ranges(batch.rewards, batch.valid) if settings.weight_by_spread else None
     terms = rce_terms(
-        log_probs_BG=log_probs,
+        log_probs_BG=log_probs / batch.selections.shape[-1] if per_pick else log_probs,
         rewards_BG=batch.rewards,
         valid_BG=batch.valid,
         temperature=temperature,
-        query_weights_B=weights,
+        query_weights_B=query_weights_B,
     )
-    return _imitation(terms, scores)
-
-
-def _imitation(terms: RceTerms, scores: Tensor) -> Step:
-    """Return the step of a weighted cross-entropy and what is logged of it."""
     values = {
         "entropy": policy_entropy(scores.detach()),
         "weights_entropy": terms.weights_entropy,
@@ -92,10 +94,12 @@ def sft_epoch(
     epoch: int,
     generator: torch.Generator,
 ) -> None:
-    """Take the steps of one epoch; the learning rate follows a step's place in the horizon."""
+    """Take the steps of one epoch; the learning rate follows a step's place in the horizon.
+
+    The loss is the cross-entropy of each pick among the candidates that are left, mean over picks and queries.
+    """
     module = updates.module.train()
-    orders = [batches(len(groups), settings.batch_queries, generator) for _ in range(settings.passes)]
-    steps = [rows for order in orders for rows in order]
+    steps = [rows for _ in range(settings.passes) for rows in batches(len(groups), settings.batch_queries, generator)]
     total = settings.horizon_epochs * len(steps)
     for index, rows in enumerate(steps):
         learning_rate = updates.optimiser.learning_rate = scheduled_rate(
@@ -107,21 +111,8 @@ def sft_epoch(
             minimum=settings.final_learning_rate_share,
         )
         batch = groups.take(rows)
-        loss, values = sft_step(module, table, batch, settings)
+        loss, values = imitation_step(module, table, batch, settings.temperature, per_pick=True)
         updates.take(Step(loss, values | {"learning_rate": learning_rate}), len(batch))
-
-
-def sft_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, settings: Sft) -> Step:
-    """Return the cross-entropy of each pick among the candidates that are left, mean over picks and queries."""
-    scores = table.scores(module, batch)
-    shots = batch.selections.shape[-1]
-    terms = rce_terms(
-        log_probs_BG=selection_log_probs(scores, batch.selections, batch.valid) / shots,
-        rewards_BG=batch.rewards,
-        valid_BG=batch.valid,
-        temperature=settings.temperature,
-    )
-    return _imitation(terms, scores)
 
 
 def oracle_targets(train: Sequence[Example], groups: Groups) -> Tensor:

@@ -7,12 +7,12 @@ prompts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
-from lever_pipe.base.records import Example, ExampleId
+from lever_pipe.base.records import Example
 from lever_pipe.experiment.lvlm_config import PromptSettings
 
 Role = Literal["system", "user", "assistant"]
@@ -86,35 +86,39 @@ class TextSegment:
     images: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
 class Wording:
-    """How examples become turns in the configured style.
+    """How examples become turns in the configured style; each becomes a block once in a role.
 
     The layout `single_turn` puts all images and texts into one user turn and words a demonstration by `demonstration`;
     `turns` gives each demonstration a user turn worded by `query` and an assistant turn that holds the answer alone.
     """
 
-    style: PromptSettings
+    def __init__(self, style: PromptSettings) -> None:
+        self._style = style
+        self._blocks: dict[tuple[bool, str, str, str], Block] = {}  # by all that a block is made of
 
-    def prompt(self, query: Example, demonstrations: Sequence[Example]) -> Prompt:
+    def prompt(self, query: Example, demonstrations: Iterable[Example]) -> Prompt:
         """Return the prompt that shows `demonstrations` in their order and then asks `query`."""
-        return self.joined([self.example_block(example) for example in demonstrations], self.question_block(query))
+        opening: tuple[Block, ...] = ((Turn("system", (self._style.system,)),),) if self._style.system else ()
+        shown = (self._block(example, is_asked=False) for example in demonstrations)
+        blocks = (*opening, *shown, self._block(query, is_asked=True))
+        return Prompt(blocks, default_system=self._style.system is None)
 
-    def joined(self, demonstrations: Sequence[Block], question: Block) -> Prompt:
-        """Return the prompt of these demonstrations and this question."""
-        opening: tuple[Block, ...] = ((Turn("system", (self.style.system,)),),) if self.style.system else ()
-        return Prompt((*opening, *demonstrations, question), default_system=self.style.system is None)
+    def _block(self, example: Example, *, is_asked: bool) -> Block:
+        made_of = (is_asked, example.question, example.answer, example.image_digest)
+        if made_of not in self._blocks:
+            self._blocks[made_of] = self._asked(example) if is_asked else self._shown(example)
+        return self._blocks[made_of]
 
-    def example_block(self, demonstration: Example) -> Block:
+    def _shown(self, demonstration: Example) -> Block:
         """Return a demonstration with its answer."""
-        if self.style.layout == "single_turn":
-            return (_says("user", demonstration, self.style.demonstration),)
+        if self._style.layout == "single_turn":
+            return (_says("user", demonstration, self._style.demonstration),)
         answer = Turn("assistant", (_filled("{answer}", demonstration),))
-        return _says("user", demonstration, self.style.query), answer
+        return _says("user", demonstration, self._style.query), answer
 
-    def question_block(self, query: Example) -> Block:
-        """Return what is asked."""
-        return (_says("user", query, self.style.query),)
+    def _asked(self, query: Example) -> Block:
+        return (_says("user", query, self._style.query),)
 
 
 def _says(role: Role, example: Example, template: str) -> Turn:
@@ -123,23 +127,3 @@ def _says(role: Role, example: Example, template: str) -> Turn:
 
 def _filled(template: str, example: Example) -> str:
     return template.format(question=example.question, answer=example.answer).strip()
-
-
-class Prompter:
-    """Prompts of queries with demonstrations from the train split; each example becomes a block once in a role."""
-
-    def __init__(self, wording: Wording, train: Sequence[Example]) -> None:
-        self._wording = wording
-        self._train = train
-        self._demonstrations: dict[ExampleId, Block] = {}
-        self._questions: dict[tuple[str, str, str], Block] = {}  # by all that a query's block is made of
-
-    def __call__(self, query: Example, demonstrations: Sequence[ExampleId]) -> Prompt:
-        """Return the prompt with the demonstrations in the given order, the first one farthest from the query."""
-        for i in demonstrations:
-            if i not in self._demonstrations:
-                self._demonstrations[i] = self._wording.example_block(self._train[i])
-        made_of = (query.question, query.answer, query.image_digest)
-        if made_of not in self._questions:
-            self._questions[made_of] = self._wording.question_block(query)
-        return self._wording.joined([self._demonstrations[i] for i in demonstrations], self._questions[made_of])

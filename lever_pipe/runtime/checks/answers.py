@@ -21,7 +21,7 @@ from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_train
 from lever_pipe.lever.datasets.protocol import VqaFilePaths
 from lever_pipe.lvlms.asking.answering import load_lvlm
-from lever_pipe.lvlms.asking.prompts import Prompter, Wording
+from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
 from lever_pipe.runtime import plan, sizing
 from lever_pipe.runtime.checks.findings import Outcome, fault, ok, refused, warning
@@ -50,10 +50,9 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
         with tempfile.TemporaryDirectory() as made:
             paths = _raw_files(experiment, folder, Path(made))
             train = read_train(paths, experiment.data).examples
-            prompter = Prompter(Wording(lvlm.prompt), train)
+            wording, shown = Wording(lvlm.prompt), train[count + 1 :]
             begin, *requests = [
-                LvlmRequest(prompter(train[i], [ExampleId(count + 1 + SHOTS * i + j) for j in range(SHOTS)]))
-                for i in range(count + 1)
+                LvlmRequest(wording.prompt(train[i], shown[SHOTS * i : SHOTS * (i + 1)])) for i in range(count + 1)
             ]
             replies: dict[str, list[LvlmReply]] = {}
             for member in dict.fromkeys((config.member, *([] if lvlm.is_served else [LIBRARY]))):

@@ -12,7 +12,6 @@ from builders import ids, pool
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Beam, QueryBeams
 from lever_pipe.experiment.rl_data_config import Beams
 from lever_pipe.lever.beams import Demonstrations, Score, prompt_order, search_beams, span_probability
@@ -124,13 +123,6 @@ def test_labels_are_places_in_the_pool_in_the_order_of_the_prompt() -> None:
             assert [tuple(one) for one in labelled] == [prompt_order(of.demonstrations, settings) for of in row.beams]
         assert groups.valid.tolist() == [[True, False], [True, True]]
         assert groups.rewards.tolist() == [[pytest.approx(0.2), 0.0], [pytest.approx(0.9), 0.5]]
-
-
-@pytest.mark.parametrize("chosen", [[10, 11], [10, 10]])
-def test_a_beam_that_no_pool_allows_is_refused(chosen: list[int]) -> None:
-    row = QueryBeams(query_id=4, empty=0.1, beams=(beam(chosen, 0.9),))
-    with pytest.raises(RecordError, match="beams of query 4: expected distinct demonstrations from its pool"):
-        groups_of_beams([row], [pool(4, [10, 20])], lambda one: one)
 
 
 def beam(demonstrations: Sequence[int], probability: float) -> Beam:

@@ -23,7 +23,7 @@ from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lever.trajectories import references_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
-from lever_pipe.lvlms.asking.prompts import Prompter, Wording
+from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm, LvlmReply, LvlmRequest
 
 pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
@@ -50,9 +50,10 @@ def examples() -> tuple[list[Example], Path]:
 def requests() -> list[LvlmRequest]:
     """Return 40 prompts of ten queries with 1 to 4 demonstrations, among them images of other sizes."""
     train, _ = examples()
-    prompter, draw = Prompter(Wording(lvlm_config().prompt), train), random.Random(0)
+    wording, draw = Wording(lvlm_config().prompt), random.Random(0)
     chosen = [(q, draw.sample([j for j in range(24) if j != q], 1 + i)) for q in range(10) for i in range(4)]
-    return [LvlmRequest(prompter(train[q], ids), references_of(train[q])) for q, ids in chosen]
+    prompts = [(q, wording.prompt(train[q], [train[i] for i in ids])) for q, ids in chosen]
+    return [LvlmRequest(prompt, references_of(train[q])) for q, prompt in prompts]
 
 
 def load(ledger: Path | None = None) -> Lvlm:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from builders import example
 
-from lever_pipe.base.records import Example, ExampleId
+from lever_pipe.base.records import Example
 from lever_pipe.experiment.lvlm_config import PromptSettings
-from lever_pipe.lvlms.asking.prompts import Block, Prompt, Prompter, TextSegment, Wording
+from lever_pipe.lvlms.asking.prompts import Block, Prompt, TextSegment, Wording
 from lever_pipe.lvlms.qwen2_5_vl import render
 
 ROOT = Path(__file__).parents[3]
@@ -86,12 +86,12 @@ def test_tokens_equal_the_world_tokenizers_chat_template(layout: str, system: st
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_prompter_words_each_example_once_in_a_role(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_example_becomes_a_block_once_in_a_role(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     worded: list[tuple[str, int]] = []
-    wording, train = Wording(style(layout)), [*DEMONSTRATIONS, QUERY]
+    train = [*DEMONSTRATIONS, QUERY]
     chosen = ((4, (0, 1)), (4, (1, 0, 2)), (0, (4, 1)), (4, ()))
-    expected = [wording.prompt(train[query], [train[i] for i in shown]) for query, shown in chosen]
-    for role in ("example_block", "question_block"):
+    expected = [Wording(style(layout)).prompt(train[query], [train[i] for i in shown]) for query, shown in chosen]
+    for role in ("_shown", "_asked"):
         word = getattr(Wording, role)
 
         def counted(self: Wording, one: Example, role: str = role, word: Any = word) -> Block:
@@ -99,9 +99,8 @@ def test_a_prompter_words_each_example_once_in_a_role(layout: str, monkeypatch: 
             return word(self, one)
 
         monkeypatch.setattr(Wording, role, counted)
-    prompter = Prompter(wording, train)
-    assert [prompter(train[query], [ExampleId(i) for i in shown]) for query, shown in chosen] == expected
-    blocks = [("example_block", i) for i in (1, 2, 3, 9)]
-    assert sorted(worded) == [*blocks, ("question_block", 1), ("question_block", 9)]
+    wording = Wording(style(layout))
+    assert [wording.prompt(train[query], [train[i] for i in shown]) for query, shown in chosen] == expected
+    assert sorted(worded) == [("_asked", 1), ("_asked", 9), *(("_shown", i) for i in (1, 2, 3, 9))]
     alike = QUERY.model_copy(update={"image_digest": DEMONSTRATIONS[0].image_digest})
-    assert prompter(alike, ()).images == (alike.image_digest,) != prompter(QUERY, ()).images
+    assert wording.prompt(alike, ()).images == (alike.image_digest,) != wording.prompt(QUERY, ()).images

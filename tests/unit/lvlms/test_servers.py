@@ -19,7 +19,7 @@ from lever_pipe.base.errors import ConfigError, ServerError
 from lever_pipe.experiment.lvlm_config import LvlmExecution
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
-from lever_pipe.lvlms.asking.prompts import Prompter, Wording
+from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest
 
 MODEL = "some/model:3b"
@@ -41,8 +41,8 @@ def opened(url: str, ledger: Path | None = None, **connection: Any) -> LedgerLvl
 
 def requests(count: int, answers: tuple[str, ...] = ()) -> list[LvlmRequest]:
     train = storage.read_examples(world() / "train.jsonl")
-    prompter = Prompter(Wording(lvlm_config().prompt), train)
-    return [LvlmRequest(prompter(train[i], [i + 1, i + 2][: i % 3]), answers) for i in range(count)]
+    wording = Wording(lvlm_config().prompt)
+    return [LvlmRequest(wording.prompt(train[i], train[i + 1 : i + 3][: i % 3]), answers) for i in range(count)]
 
 
 def answering(make: Callable[[dict[str, Any]], dict[str, Any]]) -> Act:

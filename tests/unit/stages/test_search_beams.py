@@ -21,7 +21,7 @@ from lever_pipe.experiment.stage_configs import Runtime, SearchBeamsConfig
 from lever_pipe.lever.training.groups import load_groups
 from lever_pipe.lever.trajectories import trajectories_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
-from lever_pipe.lvlms.asking.prompts import Prompter, Wording
+from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import LvlmRequest
 from lever_pipe.stages.rl_data import anchors_of, search_beams
 
@@ -81,7 +81,7 @@ def test_rl_data_of_the_same_prompts_need_no_call(search: Search) -> None:
         Proposal(query_id=row.query_id, pointer=(0, 1), pointer_global=row.beams[0].demonstrations, gen_method="beam")
         for row in search.rows
     ]
-    trajectories_of(best, train, model, Prompter(Wording(search.config.lvlm.prompt), train))
+    trajectories_of(best, train, model, Wording(search.config.lvlm.prompt))
     assert model.counters["prompts_from_ledger"] == ANCHORS
     assert model.counters["forwards"] == 0
 
@@ -92,7 +92,7 @@ def test_probabilities_are_those_of_the_real_tokens(search: Search) -> None:
     train = storage.read_examples(world() / "train.jsonl")
     model = load_lvlm(search.config.lvlm, LVLM, [(train, world() / "train_images")], Runtime())
     query, best = train[row.query_id], row.beams[0]
-    prompt = Prompter(Wording(search.config.lvlm.prompt), train)(query, best.demonstrations)
+    prompt = Wording(search.config.lvlm.prompt).prompt(query, [train[i] for i in best.demonstrations])
     (reply,) = model.run([LvlmRequest(prompt, (query.answer,))])
     *span, end = reply.token_log_probs[0]
     assert len(span) == len(model.family.tokenizer(query.answer, add_special_tokens=False).input_ids)

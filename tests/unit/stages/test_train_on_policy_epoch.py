@@ -20,9 +20,9 @@ from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lever.training.on_policy import Judged, judged_by_lvlm
-from lever_pipe.lever.trajectories import PromptIds, references_of
+from lever_pipe.lever.trajectories import PromptIds, request_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
-from lever_pipe.lvlms.asking.prompts import Prompter, Wording
+from lever_pipe.lvlms.asking.prompts import Prompt, Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
 from lever_pipe.stages import selector_training
 
@@ -66,8 +66,8 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
 
 def requests_of(asked: Sequence[PromptIds]) -> list[LvlmRequest]:
     train = read_examples(world() / "train.jsonl")
-    prompter = Prompter(Wording(lvlm_config().prompt), train)
-    return [LvlmRequest(prompter(train[query], chosen), references_of(train[query])) for query, chosen in asked]
+    wording = Wording(lvlm_config().prompt)
+    return [request_of(train[query], [train[i] for i in chosen], wording) for query, chosen in asked]
 
 
 def ask(ledger: Path, asked: Sequence[PromptIds], size: int) -> None:
@@ -158,20 +158,24 @@ class Echo:
 def test_the_judge_asks_equal_selections_once_and_answers_in_order() -> None:
     train = [example(i, answer="yes") for i in range(6)]
     model = Echo()
-    prompter = Prompter(Wording(lvlm_config().prompt), train)
+    wording = Wording(lvlm_config().prompt)
+
+    def prompt(query: int, chosen: Sequence[int]) -> Prompt:
+        return wording.prompt(train[query], [train[i] for i in chosen])
+
     reward = Reward(mode="accuracy_plus_expected", hard=0.5, soft=10.0)
-    judge = partial(judged_by_lvlm, train=train, model=model, prompter=prompter, reward=reward)
+    judge = partial(judged_by_lvlm, train=train, model=model, wording=wording, reward=reward)
     one, two = (ExampleId(3), (ExampleId(1),)), (ExampleId(0), (ExampleId(5), ExampleId(2)))
     other_order = (ExampleId(0), (ExampleId(2), ExampleId(5)))
     verdicts = judge([one, two, one, other_order])
     assert [len(call) for call in model.calls] == [3]
     for asked, verdict in zip([one, two, one, other_order], verdicts, strict=True):
-        shown = len(prompter(train[asked[0]], asked[1]).blocks)
+        shown = len(prompt(*asked).blocks)
         accuracy = float(shown % 2)  # all ten annotators say yes
         assert verdict.accuracy == accuracy
         assert verdict.reward == pytest.approx(0.5 * accuracy + 10.0 * shown / 100)
     assert verdicts[0] != verdicts[1]
     asked_now = {request.prompt for request in model.calls[0]}
-    assert asked_now == {prompter(train[query], chosen) for query, chosen in (one, two, other_order)}
+    assert asked_now == {prompt(*asked) for asked in (one, two, other_order)}
     judge([one, (ExampleId(1), (ExampleId(4),))])
     assert [len(call) for call in model.calls] == [3, 2]

@@ -19,7 +19,7 @@ from lever_pipe.lever.selector.embeddings import EmbeddingTable, architecture_of
 from lever_pipe.lever.selector.network import Architecture, build_selector, load_selector
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import validation_loss
-from lever_pipe.lever.training.supervised import sft_step, targets_of
+from lever_pipe.lever.training.supervised import imitation_step, targets_of
 from lever_pipe.losses.sequence import step_logits
 from lever_pipe.stages.selector_training import train_rce_epoch
 
@@ -50,7 +50,7 @@ def test_a_selector_that_knows_nothing_has_the_uniform_loss(targets: Literal["be
     module = Even(Architecture(WIDTH, 16, 1, 1, 0.0, 0.0, 0.1))
     settings = Sft(targets=targets)
     wanted = targets_of(groups, settings)
-    loss = sft_step(module, table, wanted, settings).loss
+    loss = imitation_step(module, table, wanted, settings.temperature, per_pick=True).loss
     total = math.log(64) + math.log(63)
     assert total == pytest.approx(8.302, abs=1e-3)
     assert float(loss.detach()) == pytest.approx(total / 2, abs=1e-5)
@@ -64,7 +64,7 @@ def test_best_is_the_first_beam_and_beams_are_weighted() -> None:
     assert targets_of(groups, Sft(targets="beams")) is groups
     module = build_selector(Architecture(WIDTH, 16, 1, 1, 0.0, 0.0, 0.1)).eval()
     table = EmbeddingTable(torch.from_numpy(embedding_arrays(60)["image"]))
-    step = sft_step(module, table, groups, Sft(targets="beams", temperature=0.2))
+    step = imitation_step(module, table, groups, 0.2, per_pick=True)
     with torch.no_grad():
         log_probs = step_logits(table.scores(module, groups), groups.selections).log_softmax(dim=-1)
     per_beam = -log_probs.gather(-1, groups.selections[..., None]).squeeze(-1).mean(dim=-1)  # over picks

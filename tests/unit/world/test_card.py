@@ -36,9 +36,9 @@ def test_the_shipped_files_are_those_of_the_card(card: dict[str, Any]) -> None:
 def test_probes_reproduce_the_card_and_meet_all_bounds(card: dict[str, Any], name: str) -> None:
     model = Reader.from_pretrained(ROOT / name).eval()
     assert sum(p.numel() for p in model.parameters()) == card["readers"][name]["parameters"]
-    # An eighth of the released queries: probes depend on the question only.
+    # An eighth as many queries as the card has.
     options = WorldData(**{name: card["world"][name] for name in WorldData.model_fields if name in card["world"]})
-    summary = probe_reader(model, options, max_queries=100)
+    summary = probe_reader(model, options.model_copy(update={"n_eval": 100}))
     assert check_bounds(summary) == []
     for probe, score in summary.items():
         # Shares near 30 % of 75 queries have a standard deviation of 5.3 points.

@@ -14,8 +14,7 @@ from torch import nn
 from lever_pipe.base.storage import digest
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.world import reader
-from lever_pipe.world.architectures import clip_tokenizer
-from lever_pipe.world.encoder import caption, contrastive_loss, encode_texts
+from lever_pipe.world.encoder import contrastive_loss
 from lever_pipe.world.files import draw_examples
 from lever_pipe.world.training import draw_bank, make_optimizer, set_rate
 
@@ -52,15 +51,6 @@ def test_contrastive_loss_forgives_equal_scenes() -> None:
     # Rows 0 and 1 cost ln(2 + e^-9), row 2 costs ln(1 + 2 e^-9); columns cost the same.
     by_hand = (2 * math.log(2 + math.exp(-9)) + math.log(1 + 2 * math.exp(-9))) / 3
     torch.testing.assert_close(loss, torch.tensor(by_hand))
-
-
-def test_texts_are_encoded_as_the_shipped_tokenizer_does() -> None:
-    texts = ["what is this made of?", caption((0, 0, 0), "a photo of {count} {color} {kind}")]
-    ids, mask = encode_texts(texts)
-    stock = clip_tokenizer()(texts, padding=True, return_tensors="pt")
-    assert torch.equal(ids, stock["input_ids"])
-    assert torch.equal(mask, stock["attention_mask"])
-    assert texts[1] == "a photo of one red ball"
 
 
 def test_examples_equal_the_files(tmp_path: Path) -> None:

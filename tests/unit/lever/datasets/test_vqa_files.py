@@ -15,7 +15,7 @@ from PIL import Image
 from lever_pipe.base import images
 from lever_pipe.base.errors import DataError, ImageError
 from lever_pipe.lever.datasets import okvqa, vqav2
-from lever_pipe.lever.datasets._vqa_files import read_questions
+from lever_pipe.lever.datasets._vqa_files import Fault, _questions
 from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
 
 NAME = "COCO_val2014_{image_id:012d}.jpg"
@@ -168,7 +168,9 @@ def test_annotators_other_than_ten_are_an_option(raw: Raw) -> None:
     ],
 )
 def test_official_question_files_parse(split: str, count: int, known: tuple[int, int, str]) -> None:
-    questions = read_questions(OKVQA_FOLDER / f"OpenEnded_mscoco_{split}2014_questions.json")
+    faults = list[Fault]()
+    questions = _questions(OKVQA_FOLDER / f"OpenEnded_mscoco_{split}2014_questions.json", faults)
+    assert not faults
     ids = [q.question_id for q in questions]
     assert len(ids) == count
     assert ids == sorted(set(ids))
