@@ -22,15 +22,10 @@ FIRST_SLOTS = 4096
 class SlotPool:
     """Room for the keys and values of tokens; a token's slot says where, in every layer.
 
-    It begins small and doubles up to its limit: a small plan pays for no memory that it does not touch.
-
-    Args:
-        model: whose keys and values.
-        limit: the most slots.
+    It begins small and doubles up to `limit` slots: a small plan pays for no memory that it does not touch.
 
     Attributes:
-        keys: [layers, slots, kv heads, width].
-        values: the same.
+        keys, values: [layers, slots, kv heads, width].
         shared: query heads for each head of keys.
         paths: of kept nodes: the slots of all tokens up to their end.
     """
@@ -133,9 +128,7 @@ class _Group:
 class _Reading:
     """What a pass reads in a layer: keys and values of all groups are fetched in one go, then attended group by group.
 
-    Args:
-        groups: in the order of their tokens.
-        device: of the pool.
+    The groups stand in the order of their tokens.
     """
 
     def __init__(self, groups: Iterable[_Group], device: torch.device) -> None:
@@ -189,12 +182,8 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) 
 class WaveSlots:
     """The slots of a wave whose parents have theirs; its packed row holds, node by node, prompt, then answer tokens.
 
-    `attention` is that of the wave's own pass; wanted are the last prompt token and all answer tokens of requests.
-
-    Args:
-        pool: where they are taken from.
-        wave: nodes.
-        spare: slots for the generated tokens of a node.
+    `attention` is that of the wave's own pass; wanted are the last prompt token and all answer tokens of requests. A
+    node that generates takes `spare` slots more, for what is generated.
     """
 
     def __init__(self, pool: SlotPool, wave: Sequence[TrieNode], spare: int) -> None:

@@ -193,12 +193,8 @@ def read_out(model: Any, hidden: Tensor, requests: Sequence[TokenRequest], optio
 
     A large vocabulary makes a line dear, so the lines are made in blocks and only what is asked of them is kept.
 
-    Args:
-        model: reads the states.
-        hidden: states [n, H]: request by request one behind the prompt, then one behind each fed answer token. An
-            answer's first token is predicted behind the prompt, the others behind the token before them.
-        requests: in the order of the states.
-        options: how answers are searched.
+    The states `hidden` [n, H] stand request by request: one behind the prompt, then one behind each fed answer token.
+    An answer's first token is predicted behind the prompt, the others behind the token before them.
     """
     lines, tokens, begins = _places(requests)
     block = max(1, VALUES_PER_BLOCK // model.lm_head.weight.shape[0])

@@ -114,12 +114,6 @@ def _generation_arguments(options: DecodeOptions, pad: int) -> dict[str, Any]:
     }
 
 
-def _until_end(tokens: Sequence[int], eos: Sequence[int]) -> tuple[int, ...]:
-    """Return generated tokens up to and with the one that ends the answer."""
-    length = next((i + 1 for i, token in enumerate(tokens) if token in eos), len(tokens))
-    return tuple(tokens[:length])
-
-
 class StockEngine:
     """Answers requests with the model library alone (`protocol.Engine`)."""
 
@@ -169,7 +163,8 @@ class StockEngine:
         output = self._model.generate(**inputs, **search, return_dict_in_generate=True, output_scores=True)
         new = output.sequences[:, inputs["input_ids"].shape[1] :].tolist()
         beams = output.sequences_scores.tolist() if options.num_beams > 1 else [None] * len(new)
-        return [(_until_end(tokens, options.eos), score) for tokens, score in zip(new, beams, strict=True)]
+        ends = (next((i + 1 for i, token in enumerate(row) if token in options.eos), len(row)) for row in new)
+        return [(tuple(row[:end]), score) for row, end, score in zip(new, ends, beams, strict=True)]
 
     @torch.inference_mode()
     def scores(self, prompt: TokenPrompt, answers: Sequence[Answer]) -> list[Scores]:

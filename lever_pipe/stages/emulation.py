@@ -23,7 +23,6 @@ from lever_pipe.experiment.stage_configs import (
 )
 from lever_pipe.experiment.stage_files import Input, Inputs, Output, Outputs
 from lever_pipe.lever.emulation import (
-    Chosen,
     decode_with_repeats,
     drop_head,
     epoch_without_updates,
@@ -172,23 +171,14 @@ def _score_lines(
         for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
             (prefix,) = cell.subsets
             counts = (prefix.n_questions, prefix.n_distinct_prompts)
-            yield (*_identity(policy), cell.samples, cell.shots, prefix.accuracy, *counts)
-
-
-def _identity(policy: EmulatedPolicy) -> Line:
-    return policy.arm, f"{policy.kl_beta:g}", policy.epoch
-
-
-def _arms(selected: Selected) -> Iterable[tuple[str, dict[EmulatedPolicy, Chosen]]]:
-    for arm, policies in groupby(selected, key=lambda policy: policy.arm):
-        rows_of = {policy: sorted(selected[policy].items()) for policy in policies}
-        yield arm, {policy: np.array([ids for _, ids in rows], dtype=np.int64) for policy, rows in rows_of.items()}
+            yield (policy.arm, f"{policy.kl_beta:g}", policy.epoch, cell.samples, cell.shots, prefix.accuracy, *counts)
 
 
 def _prompt_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
     """Yield one line for each shot count of an arm, and one for all of them together, whose shots are absent."""
-    for arm, policies in _arms(selected):
-        stacks = list(policies.values())
+    for arm, policies in groupby(selected, key=lambda policy: policy.arm):
+        rows = (sorted(selected[policy].items()) for policy in policies)
+        stacks = [np.array([ids for _, ids in of_policy], dtype=np.int64) for of_policy in rows]
         by_shots = [prompts_a_query(stacks, k) for k in shots]
         for k, distinct in zip(shots, by_shots, strict=True):
             repeated = float(np.mean([repeated_share(selections, k) for selections in stacks]))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import pandas as pd
 
 from lever_pipe.base import storage
-from lever_pipe.base.atomic import write_file
+from lever_pipe.base.atomic import folder_in, place
 from lever_pipe.experiment.stage_configs import BuildGridConfig, CompareCellsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice
@@ -56,12 +53,11 @@ def build_grid(
     samples = max(config.samples)
     board, compared = pd.read_csv(leaderboard), pd.read_csv(comparisons)
     primary = told.primary(board, samples)
-    with tempfile.TemporaryDirectory() as folder:
-        draw_map(told.marks(compared), Path(folder), "map")
-        svg = (Path(folder) / "map.svg").read_text(encoding="utf-8")
+    with folder_in(map_svg.parent) as folder:
+        draw_map(told.marks(compared), folder, "map")
+        svg = (folder / "map.svg").read_text(encoding="utf-8")
         for name, path in (("map.svg", map_svg), ("map.png", map_png)):
-            content = (Path(folder) / name).read_bytes()
-            write_file(path, lambda handle, content=content: handle.write(content))  # type: ignore[misc]
+            place(folder / name, path)
     environment = pages.environment(pages.frame_of(templates, style, script), Voice("en"))
     text = environment.get_template("grid").render(
         title=config.title or "The grid: selectors, samplers, data sets",

@@ -108,16 +108,13 @@ def measure_pools(
     scored = {row.policy: row.questions for row in storage.read_rows(per_question, PolicyScores)}
     unaided = {score.query_id: score.accuracy for score in scored["baseline/zero_shot"]}
     pools = storage.read_rows(eval_pools, Pool)
-    exact: list[float] = []
-    best: list[float] = []
-    either: list[float] = []
+    shares: dict[str, list[float]] = {"exact_demonstration": [], "best_answer": [], "best_answer_or_zero_shot": []}
     for pool in pools:
         query, candidates = queries[pool.query_id], [train[i] for i in pool.candidates]
         copied = max(vqa_accuracy(answer, query.answers) for answer in {c.answer for c in candidates})
-        exact.append(holds_exact_demonstration(query, candidates))
-        best.append(copied)
-        either.append(max(copied, unaided[pool.query_id]))
-    shares = {"exact_demonstration": exact, "best_answer": best, "best_answer_or_zero_shot": either}
+        exact = holds_exact_demonstration(query, candidates)
+        for values, value in zip(shares.values(), (exact, copied, max(copied, unaided[pool.query_id])), strict=True):
+            values.append(value)
     result = {name: round(100 * sum(values) / len(pools), 4) for name, values in shares.items()}
     result["queries"] = float(len(pools))
     storage.write_json(bound, result)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from torch import Tensor
-
 from lever_pipe.base import storage
 from lever_pipe.base.records import RewardTies, RlGroup
-from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, RewardGroupsConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.rewards import BinRow, bins, reward_function
-from lever_pipe.lever.training.groups import Groups, keep_best, pad_groups, save_groups
+from lever_pipe.lever.training.groups import keep_best, pad_groups, save_groups
 from lever_pipe.losses.rce import reward_ranges
 from lever_pipe.losses.reduction import group_has_spread
 from lever_pipe.report.long_format import write_csv
@@ -38,38 +33,26 @@ def measure_rewards(
     best selections and from all.
     """
     groups = storage.read_rows(rl_data, RlGroup)
+    limits = config.model_dump(include={"z_clamp", "advantage_std_floor", "advantage_clamp"})
     rows: list[RewardTies] = []
     bin_rows: list[BinRow] = []
     for reward in config.rewards:
         rewarded = pad_groups(groups, reward_function(reward))
+        bin_rows += bins(reward, "reward", ALL, rewarded.rewards, rewarded.valid)
+        moved: dict[str, float] = {}
+        for name, k in {**{str(k): k for k in config.kept}, ALL: rewarded.valid.shape[1]}.items():
+            kept, advantages = keep_best(rewarded, k, **limits)
+            bin_rows += bins(reward, "advantage", name, advantages, kept.valid)
+            moved[name] = float((advantages != 0).any(dim=1).double().mean())
         row = RewardTies(
             mode=reward.mode,
             weights=reward.model_dump(exclude={"mode"}),
             queries=len(rewarded),
             differ=float(group_has_spread(rewarded.rewards, rewarded.valid).double().mean()),
             differ_clearly=float((reward_ranges(rewarded.rewards, rewarded.valid) > CLEARLY).double().mean()),
-            best_differ={str(k): _gradient_share(rewarded, k, config) for k in config.kept},
+            best_differ={str(k): moved[str(k)] for k in config.kept},
         )
         rows.append(row)
-        bin_rows += _bins(reward, rewarded, config)
     storage.write_rows(ties, rows)
     write_csv(histogram, BinRow._fields, bin_rows)
     return rows
-
-
-def _advantages(groups: Groups, k: int, config: MeasureRewardsConfig) -> tuple[Groups, Tensor]:
-    limits = config.model_dump(include={"z_clamp", "advantage_std_floor", "advantage_clamp"})
-    return keep_best(groups, k, **limits)
-
-
-def _gradient_share(groups: Groups, k: int, config: MeasureRewardsConfig) -> float:
-    """Return the share of queries of whose k best selections some has an advantage."""
-    _, advantages = _advantages(groups, k, config)
-    return float((advantages != 0).any(dim=1).double().mean())
-
-
-def _bins(reward: Reward, groups: Groups, config: MeasureRewardsConfig) -> Iterator[BinRow]:
-    yield from bins(reward, "reward", ALL, groups.rewards, groups.valid)
-    for name, k in {**{str(k): k for k in config.kept}, ALL: groups.valid.shape[1]}.items():
-        kept, advantages = _advantages(groups, k, config)
-        yield from bins(reward, "advantage", name, advantages, kept.valid)

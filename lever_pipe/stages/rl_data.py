@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, RecordError
@@ -73,9 +73,7 @@ def generate_rl_data(
 
 def _fill(rows: Sequence[Trajectory], pools: Sequence[Pool], config: GenerateRlDataConfig) -> list[Proposal]:
     """Return extra uniform draws for the queries whose trajectories all have one accuracy."""
-    by_query: dict[ExampleId, list[Trajectory]] = {}
-    for row in rows:
-        by_query.setdefault(row.query_id, []).append(row)
+    by_query = _by_query(rows)
     extra: list[Proposal] = []
     for pool in pools:
         group = by_query.get(pool.query_id, [])
@@ -90,6 +88,13 @@ def _fill(rows: Sequence[Trajectory], pools: Sequence[Pool], config: GenerateRlD
     return extra
 
 
+def _by_query(rows: Iterable[Trajectory]) -> dict[ExampleId, list[Trajectory]]:
+    by_query: dict[ExampleId, list[Trajectory]] = {}
+    for row in rows:
+        by_query.setdefault(row.query_id, []).append(row)
+    return by_query
+
+
 def merge_rl_data(
     *,
     trajectories: Inputs,
@@ -101,10 +106,7 @@ def merge_rl_data(
 ) -> int:
     """Write one line a query that is kept, in query-id order, and return how many there are."""
     train = storage.read_examples(train_examples)
-    by_query: dict[ExampleId, list[Trajectory]] = {}
-    for path in trajectories:
-        for row in storage.read_rows(path, Trajectory):
-            by_query.setdefault(row.query_id, []).append(row)
+    by_query = _by_query(row for path in trajectories for row in storage.read_rows(path, Trajectory))
     pools = storage.read_rows(train_pools, Pool)
     merged = [make_group(train[p.query_id], p, by_query[p.query_id]) for p in pools]
     groups, counts = keep_balanced(merged, config.balance, source="RL data")

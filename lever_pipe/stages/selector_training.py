@@ -155,8 +155,7 @@ def train_continued_epoch(
     What GRPO adds to its base shows against this: the same data and number of updates, without GRPO's objective.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
-    device, freezes = execution.prepare(runtime), config.continued.freeze_projections
-    epoch = SelectorEpoch(files, config, config.continued, "continued", device, freezes=freezes)
+    epoch = SelectorEpoch(files, config, config.continued, "continued", execution.prepare(runtime))
     table, train, _ = epoch.data
     with epoch.streams() as order:
         rce_epoch(epoch.updates, table, train, config.continued, config.epoch, order)
@@ -182,8 +181,7 @@ def train_grpo_epoch(
     It learns from the stored selections of `groups`, or from the `draws` of one on-policy epoch.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
-    device, freezes = execution.prepare(runtime), config.grpo.freeze_projections
-    epoch = SelectorEpoch(files, config, config.grpo, "grpo", device, freezes=freezes)
+    epoch = SelectorEpoch(files, config, config.grpo, "grpo", execution.prepare(runtime))
     train = load_draws(draws[0], epoch.data.train) if draws else epoch.data.train
     kl_beta = grpo_epoch(
         epoch.updates,
@@ -223,8 +221,7 @@ def train_on_policy_epoch(
     Of `groups` the queries, their pools and the split are read, and for the validation loss the stored selections.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
-    device, freezes = execution.prepare(runtime), config.on_policy.freeze_projections
-    epoch = SelectorEpoch(files, config, config.on_policy, config.objective, device, freezes=freezes)
+    epoch = SelectorEpoch(files, config, config.on_policy, config.objective, execution.prepare(runtime))
     train = storage.read_examples(train_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
     settings, wording = config.on_policy, Wording(config.lvlm.prompt)

@@ -153,7 +153,8 @@ class HfCodec:
 
     def _after_agent(self, message: str) -> str:
         """Return what the template puts behind an agent's turn that this tool message follows."""
-        _, stand_in, after = self._render(_answered(message), goes_on=True).partition(_STAND_IN)
+        turns = [{"role": "assistant", "content": _STAND_IN}, {"role": "tool", "name": TOOL_NAME, "content": message}]
+        _, stand_in, after = self._render([*opening(_TASK), *turns], goes_on=True).partition(_STAND_IN)
         if not stand_in:
             raise self._fault("the agent's turns", "a template that leaves them out")
         return after
@@ -188,12 +189,6 @@ def load(folder: Path) -> HfCodec:
     with readable(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return HfCodec(tokenizer, str(folder), end_tokens(folder))
-
-
-def _answered(message: str) -> list[dict[str, Any]]:
-    """Return a dialogue whose last turn is this tool message."""
-    turns = [{"role": "assistant", "content": _STAND_IN}, {"role": "tool", "name": TOOL_NAME, "content": message}]
-    return [*opening(_TASK), *turns]
 
 
 def turn_in(text: str) -> AgentTurn:

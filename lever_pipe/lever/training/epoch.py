@@ -54,7 +54,7 @@ class EpochFiles(NamedTuple):
 class SelectorEpoch:
     """A selector as the epoch before left it, with its data and its optimiser.
 
-    The optimiser of another objective's epoch is not resumed; `freezes` leaves the projections as they are.
+    The optimiser of another objective's epoch is not resumed. Where `settings` say so, projections stay as they are.
 
     Attributes:
         updates: takes the epoch's steps.
@@ -68,14 +68,12 @@ class SelectorEpoch:
         settings: Rce | Sft | Distil | Grpo | OnPolicy,
         objective: str,
         device: torch.device,
-        *,
-        freezes: bool = False,
     ) -> None:
         self._files, self._config, self._objective, self._device = files, config, objective, device
         inputs = config.selector.inputs
         self.data = read_training_inputs(files.groups, files.embeddings, device, config.train_share, inputs)
         self.module = self._load(files.start)
-        if freezes:
+        if getattr(settings, "freeze_projections", False):
             self.module.freeze_projections()
         adam = AdamW(self.module, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
         self.kl_beta = resume_optimiser(files.start_optimiser, adam, stage=objective)

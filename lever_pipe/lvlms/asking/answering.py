@@ -63,11 +63,7 @@ def open_lvlm(settings: AnswerSettings, folder: Path, images: ImageSource, runti
 class LedgerLvlm:
     """A family's model that asks nothing twice (`protocol.Lvlm`).
 
-    Args:
-        family: the loaded model.
-        settings: what the answers depend on.
-        images: files of the digests that prompts will name.
-        runtime: names the ledger, and whether a GPU may answer although it holds many answers of another engine.
+    `runtime` names the ledger, and says whether a GPU may answer although it holds many answers of another engine.
     """
 
     def __init__(self, family: LvlmFamily, settings: AnswerSettings, images: ImageSource, runtime: Runtime) -> None:
