@@ -98,22 +98,6 @@ class Stock(Templated):
         return StockEngine(self, images, decode)
 
 
-def _generation_arguments(options: DecodeOptions, pad: int) -> dict[str, Any]:
-    """Return the arguments of `generate` for a search: every one that the folder's own defaults would set."""
-    # A length penalty without beams is refused with a warning.
-    beams = {"length_penalty": options.length_penalty} if options.num_beams > 1 else {}
-    return {
-        **beams,
-        "do_sample": False,
-        "num_beams": options.num_beams,
-        "max_new_tokens": options.max_new_tokens,
-        "repetition_penalty": options.repetition_penalty,
-        "suppress_tokens": list(options.never) or None,
-        "eos_token_id": list(options.eos),
-        "pad_token_id": pad,
-    }
-
-
 class StockEngine:
     """Answers requests with the model library alone (`protocol.Engine`)."""
 
@@ -159,12 +143,25 @@ class StockEngine:
         """Return the tokens of each prompt and the score of its beam, by one call of `generate`."""
         options = self._decode
         inputs = self.inputs(prompts, room=options.max_new_tokens)
-        search = _generation_arguments(options, self._family.tokenizer.pad_token_id)
-        output = self._model.generate(**inputs, **search, return_dict_in_generate=True, output_scores=True)
+        # A length penalty without beams is refused with a warning.
+        beams = {"length_penalty": options.length_penalty} if options.num_beams > 1 else {}
+        output = self._model.generate(
+            **inputs,
+            **beams,
+            do_sample=False,
+            num_beams=options.num_beams,
+            max_new_tokens=options.max_new_tokens,
+            repetition_penalty=options.repetition_penalty,
+            suppress_tokens=list(options.never) or None,
+            eos_token_id=list(options.eos),
+            pad_token_id=self._family.tokenizer.pad_token_id,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
         new = output.sequences[:, inputs["input_ids"].shape[1] :].tolist()
-        beams = output.sequences_scores.tolist() if options.num_beams > 1 else [None] * len(new)
+        scores = output.sequences_scores.tolist() if options.num_beams > 1 else [None] * len(new)
         ends = (next((i + 1 for i, token in enumerate(row) if token in options.eos), len(row)) for row in new)
-        return [(tuple(row[:end]), score) for row, end, score in zip(new, ends, beams, strict=True)]
+        return [(tuple(row[:end]), score) for row, end, score in zip(new, ends, scores, strict=True)]
 
     @torch.inference_mode()
     def scores(self, prompt: TokenPrompt, answers: Sequence[Answer]) -> list[Scores]:

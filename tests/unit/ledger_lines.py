@@ -1,11 +1,15 @@
-"""Lines of an answer ledger, written without the package's own writer."""
+"""Lines of an answer ledger, written without the package's own writer; and a ledger whose rows are on disk."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+from lever_pipe.lvlms.asking.ledger import Ledger
 
 
 def line(key: str, row: Mapping[str, Any]) -> str:
@@ -17,3 +21,11 @@ def sealed(text: str) -> str:
     """Return a line whose digest fits whatever it holds."""
     content = text.rstrip("\n").removesuffix("}")
     return f'{content},"sha256":"{hashlib.sha256(content.encode()).hexdigest()[:16]}"}}\n'
+
+
+@contextmanager
+def written(folder: Path) -> Iterator[Ledger]:
+    """Yield a ledger, and write what the block has put into it."""
+    ledger = Ledger(folder)
+    yield ledger
+    ledger.flush()

@@ -15,7 +15,8 @@ from lever_pipe.lever.datasets.protocol import Reader, ReadOptions, ReadResult, 
 def read_train(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
     """Return the train split as the configured reader reads it; see `protocol.Reader.read`."""
     options = ReadOptions(settings.train_image_name, settings.n_answers, settings.on_bad_image)
-    return _reader(settings).read(files, options)
+    reader: Reader = member("lever/datasets", settings.reader)
+    return reader.read(files, options)
 
 
 def read_queries(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
@@ -27,7 +28,8 @@ def read_queries(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
         limit=settings.n_eval,
         seed=settings.eval_seed if settings.eval_subset == "random" else None,
     )
-    queries = _reader(settings).read(files, options)
+    reader: Reader = member("lever/datasets", settings.reader)
+    queries = reader.read(files, options)
     if len(queries.examples) < settings.n_eval:
         raise DataError(
             f"{files.questions}: expected at least {settings.n_eval} questions with readable images",
@@ -35,11 +37,6 @@ def read_queries(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
             do="Lower data.n_eval and evaluation.samples, or complete the data.",
         )
     return queries
-
-
-def _reader(settings: ExampleSettings) -> Reader:
-    reader: Reader = member("lever/datasets", settings.reader)
-    return reader
 
 
 def shared_questions(

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import FULL, ConfigError, RecordError
@@ -149,12 +149,6 @@ class Ledger:
             kept = _append(path, content, mode="xb")
         self._path = path
         self._pending.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.flush()
 
     def _merge(self, key: str, row: Row) -> bool:
         """Return whether the row said anything that was not known."""

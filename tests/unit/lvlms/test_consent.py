@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from ledger_lines import written
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.lvlms.asking.ledger import MANY, Ledger, introduce, require_consent
@@ -15,7 +16,7 @@ HERE = {"weights": "w", "device": "cuda", "numerics": "", "code": "2"}
 
 
 def ledger_of(folder: Path, rows: dict[str, int], **identities: dict[str, str]) -> Ledger:
-    with Ledger(folder) as ledger:
+    with written(folder) as ledger:
         for engine, count in rows.items():
             for number in range(count):
                 ledger.put(f"{engine}{number:048x}", {"text": "red", "tokens": [1]})

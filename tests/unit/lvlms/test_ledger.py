@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledger_lines import line, sealed
+from ledger_lines import line, sealed, written
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.lvlms.asking.ledger import (
@@ -82,7 +82,7 @@ def test_batch_noise_is_no_disagreement(gap: float, count: int) -> None:
 @given(cut=st.integers(min_value=0, max_value=400))
 def test_any_cut_of_a_file_loses_only_the_torn_row(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     folder = tmp_path_factory.mktemp("cut")
-    with Ledger(folder) as ledger:
+    with written(folder) as ledger:
         for number in range(5):
             ledger.put(f"{number:064x}", {"text": "é"})
     path = files(folder)[0]
@@ -103,7 +103,7 @@ def test_a_broken_line_inside_a_file_is_named(tmp_path: Path, bad: str) -> None:
 @given(stored=st.dictionaries(st.integers(0, 9).map("{:064x}".format), rows, max_size=5))
 def test_whatever_is_put_comes_back(tmp_path_factory: pytest.TempPathFactory, stored: dict[str, object]) -> None:
     folder = tmp_path_factory.mktemp("round")
-    with Ledger(folder) as ledger:
+    with written(folder) as ledger:
         for key, row in stored.items():
             ledger.put(key, row)
     again = Ledger(folder)
@@ -140,7 +140,7 @@ def test_a_line_that_a_kill_cut_off_is_skipped_and_the_next_run_writes_it(tmp_pa
     job = start(script, tmp_path)
     job.communicate()
     assert job.returncode == -signal.SIGKILL
-    with Ledger(tmp_path) as survivor:
+    with written(tmp_path) as survivor:
         assert (survivor.get(KEY), survivor.get(OTHER)) == ({"text": "red"}, None)
         survivor.put(OTHER, {"text": "blue"})
     assert Ledger(tmp_path).get(OTHER) == {"text": "blue"}
@@ -156,7 +156,7 @@ def test_after_a_failed_write_no_line_follows_the_torn_one(
         os.truncate(path, path.stat().st_size - 7)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with Ledger(tmp_path) as ledger:
+    with written(tmp_path) as ledger:
         ledger.put(KEY, {"text": "red"})
         if not first:
             ledger.flush()
@@ -174,7 +174,7 @@ def test_without_room_rows_stay_in_memory_and_are_written_when_there_is_some(
         raise OSError(number, os.strerror(number))
 
     n = 2 * ROWS_PER_CHUNK + 1
-    with Ledger(tmp_path) as ledger, monkeypatch.context() as patch:
+    with written(tmp_path) as ledger, monkeypatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: full(errno.ENOSPC))
         introduce(tmp_path, "0" * 16, {"code": "x"})
         for i in range(n):
@@ -192,7 +192,7 @@ def test_without_room_rows_stay_in_memory_and_are_written_when_there_is_some(
 @pytest.mark.parametrize("gone", ["the file", "the folder"])
 def test_a_writer_goes_on_where_its_file_was_taken_away(tmp_path: Path, gone: str) -> None:
     folder = tmp_path / "ledger"
-    with Ledger(folder) as ledger:
+    with written(folder) as ledger:
         ledger.put(KEY, {"text": "red"})
         ledger.flush()
         path = files(folder)[0]
