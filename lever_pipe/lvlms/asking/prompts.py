@@ -98,7 +98,7 @@ class Wording:
         self._blocks: dict[tuple[bool, str, str, str], Block] = {}  # by all that a block is made of
 
     def prompt(self, query: Example, demonstrations: Iterable[Example]) -> Prompt:
-        """Return the prompt that asks `query` behind `demonstrations` in their order, the first one farthest from it."""
+        """Return the prompt that shows `demonstrations` in order, the first farthest from `query`, and asks that."""
         opening: tuple[Block, ...] = ((Turn("system", (self._style.system,)),),) if self._style.system else ()
         shown = (self._block(example, is_asked=False) for example in demonstrations)
         blocks = (*opening, *shown, self._block(query, is_asked=True))
