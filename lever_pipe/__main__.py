@@ -88,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_intermixed_args(words)
         card = _card(options)  # without one there is nothing to own
         options.spec = options.spec or snapshot.planned_spec(options.stage, card)
+        options.lvlm = parse_model(LvlmExecution, _json_object(options.lvlm, source="--lvlm"), source="--lvlm")
         with _unwinding(), ownership.owned(Path(card)) if card else nullcontext(False) as waited:
             _make(options, waited=waited)
     except (TerminatedError, KeyboardInterrupt) as end:
@@ -116,7 +117,7 @@ def _make(options: argparse.Namespace, *, waited: bool) -> None:
         log.info("%s: another job has made the very same artefact meanwhile; nothing to do", options.stage)
         return
     if options.device == "cuda":  # `cuda:1` says itself which
-        gpu_slots.take(_of_lvlm(options).vllm.gpus)
+        gpu_slots.take(options.lvlm.vllm.gpus)
     run_stage(options)
 
 
@@ -178,15 +179,11 @@ def call_of(options: argparse.Namespace) -> StageCall:
     config_class = get_type_hints(function)["config"]
     values = _json_object(options.spec, source=f"{options.stage} --spec")
     code = str(values.get("code", "")) if "config" in values else ""
-    execution = ("device", "threads", "ledger", "agent")
-    runtime = Runtime(**{name: getattr(options, name) for name in execution}, lvlm=_of_lvlm(options), code=code)
+    execution = ("device", "threads", "ledger", "agent", "lvlm")
+    runtime = Runtime(**{name: getattr(options, name) for name in execution}, code=code)
     config = parse_model(config_class, values.get("config", values), source=f"{options.stage} --spec")
     files = _files(options.stage, function, options.files)
     return StageCall(function, files, Path(str(files.pop(CARD))), config, runtime)
-
-
-def _of_lvlm(options: argparse.Namespace) -> LvlmExecution:
-    return parse_model(LvlmExecution, _json_object(options.lvlm, source="--lvlm"), source="--lvlm")
 
 
 def stage_function(name: str) -> Any:

@@ -36,19 +36,14 @@ def write_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     Raises:
         OSError: the system refuses; it names `path`, which is as it was.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_in(path.parent)
-    with blamed_on(path, temporary):
-        try:
-            with temporary.open("xb") as handle:
-                sweep(temporary)
-                write(handle)
-                handle.flush()
-                os.fsync(handle.fileno())
-            temporary.replace(path)
-            sync_folder(path.parent)
-        finally:
-            remove(temporary)
+    with _replacing(path) as temporary:
+        with temporary.open("xb") as handle:
+            sweep(temporary)
+            write(handle)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
 
 
 def write_folder(path: Path, write: Callable[[Path], None]) -> None:
@@ -60,18 +55,25 @@ def write_folder(path: Path, write: Callable[[Path], None]) -> None:
     Raises:
         OSError: the system refuses; it names `path`, which is as it was.
     """
+    with _replacing(path) as temporary:
+        temporary.mkdir()
+        sweep(temporary)
+        write(temporary)
+        for parent, _, names in os.walk(temporary):
+            for name in names:
+                with (Path(parent) / name).open("rb") as handle:
+                    os.fsync(handle.fileno())
+        place(temporary, path)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yield a name for what is to take the place of a path, and remove what still has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_in(path.parent)
     with blamed_on(path, temporary):
         try:
-            temporary.mkdir()
-            sweep(temporary)
-            write(temporary)
-            for parent, _, names in os.walk(temporary):
-                for name in names:
-                    with (Path(parent) / name).open("rb") as handle:
-                        os.fsync(handle.fileno())
-            place(temporary, path)
+            yield temporary
         finally:
             remove(temporary)
 

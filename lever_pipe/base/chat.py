@@ -172,14 +172,12 @@ class Chat:
         return None
 
     def _require_allowance(self) -> None:
-        limits, counts = self._connection, self.counts
-        for key, passed, spent in (
-            ("most_requests", counts.requests > (limits.most_requests or math.inf), counts.requests),
-            ("most_tokens", counts.tokens >= (limits.most_tokens or math.inf), counts.tokens),
-        ):
-            if passed:
+        allowed, counts = self._connection, self.counts
+        spent = {"most_requests": counts.requests - 1, "most_tokens": counts.tokens}
+        for key, number in spent.items():
+            if number >= (getattr(allowed, key) or math.inf):
                 expected = f"{self.url}: expected a job within its connection's {key}"
-                raise ServerError(expected, found=f"{spent}", do="Raise it and run again; what was answered is kept.")
+                raise ServerError(expected, found=f"{number}", do="Raise it and run again; what was answered is kept.")
 
     @cached_property
     def _client(self) -> OpenAI:
