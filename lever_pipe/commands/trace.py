@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.contents import Digests
-from lever_pipe.base.errors import CheckpointError, UnknownMemberError
+from lever_pipe.base.errors import UnknownMemberError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
 from lever_pipe.runtime.rerun.artefacts import CARD, Artefact, Maker, absolute, cards_below, makers_of, read_artefact
+from lever_pipe.runtime.rerun.decision import judge
 from lever_pipe.runtime.rerun.why_names import STUDIES, first, flat, label
 from lever_pipe.runtime.snakemake_adapter import configured
 
@@ -115,7 +116,7 @@ def traced_back(what: str, results: Path) -> Traced:
     ends = [row for traced in rows for row in traced.measured]
     sources = tuple(way.follow_evidence(maker, ends)) if ends else ()
     if not sources:  # a whole file, or a cell that prints no row
-        way.follow(maker, frozenset())
+        way.follow(file, frozenset())
     return Traced(rows, sources, way.steps(contents.remembered()))
 
 
@@ -216,22 +217,18 @@ class _Way:
             names_read = [name for name, path in paths.items() if path == pattern or fnmatch(path, pattern)]
             for path in self._add(maker, names_read):
                 yield f"{path}{source.removeprefix(place)}"
-                self._follow_file(path, names)
+                self.follow(path, names)
 
-    def follow(self, maker: Maker, names: frozenset[str]) -> None:
-        """Add an output of an artefact and all behind it; of lists these policies' files, all if none is named."""
-        key = (str(maker.artefact.card), maker.output, names)
-        if key in self._followed:
+    def follow(self, path: Path, names: frozenset[str]) -> None:
+        """Add what made a file and all behind it; of lists these policies' files, all if none is named."""
+        maker = self.maker_of(path)
+        if maker is None or (key := (str(maker.artefact.card), maker.output, names)) in self._followed:
             return
         self._followed.add(key)
         inputs = {name: path for name, path in maker.artefact.paths.items() if name in maker.made.inputs}
         selected = [name for name, path in inputs.items() if "[" not in name or not names or _is_of(str(path), names)]
         for path in self._add(maker, selected):
-            self._follow_file(path, names)
-
-    def _follow_file(self, path: Path, names: frozenset[str]) -> None:
-        if maker := self.maker_of(path):
-            self.follow(maker, names)
+            self.follow(path, names)
 
     def _add(self, maker: Maker, names: Sequence[str]) -> list[Path]:
         """Add an output of an artefact and these of its inputs; return the paths of the latter."""
@@ -251,19 +248,11 @@ class _Way:
         order = list(TopologicalSorter({card: names.values() for card, names in sources.items()}).static_order())[::-1]
         for card, step in self._steps.items():
             step.makers = {name: order.index(maker) for name, maker in sources[card].items()}
-            recorded = step.made.inputs | step.made.outputs
-            for name in (*step.outputs, *step.inputs):
-                step.states[name] = _state(step.artefact.paths[name], recorded[name], digests)
+            now = judge(step.artefact, digests)
+            states = dict.fromkeys((*now.changed, *now.damaged, *now.replaced), OTHER)
+            states |= dict.fromkeys(now.missing, MISSING)
+            step.states = {name: states.get(name, AS_MADE) for name in (*step.outputs, *step.inputs)}
         return tuple(self._steps[card] for card in order)
-
-
-def _state(path: Path, digest: str, digests: Digests) -> str:
-    try:
-        return AS_MADE if digests.of(path) == digest else OTHER
-    except FileNotFoundError:
-        return MISSING
-    except (CheckpointError, OSError):
-        return OTHER
 
 
 def text(traced: Traced) -> str:
