@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from lever_pipe.base import storage
@@ -19,8 +20,6 @@ from lever_pipe.report.long_format import decimal, write_csv
 from lever_pipe.runtime.rerun.artefacts import Artefact, read_artefact
 
 Line = tuple[object, ...]
-Run = dict[int, dict[int, StepMetrics]]
-"""The steps of a run by epoch and step."""
 Fields = dict[str, dict[str, set[str]]]
 """Values of a lineage by group and field."""
 
@@ -60,7 +59,7 @@ def collect_results(
     """
     cell_rows = [row for path in cells for row in storage.read_rows(path, Cell)]
     metric_rows = [storage.read_row(path, EpochMetrics) for path in metrics]
-    logged = _by_run([row for path in steps for row in storage.read_rows(path, StepMetrics)])
+    logged = [row for path in steps for row in storage.read_rows(path, StepMetrics)]
     presets = ("", config.main_preset)
     score_lines, training_lines = _score_lines(cell_rows), _training_lines(metric_rows)
     for path, columns, lines, main in (
@@ -77,15 +76,6 @@ def collect_results(
     kept = sorted({k for row in of_rewards for k in row.best_differ}, key=int)
     tie_columns = ("mode", *WEIGHTS, "queries", "differ", "differ_clearly", *(f"best_{k}" for k in kept))
     write_csv(ties_csv, tie_columns, _tie_lines(of_rewards, kept))
-
-
-def _by_run(rows: Iterable[StepMetrics]) -> dict[PolicyName, Run]:
-    """Return the steps of each run, by its epoch 0."""
-    runs: dict[PolicyName, Run] = {}
-    for row in rows:
-        epochs = runs.setdefault(PolicyName.parse(row.policy.name).at(0), {})
-        epochs.setdefault(row.policy.epoch or 0, {})[row.step] = row
-    return runs
 
 
 def _score_lines(cells: Iterable[Cell]) -> list[Line]:
@@ -108,17 +98,18 @@ def _training_lines(metrics: Iterable[EpochMetrics]) -> list[Line]:
     ]
 
 
-def _step_lines(runs: Mapping[PolicyName, Run]) -> list[Line]:
+def _step_lines(rows: Iterable[StepMetrics]) -> list[Line]:
     """Return the metrics of every step, with steps and prompts counted since the first epoch of their run began."""
     lines: list[Line] = []
-    for epochs in sorted(runs.values(), key=lambda epochs: _policy_order(epochs[min(epochs)][0].policy)):
+    ordered = sorted(rows, key=lambda row: (_policy_order(row.policy), row.step))
+    for _, run in groupby(ordered, key=lambda row: PolicyName.parse(row.policy.name).at(0)):
         n_steps = n_prompts = 0
-        for epoch in sorted(epochs):
-            rows = [row for _, row in sorted(epochs[epoch].items())]
-            for row in rows:
+        for epoch, steps in groupby(run, key=lambda row: row.policy.epoch):
+            taken = list(steps)
+            for row in taken:
                 head = (*_identity(row.policy), epoch, n_steps + row.step, n_prompts + row.prompts)
                 lines += [(*head, name, row.values[name], row.policy.preset) for name in sorted(row.values)]
-            n_steps, n_prompts = n_steps + len(rows), n_prompts + rows[-1].prompts
+            n_steps, n_prompts = n_steps + len(taken), n_prompts + taken[-1].prompts
     return lines
 
 
@@ -201,18 +192,16 @@ def collect_lineage(
         stored = fields_of.of_reward(shared[row.config["preset"]]) if rewarded else {}
         values = base | {name: value for name, value in stored.items() if name not in base}
         values |= starts.get(row.config["preset"], fields_of.UNTRAINED) if starts else {}
-        _add(fields, fields_of.group_of_training(row), {**values, **fields_of.of_environment(row)})
-        _note(fields, fields_of.group_of_training(row), exchanged[path])
+        values |= fields_of.of_environment(row)
+        _add(fields, fields_of.group_of_training(row), [*values.items(), *exchanged[path]])
     of_batches = [(_card(answer), _card(score)) for answer, score in zip(answers, scores, strict=True)]
     batches = [pair for pair, n in zip(of_batches, config.batch_sizes, strict=True) for _ in range(n)]
     names = [policy["name"] for _, score in of_batches for policy in score.config["policies"]]
     for policy, part, selection, (batch, score) in zip(names, scored, map(_card, selections), batches, strict=True):
         values = {"scale": config.scale, **fields_of.of_selection(selection, policy)}
         values |= {**fields_of.of_answers(batch), **fields_of.of_scores(score)}
-        _add(fields, group_of(policy), values)
-        for row in (selection, batch, score):
-            _add(fields, group_of(policy), fields_of.of_environment(row))
-        _note(fields, group_of(policy), exchanged[part.card])
+        environments = (field for row in (selection, batch, score) for field in fields_of.of_environment(row).items())
+        _add(fields, group_of(policy), [*values.items(), *environments, *exchanged[part.card]])
     write_csv(lineage, fields_of.COLUMNS, _lineage_lines(fields))
 
 
@@ -231,8 +220,8 @@ def _of_place(scores: Artefact, place: int) -> Artefact:
     return scores._replace(card=scores.card / str(place), made=made)
 
 
-def _exchanged(cards: Sequence[Artefact]) -> dict[Path, set[str]]:
-    """Return by run card the files behind its artefact that had another content when read than their rule gave them."""
+def _exchanged(cards: Sequence[Artefact]) -> dict[Path, set[tuple[str, str]]]:
+    """Return by run card, a field each, the files behind it that had another content when read than their rule gave."""
     sound = [(card, card.made) for card in cards if card.made is not None]
     makers = {card.paths.get(name): (card, digest) for card, made in sound for name, digest in made.outputs.items()}
     files: dict[Path, set[str]] = {}
@@ -247,16 +236,11 @@ def _exchanged(cards: Sequence[Artefact]) -> dict[Path, set[str]]:
                     own_files |= files_behind(maker) | ({str(path)} if given != digest else set())
         return files[card.card]
 
-    return {card.card: files_behind(card) for card in cards}
+    return {card.card: {(fields_of.EXCHANGED, file) for file in files_behind(card)} for card in cards}
 
 
-def _note(fields: Fields, group: str, files: set[str]) -> None:
-    if files:
-        fields.setdefault(group, {}).setdefault(fields_of.EXCHANGED, set()).update(files)
-
-
-def _add(fields: Fields, group: str, values: Mapping[str, str]) -> None:
-    for field, value in values.items():
+def _add(fields: Fields, group: str, values: Iterable[tuple[str, str]]) -> None:
+    for field, value in values:
         fields.setdefault(group, {}).setdefault(field, set()).add(value)
 
 

@@ -112,8 +112,8 @@ def choose(
 ) -> list[Selection]:
     """Return the selection of every pool's query, of fewer demonstrations than shots where the policy stops before."""
     frozen, selections = FrozenSelector(module, train), list[Selection]()
-    for part in torch.arange(len(pools)).split(BATCH):  # type: ignore[no-untyped-call]
-        batch = [pools[i] for i in part.tolist()]
+    for start in range(0, len(pools), BATCH):
+        batch = list(pools[start : start + BATCH])
         padded = batch + batch[-1:] * (BATCH - len(batch))
         candidates = torch.tensor([pool.candidates for pool in padded])
         query = queries.vectors[torch.tensor([pool.query_id for pool in padded])]
@@ -144,8 +144,8 @@ def kl_to_base(
     """
     modules, divergences = (policy, base), list[Tensor]()
     frozen = [FrozenSelector(module, train) for module in modules]
-    for part in torch.arange(len(pools)).split(BATCH):  # type: ignore[no-untyped-call]
-        batch = [pools[i] for i in part.tolist()]
+    for start in range(0, len(pools), BATCH):
+        batch = list(pools[start : start + BATCH])
         candidates = torch.tensor([pool.candidates for pool in batch])
         query = queries.vectors[torch.tensor([pool.query_id for pool in batch])]
         encoded = [f.encoded(module.project(query), candidates) for f, module in zip(frozen, modules, strict=True)]
