@@ -88,7 +88,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_intermixed_args(words)
         card = _card(options)  # without one there is nothing to own
         options.spec = options.spec or snapshot.planned_spec(options.stage, card)
-        options.lvlm = parse_model(LvlmExecution, _json_object(options.lvlm, source="--lvlm"), source="--lvlm")
         with _unwinding(), ownership.owned(Path(card)) if card else nullcontext(False) as waited:
             _make(options, waited=waited)
     except (TerminatedError, KeyboardInterrupt) as end:
@@ -186,6 +185,10 @@ def call_of(options: argparse.Namespace) -> StageCall:
     return StageCall(function, files, Path(str(files.pop(CARD))), config, runtime)
 
 
+def _of_lvlm(text: str) -> LvlmExecution:
+    return parse_model(LvlmExecution, _json_object(text, source="--lvlm"), source="--lvlm")
+
+
 def stage_function(name: str) -> Any:
     """Return the function of a stage."""
     return getattr(import_module(stages()[name]), name)
@@ -238,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cpu", help="where tensors live; execution, not identity")
     parser.add_argument("--threads", type=int, default=1, help="threads of this process")
     parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")
-    parser.add_argument("--lvlm", default="{}", help="the execution settings of the LVLM, as JSON")
+    parser.add_argument("--lvlm", default="{}", type=_of_lvlm, help="the execution settings of the LVLM, as JSON")
     parser.add_argument("--agent", default="", help="the execution settings of study intention, as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of a fault")
     return parser

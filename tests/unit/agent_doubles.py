@@ -109,7 +109,7 @@ class ScriptedPolicy:
 
     def __init__(self, codec: ChatCodec, turns: dict[tuple[int, ...], list[list[int]]], prefix: list[int]) -> None:
         self._turns = turns
-        self._vocabulary_size = codec.vocabulary_size
+        self._vocabulary_size = getattr(codec, "vocabulary_size", 0) or len(codec._tokenizer)
         self._prefix = prefix
         self.read: list[int] = []
         """Number of tokens that each forward pass has read."""

@@ -273,7 +273,11 @@ BIASES = [f"blk.0.attn_{name}.bias" for name in ("k", "output", "q", "v")]
         ([], {"scaling.type": "yarn"}, "rotary positions that are not scaled; found llama.rope.scaling.type"),
         ([], {"scaling.factor": 4.0}, "rotary positions that are not scaled; found llama.rope.scaling.factor"),
         ([], {"scale_linear": 4.0}, "rotary positions that are not scaled; found llama.rope.scale_linear"),
-        (BIASES, {}, f"tensors that transformers has a place for in LlamaForCausalLM; found {', '.join(BIASES)}"),
+        (
+            BIASES,
+            {},
+            f"tensors that transformers has a place for in LlamaForCausalLM; found {', '.join(BIASES[:3])} and 1 more",
+        ),
         ([], {"scaling.type": "none", "scaling.factor": 4.0}, ""),
     ],
 )

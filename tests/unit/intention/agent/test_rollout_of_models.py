@@ -61,7 +61,7 @@ def test_sampled_tokens_are_kept_and_never_made_again() -> None:
 def test_a_model_folder_is_rolled_out_with_the_log_probs_of_a_plain_forward_pass(tmp_path: Path) -> None:
     tiny = TinyQwen3(hidden=32, heads=2, kv_heads=1, head_dim=16, mlp=48, positions=2048)
     save_tokenizer(tmp_path / "tokenizer")
-    save_policy(tmp_path / "model", build_tiny(tiny, CODEC.vocabulary_size, 0), CODEC)
+    save_policy(tmp_path / "model", build_tiny(tiny, len(CODEC._tokenizer), 0), CODEC)
     model = load_policy(tmp_path / "model", "float32")
     assert hf.load(tmp_path / "model").prompt(TASK) == CODEC.prompt(TASK)
     for episode in roll(model, [TASK, *TASKS[:3]], max_new_tokens=20):
