@@ -79,6 +79,14 @@ def test_weights_decay_beside_the_gradient(tmp_path: Path) -> None:
         torch.testing.assert_close(weights[1.0][name], weights[0.0][name] - 0.01 * before, atol=1e-6, rtol=0)
 
 
+def test_each_step_has_draws_of_its_own(tmp_path: Path) -> None:
+    """Both steps take all tasks with one policy: it moves too little for another token."""
+    still = {"steps": 2, "prompts": N_TRAIN, "group": 2, "minibatches": 1, "learning_rate": 1e-30, "weight_decay": 0.0}
+    first, second = (row.values for row in rows_of(tmp_path, training(**still)).metrics)
+    assert first["prompt_length"] == second["prompt_length"]
+    assert first["agent_tokens"] != second["agent_tokens"]
+
+
 def test_constant_schedules_are_the_constants_to_the_last_bit(tmp_path: Path, run: Path, files: Files) -> None:
     """And those that say so: their weights are told, and nothing else differs."""
     flat = {"kl": 0.1, "entropy": 0.02}
