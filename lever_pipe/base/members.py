@@ -20,6 +20,7 @@ from lever_pipe.base.sections import did_you_mean
 
 VARIABLE = "LEVER_PIPE_MEMBERS"
 PACKAGE = Path(lever_pipe.__file__).parent
+LISTED = "Name one of {}, or add the module."
 
 
 def roots() -> list[Path]:
@@ -42,7 +43,7 @@ def member(kind: str, name: str) -> ModuleType:
     """
     names = available(kind)
     if name not in names:
-        raise UnknownMemberError(f"a module of lever_pipe/{kind}", found=repr(name), do=_remedy(name, names))
+        raise UnknownMemberError(f"a module of lever_pipe/{kind}", found=repr(name), do=LISTED.format(", ".join(names)))
     return load(f"{PACKAGE.name}.{kind.replace('/', '.')}.{name}")
 
 
@@ -53,14 +54,10 @@ def member_of(kind: str, *others: str) -> AfterValidator:
         names = [*available(kind), *others]
         if name not in names:
             fault = f"must be a module of lever_pipe/{kind}, got {shortened(repr(name))}"
-            raise ValueError(f"{fault}. {_remedy(name, names)}")
+            raise ValueError(f"{fault}. {did_you_mean(name, names, LISTED.format(', '.join(names)))}")
         return name
 
     return AfterValidator(check)
-
-
-def _remedy(name: str, names: list[str]) -> str:
-    return did_you_mean(name, names, f"Name one of {', '.join(names)}, or add the module.")
 
 
 def load(module: str) -> ModuleType:

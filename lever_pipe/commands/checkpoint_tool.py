@@ -27,8 +27,7 @@ from lever_pipe.base.sections import did_you_mean
 from lever_pipe.commands.convert_tool import load_restricted, no_tensors, refuse
 from lever_pipe.experiment.config import Preset, Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.lever.selector.embeddings import architecture_for
-from lever_pipe.lever.selector.network import build_selector, save_selector
+from lever_pipe.lever.selector.network import architecture_of, build_selector, save_selector
 from lever_pipe.runtime.rerun.why_names import first
 from lever_pipe.runtime.snakemake_adapter import configured
 
@@ -88,7 +87,7 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
     sizes = {"width": width, "layers": sum(bool(LAYER.fullmatch(name)) for name in tensors)}
     values = {"inputs": "fused", "head": "static", **sizes, **assumed}
     selector = parse_model(Selector, values, source=f"{source}: its selector")
-    module = build_selector(architecture_for(selector, embedding))
+    module = build_selector(architecture_of(selector, embedding))
     require_same_tensors(source, tensors, module.state_dict())
     module.load_state_dict(tensors, strict=True)
     record = {

@@ -24,8 +24,8 @@ from lever_pipe.experiment.stage_configs import EmbedExamplesConfig
 from lever_pipe.lever.encoders.protocol import Encoder
 from lever_pipe.lever.samplers.protocol import SamplingView
 from lever_pipe.lever.selector.decoding import choose
-from lever_pipe.lever.selector.embeddings import INPUTS, EmbeddingTable, architecture_of
-from lever_pipe.lever.selector.network import load_selector
+from lever_pipe.lever.selector.embeddings import INPUTS, EmbeddingTable
+from lever_pipe.lever.selector.network import architecture_of, load_selector
 
 SETTINGS, WEIGHTS, EXAMPLES, EMBEDDINGS = "config.json", "model.safetensors", "examples.jsonl", "embeddings.safetensors"
 POOLS, SELECTIONS, ENCODER = "pools.jsonl", "selections.jsonl", "encoder"
@@ -82,7 +82,7 @@ class Policy:
         self._vectors = arrays["image"], arrays["question"]
         self._encoder: Encoder = member("lever/encoders", encoder.member).load(model, device="cpu", batch_size=1)
         self._table = self._table_of(*self._vectors)
-        self._module = load_selector(folder / WEIGHTS, architecture_of(selector, self._table))
+        self._module = load_selector(folder / WEIGHTS, architecture_of(selector, self._table.width))
 
     def select(
         self, question: str, image: str | Path, k: int | None = None, *, pool: Sequence[int] | None = None

@@ -31,8 +31,8 @@ from lever_pipe.lever.emulation import (
     repeated_share,
 )
 from lever_pipe.lever.selector.decoding import choose, greedy
-from lever_pipe.lever.selector.embeddings import FrozenSelector, architecture_of, read_table
-from lever_pipe.lever.selector.network import load_selector
+from lever_pipe.lever.selector.embeddings import FrozenSelector, read_table
+from lever_pipe.lever.selector.network import architecture_of, load_selector
 from lever_pipe.lever.training.epoch import read_training_inputs
 from lever_pipe.lever.training.grpo import kept_in_epoch
 from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
@@ -87,7 +87,7 @@ def emulate_selections(
     """Write the greedy selections of each selector, with the faults of an arm; return how many policies there are."""
     device, inputs = execution.prepare(runtime), config.selector.inputs
     train, queries = (read_table(path, device, inputs=inputs) for path in (train_embeddings, eval_embeddings))
-    architecture = architecture_of(config.selector, train)
+    architecture = architecture_of(config.selector, train.width)
     pools, decode = storage.read_rows(eval_pools, Pool), greedy
     if config.pool_items is not None:
         pools, decode = first_items(pools, config.pool_items), decode_with_repeats
@@ -111,7 +111,7 @@ def emulate_untouched(
     """Write and return the metrics of an epoch without updates for each arm and count of kept selections."""
     device = execution.prepare(runtime)
     data = read_training_inputs(groups, embeddings, device, config.train_share, config.selector.inputs)
-    architecture = architecture_of(config.selector, data.table)
+    architecture = architecture_of(config.selector, data.table.width)
     module, anchor = (load_selector(reference, architecture).to(device) for _ in range(2))
     frozen = FrozenSelector(anchor, data.table)
     rows: list[EpochMetrics] = []

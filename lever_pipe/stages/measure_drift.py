@@ -11,8 +11,8 @@ from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import MeasureDriftConfig, Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever.selector.decoding import kl_to_base
-from lever_pipe.lever.selector.embeddings import architecture_of, read_table
-from lever_pipe.lever.selector.network import load_selector
+from lever_pipe.lever.selector.embeddings import read_table
+from lever_pipe.lever.selector.network import architecture_of, load_selector
 from lever_pipe.report.long_format import write_csv
 
 
@@ -41,7 +41,7 @@ def measure_drift(
         if name.base is not None:
             selector = config.selectors[name.preset]
             train, queries = (tables(path, selector.inputs) for path in (train_embeddings, eval_embeddings))
-            architecture = architecture_of(selector, train)
+            architecture = architecture_of(selector, train.width)
             module, start = (load_selector(paths[which], architecture).to(device) for which in (policy, base))
             kl = kl_to_base(module, start, train, queries, pools, max(config.shots))
         rows.append((policy, base, sum(array.size for array in storage.read_arrays(paths[policy]).values()), kl))

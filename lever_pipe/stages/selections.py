@@ -26,8 +26,8 @@ from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever import baselines
 from lever_pipe.lever.policies import Choice, PolicyMember
 from lever_pipe.lever.selector.decoding import choose
-from lever_pipe.lever.selector.embeddings import architecture_of, read_table
-from lever_pipe.lever.selector.network import load_selector
+from lever_pipe.lever.selector.embeddings import read_table
+from lever_pipe.lever.selector.network import architecture_of, load_selector
 
 DIVERSE = {"mmr": baselines.rank_by_mmr, "dpp": baselines.rank_by_dpp}
 HEAD = ["policy", "question_id", "demonstrations"]
@@ -47,7 +47,7 @@ def select_demonstrations(
     device = execution.prepare(runtime)
     paths = train_embeddings, eval_embeddings
     train, queries = (read_table(path, device, inputs=config.selector.inputs) for path in paths)
-    module = load_selector(selector, architecture_of(config.selector, train)).to(device)
+    module = load_selector(selector, architecture_of(config.selector, train.width)).to(device)
     rows = choose(module, train, queries, storage.read_rows(eval_pools, Pool), config.shots)
     storage.write_rows(selections, rows)
     return len(rows)

@@ -29,8 +29,8 @@ from lever_pipe.experiment.stage_configs import (
     TrainSftEpochConfig,
 )
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
-from lever_pipe.lever.selector.embeddings import architecture_of, read_table
-from lever_pipe.lever.selector.network import build_selector, initialise, load_into, save_selector
+from lever_pipe.lever.selector.embeddings import read_table
+from lever_pipe.lever.selector.network import architecture_of, build_selector, initialise, load_into, save_selector
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch, TrainingInputs, save_optimiser
 from lever_pipe.lever.training.grpo import grpo_epoch, kept_in_epoch
 from lever_pipe.lever.training.loop import trained_share
@@ -65,7 +65,7 @@ def initialise_selector(
     """
     device = execution.prepare(runtime)
     table = read_table(embeddings, device, inputs=config.selector.inputs)
-    module = build_selector(architecture_of(config.selector, table))
+    module = build_selector(architecture_of(config.selector, table.width))
     initialise(module, torch_generator(config.seed, "selector"))
     for path in start:
         _require_same_selector(path, config)

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from lever_pipe.base import storage
-from lever_pipe.experiment.config import Selector
-from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector
+from lever_pipe.lever.selector.network import Encoded, PointerSelector
 
 if TYPE_CHECKING:
     from lever_pipe.lever.training.groups import Groups
@@ -50,6 +49,11 @@ class EmbeddingTable(NamedTuple):
     vectors: Tensor
     projected: Encoded | None = None
     """What frozen projections make of each example alone, as query and as candidate, `[N, H]`."""
+
+    @property
+    def width(self) -> int:
+        """Return D."""
+        return self.vectors.shape[1]
 
     def projected_by(self, module: PointerSelector) -> EmbeddingTable:
         """Return the table with what a module makes of each example alone, if no training changes that.
@@ -134,13 +138,3 @@ def read_table(embeddings: Path, device: torch.device, *, inputs: str = "fused")
     arrays = storage.read_embeddings(embeddings)
     vectors = INPUTS[inputs](arrays["image"], arrays["question"])
     return EmbeddingTable(torch.from_numpy(vectors).to(device))
-
-
-def architecture_of(selector: Selector, table: EmbeddingTable) -> Architecture:
-    """Return the architecture that fits the embeddings."""
-    return architecture_for(selector, table.vectors.shape[1])
-
-
-def architecture_for(selector: Selector, embedding: int) -> Architecture:
-    """Return the architecture for embeddings of a width."""
-    return Architecture(embedding=embedding, **selector.model_dump(exclude={"inputs"}))

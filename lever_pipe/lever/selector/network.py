@@ -20,6 +20,7 @@ from lever_pipe.base.members import member
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.base.shapes import require_shapes, shaped
+from lever_pipe.experiment.config import Selector
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 
 
@@ -134,6 +135,11 @@ class PointerSelector(nn.Module):
             module = getattr(self, name)
             if module is not None:
                 module.requires_grad_(False)
+
+
+def architecture_of(selector: Selector, embedding: int) -> Architecture:
+    """Return the architecture for embeddings of a width."""
+    return Architecture(embedding=embedding, **selector.model_dump(exclude={"inputs"}))
 
 
 def build_selector(architecture: Architecture) -> PointerSelector:

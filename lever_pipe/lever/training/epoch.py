@@ -17,8 +17,8 @@ from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce, Sft
 from lever_pipe.experiment.stage_configs import TrainingConfig
-from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, architecture_of, read_table
-from lever_pipe.lever.selector.network import PointerSelector, load_selector, save_selector
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, read_table
+from lever_pipe.lever.selector.network import PointerSelector, architecture_of, load_selector, save_selector
 from lever_pipe.lever.training.groups import Groups, load_groups, split_groups
 from lever_pipe.lever.training.loop import Updates, validation_loss
 
@@ -108,7 +108,7 @@ class SelectorEpoch:
         return row
 
     def _load(self, path: Path) -> PointerSelector:
-        return load_selector(path, architecture_of(self._config.selector, self.data.table)).to(self._device)
+        return load_selector(path, architecture_of(self._config.selector, self.data.table.width)).to(self._device)
 
 
 def save_optimiser(path: Path, optimiser: AdamW, *, stage: str, epoch: int, kl_beta: float) -> None:

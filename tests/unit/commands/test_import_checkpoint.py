@@ -20,8 +20,7 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.commands.checkpoint_tool import import_checkpoint
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.lever.selector.embeddings import architecture_for
-from lever_pipe.lever.selector.network import build_selector, initialise, load_selector
+from lever_pipe.lever.selector.network import architecture_of, build_selector, initialise, load_selector
 
 D, H = 12, 8
 PREFIX = "lever_lm.pointer_selector."
@@ -83,7 +82,7 @@ def test_sizes_are_told_by_the_tensors_alone(tmp_path: Path, prefix: str) -> Non
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("wrapped", ["bare", "state_dict", "model_state_dict", "both"])
 def test_a_round_trip_gives_equal_logits(tmp_path: Path, layers: int, wrapped: str) -> None:
-    architecture = architecture_for(Selector(width=H, layers=layers), D)
+    architecture = architecture_of(Selector(width=H, layers=layers), D)
     module = initialise(build_selector(architecture), torch_generator(0)).eval()
     state = dict(module.state_dict())
     if layers == 1:
@@ -127,7 +126,7 @@ def test_a_renamed_file_of_nine_tensors_recovers_all_parameters(tmp_path: Path, 
     assert "a pointer selector of v2 or v3, 525,824 parameters" in capsys.readouterr().out
     assert sorted(each.name for each in out.iterdir()) == ["import.json", "selector.safetensors"]
     selector = Selector(**storage.read_json(out / "import.json")["selector"])
-    module = load_selector(out / "selector.safetensors", architecture_for(selector, 512))
+    module = load_selector(out / "selector.safetensors", architecture_of(selector, 512))
     assert torch.equal(module.state_dict()["attn_norms.0.bias"], state[f"{PREFIX}attn_norm.bias"])
 
 

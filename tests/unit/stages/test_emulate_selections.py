@@ -17,8 +17,14 @@ from lever_pipe.experiment.stage_configs import (
     SelectDemonstrationsConfig,
 )
 from lever_pipe.lever.emulation import head_names
-from lever_pipe.lever.selector.embeddings import architecture_of, read_table
-from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise, save_selector
+from lever_pipe.lever.selector.embeddings import read_table
+from lever_pipe.lever.selector.network import (
+    PointerSelector,
+    architecture_of,
+    build_selector,
+    initialise,
+    save_selector,
+)
 from lever_pipe.stages.emulation import emulate_first_items, emulate_selections
 from lever_pipe.stages.selections import select_demonstrations
 
@@ -42,7 +48,7 @@ class Study:
         save_selector(self.folder / "other", self.module(1), stage="grpo", epoch=1)
 
     def module(self, seed: int) -> PointerSelector:
-        architecture = architecture_of(SMALL, read_table(self.files["train_embeddings"], torch.device("cpu")))
+        architecture = architecture_of(SMALL, read_table(self.files["train_embeddings"], torch.device("cpu")).width)
         return initialise(build_selector(architecture), torch_generator(seed)).eval()
 
     def tuned(self, base: PointerSelector, run: int) -> PointerSelector:

@@ -16,8 +16,8 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import MeasureDriftConfig
 from lever_pipe.lever.selector.decoding import kl_to_base
-from lever_pipe.lever.selector.embeddings import architecture_for, read_table
-from lever_pipe.lever.selector.network import build_selector, initialise, load_selector
+from lever_pipe.lever.selector.embeddings import read_table
+from lever_pipe.lever.selector.network import architecture_of, build_selector, initialise, load_selector
 from lever_pipe.stages.measure_drift import measure_drift
 
 RCE, START = "preset~p/rce/seed~0/epoch~1", "preset~p/init/seed~0"
@@ -32,7 +32,7 @@ MOVED = "query_proj.weight"
 
 def weights_of(name: str) -> dict[str, NDArray[np.float32]]:
     """Return a selector's tensors: those of RCE, but for one number in GRPO and turned scores in on-policy GRPO."""
-    module = initialise(build_selector(architecture_for(SMALL, WIDTH)), torch_generator(0))
+    module = initialise(build_selector(architecture_of(SMALL, WIDTH)), torch_generator(0))
     found = {tensor: values.numpy().copy() for tensor, values in module.state_dict().items()}
     if name == GRPO:
         found[MOVED].flat[-1] += 2
@@ -69,7 +69,7 @@ def test_what_starts_from_rce_has_its_distance_from_there(files: dict[str, Any])
     paths = dict(zip([*TRAINED, START], files["selectors"], strict=True))
     train, queries = (read_table(files[f"{split}_embeddings"], torch.device("cpu")) for split in ("train", "eval"))
     for name in (GRPO, DRAWN):
-        modules = (load_selector(paths[each], architecture_for(SMALL, WIDTH)) for each in (name, RCE))
+        modules = (load_selector(paths[each], architecture_of(SMALL, WIDTH)) for each in (name, RCE))
         kl = kl_to_base(*modules, train, queries, storage.read_rows(files["eval_pools"], Pool), 2)  # type: ignore[arg-type]
         assert float(found[name]["kl_to_base"]) == pytest.approx(kl, rel=1e-8)
         assert kl > 0

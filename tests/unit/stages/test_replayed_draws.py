@@ -15,8 +15,8 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Grpo, OnPolicy
-from lever_pipe.lever.selector.embeddings import FrozenSelector, architecture_of
-from lever_pipe.lever.selector.network import load_selector
+from lever_pipe.lever.selector.embeddings import FrozenSelector
+from lever_pipe.lever.selector.network import architecture_of, load_selector
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import grpo_epoch, kept_in_epoch
 from lever_pipe.lever.training.loop import Updates
@@ -53,7 +53,7 @@ def test_a_replayed_epoch_is_grpo_on_each_train_query_with_its_own_draws(chain: 
         valid=torch.ones(len(pools), ON_POLICY.group, dtype=torch.bool),
     )
     assert drawn.selections.shape[1:] == (4, 2)
-    architecture = architecture_of(chain.selector, data.table)
+    architecture = architecture_of(chain.selector, data.table.width)
     trained, base = (load_selector(chain.outputs("rce1")["selector"], architecture) for _ in range(2))
     trained.freeze_projections()
     updates = Updates(trained, AdamW(trained, learning_rate=1e-2, weight_decay=0.01), max_gradient_norm=1.0)

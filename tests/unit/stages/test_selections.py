@@ -13,8 +13,14 @@ from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import SelectBaselineConfig, SelectDemonstrationsConfig
 from lever_pipe.lever import baselines
-from lever_pipe.lever.selector.embeddings import architecture_of, fuse, read_table
-from lever_pipe.lever.selector.network import PointerSelector, build_selector, initialise, save_selector
+from lever_pipe.lever.selector.embeddings import fuse, read_table
+from lever_pipe.lever.selector.network import (
+    PointerSelector,
+    architecture_of,
+    build_selector,
+    initialise,
+    save_selector,
+)
 from lever_pipe.stages.answers import distinct_prompts
 from lever_pipe.stages.selections import select_baseline, select_demonstrations
 
@@ -28,7 +34,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 def module_of(files: dict[str, Path]) -> PointerSelector:
-    architecture = architecture_of(SMALL, read_table(files["train_embeddings"], torch.device("cpu")))
+    architecture = architecture_of(SMALL, read_table(files["train_embeddings"], torch.device("cpu")).width)
     return initialise(build_selector(architecture), torch_generator(0)).eval()
 
 
@@ -160,7 +166,7 @@ def test_prompts_are_asked_once(tmp_path: Path) -> None:
 
 def test_a_policy_that_stops_is_asked_with_what_it_chose(files: dict[str, Path]) -> None:
     selector = Selector(width=8, head="stop")
-    architecture = architecture_of(selector, read_table(files["train_embeddings"], torch.device("cpu")))
+    architecture = architecture_of(selector, read_table(files["train_embeddings"], torch.device("cpu")).width)
     module = initialise(build_selector(architecture), torch_generator(0))
     with torch.no_grad():
         module.stop_token.normal_(std=0.5, generator=torch_generator(1))

@@ -11,8 +11,7 @@ from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment.config import Grpo, Rce
-from lever_pipe.lever.selector.embeddings import architecture_of
-from lever_pipe.lever.selector.network import load_selector
+from lever_pipe.lever.selector.network import architecture_of, load_selector
 from lever_pipe.lever.training.loop import Updates, validation_loss
 from lever_pipe.lever.training.supervised import rce_epoch
 
@@ -24,7 +23,7 @@ def test_it_is_rce_with_the_data_and_the_optimiser_steps_of_grpo(tmp_path: Path)
     chain.begin()
     chain.epoch("grpo", 1)
     row, data = chain.epoch("continued", 1), chain.inputs()
-    module = load_selector(chain.outputs("rce1")["selector"], architecture_of(chain.selector, data.table))
+    module = load_selector(chain.outputs("rce1")["selector"], architecture_of(chain.selector, data.table.width))
     updates = Updates(module, AdamW(module, learning_rate=1.0, weight_decay=0.5), max_gradient_norm=1.0)
     settings = Rce(batch_queries=3, learning_rate=2e-3, temperature_start=0.3, temperature_end=0.3, weight_decay=0.5)
     with execution():

@@ -15,8 +15,8 @@ from chains import N_BEAM_QUERIES, SftChain, beam_groups
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.experiment.config import Selector, Sft
 from lever_pipe.lever.networks.cross_attention import CrossAttention
-from lever_pipe.lever.selector.embeddings import EmbeddingTable, architecture_of
-from lever_pipe.lever.selector.network import Architecture, build_selector, load_selector
+from lever_pipe.lever.selector.embeddings import EmbeddingTable
+from lever_pipe.lever.selector.network import Architecture, architecture_of, build_selector, load_selector
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import validation_loss
 from lever_pipe.lever.training.supervised import imitation_step, targets_of
@@ -81,7 +81,7 @@ def test_it_learns_thirty_two_groups_by_heart(tmp_path: Path) -> None:
     assert int(0.8 * N_BEAM_QUERIES) == 32
     assert losses[0] > losses[1]
     data = chain.inputs()
-    module = load_selector(chain.outputs("sft2")["selector"], architecture_of(chain.selector, data.table))
+    module = load_selector(chain.outputs("sft2")["selector"], architecture_of(chain.selector, data.table.width))
     wanted = targets_of(data.train, settings)
     assert validation_loss(module, data.table, wanted) / 2 < 0.05
 
