@@ -127,7 +127,7 @@ class Data(ExampleSettings):
     def _image_names_tell_images_apart(self) -> Iterator[Fault]:
         for key, example in (("train_image_name", "COCO_train2014_"), ("eval_image_name", "COCO_val2014_")):
             template = getattr(self, key)
-            if not has_fields(template, image_id=1):
+            if not has_fields(template, image_id=1) or template.format(image_id=1) == template.format(image_id=2):
                 remedy = f"Write for example {example}{{image_id:012d}}.jpg."
                 yield (key,), f"must be a file name with the one field image_id, got {template!r}. {remedy}"
 

@@ -100,6 +100,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
      "lvlm.prompt.demonstration: must hold {question} and {answer} and no other field, got '{question}'."),
     ({"data": {"train_image_name": "a.jpg"}}, "data.train_image_name: must be a file name with the one field image_id"),
     ({"data": {"eval_image_name": "{id}.jpg"}}, "data.eval_image_name: must be a file name with the one field"),
+    ({"data": {"eval_image_name": "{image_id!s:.0}"}}, "data.eval_image_name: must be a file name with the one field"),
     ({"data": {"eval_image_name": "{image_id"}}, "data.eval_image_name: must be a file name with the one field"),
     ({"data": WORLD | {"n_eval": 801}}, "data.n_eval: must be at most data.world.n_eval=800, got 801."),
     ({"data": WORLD | {"world": {"n_train": 799}}},
