@@ -59,7 +59,15 @@ def head(browser: Any, table: str, index: int) -> Any:
 
 
 def picture(browser: Any) -> np.ndarray[Any, Any]:
-    data = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"]
+    from selenium.common.exceptions import TimeoutException
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    def captured(browser: Any) -> str:
+        return str(browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"])
+
+    data = WebDriverWait(browser, 60, ignored_exceptions=[TimeoutException]).until(
+        captured
+    )  # a busy one misses a frame
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
 
 

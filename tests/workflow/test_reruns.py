@@ -41,7 +41,7 @@ from .test_contents_decide import LONG_AGO, kept
 pytestmark = pytest.mark.workflow
 
 SMOKE, LOSSES = "config/smoke.yaml", "lever_pipe/losses"
-ON_POLICY_LOSS, DISTIL_LOSS = "mean_of_group_means(divergences, valid)", "torch.special.entr(shares_BK)"
+ON_POLICY_LOSS, DISTIL_LOSS = "mean_of_group_means(divergences_BG, valid_BG)", "torch.special.entr(shares_BK)"
 EMULATE = "emulate: {kl_betas: [0.12, 0.145, 0.15], grpo_epochs: 1, base_rce_epoch: 2}"
 BESIDE_ANSWERED = {"answer_prompts": 1, "score_answers": 1, **BESIDE_CONTROLS}
 ANSWERED = BESIDE_ANSWERED | REPORT
@@ -148,7 +148,7 @@ def test_a_sweep_runs_the_jobs_of_its_cell_only(smoke: Project) -> None:
 
 
 def test_the_offline_loss_retrains_no_on_policy_run(smoke: Project) -> None:
-    old = "mean_of_group_means(k3(log_ratio), valid)"
+    old = "mean_of_group_means(k3(log_ratio_BG), valid_BG)"
     with smoke.edited("lever_pipe/losses/grpo.py", old, f"0 * {old}"):
         planned = smoke.planned()
     assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
