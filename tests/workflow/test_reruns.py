@@ -66,7 +66,7 @@ EDITS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, int]]] = {
     "a beta fewer scores its batch alone, the warm start comes before every arm": (
         (
             (SMOKE, "kl_betas: [0, 0.15]", "kl_betas: [0.15]"),
-            (SMOKE, "warm_start: {steps: 40}", "warm_start: {steps: 41}"),
+            (SMOKE, "warm_start: {steps: 40, batch: 8}", "warm_start: {steps: 41, batch: 8}"),
         ),
         {**ANSWERED, **AGENTS_AND_BELOW, "warm_start_agent": 1},
     ),
