@@ -34,9 +34,9 @@ def pytest_collection() -> None:
 
 def pytest_collection_finish() -> None:
     """Leave what all modules of tests import out of the search for garbage, which some libraries start at each call."""
-    gc.enable()
-    gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
