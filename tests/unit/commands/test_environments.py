@@ -7,9 +7,12 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
+import pytest
 import yaml
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[3]
 HEAVY = ("torch", "transformers", "scipy", "matplotlib", "duckdb", "tokenizers", "PIL")
@@ -27,6 +30,14 @@ def package(requirement: str) -> str:
 def test_each_version_is_that_of_the_lock_file() -> None:
     locked = set((ROOT / "requirements.lock").read_text().splitlines())
     assert all(set(pins(name).values()) <= locked for name in ("cpu", "gpu", "orchestrator"))
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu", "orchestrator"])
+def test_what_a_package_needs_is_there_too(name: str) -> None:
+    listed, locked = pins(name).keys(), set(map(package, (ROOT / "requirements.lock").read_text().splitlines()))
+    texts = (text for held in listed for text in metadata.requires(held) or ())
+    needed = [of for of in map(Requirement, texts) if of.marker is None or of.marker.evaluate({"extra": ""})]
+    assert {package(of.name) for of in needed} & locked <= listed
 
 
 def test_the_rules_have_all_that_the_project_needs() -> None:
