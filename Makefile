@@ -1,7 +1,9 @@
 # One intent a line; `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+IS_SUPPORTED = -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
+# A command of this name may exist and not run, as the shims of pyenv: so each is tried.
+PYTHON ?= $(or $(shell for name in python3.11 python3.12 python3.13; do $$name $(IS_SUPPORTED) 2>/dev/null && echo $$name && break; done),python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
@@ -24,7 +26,7 @@ setup: $(STAMP) ## make the virtual environment from the lock file
 # needed, so nothing is resolved and two can install at a time; but for CUDA's libraries, without which PyPI's torch for
 # Linux cannot be imported.
 $(STAMP): requirements.lock pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "Expected Python 3.11 as '$(PYTHON)'; found none. Install it, or call: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) $(IS_SUPPORTED) || { echo "Expected Python 3.11, 3.12 or 3.13; found $$($(PYTHON) --version 2>&1 | head -n 1). Install one, or call: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	sed '/^#/d' requirements.lock | xargs -P 2 -n 34 $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps
 	$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"

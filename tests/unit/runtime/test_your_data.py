@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/your-data.md").read_text(encoding="utf-8")
 N = {"train": 70, "eval": 40}
 FIRST_IMAGE = {"train": 1, "eval": 501}
+IMAGE_3 = "COCO_train2014_000000000003.png"
 
 
 @dataclass
@@ -45,11 +47,12 @@ class Mine:
             ids = [(10 * image + i % 2, image) for i, image in enumerate(images)]
             self.questions[split] = [{"question_id": q, "image_id": i, "question": f"What is {q}?"} for q, i in ids]
             self.annotations[split] = [
-                {"question_id": q, "image_id": i, "answers": [{"answer": "cup"}]} for q, i in ids
+                {"question_id": q, "image_id": i, "answers": [{"answer": "cup"}] * 10} for q, i in ids
             ]
 
     def image(self, image_id: int) -> Path:
-        return self.root / f"mine/images/{image_id}.png"
+        split = "train" if image_id < FIRST_IMAGE["eval"] else "val"
+        return self.root / f"mine/images/COCO_{split}2014_{image_id:012d}.png"
 
     def write(self) -> Path:
         """Return the page's configuration, with the folder before each path."""
@@ -57,7 +60,7 @@ class Mine:
             for kind in ("questions", "annotations"):
                 rows = {kind: getattr(self, kind)[split]}
                 (self.root / f"mine/{split}_{kind}.json").write_text(json.dumps(rows))
-        (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+        (block,) = re.findall(r"```yaml\n(# mine.yaml\n.*?)```", PAGE, re.DOTALL)
         path = self.root / "mine.yaml"
         path.write_text(re.sub(r"(?<![\w/])(mine|results)/", rf"{self.root}/\1/", block))
         return path
@@ -109,6 +112,7 @@ def _answer_twice(mine: Mine) -> None:
 
 
 def _ask_again(mine: Mine) -> None:
+    shutil.copy(mine.image(1), mine.image(1).with_name("COCO_val2014_000000000001.png"))
     for rows in (mine.questions, mine.annotations):
         rows["eval"][0] = rows["train"][0]
 
@@ -132,12 +136,12 @@ def _list_alone(mine: Mine) -> None:
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
-        (_lose_an_image, ["which holds 1.png: 1 (3.png)", "train_questions.json", "Correct these entries"]),
-        (_spoil_an_image, ["mine/images", "(3.png)", 'set data.on_bad_image to "skip"']),
+        (_lose_an_image, [f"1 ({IMAGE_3})", "train_questions.json", "Correct these entries"]),
+        (_spoil_an_image, ["mine/images", f"({IMAGE_3})", 'set data.on_bad_image to "skip"']),
         # Pairs of questions share an image from 501 on: the fifth is the first about image 503.
         (_lose_an_annotation, ["question without annotation: 1 (5030)", "eval_annotations.json"]),
         (_repeat_an_id, ["duplicate question id in train_questions.json: 1 (10)", "without question: 1 (11)"]),
-        (_answer_twice, ["wrong answer count, expected 1: 1 (question 40: 2)", "train_annotations.json"]),
+        (_answer_twice, ["wrong answer count, expected 10: 1 (question 40: 20)", "train_annotations.json"]),
         (_ask_again, ["1 that are (question ids 10)", "train_questions.json", "Take them out of one split"]),
         (_show_too_little, ["train_questions.json", "found 64. pools.size must be below questions=64"]),
         (_list_alone, ["eval_questions.json: no JSON object: 1 ((whole file))"]),
@@ -170,4 +174,4 @@ def test_the_pages_first_command_looks_at_everything(mine: Mine, capsys: pytest.
     assert "70 questions about 35 images" in capsys.readouterr().out
     _lose_an_image(mine)
     assert main(words) == 2
-    assert "(3.png)" in capsys.readouterr().out
+    assert f"({IMAGE_3})" in capsys.readouterr().out
