@@ -155,7 +155,7 @@ def prepared(folder: Path, raw: dict[str, dict[str, Path]], data: ExampleSetting
     sizes = {}
     for split, files in raw.items():
         given = {name: getattr(data, name) for name in ExampleSettings.model_fields}
-        listing = files.get("image_listing", folder / f"{split}.sha256")
+        listing = files.get("image_listing", folder / f"{split}.none.sha256")
         if "image_listing" not in files:
             storage.write_listing(listing, {})
         sizes[split] = prepare_examples(

@@ -155,7 +155,7 @@ def _input_causes(
                 continue
             if (digest := content_of(Path(path), digests)) != made.inputs[name]:
                 if images := _other_images(name, Path(path), artefact):
-                    yield Cause(f"of the images {first(images)}", "other images")
+                    yield Cause(f"the images differ: {first(images)}", "other images")
                     continue
                 lacks = "does not exist" if digest is None else "is damaged"
                 text = _other_content(name, path, made) if digest else lacks

@@ -60,7 +60,7 @@ def missing(data: Data, split: str, folder: Path = Path()) -> str:
         [
             f"{images / name} (question {question.question_id}, entry {question.entry} of {questions})"
             for name, question in asked.items()
-            if not (images / name).is_file()
+            if not os.path.isfile(os.path.join(images, name))  # noqa: PTH113, PTH118 - 80,000 times
         ]
     )
 
