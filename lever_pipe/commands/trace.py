@@ -72,7 +72,7 @@ class TracedJob:
         inputs: those of its inputs that these depend on: name -> path.
         makers: name of an input -> place of the step that made it; none for what no rule makes.
         states: name of a file -> whether it still has the content of that time.
-        images: own images that are not as they were, by path; where examples are made of such.
+        images: own images of a user that changed since, by path; for `prepare_examples` alone.
     """
 
     artefact: Artefact
@@ -118,7 +118,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _other_images(step: TracedJob, experiment: Experiment) -> dict[str, str]:
-    """Return in what the images of a user's own data differ from those that examples were made from."""
+    """Return the own images of a user that differ from those in the examples of a step: path -> state."""
     place = str(step.artefact.card.relative_to(experiment.results))
     data = grid_plan.at(experiment, {"data": place}).data
     if data.source == "world":

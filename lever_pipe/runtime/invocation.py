@@ -107,7 +107,7 @@ class Run:
             self._listed.add(path)
             images = own_images.write_listing(Path(path), data, split, contents.remembered())
             if own_images.MISSING in images.values() and (absent := own_images.missing(data, split)):
-                log.warning(f"Missing images, without which a run stops before its first job: {absent}.")
+                log.warning(f"Missing images, a run stops before its first job: {absent}.")
         return path
 
     @_without_trace()

@@ -81,7 +81,7 @@ def embed_examples(
 
 
 def _require_listed(examples: Sequence[Example], root: Path, listed: Mapping[str, str]) -> None:
-    """Refuse images that are not those of the plan, whose digests say what the examples are kept under."""
+    """Refuse images that changed since the plan, whose digests are in the key of the store."""
     images = {example.image: example.image_digest for example in examples}
     changed = [str(root / name) for name, digest in images.items() if listed.get(name, digest) != digest]
     if changed:

@@ -167,7 +167,7 @@ def _input_causes(
 
 
 def _other_images(name: str, listing: Path, artefact: Artefact) -> list[str]:
-    """Return in what the images of a listing differ from those of an artefact, as far as its examples record them."""
+    """Return the images of a listing that differ from those in the examples of an artefact, each with its state."""
     if artefact.made is None or artefact.made.stage != own_images.STAGE or name != own_images.LISTING:
         return []
     with suppress(RecordError):

@@ -1,8 +1,8 @@
 """The image files of a user's own data: their digests, in a listing for each split that `prepare_examples` reads.
 
-The main process writes the listing while it plans. An exchanged image is then an input with other content, so all
-that follows from contents (reruns, the store, jobs on a node) holds for images. `Digests` remembers each file by size,
-times and inode: a later plan reads only images that changed.
+The main process writes the listing while it plans. An exchanged image is then an input with other content, so reruns,
+the store and jobs on a node treat images as all other inputs. `Digests` caches by size, times and inode: a later plan
+reads only images that changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SECONDS_BETWEEN_LINES = 15.0
 def write_listing(path: Path, data: Data, split: str, digests: Digests) -> dict[str, str]:
     """Write the digest of each image that a split reads; return name -> digest, `MISSING` or `UNREADABLE`.
 
-    A listing with the same content is left alone. Names are relative to the folder of images, so data may move.
+    Keep a listing with the same content. Names are relative to the folder of images, so data may move.
 
     Args:
         path: the listing.
@@ -53,7 +53,7 @@ def write_listing(path: Path, data: Data, split: str, digests: Digests) -> dict[
 
 
 def missing(data: Data, split: str, folder: Path = Path()) -> str:
-    """Return the images without which a split cannot be read, with their questions; nothing if all are there."""
+    """Return the missing images of a split, each with its first question; empty if there are none."""
     images, questions = folder / _folder(data, split), folder / _questions(data, split)
     asked = _splits.asked_images(questions, data, split) or {}
     return first(
@@ -66,11 +66,11 @@ def missing(data: Data, split: str, folder: Path = Path()) -> str:
 
 
 def differences(now: Mapping[str, str], examples: Path) -> dict[str, str]:
-    """Return in what images differ from those that examples were made from: name -> `MISSING`, `OTHER`, ...
+    """Return the images that differ from those of an examples file: name -> `MISSING`, `UNREADABLE` or `OTHER`.
 
     Args:
         now: name -> digest, as `write_listing` returns it.
-        examples: the file that `prepare_examples` wrote then.
+        examples: an output of `prepare_examples`.
     """
     then = {example.image: example.image_digest for example in storage.read_rows(examples, Example)}
     states = {name: now.get(name, MISSING) for name, digest in then.items() if now.get(name, MISSING) != digest}
@@ -78,7 +78,7 @@ def differences(now: Mapping[str, str], examples: Path) -> dict[str, str]:
 
 
 def differences_now(data: Data, split: str, examples: Path, digests: Digests) -> dict[str, str]:
-    """Return what `differences` does, of the files as they are now, by path."""
+    """Return the `differences` of the present image files, by path."""
     folder = _folder(data, split)
     names = dict.fromkeys(example.image for example in storage.read_rows(examples, Example))
     found = differences(_digests_of(folder, list(names), digests), examples)
