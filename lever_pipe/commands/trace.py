@@ -123,9 +123,9 @@ def _other_images(step: TracedJob, experiment: Experiment) -> dict[str, str]:
     data = grid_plan.at(experiment, {"data": place}).data
     if data.source == "world":
         return {}
-    examples, digests = step.artefact.paths[own_images.EXAMPLES], contents.remembered()
-    with suppress(RecordError):  # the examples are missing or damaged
-        return own_images.differences_now(data, str(step.made.config["split"]), examples, digests)
+    with suppress(RecordError, LookupError):  # the examples are missing or damaged, or of another version
+        examples, split = step.artefact.paths[own_images.EXAMPLES], str(step.made.config["split"])
+        return own_images.differences_now(data, split, examples, contents.remembered())
     return {}
 
 
