@@ -157,7 +157,7 @@ def _world_examples(experiment: Experiment, folder: Path) -> tuple[list[Example]
         world = plan.stage_config(experiment, "generate_world", {"split": name})
         generate_world(**raw, image_listing=listing, config=world)  # type: ignore[arg-type]
         prepare_examples(
-            **raw, image_listing=(listing,), train_examples=(), examples=examples, summary=folder / f"{split}.summary",
+            **raw, image_listing=listing, train_examples=(), examples=examples, summary=folder / f"{split}.summary",
             config=plan.stage_config(experiment, "prepare_examples", {"split": split}),  # type: ignore[arg-type]
         )  # fmt: skip
         rows.append(read_examples(examples))

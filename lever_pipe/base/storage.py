@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -275,6 +276,25 @@ def header_of(path: Path) -> tuple[int, dict[str, Any]]:
         header: dict[str, Any] = json.loads(handle.read(length))
     header.pop("__metadata__", None)
     return 8 + length, header
+
+
+def write_listing(path: Path, digests: Mapping[str, str]) -> None:
+    """Write a line a file as `sha256sum` does, atomically: digest, two blanks, name."""
+    content = os.fsencode("".join(f"{digests[name]}  {name}\n" for name in sorted(digests)))
+    write_file(path, lambda handle: handle.write(content))
+
+
+def read_listing(path: Path) -> dict[str, str]:
+    """Return name -> digest of a listing.
+
+    Raises:
+        RecordError: a file that cannot be read.
+    """
+    try:
+        lines = os.fsdecode(path.read_bytes()).split("\n")
+    except OSError as fault:
+        raise _unreadable(path, fault) from None
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines if line)}
 
 
 def digest(path: Path) -> str:

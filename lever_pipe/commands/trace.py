@@ -14,6 +14,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from graphlib import TopologicalSorter
@@ -22,11 +23,14 @@ from typing import Any, NamedTuple
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.contents import Digests
-from lever_pipe.base.errors import UnknownMemberError
+from lever_pipe.base.errors import RecordError, UnknownMemberError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
+from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
+from lever_pipe.runtime import grid_plan
+from lever_pipe.runtime.rerun import own_images
 from lever_pipe.runtime.rerun.artefacts import CARD, Artefact, Maker, absolute, cards_below, makers_of, read_artefact
 from lever_pipe.runtime.rerun.decision import judge
 from lever_pipe.runtime.rerun.why_names import STUDIES, first, flat, label
@@ -68,6 +72,7 @@ class TracedJob:
         inputs: those of its inputs that these depend on: name -> path.
         makers: name of an input -> place of the step that made it; none for what no rule makes.
         states: name of a file -> whether it still has the content of that time.
+        images: own images of a user that changed since, by path; for `prepare_examples` alone.
     """
 
     artefact: Artefact
@@ -76,6 +81,7 @@ class TracedJob:
     inputs: dict[str, Path] = field(default_factory=dict)
     makers: dict[str, int] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
+    images: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -100,9 +106,27 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--results", type=Path, help="the results folder")
     parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
     options = parser.parse_args(words[1:])
-    results = options.results or Path(configured(vars(options))[0].get("results", "results"))
-    sys.stdout.write(f"{options.what}\n{text(traced_back(options.what, results))}")
+    values = configured(vars(options))[0]
+    results = options.results or Path(values.get("results", "results"))
+    traced = traced_back(options.what, results)
+    if options.results is None:  # the configuration of other results may name other images
+        for step in traced.steps:
+            if step.made.stage == own_images.STAGE:
+                step.images = _other_images(step, parse_experiment(values))
+    sys.stdout.write(f"{options.what}\n{text(traced)}")
     return 0
+
+
+def _other_images(step: TracedJob, experiment: Experiment) -> dict[str, str]:
+    """Return the own images of a user that differ from those in the examples of a step: path -> state."""
+    place = str(step.artefact.card.relative_to(experiment.results))
+    data = grid_plan.at(experiment, {"data": place}).data
+    if data.source == "world":
+        return {}
+    with suppress(RecordError, LookupError):  # the examples are missing or damaged, or of another version
+        examples, split = step.artefact.paths[own_images.EXAMPLES], str(step.made.config["split"])
+        return own_images.differences_now(data, split, examples, contents.remembered())
+    return {}
 
 
 def traced_back(what: str, results: Path) -> Traced:
@@ -295,6 +319,8 @@ def _inputs(step: TracedJob) -> Iterator[str]:
         place = f"[{step.makers[name] + 1}]" if name in step.makers else raw
         of_input.setdefault(name.partition("[")[0], []).append(place + state)
     yield from (f"{name}: {first(list(dict.fromkeys(places)), SHOWN)}" for name, places in of_input.items())
+    if step.images:
+        yield f"images: {first([f'{path} {state}' for path, state in step.images.items()], SHOWN)}"
 
 
 def _settings(config: Mapping[str, Any]) -> str:

@@ -18,9 +18,10 @@ from typing import IO, Any
 
 from lever_pipe.base import atomic, contents, numerics, provenance
 from lever_pipe.base.errors import LeverPipeError, MachineError
+from lever_pipe.experiment.data_config import Data
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import failures, forks, ownership, sizing, snakemake_adapter, snapshot
-from lever_pipe.runtime.rerun import decision, sparing
+from lever_pipe.runtime.rerun import decision, own_images, sparing
 from lever_pipe.runtime.rerun.artefacts import cards_below, set_time, time_ns
 from lever_pipe.runtime.rerun.decision import members_of
 from lever_pipe.runtime.rerun.explain import record_code
@@ -84,6 +85,7 @@ class Run:
             self._failures = failures.Failures()
             self._sparing = sparing.Sparing(store_of(self.experiment))
             gpu_request = snakemake_adapter.gpu_request(workflow)
+            self._listed = set[str]()
             self.needs = sizing.rooms(self.experiment, gpu_request=gpu_request)
         if workflow.is_main_process:
             self._failures.attach()
@@ -97,6 +99,16 @@ class Run:
         made = (decision.has_card, decision.why_again, self._sparing.foresee)
         snakemake_adapter.plan_by_contents(*made, _without_trace()(hold_folder), whole="all")
         decision.before_plan(Path(self.experiment.results))
+
+    @_without_trace()
+    def listing_of_images(self, path: str, data: Data, split: str) -> str:
+        """Return the path of the digests of a split's own images; the main process writes the file while it plans."""
+        if self._workflow.is_main_process and path not in self._listed:
+            self._listed.add(path)
+            images = own_images.write_listing(Path(path), data, split, contents.remembered())
+            if own_images.MISSING in images.values() and (absent := own_images.missing(data, split)):
+                log.warning(f"Missing images, a run stops before its first job: {absent}.")
+        return path
 
     @_without_trace()
     def begin(self) -> None:

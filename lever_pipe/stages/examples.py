@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from lever_pipe.base import storage
+from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import CheckpointError, ImageError
 from lever_pipe.base.members import member
 from lever_pipe.base.records import Example
@@ -24,7 +24,7 @@ def prepare_examples(
     questions: Input,
     annotations: Input,
     images: External,
-    image_listing: Inputs,  # noqa: ARG001 - other images, another run
+    image_listing: Input,
     train_examples: Inputs,
     examples: Output,
     summary: Output,
@@ -32,13 +32,14 @@ def prepare_examples(
 ) -> int:
     """Write a split in question-id order and return its size.
 
-    `image_listing` names digests of images where the source has such a file: other images, another run.
+    `image_listing` has the digest of each image as the run was planned; an image that changed since is refused.
     `train_examples` are what evaluation questions are held against, none for the train split, which depends on no
     evaluation. `summary` counts what was kept and skipped, and the evaluation questions that are train questions too
     where they may be.
     """
     raw = VqaFilePaths(questions=questions, annotations=annotations, images=images)
     split = read_train(raw, config) if config.split == "train" else read_queries(raw, config)
+    _require_listed(split.examples, images, storage.read_listing(image_listing))
     counts = {
         f"{config.split}_questions": len(split.examples),
         f"{config.split}_skipped_questions": split.n_skipped_questions,
@@ -79,12 +80,24 @@ def embed_examples(
     return {name: array.shape for name, array in arrays.items()}
 
 
+def _require_listed(examples: Sequence[Example], root: Path, listed: Mapping[str, str]) -> None:
+    """Refuse images that changed since the plan, whose digests are in the key of the store."""
+    images = {example.image: example.image_digest for example in examples}
+    changed = [str(root / name) for name, digest in images.items() if listed.get(name, digest) != digest]
+    if changed:
+        raise ImageError(
+            f"{root}: expected the images that were there when this run was planned",
+            found=f"{len(changed)} with other bytes, first {changed[0]}",
+            do="Run again: the plan follows the images.",
+        )
+
+
 def _require_same_images(examples: Sequence[Example], root: Path) -> None:
-    files = {root / example.image: example.image_digest for example in examples}
-    changed = [str(path) for path, digest in files.items() if path.is_file() and storage.digest(path) != digest]
+    files, digests = {root / e.image: e.image_digest for e in examples}, contents.remembered()
+    changed = [str(path) for path, digest in files.items() if path.is_file() and digests.of(path) != digest]
     if changed:
         raise ImageError(
             f"{root}: expected the images that the examples were prepared with",
             found=f"{len(changed)} with other bytes, first {changed[0]}",
-            do="Restore the images, or rerun the rule prepare_examples: snakemake --forcerun prepare_examples",
+            do="Restore the images, or run again: the plan follows the images.",
         )

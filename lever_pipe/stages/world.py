@@ -18,5 +18,4 @@ def generate_world(
 ) -> None:
     """Write one split of the world that the config names, and the digest of every image; same config, same bytes."""
     write_raw_files(config.world, config.split, questions=questions, annotations=annotations, images=images)
-    lines = (f"{storage.digest(path)}  {images.name}/{path.name}\n" for path in sorted(images.iterdir()))
-    storage.write_text(image_listing, "".join(lines))
+    storage.write_listing(image_listing, {f"{images.name}/{p.name}": storage.digest(p) for p in images.iterdir()})

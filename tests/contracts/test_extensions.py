@@ -209,7 +209,9 @@ def test_a_data_set_is_one_file(beside: Path, tmp_path: Path) -> None:
         on_bad_image="stop",
         on_split_overlap="count",
     )
-    assert prepare_examples(**raw, **made, image_listing=(), train_examples=(), config=config) == 1
+    storage.write_listing(tmp_path / "listing", {})
+    listing = tmp_path / "listing"
+    assert prepare_examples(**raw, **made, image_listing=listing, train_examples=(), config=config) == 1
     (read,) = storage.read_examples(made["examples"])
     assert (read.question_id, read.image_digest) == (1, hashlib.sha256((tmp_path / "0.png").read_bytes()).hexdigest())
 

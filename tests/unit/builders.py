@@ -155,7 +155,9 @@ def prepared(folder: Path, raw: dict[str, dict[str, Path]], data: ExampleSetting
     sizes = {}
     for split, files in raw.items():
         given = {name: getattr(data, name) for name in ExampleSettings.model_fields}
-        listing = (files["image_listing"],) if "image_listing" in files else ()
+        listing = files.get("image_listing", folder / f"{split}.none.sha256")
+        if "image_listing" not in files:
+            storage.write_listing(listing, {})
         sizes[split] = prepare_examples(
             **{name: path for name, path in files.items() if name != "image_listing"}, image_listing=listing,
             train_examples=(folder / "train.jsonl",) if split == "eval" else (),

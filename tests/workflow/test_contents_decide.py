@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from .conftest import Project, copy_project
+from .conftest import Project, copy_project, finished_once
 from .counts import (
     ARMS,
     BASELINES,
@@ -290,6 +290,123 @@ class TestRecords:
         target = ("--", "results/files/lever/examples/eval.summary.json")
         assert run(smoke, *words, *target) == {"prepare_examples": 2}
         assert smoke.planned(*words, *target) == {}
+
+
+OWN = "results/own"
+OWN_GRPO, OWN_CELLS = (path.replace(RESULTS, OWN) for path in (GRPO, CELLS))
+OWN_EMBEDDINGS = tuple(f"{OWN}/lever/embeddings/{split}.safetensors" for split in ("train", "eval"))
+READ_AGAIN = {"prepare_examples": 1, "embed_examples": 1}
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Own:
+    """Return a project with the same data in files of a user's own; all but the first stage is in the store."""
+    folder = tmp_path_factory.mktemp("own")
+    shutil.copytree(finished_once(tmp_path_factory, store=True).folder, folder, dirs_exist_ok=True)
+    return Own(Project(folder))
+
+
+class Own:
+    """A project whose questions and images are files that no rule makes."""
+
+    words = ("--configfile", "config/smoke.yaml", "own.json")
+
+    def __init__(self, project: Project) -> None:
+        self.project, world = project, project.folder / RESULTS / "world"
+        shutil.copytree(world, project.folder / "own")
+        names = {"train_images": "own/train2014", "eval_images": "own/val2014"}
+        for split, name in (("train", "train"), ("eval", "val")):
+            names[f"{split}_questions"] = f"own/OpenEnded_mscoco_{name}2014_questions.json"
+            names[f"{split}_annotations"] = f"own/mscoco_{name}2014_annotations.json"
+        values = {"results": OWN, "data": {"source": "files", "files": names}}
+        (project.folder / "own.json").write_text(json.dumps(values))
+        assert self.run(OWN_GRPO, OWN_CELLS) == {"prepare_examples": 2}
+
+    def run(self, *targets: str) -> dict[str, int]:
+        return run(self.project, *self.words, "--", *targets)
+
+    def planned(self, *words: str) -> dict[str, int]:
+        return self.project.planned(*self.words, *words, "--", OWN_GRPO, OWN_CELLS)
+
+    def images(self, split: str) -> list[Path]:
+        """Return the images of a split's first questions that are not the same picture."""
+        rows = (self.project.folder / OWN / f"lever/examples/{split}.jsonl").read_text().splitlines()
+        names = {row["image_digest"]: row["image"] for row in map(json.loads, rows)}
+        return [
+            self.project.folder / "own" / {"train": "train2014", "eval": "val2014"}[split] / n for n in names.values()
+        ]
+
+    @contextmanager
+    def exchanged(self, split: str, change: Callable[[Path, Path], object]) -> Iterator[Path]:
+        """Change the first image, given another one, for the time of the block."""
+        image, other, *_ = self.images(split)
+        with kept(image):
+            change(image, other)
+            yield image
+            image.unlink(missing_ok=True)  # it may be a link by now
+
+
+def _become(image: Path, content: Path) -> None:
+    image.write_bytes(content.read_bytes())
+
+
+def _link(image: Path, target: Path) -> None:
+    image.unlink()
+    image.symlink_to(target)
+
+
+def _copy(image: Path, _: Path) -> None:
+    content = image.read_bytes()
+    image.unlink()
+    image.write_bytes(content)
+
+
+def _link_to_copy(image: Path, _: Path) -> None:
+    _link(image, Path(shutil.copyfile(image, image.with_suffix(".copy"))))
+
+
+class TestOwnImages:
+    @pytest.mark.parametrize("change", [_become, _link])
+    def test_an_image_of_the_train_split_reruns_what_reads_it(
+        self, own: Own, change: Callable[[Path, Path], object]
+    ) -> None:
+        with own.exchanged("train", change) as image:
+            planned = own.planned()
+            assert planned.keys() >= {"prepare_examples", "embed_examples", "generate_rl_data", "train_grpo_epoch"}
+            said = own.project.tool("why", OWN_EMBEDDINGS[0], *own.words)
+            assert f"prepare_examples runs because the images differ: {image.name} has other content." in said
+            assert own.run(OWN_EMBEDDINGS[0]) == READ_AGAIN
+        assert own.run(OWN_GRPO, OWN_CELLS) == {}, "all is in the store"
+
+    def test_an_image_of_the_eval_split_trains_nothing(self, own: Own) -> None:
+        with own.exchanged("eval", _become):
+            planned = own.planned()
+            assert planned.keys() >= {"prepare_examples", "embed_examples", "answer_prompts", "score_answers"}
+            assert (planned["prepare_examples"], planned["embed_examples"]) == (1, 1)
+            assert not [rule for rule in planned if rule.startswith(("train_", "generate_", "propose_"))]
+            assert own.run(OWN_EMBEDDINGS[1]) == READ_AGAIN
+        assert own.run(OWN_GRPO, OWN_CELLS) == {}
+
+    @pytest.mark.parametrize("change", [_copy, _link_to_copy, lambda image, _: os.utime(image, (LONG_AGO, LONG_AGO))])
+    def test_the_same_picture_in_another_file_reruns_nothing(
+        self, own: Own, change: Callable[[Path, Path], object]
+    ) -> None:
+        with own.exchanged("train", change):
+            assert own.planned() == {}
+
+    def test_a_missing_image_is_planned_and_stops_a_run(self, own: Own) -> None:
+        with own.exchanged("train", lambda image, _: image.unlink()) as image:
+            assert own.planned()["prepare_examples"] == 2
+            elsewhere = ("--config", "results=results/else", "--", OWN_GRPO.replace("own", "else"))  # in the store
+            done = own.project.call(*own.words, "--cores", "1", *elsewhere)
+            place = image.relative_to(own.project.folder)
+            told = rf"expected an image for each question; found no {place} \(question \d+, entry \d+ of own/"
+            assert done.returncode
+            assert re.search(told, done.stdout)
+            assert ran(done.stdout) == {}
+            traced = own.project.tool("trace", OWN_EMBEDDINGS[0], *own.words)
+            assert f"images: {place} is missing" in traced
+        assert own.planned() == {}
 
 
 @pytest.mark.parametrize(

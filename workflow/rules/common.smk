@@ -78,7 +78,7 @@ def files(**folders):
     """Return the function that gives a job's files as words NAME=PATH: inputs, outputs and these folders.
 
     Folders of models and images, patterns or functions of the wildcards, are no inputs, so that Snakemake does not look
-    at their times: the identity has a model's digest, the examples have that of each image.
+    at their times: the identity has a model's digest, a listing that of each image.
     """
 
     def words(wildcards, input, output):

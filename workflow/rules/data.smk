@@ -8,6 +8,8 @@ GENERATED = {
     "images": join(RAW, "{split}2014"),
     "listing": join(RAW, "{split}.sha256"),
 }
+# The images of a user's own data. Each split has a folder, because Snakemake looks into a folder once and remembers it.
+OWN_LISTING = join(OF_DATA, "images/{split}/sha256.txt")
 TRAIN_EXAMPLES, EVAL_EXAMPLES = f"{OF_DATA}/examples/train.jsonl", f"{OF_DATA}/examples/eval.jsonl"
 TRAIN_EMBEDDINGS, EVAL_EMBEDDINGS = f"{OF_DATA}/embeddings/train.safetensors", f"{OF_DATA}/embeddings/eval.safetensors"
 # What similarity within pools is measured with.

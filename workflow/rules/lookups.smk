@@ -14,9 +14,11 @@ def raw_file(kind, split=None):
 
 
 def listing_of_images(wildcards):
-    """Return the digests of generated images: a trigger that image folders themselves cannot be."""
-    is_generated = grid_plan.at(EXPERIMENT, wildcards).data.source == "world"
-    return [raw_file("listing")(wildcards)] if is_generated else []
+    """Return the file with the digest of each image: a trigger that image folders themselves cannot be."""
+    data = grid_plan.at(EXPERIMENT, wildcards).data
+    if data.source == "world":
+        return raw_file("listing")(wildcards)
+    return RUN.listing_of_images(OWN_LISTING.format(**wildcards), data, wildcards.split)
 
 
 def train_examples_beside(wildcards):

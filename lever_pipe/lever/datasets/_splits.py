@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.members import member
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.data_config import ExampleSettings
-from lever_pipe.lever.datasets.protocol import Reader, ReadOptions, ReadResult, VqaFilePaths
+from lever_pipe.lever.datasets.protocol import AskedImage, Reader, ReadOptions, ReadResult, VqaFilePaths
 
 
 def read_train(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
     """Return the train split as the configured reader reads it; see `protocol.Reader.read`."""
-    options = ReadOptions(settings.train_image_name, settings.n_answers, settings.on_bad_image)
     reader: Reader = member("lever/datasets", settings.reader)
-    return reader.read(files, options)
+    return reader.read(files, _options(settings, "train"))
 
 
 def read_queries(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
     """Return the `n_eval` evaluated queries; see `protocol.Reader.read`."""
-    options = ReadOptions(
-        settings.eval_image_name,
-        settings.n_answers,
-        settings.on_bad_image,
-        limit=settings.n_eval,
-        seed=settings.eval_seed if settings.eval_subset == "random" else None,
-    )
     reader: Reader = member("lever/datasets", settings.reader)
-    queries = reader.read(files, options)
+    queries = reader.read(files, _options(settings, "eval"))
     if len(queries.examples) < settings.n_eval:
         raise DataError(
             f"{files.questions}: expected at least {settings.n_eval} questions with readable images",
@@ -37,6 +30,38 @@ def read_queries(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
             do="Lower data.n_eval and evaluation.samples, or complete the data.",
         )
     return queries
+
+
+def asked_images(
+    questions: Path, settings: ExampleSettings, split: str, *, with_spares: bool = False
+) -> dict[str, AskedImage] | None:
+    """Return the names of the images that a split opens, each with its first question.
+
+    None: the configured reader does not name its images.
+
+    Args:
+        questions: the question file of the split.
+        settings: how it is read.
+        split: `train` or `eval`.
+        with_spares: whether to add the images that may take the place of unreadable ones.
+    """
+    options = _options(settings, split)
+    if with_spares and settings.on_bad_image == "skip":
+        options = replace(options, limit=None)
+    asked = getattr(member("lever/datasets", settings.reader), "asked_images", None)
+    return None if asked is None else dict(asked(questions, options))
+
+
+def _options(settings: ExampleSettings, split: str) -> ReadOptions:
+    if split == "train":
+        return ReadOptions(settings.train_image_name, settings.n_answers, settings.on_bad_image)
+    return ReadOptions(
+        settings.eval_image_name,
+        settings.n_answers,
+        settings.on_bad_image,
+        limit=settings.n_eval,
+        seed=settings.eval_seed if settings.eval_subset == "random" else None,
+    )
 
 
 def shared_questions(

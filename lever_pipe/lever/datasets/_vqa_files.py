@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -21,7 +23,7 @@ from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.base.sections import dotted
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import read_json
-from lever_pipe.lever.datasets.protocol import ReadOptions, ReadResult, VqaFilePaths
+from lever_pipe.lever.datasets.protocol import AskedImage, ReadOptions, ReadResult, VqaFilePaths
 
 log = logging.getLogger(__name__)
 SHOWN = 5
@@ -112,9 +114,7 @@ def read_split(
     if questions and annotations:
         faults += _disagreements(questions, annotations)
         faults += _answer_faults(annotations, options.n_answers, shown_answer)
-    if options.seed is not None:
-        order = generator(options.seed, "eval subset").permutation(len(questions))
-        questions = [questions[i] for i in order]
+    questions = _in_order(questions, options)
     faults += _missing_images(questions[: options.limit], files.images, options.image_name)
     _raise_any(f"expected complete and consistent {files.questions} and {files.annotations}", faults)
     digests, skipped = _digests(questions, files.images, options)
@@ -137,6 +137,31 @@ def read_split(
             )
         )
     return ReadResult(examples, skipped)
+
+
+def asked_images(questions: Path, options: ReadOptions) -> dict[str, AskedImage]:
+    """Return the names of the images that `read_split` opens, each with its first question, in the order of reading.
+
+    A file that cannot be read names none: `read_split` says what is wrong with it.
+    """
+    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+        entries = json.loads(questions.read_bytes())["questions"]
+        rows = [(int(entry["question_id"]), entry["image_id"], place) for place, entry in enumerate(entries, start=1)]
+        asked: dict[Any, AskedImage] = {}
+        for question_id, image_id, place in _in_order(sorted(rows), options)[: options.limit]:
+            asked.setdefault(image_id, AskedImage(question_id, place))
+        return {options.image_name.format(image_id=image_id): question for image_id, question in asked.items()}
+    return {}
+
+
+R = TypeVar("R")
+
+
+def _in_order(rows: list[R], options: ReadOptions) -> list[R]:
+    """Return rows sorted by question id in the order in which they count towards the limit."""
+    if options.seed is None:
+        return rows
+    return [rows[i] for i in generator(options.seed, "eval subset").permutation(len(rows))]
 
 
 def _questions(path: Path, faults: list[Fault]) -> list[Question]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lever_pipe.lever.datasets._vqa_files import Annotation, read_split
+from lever_pipe.lever.datasets._vqa_files import Annotation, asked_images, read_split
 from lever_pipe.lever.datasets.protocol import ReadOptions, ReadResult, VqaFilePaths
+
+__all__ = ["asked_images", "read"]
 
 
 def read(files: VqaFilePaths, options: ReadOptions) -> ReadResult:

@@ -4,6 +4,9 @@ To add a data set, add a module `lever_pipe/lever/datasets/<name>.py` with a fun
 signature below; its name is then valid in `data.reader`. Data in the official VQA format need only
 the answer that a demonstration shows: see `okvqa.py` and `vqav2.py`, which share
 `_vqa_files.read_split`.
+
+A reader may also have a function `asked_images`, as `_vqa_files` has it, which names the images that `read` opens. The
+plan of a run compares their contents; without the function, it compares all files in the folder of images.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from lever_pipe.base.records import Example
 
@@ -34,6 +37,13 @@ class ReadOptions:
     on_bad_image: Literal["stop", "skip"] = "stop"
     limit: int | None = None  # at least 1: readable questions; None for all
     seed: int | None = None  # of the drawn order in which the limit is reached; None for question-id order
+
+
+class AskedImage(NamedTuple):
+    """The first question about an image."""
+
+    question_id: int
+    entry: int  # its place in the question file, from 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ Source: Goyal 2017 (VQAv2)
 
 from __future__ import annotations
 
-from lever_pipe.lever.datasets._vqa_files import read_split
+from lever_pipe.lever.datasets._vqa_files import asked_images, read_split
 from lever_pipe.lever.datasets.protocol import ReadOptions, ReadResult, VqaFilePaths
+
+__all__ = ["asked_images", "read"]
 
 
 def read(files: VqaFilePaths, options: ReadOptions) -> ReadResult:

@@ -19,6 +19,7 @@ from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_q
 from lever_pipe.lever.datasets.protocol import ReadResult, VqaFilePaths
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, refused, warning
+from lever_pipe.runtime.rerun import own_images
 from lever_pipe.runtime.sizing import LoadedModel
 
 AGENT = "intention.model.folder"
@@ -161,6 +162,7 @@ def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: P
     for key, data in experiment.data_sets.items() if _any(rules, DATA_RULES) else ():
         if data.source == "files":
             yield _present(f"{key}.files", list(data.files.model_dump().values()), folder, "docs/your-data.md")
+            yield from _missing_images(key, data, folder)
     if "intention" in experiment.studies and _any(rules, {"prepare_tasks"}):
         files = [name for names in agent_plan.raw_files(experiment.intention).values() for name in names]
         if files:
@@ -211,6 +213,13 @@ def _data_set(experiment: Experiment, key: str, settings: Data, folder: Path) ->
             yield refused(check, refusal)
         else:
             yield ok(check, f"{len(shared)} of {len(queries)} questions are train questions too")
+
+
+def _missing_images(key: str, data: Data, folder: Path) -> Iterator[Outcome]:
+    for split in ("train", "eval"):
+        if absent := own_images.missing(data, split, folder):
+            do = f"Restore them, or correct the questions or {key}.{split}_image_name."
+            yield fault(f"{key}.files.{split}_images", "an image for each question", found=f"no {absent}", do=do)
 
 
 def _present(key: str, names: list[str], folder: Path, page: str) -> Outcome:

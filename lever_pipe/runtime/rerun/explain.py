@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from lever_pipe.base import contents, provenance, storage
 from lever_pipe.base.contents import Digests, is_card
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Row, RunCard
+from lever_pipe.runtime.rerun import own_images
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, read_artefact
 from lever_pipe.runtime.rerun.decision import content_of, judge, members_of, other_versions, versions_for
 from lever_pipe.runtime.rerun.why_names import first, flat, label
@@ -152,6 +154,9 @@ def _input_causes(
             if absolute(path) in remade:
                 continue
             if (digest := content_of(Path(path), digests)) != made.inputs[name]:
+                if images := _other_images(name, Path(path), artefact):
+                    yield Cause(f"the images differ: {first(images)}", "other images")
+                    continue
                 lacks = "does not exist" if digest is None else "is damaged"
                 text = _other_content(name, path, made) if digest else lacks
                 yield Cause(f"the input {path} {text}", f"input: {Path(path).name}")
@@ -159,6 +164,16 @@ def _input_causes(
     parts = [f"{len(odd)} {change} ({first(odd)})" for change, odd in (("added", added), ("removed", removed)) if odd]
     if parts:
         yield Cause(f"the set of inputs changed: {', '.join(parts)}", "other input files")
+
+
+def _other_images(name: str, listing: Path, artefact: Artefact) -> list[str]:
+    """Return the images of a listing that differ from those in the examples of an artefact, each with its state."""
+    if artefact.made is None or artefact.made.stage != own_images.STAGE or name != own_images.LISTING:
+        return []
+    with suppress(RecordError):
+        found = own_images.differences(storage.read_listing(listing), artefact.paths[own_images.EXAMPLES])
+        return [f"{image} {state}" for image, state in found.items()]
+    return []
 
 
 def _other_content(name: str, path: str, made: RunCard) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +19,16 @@ from builders import shipped
 from PIL import Image
 
 from lever_pipe.__main__ import main
+from lever_pipe.base import storage
+from lever_pipe.base.contents import Digests
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.lever.datasets import okvqa
+from lever_pipe.lever.datasets._splits import read_queries, read_train
+from lever_pipe.lever.datasets.protocol import VqaFilePaths
 from lever_pipe.runtime.checks import local_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome
+from lever_pipe.runtime.rerun import own_images
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/your-data.md").read_text(encoding="utf-8")
@@ -175,3 +183,52 @@ def test_the_pages_first_command_looks_at_everything(mine: Mine, capsys: pytest.
     _lose_an_image(mine)
     assert main(words) == 2
     assert f"({IMAGE_3})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("subset", ["prefix", "random"])
+def test_the_plan_lists_exactly_the_images_that_a_split_reads(mine: Mine, subset: str) -> None:
+    data = mine.experiment().data.model_copy(update={"n_eval": 11, "eval_subset": subset})
+    for split, read in (("train", read_train), ("eval", read_queries)):
+        files = VqaFilePaths(
+            *(Path(getattr(data.files, f"{split}_{k}")) for k in ("questions", "annotations", "images"))
+        )
+        read_images = {example.image: example.image_digest for example in read(files, data).examples}
+        listing = mine.root / f"{split}.txt"
+        assert own_images.write_listing(listing, data, split, Digests()) == read_images
+        assert storage.read_listing(listing) == read_images
+
+
+def test_images_that_may_replace_unreadable_ones_are_listed_too(mine: Mine) -> None:
+    data = mine.experiment().data.model_copy(update={"n_eval": 11, "on_bad_image": "skip"})
+    assert len(own_images.write_listing(mine.root / "list", data, "eval", Digests())) == N["eval"] // 2
+    mine.image(FIRST_IMAGE["eval"] + 19).unlink()
+    assert own_images.missing(data, "eval") == "", "no question among the first 11 is about it"
+
+
+def test_a_reader_that_names_no_images_has_all_of_its_folder_listed(
+    mine: Mine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = mine.experiment().data
+    monkeypatch.delattr(okvqa, "asked_images")
+    assert len(own_images.write_listing(mine.root / "list", data, "train", Digests())) == sum(N.values()) // 2
+
+
+def test_a_second_plan_reads_no_image_and_keeps_the_listing(mine: Mine) -> None:
+    data, memory, listing = mine.experiment().data, mine.root / "memory.json", mine.root / "list"
+    for image in (mine.root / "mine/images").iterdir():
+        os.utime(image, (1_600_000_000, 1_600_000_000))
+    now = time.time_ns()
+    with pytest.MonkeyPatch.context() as patch:  # files that have just changed are not remembered
+        patch.setattr("lever_pipe.base.contents.time.time_ns", lambda: now + 10**11)
+        own_images.write_listing(listing, data, "train", Digests(memory))
+    before, digests = listing.stat(), Digests(memory)
+    own_images.write_listing(listing, data, "train", digests)
+    assert (digests.read_bytes, listing.stat().st_mtime_ns) == (0, before.st_mtime_ns)
+
+
+def test_a_missing_image_is_named_with_its_question_before_a_run(mine: Mine) -> None:
+    experiment = mine.experiment()
+    mine.image(3).unlink()
+    found = local_checks.raw_data(experiment, rules={"prepare_examples"}, folder=Path())
+    (fault,) = [outcome for outcome in found if outcome.level is Level.FAULT]
+    assert f"{mine.image(3)} (question 30, entry 5 of {mine.root}/mine/train_questions.json)" in fault.found

@@ -93,6 +93,19 @@ def test_an_image_that_changed_since_is_refused(world: World, tmp_path: Path) ->
         )  # type: ignore[arg-type]  # fmt: skip
 
 
+def test_examples_are_not_made_of_other_images_than_were_planned(world: World) -> None:
+    world.prepare()
+    listing = world.folder / "listing"
+    listed = {example.image: example.image_digest for example in world.examples("train")}
+    world.raw["train"]["image_listing"] = listing
+    storage.write_listing(listing, listed)
+    assert world.prepare() == (N_TRAIN, N_EVAL)
+    victim, other = world.image("train"), world.image("eval")
+    victim.write_bytes(other.read_bytes())
+    with pytest.raises(ImageError, match=f"when this run was planned; found 1 with other bytes, first .*{victim.name}"):
+        world.prepare()
+
+
 def test_pools_are_measured_query_by_query(world: World, tmp_path: Path) -> None:
     world.prepare()
     train, queries = world.examples("train"), world.examples("eval")
