@@ -26,6 +26,7 @@ from lever_pipe.base.errors import UnknownMemberError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
+from lever_pipe.experiment import configuration
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
 from lever_pipe.runtime.rerun.artefacts import CARD, Artefact, Maker, absolute, cards_below, makers_of, read_artefact
 from lever_pipe.runtime.rerun.decision import judge
@@ -98,9 +99,9 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("what", help="a file, TABLE:ROW:COLUMN, a key of the evidence, or e12")
     parser.add_argument("--results", type=Path, help="the results folder")
-    parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
+    configuration.add_options(parser)
     options = parser.parse_args(words[1:])
-    results = options.results or Path(configured(vars(options))[0].get("results", "results"))
+    results = options.results or Path(configured(vars(options)).values.get("results", "results"))
     sys.stdout.write(f"{options.what}\n{text(traced_back(options.what, results))}")
     return 0
 

@@ -11,8 +11,8 @@ import pytest
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.sections import Section
+from lever_pipe.experiment import configuration
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime.snakemake_adapter import configuration_of
 
 ROOT = Path(__file__).parents[2]
 WORLD = "presets: {published: {rce: {learning_rate: %s}}}"
@@ -147,7 +147,7 @@ def experiment_of(given: str | bytes | tuple[str, ...], *below: Path) -> Experim
     if not isinstance(given, tuple):
         path.write_bytes(given if isinstance(given, bytes) else given.encode())
     files, words = ([*below, path], ()) if not isinstance(given, tuple) else ([*below], given)
-    return parse_experiment(configuration_of(files, words), source="config.yaml")
+    return parse_experiment(configuration.read(files, words).values, source="config.yaml")
 
 
 def told(given: str | bytes | tuple[str, ...]) -> str:
@@ -187,7 +187,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     Path("locked").mkdir()
     for path in ("nowhere.yaml", "locked", "loop", "README.md/x", "x" * 5000, "a\0b", ""):
         with pytest.raises(ConfigError) as refusal:
-            configuration_of([Path(path)])
+            configuration.read([Path(path)])
         assert "expected a configuration file" in str(refusal.value)
 
 
