@@ -24,6 +24,7 @@ KINDS = {
     "invalid_key": "a text as key",
 }
 """Type of a pydantic error -> what the value must be."""
+YAML_WORDS = {"None": "null", "True": "true", "False": "false"}
 SHOWN = 3
 """Places that are told of a key which stands in several sections."""
 
@@ -108,9 +109,7 @@ def _demand(error: ErrorDetails) -> str:
         number = context["min_length" if kind == "too_short" else "max_length"]
         return f"must have at {bound} {number} {'entry' if number == 1 else 'entries'}"
     if kind == "literal_error":
-        return (
-            f"must be {context['expected'].replace('None', 'null').replace('True', 'true').replace('False', 'false')}"
-        )
+        return re.sub(r"\b(None|True|False)\b", lambda word: YAML_WORDS[word[0]], f"must be {context['expected']}")
     text = re.sub(r"^(Input should|Value should|String should)", "must", error["msg"])
     return text[0].lower() + text[1:]
 

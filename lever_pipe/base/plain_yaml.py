@@ -79,12 +79,12 @@ def read(text: str) -> Any:
             loader.dispose()
     except yaml.MarkedYAMLError as fault:
         mark = fault.problem_mark or fault.context_mark
-        words, line = (fault.context, fault.problem), mark.line + 1 if mark else 1
+        found, line = ", ".join(filter(None, (fault.context, fault.problem))), mark.line + 1 if mark else 1
     except yaml.reader.ReaderError as fault:
-        words, line = (fault.reason,), _line_at(text, fault.position)
+        found, line = str(fault.reason), _line_at(text, fault.position)
     except UnicodeEncodeError as fault:  # half of a surrogate pair
-        words, line = (fault.reason,), _line_at(text, fault.start)
-    raise PlainYamlError("YAML or JSON", found=", ".join(filter(None, words)), do="Correct it there.", line=line)
+        found, line = fault.reason, _line_at(text, fault.start)
+    raise PlainYamlError("YAML or JSON", found=found.removeprefix("found "), do="Correct it there.", line=line)
 
 
 def _line_at(text: str, position: int) -> int:
@@ -97,7 +97,7 @@ def _check_depth(text: str) -> None:
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
-            raise _too_deep(event.start_mark.line + 1)
+            raise _too_deep(event.start_mark.line + 1 if event.start_mark else 1)
 
 
 def _too_deep(line: int) -> PlainYamlError:
@@ -141,14 +141,15 @@ def _parts(node: yaml.Node) -> list[yaml.Node]:
         return [value for _, value in node.value]
     if isinstance(node, yaml.SequenceNode):
         return list(node.value)
-    _check_number(node)
+    if isinstance(node, yaml.ScalarNode):
+        _check_number(node)
     return []
 
 
 def _check_key(key: yaml.Node, known: set[str]) -> None:
     line = key.start_mark.line + 1
     if not isinstance(key, yaml.ScalarNode):
-        raise PlainYamlError("a text as key", found=f"a {key.id}", do="Write KEY: VALUE.", line=line)
+        raise PlainYamlError("a text as key", found="a collection", do="Write KEY: VALUE.", line=line)
     if key.tag not in (f"{TAG}str", f"{TAG}merge"):
         do = f"Put it in quotes: '{shortened(key.value)}'."
         raise PlainYamlError("a text as key", found=f"the {_kind(key)} {shortened(key.value)}", do=do, line=line)
@@ -188,34 +189,36 @@ def _check_number(node: yaml.ScalarNode) -> None:
         raise PlainYamlError("a decimal number", found=f"{text}, {reading.why}", do=do, line=line)
 
 
-class _Reading(NamedTuple):
+class _Notation(NamedTuple):
+    """A number in another notation than the decimal one: its decimal form, and the reason for the error."""
+
     value: str
     why: str
 
 
-def _other_reading(node: yaml.ScalarNode) -> _Reading | None:
+def _other_reading(node: yaml.ScalarNode) -> _Notation | None:
     """Return how another notation than the decimal one is read; None for a decimal number or a text."""
     text, kind = node.value, node.tag.removeprefix(TAG)
     if kind == "int" and not DECIMAL.fullmatch(text):
-        value = yaml.SafeLoader("").construct_yaml_int(node)
+        value: float = yaml.SafeLoader("").construct_yaml_int(node)
     elif kind == "float" and not FRACTION.fullmatch(text):
         value = yaml.SafeLoader("").construct_yaml_float(node)
     elif kind == "str" and not node.style:
         return _reading_of_text(text)
     else:
         return None
-    return _Reading(str(value), f"which YAML 1.1 reads as {value}")
+    return _Notation(str(value), f"which YAML 1.1 reads as {value}")
 
 
-def _reading_of_text(text: str) -> _Reading | None:
+def _reading_of_text(text: str) -> _Notation | None:
     """Return the reading of an unquoted text that looks like a number."""
     if OCTAL_OF_YAML_1_2.fullmatch(text):
         value = str(int(text, 8))
-        return _Reading(value, f"which YAML 1.1 reads as a text and YAML 1.2 as {value}")
+        return _Notation(value, f"which YAML 1.1 reads as a text and YAML 1.2 as {value}")
     if not re.fullmatch(r"[-+]?[0-9._][0-9._eE+-]*", text):
         return None
     with suppress(ValueError):
         number = float(text)  # 08, 1_0e3: texts for YAML 1.1, though Python reads them as numbers
         value = str(int(text)) if "." not in text and "e" not in text.lower() else str(number)
-        return _Reading(value, "which YAML 1.1 reads as a text")
+        return _Notation(value, "which YAML 1.1 reads as a text")
     return None
