@@ -6,20 +6,72 @@ Snakemake registers plugins before its own executors and keeps the first of a na
 A job whose artefact is made, or in the store, when its turn comes is not run (`lever_pipe.runtime.rerun.sparing`). Any
 other command than a plain call of `lever_pipe`, and any other workflow, runs as with Snakemake's own.
 
-Nothing of `lever_pipe` is imported before a job runs: Snakemake imports each plugin at its start, and which copy of the
-package is meant is known when the rules are read.
+Snakemake imports each plugin at its start, before it reads a configuration file: no code of this project can run
+earlier. If the Snakefile of a call belongs to a copy of this project, the package of that copy reads the configuration
+(`lever_pipe.runtime.snakemake_adapter.own_reader`). Nothing of `lever_pipe` is imported before that copy is known.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import wraps
+from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any
 
 from snakemake.executors import local
 from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 common_settings = local.common_settings
+
+
+def project_of(snakefile: Path) -> Path | None:
+    """Return the copy of this project whose workflow a Snakefile is; None for any other workflow."""
+    folder = snakefile.resolve().parent
+    for root in (folder, folder.parent):
+        if (root / "lever_pipe/runtime/snakemake_adapter.py").is_file() and (root / "workflow/Snakefile").is_file():
+            return root
+    return None
+
+
+def reading_own_configuration(call: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    """Return Snakemake's call by parsed words, which reads the configuration of this workflow in its own way."""
+
+    @wraps(call)
+    def args_to_api(args: Any, parser: Any) -> bool:
+        from snakemake.api import resolve_snakefile
+
+        snakefile = resolve_snakefile(args.snakefile, allow_missing=True)
+        root = project_of(Path(snakefile)) if snakefile is not None else None
+        if root is None:
+            return call(args, parser)
+        sys.path.insert(0, str(root))
+        from lever_pipe.runtime.snakemake_adapter import own_reader
+
+        with own_reader():
+            return call(args, parser)
+
+    return args_to_api
+
+
+def before_words(register: Callable[..., None]) -> Callable[..., None]:
+    """Return the registration of plugins' options, which comes after all imports and before words are parsed."""
+
+    @wraps(register)
+    def register_cli_args(registry: ExecutorPluginRegistry, parser: Any) -> None:
+        from snakemake import cli  # while plugins are imported it is not complete
+
+        if not hasattr(cli.args_to_api, "__wrapped__"):
+            cli.args_to_api = reading_own_configuration(cli.args_to_api)
+        register(registry, parser)
+
+    return register_cli_args
+
+
+ExecutorPluginRegistry.register_cli_args = before_words(ExecutorPluginRegistry.register_cli_args)
 
 
 class Executor(local.Executor):  # type: ignore[misc] # of a library without types

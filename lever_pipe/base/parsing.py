@@ -13,6 +13,18 @@ from lever_pipe.base.errors import ConfigError, shortened
 from lever_pipe.base.sections import RULES_BROKEN, Fault, Section, did_you_mean, dotted, shown
 
 S = TypeVar("S", bound=Section)
+KINDS = {
+    **dict.fromkeys(("tuple_type", "list_type", "set_type", "frozen_set_type", "iterable_type"), "a list"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "a mapping, KEY: VALUE"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "string_type": "a text",
+    "none_required": "null",
+    "invalid_key": "a text as key",
+}
+"""Type of a pydantic error -> what the value must be."""
+YAML_WORDS = {"None": "null", "True": "true", "False": "false"}
 SHOWN = 3
 """Places that are told of a key which stands in several sections."""
 
@@ -84,7 +96,22 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
         seen = "" if kind == "missing" else f", got {shown(error['input'])}"
         names = re.findall("'([^']*)'", context["expected"]) if kind == "literal_error" else []
         near = did_you_mean(str(error["input"]), names, "")
-        yield f"{shortened(dotted(place))}: {error['msg'][0].lower()}{error['msg'][1:]}{seen}. {near}".rstrip()
+        yield f"{shortened(dotted(place))}: {_demand(error)}{seen}. {near}".rstrip()
+
+
+def _demand(error: ErrorDetails) -> str:
+    """Return what a value must be, in the words of YAML instead of Python's."""
+    kind, context = error["type"], error.get("ctx", {})
+    if kind in KINDS:
+        return f"must be {KINDS[kind]}"
+    if kind in ("too_short", "too_long"):
+        bound = "least" if kind == "too_short" else "most"
+        number = context["min_length" if kind == "too_short" else "max_length"]
+        return f"must have at {bound} {number} {'entry' if number == 1 else 'entries'}"
+    if kind == "literal_error":
+        return re.sub(r"\b(None|True|False)\b", lambda word: YAML_WORDS[word[0]], f"must be {context['expected']}")
+    text = re.sub(r"^(Input should|Value should|String should)", "must", error["msg"])
+    return text[0].lower() + text[1:]
 
 
 def _keys_at(model: type[Section], place: tuple[int | str, ...]) -> list[str]:

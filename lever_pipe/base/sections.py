@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from string import Formatter
@@ -133,7 +133,16 @@ class Section(BaseModel):
 
 def shown(value: Any) -> str:
     """Return a value as a message shows it."""
-    return shortened(repr(value))
+    return shortened(_spelt(value))
+
+
+def _spelt(value: Any) -> str:
+    """Return a value as YAML spells it, not as Python does."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_spelt(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_spelt, value))}]"
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else repr(value)
 
 
 def dotted(path: Path) -> str:

@@ -98,20 +98,21 @@ def read_json(path: Path) -> Any:
 
 
 def read_yaml(path: Path, expected: str) -> Any:
-    """Return the value of a file, which holds what is `expected`; the compiled reader is seven times as fast.
+    """Return the value of a file, which holds what is `expected`.
 
     Raises:
         RecordError: there is none, or it is not YAML of plain values in UTF-8.
     """
-    import yaml
+    from lever_pipe.base import plain_yaml
 
     try:
-        text = path.read_bytes().decode()
-        return yaml.load(text, Loader=yaml.CSafeLoader) if yaml.__with_libyaml__ else yaml.safe_load(text)
+        return plain_yaml.read(path.read_bytes().decode())
     except FileNotFoundError:
         raise RecordError(f"{path}: expected {expected}", found="none", do="Restore it.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as fault:
-        raise RecordError(f"{path}: expected YAML", found=" ".join(str(fault).split()), do="Restore it.") from None
+    except plain_yaml.PlainYamlError as fault:
+        raise RecordError(f"{path}:{fault.line}: expected {fault.expected}", found=fault.found, do=fault.do) from None
+    except UnicodeDecodeError as fault:
+        raise RecordError(f"{path}: expected YAML in UTF-8", found=str(fault), do="Restore it.") from None
 
 
 def write_rows(path: Path, rows: Iterable[BaseModel]) -> None:

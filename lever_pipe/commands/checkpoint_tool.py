@@ -25,6 +25,7 @@ from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.commands.convert_tool import load_restricted, no_tensors, refuse
+from lever_pipe.experiment import configuration
 from lever_pipe.experiment.config import Preset, Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.selector.network import architecture_of, build_selector, save_selector
@@ -54,10 +55,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("source", type=Path, help="a .ckpt or .pt file of the original")
     parser.add_argument("out", type=Path, help=f"a folder to be made, for {SELECTOR} and {RECORD}")
     parser.add_argument("--preset", default="", help="for what no tensor tells; default: the first arm's")
-    parser.add_argument("--configfile", type=Path, nargs="+", default=[], metavar="FILE", help="as for a run")
+    configuration.add_options(parser)
     options = parser.parse_args(words[1:])
-    values, source = configured(vars(options))
-    record = import_checkpoint(options.source, options.out, parse_experiment(values, source=source), options.preset)
+    found = configured(vars(options))
+    record = import_checkpoint(
+        options.source, options.out, parse_experiment(found.values, source=found.source), options.preset
+    )
     sys.stdout.write(f"{options.out / SELECTOR}: {record['is']}, {record['parameters']:,} parameters\n")
     return 0
 

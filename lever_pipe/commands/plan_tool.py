@@ -65,7 +65,7 @@ def main(words: Sequence[str]) -> int:
     if {"-h", "--help"} & set(rest):
         sys.stdout.write(__doc__ or "")
         return 0
-    experiment, jobs = experiment_of(rest), planned_jobs(rest)
+    (experiment, found), jobs = experiment_of(rest), planned_jobs(rest)
     results = Path(experiment.results)
     rules = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
     work = lvlm_work.lvlm_work(jobs, experiment)
@@ -73,7 +73,8 @@ def main(words: Sequence[str]) -> int:
         lvlm = {"at_most": [entry._asdict() for entry in work], "estimated_hours": lvlm_work.hours(work)}
         sys.stdout.write(json.dumps(as_object(rules) | {"lvlm": lvlm}, indent=2) + "\n")
     else:
-        sys.stdout.write(text(rules) + lvlm_work.text(work))
+        line = found.destination(experiment.results)
+        sys.stdout.write(f"{line}\n\n".lstrip() + text(rules) + lvlm_work.text(work))
     return 0
 
 

@@ -26,6 +26,7 @@ from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Pool
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.commands.trace import AS_MADE, EVIDENCE, MISSING, REPORT, TracedJob, traced_back
+from lever_pipe.experiment import configuration
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention import released as agents
 from lever_pipe.intention.records import DoneRow
@@ -52,13 +53,13 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("out", type=Path, help="a folder that is not there yet, or empty")
     parser.add_argument("--license", required=True, help="of the weights, by the Hub's key, as apache-2.0 or other")
     parser.add_argument("--checkpoint", choices=("last", "best"), default="last", help="of an agent")
-    parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
+    configuration.add_options(parser)
     options = parser.parse_args(words[1:])
     out, name = options.out, options.policy
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ConfigError(f"{out}: expected no folder, or an empty one", found="something", do="Name another one.")
-    values, source = configured(vars(options))
-    experiment = parse_experiment(values, source=source)
+    found = configured(vars(options))
+    experiment = parse_experiment(found.values, source=found.source)
     results = Path(experiment.results)
     scores, policy = _scores(name, results, options.checkpoint), PolicyName.parse(name)
     steps = _steps_behind(scores[-1][0], results)

@@ -29,8 +29,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("tool", choices=("stats", "verify", "gc"))
     parser.add_argument("folder", nargs="?", metavar="FOLDER", help="a store; by default the configured one")
     options = parser.parse_args(words[1:])
-    values, source = configured({})
-    settings = (parse_experiment(values, source=source).store if values else None) or StoreSettings()
+    found = configured({})
+    settings = (parse_experiment(found.values, source=found.source).store if found.values else None) or StoreSettings()
     folder = Path(options.folder or settings.folder).expanduser()
     if not any((folder / name).exists() for name in ("work", "ledger")):
         do = "Name the folder of a store; a run makes the one that `store.folder` in the configuration names."

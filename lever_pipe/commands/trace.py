@@ -27,6 +27,7 @@ from lever_pipe.base.errors import RecordError, UnknownMemberError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.base.sections import did_you_mean
+from lever_pipe.experiment import configuration
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
 from lever_pipe.runtime import grid_plan
@@ -104,9 +105,9 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("what", help="a file, TABLE:ROW:COLUMN, a key of the evidence, or e12")
     parser.add_argument("--results", type=Path, help="the results folder")
-    parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
+    configuration.add_options(parser)
     options = parser.parse_args(words[1:])
-    values = configured(vars(options))[0]
+    values = configured(vars(options)).values
     results = options.results or Path(values.get("results", "results"))
     traced = traced_back(options.what, results)
     if options.results is None:  # the configuration of other results may name other images

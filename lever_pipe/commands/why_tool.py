@@ -46,7 +46,7 @@ def main(words: Sequence[str]) -> int:
 
 def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[int], list[tuple[Artefact, RunCard]]]:
     """Return all planned jobs explained, the places of those that make the target, and what of it need not be made."""
-    results, jobs, digests = Path(experiment_of(words).results), planned_jobs(words), contents.remembered()
+    results, jobs, digests = Path(experiment_of(words)[0].results), planned_jobs(words), contents.remembered()
     artefacts = [judge(read_artefact(card), digests) for card in cards_below(results)]
     sound = [(artefact, artefact.made) for artefact in artefacts if artefact.made is not None]
     targets = _places_of([(job.rule, job.outputs) for job in jobs], target, results)

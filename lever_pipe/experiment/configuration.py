@@ -1,87 +1,193 @@
-"""Configuration files and `--config` words: YAML 1.1 as PyYAML reads it safely, or JSON.
-
-Refused are repeated keys, which both take the last of, and what is no plain UTF-8 text.
-"""
+"""The configuration that a user writes: files of YAML or JSON, then `--config NAME=VALUE`."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import yaml
-
+from lever_pipe.base import plain_yaml
 from lever_pipe.base.errors import ConfigError, shortened
+from lever_pipe.base.sections import shown
 from lever_pipe.base.storage import distinct_keys
 
-
-class _Reader(yaml.SafeLoader):
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Lay merged mappings below a mapping's own keys; of equal keys one is kept, however often they are merged."""
-        seen: set[object] = set()
-        for key, _ in node.value:
-            if _name(key) in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} twice", key.start_mark)
-            seen.add(_name(key))
-        super().flatten_mapping(node)
-        node.value = list({_name(key): (key, value) for key, value in node.value}.values())
+NAME = re.compile(r"[a-zA-Z_][\w-]*(\.[\w-]+|\[[0-9]+\])*")
+DEFAULT_FILE = Path("config.yaml")
 
 
-def _name(key: yaml.Node) -> object:
-    return (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
+class Override(NamedTuple):
+    """A value of `--config`: `arms.0.seeds` has the path `("arms", "0", "seeds")`."""
+
+    path: tuple[str, ...]
+    value: Any
+
+    @property
+    def name(self) -> str:
+        """Return the path as a user writes it."""
+        return ".".join(self.path)
+
+
+class Configuration(NamedTuple):
+    """Values with their sources.
+
+    Attributes:
+        values: of all files and words, not validated.
+        sources: the files in their order, then `--config`.
+        results: each source that sets `results`, with its value.
+    """
+
+    values: dict[str, Any]
+    sources: tuple[str, ...]
+    results: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Return the sources as one text."""
+        return " + ".join(self.sources)
+
+    def destination(self, results: str) -> str:
+        """Return the line that says where results go; nothing if config.yaml alone decides it.
+
+        Args:
+            results: the value of the validated configuration.
+        """
+        by = self.results[-1][0] if self.results else "the default"
+        is_usual = by in (str(DEFAULT_FILE), "the default")
+        if is_usual and len([source for source in self.sources if source != "--config"]) <= 2:
+            return ""
+        others = [f"{name} sets {value}" for name, value in self.results[:-1] if name != str(DEFAULT_FILE)]
+        return f"Results go to {results} ({by}{'; overridden: ' if others else ''}{', '.join(others)})."
+
+
+def read(files: Iterable[Path], words: Sequence[str] | None = None) -> Configuration:
+    """Return the values of files, each over the ones before it, and those of `--config` words over all files.
+
+    Raises:
+        ConfigError: a file or word that cannot be read, or a path that leads nowhere.
+    """
+    values: dict[str, Any] = {}
+    sources, results = list[str](), list[tuple[str, Any]]()
+    for path in files:
+        part = read_file(path)
+        values = laid_over(values, part)
+        sources.append(str(path))
+        results += [(str(path), part["results"])] if "results" in part else []
+    for override in read_words(words):
+        values = _overridden(values, override, ())
+        results += [("--config", override.value)] if override.path == ("results",) else []
+    return Configuration(values, (*sources, *(["--config"] if words else [])), tuple(results))
+
+
+def laid_over(below: Any, above: Any) -> Any:
+    """Return a value over another: mappings are merged key by key, all else is replaced."""
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    return {**below, **{key: laid_over(below.get(key), value) for key, value in above.items()}}
 
 
 def read_file(path: Path) -> dict[str, Any]:
     """Return the values of a configuration file.
 
     Raises:
-        ConfigError: no such file, no UTF-8, neither YAML nor JSON, or repeated keys.
+        ConfigError: no such file, no UTF-8, or neither YAML nor JSON with one reading.
     """
-    text = _text(path)
-    values = _read(text, str(path))
+    values = _read(_text(path), str(path), is_file=True)
     if not isinstance(values, dict):
-        found = "no key" if values is None else f"a {type(values).__name__}"
+        found = "no key" if values is None else f"a {'list' if isinstance(values, list) else type(values).__name__}"
         raise ConfigError(f"{path}: expected keys and values", found=found, do="Write it as config.yaml, KEY: VALUE.")
     return values
 
 
-def read_words(words: Sequence[str] | None) -> dict[str, Any]:
-    """Return the values of `--config NAME=VALUE ...`; VALUE is YAML.
+def read_words(words: Sequence[str] | None) -> list[Override]:
+    """Return the values of `--config NAME=VALUE ...`; VALUE is YAML, NAME a key or a path such as `arms.0.seeds`.
 
     Raises:
         ConfigError: no such pair, a name twice, or no YAML.
     """
-    values: dict[str, Any] = {}
+    overrides: dict[tuple[str, ...], Override] = {}
     for word in words or ():
         name, separator, text = word.partition("=")
-        if not separator or not re.fullmatch(r"[a-zA-Z_][\w-]*", name) or name in values:
-            seen = f"{name} twice" if name in values else repr(shortened(word))
-            raise ConfigError("--config: expected NAME=VALUE, each name once", found=seen, do="Write it so.")
-        values[name] = _read(text, f"--config {name}")
-    return values
+        if not separator or not NAME.fullmatch(name):
+            do = "Write data.n_eval=20 or arms.0.kl_betas='[0, 0.1]'."
+            raise ConfigError("--config: expected NAME=VALUE", found=repr(shortened(word)), do=do)
+        path = tuple(re.split(r"\.|\[", name.replace("]", "")))
+        if path in overrides:
+            raise ConfigError("--config: expected each name once", found=f"{name} twice", do="Remove one of them.")
+        overrides[path] = Override(path, _read(text, f"--config {name}", is_file=False))
+    return list(overrides.values())
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--configfile` and `--config` to the parser of a tool that takes no other words of Snakemake."""
+    parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
+    parser.add_argument("--config", nargs="+", default=[], metavar="NAME=VALUE", help="as for the run")
+
+
+def _overridden(values: Any, override: Override, done: tuple[str, ...]) -> Any:
+    """Return values with that of an override in its place.
+
+    Args:
+        values: what stands at the part of the path that is done; null counts as an empty mapping.
+        override: path and value.
+        done: the part of the path that leads to `values`.
+    """
+    if len(done) == len(override.path):
+        return laid_over(values, override.value)
+    part, at = override.path[len(done)], ".".join(done)
+    if isinstance(values, list):
+        position = _position(part, values, override, at)
+        entry = _overridden(values[position], override, (*done, part))
+        return [*values[:position], entry, *values[position + 1 :]]
+    if values is None and part.isdecimal():
+        do = f"Write the whole list: {at}='[...]'."
+        raise ConfigError(f"--config {override.name}: expected a list at {at}", found="none in the files", do=do)
+    if not isinstance(values, Mapping | None):
+        do = f"Name one of its keys' owners, or {at} itself."
+        raise ConfigError(f"--config {override.name}: expected keys below {at}", found=shown(values), do=do)
+    values = values or {}
+    return {**values, part: _overridden(values.get(part), override, (*done, part))}
+
+
+def _position(part: str, values: list[Any], override: Override, at: str) -> int:
+    if part.isdecimal() and int(part) < len(values):
+        return int(part)
+    positions = f"a position from 0 to {len(values) - 1}" if values else "entries"
+    do = f"Count from 0, or write the whole list: {at}='[...]'."
+    raise ConfigError(f"--config {override.name}: expected {positions} in the list {at}", found=part, do=do)
 
 
 def _text(path: Path) -> str:
-    expected = f"{path}: expected a configuration file, UTF-8 text"
+    expected = "expected a configuration file, UTF-8 text"
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as fault:
-        raise ConfigError(expected, found=str(fault), do="Save it as UTF-8.") from None
+        content = path.read_bytes()
     except (OSError, ValueError) as fault:
         found = fault.strerror or "" if isinstance(fault, OSError) else str(fault)
-        raise ConfigError(expected, found=found.lower(), do="Name a file that is there and can be read.") from None
-
-
-def _read(text: str, source: str) -> Any:
+        do = "Name a file that exists and can be read."
+        raise ConfigError(f"{path}: {expected}", found=found.lower(), do=do) from None
     try:
-        with suppress(json.JSONDecodeError):  # most JSON is YAML, but not all, and some numbers are none there
-            return json.loads(text, object_pairs_hook=distinct_keys)
-        return yaml.load(text, Loader=_Reader)  # noqa: S506 - a SafeLoader
-    except RecursionError:
-        found = "values nested too deeply"
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as fault:
-        found = " ".join(str(fault).split())
-    raise ConfigError(f"{source}: expected YAML or JSON", found=shortened(found), do="Change it there.")
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as fault:
+        line = content.count(b"\n", 0, fault.start) + 1
+        is_utf_16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+        found = "UTF-16" if is_utf_16 else f"the byte 0x{content[fault.start]:02x}"
+        raise ConfigError(f"{path}:{line}: {expected}", found=found, do="Save it as UTF-8.") from None
+
+
+def _read(text: str, source: str, *, is_file: bool) -> Any:
+    with suppress(ValueError, RecursionError):  # the reader of YAML refuses the same, and names the line
+        return json.loads(text, object_pairs_hook=distinct_keys, parse_int=_integer)
+    try:
+        return plain_yaml.read(text)
+    except plain_yaml.PlainYamlError as fault:
+        place = f"{source}:{fault.line}" if is_file else source
+        raise ConfigError(f"{place}: expected {fault.expected}", found=fault.found, do=fault.do) from None
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > plain_yaml.MAX_DIGITS:
+        raise ValueError
+    return int(digits)

@@ -28,6 +28,7 @@ from lever_pipe.base.sections import (
 from lever_pipe.base.sections import Path as Place
 from lever_pipe.experiment.agent_config import AgentArm, Intention
 from lever_pipe.experiment.config import ArmSettings, Preset, Selector, Sweep, swept
+from lever_pipe.experiment.configuration import laid_over
 from lever_pipe.experiment.data_config import Data, EncoderSettings, Pools
 from lever_pipe.experiment.evaluation_config import Baselines, Emulate, EvaluationSettings
 from lever_pipe.experiment.grid_config import Grid, Name
@@ -281,7 +282,7 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
     Raises:
         ConfigError: all faults of values, or else of rules, each with dotted path, value seen and what is expected.
     """
-    experiment = parse_model(Experiment, _with_grid_laid_over(values), source=source)
+    experiment = parse_model(Experiment, _with_gridlaid_over(values), source=source)
     has_sweeps = experiment.sweeps or experiment.intention.sweeps
     return _with_arms_of_sweeps(experiment, source) if has_sweeps else experiment
 
@@ -305,7 +306,7 @@ def _with_arms_of_sweeps(experiment: Experiment, source: str) -> Experiment:
     return whole
 
 
-def _with_grid_laid_over(values: Any) -> Any:
+def _with_gridlaid_over(values: Any) -> Any:
     """Return the values with each data set and LVLM of the grid read after the experiment's own."""
     grid = values.get("grid") if isinstance(values, Mapping) else None
     if not isinstance(grid, Mapping):
@@ -313,17 +314,11 @@ def _with_grid_laid_over(values: Any) -> Any:
     whole = dict(grid)
     for axis, key in (("data", "data"), ("lvlms", "lvlm")):
         if isinstance(grid.get(axis), Mapping):
-            whole[axis] = {name: _laid_over(values.get(key), settings) for name, settings in grid[axis].items()}
+            whole[axis] = {name: laid_over(values.get(key), settings) for name, settings in grid[axis].items()}
             for settings in whole[axis].values():
                 if isinstance(settings, dict) and isinstance(settings.get("rl_data"), Mapping):
-                    settings["rl_data"] = _laid_over(values.get("rl_data"), settings["rl_data"])
+                    settings["rl_data"] = laid_over(values.get("rl_data"), settings["rl_data"])
     return {**values, "grid": whole}
-
-
-def _laid_over(below: Any, above: Any) -> Any:
-    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
-        return above
-    return {**below, **{key: _laid_over(below.get(key), value) for key, value in above.items()}}
 
 
 def _taken(text: str, *, is_store: bool) -> str:

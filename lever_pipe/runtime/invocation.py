@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any
@@ -26,7 +26,7 @@ from lever_pipe.runtime.rerun.artefacts import cards_below, set_time, time_ns
 from lever_pipe.runtime.rerun.decision import members_of
 from lever_pipe.runtime.rerun.explain import record_code
 from lever_pipe.runtime.rerun.why_names import first
-from lever_pipe.runtime.snakemake_adapter import LOCAL, SLURM, Workflow
+from lever_pipe.runtime.snakemake_adapter import LOCAL, SLURM, Workflow, without_trace
 from lever_pipe.runtime.store import Store, opened
 
 SHIPPED = "resources/"
@@ -43,19 +43,6 @@ LATE = dict.fromkeys(("train_agent", "evaluate_agent", "evaluate_start", "warm_s
 """What stages import when they run, so that nothing else has to wait for it: worth seconds a job."""
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
-
-
-@contextmanager
-def _without_trace() -> Iterator[None]:
-    """Turn a foreseeable fault into one that Snakemake tells without a trace."""
-    from snakemake.exceptions import WorkflowError
-
-    try:
-        yield
-    except (LeverPipeError, OSError) as caught:
-        fault = MachineError.of(caught) if isinstance(caught, OSError) else caught
-        silent = type(type(fault).__name__, (WorkflowError,), {"__traceback__": None})  # else its lines are told too
-        raise silent(str(fault)) from None
 
 
 class Run:
@@ -79,7 +66,7 @@ class Run:
         gc.freeze()
         gc.set_threshold(*SEARCHES_FOR_GARBAGE)
         lead_jobs_here(root)
-        with _without_trace():
+        with without_trace():
             self.experiment = experiment_of(workflow, config, root)
             numerics.choose(self.experiment.numerics)  # jobs inherit it
             self._failures = failures.Failures()
@@ -97,10 +84,10 @@ class Run:
             sparing.spare_if(sparing.made_by_another)
             return
         made = (decision.has_card, decision.why_again, self._sparing.foresee)
-        snakemake_adapter.plan_by_contents(*made, _without_trace()(hold_folder), whole="all")
+        snakemake_adapter.plan_by_contents(*made, without_trace()(hold_folder), whole="all")
         decision.before_plan(Path(self.experiment.results))
 
-    @_without_trace()
+    @without_trace()
     def listing_of_images(self, path: str, data: Data, split: str) -> str:
         """Return the path of the digests of a split's own images; the main process writes the file while it plans."""
         if self._workflow.is_main_process and path not in self._listed:
@@ -110,7 +97,7 @@ class Run:
                 log.warning(f"Missing images, a run stops before its first job: {absent}.")
         return path
 
-    @_without_trace()
+    @without_trace()
     def begin(self) -> None:
         """Freeze what this invocation will compute, check what it needs, spare what is made; not in a job's Snakemake.
 
@@ -183,8 +170,10 @@ def experiment_of(workflow: Workflow, config: Mapping[str, Any], root: Path) -> 
         # What will be frozen is read before any fingerprint: an edit while the plan is made is none of this invocation.
         snapshot.package_digest(), snapshot.workflow_digest(root)
         snapshot.recall_codes()
-        values = _placed(snakemake_adapter.strictly_read(workflow, config), root)
-        experiment = parse_experiment(values, source=" + ".join(map(str, workflow.configfiles)))
+        found = snakemake_adapter.strictly_read(workflow, config)
+        experiment = parse_experiment(_placed(found.values, root), source=found.source)
+        if line := found.destination(experiment.results):
+            log.info(line)
         signal.signal(signal.SIGINT, _interrupt_once)
         atexit.register(_end_by_signal)
         sys.excepthook = _trace_no_ctrl_c

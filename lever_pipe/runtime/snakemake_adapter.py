@@ -13,6 +13,8 @@ why:
 * `--target-jobs`: a job's own Snakemake does not say, before it plans, which job it is there for.
 * `job_rate_limiter` of the scheduler: its rate cannot be unset.
 * The terminal's log handler, by its name: it says eight lines a job.
+* `cli.parse_config` and `load_configfile`: they read the configuration before any of the workflow's own code runs. The
+  plugin `local`, which Snakemake imports first, wraps `cli.args_to_api` and replaces them for this workflow.
 * `cli.main` and `cli.parse_args`: the programming interface reads no words and no profiles.
 """
 
@@ -25,16 +27,17 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.errors import ConfigError, LeverPipeError, MachineError
 from lever_pipe.experiment import configuration
+from lever_pipe.experiment.configuration import DEFAULT_FILE, Configuration
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 
 Workflow = Any  # snakemake.workflow.Workflow
@@ -135,25 +138,68 @@ def is_wanted(job: Job) -> bool:
 # Configuration.
 
 
-def strictly_read(workflow: Workflow, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with `--config` read as YAML, if the files that Snakemake took it from are sound.
+@contextmanager
+def without_trace() -> Iterator[None]:
+    """Turn a foreseeable fault into one that Snakemake prints without a traceback."""
+    from snakemake.exceptions import WorkflowError
 
-    Snakemake takes the last of repeated keys, and makes texts of all that stands in the braces of a word. What a
+    try:
+        yield
+    except (LeverPipeError, OSError) as caught:
+        fault = MachineError.of(caught) if isinstance(caught, OSError) else caught
+        silent = type(type(fault).__name__, (WorkflowError,), {"__traceback__": None})  # else its lines are told too
+        raise silent(str(fault)) from None
+
+
+@contextmanager
+def own_reader() -> Iterator[None]:
+    """Let Snakemake read configuration files and `--config` as this package does, before any rule is parsed.
+
+    Its own reader takes the last of repeated keys, and an unreadable file ends in a traceback. Dotted names of
+    `--config` are left out here, as Snakemake has no place for them: `strictly_read` applies them.
+    """
+    from snakemake import cli
+    from snakemake.common import configfile
+    from snakemake.settings import types
+
+    def words(entries: Sequence[str] | None) -> dict[str, Any]:
+        return {entry.path[0]: entry.value for entry in configuration.read_words(entries) if len(entry.path) == 1}
+
+    def file(path: str | Path) -> dict[str, Any]:
+        return configuration.read_file(Path(path))
+
+    replaced = [(cli, "parse_config", words), (types, "load_configfile", file), (configfile, "load_configfile", file)]
+    former = [(module, name, getattr(module, name)) for module, name, _ in replaced]
+    for module, name, function in replaced:
+        setattr(module, name, without_trace()(function))
+    try:
+        yield
+    finally:
+        for module, name, function in former:
+            setattr(module, name, function)
+
+
+def strictly_read(workflow: Workflow, config: Mapping[str, Any]) -> Configuration:
+    """Return the configuration of files and words as this package reads them, over that of Snakemake.
+
+    Snakemake's own holds, besides, what a Snakefile sets that includes this workflow. The configuration that a
     `module` is given is its user's own affair.
 
     Raises:
         ConfigError: a file or word that cannot be read.
     """
-    from snakemake.utils import update_config
-
-    values = copy.deepcopy(dict(config))
+    values, settings = copy.deepcopy(dict(config)), workflow.config_settings
     if workflow.modifier.skip_configfile:
-        return values
-    for path in map(Path, workflow.configfiles):
-        if "__use_yte__" in configuration.read_file(path):
-            raise ConfigError(f"{path}: expected values", found="__use_yte__, which computes them", do="Leave it out.")
-    update_config(values, configuration.read_words(workflow.config_settings.config_args))
-    return values
+        return Configuration(values, tuple(map(str, workflow.configfiles)))
+    given = list(settings.configfiles)  # Snakemake puts the files of Snakefiles behind them
+    files = [] if settings.replace_workflow_config else workflow.configfiles[len(given) :]
+    found = configuration.read([_near(Path(path)) for path in (*files, *given)], settings.config_args)
+    return found._replace(values=configuration.laid_over(values, found.values))
+
+
+def _near(path: Path) -> Path:
+    """Return a path below the working directory as a relative one, as messages show it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def keep_files_from_jobs(workflow: Workflow) -> None:
@@ -166,20 +212,6 @@ def gpu_request(workflow: Workflow) -> str:
     defaults = workflow.resource_settings.default_resources
     request = defaults.get("gpu_request") if defaults else None
     return str(getattr(request, "raw", None) or "gpu")
-
-
-def configuration_of(files: Iterable[Path], words: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the values of files, each read after the one before, and those of `--config` words last, as a run does.
-
-    Raises:
-        ConfigError: a file or word that cannot be read.
-    """
-    from snakemake.utils import update_config
-
-    values: dict[str, Any] = {}
-    for part in (*map(configuration.read_file, files), configuration.read_words(words)):
-        update_config(values, part)
-    return values
 
 
 # Executors.
@@ -251,7 +283,6 @@ def _terminal() -> list[logging.Handler]:
 
 # Dry runs.
 
-CONFIG = Path("config.yaml")
 QUIET = ("--quiet", "rules", "progress", "--dry-run")
 """With these two a dry run ends when it has planned."""
 MANY_CORES = 100_000
@@ -370,24 +401,25 @@ def arguments_of(words: Sequence[str]) -> dict[str, Any]:
     )
 
 
-def configured(options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the configuration of a run with these options, and what it comes from.
+def configured(options: Mapping[str, Any]) -> Configuration:
+    """Return the configuration of a run with these options.
 
     Raises:
         ConfigError: a file or word that cannot be read.
     """
-    files = [path for path in (CONFIG, *(options.get("configfile") or ())) if path != CONFIG or path.exists()]
-    return configuration_of(files, options.get("config")), " + ".join(map(str, files))
+    given, usual = list(options.get("configfile") or ()), Path(options.get("directory") or "") / DEFAULT_FILE
+    is_read = not options.get("replace_workflow_config") and usual.exists()
+    return configuration.read([*([usual] if is_read else []), *given], options.get("config"))
 
 
-def experiment_of(words: Sequence[str]) -> Experiment:
-    """Return the experiment of a run with these words.
+def experiment_of(words: Sequence[str]) -> tuple[Experiment, Configuration]:
+    """Return the experiment of a run with these words, and the configuration that it comes from.
 
     Raises:
         ConfigError: words or a configuration that cannot be read.
     """
-    values, source = configured(arguments_of(words))
-    return parse_experiment(values, source=source)
+    found = configured(arguments_of(words))
+    return parse_experiment(found.values, source=found.source), found
 
 
 def planned_job(job: Job, folder: Path, spared: str = "") -> PlannedJob:

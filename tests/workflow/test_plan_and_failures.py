@@ -135,7 +135,7 @@ def test_a_plan_tells_jobs_reasons_and_hours_and_writes_nothing(project: Project
 
     project.snakemake("--cores", "2", "--", WORLD)
     before = files_of(project.folder)
-    assert project.tool("plan", *SMOKE, "--quiet", "--", WORLD).startswith("Nothing to be done")
+    assert project.tool("plan", *SMOKE, "--quiet", "--", WORLD).endswith("file is there and up to date.\n")
     with project.edited("config/smoke.yaml", "n_train: 600", "n_train: 500"):
         (world,) = planned(project, "--", WORLD)["rules"]
     seconds = json.loads((project.folder / "results/smoke/world/train.run.json").read_text())["seconds"]
@@ -172,6 +172,30 @@ def test_a_served_agent_and_a_given_start_are_planned_with_the_files_that_decide
     assert {f"served_{file}" for file in served} < words["collect_agents"]
     counts = dict(JOB_COUNT.findall(said))
     assert (counts["evaluate_served"], counts["collect_agents"], counts["collect_lineage"]) == ("1", "1", "1")
+
+
+def test_the_configuration_is_read_before_snakemake_reads_it(untouched: Project, tmp_path: Path) -> None:
+    """One message without a traceback; the plan has the values of dotted names; a later file moves the results."""
+    bytes_, octal, moved = tmp_path / "bytes.yaml", tmp_path / "octal.yaml", tmp_path / "moved.yaml"
+    bytes_.write_bytes(b"results: a\nreport: {title: \xe9}")
+    octal.write_text("data: {n_eval: 010}")
+    moved.write_text(f"results: {tmp_path}/moved")
+    for words, part in (
+        (("--configfile", str(bytes_)), f"{bytes_}:2: expected a configuration file, UTF-8 text"),
+        (("--configfile", str(octal)), f"{octal}:1: expected a decimal number; found 010"),
+        (("--configfile", str(tmp_path)), f"{tmp_path}: expected a configuration file"),
+        (("--config", "data.n_evl=8"), "data.n_evl: unknown key. Did you mean 'n_eval'?"),
+        (("--config", "arms.9.seeds=[0]"), "--config arms.9.seeds: expected a position"),
+    ):
+        done = untouched.call("--dry-run", *words)
+        assert (done.returncode, done.stdout.count("ConfigError")) == (1, 1), done.stdout
+        assert part in done.stdout
+        assert "Traceback" not in done.stdout
+        assert "site-packages" not in done.stdout
+    words = (*SMOKE, str(moved), "--config", "arms[0].seeds=[7]", "--dry-run")
+    said = untouched.call(*words).stdout
+    assert f"Results go to {tmp_path}/moved ({moved}; overridden: config/smoke.yaml sets results/smoke)." in said
+    assert "preset~world/rce/seed~7/" in said
 
 
 MODULE = """

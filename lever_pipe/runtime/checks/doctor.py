@@ -147,12 +147,12 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
     from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
     options = snakemake_adapter.arguments_of(words)
-    config, source = snakemake_adapter.configured(options)
+    found = snakemake_adapter.configured(options)
     executor, prefix = options["executor"] or LOCAL, None
     if executor in SLURM:
         settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(argparse.Namespace(**options))
         prefix = settings.jobname_prefix or ""
-    return SnakemakeCall(config, source, executor, prefix)
+    return SnakemakeCall(found.values, found.source, executor, prefix)
 
 
 def submitted(jobs: Any) -> list[Job]:

@@ -36,7 +36,7 @@ def test_rules_of_the_section() -> None:
         "emulate.kl_betas: must not repeat a value, got [0.15, 0.15]. Drop the repeated ones."
     ]
     (line,) = lines({"emulate": {"kl_betas": [0.15]}})
-    assert line.startswith("emulate.kl_betas: tuple should have at least 2 items")
+    assert line.startswith("emulate.kl_betas: must have at least 2 entries")
 
 
 def test_rules_between_sections() -> None:

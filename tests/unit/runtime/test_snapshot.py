@@ -120,8 +120,8 @@ def test_jobs_without_identity_are_not_planned() -> None:
 def workflow(*, is_main: bool) -> SimpleNamespace:
     return SimpleNamespace(
         is_main_process=is_main,
-        configfiles=["config.yaml"],
-        config_settings=SimpleNamespace(config_args=None),
+        configfiles=[],
+        config_settings=SimpleNamespace(config_args=None, configfiles=[], replace_workflow_config=False),
         modifier=SimpleNamespace(skip_configfile=False),
     )
 
