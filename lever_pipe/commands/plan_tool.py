@@ -5,6 +5,7 @@ result is written; where somebody replaced an output, its run card notes that, a
 A rule's seconds are the median of those on the run cards of its jobs on the same kind of device below the results
 folder. A rule without a card has its requested runtime as an upper bound instead, under `max`.
 Below stands what an LVLM is asked at most, and for a large one tokens, operations and hours of a GPU by arithmetic.
+Absent raw files are assumed, with the numbers of questions that the configuration names; the end lists what is missing.
 `--json` prints the same for programs.
 """
 
@@ -23,6 +24,8 @@ from tabulate import tabulate
 
 from lever_pipe.base import contents
 from lever_pipe.runtime import lvlm_work
+from lever_pipe.runtime.checks import local_checks
+from lever_pipe.runtime.checks.findings import Level
 from lever_pipe.runtime.rerun import sparing
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
 from lever_pipe.runtime.rerun.explain import Explained, explain
@@ -71,11 +74,14 @@ def main(words: Sequence[str]) -> int:
     results = Path(experiment.results)
     rules = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
     work = lvlm_work.lvlm_work(jobs, experiment)
+    checks = local_checks.check(experiment, rules={job.rule for job in jobs}, folder=Path())
+    missing = [outcome.text for outcome in checks if outcome.level is Level.FAULT]
     if "--json" in words:
         lvlm = {"at_most": [entry._asdict() for entry in work], "estimated_hours": lvlm_work.hours(work)}
-        sys.stdout.write(json.dumps(as_object(rules) | {"lvlm": lvlm}, indent=2) + "\n")
+        sys.stdout.write(json.dumps(as_object(rules) | {"lvlm": lvlm, "missing": missing}, indent=2) + "\n")
     else:
-        sys.stdout.write(text(rules) + lvlm_work.text(work))
+        lacks = "\n  ".join(["\nA run needs first (lever-pipe doctor looks again):", *missing]) + "\n"
+        sys.stdout.write(text(rules) + lvlm_work.text(work) + (lacks if missing else ""))
     return 0
 
 

@@ -9,9 +9,10 @@ by the digest of the job's spec and inputs and by that of its library versions:
 
 A file of the store is a hard link to the result of one working directory, or a copy where linking fails. A second
 working directory gets a copy, so that an edit there changes no other result. Write access to results means write access
-to the store, so the store is not trusted: `work.json` carries the digest of its own bytes, and the content of each output
-is compared with the run card next to its target, before any output gets its final name. Damaged work, and work of another
-version of this package, is removed and never used. The digests have no key: they detect corruption, not tampering.
+to the store, so the store is not trusted: `work.json` carries the digest of its own bytes, and the content of each
+output is compared with the run card next to its target, before any output gets its final name. Damaged work, and work
+of another version of this package, is removed and never used. The digests have no key: they detect corruption, not
+tampering.
 
 There are no locks. A job's folder appears by one rename, complete and on disk, and goes by another; its modification
 time is that of its last use. Who reads what goes meanwhile misses it.
