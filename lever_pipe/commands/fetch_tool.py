@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx2
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
-from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]  # public, without __all__
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import CheckpointError, ConfigError, LeverPipeError, MachineError, ServerError

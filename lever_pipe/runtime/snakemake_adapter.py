@@ -118,8 +118,11 @@ def plan_by_contents(
     amend_methods(DAG, update_needrun=amended_plan)
 
 
-def explain_missing_input(explain: Callable[[], None]) -> None:
-    """Call a function where a run lacks an input that no rule makes; it raises an error, or Snakemake does."""
+def explain_missing_input(explain: Callable[[str], None]) -> None:
+    """Call a function with Snakemake's text where a run lacks an input that no rule makes.
+
+    The function raises a better error, or Snakemake its own.
+    """
     from snakemake.dag import DAG
     from snakemake.exceptions import MissingInputException
 
@@ -127,9 +130,9 @@ def explain_missing_input(explain: Callable[[], None]) -> None:
         async def init(dag: Dag, progress: bool = False) -> None:
             try:
                 await original(dag, progress=progress)
-            except MissingInputException:
+            except MissingInputException as refusal:
                 if not _hearing:  # `planned_jobs` plans again
-                    explain()
+                    explain(str(refusal))
                 raise
 
         return init

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import LeverPipeError
@@ -178,14 +178,30 @@ def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
     """Yield whether the raw files and image folders of the configured studies are there."""
-    for key, data in experiment.data_sets.items() if _any(rules, DATA_RULES) else ():
+    for raw in raw_files(experiment):
+        if _any(rules, raw.rules):
+            yield _present(raw.key, raw.names, folder, raw.page)
+
+
+class RawFiles(NamedTuple):
+    """Raw files and image folders of a key of the configuration, their readers, and the page about them."""
+
+    key: str
+    names: list[str]
+    rules: set[str]
+    page: str
+
+
+def raw_files(experiment: Experiment) -> Iterator[RawFiles]:
+    """Yield the raw files of each data set of the configured studies."""
+    for key, data in experiment.data_sets.items():
         if data.source == "files":
             page = DOWNLOADS if data.reader in DOWNLOADED else "docs/your-data.md"
-            yield _present(f"{key}.files", list(data.files.model_dump().values()), folder, page)
-    if "intention" in experiment.studies and _any(rules, {"prepare_tasks"}):
+            yield RawFiles(f"{key}.files", list(data.files.model_dump().values()), DATA_RULES, page)
+    if "intention" in experiment.studies:
         files = [name for names in agent_plan.raw_files(experiment.intention).values() for name in names]
         if files:
-            yield _present("intention.tasks.files", list(dict.fromkeys(files)), folder, "docs/intention.md")
+            yield RawFiles("intention.tasks.files", list(dict.fromkeys(files)), {"prepare_tasks"}, "docs/intention.md")
 
 
 def data(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
