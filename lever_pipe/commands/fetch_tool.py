@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx2
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]  # public, without __all__
@@ -78,11 +77,11 @@ def fetch(experiment: Experiment, model: LoadedModel, source: str, *, here: Path
     Args:
         experiment: names the files that the readers of the model open.
         model: folder and key.
-        source: OWNER/NAME or OWNER/NAME@REVISION; empty for the repository that the folder's name tells.
+        source: OWNER/NAME or OWNER/NAME@REVISION; empty for the repository of the folder's name.
         here: the working directory.
 
     Raises:
-        ConfigError: no known repository, or a folder that holds something else.
+        ConfigError: no known repository, or a folder with files of another origin.
         ServerError: the hub refuses or does not answer.
         CheckpointError: the repository has no safetensors, or lacks another file.
         MachineError: too little room on the disk.
@@ -148,7 +147,7 @@ def _explained(repository: str, key: str) -> Iterator[None]:
     """Turn errors of the hub's client into one line.
 
     Raises:
-        ServerError: what the hub refused, and what to do.
+        ServerError: names repository, refusal and remedy.
     """
     expected, again = f"expected {repository} on the hub", "Check network, HF_ENDPOINT and HF_TOKEN, then repeat."
     try:
@@ -163,7 +162,11 @@ def _explained(repository: str, key: str) -> Iterator[None]:
         raise ServerError(expected, found="no such repository, or a private one", do=do) from None
     except HfHubHTTPError as fault:
         raise ServerError(expected, found=f"HTTP status {fault.response.status_code}", do=again) from None
-    except (httpx2.HTTPError, ValueError) as fault:
+    except LeverPipeError:
+        raise
+    except Exception as fault:  # the client raises classes of its HTTP library, which differs by version
+        if isinstance(fault, OSError) and fault.errno:  # a full disk is no matter of the hub
+            raise
         raise ServerError(expected, found=f"{type(fault).__name__}: {fault}".rstrip("."), do=again) from None
 
 

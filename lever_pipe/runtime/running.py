@@ -84,7 +84,7 @@ class RunningJobs(logging.Handler):
                 self._done, self._n_jobs = fields["done"], fields["total"]
 
     def line(self, now: float) -> str:
-        """Return the line of progress; empty where no job has run for long."""
+        """Return the line of progress; empty without a job of that age."""
         jobs = sorted(self._jobs.copy().values(), key=lambda job: job.started)
         texts = [text for job in jobs if (text := job.progress(now))]
         if not texts:
