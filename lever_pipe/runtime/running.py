@@ -19,7 +19,7 @@ from lever_pipe.runtime.failures import is_of_attempt, tail_of
 SECONDS = 30.0
 """Seconds without a line on the terminal before a line of progress, and least age of a job that it names."""
 SHOWN = 3
-PROGRESS = re.compile(r"(\d+) of (\d+) in [\d:]+, ([\d:]+|\?) to go")
+PROGRESS = re.compile(r"([^\r\n]*): (\d+) of (\d+) in [\d:]+, ([\d:]+|\?) to go")
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 
@@ -37,11 +37,13 @@ class RunningJob(NamedTuple):
         if age < SECONDS or not any(is_of_attempt(path, self.started) for path in self.logs):
             return ""
         lines = [line for path in self.logs for line in PROGRESS.findall(tail_of(path, self.started))]
-        done, total, remaining = lines[-1] if lines else (0, 0, "")
-        if int(done) == int(total):  # no progress known, or a finished part of the job
-            return f"{self.text} (for {age // 60}:{age % 60:02})"
-        rest = "" if remaining == "?" else f", {remaining} to go"
-        return f"{self.text} ({int(done) / int(total):.0%}{rest})"
+        latest = {label: counts for label, *counts in lines}
+        # Work within other work begins later, so the first unfinished label is the whole job's.
+        for done, total, remaining in latest.values():
+            if int(done) < int(total):
+                rest = "" if remaining == "?" else f", {remaining} to go"
+                return f"{self.text} ({int(done) / int(total):.0%}{rest})"
+        return f"{self.text} (for {age // 60}:{age % 60:02})"
 
 
 class RunningJobs(logging.Handler):

@@ -46,6 +46,10 @@ def start(jobs: RunningJobs, number: int, text: str, log: Path, content: str = "
             "Train (25%, 03:00 to go)",
         ),
         ("steps: 9 of 10 in 00:01, 00:01 to go\rsteps: 10 of 10 in 00:02, 00:00 to go\n", "Train (for 1:05)"),
+        (
+            "train: 30 of 150 in 01:00, 04:00 to go\nevaluate step 31: 6 of 24 in 00:01, 00:03 to go",
+            "Train (20%, 04:00 to go)",
+        ),
         ("a: 10 of 10 in 00:02, 00:00 to go\nb: 1 of 3 in 1:00:00, 2:00:00 to go", "Train (33%, 2:00:00 to go)"),
     ],
 )
