@@ -183,7 +183,7 @@ def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: P
             yield _present(raw.key, raw.names, folder, raw.page)
 
 
-class RawFiles(NamedTuple):
+class RawInputs(NamedTuple):
     """Raw files and image folders of a key of the configuration, their readers, and the page about them."""
 
     key: str
@@ -192,16 +192,16 @@ class RawFiles(NamedTuple):
     page: str
 
 
-def raw_files(experiment: Experiment) -> Iterator[RawFiles]:
+def raw_files(experiment: Experiment) -> Iterator[RawInputs]:
     """Yield the raw files of each data set of the configured studies."""
     for key, data in experiment.data_sets.items():
         if data.source == "files":
             page = DOWNLOADS if data.reader in DOWNLOADED else "docs/your-data.md"
-            yield RawFiles(f"{key}.files", list(data.files.model_dump().values()), DATA_RULES, page)
+            yield RawInputs(f"{key}.files", list(data.files.model_dump().values()), DATA_RULES, page)
     if "intention" in experiment.studies:
         files = [name for names in agent_plan.raw_files(experiment.intention).values() for name in names]
         if files:
-            yield RawFiles("intention.tasks.files", list(dict.fromkeys(files)), {"prepare_tasks"}, "docs/intention.md")
+            yield RawInputs("intention.tasks.files", list(dict.fromkeys(files)), {"prepare_tasks"}, "docs/intention.md")
 
 
 def data(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
