@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tqdm import tqdm
 
+# `runtime/running.py` reads such lines from the logs of running jobs.
 LINE = "{desc}: {n_fmt} of {total_fmt} in {elapsed}, {remaining} to go"
 
 

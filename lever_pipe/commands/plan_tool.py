@@ -5,6 +5,7 @@ result is written; where somebody replaced an output, its run card notes that, a
 A rule's seconds are the median of those on the run cards of its jobs on the same kind of device below the results
 folder. A rule without a card has its requested runtime as an upper bound instead, under `max`.
 Below stands what an LVLM is asked at most, and for a large one tokens, operations and hours of a GPU by arithmetic.
+Absent raw files are assumed, with the numbers of questions that the configuration names; the end lists what is missing.
 `--json` prints the same for programs.
 """
 
@@ -23,6 +24,9 @@ from tabulate import tabulate
 
 from lever_pipe.base import contents
 from lever_pipe.runtime import lvlm_work
+from lever_pipe.runtime.checks import local_checks
+from lever_pipe.runtime.checks.findings import Level
+from lever_pipe.runtime.rerun import sparing
 from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
 from lever_pipe.runtime.rerun.explain import Explained, explain
 from lever_pipe.runtime.sizing import gpus_of
@@ -47,7 +51,7 @@ class Hours:
 
 @dataclass(frozen=True)
 class RuleForecast:
-    """What is expected of the planned jobs of a rule; jobs that will be spared cost nothing."""
+    """What is expected of the planned jobs of a rule; jobs that will be skipped cost nothing."""
 
     rule: str
     jobs: int
@@ -56,7 +60,8 @@ class RuleForecast:
     records: int
     hours: Hours | None  # the estimate; None without a record
     at_most: Hours | None  # by the requested runtime; None with a record, or where no runtime is requested
-    spared: int = 0  # what they make is there, or in the store
+    spared: int = 0  # jobs whose results exist already
+    stored: int = 0  # of these, jobs whose results are in the store only
 
 
 def main(words: Sequence[str]) -> int:
@@ -69,12 +74,15 @@ def main(words: Sequence[str]) -> int:
     results = Path(experiment.results)
     rules = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
     work = lvlm_work.lvlm_work(jobs, experiment)
+    checks = local_checks.check(experiment, rules={job.rule for job in jobs}, folder=Path())
+    missing = [outcome.text for outcome in checks if outcome.level is Level.FAULT]
     if "--json" in words:
         lvlm = {"at_most": [entry._asdict() for entry in work], "estimated_hours": lvlm_work.hours(work)}
-        sys.stdout.write(json.dumps(as_object(rules) | {"lvlm": lvlm}, indent=2) + "\n")
+        sys.stdout.write(json.dumps(as_object(rules) | {"lvlm": lvlm, "missing": missing}, indent=2) + "\n")
     else:
         line = found.destination(experiment.results)
-        sys.stdout.write(f"{line}\n\n".lstrip() + text(rules) + lvlm_work.text(work))
+        lacks = "\n  ".join(["\nA run needs first (lever-pipe doctor looks again):", *missing]) + "\n"
+        sys.stdout.write(f"{line}\n\n".lstrip() + text(rules) + lvlm_work.text(work) + (lacks if missing else ""))
     return 0
 
 
@@ -114,8 +122,9 @@ def text(rules: Sequence[RuleForecast]) -> str:
     totals = [part for of in _totals(rules) for part in (of.gpu, of.cpu)]
     rows.append(("total", sum(rule.jobs for rule in rules), None, sum(rule.records for rule in rules), *totals, ""))
     table = tabulate(rows, HEADS, "plain", intfmt=",", floatfmt=",.2f", maxcolwidths=[None] * 8 + [50])
-    spared = sum(rule.spared for rule in rules)
-    lines = [table, "", f"{spared} of these jobs will be spared: what they make is there, or in the store."]
+    lines = [table, "", f"Of these jobs, {sum(rule.stored for rule in rules)} will come from the store."]
+    if unchanged := sum(rule.spared - rule.stored for rule in rules):
+        lines.append(f"{unchanged} will be skipped if the jobs before them change nothing.")
     if bounded := sum(rule.at_most is not None for rule in rules):
         lines.append(f"Of {bounded} rules no job has ended yet: their max is a time limit, not an estimate.")
     return "\n".join(lines) + "\n"
@@ -143,6 +152,7 @@ def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) 
         hours=None if median is None else sum((_taken(job, median) for job in computed), Hours()),
         at_most=sum((_taken(job, 60 * job.resources["runtime"]) for job in computed), Hours()) if is_bounded else None,
         spared=len(jobs) - len(computed),
+        stored=sum(job.spared == sparing.STORED for job in jobs),
     )
 
 

@@ -281,8 +281,8 @@ def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
     Where no more than blanks stand behind an answer, the end of a text ends it.
 
     Raises:
-        CheckpointError: the folder's template does not begin an answer as it asks for one, or shows no image; an
-            answer's tokens are not its own.
+        CheckpointError: the folder's template starts no assistant turn with the generation prompt, or shows no
+            image; an answer's tokens are not its own.
     """
     user_turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": ASKED}]}]
     answered = [*user_turn, {"role": "assistant", "content": [{"type": "text", "text": SAID}]}]
@@ -290,7 +290,7 @@ def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
     before, answer, tail = whole.removeprefix(question).partition(SAID)
     faults = [] if question.count(image) == 1 else [f"{question.count(image)} times {image} for one image"]
     if not whole.startswith(question) or not answer or before.strip():
-        faults.append("an answer that begins otherwise than it is asked for")
+        faults.append("an assistant turn that does not start with the generation prompt")
     elif not tail:
         faults.append("nothing behind an answer")
     question_ids, answered_ids, ended_ids = (

@@ -90,7 +90,7 @@ class FailedJob:
 
     def _tails(self, paths: Sequence[str]) -> str:
         """Return the ends of logs of this attempt."""
-        return "".join(_tail(path, self.started) for path in paths)
+        return "".join(tail_of(path, self.started) for path in paths)
 
 
 class Failures(logging.Handler):
@@ -177,16 +177,24 @@ def _signal(text: str) -> str:
     return match[1] if match else next((s.name for s in signal.Signals if s == number), "")
 
 
-def _tail(path: str, started: float) -> str:
+def tail_of(path: str, started: float) -> str:
     """Return the end of a log of an attempt that started then; empty where there is none, or only an earlier one."""
     try:
         with Path(path).open("rb") as handle:
             size = handle.seek(0, io.SEEK_END)
             handle.seek(max(0, size - TAIL_BYTES))
             text = handle.read().decode(errors="replace")
-        return text if Path(path).stat().st_mtime >= started - SLACK_SECONDS else ""
     except OSError:
         return ""
+    return text if is_of_attempt(path, started) else ""
+
+
+def is_of_attempt(path: str, started: float) -> bool:
+    """Return whether a log was written by an attempt that started then, and not only by an earlier one."""
+    try:
+        return Path(path).stat().st_mtime >= started - SLACK_SECONDS
+    except OSError:
+        return False
 
 
 def _lines_of(job: FailedJob) -> Iterator[str]:

@@ -20,7 +20,7 @@ from lever_pipe.base import atomic, contents, numerics, provenance
 from lever_pipe.base.errors import LeverPipeError, MachineError
 from lever_pipe.experiment.data_config import Data
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime import failures, forks, ownership, sizing, snakemake_adapter, snapshot
+from lever_pipe.runtime import failures, forks, ownership, running, sizing, snakemake_adapter, snapshot
 from lever_pipe.runtime.rerun import decision, own_images, sparing
 from lever_pipe.runtime.rerun.artefacts import cards_below, set_time, time_ns
 from lever_pipe.runtime.rerun.decision import members_of
@@ -63,6 +63,7 @@ class Run:
 
     def __init__(self, workflow: Workflow, config: Mapping[str, Any], root: Path) -> None:
         self._workflow, self._root, self._started = workflow, root, time.monotonic()
+        self._running: running.RunningJobs | None = None
         gc.freeze()
         gc.set_threshold(*SEARCHES_FOR_GARBAGE)
         lead_jobs_here(root)
@@ -76,6 +77,7 @@ class Run:
             self.needs = sizing.rooms(self.experiment, gpu_request=gpu_request)
         if workflow.is_main_process:
             self._failures.attach()
+            snakemake_adapter.silence_trigger_advice()
 
     def regard_what_is_made(self) -> None:
         """Let Snakemake plan by what the run cards say; in a job's own, spare what another has made."""
@@ -85,6 +87,7 @@ class Run:
             return
         made = (decision.has_card, decision.why_again, self._sparing.foresee)
         snakemake_adapter.plan_by_contents(*made, without_trace()(hold_folder), whole="all")
+        snakemake_adapter.explain_missing_input(without_trace()(self._refuse_missing))
         decision.before_plan(Path(self.experiment.results))
 
     @without_trace()
@@ -125,13 +128,33 @@ class Run:
         if executor == LOCAL:
             snakemake_adapter.leave_pace_to_cores(workflow.scheduler)
             snakemake_adapter.tell_a_line_a_job(len(jobs))
+        if not snakemake_adapter.is_quiet(workflow):
+            self._running = running.RunningJobs(len(jobs))
+            self._running.start()
         if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":
             forks.fork_calls(modules_of(jobs))
+
+    def _refuse_missing(self, refusal: str) -> None:
+        """Refuse a run without its raw files by all that it lacks.
+
+        Args:
+            refusal: Snakemake's text, which names the files of one job.
+
+        Raises:
+            PreflightError: names files, model folders and where to get them.
+        """
+        from lever_pipe.runtime.checks import findings, local_checks
+
+        names = [name for raw in local_checks.raw_files(self.experiment) for name in raw.names]
+        if not any(name in refusal for name in names):
+            return  # another file, which no check knows
+        rules = [rule.name for rule in self._workflow.rules]
+        findings.require_no_fault(local_checks.check(self.experiment, rules=rules, folder=Path()))
 
     def closing_summary(self) -> str:
         """Return the lines that end a successful run: the answers, and where the rest is, of what it asked for."""
         minutes, results = (time.monotonic() - self._started) / 60, Path(self.experiment.results)
-        end(self.experiment)
+        self._end()
         notes = f"\n{spared}" if (spared := self._sparing.summary()) else ""
         asked_for = {Path(file) for job in self._workflow.dag.jobs for file in job.output}
         answers, page, report = "", results / "grid/report.html", results / "report.html"
@@ -144,8 +167,13 @@ class Run:
 
     def failure_summary(self) -> str:
         """Return the lines that end a failed run: what failed, with its last lines."""
-        end(self.experiment)
+        self._end()
         return f"\n{self._failures.summary(but='SIGINT' if _interrupts else None)}{self._sparing.summary()}\n"
+
+    def _end(self) -> None:
+        if self._running:
+            self._running.stop()
+        end(self.experiment)
 
 
 def lead_jobs_here(root: Path) -> None:

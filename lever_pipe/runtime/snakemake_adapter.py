@@ -4,6 +4,7 @@
 Snakemake changes it; `lever-pipe doctor` warns of a version that nobody has looked at. What is touched, and
 why:
 
+* `DAG.init`, which refuses files that are not there by a text that names rules and outputs.
 * `DAG.update_needrun`, which jobs run: it asks only for outputs that other jobs read, and goes by times
   (`Job.output_mintime`), which know nothing of contents, of unseen jobs and of results that were moved.
 * `dag_settings`, and the records of a rule's command: of a job that follows from another one Snakemake asks neither
@@ -12,7 +13,8 @@ why:
 * `configfiles` of its settings, which it hands to the jobs, and default resources before they are evaluated.
 * `--target-jobs`: a job's own Snakemake does not say, before it plans, which job it is there for.
 * `job_rate_limiter` of the scheduler: its rate cannot be unset.
-* The terminal's log handler, by its name: it says eight lines a job.
+* The terminal's log handler, by its name: it says eight lines a job, and gives advice about times of files, by the
+  functions that log it.
 * `cli.parse_config` and `load_configfile`: they read the configuration before any of the workflow's own code runs. The
   plugin `local`, which Snakemake imports first, wraps `cli.args_to_api` and replaces them for this workflow.
 * `cli.main` and `cli.parse_args`: the programming interface reads no words and no profiles.
@@ -117,6 +119,28 @@ def plan_by_contents(
 
     amend_methods(OwnJob, output_mintime=amended_time)
     amend_methods(DAG, update_needrun=amended_plan)
+
+
+def explain_missing_input(explain: Callable[[str], None]) -> None:
+    """Call a function with Snakemake's text where a run lacks an input that no rule makes.
+
+    The function raises a better error, or Snakemake its own.
+    """
+    from snakemake.dag import DAG
+    from snakemake.exceptions import MissingInputException
+
+    def amended_init(original: Callable[..., Any]) -> Callable[..., Any]:
+        async def init(dag: Dag, progress: bool = False) -> None:
+            try:
+                await original(dag, progress=progress)
+            except MissingInputException as refusal:
+                if not _hearing:  # `planned_jobs` plans again
+                    explain(str(refusal))
+                raise
+
+        return init
+
+    amend_methods(DAG, init=amended_init)
 
 
 def is_wanted(job: Job) -> bool:
@@ -239,8 +263,29 @@ LOGGER, TERMINAL = "snakemake.logging", "DefaultStreamHandler"
 AROUND_A_JOB = (LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED)
 
 
+ADVISERS = ("log_provenance_info", "log_metadata_info")
+"""Functions that log advice about `--rerun-triggers mtime` and lost metadata; contents decide here."""
+
+
+def silence_trigger_advice() -> None:
+    """Keep Snakemake's advice about rerun triggers off the terminal."""
+    for handler in _terminal():
+        handler.addFilter(_is_no_trigger_advice)
+
+
+def _is_no_trigger_advice(record: logging.LogRecord) -> bool:
+    return record.funcName not in ADVISERS
+
+
+def is_quiet(workflow: Workflow) -> bool:
+    """Return whether the user asked for less than a line a job."""
+    from snakemake.settings.enums import Quietness
+
+    return bool({Quietness.ALL, Quietness.RULES, Quietness.PROGRESS} & set(workflow.output_settings.quiet or ()))
+
+
 class JobLines(logging.Formatter):
-    """A line a job, when it starts, with how many of all are done by then."""
+    """One line per job at its start, with the number of finished jobs."""
 
     def __init__(self, usual: logging.Formatter | None, n_jobs: int) -> None:
         super().__init__()
@@ -260,7 +305,7 @@ class JobLines(logging.Formatter):
         if fields.get("event") != LogEvent.JOB_INFO:
             return self._usual.format(record)
         text = fields["rule_msg"] or fields["rule_name"]
-        return f"{time.strftime('%H:%M:%S')}  {self._done} of {self._n_jobs} done  {text}"
+        return f"{time.strftime('%H:%M:%S')}  {self._done} of {self._n_jobs} done, started: {text}"
 
 
 def tell_a_line_a_job(n_jobs: int) -> None:
@@ -331,7 +376,9 @@ class UnplannableError(ConfigError):
 
 
 def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
-    """Return the jobs that Snakemake would run with these words, targets that make nothing aside.
+    """Return the jobs that Snakemake would run with these words, without targets that make nothing.
+
+    Where raw files are absent, the plan assumes them (`is_assumed`).
 
     Runs Snakemake's dry run in this process, so it must not be called from within a run. Like every dry run it leaves
     a cache of file times below `.snakemake`, which the next run removes, and one of digests.
@@ -340,12 +387,27 @@ def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
         UnplannableError: Snakemake fails.
         ConfigError: words, or a configuration file, that cannot be read.
     """
-    from snakemake import cli
-
     options = arguments_of(words)
     configured(options)
     end = words.index("--") if "--" in words else len(words)  # behind it all words are targets
     cores = [] if options["cores"] else ["--cores", str(MANY_CORES)]
+    call = [*words[:end], *QUIET, *cores, *words[end:]]
+    try:
+        return _dry_run(call)
+    except UnplannableError as refusal:
+        # Results whose raw files are gone are planned without assumptions: their makers need not run.
+        if "MissingInputException" not in refusal.found:
+            raise
+    _assuming.append(True)
+    try:
+        return _dry_run(call)
+    finally:
+        _assuming.clear()
+
+
+def _dry_run(words: Sequence[str]) -> list[PlannedJob]:
+    from snakemake import cli
+
     start, jobs, out, err = Path.cwd(), list[PlannedJob](), io.StringIO(), io.StringIO()
 
     def hear(planned: Iterable[Job], spared: Mapping[Job, str]) -> None:
@@ -357,7 +419,7 @@ def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
     _hearing.append(hear)
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            cli.main([*words[:end], *QUIET, *cores, *words[end:]])
+            cli.main(list(words))
         except SystemExit as leaving:
             status = leaving.code
         finally:
@@ -367,6 +429,15 @@ def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
     if status:
         raise UnplannableError(status, out.getvalue() or err.getvalue())
     return [job for job in jobs if job.outputs]
+
+
+_assuming: list[bool] = []
+"""Not empty while this process plans with absent raw files."""
+
+
+def is_assumed(path: str) -> bool:
+    """Return whether the present plan assumes a raw file, so that no job may name it as input."""
+    return bool(_assuming) and not Path(path).exists()
 
 
 _hearing: list[Callable[[Iterable[Job], Mapping[Job, str]], None]] = []

@@ -7,11 +7,12 @@ by the digest of the job's spec and inputs and by that of its library versions:
     work/ab/<key>.<versions>/0/NAME      its outputs, files or folders, in the order of their names in the run card
     staging/                             what is being written or removed
 
-A kept file is the result itself by a second name, of which no file has more, so that no other working directory's
-result is the same one; where that cannot be it is a copy. As who writes into a result may so write into the store,
-nothing is trusted: `work.json` carries the digest of its own bytes, and the content of each output is held against the
-run card beside its target, before any output gets its final name. What is damaged, or of another version of this
-package, is removed and never used. The digests have no key: they tell of accidents, not of forgers.
+A file of the store is a hard link to the result of one working directory, or a copy where linking fails. A second
+working directory gets a copy, so that an edit there changes no other result. Write access to results means write access
+to the store, so the store is not trusted: `work.json` carries the digest of its own bytes, and the content of each
+output is compared with the run card next to its target, before any output gets its final name. Damaged work, and work
+of another version of this package, is removed and never used. The digests have no key: they detect corruption, not
+tampering.
 
 There are no locks. A job's folder appears by one rename, complete and on disk, and goes by another; its modification
 time is that of its last use. Who reads what goes meanwhile misses it.
@@ -309,7 +310,7 @@ def _take_out(work: Work, outputs: Mapping[str, Path]) -> None:
 
 
 def _share(source: Path, target: Path) -> None:
-    """Let a file, or each file of a folder, be what another one is, by a second name or as a copy."""
+    """Let a file, or each file of a folder, be another's content, as a hard link or a copy."""
     if source.is_dir():
         target.mkdir(parents=True)
         for file in contents.files_below(source):

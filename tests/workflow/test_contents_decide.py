@@ -451,7 +451,7 @@ class TestStore:
         selector = (smoke.folder / GRPO).read_bytes()
         page = (smoke.folder / RESULTS / "report.html").read_bytes()
         shutil.rmtree(smoke.folder / RESULTS)
-        assert re.search(r"need not be computed: \d\d+ from the store", smoke.snakemake("--dry-run"))
+        assert re.search(r"\d\d+ will come from the store", smoke.snakemake("--dry-run"))
         found = json.loads(smoke.tool("plan", "--json", "--configfile", "config/smoke.yaml", "--", GRPO))
         assert all(rule["spared"] == rule["jobs"] > 0 for rule in found["rules"])
         assert run(smoke) == {}

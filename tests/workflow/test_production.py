@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -49,10 +50,32 @@ def dry_run(project: Project) -> subprocess.CompletedProcess[str]:
 
 
 def test_missing_raw_files_are_named(untouched: Project) -> None:
+    """All that a run lacks, at once, and no text of Snakemake about rules."""
     done = dry_run(untouched)
     assert done.returncode != 0
-    for name in RAW[:2]:  # of the first split that is asked for
-        assert f"data/okvqa/{name}" in done.stdout
+    assert all(f"data/okvqa/{name}" in done.stdout for name in RAW)
+    assert "encoder.model models/clip-vit-base-patch32: expected a whole model folder" in done.stdout
+    assert "docs/production.md" in done.stdout
+    assert "MissingInputException" not in done.stdout
+    assert "affected files" not in done.stdout
+
+
+def test_a_plan_assumes_raw_files_and_lists_them(untouched: Project) -> None:
+    """The jobs and prompts of a plan with these files."""
+    found = json.loads(untouched.tool("plan", "--json", *CONFIG))
+    jobs = {rule["rule"]: rule["jobs"] for rule in found["rules"]}
+    assert (jobs["prepare_examples"], jobs["train_rce_epoch"], jobs["answer_prompts"]) == (2, RCE, 5)
+    prompts = {work["rule"]: work["prompts"] for work in found["lvlm"]["at_most"]}
+    assert prompts["generate_rl_data"] == 800 * (5 + 2 * 2 + 5 + 1)  # beams, samples, retrieval, random
+    assert all(any(name in text for text in found["missing"]) for name in RAW)
+
+
+def test_other_files_that_are_missing_are_named_by_snakemake(with_raw_files: Project) -> None:
+    """A plan assumes raw files only."""
+    words = ["--config", "presets={published: {start_from: absent/selector.safetensors}}"]
+    done = with_raw_files.call(*PLAN, *words)
+    assert done.returncode != 0
+    assert "absent/selector.safetensors" in done.stdout
 
 
 @pytest.fixture

@@ -40,8 +40,8 @@ rule generate_world:
 
 rule prepare_examples:
     input:
-        questions=raw_file("questions"),
-        annotations=raw_file("annotations"),
+        questions=raw_input("questions"),
+        annotations=raw_input("annotations"),
         image_listing=listing_of_images,
         train_examples=train_examples_beside,
     output:

@@ -16,7 +16,10 @@ START_FOLDER = {} if INTENTION.is_taught else MODEL_FOLDER
 
 rule prepare_tasks:
     input:
-        **agent_plan.raw_files(INTENTION),
+        **{
+            name: [path for path in paths if not snakemake_adapter.is_assumed(path)]
+            for name, paths in agent_plan.raw_files(INTENTION).items()
+        },
     output:
         train_tasks=f"{AGENTS}/tasks/train.jsonl",
         val_tasks=f"{AGENTS}/tasks/val.jsonl",

@@ -13,6 +13,17 @@ def raw_file(kind, split=None):
     return path
 
 
+def raw_input(kind):
+    """Return the input function of a raw file, which is no input while a plan assumes it."""
+
+    def path(wildcards):
+        name = raw_file(kind)(wildcards)
+        is_given = grid_plan.at(EXPERIMENT, wildcards).data.source == "files"
+        return [] if is_given and snakemake_adapter.is_assumed(name) else name
+
+    return path
+
+
 def listing_of_images(wildcards):
     """Return the file with the digest of each image: a trigger that image folders themselves cannot be."""
     data = grid_plan.at(EXPERIMENT, wildcards).data

@@ -26,6 +26,12 @@ from lever_pipe.base.storage import read_json
 from lever_pipe.lever.datasets.protocol import AskedImage, ReadOptions, ReadResult, VqaFilePaths
 
 log = logging.getLogger(__name__)
+SHAPES = {
+    "answers": '{"answer": "cup"}',
+    "annotations": '{"question_id": 1, "image_id": 2, "answers": [{"answer": "cup"}]}',
+    "questions": '{"question_id": 1, "image_id": 2, "question": "What is it?"}',
+}
+"""Objects that the lists of the format hold."""
 SHOWN = 5
 """Items of a kind of fault that are named."""
 
@@ -186,11 +192,23 @@ def _read(path: Path, model: type[F], faults: list[Fault]) -> F | None:
     try:
         return model.model_validate(read_json(path))
     except ValidationError as fault:
-        kinds = {"missing": "missing key", "extra_forbidden": "unknown key", "model_type": "no JSON object"}
-        for error in fault.errors(include_url=False, include_context=False, include_input=False):
-            kind = kinds.get(error["type"], error["msg"].lower())
-            faults.append((f"{path.name}: {kind}", dotted(error["loc"])))
+        kinds = {"missing": "missing key", "extra_forbidden": "unknown key"}
+        for error in fault.errors(include_url=False, include_context=False):
+            place = dotted(error["loc"])
+            if error["type"] == "model_type":
+                faults.append(_no_object(path, error["loc"], place, error["input"]))
+            else:
+                faults.append((f"{path.name}: {kinds.get(error['type'], error['msg'].lower())}", place))
         return None
+
+
+def _no_object(path: Path, keys: Sequence[int | str], place: str, value: object) -> Fault:
+    """Return the fault of a value where the format has an object; the example shows the object's shape."""
+    name = next((key for key in reversed(keys) if isinstance(key, str)), "")
+    expected = f"{name} must be objects like {SHAPES[name]}" if name else "the file must be an object"
+    found = "a list" if isinstance(value, list) else json.dumps(value, ensure_ascii=False)
+    found = f"the string {found}" if isinstance(value, str) else found
+    return f"{path.name}: {expected}", f"{place} is {found}"
 
 
 def _repeated(path: Path, entries: Sequence[Question | Annotation]) -> Iterator[Fault]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import LeverPipeError
@@ -45,6 +46,12 @@ PUBLISHED: Mapping[str, str] = {
     "Qwen3-8B": "Qwen/Qwen3-8B",
 }
 """Repository on the hub by the name of the folder that a configuration gives it."""
+DOWNLOADED = ("okvqa", "vqav2")
+"""Readers of published data sets; own files of their format use them too."""
+DOWNLOADS = "downloads: docs/production.md; own files: docs/your-data.md"
+MODELS = "models"
+"""Usual folder of models, and so no owner of a repository."""
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 Job = Mapping[str, Any]
 """Resources of a job, `rule` among them."""
@@ -60,10 +67,9 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     """
     ledger = folder / plan.ledger_folder(experiment)
     yield from disks(folder / experiment.results, folder / ".snakemake", ledger=ledger)
-    models = {model.folder: model for model in reversed(sizing.loaded(experiment))}
+    models = {model.folder: model for model in reversed(loaded_here(experiment))}
     for model in reversed(models.values()):
-        is_elsewhere = model.key == AGENT and experiment.intention.engine != "native"  # its trainer has its own
-        if is_elsewhere or not _any(rules, set(model.rules)):
+        if not _any(rules, set(model.rules)):
             continue
         whole = model_folder(experiment, model, folder)
         yield whole
@@ -78,6 +84,19 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
         written_for = snakemake_adapter.WRITTEN_FOR[package]
         do = "Run tests/unit/runtime/test_snakemake_adapter.py and tests/workflow with it."
         yield warning(package, f"version {written_for}, for which the workflow is written", found=version, do=do)
+
+
+def loaded_here(experiment: Experiment) -> list[LoadedModel]:
+    """Return the models that jobs load; another trainer than ours reads an agent from its own place."""
+    is_native = experiment.intention.engine == "native"
+    return [model for model in sizing.loaded(experiment) if is_native or model.key != AGENT]
+
+
+def repository_of(name: str) -> str:
+    """Return the repository on the hub of a model folder: of a known name, or of the form OWNER/NAME; else nothing."""
+    path = PurePath(name)
+    is_own = path.is_relative_to(MODELS) or path.is_relative_to(WORLD)
+    return PUBLISHED.get(path.name, name if HUB_NAME.fullmatch(name) and not is_own else "")
 
 
 def files_read(experiment: Experiment, model: LoadedModel) -> tuple[tuple[str, ...], tuple[model_folders.AnyOf, ...]]:
@@ -101,10 +120,11 @@ def model_folder(experiment: Experiment, model: LoadedModel, folder: Path) -> Ou
     elif PurePath(name).is_relative_to(WORLD):
         expected, do = "a whole model folder", f"Bring it again: git checkout -- {name}"
     else:
-        hub = f"{PUBLISHED.get(PurePath(name).name, 'OWNER/NAME')} --local-dir {name}"
-        expected = "a whole model folder"
-        do = f"Bring it (docs/production.md): hf download {hub} --exclude '*.h5' --exclude '*.msgpack'\n"
-        do += f"    Or save one of your own there (docs/your-model.md), or name another in {key}."
+        expected, repository = "a whole model folder", repository_of(name)
+        source = "" if repository else f" --from {key}=OWNER/NAME"
+        do = f"Download {repository or 'it'}: lever-pipe fetch --configfile FILE{source}\n"
+        do += f"    Or save a model of your own there (docs/your-model.md), or name another folder in {key}"
+        do += ", relative to the working directory." if repository == name else "."
     return fault(f"{key} {name}", expected, found="; ".join(faults), do=do)
 
 
@@ -159,14 +179,33 @@ def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
     """Yield whether the raw files and image folders of the configured studies are there."""
+    for raw in raw_files(experiment):
+        if _any(rules, raw.rules):
+            yield _present(raw.key, raw.names, folder, raw.page)
     for key, data in experiment.data_sets.items() if _any(rules, DATA_RULES) else ():
         if data.source == "files":
-            yield _present(f"{key}.files", list(data.files.model_dump().values()), folder, "docs/your-data.md")
             yield from _missing_images(key, data, folder)
-    if "intention" in experiment.studies and _any(rules, {"prepare_tasks"}):
+
+
+class RawInputs(NamedTuple):
+    """Raw files and image folders of a key of the configuration, their readers, and the page about them."""
+
+    key: str
+    names: list[str]
+    rules: set[str]
+    page: str
+
+
+def raw_files(experiment: Experiment) -> Iterator[RawInputs]:
+    """Yield the raw files of each data set of the configured studies."""
+    for key, data in experiment.data_sets.items():
+        if data.source == "files":
+            page = DOWNLOADS if data.reader in DOWNLOADED else "docs/your-data.md"
+            yield RawInputs(f"{key}.files", list(data.files.model_dump().values()), DATA_RULES, page)
+    if "intention" in experiment.studies:
         files = [name for names in agent_plan.raw_files(experiment.intention).values() for name in names]
         if files:
-            yield _present("intention.tasks.files", list(dict.fromkeys(files)), folder, "docs/intention.md")
+            yield RawInputs("intention.tasks.files", list(dict.fromkeys(files)), {"prepare_tasks"}, "docs/intention.md")
 
 
 def data(experiment: Experiment, folder: Path) -> Iterator[Outcome]:

@@ -26,6 +26,7 @@ from lever_pipe.experiment.run_card import files_of, flat
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.rerun import decision
 from lever_pipe.runtime.rerun.artefacts import CARD, absolute
+from lever_pipe.runtime.rerun.why_names import counted
 from lever_pipe.runtime.slurm import squeue
 from lever_pipe.runtime.snakemake_adapter import Dag, Job, is_wanted, tell_plan
 from lever_pipe.runtime.store import Store, Work, key_of
@@ -33,6 +34,8 @@ from lever_pipe.runtime.store import Store, Work, key_of
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 Executor = Any  # a plugin's executor
 UNCHANGED, STORED = "unchanged", "from the store"
+SKIPPED = {UNCHANGED: "Skipped {}: inputs unchanged.", STORED: "Skipped {}: results from the store."}
+FORESEEN = {UNCHANGED: "{} will be skipped (inputs unchanged)", STORED: "{} will come from the store"}
 SECONDS_BETWEEN_LOOKS = 10.0
 MAY_WRITE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"))
 """States of a SLURM job whose processes may still write."""
@@ -93,8 +96,8 @@ class Sparing:
                     spared[job] = STORED
         tell_plan(planned, spared)
         if spared:
-            summary = ", ".join(f"{n} {why}" for why, n in sorted(Counter(spared.values()).items()))
-            log.warning(f"Of the jobs below these need not be computed: {summary}.")
+            counts = sorted(Counter(spared.values()).items(), reverse=True)
+            log.warning(f"Of the jobs below, {' and '.join(FORESEEN[why].format(n) for why, n in counts)}.")
         return spared
 
     def _key_of(self, job: Job, digests: Digests) -> tuple[str, dict[str, Path], dict[str, Path]]:
@@ -108,9 +111,8 @@ class Sparing:
         return key_of(job.rule.name, str(job.params.spec), digests_of), inputs, outputs
 
     def summary(self) -> str:
-        """Return a line on what was spared; nothing if nothing was."""
-        parts = [f"{n} {why}" for why, n in sorted(self.spared.items())]
-        return f"Not run, because made already: {', '.join(parts)}." if parts else ""
+        """Return a sentence for each kind of skipped job; empty if every job ran."""
+        return " ".join(SKIPPED[why].format(counted(n, "job")) for why, n in sorted(self.spared.items(), reverse=True))
 
     def _spared_as(self, job: Job) -> str:
         card = Path(job.output[CARD])

@@ -146,7 +146,7 @@ def test_doctor_writes_a_prompt_and_names_the_end_of_an_answer(made: tuple[str, 
         (template(end=" "), Level.OK, "ends with '</s>'"),
         (template(end=" </s>"), Level.OK, "ends with '</s>'"),
         (template(end=""), Level.FAULT, "found nothing behind an answer."),
-        (template(asked="B:"), Level.FAULT, "found an answer that begins otherwise than it is asked for."),
+        (template(asked="B:"), Level.FAULT, "found an assistant turn that does not start with the generation prompt."),
         (
             template(says="A:"),
             Level.FAULT,

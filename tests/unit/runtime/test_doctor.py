@@ -88,8 +88,10 @@ def lvlm_fault(experiment: Experiment, folder: Path) -> Outcome:
 @pytest.mark.parametrize(
     ("name", "command"),
     [
-        ("models/Qwen2.5-VL-3B-Instruct", "hf download Qwen/Qwen2.5-VL-3B-Instruct --local-dir models/Qwen2.5"),
-        ("models/mine", "hf download OWNER/NAME --local-dir models/mine"),
+        ("models/Qwen2.5-VL-3B-Instruct", "Download Qwen/Qwen2.5-VL-3B-Instruct: lever-pipe fetch --configfile FILE"),
+        ("Qwen/Qwen2-VL-2B-Instruct", "Download Qwen/Qwen2-VL-2B-Instruct: lever-pipe fetch --configfile FILE\n"),
+        ("Qwen/Qwen2-VL-2B-Instruct", "name another folder in lvlm.model, relative to the working directory."),
+        ("models/mine", "Download it: lever-pipe fetch --configfile FILE --from lvlm.model=OWNER/NAME"),
         ("resources/world/other", "git checkout -- resources/world/other"),
     ],
 )

@@ -26,6 +26,7 @@ from lever_pipe.runtime.snakemake_adapter import (
 TOUCHED = {
     "snakemake.jobs:Reason.__bool__": "70c3bf5c97cc",
     "snakemake.jobs:Job.output_mintime": "d5272974684f",
+    "snakemake.dag:DAG.init": "abe645a02f6b",
     "snakemake.dag:DAG.update_needrun": "ecd0be170ee0",
     "snakemake.dag:DAG.bfs": "d6ecb4421fc3",
     "snakemake.dag:DAG.needrun_jobs": "20b8482efa2a",
@@ -44,6 +45,8 @@ TOUCHED = {
     "snakemake.target_jobs:parse_target_jobs_cli_args": "2711166c1370",
     "snakemake.scheduling.job_scheduler:JobScheduler.job_selector": "0f75c1cecafe",
     "snakemake.logging:LoggerManager._default_streamhandler": "824f72707cec",
+    "snakemake.workflow:Workflow.log_provenance_info": "448dcaa8dae8",
+    "snakemake.workflow:Workflow.log_metadata_info": "651af0bc1846",
     "snakemake.logging:ColorizingTextHandler.emit": "bcb061c132c3",
 }
 """What is touched -> digest of its code, without comments."""
@@ -103,8 +106,29 @@ def test_the_terminal_has_a_line_a_job_and_after_ctrl_c_no_errors(monkeypatch: p
     snakemake_adapter.tell_no_errors()
     say("RuleException", LogEvent.ERROR, logging.ERROR)
     lines = [line.partition("  ")[2] or line for line in said.getvalue().split("\n")]
-    first, second = "0 of 2 done  Sample pools", "1 of 2 done  Train"
+    first, second = "0 of 2 done, started: Sample pools", "1 of 2 done, started: Train"
     assert lines == ["", first, second, "2 of 2 steps (100%) done", "disk full", "RuleException", ""]
+
+
+def test_a_plan_gives_no_advice_about_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    import snakemake.cli  # noqa: F401 - first, or its modules import each other in a circle
+    from snakemake.workflow import Workflow
+
+    said, logger = io.StringIO(), logging.getLogger(snakemake_adapter.LOGGER)
+    terminal = ColorizingTextHandler(stream=said, formatter=DefaultFormatter())
+    terminal.name = snakemake_adapter.TERMINAL
+    monkeypatch.setattr(logger, "handlers", [terminal])
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    reason = SimpleNamespace(is_provenance_triggered=lambda: True, no_metadata=True, outdated_metadata=True)
+    job = SimpleNamespace(rule=SimpleNamespace(name="train"))
+    dag = SimpleNamespace(jobs=[job], needrun=lambda _: False, needrun_jobs=lambda **_: [job], reason=lambda _: reason)
+    snakemake_adapter.silence_trigger_advice()
+    workflow = SimpleNamespace(dag=dag)
+    for name in ("log_metadata_info", "log_missing_metadata_info", "log_outdated_metadata_info"):
+        setattr(workflow, name, getattr(Workflow, name).__get__(workflow))
+    Workflow.log_provenance_info(workflow)
+    logger.info("another line")
+    assert said.getvalue() == "another line\n"
 
 
 class _Named(dict[str, Any]):

@@ -141,6 +141,11 @@ def _list_alone(mine: Mine) -> None:
     mine.write = lambda: mine.root / "mine.yaml"  # type: ignore[method-assign]
 
 
+def _answer_in_words(mine: Mine) -> None:
+    for annotation in mine.annotations["train"]:
+        annotation["answers"] = ["yellow"]
+
+
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
@@ -152,7 +157,11 @@ def _list_alone(mine: Mine) -> None:
         (_answer_twice, ["wrong answer count, expected 10: 1 (question 40: 20)", "train_annotations.json"]),
         (_ask_again, ["1 that are (question ids 10)", "train_questions.json", "Take them out of one split"]),
         (_show_too_little, ["train_questions.json", "found 64. pools.size must be below questions=64"]),
-        (_list_alone, ["eval_questions.json: no JSON object: 1 ((whole file))"]),
+        (_list_alone, ["eval_questions.json: the file must be an object: 1 ((whole file) is a list)"]),
+        (
+            _answer_in_words,
+            ['answers must be objects like {"answer": "cup"}: 70 (annotations[0].answers[0] is the string "yellow", '],
+        ),
         (_ask_too_little, ["at least 40 questions", "found 39", "Lower data.n_eval"]),
     ],
 )  # fmt: skip
