@@ -339,11 +339,13 @@ class Own:
     @contextmanager
     def exchanged(self, split: str, change: Callable[[Path, Path], object]) -> Iterator[Path]:
         """Change the first image, given another one, for the time of the block."""
-        image, other, *_ = self.images(split)
+        image, *others = self.images(split)
         with kept(image):
-            change(image, other)
-            yield image
-            image.unlink(missing_ok=True)  # it may be a link by now
+            try:
+                change(image, others[change is _link])  # each change has content of its own, which no store has yet
+                yield image
+            finally:
+                image.unlink(missing_ok=True)  # it may be a link by now
 
 
 def _become(image: Path, content: Path) -> None:
