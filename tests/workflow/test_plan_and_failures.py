@@ -192,7 +192,7 @@ def test_the_configuration_is_read_before_snakemake_reads_it(untouched: Project,
         assert part in done.stdout
         assert "Traceback" not in done.stdout
         assert "site-packages" not in done.stdout
-    words = (*SMOKE, str(moved), "--config", "arms[0].seeds=[7]", "--dry-run")
+    words = (*SMOKE, str(moved), "--config", "arms[0].seeds=[7]", "arms.0.on_policy.seeds=[7]", "--dry-run")
     said = untouched.call(*words).stdout
     assert f"Results go to {tmp_path}/moved ({moved}; overridden: config/smoke.yaml sets results/smoke)." in said
     assert "preset~world/rce/seed~7/" in said
