@@ -31,8 +31,8 @@ from lever_pipe.runtime import gpu_slots, ownership, snapshot
 
 TOOLS = {
     "doctor": ("runtime.checks.doctor", "look whether a run can work here, before it starts"),
-    "fetch": ("commands.fetch_tool", "download the models that a configuration names"),
     "plan": ("commands.plan_tool", "say what a run would do, why, and for how long"),
+    "fetch": ("commands.fetch_tool", "download the models that a configuration names"),
     "why": ("commands.why_tool", "say why something runs, or what it was made from"),
     "trace": ("commands.trace", "lead from a number or figure back to data, code and configuration"),
     "compare": ("commands.compare_tool", "say in which settings and results two runs differ"),

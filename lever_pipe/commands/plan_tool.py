@@ -124,7 +124,7 @@ def text(rules: Sequence[RuleForecast]) -> str:
     table = tabulate(rows, HEADS, "plain", intfmt=",", floatfmt=",.2f", maxcolwidths=[None] * 8 + [50])
     lines = [table, "", f"Of these jobs, {sum(rule.stored for rule in rules)} will come from the store."]
     if unchanged := sum(rule.spared - rule.stored for rule in rules):
-        lines.append(f"{unchanged} will be skipped if the jobs before them change nothing.")
+        lines.append(f"{unchanged} will be skipped: inputs unchanged.")
     if bounded := sum(rule.at_most is not None for rule in rules):
         lines.append(f"Of {bounded} rules no job has ended yet: their max is a time limit, not an estimate.")
     return "\n".join(lines) + "\n"
