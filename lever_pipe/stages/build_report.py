@@ -95,8 +95,8 @@ def _lead(config: BuildReportConfig, material: Material) -> dict[str, Any]:
     """Return what the line below the title says: what this run is, and what speaks against it."""
     kinds = {study.is_world for study in config.studies}
     world = "some" if len(kinds) > 1 else "all" if True in kinds else "none"
-    models = [study.model for study in config.studies]
-    return {"world": world, "models": models, **doubts(material.evidence, material.lineages)}
+    facts = {"world": world, "studies": config.studies, "data": [study.data for study in config.studies if study.data]}
+    return {**facts, **doubts(material.evidence, material.lineages)}
 
 
 def _drawings(folder: Path, language: str, start: Path) -> dict[str, pages.PageFigure]:

@@ -212,8 +212,22 @@ def test_every_run_has_a_first_screen(
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert text.count('<article id="card-') >= 2 * ("lever" in studies)
     assert ("Embedded world" in text) == is_world
+    assert ("Data from files" in text) == (not is_world)
     told = (tmp_path / "report" / "answers.txt").read_text(encoding="utf-8")
     assert ("Which KL_BETA?" in told) == ("lever" in studies)
+
+
+def test_own_data_are_named_with_the_embedded_reader(tmp_path: Path) -> None:
+    shown = small.config("lever", is_world=False)
+    (study,) = shown.studies
+    own = study.model_copy(update={"data": "mine/questions.json", "model": "lvlm", "parameters": 700_000})
+    small.build(small.write_inputs(tmp_path, small.of_lever()), tmp_path, shown.model_copy(update={"studies": (own,)}))
+    for page, reader in (("report.html", "the embedded reader"), ("report/report.zh.html", "内置阅读模型")):
+        text = (tmp_path / page).read_text(encoding="utf-8")
+        assert text.count(reader) == 2
+        assert "0.7 M" in text
+        assert "<code>mine/questions.json</code>" in text
+        assert "lvlm." not in text
 
 
 def test_exchanged_files_are_told_on_top_and_at_what_follows_from_them(tmp_path: Path, built: Path) -> None:

@@ -87,6 +87,24 @@ def test_a_card_says_what_it_can(rows: list[EvidenceRow], beta: str, grpo: str) 
     assert of_grpo.startswith(grpo)
 
 
+@pytest.mark.parametrize(
+    ("levels", "told"),
+    [
+        ((60.0, 60.0, 60.0), "Offline: all 3 values tie;"),
+        ((60.0, 60.0, 59.0), "Offline: 3 values lie within 1.00 points, KL_BETA 0 and 0.15 tie for the highest;"),
+        ((59.999, 60.0, 59.0), "Offline: 3 values lie within 1.00 points, KL_BETA 0 and 0.15 tie for the highest;"),
+        ((59.0, 60.0, 59.0), "Offline: 3 values lie within 1.00 points, KL_BETA 0.15 highest;"),
+    ],
+)
+def test_equal_values_tie(levels: tuple[float, ...], told: str) -> None:
+    by_group = {small.OFFLINE.format(beta): level for beta, level in zip(small.BETAS, levels, strict=True)}
+    rows = [
+        row._replace(value=by_group[row.subject]) if row.subject in by_group and not row.against else row
+        for row in small.of_lever(drawn=False)
+    ]
+    assert told in texts(rows)[0]
+
+
 def test_one_seed_is_told() -> None:
     assert all("One seed says nothing about other seeds." in text for text in texts(small.of_lever(runs=1)))
     assert not any("One seed" in text for text in texts(small.of_lever()))
