@@ -65,12 +65,14 @@ def test_a_p_value_shows_on_which_side_of_the_border_it_lies() -> None:
 
 def test_a_question_and_a_reply_are_no_markup() -> None:
     made: Any = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), VOICE).get_template("blocks").module
-    shown = {"id": 1, "question": "<b>", "answer": "<b>"}
+    shown = {"id": 1, "question": "<b>", "answer": "<b>", "image": "1"}
     rows = {"rce": {"answer": "<b>", "accuracy": 0.3, "demonstrations": [shown]}}
     turns = [{"said": "<b>", "calls": [{"content": "<b>"}], "reply": "<b>", "uncovered": ["date"]}]
     task = {"request": "<b>", "hidden": [{"text": "<b>"}], "ceiling": 2.5}
-    question = {"question": "<b>", "references": ["<b>"], "rows": rows}
+    question = {"question": "<b>", "references": ["<b>"], "rows": rows, "image": "0"}
+    gallery = {"questions": [question], "pictures": {"1": {"uri": "data:,", "width": 2, "height": 1}}}
     told = {**task, "dialogues": {"a": {"turns": turns, "reward": 1.0}, "b": {"turns": turns, "reward": 1.0}}}
-    texts = f"{made.gallery({'questions': [question]})}{made.dialogues({'tasks': [told]})}"
+    texts = f"{made.gallery(gallery)}{made.dialogues({'tasks': [told]})}"
     assert "<b>" not in texts
     assert texts.count("&lt;b&gt;") >= 10
+    assert texts.count('href="#picture-1"') == texts.count('id="picture-1"') == 1  # only what the gallery holds
