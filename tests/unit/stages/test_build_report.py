@@ -103,6 +103,25 @@ def test_every_number_is_that_of_the_row_that_it_names(built: Path) -> None:
     assert seen > 100
 
 
+def test_each_table_has_the_same_numbers_as_latex_and_markdown(built: Path) -> None:
+    """Row by row; the page's own form of a number stands in all three."""
+
+    def numbers(line: str) -> list[str]:
+        return re.findall(r"[-+]?\d+(?:\.\d+)?", line)
+
+    files = sorted((built / "report" / "tables").glob("*.csv"))
+    for file in files:
+        lines = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))[1:]
+        latex = file.with_suffix(".tex").read_text(encoding="utf-8")
+        latex = latex.partition("\\midrule\n")[2].partition("\\bottomrule")[0]
+        rows = [re.sub(r"\\textsuperscript{.*?}", "", row) for row in latex.splitlines()]
+        text = file.with_suffix(".md").read_text(encoding="utf-8")
+        marked = [row for row in text.splitlines() if row.startswith("|")][2:]
+        assert [numbers(row) for row in rows] == [numbers(" | ".join(line)) for line in lines], file.name
+        assert [numbers(row) for row in marked] == [numbers(" | ".join(line)) for line in lines], file.name
+    assert len(files) > 10
+
+
 def test_a_changed_row_changes_the_page_and_the_answers(tmp_path: Path, built: Path) -> None:
     target = (small.DRAWN.format("0.15"), small.RCE, "mean")
     rows = [

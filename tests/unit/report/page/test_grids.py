@@ -12,7 +12,7 @@ from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Cell, Estimate, p_value, say
 from lever_pipe.report.evidence import ALPHA
 from lever_pipe.report.page import pages
-from lever_pipe.report.table import SOURCE, Row, Table, as_csv, framed
+from lever_pipe.report.table import SOURCE, Row, Table, as_csv, as_latex, as_markdown, framed
 
 VOICE = Voice("en")
 BLOCKS = Path("lever_pipe/report/templates/blocks.html.j2").read_text(encoding="utf-8")
@@ -24,7 +24,7 @@ def table(*rows: Row, **more: Any) -> Table:
 
 def html(*rows: Row, **more: Any) -> str:
     made = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), VOICE).get_template("blocks").module
-    return str(made.table(table(*rows, **more), "tables/t1.csv"))
+    return str(made.table(table(*rows, **more), "tables/t1"))
 
 
 def test_cells_sort_by_their_number_and_name_its_row() -> None:
@@ -55,6 +55,27 @@ def test_an_interval_shows_whether_it_holds_0(low: float, high: float) -> None:
     assert shown == pytest.approx([low, high], abs=0.05)
     csv = as_csv(table({"Name": "a", "Head": Estimate(0.6, 2, low=low, high=high)}), VOICE)
     assert (float(csv.split(",")[-2]) > 0) is (low > 0)
+
+
+def test_latex_and_markdown_escape_their_special_characters() -> None:
+    special = "a_b 5% & $x$ #1 {c} ~ ^ \\\\ <d> | *e* `f"
+    made = table({special: "[g]", "β": special}, marks=["a"], footnotes=[("a", ["50% of _it_"])])
+    latex = as_latex(made, VOICE)
+    escaped = (
+        r"a\_b 5\% \& \$x\$ \#1 \{c\} \textasciitilde{} \textasciicircum{} \textbackslash{}\textbackslash{} "
+        r"\textless{}d\textgreater{} \textbar{} *e* `f"
+    )
+    assert latex.count(escaped) == 2
+    assert r"$\beta$" in latex
+    assert r"{}[g]\textsuperscript{a} & " in latex
+    assert r"\textsuperscript{a} 50\% of \_it\_" in latex
+    assert r"\caption{A \textless{}title\textgreater{}}" in latex
+    assert latex.count("&") - latex.count(r"\&") == 2  # one between two cells, in the head and in the row
+    markdown = as_markdown(made, VOICE)
+    escaped = r"a_b 5% & $x$ #1 {c} ~ ^ \\\\ \<d\> \| \*e\* \`f"
+    assert markdown.count(escaped) == 2
+    assert r"50% of \_it\_" in markdown
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in markdown.splitlines() if line.startswith("|")} == {3}
 
 
 def test_a_p_value_shows_on_which_side_of_the_border_it_lies() -> None:
