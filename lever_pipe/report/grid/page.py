@@ -133,8 +133,11 @@ def best_by_budget(cells: pd.DataFrame) -> Table:
     for _, rows in cells[is_counted].groupby(["data", "lvlm"], sort=False):
         ordered = rows.sort_values("accuracy", ascending=False, kind="stable")
         for budget in sorted(rows["training_prompts"].unique()):
-            best = next(lines_of(ordered[ordered["training_prompts"] <= budget]))
-            lines.append({"Prompts at most": int(budget), **_cell(best), "To the oracle (%)": _share(best)})
+            within = ordered[ordered["training_prompts"] <= budget]
+            best, n_equal = next(lines_of(within)), int((within["accuracy"] == within["accuracy"].max()).sum()) - 1
+            cell = _cell(best)
+            tied = {"Policy": f"{cell['Policy']} and {n_equal} more with equal accuracy"} if n_equal else {}
+            lines.append({"Prompts at most": int(budget), **cell, **tied, "To the oracle (%)": _share(best)})
     return Table("budgets", "budget", "Best cell for each budget", framed(lines))
 
 
