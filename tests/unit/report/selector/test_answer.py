@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +20,7 @@ from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Estimate
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
+from lever_pipe.report.selector import document_002
 from lever_pipe.report.selector.answer import answers, tables
 
 VOICE = Voice("en")
@@ -103,6 +105,16 @@ def test_equal_values_tie(levels: tuple[float, ...], told: str) -> None:
         for row in small.of_lever(drawn=False)
     ]
     assert told in texts(rows)[0]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "told"), [((50.0, 50.0, 49.0), "shot 1 and 2 (50.0)"), ((49.0, 50.0, 49.0), "shot 2 (50.0)")]
+)
+def test_equal_shots_tie(accuracies: tuple[float, ...], told: str) -> None:
+    side: Any = SimpleNamespace(
+        material=SimpleNamespace(shots=(1, 2, 3)), accuracy=lambda *place: Estimate(accuracies[place[-1] - 1], 1)
+    )
+    assert VOICE.text(document_002._best_shot(side, document_002.REFERENCE, 1)) == told
 
 
 def test_one_seed_is_told() -> None:
