@@ -23,7 +23,7 @@ QUALITY = 60
 def thumbnails(paths: Mapping[str, Path], most_bytes: int = MOST_BYTES) -> dict[str, dict[str, Any]]:
     """Return each picture as a data URI with its width and height, all at the largest of `SIDES` that fits the bytes.
 
-    Same files give same bytes. No picture is returned where even the smallest side does not fit.
+    The result depends on the files alone. It is empty if even the smallest side does not fit.
 
     Raises:
         ImageError: a file is missing or broken.

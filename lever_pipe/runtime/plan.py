@@ -485,7 +485,7 @@ def shown_agents(experiment: Experiment) -> ShownAgents | None:
 
 def scale(experiment: Experiment) -> str:
     """Return which LVLM answers on which data, with its number of parameters where its folder is there."""
-    is_world = experiment.data.source == "world" and is_embedded(experiment.lvlm.model)
+    is_world = experiment.data.source == "world"
     subject = "embedded world" if is_world else f"{lvlm_name(experiment)} on {experiment.data.reader}"
     return _with_parameters(subject, experiment.lvlm.model)
 

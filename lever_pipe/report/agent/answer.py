@@ -79,9 +79,8 @@ def is_published_comparison(reference: AgentArm, arm: AgentArm) -> bool:
     The length of the warm-up is not published. Unpublished settings must be the same in both arms.
     """
     shared = (arm.learning_rate, arm.trajectory_score) == (reference.learning_rate, reference.trajectory_score)
-    return shared and [_published_settings(of) for of in (reference, arm)] == list(
-        map(_published_settings, PUBLISHED_PAIR)
-    )
+    pairs = zip((reference, arm), PUBLISHED_PAIR, strict=True)
+    return shared and all(_published_settings(ours) == _published_settings(published) for ours, published in pairs)
 
 
 def _published_settings(arm: AgentArm) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def from_baselines(compared: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def doubts(board: pd.DataFrame) -> dict[str, Any]:
-    """Return what speaks against a grid: no right answer, or equal accuracies of all policies of a data set."""
+    """Return the warnings of a grid: no right answer, or equal accuracies of all policies of a data set."""
     spreads = board.groupby(["data", "samples", "shots"])["accuracy"].agg(["min", "max", "count"])
     are_equal = bool(((spreads["min"] == spreads["max"]) & (spreads["count"] > 1)).all())
     accuracies = "wrong" if not board["accuracy"].any() else "equal" if are_equal else ""
@@ -92,13 +92,13 @@ def _family(compared: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _counts(rows: pd.DataFrame) -> dict[str, int]:
-    """Return how many comparisons came out how, by `_verdict`."""
+    """Return the number of comparisons by `_verdict`."""
     verdicts = [_verdict(row) for row in lines_of(rows)]
     return {"n": len(rows)} | {word: verdicts.count(word) for word in ("better", "worse", "undecided")}
 
 
 def _verdict(row: Any) -> str:
-    """Return how the left side of a comparison came out."""
+    """Return the verdict on the left side of a comparison."""
     if not row.p_holm < ALPHA:
         return "undecided"
     return "better" if row.difference > 0 else "worse"
