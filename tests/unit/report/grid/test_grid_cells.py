@@ -254,5 +254,7 @@ def test_without_arms_own_selectors_stand_against_random_alone(
     }
     out = {name: tmp_path / name for name in ("leaderboard", "comparisons")}
     stage(per_question=files, config=alone, **out)
+    (own,) = page.from_baselines(pd.read_csv(out["comparisons"]))
+    assert (own["rices"]["n"], own["row"], own["others"]["n"]) == (0, None, 2)  # two samplers, no RICES
     tables = page.verdicts(pd.read_csv(out["comparisons"]))
     assert not any("reference" in str(table.title) for table in tables)
