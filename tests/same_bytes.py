@@ -27,8 +27,11 @@ MAY_DIFFER = (
     (r"^intention/tables/curves\.csv$", rf",({TIMED}),"),
     (r"^(report/)?evidence\.csv$", EVIDENCE),
 )
-PRINTED = re.compile(r"(^|/)report(\.html|/[^/]*\.html|/tables/[^/]*\.csv)$")
+PRINTED = re.compile(r"(^|/)report(\.html|/[^/]*\.html|/tables/[^/]*\.(csv|tex|md))$")
 """Files of which each part names the lines of the evidence that it prints."""
+END_OF_HEAD = ("\\midrule", "|:-", "|--")
+PADDING = re.compile(r" +| ?-{3,}:?")
+"""Of Markdown, as wide as the longest cell of a column."""
 SECONDS_COLUMN = re.compile(r",[\d.]+(,\w+)$", re.MULTILINE)  # of runs.csv, the last but one
 
 
@@ -50,15 +53,19 @@ def units(path: Path) -> Iterator[str]:
 
 def _printed(path: Path, text: str) -> Iterator[str]:
     """Yield the parts of a page, or the lines of a table of the report, that print nothing of what the run cost."""
-    top = path.parents[1] if path.suffix == ".csv" else path.parent / ("report" if path.name == "report.html" else "")
+    top = path.parents[1] if path.suffix != ".html" else path.parent / ("report" if path.name == "report.html" else "")
     evidence = (top / "evidence.csv").read_text().splitlines()
     costs = {str(number) for number, line in enumerate(evidence, start=1) if re.search(EVIDENCE, line)}
     if path.suffix == ".html":
         parts = re.split(r"(?=<tr|<footer)|(?<=</tr>)", text)
         shown = [re.findall(r'data-e="(\d+)"', part) for part in parts]
     else:
-        parts, cells = text.splitlines(), json.loads((top / "index.json").read_text())["tables"][path.stem]["cells"]
-        shown = [[], *(re.findall(r"\be(\d+)", json.dumps(row)) for row in cells)]
+        parts = [PADDING.sub(" ", line) for line in text.splitlines()]
+        cells = json.loads((top / "index.json").read_text())["tables"][path.stem]["cells"]
+        heads = (i for i, line in enumerate(text.splitlines(), start=1) if line.startswith(END_OF_HEAD))
+        first = 1 if path.suffix == ".csv" else next(heads)
+        rows = [re.findall(r"\be(\d+)", json.dumps(row)) for row in cells]
+        shown = [*[[]] * first, *rows, *[[]] * (len(parts) - first - len(rows))]
     yield from (part for part, lines in zip(parts, shown, strict=True) if costs.isdisjoint(lines))
 
 

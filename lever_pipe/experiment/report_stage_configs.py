@@ -16,11 +16,15 @@ from lever_pipe.experiment.stage_configs import Guard, MainPreset, Sweeps
 
 
 class ShownStudy(Section):
-    """A study on the page: whether its world is the embedded one, and which model it runs."""
+    """A study on the page: whether its world is the embedded one, and which model it runs on which data."""
 
     name: Literal["lever", "intention"]
     is_world: bool
     model: str
+    data: str = Field("", exclude_if=lambda data: not data)
+    """File of the evaluated questions or tasks; empty where these are generated."""
+    parameters: int = Field(0, exclude_if=lambda count: not count)
+    """Of an embedded model that answers questions from files."""
 
 
 class ShownAgents(ComparedArms):

@@ -360,7 +360,9 @@ class BuildGridConfig(Section):
     shots: Counts
     missing: Annotated[tuple[MissingCell, ...], Planned("missing_cells")]
     models: Annotated[dict[str, str], Planned("grid_models")]
-    """LVLM of the grid -> which model on which kind of data it is."""
+    """LVLM of the grid -> its model."""
+    data: Annotated[dict[str, str], Planned("grid_data")]
+    """Data set of the grid -> its name on the page."""
 
 
 @identity_of("emulate_untouched", *SELECTOR, section="presets.{emulate.preset}")

@@ -24,6 +24,8 @@ ENDED = -1
 MOST_SHOTS = 2
 """Demonstrations that a row of the gallery has room for."""
 N_QUESTIONS = 12
+IMAGE_DIGITS = 16
+"""Digits of an image's digest that name it in the gallery."""
 SIMILARITY, ORACLE = "baseline/similar_both", "baseline/oracle"
 EQUAL = 1e-9  # difference of accuracies up to which they are the same
 
@@ -260,6 +262,7 @@ def gallery_of(
                 {
                     "question_id": query.question_id,
                     "question": query.question,
+                    "image": query.image_digest[:IMAGE_DIGITS],
                     "references": list(dict.fromkeys(query.answers)),
                     "rows": {role: _row(outcome, train) for role, outcome in outcomes.items()},
                 }
@@ -270,6 +273,28 @@ def gallery_of(
 
 def _row(outcome: ScoredAnswer, train: Sequence[Example]) -> dict[str, Any]:
     demonstrations = [
-        {"id": i, "question": train[i].question, "answer": train[i].answer} for i in outcome.demonstrations
+        {
+            "id": i,
+            "question": train[i].question,
+            "answer": train[i].answer,
+            "image": train[i].image_digest[:IMAGE_DIGITS],
+        }
+        for i in outcome.demonstrations
     ]
     return {"answer": outcome.answer, "accuracy": round(outcome.accuracy, 6), "demonstrations": demonstrations}
+
+
+def images_of(gallery: Mapping[str, Any], splits: Sequence[tuple[Sequence[Example], Path]]) -> dict[str, Path]:
+    """Return the file of each image that a gallery shows, by its name there.
+
+    Args:
+        gallery: that of `gallery_of`.
+        splits: examples and the folder of their images.
+    """
+    names = {
+        one["image"]
+        for entry in gallery["questions"]
+        for one in (entry, *(shown for row in entry["rows"].values() for shown in row["demonstrations"]))
+    }
+    files = {e.image_digest[:IMAGE_DIGITS]: folder / e.image for examples, folder in splits for e in examples}
+    return {name: files[name] for name in sorted(names)}

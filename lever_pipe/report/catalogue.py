@@ -25,9 +25,9 @@ JOINTS = {
 }
 """What stands between the cells of a list, its last two, parts, and sentences."""
 LOOKS = {
-    **dict.fromkeys(("holds", "separated", "reproduced"), "yes"),
-    "does not hold": "no",
-    **dict.fromkeys(("not separated", "not reproduced"), "open"),
+    **dict.fromkeys(("holds", "separated", "reproduced", "better"), "yes"),
+    **dict.fromkeys(("does not hold", "worse"), "no"),
+    **dict.fromkeys(("not separated", "not reproduced", "undecided"), "open"),
     **dict.fromkeys(("not tested", "not judged", "also without the fault"), "mute"),
 }
 """How a verdict is coloured: holds, does not, undecided, says nothing."""

@@ -1,8 +1,9 @@
-"""A table: a frame of cells with what stands around it, and its form as CSV."""
+"""A table: a frame of cells with what stands around it, and its forms as CSV, LaTeX and Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -11,7 +12,7 @@ import pandas as pd
 
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Cell, Estimate, EvidenceLedger
-from lever_pipe.report.format import ends_of
+from lever_pipe.report.format import ABSENT, ends_of
 from lever_pipe.report.long_format import csv_text
 
 BEHIND = "policies behind"
@@ -20,6 +21,23 @@ SOURCE = "Source"
 """Column that says whose numbers a row holds: `ours` or `published`."""
 NAME = 30
 """Characters that a column of names has at most."""
+LATEX = str.maketrans(
+    {
+        **{char: f"\\{char}" for char in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        "\N{MINUS SIGN}": "$-$",
+        "\N{MULTIPLICATION SIGN}": r"$\times$",
+        "\N{GREEK SMALL LETTER BETA}": r"$\beta$",
+    }
+)
+"""Text of LaTeX for each character that it reads otherwise, or that its usual fonts lack."""
+MARKDOWN = re.compile(r"[\\`*|<>]|(?<!\w)_|_(?!\w)")
+"""Characters that Markdown reads as markup."""
 Row = Mapping[Any, Cell]
 """Cells by head: English text, or a message with arguments."""
 
@@ -143,3 +161,51 @@ def _fields(cell: Cell, voice: Voice, *, with_ends: bool) -> Sequence[str]:
     if not isinstance(cell, Estimate) or not _has_ends(cell):
         return (voice.text(cell), "", "")
     return (voice.text(cell.plain), *ends_of(cell.low, cell.high, cell.interval_digits))
+
+
+def as_latex(table: Table, voice: Voice) -> str:
+    """Return a table as LaTeX with the rules of package `booktabs`, each cell as the page shows it."""
+    columns = "".join("r" if looks.startswith("number") else "l" for looks in table.looks.values())
+    caption, label = _latex(voice.text(table.title)), f"tab:{table.id}"
+    body = _texts(table, voice, _latex, r"\textsuperscript{{{}}}").to_latex(
+        index=False, escape=False, column_format=columns, caption=caption, label=label
+    )
+    notes = [rf"\textsuperscript{{{mark}}} {_latex(text)}" for mark, text in _notes(table, voice)]
+    # a note follows the table within its float
+    end = r"\end{table}"
+    return body.replace(end, "\n".join([*(f"\\par\\footnotesize {note}" for note in notes), end]))
+
+
+def as_markdown(table: Table, voice: Voice) -> str:
+    """Return a table as Markdown, each cell as the page shows it."""
+    align = ["right" if looks.startswith("number") else "left" for looks in table.looks.values()]
+    frame = _texts(table, voice, _markdown, "<sup>{}</sup>")
+    body = frame.to_markdown(index=False, disable_numparse=True, colalign=align)
+    notes = [f"<sup>{mark}</sup> {_markdown(text)}" for mark, text in _notes(table, voice)]
+    return "\n\n".join([f"**{_markdown(voice.text(table.title))}**", body, *notes]) + "\n"
+
+
+def _texts(table: Table, voice: Voice, escape: Callable[[str], str], superscript: str) -> pd.DataFrame:
+    """Return a table's escaped texts; the first cell of a row carries the marks of its footnotes."""
+    lines = [[escape(voice.text(cell)) or ABSENT for cell in row.values()] for row in table.rows]
+    for line, mark in zip(lines, table.marks, strict=False):
+        line[0] += superscript.format(mark) if mark else ""
+    return pd.DataFrame(lines, columns=[escape(voice.text(head)) for head in table.heads])
+
+
+def _notes(table: Table, voice: Voice) -> list[tuple[str, str]]:
+    return [(mark, " ".join(map(voice.text, sentences))) for mark, sentences in table.footnotes]
+
+
+def _latex(text: str) -> str:
+    escaped = " ".join(text.split()).translate(LATEX)
+    # after the end of a row LaTeX takes a bracket or an asterisk for an argument
+    return f"{{}}{escaped}" if escaped.startswith(("[", "*")) else escaped
+
+
+def _markdown(text: str) -> str:
+    return MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
+
+
+TABLE_FORMS: Mapping[str, Callable[[Table, Voice], str]] = {"csv": as_csv, "tex": as_latex, "md": as_markdown}
+"""By the ending of a file's name."""

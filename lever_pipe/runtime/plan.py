@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from lever_pipe.base.members import available
@@ -21,8 +21,9 @@ from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
+from lever_pipe.experiment.agent_config import WRITTEN_TASKS
 from lever_pipe.experiment.config import ArmSettings, OnPolicy, Reward
-from lever_pipe.experiment.data_config import EncoderSettings, ExampleSettings, WorldData
+from lever_pipe.experiment.data_config import Data, EncoderSettings, ExampleSettings, WorldData
 from lever_pipe.experiment.evaluation_config import BASELINES, HEAD, POOL
 from lever_pipe.experiment.grid_config import Corner, GridArm, GridBaselines
 from lever_pipe.experiment.identities import IDENTITIES, Planned, Setting, Wildcard
@@ -41,6 +42,7 @@ Wildcards = Mapping[str, str]
 Planner = Callable[[Experiment, Wildcards], Any]
 
 EMBEDDED_PARAMETERS = 50_000_000
+EMBEDDED_MODELS = "resources/world"
 """What a model of more needs is a GPU."""
 MARK_BETAS = {"reinforce": 0.0, "distil": None, "continued": None}
 """Runs that are no GRPO and stand beside the on-policy ones -> the KL_BETA that their names state."""
@@ -439,19 +441,33 @@ def kept_selections(experiment: Experiment, _: Wildcards) -> list[int]:
     return sorted({grpo.top_k_first_epoch, grpo.top_k})
 
 
+def is_embedded(folder: str) -> bool:
+    """Return whether a model folder is one of the small models of this repository."""
+    return PurePath(folder).parent.as_posix().endswith(EMBEDDED_MODELS)
+
+
 def lvlm_name(experiment: Experiment) -> str:
     """Return the LVLM's name, as captions print it."""
-    is_world = experiment.data.source == "world"
-    return "embedded Qwen2.5-VL" if is_world else experiment.lvlm.model.rstrip("/").split("/")[-1]
+    folder = experiment.lvlm.model
+    return "embedded Qwen2.5-VL" if is_embedded(folder) else folder.rstrip("/").split("/")[-1]
+
+
+def data_name(data: Data, name: str = "world") -> str:
+    """Return the name of a data set; one of files that still has the name `world` is called by its questions' file."""
+    return data.files.eval_questions if data.source == "files" and name == "world" else name
 
 
 def shown_studies(experiment: Experiment) -> list[ShownStudy]:
     """Return the studies that stand in the report."""
     intention = experiment.intention
-    facts = {
-        "lever": {"is_world": experiment.data.source == "world", "model": lvlm_name(experiment)},
-        "intention": {"is_world": intention.is_world, "model": intention.model_name},
-    }
+    data, folder = experiment.data, experiment.lvlm.model
+    lever = {"is_world": data.source == "world", "model": lvlm_name(experiment)}
+    if data.source == "files":
+        lever |= {"data": data_name(data), "parameters": parameters_of(folder) if is_embedded(folder) else 0}
+    source = intention.tasks.source
+    tasks = {"synthetic": "", WRITTEN_TASKS: intention.tasks.files.test}.get(source, source)
+    agents = {"is_world": intention.is_world, "model": intention.model_name, "data": tasks}
+    facts = {"lever": lever, "intention": agents}
     return [ShownStudy.model_validate({"name": name, **facts[name]}) for name in experiment.studies if name in facts]
 
 
@@ -469,9 +485,19 @@ def shown_agents(experiment: Experiment) -> ShownAgents | None:
 
 def scale(experiment: Experiment) -> str:
     """Return which LVLM answers on which data, with its number of parameters where its folder is there."""
-    folder = experiment.lvlm.model
-    world, name = experiment.data.source == "world", folder.rstrip("/").split("/")[-1]
-    subject = "embedded world" if world else f"{name} on {experiment.data.reader}"
+    is_world = experiment.data.source == "world"
+    subject = "embedded world" if is_world else f"{lvlm_name(experiment)} on {experiment.data.reader}"
+    return _with_parameters(subject, experiment.lvlm.model)
+
+
+def grid_models(experiment: Experiment) -> dict[str, str]:
+    """Return the name and size of each LVLM of the grid."""
+    settings = {name: experiment.model_copy(update={"lvlm": lvlm}) for name, lvlm in experiment.grid.lvlms.items()}
+    return {name: _with_parameters(lvlm_name(of), of.lvlm.model) for name, of in settings.items()}
+
+
+def _with_parameters(subject: str, folder: str) -> str:
+    """Return a subject with the number of parameters of a model folder that is there."""
     n_parameters = parameters_of(folder)
     return f"{subject}, {n_parameters / 1e6:.1f} M parameters" if n_parameters else subject
 
@@ -504,9 +530,8 @@ PLANNED: Mapping[str, Planner] = {
     "lvlm_name": lambda experiment, _: lvlm_name(experiment),
     "evaluated_cells": lambda experiment, _: evaluated_cells(experiment),
     "missing_cells": lambda experiment, _: missing_cells(experiment),
-    "grid_models": lambda experiment, _: {
-        name: scale(experiment.model_copy(update={"lvlm": lvlm})) for name, lvlm in experiment.grid.lvlms.items()
-    },
+    "grid_models": lambda experiment, _: grid_models(experiment),
+    "grid_data": lambda experiment, _: {name: data_name(data, name) for name, data in experiment.grid.data.items()},
     "balance_of_import": lambda experiment, _: None if experiment.rl_data.rescore else experiment.rl_data.balance,
     "own_module": lambda experiment, wildcards: (
         "" if experiment.grid.policies[wildcards["own"]].selections else wildcards["own"]

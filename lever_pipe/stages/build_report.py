@@ -23,7 +23,7 @@ from lever_pipe.report.judging import judge_claims
 from lever_pipe.report.material import Material
 from lever_pipe.report.page import pages
 from lever_pipe.report.setting import doubts
-from lever_pipe.report.table import as_csv
+from lever_pipe.report.table import TABLE_FORMS
 
 FIGURE_SECTIONS = "sections.json"
 """File of the folder of figures: in which section each stands."""
@@ -54,9 +54,10 @@ def build_report(
     """Write the main page and the folder `appendix` with all else that the report is.
 
     `chinese` translates what the pages say; `figures` is the folder of `plot_figures`; `lineage`, `gallery`
-    and `dialogues` are one file or none. In `appendix` lie the appendix pages and those of the other language,
-    `tables/*.csv`, `evidence.csv` (which the pages' numbers name by line), `index.json` (titles of tables and figures,
-    and the lines of `evidence.csv` that each cell prints) and `answers.txt`.
+    and `dialogues` are one file or none. `appendix` holds the appendix pages and those of the other language,
+    `tables/` with each table as CSV, LaTeX and Markdown, `evidence.csv` (which the pages' numbers name by line),
+    `index.json` (titles of tables and figures, and the lines of `evidence.csv` that each cell prints) and
+    `answers.txt`.
     """
     lineages = read_lineages(lineage[0], reference_lineage) if lineage else {}
     book, material = read_claims(claims), Material(Evidence(read_evidence(evidence)), config, lineages)
@@ -73,7 +74,8 @@ def build_report(
         written |= pages.html_pages(contents, drawn, reader, **words, frame=frame)
     main = written.pop(page.name)
     texts = {Path(name).relative_to(pages.FOLDER).as_posix(): text for name, text in written.items()}
-    texts |= {f"tables/{table.id}.csv": as_csv(table, voice) for tables in contents.tables.values() for table in tables}
+    shown = [table for tables in contents.tables.values() for table in tables]
+    texts |= {f"tables/{table.id}.{end}": write(table, voice) for table in shown for end, write in TABLE_FORMS.items()}
     texts["evidence.csv"] = _text(evidence) + evidence_text(contents.ledger.rows)
     sentences: Any = pages.environment(frame, voice).get_template("sentences").module
     texts["index.json"] = json.dumps(index_of(contents, _sections(figures), voice, sentences), ensure_ascii=False)
@@ -95,8 +97,8 @@ def _lead(config: BuildReportConfig, material: Material) -> dict[str, Any]:
     """Return what the line below the title says: what this run is, and what speaks against it."""
     kinds = {study.is_world for study in config.studies}
     world = "some" if len(kinds) > 1 else "all" if True in kinds else "none"
-    models = [study.model for study in config.studies]
-    return {"world": world, "models": models, **doubts(material.evidence, material.lineages)}
+    facts = {"world": world, "studies": config.studies, "data": [study.data for study in config.studies if study.data]}
+    return {**facts, **doubts(material.evidence, material.lineages)}
 
 
 def _drawings(folder: Path, language: str, start: Path) -> dict[str, pages.PageFigure]:

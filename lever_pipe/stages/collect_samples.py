@@ -11,17 +11,19 @@ from lever_pipe.base import storage
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.experiment.stage_configs import CollectSamplesConfig
-from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lever.samples import (
     CopyingRow,
     SelectionRow,
     copying_of,
     gallery_of,
+    images_of,
     read_answered,
     roles_of,
     samples_of,
     shares_by_rank,
 )
+from lever_pipe.lever.thumbnails import thumbnails
 from lever_pipe.report.inference.families import reference_of
 from lever_pipe.report.long_format import write_csv
 from lever_pipe.world.items import AnnotatedQuestion, Scene, Split, draw_split
@@ -34,6 +36,8 @@ def collect_samples(
     per_question: Inputs,
     train_examples: Input,
     eval_examples: Input,
+    train_images: External,
+    eval_images: External,
     samples: Output,
     gallery: Output,
     shares: Output,
@@ -44,7 +48,8 @@ def collect_samples(
 
     * `samples`: a `Sample` for each question and each of `config.policies`, which are the baselines, every run after
       the last evaluated epoch of its kind, and the RCE epochs that runs start from; all epochs would treble the file.
-    * `gallery`: JSON; what it holds and by which rule says `lever.samples.gallery_of`.
+    * `gallery`: JSON; what it holds and by which rule says `lever.samples.gallery_of`. `pictures` are thumbnails of
+      the images that it shows, by the first digits of their digests.
     * `shares`: `SelectionRow`. In the embedded world a demonstration may agree with its query
       in `relation` (what is asked), `object` (the shape that is shown), `key` (that attribute of the picture which the
       query's relation reads) and `fact` (relation and key, so that its answer is the query's); elsewhere in `type`,
@@ -58,7 +63,9 @@ def collect_samples(
     storage.write_rows(samples, samples_of(answered, queries, train, config.shots))
     policies, counted = {str(policy.name): policy for policy in answered}, queries[: max(config.samples)]
     roles = roles_of([policy.name for policy in answered], config.main_preset, reference_of)
-    storage.write_json(gallery, gallery_of(roles, policies, counted, train, config.shots))
+    shown = gallery_of(roles, policies, counted, train, config.shots)
+    files = images_of(shown, [(train, train_images), (queries, eval_images)])
+    storage.write_json(gallery, shown | {"pictures": thumbnails(files)})
     agreements = _agreements(queries, train, config.world)
     write_csv(shares, SelectionRow._fields, shares_by_rank(policies, counted, config.shots, agreements))
     write_csv(copying, CopyingRow._fields, copying_of(policies, counted, train, config.shots))

@@ -51,7 +51,7 @@ def build_grid(
 ) -> None:
     """Write the page, one file that needs no other, and the map it shows as SVG and PNG."""
     samples = max(config.samples)
-    board, compared = pd.read_csv(leaderboard), pd.read_csv(comparisons)
+    board, compared = (pd.read_csv(path).replace({"data": config.data}) for path in (leaderboard, comparisons))
     primary = told.primary(board, samples)
     with folder_in(map_svg.parent) as folder:
         draw_map(told.marks(compared), folder, "map")
@@ -63,7 +63,9 @@ def build_grid(
         title=config.title or "The grid: selectors, samplers, data sets",
         is_main=True,
         other=None,
+        owns=told.from_baselines(compared),
         chance=told.from_chance(compared),
+        doubts=told.doubts(board),
         axes=", ".join(f"{n} {nouns[n > 1]}" for name, nouns in AXES.items() for n in [primary[name].nunique()]),
         models=config.models,
         shots=config.shots,

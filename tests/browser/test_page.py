@@ -248,3 +248,18 @@ def test_print_has_every_table_and_figure_and_no_controls(opened: Open) -> None:
                    getComputedStyle(document.body).backgroundColor]""",
     )
     assert found == [True, True, 0, "rgb(255, 255, 255)"]
+
+
+@pytest.mark.parametrize("size", [FIRST, NARROW])
+def test_a_word_of_a_head_is_never_broken(opened: Open, size: tuple[int, int]) -> None:
+    browser = opened(size=size)
+    lines = script(
+        browser,
+        """const button = document.querySelector(arguments[0] + ' thead .number button');
+           button.textContent = 'Comparisons';
+           const range = document.createRange();
+           range.selectNodeContents(button);
+           return range.getClientRects().length""",
+        LADDER,
+    )
+    assert lines == 1

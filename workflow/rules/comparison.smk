@@ -96,7 +96,7 @@ rule collect_samples:
         "../../envs/cpu.yaml"
     params:
         spec=identity("collect_samples"),
-        files=files(),
+        files=files(train_images=raw_file("images", "train"), eval_images=raw_file("images", "eval")),
     message:
         "Collect what can be looked at: answers, gallery, selections, copies"
     shell:

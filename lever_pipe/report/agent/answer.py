@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lever_pipe.experiment.agent_config import AgentArm
+from lever_pipe.experiment.agent_config import AgentArm, Schedule
 from lever_pipe.report.agent.runs import AgentView, view_of, weight_cell
 from lever_pipe.report.cards import Card, CardRow, MarkKind
 from lever_pipe.report.cells import Message, code, say
@@ -14,6 +14,13 @@ from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.material import Material
 
 MODES = ("sampled", "greedy")
+PUBLISHED_PAIR = (
+    AgentArm(name="baseline"),
+    AgentArm(name="bundle", kl=0.01, entropy=0.01, schedule=Schedule(kind="cosine", warmup_steps=1)),
+)
+"""The runs of documents 003 and 004, which differ in three factors at once."""
+UNPUBLISHED: dict[str, Any] = dict.fromkeys(("name", "seeds", "learning_rate", "trajectory_score"), True)
+"""Settings of an arm that the documents do not state, or that depend on the model."""
 KL_ALONE = {"name", "kl", "seeds"}
 """Settings that an arm of nothing but KL may have of its own."""
 LINKS = (("#agent-arms", say("All arms")), ("documents-agent.html", say("Documents 003 and 004")))
@@ -66,11 +73,27 @@ def _chosen(view: AgentView, arms: Sequence[AgentArm]) -> list[AgentArm]:
     return list({arm.name: arm for arm in (*published, *same, *strongest)}.values())
 
 
+def is_published_comparison(reference: AgentArm, arm: AgentArm) -> bool:
+    """Return whether two arms differ as the published runs do: KL 0.01 (k3), entropy 0.01, warm-up with cosine.
+
+    The length of the warm-up is not published. Unpublished settings must be the same in both arms.
+    """
+    shared = (arm.learning_rate, arm.trajectory_score) == (reference.learning_rate, reference.trajectory_score)
+    pairs = zip((reference, arm), PUBLISHED_PAIR, strict=True)
+    return shared and all(_published_settings(ours) == _published_settings(published) for ours, published in pairs)
+
+
+def _published_settings(arm: AgentArm) -> dict[str, Any]:
+    """Return the settings of an arm that the documents state."""
+    settings = arm.model_dump(exclude=UNPUBLISHED | {"schedule": {"warmup_steps"}})
+    return settings | {"has_warmup": arm.schedule.warmup_steps > 0}
+
+
 def _differences(view: AgentView, arm: AgentArm) -> dict[str, Any]:
     """Return an arm's differences in both decodings; those of one seed as plain numbers, which show nothing."""
     return {
         "name": arm.name,
-        "is_published": arm.name == view.config.document_arm,
+        "is_published": is_published_comparison(view.arm(view.reference), arm),
         "kl": weight_cell(arm.kl, arm.kl_schedule),
         "n": len(view.common(arm.name, view.reference)),
         "gaps": {mode: gap for mode in MODES if (gap := view.difference_cell(arm.name, mode)) is not None},

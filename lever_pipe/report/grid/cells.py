@@ -19,12 +19,19 @@ from lever_pipe.report.inference.estimates import ComparisonRow, Draws, Interval
 from lever_pipe.report.inference.families import ORACLE, ComparisonFamily, Pairs
 from lever_pipe.report.inference.per_question import read_groups, read_scores
 
-RANDOM = "baseline/random"
+RANDOM, RICES = "baseline/random", "baseline/similar_image"
 OBJECTIVES = ("sft", "rce", "continued", "grpo", "on_policy")
 """Each is compared with those before it."""
 AGAINST_RANDOM, MARKS, SAMPLERS, AIMS, SELECTORS = "against-random", "marks", "samplers", "objectives", "selectors"
-OWNS, TRANSFERS, ITEMS, ITEM_SAMPLERS = "own", "transfer", "first-items", "first-items-samplers"
+OWN_BASELINES, OWNS, TRANSFERS, ITEMS, ITEM_SAMPLERS = (
+    "own-baselines",
+    "own",
+    "transfer",
+    "first-items",
+    "first-items-samplers",
+)
 QUESTIONS: Mapping[str, str] = {
+    OWN_BASELINES: "Does a selector of the user's own beat the usual baselines?",
     AGAINST_RANDOM: "Does the selector choose better than chance does from the same pools?",
     MARKS: "How far are policies without training from chance out of the same pools?",
     SAMPLERS: "Do pools of this sampler serve the same policy better than those of the first sampler?",
@@ -133,6 +140,7 @@ def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) 
         return place._replace(policy=place.policy.home)
 
     comparisons = [
+        (OWN_BASELINES, tuple(_own_with_baselines(places, marks))),
         (AGAINST_RANDOM, with_other(learned, with_random)),
         (MARKS, with_other(marks, with_random)),
         (SAMPLERS, with_other([place for place in places if place not in offered and _reads_pools(place)], from_first)),
@@ -178,6 +186,17 @@ def _own_with_reference(places: Sequence[Place], trained: Sequence[Place], refer
     marks = [place for place in trained if place.policy.preset == reference]  # none where no arm is the reference
     owns = [place for place in places if place.policy.kind == OWN]
     yield from ((str(own), str(mark)) for own, mark in product(owns, marks) if mark.corner == own.corner)
+
+
+def _own_with_baselines(places: Sequence[Place], baselines: Sequence[Place]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs with every baseline of the corner, RICES first.
+
+    `AGAINST_RANDOM` has random selection; the oracle reads the query's annotations.
+    """
+    usual = [place for place in baselines if str(place.policy) not in (RANDOM, ORACLE)]
+    usual.sort(key=lambda place: str(place.policy) != RICES)
+    owns = [place for place in places if place.policy.kind == OWN]
+    yield from ((str(own), str(mark)) for own, mark in product(owns, usual) if mark.corner == own.corner)
 
 
 def _leaderboard(data: str, rows: Sequence[IntervalRow], prompts: Mapping[str, int]) -> Iterator[CellRow]:

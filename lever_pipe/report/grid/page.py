@@ -9,9 +9,9 @@ import pandas as pd
 
 from lever_pipe.base.policy_names import OWN, PolicyName, beta_text
 from lever_pipe.experiment.stage_configs import MissingCell
-from lever_pipe.report.cells import Cell, Estimate, p_value, verdict
+from lever_pipe.report.cells import Cell, Estimate, p_value
 from lever_pipe.report.evidence import ALPHA, MEAN, OF_ONE_RUN
-from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, QUESTIONS, Place
+from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, OWN_BASELINES, QUESTIONS, RICES, Place
 from lever_pipe.report.grid.map import Mark
 from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.table import Row, Table, framed
@@ -24,7 +24,8 @@ def called(policy: str) -> str:
     """Return what a policy's row is called."""
     name = PolicyName.parse(policy)
     if not name.preset:
-        return name.member.replace("_", " ") if name.kind == "baseline" else f"own: {name.member}"
+        suffix = " (RICES)" if policy == RICES else ""
+        return f"{name.member.replace('_', ' ')}{suffix}" if name.kind == "baseline" else f"own: {name.member}"
     beta = "" if name.beta is None else f" β={beta_text(name.beta)}"
     origin = f" from {name.origin}" if name.origin else f", first {name.items} items" if name.items else ""
     return f"{name.preset}: {name.kind.replace('_', '-')}{beta}{origin}"
@@ -59,10 +60,48 @@ def lines_of(frame: pd.DataFrame) -> Iterator[Any]:
 
 
 def from_chance(compared: pd.DataFrame) -> dict[str, int]:
-    """Return how many cells of a selector there are, and how many are above and below chance in their corner."""
-    rows = compared[compared["family"].str.removesuffix(OF_ONE_RUN) == AGAINST_RANDOM]
-    apart = rows.loc[rows["p_holm"] < ALPHA, "difference"]
-    return {"n": len(rows), "up": int((apart > 0).sum()), "down": int((apart < 0).sum())}
+    """Return how many cells of a selector are better and worse than random selection in their corner."""
+    return _counts(_family(compared, AGAINST_RANDOM))
+
+
+def from_baselines(compared: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return each own selector's comparisons with RICES and with the other baselines.
+
+    A single comparison with RICES also has its numbers, as `row`.
+    """
+    rows, selectors = _family(compared, OWN_BASELINES), list[dict[str, Any]]()
+    owns, baselines = (rows[side].map(lambda group: str(Place.parse(group).policy)) for side in ("left", "right"))
+    for own in owns.unique():
+        rices, others = rows[(owns == own) & (baselines == RICES)], rows[(owns == own) & (baselines != RICES)]
+        single = _compared(next(lines_of(rices))) if len(rices) == 1 else None
+        counts = {"rices": _counts(rices), "others": _counts(others)}
+        selectors.append({"name": called(own), "row": single, **counts})
+    return selectors
+
+
+def doubts(board: pd.DataFrame) -> dict[str, Any]:
+    """Return the warnings of a grid: no right answer, or equal accuracies of all policies of a data set."""
+    spreads = board.groupby(["data", "samples", "shots"])["accuracy"].agg(["min", "max", "count"])
+    are_equal = bool(((spreads["min"] == spreads["max"]) & (spreads["count"] > 1)).all())
+    accuracies = "wrong" if not board["accuracy"].any() else "equal" if are_equal else ""
+    return {"exchanged": [], "accuracies": accuracies, "no_reward": False}
+
+
+def _family(compared: pd.DataFrame, name: str) -> pd.DataFrame:
+    return compared[compared["family"].str.removesuffix(OF_ONE_RUN) == name]
+
+
+def _counts(rows: pd.DataFrame) -> dict[str, int]:
+    """Return the number of comparisons by `_verdict`."""
+    verdicts = [_verdict(row) for row in lines_of(rows)]
+    return {"n": len(rows)} | {word: verdicts.count(word) for word in ("better", "worse", "undecided")}
+
+
+def _verdict(row: Any) -> str:
+    """Return the verdict on the left side of a comparison."""
+    if not row.p_holm < ALPHA:
+        return "undecided"
+    return "better" if row.difference > 0 else "worse"
 
 
 def verdicts(compared: pd.DataFrame) -> Iterator[Table]:
@@ -75,11 +114,10 @@ def verdicts(compared: pd.DataFrame) -> Iterator[Table]:
         asks = QUESTIONS[str(family).removesuffix(OF_ONE_RUN)]
         if str(family).endswith(OF_ONE_RUN):
             asks += " (of one run or draw a side: they infer to further questions only)"
-        apart = rows.loc[rows["p_holm"] < ALPHA, "difference"]
-        up, down = int((apart > 0).sum()), int((apart < 0).sum())
-        counts = {"Comparisons": len(rows), "Higher": up, "Lower": down, "Not separated": len(rows) - len(apart)}
+        counts = {"Comparisons" if name == "n" else name.capitalize(): n for name, n in _counts(rows).items()}
         rows_of.append({"Question": asks, "Data set": str(data), **counts})
-        lines = map(_compared, lines_of(rows.sort_values("difference", ascending=False)))
+        is_ordered = str(family).startswith(OWN_BASELINES)  # RICES first
+        lines = map(_compared, lines_of(rows if is_ordered else rows.sort_values("difference", ascending=False)))
         tables.append(Table(f"{family}-{data}", "separates", f"{asks} ({data})", framed(lines)))
     yield Table("questions", "separates", "How each question came out", framed(rows_of))
     yield from tables
@@ -95,8 +133,11 @@ def best_by_budget(cells: pd.DataFrame) -> Table:
     for _, rows in cells[is_counted].groupby(["data", "lvlm"], sort=False):
         ordered = rows.sort_values("accuracy", ascending=False, kind="stable")
         for budget in sorted(rows["training_prompts"].unique()):
-            best = next(lines_of(ordered[ordered["training_prompts"] <= budget]))
-            lines.append({"Prompts at most": int(budget), **_cell(best), "To the oracle (%)": _share(best)})
+            within = ordered[ordered["training_prompts"] <= budget]
+            best, n_equal = next(lines_of(within)), int((within["accuracy"] == within["accuracy"].max()).sum()) - 1
+            cell = _cell(best)
+            tied = {"Policy": f"{cell['Policy']} and {n_equal} more with equal accuracy"} if n_equal else {}
+            lines.append({"Prompts at most": int(budget), **cell, **tied, "To the oracle (%)": _share(best)})
     return Table("budgets", "budget", "Best cell for each budget", framed(lines))
 
 
@@ -146,7 +187,7 @@ def _compared(row: Any) -> Row:
         "LVLM": left.lvlm,
         "Points": Estimate(row.difference, 1, sign=True, low=row.low, high=row.high),
         "Holm p": p_value(row.p_holm) if is_tested else None,
-        "Verdict": verdict(row.p_holm) if is_tested else None,
+        "Verdict": _verdict(row) if is_tested else None,
         "Detectable": None if pd.isna(row.detectable) else Estimate(row.detectable, 1),
         "Runs": row.n_runs,
     }

@@ -184,7 +184,7 @@ class _Maker:
             "lead": lead,
             "said": self.contents.says.get(section),
             "figures": figures,
-            "tables": [(table, link(f"{FOLDER}/tables/{table.id}.csv", here)) for table in tables],
+            "tables": [(table, link(f"{FOLDER}/tables/{table.id}", here)) for table in tables],
         }
 
     def _figure(self, name: str, drawing: PageFigure, here: str) -> tuple[str, Markup, str, tuple[Cell, Cell]]:

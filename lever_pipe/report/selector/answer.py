@@ -224,12 +224,12 @@ def _spread(material: Material, mode: Mode, rows: dict[float, EvidenceRow]) -> d
     values = [row.value for row in present.values()]
     apart = [beta for beta, row in rows.items() if is_separated(row)]
     farthest = max(apart or rows, key=lambda beta: abs(rows[beta].value))
-    highest = max(present, key=lambda beta: (present[beta].value, -beta), default=min(mode.groups))
+    highest = [beta for beta, row in present.items() if not round(max(values) - row.value, 2)] or [min(mode.groups)]
     return {
         "mode": mode.name,
         "n": len(mode.groups),
         "spread": derived(max(values) - min(values), 2, present.values(), "highest minus lowest") if present else None,
-        "highest": f"{highest:g}",
+        "highest": [f"{beta:g}" for beta in sorted(highest)],
         "is_apart": bool(apart),
         "beta": f"{farthest:g}",
         "smallest": f"{min(mode.groups):g}",

@@ -167,7 +167,8 @@ def _best_shot(side: DocumentView, beta: float, epoch: int) -> Cell:
     if not by_shots:
         return None
     best = max(by_shots, key=lambda shots: (by_shots[shots].value, -shots))
-    return say("shot {shots} ({value})", shots=best, value=by_shots[best])
+    tied = [shots for shots, cell in by_shots.items() if str(cell) == str(by_shots[best])]
+    return say("shot {shots} ({value})", shots=tied if len(tied) > 1 else best, value=by_shots[best])
 
 
 def trend(values: Sequence[Estimate]) -> Cell:

@@ -26,6 +26,7 @@ from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.datasets import okvqa
 from lever_pipe.lever.datasets._splits import read_queries, read_train
 from lever_pipe.lever.datasets.protocol import VqaFilePaths
+from lever_pipe.runtime import plan
 from lever_pipe.runtime.checks import local_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome
 from lever_pipe.runtime.rerun import own_images
@@ -176,6 +177,20 @@ def test_faults_of_both_splits_are_told_at_once(mine: Mine) -> None:
     _lose_an_annotation(mine)
     _answer_twice(mine)
     assert [each.level for each in mine.found()] == [Level.FAULT, Level.FAULT]
+
+
+def test_own_data_and_the_embedded_reader_are_called_what_they_are(mine: Mine) -> None:
+    given = mine.experiment().model_copy(update={"studies": ("lever",)})
+    files = given.data.files.eval_questions
+    given = given.model_copy(update={"lvlm": given.lvlm.model_copy(update={"model": "resources/world/lvlm"})})
+    (study,) = plan.shown_studies(given)
+    assert (study.is_world, study.data, study.model) == (False, files, "embedded Qwen2.5-VL")
+    assert 650_000 < study.parameters < 750_000
+    assert plan.scale(given).startswith("embedded Qwen2.5-VL on okvqa, 0.7 M")
+    other = given.model_copy(update={"lvlm": given.lvlm.model_copy(update={"model": "models/mine"})})
+    (study,) = plan.shown_studies(other)
+    assert (study.data, study.model, study.parameters) == (files, "mine", 0)
+    assert (plan.data_name(given.data), plan.data_name(given.data, "fruit")) == (files, "fruit")
 
 
 def test_generated_data_need_no_look() -> None:

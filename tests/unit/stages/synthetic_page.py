@@ -69,7 +69,8 @@ def config(*studies: str, is_world: bool = True, **changes: Any) -> BuildReportC
         grpo=AgentGrpo(),
         scale="tiny",
     )
-    shown = tuple(ShownStudy.model_validate({"name": name, "is_world": is_world, "model": "tiny"}) for name in studies)
+    facts = {"is_world": is_world, "model": "tiny", "data": "" if is_world else "questions.json"}
+    shown = tuple(ShownStudy.model_validate({"name": name, **facts}) for name in studies)
     values: dict[str, Any] = {
         "studies": shown,
         "main_preset": "main",

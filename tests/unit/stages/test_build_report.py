@@ -103,6 +103,25 @@ def test_every_number_is_that_of_the_row_that_it_names(built: Path) -> None:
     assert seen > 100
 
 
+def test_each_table_has_the_same_numbers_as_latex_and_markdown(built: Path) -> None:
+    """Row by row; the page's own form of a number stands in all three."""
+
+    def numbers(line: str) -> list[str]:
+        return re.findall(r"[-+]?\d+(?:\.\d+)?", line)
+
+    files = sorted((built / "report" / "tables").glob("*.csv"))
+    for file in files:
+        lines = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))[1:]
+        latex = file.with_suffix(".tex").read_text(encoding="utf-8")
+        latex = latex.partition("\\midrule\n")[2].partition("\\bottomrule")[0]
+        rows = [re.sub(r"\\textsuperscript{.*?}", "", row) for row in latex.splitlines()]
+        text = file.with_suffix(".md").read_text(encoding="utf-8")
+        marked = [row for row in text.splitlines() if row.startswith("|")][2:]
+        assert [numbers(row) for row in rows] == [numbers(" | ".join(line)) for line in lines], file.name
+        assert [numbers(row) for row in marked] == [numbers(" | ".join(line)) for line in lines], file.name
+    assert len(files) > 10
+
+
 def test_a_changed_row_changes_the_page_and_the_answers(tmp_path: Path, built: Path) -> None:
     target = (small.DRAWN.format("0.15"), small.RCE, "mean")
     rows = [
@@ -212,8 +231,22 @@ def test_every_run_has_a_first_screen(
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert text.count('<article id="card-') >= 2 * ("lever" in studies)
     assert ("Embedded world" in text) == is_world
+    assert ("Data from files" in text) == (not is_world)
     told = (tmp_path / "report" / "answers.txt").read_text(encoding="utf-8")
     assert ("Which KL_BETA?" in told) == ("lever" in studies)
+
+
+def test_own_data_are_named_with_the_embedded_reader(tmp_path: Path) -> None:
+    shown = small.config("lever", is_world=False)
+    (study,) = shown.studies
+    own = study.model_copy(update={"data": "mine/questions.json", "model": "lvlm", "parameters": 700_000})
+    small.build(small.write_inputs(tmp_path, small.of_lever()), tmp_path, shown.model_copy(update={"studies": (own,)}))
+    for page, reader in (("report.html", "the embedded reader"), ("report/report.zh.html", "内置阅读模型")):
+        text = (tmp_path / page).read_text(encoding="utf-8")
+        assert text.count(reader) == 2
+        assert "0.7 M" in text
+        assert "<code>mine/questions.json</code>" in text
+        assert "lvlm." not in text
 
 
 def test_exchanged_files_are_told_on_top_and_at_what_follows_from_them(tmp_path: Path, built: Path) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import base64
 import csv
 import hashlib
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from builders import example, ids
 from PIL import Image
 
 from lever_pipe.base import storage
+from lever_pipe.base.errors import ImageError
 from lever_pipe.base.records import AnswerRow, Example, PolicyScores, QuestionScore, Selection
 from lever_pipe.experiment.data_config import WorldData
 from lever_pipe.experiment.stage_configs import CollectSamplesConfig
@@ -69,6 +72,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "per_question": tuple(folder / f"scores{place}" for place in range(len(POLICIES))),
         "train_examples": folder / "train.jsonl",
         "eval_examples": folder / "eval.jsonl",
+        "train_images": folder / "train",
+        "eval_images": folder / "val",
     }
 
 
@@ -98,6 +103,28 @@ def test_the_gallery_names_its_policies_and_counts_the_first_questions(inputs: d
     for entry in shown["questions"]:
         for row in entry["rows"].values():
             assert len(row["demonstrations"]) == 1  # of 1 and 3 shots, 1 fits
+
+
+def test_the_gallery_holds_a_thumbnail_of_each_image_that_it_shows(inputs: dict[str, Any], tmp_path: Path) -> None:
+    shown = json.loads(collected(inputs, tmp_path)["gallery"].read_text())
+    demonstrations = [one for q in shown["questions"] for row in q["rows"].values() for one in row["demonstrations"]]
+    assert shown["pictures"].keys() == {one["image"] for one in (*shown["questions"], *demonstrations)}
+    assert sum(len(one["uri"]) for one in shown["pictures"].values()) <= 60_000
+    first, queries = shown["questions"][0], storage.read_examples(inputs["eval_examples"])
+    name = next(query.image for query in queries if query.question_id == first["question_id"])
+    picture = shown["pictures"][first["image"]]
+    with Image.open(BytesIO(base64.b64decode(picture["uri"].partition(",")[2]))) as small:
+        assert small.size == (picture["width"], picture["height"])
+        with Image.open(inputs["eval_images"] / name) as whole:
+            expected = np.asarray(whole.convert("RGB").resize(small.size), dtype=float)
+        assert np.abs(np.asarray(small.convert("RGB"), dtype=float) - expected).mean() < 16
+    again = collected(inputs, tmp_path)["gallery"].read_text()
+    assert json.loads(again) == shown
+
+
+def test_a_missing_image_of_the_gallery_is_named(inputs: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="No such file"):
+        collected({**inputs, "eval_images": tmp_path}, tmp_path)
 
 
 def test_copies_are_counted_by_rank_and_a_vote_beside_the_lvlm(inputs: dict[str, Any], tmp_path: Path) -> None:

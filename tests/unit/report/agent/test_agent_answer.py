@@ -8,6 +8,7 @@ from agent_tables import SAY, Tabulated, tabulate
 from sentences import answer, notes
 from test_arms import compared
 
+from lever_pipe.experiment.agent_config import Schedule
 from lever_pipe.report.agent.runs import run_of
 from lever_pipe.report.cards import Card
 from lever_pipe.report.evidence import EvidenceRow
@@ -67,6 +68,27 @@ def test_the_headline_is_what_the_tests_over_seeds_allow(
     assert answer(found).endswith("kl_strong (KL 0.5, 1 seed) sampled -20.0 and greedy -20.0.")
     is_undone = any(p > 0.05 for _, p in (sampled, greedy))  # intervals here leave out 0
     assert ("Holm p decides" in notes(found)) == is_undone
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_published"),
+    [
+        ({}, True),
+        ({"schedule": Schedule(kind="cosine", warmup_steps=40)}, True),
+        ({"kl": 0.05}, False),
+        ({"kl_form": "k2_loss"}, False),
+        ({"entropy": 0.0}, False),
+        ({"schedule": Schedule()}, False),
+        ({"schedule": Schedule(kind="cosine")}, False),
+        ({"ratio": "sequence"}, False),
+        ({"learning_rate": 1e-3}, False),
+    ],
+)
+def test_only_the_published_settings_are_called_the_published_comparison(
+    evidence: list[EvidenceRow], changes: dict[str, object], is_published: bool
+) -> None:
+    arms = tuple(arm.model_copy(update=changes) if arm.name == "bundle" else arm for arm in ARMS)
+    assert ("bundle (the published comparison" in answer(card(tabulate(evidence, Study(), arms=arms)))) is is_published
 
 
 def test_one_seed_is_no_verdict(default: Tabulated, evidence: list[EvidenceRow]) -> None:

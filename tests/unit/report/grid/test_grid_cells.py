@@ -23,7 +23,9 @@ from lever_pipe.report.grid.cells import (
     ITEM_SAMPLERS,
     ITEMS,
     MARKS,
+    OWN_BASELINES,
     OWNS,
+    QUESTIONS,
     SAMPLERS,
     SELECTORS,
     TRANSFERS,
@@ -32,6 +34,7 @@ from lever_pipe.report.grid.cells import (
 )
 from lever_pipe.stages.grid import build_grid
 from lever_pipe.stages.grid import compare_cells as stage
+from lever_pipe.statistics.comparison import holm
 
 N = 200
 ROOT = Path(__file__).parents[4]
@@ -40,6 +43,7 @@ RATES = {
     "baseline/random-0": 0.3,
     "baseline/random-1": 0.3,
     "baseline/oracle": 0.9,
+    "baseline/similar_image": 0.45,
     "own/mine": 0.3,
     **{
         f"preset~world/{kind}/seed~{seed}/epoch~2": rate
@@ -104,7 +108,7 @@ def test_accuracies_and_shares_are_those_that_were_made(config: CompareCellsConf
     )
     assert found["uniform", "from~other/preset~world/rce/epoch~2"].trained_on == "other"
     assert found["uniform", "baseline/random"].n_runs == 2
-    assert len(found) == 2 * 9
+    assert len(found) == 2 * 10
 
 
 def test_each_family_holds_its_pairs(config: CompareCellsConfig, paths: list[Path]) -> None:
@@ -119,13 +123,16 @@ def test_each_family_holds_its_pairs(config: CompareCellsConfig, paths: list[Pat
     sft, rce, gated = "preset~world/sft/epoch~2", "preset~world/rce/epoch~2", "preset~gated/rce/epoch~1"
     away = f"from~other/{rce}"
     assert pairs[AGAINST_RANDOM] == {(name, "baseline/random") for name in (sft, rce, gated, away, "own/mine")}
-    assert pairs[MARKS] == {(f"baseline/{name}", "baseline/random") for name in ("zero_shot", "oracle")}
+    assert pairs[MARKS] == {
+        (f"baseline/{name}", "baseline/random") for name in ("zero_shot", "oracle", "similar_image")
+    }
+    assert pairs[OWN_BASELINES] == {("own/mine", f"baseline/{name}") for name in ("zero_shot", "similar_image")}
     assert pairs[AIMS] == {(rce, sft)}
     assert pairs[SELECTORS] == {(gated, rce)}
     assert pairs[OWNS] == {("own/mine", sft), ("own/mine", rce)}
     assert pairs[TRANSFERS] == {(away, rce)}
     assert pairs[ITEMS] == {(f"items~2/{rce}", rce)}
-    everyone = {sft, rce, gated, away, "baseline/random", "baseline/oracle"}
+    everyone = {sft, rce, gated, away, "baseline/random", "baseline/oracle", "baseline/similar_image"}
     assert pairs[SAMPLERS] == {(name, name) for name in everyone}
     assert pairs[ITEM_SAMPLERS] == {(f"items~2/{rce}", f"items~2/{rce}")}
 
@@ -146,7 +153,7 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
     config: CompareCellsConfig, paths: list[Path], tmp_path: Path
 ) -> None:
     out = {name: tmp_path / name for name in ("leaderboard", "comparisons")}
-    assert stage(per_question=tuple(paths), config=config, **out) == 18
+    assert stage(per_question=tuple(paths), config=config, **out) == 20
     made = {name: tmp_path / name for name in ("page", "map_svg", "map_png")}
     templates = ROOT / "lever_pipe/report/templates"
     missing = MissingCell(data="world", sampler="uniform", lvlm="tiny", preset="huge", why="it <costs> 3 days")
@@ -162,17 +169,61 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
             shots=config.shots,
             missing=(missing,),
             models={"tiny": "a model"},
+            data={"world": "mine/questions.json"},
         ),
     )
     text = made["page"].read_text()
     # Own ties with random in uniform pools and lies below it in the others; all eight trained cells lie above.
-    assert "8 of 10 cells of a selector choose better than chance" in text
+    assert "better than random: 8, worse: 1, undecided: 1." in text
+    assert (
+        "own: mine against RICES (<code>similar_image</code>), 2 comparisons: better: 0, worse: 2, undecided: 0."
+        in text
+    )
+    assert "except random and oracle: better: 2, worse: 0, undecided: 0." in text
+    assert '<span class="verdict no">worse</span>' in text
+    assert "separated</span>" not in text
+    assert "mine/questions.json" in text
+    assert "No answer of any policy was right" not in text
     assert "it &lt;costs&gt; 3 days" in text
     assert 'class="plot' in text
     assert made["map_png"].read_bytes().startswith(b"\x89PNG")
     shown = page.primary(pd.read_csv(out["leaderboard"]), N)
     best = {row["Prompts at most"]: row["Policy"] for row in page.best_by_budget(shown).rows}
-    assert best == {0: "random", 1000: "world: rce"}
+    # The same accuracy in both pools, and of both selectors.
+    equal = "and {} more with equal accuracy"
+    assert best == {0: f"similar image (RICES) {equal.format(1)}", 1000: f"world: rce {equal.format(3)}"}
+
+
+def test_an_own_selector_is_tested_against_every_usual_baseline(
+    config: CompareCellsConfig, paths: list[Path], tmp_path: Path
+) -> None:
+    """In one corner: RICES (45 %) is better than the own selector (30 %), zero shot (20 %) is worse."""
+    kept = [i for i, cell in enumerate(config.evaluated) if cell.sampler == "uniform" and "/preset" not in cell.policy]
+    kept = [i for i in kept if not config.evaluated[i].policy.startswith("preset")]
+    alone = config.model_copy(update={"evaluated": tuple(config.evaluated[i] for i in kept), "reference": ""})
+    out = {name: tmp_path / name for name in ("leaderboard", "comparisons")}
+    stage(per_question=tuple(paths[i] for i in kept), config=alone, **out)
+    compared = pd.read_csv(out["comparisons"])
+    rows = compared[compared["family"] == OWN_BASELINES]
+    assert [str(Place.parse(name).policy) for name in rows["right"]] == ["baseline/similar_image", "baseline/zero_shot"]
+    assert list(rows["difference"]) == pytest.approx([-15, 10])
+    assert list(rows["p_holm"]) == pytest.approx(list(holm(list(rows["p"]))))
+    (own,) = page.from_baselines(compared)
+    assert (own["name"], own["row"]["Verdict"], str(own["row"]["Points"])[:5]) == ("own: mine", "worse", "-15.0")
+    assert own["others"] == {"n": 1, "better": 1, "worse": 0, "undecided": 0}
+    assert next(page.verdicts(compared)).rows[0]["Question"] == QUESTIONS[OWN_BASELINES]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "doubt"), [((0, 0), "wrong"), ((5, 5), "equal"), ((5, 6), ""), ((0, 2), ""), ((5,), "")]
+)
+def test_what_speaks_against_a_grid_is_found(accuracies: tuple[float, ...], doubt: str) -> None:
+    rows = [
+        ("d", 200, shots, accuracy + (accuracy > 0) * (shots == "mean"))
+        for accuracy in accuracies
+        for shots in ("1", "mean")
+    ]
+    assert page.doubts(pd.DataFrame(rows, columns=["data", "samples", "shots", "accuracy"]))["accuracies"] == doubt
 
 
 def test_without_arms_own_selectors_stand_against_random_alone(
@@ -197,10 +248,13 @@ def test_without_arms_own_selectors_stand_against_random_alone(
         families.setdefault(row.family.removesuffix("-one-run"), set()).add(f"{left} - {right.policy}")
     assert families == {
         AGAINST_RANDOM: {"own/mine - baseline/random"},
+        OWN_BASELINES: {"own/mine - baseline/similar_both"},
         MARKS: {"baseline/similar_both - baseline/random"},
         SAMPLERS: {f"baseline/{name} - baseline/{name}" for name in ("similar_both", "random")},
     }
     out = {name: tmp_path / name for name in ("leaderboard", "comparisons")}
     stage(per_question=files, config=alone, **out)
+    (own,) = page.from_baselines(pd.read_csv(out["comparisons"]))
+    assert (own["rices"]["n"], own["row"], own["others"]["n"]) == (0, None, 2)  # two samplers, no RICES
     tables = page.verdicts(pd.read_csv(out["comparisons"]))
     assert not any("reference" in str(table.title) for table in tables)

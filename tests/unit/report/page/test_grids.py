@@ -12,7 +12,7 @@ from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Cell, Estimate, p_value, say
 from lever_pipe.report.evidence import ALPHA
 from lever_pipe.report.page import pages
-from lever_pipe.report.table import SOURCE, Row, Table, as_csv, framed
+from lever_pipe.report.table import SOURCE, Row, Table, as_csv, as_latex, as_markdown, framed
 
 VOICE = Voice("en")
 BLOCKS = Path("lever_pipe/report/templates/blocks.html.j2").read_text(encoding="utf-8")
@@ -24,7 +24,7 @@ def table(*rows: Row, **more: Any) -> Table:
 
 def html(*rows: Row, **more: Any) -> str:
     made = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), VOICE).get_template("blocks").module
-    return str(made.table(table(*rows, **more), "tables/t1.csv"))
+    return str(made.table(table(*rows, **more), "tables/t1"))
 
 
 def test_cells_sort_by_their_number_and_name_its_row() -> None:
@@ -57,6 +57,27 @@ def test_an_interval_shows_whether_it_holds_0(low: float, high: float) -> None:
     assert (float(csv.split(",")[-2]) > 0) is (low > 0)
 
 
+def test_latex_and_markdown_escape_their_special_characters() -> None:
+    special = "a_b 5% & $x$ #1 {c} ~ ^ \\\\ <d> | *e* `f"
+    made = table({special: "[g]", "β": special}, marks=["a"], footnotes=[("a", ["50% of _it_"])])
+    latex = as_latex(made, VOICE)
+    escaped = (
+        r"a\_b 5\% \& \$x\$ \#1 \{c\} \textasciitilde{} \textasciicircum{} \textbackslash{}\textbackslash{} "
+        r"\textless{}d\textgreater{} \textbar{} *e* `f"
+    )
+    assert latex.count(escaped) == 2
+    assert r"$\beta$" in latex
+    assert r"{}[g]\textsuperscript{a} & " in latex
+    assert r"\textsuperscript{a} 50\% of \_it\_" in latex
+    assert r"\caption{A \textless{}title\textgreater{}}" in latex
+    assert latex.count("&") - latex.count(r"\&") == 2  # one between two cells, in the head and in the row
+    markdown = as_markdown(made, VOICE)
+    escaped = r"a_b 5% & $x$ #1 {c} ~ ^ \\\\ \<d\> \| \*e\* \`f"
+    assert markdown.count(escaped) == 2
+    assert r"50% of \_it\_" in markdown
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in markdown.splitlines() if line.startswith("|")} == {3}
+
+
 def test_a_p_value_shows_on_which_side_of_the_border_it_lies() -> None:
     texts = {p: p_value(p).parts[0] for p in (0.0004, 0.03, 0.0401, 0.0496, 0.0499999, 0.05007, 0.059, 1.0)}
     assert (texts[0.0004], texts[0.0496], texts[0.05007], texts[1.0]) == ("<0.001", "0.0496", "0.0501", "1.000")
@@ -65,12 +86,14 @@ def test_a_p_value_shows_on_which_side_of_the_border_it_lies() -> None:
 
 def test_a_question_and_a_reply_are_no_markup() -> None:
     made: Any = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), VOICE).get_template("blocks").module
-    shown = {"id": 1, "question": "<b>", "answer": "<b>"}
+    shown = {"id": 1, "question": "<b>", "answer": "<b>", "image": "1"}
     rows = {"rce": {"answer": "<b>", "accuracy": 0.3, "demonstrations": [shown]}}
     turns = [{"said": "<b>", "calls": [{"content": "<b>"}], "reply": "<b>", "uncovered": ["date"]}]
     task = {"request": "<b>", "hidden": [{"text": "<b>"}], "ceiling": 2.5}
-    question = {"question": "<b>", "references": ["<b>"], "rows": rows}
+    question = {"question": "<b>", "references": ["<b>"], "rows": rows, "image": "0"}
+    gallery = {"questions": [question], "pictures": {"1": {"uri": "data:,", "width": 2, "height": 1}}}
     told = {**task, "dialogues": {"a": {"turns": turns, "reward": 1.0}, "b": {"turns": turns, "reward": 1.0}}}
-    texts = f"{made.gallery({'questions': [question]})}{made.dialogues({'tasks': [told]})}"
+    texts = f"{made.gallery(gallery)}{made.dialogues({'tasks': [told]})}"
     assert "<b>" not in texts
     assert texts.count("&lt;b&gt;") >= 10
+    assert texts.count('href="#picture-1"') == texts.count('id="picture-1"') == 1  # only what the gallery holds

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +20,7 @@ from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Estimate
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
+from lever_pipe.report.selector import document_002
 from lever_pipe.report.selector.answer import answers, tables
 
 VOICE = Voice("en")
@@ -85,6 +87,34 @@ def test_a_card_says_what_it_can(rows: list[EvidenceRow], beta: str, grpo: str) 
     of_beta, of_grpo, *_ = map(answer, cards(rows))
     assert of_beta.startswith(beta)
     assert of_grpo.startswith(grpo)
+
+
+@pytest.mark.parametrize(
+    ("levels", "told"),
+    [
+        ((60.0, 60.0, 60.0), "Offline: all 3 values tie;"),
+        ((60.0, 60.0, 59.0), "Offline: 3 values lie within 1.00 points, KL_BETA 0 and 0.15 tie for the highest;"),
+        ((59.999, 60.0, 59.0), "Offline: 3 values lie within 1.00 points, KL_BETA 0 and 0.15 tie for the highest;"),
+        ((59.0, 60.0, 59.0), "Offline: 3 values lie within 1.00 points, KL_BETA 0.15 highest;"),
+    ],
+)
+def test_equal_values_tie(levels: tuple[float, ...], told: str) -> None:
+    by_group = {small.OFFLINE.format(beta): level for beta, level in zip(small.BETAS, levels, strict=True)}
+    rows = [
+        row._replace(value=by_group[row.subject]) if row.subject in by_group and not row.against else row
+        for row in small.of_lever(drawn=False)
+    ]
+    assert told in texts(rows)[0]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "told"), [((50.0, 50.0, 49.0), "shot 1 and 2 (50.0)"), ((49.0, 50.0, 49.0), "shot 2 (50.0)")]
+)
+def test_equal_shots_tie(accuracies: tuple[float, ...], told: str) -> None:
+    side: Any = SimpleNamespace(
+        material=SimpleNamespace(shots=(1, 2, 3)), accuracy=lambda *place: Estimate(accuracies[place[-1] - 1], 1)
+    )
+    assert VOICE.text(document_002._best_shot(side, document_002.REFERENCE, 1)) == told
 
 
 def test_one_seed_is_told() -> None:
