@@ -40,7 +40,7 @@ ChatRequest = dict[str, Any]
 """The body of a chat completion request; it determines the answer as far as anything does."""
 LONGEST_WAIT_S = 60.0
 SHORTEST_WAIT_S = 0.5
-"""Of a busy server, whatever `backoff_seconds` is."""
+"""Minimum pause for a busy server, whatever `backoff_seconds` is."""
 _QUOTA = "Raise the account's budget or quota, then run again: finished answers are kept."
 _REMEDIES = {
     401: "Export a valid key in the variable that its connection's api_key_variable names.",
@@ -52,7 +52,7 @@ _REMEDIES = {
         (301, 302, 303, 307, 308), "Set the address that the server redirects to; no redirect is followed."
     ),
 }
-"""Statuses that no further attempt helps, each with what to do."""
+"""Remedies by status, where another attempt does not help."""
 _PASSING, _OF_SERVER = (408, 409, 425), 500
 """Statuses worth retrying: these, and all from the latter on."""
 _BUSY = 429
@@ -107,13 +107,13 @@ class Connection(Section):
     backoff_seconds: float = Field(0.5, ge=0, le=60)
     """Wait before the first retry; it doubles each time, up to a minute."""
     patience_seconds: float = Field(300.0, ge=0, le=86_400)
-    """Pauses in all of one request while the server limits rates (HTTP 429, or `Retry-After`). They follow the server's
-    `Retry-After`, else they grow as after a failure. They use none of `retries`."""
+    """Most seconds that one request pauses while the server limits rates (HTTP 429, or `Retry-After`). A pause follows
+    the server's `Retry-After`, else it grows as after a failure. Pauses use none of `retries`."""
     token_limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Name of the token limit in a request; current OpenAI models accept only the second."""
     strip_thoughts: bool = False
-    """Whether a text behind a closed `<think>...</think>` is an answer; otherwise such a reply is unusable. A served
-    agent's thoughts need no such permission."""
+    """Whether the text after a closed `<think>...</think>` is an answer; otherwise such a reply is unusable. The
+    thoughts of a served agent are always accepted."""
     concurrency: int = Field(64, ge=1, le=1024)
     """Requests in flight at one time."""
     most_requests: int | None = Field(None, ge=1)
@@ -187,8 +187,9 @@ class Chat:
         self._access = access
         self._sleep = sleep
         self._growing = wait_exponential(connection.backoff_seconds, max=LONGEST_WAIT_S)
+        self._n_answered = 0
         self._is_overloaded = False
-        """Whether a request has lost its patience and none was answered since: further ones do not wait either."""
+        """Whether a request waited in vain, without an answer to any other: until the next answer none waits."""
 
     def answer(self, request: ChatRequest, read: Callable[[dict[str, Any]], T]) -> T | None:
         """Return what `read` makes of a completion, or None after the last failed attempt.
@@ -228,7 +229,13 @@ class Chat:
             sleep=self._sleep,
             reraise=True,
         )
-        body = attempts(self._body, request)
+        before = self._n_answered
+        try:
+            body = attempts(self._body, request)
+        except _BusyError:
+            self._is_overloaded |= before == self._n_answered
+            raise
+        self._n_answered += 1
         self._is_overloaded = False
         return body
 
@@ -236,8 +243,7 @@ class Chat:
         return max(SHORTEST_WAIT_S, self._growing(state), _busy_in(state).pause)
 
     def _gives_up(self, state: RetryCallState) -> bool:
-        self._is_overloaded |= state.idle_for + state.upcoming_sleep > self.connection.patience_seconds
-        return self._is_overloaded
+        return self._is_overloaded or state.idle_for + state.upcoming_sleep > self.connection.patience_seconds
 
     def _tell_pause(self, state: RetryCallState) -> None:
         fault = str(_busy_in(state))
@@ -316,7 +322,7 @@ def _busy_in(state: RetryCallState) -> _BusyError:
 
 
 def _words_of(fault: APIStatusError) -> str:
-    """Return the message of an error, or its whole body where that has another form than OpenAI's."""
+    """Return the message of an error, or the whole body of another form than OpenAI's."""
     words = fault.body.get("message") if isinstance(fault.body, dict) else None
     return words if isinstance(words, str) else fault.response.text
 
@@ -346,9 +352,9 @@ def _is_filtered(fault: APIStatusError) -> bool:
 
 
 def pause_of(headers: Mapping[str, str], now: float) -> float:
-    """Return the seconds that a server asks to wait; 0 where it asks for none or its header is unreadable.
+    """Return the pause in seconds that a server asks for; 0 without a readable header.
 
-    `Retry-After` holds seconds or a date; some servers also send milliseconds as `retry-after-ms`, which is exact.
+    `Retry-After` is in seconds or a date; some servers also send the exact `retry-after-ms`.
     """
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:

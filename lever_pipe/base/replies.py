@@ -1,7 +1,8 @@
 """The reply in a chat completion, and the problem that makes it unusable.
 
-Servers answer HTTP 200 where a model has said nothing: the token limit cut it within its thought, a filter withheld the
-text, the engine aborted. All readers of replies decide here, each by its own rules.
+Servers send HTTP 200 without an answer: the token limit cut the model within its thought, a filter withheld the text,
+the engine aborted. The vision-language model, the simulated user with its judge and served agents use this module, each
+with its own options.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Reply(NamedTuple):
     content: str
     """As written, thoughts within it included; empty for null."""
     thought: str
-    """From a field of its own."""
+    """From a separate field."""
     calls: tuple[Any, ...]
     refusal: bool
     finish: Problem | None
@@ -84,7 +85,7 @@ def problem_of(
 
     Args:
         reply: the message.
-        strips_thoughts: whether a text behind a closed thought counts.
+        strips_thoughts: whether a text after a closed thought counts.
         may_be_cut: whether a text that the token limit cut counts.
         may_call: whether tool calls count.
     """

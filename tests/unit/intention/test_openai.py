@@ -161,7 +161,7 @@ def test_the_patience_with_a_busy_server_ends_and_is_not_spent_twice() -> None:
     with serve(*acts, say(REPLY), busy(), say(REPLY)) as double:
         user = user_of(double.url, naps, patience_seconds=100)
         assert not user.reply(TASK, "q", (), ()).ok  # two pauses; a third would take more than 100 s
-        assert not user.reply(TASK, "q", (), ()).ok  # nothing was answered since
+        assert not user.reply(TASK, "q", (), ()).ok  # no answer since, so no pause
         assert user.reply(TASK, "q", (), ()).ok
         assert user.reply(TASK, "q", (), ()).ok
     assert naps == [40.0, 40.0, 0.5]
