@@ -169,6 +169,24 @@ def test_the_patience_with_a_busy_server_ends_and_is_not_spent_twice() -> None:
     assert user.counts.last_fault.startswith("HTTP 429")
 
 
+def test_a_request_that_starves_beside_others_takes_no_patience_from_them() -> None:
+    """Another request is answered during its first pause."""
+    naps: list[float] = []
+    first, last = ([busy(**{"Retry-After": seconds})] for seconds in ("40", "70"))
+    with serve(*first, say(REPLY), *last, busy(), say(REPLY)) as double:
+        connection = Connection(base_url=double.url, timeout_seconds=60.0, patience_seconds=100)
+
+        def sleep(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 1:
+                assert user.reply(TASK, "q", (), ()).ok
+
+        user = PromptedUser(Chat(find_access(connection, {}), connection, sleep=sleep), Endpoint(), leak_details=False)
+        assert not user.reply(TASK, "q", (), ()).ok
+        assert user.reply(TASK, "q", (), ()).ok
+    assert naps == [40.0, 0.5]
+
+
 def test_a_pause_beyond_all_patience_is_not_begun() -> None:
     naps: list[float] = []
     with serve(always=busy(**{"Retry-After": "198300"})) as double:
