@@ -6,35 +6,45 @@ nowhere else.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
+import re
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 from pydantic import Field
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from lever_pipe.base.errors import ServerError, shortened
 from lever_pipe.base.sections import Fault, Section, rule, shown
 from lever_pipe.base.storage import strict_json
 
 if TYPE_CHECKING:
-    from openai import OpenAI
+    from openai import APIStatusError, OpenAI
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
 ChatRequest = dict[str, Any]
 """The body of a chat completion request; it determines the answer as far as anything does."""
 LONGEST_WAIT_S = 60.0
+SHORTEST_WAIT_S = 0.5
+"""Minimum pause for a busy server, whatever `backoff_seconds` is."""
+_QUOTA = "Raise the account's budget or quota, then run again: finished answers are kept."
 _REMEDIES = {
     401: "Export a valid key in the variable that its connection's api_key_variable names.",
+    402: _QUOTA,
     403: "Use a key that may ask this model.",
     404: "Check the address and the configured model's name.",
     405: "Check the address: it must lead to an OpenAI-compatible server.",
@@ -42,9 +52,29 @@ _REMEDIES = {
         (301, 302, 303, 307, 308), "Set the address that the server redirects to; no redirect is followed."
     ),
 }
-"""Statuses that no further attempt helps, each with what to do."""
-_PASSING, _OF_SERVER = (408, 409, 425, 429), 500
-"""Statuses that may pass: these, and all from the latter on."""
+"""Remedies by status, where another attempt does not help."""
+_PASSING, _OF_SERVER = (408, 409, 425), 500
+"""Statuses worth retrying: these, and all from the latter on."""
+_BUSY = 429
+_INVALID = (400, 422)
+_UNSUPPORTED = re.compile(
+    r"unsupported[ _](parameter|value)|un(known|recognized) .*(parameter|argument)|not supported with this model"
+    r"|extra_forbidden|extra inputs are not permitted",
+    re.IGNORECASE,
+)
+"""Texts of a server that rejects a setting, and with it all requests of a job."""
+_SETTINGS = {
+    "max_tokens": "Set token_limit_field: max_completion_tokens in its connection (lvlm.server, or"
+    " intention.execution.connection or .served).",
+    "max_completion_tokens": "Set token_limit_field: max_tokens in its connection.",
+    "temperature": "Set temperature: null (in lvlm.decode, intention.simulator.endpoint or the entry of"
+    " intention.served): the server's own holds then.",
+    "repetition_penalty": "Set lvlm.decode.repetition_penalty: 1.",
+    **dict.fromkeys(("seed", "tools", "tool_choice"), "Use a model and a server that support it."),
+}
+"""Remedies by the setting that a server rejects."""
+_FILTERED = json.dumps({"choices": [{"finish_reason": "content_filter", "message": {"content": None}}]}).encode()
+"""The completion of a prompt that a content filter rejects: Azure sends an error instead."""
 
 
 def address_fault(url: str) -> str:
@@ -76,6 +106,14 @@ class Connection(Section):
     """Further attempts after a failed request, with back-off."""
     backoff_seconds: float = Field(0.5, ge=0, le=60)
     """Wait before the first retry; it doubles each time, up to a minute."""
+    patience_seconds: float = Field(300.0, ge=0, le=86_400)
+    """Most seconds that one request pauses while the server limits rates (HTTP 429, or `Retry-After`). A pause follows
+    the server's `Retry-After`, else it grows as after a failure. Pauses use none of `retries`."""
+    token_limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Name of the token limit in a request; current OpenAI models accept only the second."""
+    strip_thoughts: bool = False
+    """Whether the text after a closed `<think>...</think>` is an answer; otherwise such a reply is unusable. The
+    thoughts of a served agent are always accepted."""
     concurrency: int = Field(64, ge=1, le=1024)
     """Requests in flight at one time."""
     most_requests: int | None = Field(None, ge=1)
@@ -97,7 +135,7 @@ class RequestCounts:
         requests: completions asked for.
         failures: requests given up after their last retry.
         retries: further attempts after one that failed.
-        malformed: attempts that were answered with something unreadable.
+        malformed: attempts with an unreadable or unusable reply.
         tokens: of prompts and answers, as far as the server counts them.
         last_fault: what went wrong last, in words.
     """
@@ -130,18 +168,28 @@ class _RejectedError(Exception):
     """The server will not answer this request, whatever it does with others."""
 
 
+class _BusyError(Exception):
+    """The server limits rates; it may ask for a pause."""
+
+    def __init__(self, text: str, pause: float) -> None:
+        super().__init__(text)
+        self.pause = pause
+
+
 class Chat:
     """Completes chats by asking a server, again where that fails."""
 
-    def __init__(
-        self, access: Access, connection: Connection, *, sleep: Callable[[float], object] = time.sleep
-    ) -> None:
+    def __init__(self, access: Access, connection: Connection, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.counts = RequestCounts()
         self.concurrency = connection.concurrency
         self.url = access.url
+        self.connection = connection
         self._access = access
-        self._connection = connection
         self._sleep = sleep
+        self._growing = wait_exponential(connection.backoff_seconds, max=LONGEST_WAIT_S)
+        self._n_answered = 0
+        self._is_overloaded = False
+        """Whether a request waited in vain, without an answer to any other: until the next answer none waits."""
 
     def answer(self, request: ChatRequest, read: Callable[[dict[str, Any]], T]) -> T | None:
         """Return what `read` makes of a completion, or None after the last failed attempt.
@@ -153,26 +201,59 @@ class Chat:
         """
         self.counts.add(requests=1)
         self._require_allowance()
-        for attempt in range(self._connection.retries + 1):
+        for attempt in range(self.connection.retries + 1):
             if attempt:
                 self.counts.add(retries=1)
-                self._sleep(min(LONGEST_WAIT_S, self._connection.backoff_seconds * 2 ** (attempt - 1)))
+                self._sleep(min(LONGEST_WAIT_S, self.connection.backoff_seconds * 2 ** (attempt - 1)))
             try:
-                completion = completion_of(self._body(request))
+                completion = completion_of(self._patiently(request))
                 self.counts.add(tokens=tokens_of(completion))
                 return read(completion)
             except UnreadableError as fault:
                 self.counts.add(str(fault), malformed=1)
             except ConnectionError as fault:
                 self.counts.add(str(fault))
-            except _RejectedError as fault:
+            except (_RejectedError, _BusyError) as fault:
                 self.counts.add(str(fault))
                 break
         self.counts.add(failures=1)
         return None
 
+    def _patiently(self, request: ChatRequest) -> bytes:
+        """Return the body of an answer; ask again while the server limits rates and the patience lasts."""
+        attempts = Retrying(
+            retry=retry_if_exception_type(_BusyError),
+            wait=self._pause,
+            stop=self._gives_up,
+            before_sleep=self._tell_pause,
+            sleep=self._sleep,
+            reraise=True,
+        )
+        before = self._n_answered
+        try:
+            body = attempts(self._body, request)
+        except _BusyError:
+            self._is_overloaded |= before == self._n_answered
+            raise
+        self._n_answered += 1
+        self._is_overloaded = False
+        return body
+
+    def _pause(self, state: RetryCallState) -> float:
+        return max(SHORTEST_WAIT_S, self._growing(state), _busy_in(state).pause)
+
+    def _gives_up(self, state: RetryCallState) -> bool:
+        return self._is_overloaded or state.idle_for + state.upcoming_sleep > self.connection.patience_seconds
+
+    def _tell_pause(self, state: RetryCallState) -> None:
+        fault = str(_busy_in(state))
+        if not self.counts.retries:
+            limit = self.connection.patience_seconds
+            log.warning("%s: %s. Requests wait, each up to %g s (patience_seconds)", self.url, fault, limit)
+        self.counts.add(fault, retries=1)
+
     def _require_allowance(self) -> None:
-        allowed, counts = self._connection, self.counts
+        allowed, counts = self.connection, self.counts
         spent = {"most_requests": counts.requests - 1, "most_tokens": counts.tokens}
         for key, number in spent.items():
             if number >= (getattr(allowed, key) or math.inf):
@@ -187,8 +268,8 @@ class Chat:
         client = OpenAI(
             base_url=self.url,
             api_key=self._access.key or "none",  # a server of one's own wants none
-            timeout=self._connection.timeout_seconds,
-            max_retries=0,  # `answer` asks again, also after what cannot be read
+            timeout=self.connection.timeout_seconds,
+            max_retries=0,  # `answer` retries unreadable replies too, counts attempts, and waits beyond two minutes
             http_client=DefaultHttpxClient(trust_env=False, follow_redirects=False),
         )
         weakref.finalize(self, client.close)  # its connections end with this chat
@@ -200,25 +281,90 @@ class Chat:
         Raises:
             ServerError: no further request can succeed.
             ConnectionError: another attempt may.
+            _BusyError: another may, after a pause.
             _RejectedError: it will not.
         """
         import openai
 
+        field = self.connection.token_limit_field
+        sent = {field if key == "max_tokens" else key: value for key, value in request.items() if value is not None}
         try:
-            answer = self._client.chat.completions.with_raw_response.create(**request)  # read by `completion_of`
+            answer = self._client.chat.completions.with_raw_response.create(**sent)  # read by `completion_of`
         except openai.APITimeoutError:
             raise ConnectionError("no answer in time") from None
         except openai.APIStatusError as fault:
-            status = fault.status_code
-            if status in _REMEDIES:
-                expected = f"{self.url}: expected a server that completes chats"
-                raise ServerError(expected, found=f"HTTP {status}", do=_REMEDIES[status]) from None
-            passes = status >= _OF_SERVER or status in _PASSING
-            message = shortened(" ".join(fault.message.split())).replace(self._access.key or "\n", "(not shown)")
-            raise (ConnectionError if passes else _RejectedError)(f"HTTP {status}: {message}") from None
+            return self._body_despite(fault)
         except openai.APIConnectionError as fault:
             raise ConnectionError(f"no answer: {fault.__cause__ or fault}") from None
         return answer.content
+
+    def _body_despite(self, fault: APIStatusError) -> bytes:
+        """Return the body of an answer that has an error's status; raise what `_body` raises for others."""
+        status = fault.status_code
+        message = shortened(" ".join(_words_of(fault).split())).replace(self._access.key or "\n", "(not shown)")
+        found = f"HTTP {status}: {message}"
+        if remedy := _remedy_of(fault):
+            expected = f"{self.url}: expected a server that completes chats as configured"
+            raise ServerError(expected, found=f"HTTP {status}" if status in _REMEDIES else found, do=remedy) from None
+        if status in _INVALID and _is_filtered(fault):
+            return _FILTERED
+        passes = status >= _OF_SERVER or status in _PASSING
+        pause = pause_of(fault.response.headers, time.time())
+        if status == _BUSY or (passes and pause):
+            asked = f" (Retry-After: {pause:g} s)" if pause else ""
+            raise _BusyError(f"{found}{asked}", pause) from None
+        raise (ConnectionError if passes else _RejectedError)(found) from None
+
+
+def _busy_in(state: RetryCallState) -> _BusyError:
+    assert state.outcome is not None
+    return cast("_BusyError", state.outcome.exception())
+
+
+def _words_of(fault: APIStatusError) -> str:
+    """Return the message of an error, or the whole body of another form than OpenAI's."""
+    words = fault.body.get("message") if isinstance(fault.body, dict) else None
+    return words if isinstance(words, str) else fault.response.text
+
+
+def _remedy_of(fault: APIStatusError) -> str:
+    """Return the remedy where an error concerns all requests of a job, else an empty text."""
+    status = fault.status_code
+    if status == _BUSY and "insufficient_quota" in (fault.code, fault.type):
+        return _QUOTA
+    text = f"{fault.code} {_words_of(fault)}"
+    if status in _INVALID and _UNSUPPORTED.search(text):
+        # The message may name two settings: the rejected one, then the one to use instead.
+        named = re.findall(r"\w+", f"{fault.param or ''} {text}")
+        return next((_SETTINGS[word] for word in named if word in _SETTINGS), "")
+    return _REMEDIES.get(status, "")
+
+
+def _is_filtered(fault: APIStatusError) -> bool:
+    """Return whether a content filter has withheld the prompt, or in a completion of this status the reply."""
+    if "content_filter" in (fault.code, fault.type):
+        return True
+    try:
+        choice = completion_of(fault.response.content)["choices"][0]
+    except UnreadableError:
+        return False
+    return bool(choice.get("finish_reason") == "content_filter")
+
+
+def pause_of(headers: Mapping[str, str], now: float) -> float:
+    """Return the pause in seconds that a server asks for; 0 without a readable header.
+
+    `Retry-After` is in seconds or a date; some servers also send the exact `retry-after-ms`.
+    """
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        try:
+            return max(0.0, unit * float(headers.get(name, "")))
+        except ValueError:
+            continue
+    try:
+        return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - now)
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def completion_of(body: bytes) -> dict[str, Any]:

@@ -76,7 +76,8 @@ class Endpoint(Section):
     """The model behind an OpenAI-compatible server that plays the user and the judge."""
 
     model: str = "Qwen3-32B"
-    temperature: float = Field(0.0, ge=0, le=2)
+    temperature: float | None = Field(0.0, ge=0, le=2)
+    """null sends none: some models accept no other than their own."""
     max_tokens: int = Field(2048, ge=1, le=100_000)
 
 
@@ -306,6 +307,8 @@ class ServedAgent(Section):
     """Decodings that are evaluated: at temperature 0 once, at that of `grpo` as often as the arms."""
     max_tokens: int = Field(2048, ge=1, le=100_000)
     """Of one turn (source: UserRL's evaluation)."""
+    temperature: Literal["as_arms"] | None = Field("as_arms", exclude_if=lambda value: value == "as_arms")
+    """null sends none, in both decodings: some models accept no other than their own."""
 
 
 class AgentArm(Section):

@@ -43,13 +43,15 @@ class Decode(Section):
 
     num_beams: int = Field(3, ge=1, le=16)
     """1 is greedy."""
-    max_new_tokens: int = Field(5, ge=1, le=256)
+    max_new_tokens: int = Field(5, ge=1, le=32_768)
     length_penalty: float = Field(0.0, ge=-5, le=5)
     repetition_penalty: float = Field(1.05, gt=0, le=10)
     """What makes tokens of prompt and answer less likely to be said again; 1 for none. Published: that of the model's
     `generation_config.json`."""
     ends: Distinct[str] = ()
     """Tokens that end an answer besides the end of a turn; empty for those of the model's `generation_config.json`."""
+    temperature: float | None = Field(0.0, ge=0, le=0, exclude_if=lambda value: value == 0)
+    """0, or with member `served` null, which sends none: some models accept no other than their own."""
 
 
 class AnswerSettings(Section):
@@ -84,6 +86,16 @@ class VllmSettings(Section):
     """Whether kernels start one by one, which saves memory and minutes at the start, and is slower."""
 
 
+class LvlmServer(Connection):
+    """How the server of a vision-language model is reached, and which of its replies are answers."""
+
+    timeout_seconds: float = Field(120.0, gt=0, le=600)
+    """Of one request."""
+    accept_refusals: bool = False
+    """Whether a refusal, or a reply that a content filter withheld, is an answer without words, which counts as wrong;
+    otherwise the job ends with an error."""
+
+
 class LvlmExecution(Section):
     """How an LVLM's work is done; it moves no answer's meaning and is in no identity."""
 
@@ -91,7 +103,7 @@ class LvlmExecution(Section):
     """Whether a GPU may ask although the ledger holds many answers that other code, another library or another numeric
     path gave for this model."""
     vllm: VllmSettings = VllmSettings()
-    server: Connection = Connection(timeout_seconds=120.0)
+    server: LvlmServer = LvlmServer()
     """Of member `served`."""
 
 
@@ -104,6 +116,8 @@ class LvlmSettings(AnswerSettings, LvlmExecution):
     @rule
     def _servers_search_no_beams(self) -> Iterator[Fault]:
         if not self.is_served:
+            if self.decode.temperature is None:
+                yield ("decode", "temperature"), "must be 0 without member: served, got null. Drop it."
             return
         if self.decode.num_beams > 1:
             yield ("decode", "num_beams"), f"must be 1 with member: served, got {self.decode.num_beams}. Lower it."

@@ -13,9 +13,14 @@ from pydantic import Field
 
 from lever_pipe.base.records import Row
 
-EndReason = Literal["complete", "closed", "turns", "length", "context", "malformed", "timeout", "failed"]
+EndReason = Literal[
+    "complete", "closed", "turns", "length", "context", "malformed", "timeout", "failed", "refused", "filtered", "empty"
+]
 """Why an episode ended: nothing remains; a turn without a call; the turn limit; a turn or context too long; a call that
-cannot be read; a turn over its time; a simulator, or the server of an agent, that gave up."""
+cannot be read; a turn over its time; a simulator, or the server of an agent, that gave up; a served agent's refusal; a
+content filter; a reply without text and call."""
+SERVED_ENDS: tuple[EndReason, ...] = ("refused", "filtered", "empty")
+"""Ends of served agents alone. They are the agent's own: the rewards before them count."""
 UNSOUND: tuple[EndReason, ...] = ("timeout", "failed")
 """Ends that are a server's doing: the rewards before them say nothing about the policy, so that such episodes are
 counted, and neither learned from nor averaged."""

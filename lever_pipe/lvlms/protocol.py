@@ -40,6 +40,7 @@ COUNTERS = (
     "prompts_asked",
     "prompts_distinct",  # different prompts, per call of `run`
     "prompts_from_ledger",  # distinct prompts whose every answer was already known
+    "prompts_refused",  # prompts that a server refused, kept as answers without words (`lvlm.server.accept_refusals`)
     "prompt_tokens",  # tokens of the distinct prompts that were computed, images expanded
     "trie_tokens_distinct",  # the same tokens, a prefix of segments shared by several prompts counted once
     "tokens_prefilled",  # prompt tokens that went through the language model
@@ -80,7 +81,10 @@ class LvlmReply:
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """When an answer ends, which tokens it never holds, and how it is searched; one beam is greedy."""
+    """When an answer ends, which tokens it never holds, and how it is searched; one beam is greedy.
+
+    A temperature of None leaves it to a server.
+    """
 
     eos: tuple[int, ...]
     max_new_tokens: int
@@ -88,6 +92,7 @@ class DecodeOptions:
     length_penalty: float = 0.0
     repetition_penalty: float = 1.0
     never: tuple[int, ...] = ()
+    temperature: float | None = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """Any vision-language model behind a server that speaks OpenAI's chat interface, known by its name there.
 
 The server's tokens are not known here: a prompt is kept as the bytes of its messages, an answer as the bytes of its
-text. Probabilities of given answers come from servers that return `prompt_logprobs` (vLLM does): the answer is sent as
+text. A reply that is no answer (`base.replies`) is not kept: the job ends with an error, and the next one asks that
+prompt again. A short text that the token limit cut is an answer, as in the engines of this process.
+Probabilities of given answers come from servers that return `prompt_logprobs` (vLLM does): the answer is sent as
 the assistant's turn, and its tokens are those behind the prompt's own.
 """
 
@@ -19,14 +21,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lever_pipe.base.chat import Chat, UnreadableError, at_once, find_access
-from lever_pipe.base.errors import ConfigError, ServerError
+from lever_pipe.base.errors import ConfigError, ServerError, shortened
+from lever_pipe.base.replies import REFUSALS, WORDS, Problem, Reply, problem_of, reply_of
 from lever_pipe.lvlms._requests import Answer, Result, Results, Scores, TokenPrompt, TokenRequest
 from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment
 from lever_pipe.lvlms.protocol import DecodeOptions, ImageSource, LvlmFamily
 
 if TYPE_CHECKING:
-    from lever_pipe.base.chat import Connection
-    from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution
+    from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution, LvlmServer
 
 IMAGE, END = 0, 256
 """What stands for an image in a prompt, which JSON never holds as such, and for the end of an answer."""
@@ -78,11 +80,10 @@ def load(folder: Path, *, dtype: str, device: str) -> Served:
 
 
 class Completion(NamedTuple):
-    """What a completion holds; a refusal is an answer without words."""
+    """What a completion holds."""
 
-    text: str
+    reply: Reply
     has_ended: bool
-    is_refused: bool
     prompt_tokens: int
     log_probs: Scores
     """Of each prompt token but the first; empty from a server that gives none."""
@@ -93,53 +94,89 @@ class ServedEngine:
 
     backend = "served"
 
-    def __init__(self, model: str, images: ImageSource, options: DecodeOptions, connection: Connection) -> None:
+    def __init__(self, model: str, images: ImageSource, options: DecodeOptions, server: LvlmServer) -> None:
         self.counters = Counter[str]()
         self._model, self._images, self._options = model, images, options
-        self._connection, self._lock = connection, Lock()
-        self._n_refused = 0
+        self._server, self._lock = server, Lock()
         self._n_behind = 0  # tokens that the server's template writes behind an answer; the first ends its turn
 
     @cached_property
     def _chat(self) -> Chat:
-        return Chat(find_access(self._connection), self._connection)
+        return Chat(find_access(self._server), self._server)
 
     def run(self, requests: Sequence[TokenRequest]) -> Results:
         """Yield each request with its result, in the order of their texts.
 
         Raises:
             ConfigError: answers are given to a server that tells no probabilities.
-            ServerError: it refuses the key or the model, a limit is reached, or some prompt had no answer.
+            ServerError: it refuses the key, the model or a setting, a limit is reached, or some prompt has no answer.
         """
         ordered = sorted(requests, key=lambda request: request.prompt.text)  # servers keep common beginnings
         if not self._n_behind and (scored := [request for request in ordered if request.answers]):
             self._learn_to_score(scored[0])
-        n_lost, n_refused = 0, self._n_refused
+        n_refused = self.counters["prompts_refused"]
+        lost: list[tuple[TokenRequest, Problem | None]] = []
         for request, result in zip(ordered, at_once(self._chat.concurrency, self._answer, ordered), strict=True):
-            n_lost += result is None
-            if result is not None:
+            if isinstance(result, Result):
                 yield request, result
-        if self._n_refused > n_refused:
-            log.warning("%s refused %d of %d prompts", self._model, self._n_refused - n_refused, len(ordered))
-        if n_lost:
-            raise ServerError(
-                f"{self._chat.url}: expected an answer of {self._model} to each of {len(ordered)} prompts",
-                found=f"none to {n_lost} of them; the last fault: {self._chat.counts.last_fault}",
-                do="Run again: the ledger has the others. Raise timeout_seconds or retries of lvlm.server; where the"
-                " server calls a prompt too large, show fewer demonstrations or smaller images.",
-            )
+            else:
+                lost.append((request, result))
+        if n_refused := self.counters["prompts_refused"] - n_refused:
+            log.warning("%s refused %d of %d prompts: answers without words", self._model, n_refused, len(ordered))
+        if lost:
+            raise self._unanswered(lost, len(ordered))
 
-    def _answer(self, request: TokenRequest) -> Result | None:
-        """Return the result of a request; None where the server gave none."""
+    def _unanswered(self, lost: Sequence[tuple[TokenRequest, Problem | None]], n_asked: int) -> ServerError:
+        """Return the error that counts the prompts without an answer by their problems, and names the first."""
+        counts = Counter(WORDS[problem] if problem else "no reply" for _, problem in lost)
+        listed = "; ".join(f"{words}: {count}" for words, count in counts.most_common())
+        fault = f"; the last fault: {self._chat.counts.last_fault}" if "no reply" in counts else ""
+        problems, remedies = {problem for _, problem in lost}, []
+        if None in problems:
+            remedies.append(
+                "Raise timeout_seconds, retries or patience_seconds of lvlm.server; where the server calls a prompt too"
+                " large, show fewer demonstrations or smaller images."
+            )
+        if problems & {"thinking", "thought", "empty"}:
+            remedies.append(
+                "Serve the model without thoughts (enable_thinking: false in its chat template), or raise"
+                " lvlm.decode.max_new_tokens and set lvlm.server.strip_thoughts: true."
+            )
+        if problems & {*REFUSALS}:
+            remedies.append("To count refusals as wrong answers, set lvlm.server.accept_refusals: true.")
+        question = _messages_of(lost[0][0].prompt)[-1]["content"][-1]["text"]
+        return ServerError(
+            f"{self._chat.url}: expected an answer of {self._model} to each of {n_asked} prompts",
+            found=f"none to {len(lost)} of them ({listed}){fault}; the first of these prompts ends with"
+            f" {shortened(question)!r}",
+            do=f"Run again: the ledger has the others. {' '.join(remedies)}".strip(),
+        )
+
+    def _answer(self, request: TokenRequest) -> Result | Problem | None:
+        """Return the result of a request, the problem of the reply, or None where the server gave no reply."""
         messages, options = self._messages(request.prompt), self._options
         beyond = {} if options.repetition_penalty == 1 else {"repetition_penalty": options.repetition_penalty}
-        reply = self._ask(messages, room=options.max_new_tokens if request.generate else 1, **beyond)
-        whole = [self._with_answer(messages, answer) for answer in request.answers] if reply else []
-        if reply is None or not all(0 < reply.prompt_tokens < len(log_probs) for log_probs in whole):
+        asked = self._ask(messages, room=options.max_new_tokens if request.generate else 1, **beyond)
+        if asked is None:
             return None
-        words = (*reply.text.encode(), *([END] if reply.has_ended else [])) if request.generate else ()
-        begin, tail = reply.prompt_tokens - 1, self._n_behind - 1  # the first token has no probability
+        text, problem = self._text_in(asked.reply) if request.generate else ("", None)
+        if problem:
+            return problem
+        whole = [self._with_answer(messages, answer) for answer in request.answers]
+        if not all(0 < asked.prompt_tokens < len(log_probs) for log_probs in whole):
+            return None
+        words = (*text.encode(), *([END] if asked.has_ended else [])) if request.generate else ()
+        begin, tail = asked.prompt_tokens - 1, self._n_behind - 1  # the first token has no probability
         return Result(words, scores=tuple(log_probs[begin : len(log_probs) - tail] for log_probs in whole))
+
+    def _text_in(self, reply: Reply) -> tuple[str, Problem | None]:
+        """Return the text of a reply and its problem; an accepted refusal is an empty text."""
+        problem = problem_of(reply, strips_thoughts=self._server.strip_thoughts, may_be_cut=True)
+        if problem in REFUSALS and self._server.accept_refusals:
+            with self._lock:
+                self.counters["prompts_refused"] += 1
+            return "", None
+        return reply.text, problem
 
     def _learn_to_score(self, request: TokenRequest) -> None:
         messages, answer = self._messages(request.prompt), request.answers[0]
@@ -157,36 +194,44 @@ class ServedEngine:
         """Return the log-probabilities of a prompt's tokens and, behind them, of an answer's; empty for none."""
         dialogue = [*messages, {"role": "assistant", "content": Utf8().decode(answer)}]
         options = {"add_generation_prompt": False, "continue_final_message": not ends, "prompt_logprobs": 0}
-        return reply.log_probs if (reply := self._ask(dialogue, room=1, **options)) else ()
+        return asked.log_probs if (asked := self._ask(dialogue, room=1, **options)) else ()
 
     def _ask(self, messages: Messages, *, room: int, **beyond: Any) -> Completion | None:
         """Return what the server says; `beyond` is what OpenAI's own interface does not have."""
-        request = {"model": self._model, "messages": messages, "temperature": 0.0, "max_tokens": room}
-        reply = self._chat.answer({**request, "extra_body": beyond}, read)
-        if reply is not None:
+        temperature = self._options.temperature
+        request = {"model": self._model, "messages": messages, "temperature": temperature, "max_tokens": room}
+        asked = self._chat.answer({**request, "extra_body": beyond}, read)
+        if asked is not None:
             with self._lock:
-                self._n_refused += reply.is_refused
-                self.counters.update(forwards=1, prompt_tokens=reply.prompt_tokens)
-        return reply
+                self.counters.update(forwards=1, prompt_tokens=asked.prompt_tokens)
+        return asked
 
     def _messages(self, prompt: TokenPrompt) -> Messages:
-        messages: Messages = json.loads(prompt.text.replace(chr(IMAGE), SHOWN))
+        messages = _messages_of(prompt)
         parts = [part for message in messages for part in message["content"] if part["type"] == "image"]
         for part, digest in zip(parts, prompt.images, strict=True):
             part.update(type="image_url", image_url={"url": self._images.data_url(digest)})
         return messages
 
 
+def _messages_of(prompt: TokenPrompt) -> Messages:
+    """Return the messages of a prompt, an image as its placeholder."""
+    messages: Messages = json.loads(prompt.text.replace(chr(IMAGE), SHOWN))
+    return messages
+
+
 def read(completion: dict[str, Any]) -> Completion:
-    """Return what a chat completion says."""
-    choice = completion["choices"][0]
-    message, reason = choice["message"], choice.get("finish_reason")
-    is_refused = bool(message.get("refusal")) or reason == "content_filter"
+    """Return what a chat completion says.
+
+    Raises:
+        UnreadableError: the server broke it off, or a part is not of its type; it is worth another attempt.
+    """
+    reply, reason = reply_of(completion), completion["choices"][0].get("finish_reason")
+    if reply.finish == "broken off":
+        raise UnreadableError(WORDS["broken off"])
     try:
-        # Some servers keep the blank before a first word, which the same model's tokenizer drops.
-        text = "" if is_refused else (message.get("content") or "").encode().decode().strip()
         steps = [next(iter(step.values()))["logprob"] for step in (completion.get("prompt_logprobs") or [None])[1:]]
         tokens = int((completion.get("usage") or {}).get("prompt_tokens", 0))
-        return Completion(text, reason == "stop", is_refused, tokens, tuple(map(float, steps)))
+        return Completion(reply, reason == "stop", tokens, tuple(map(float, steps)))
     except (AttributeError, LookupError, StopIteration, TypeError, ValueError):
-        raise UnreadableError("an answer whose content, usage or prompt_logprobs is no text and numbers") from None
+        raise UnreadableError("an answer whose usage or prompt_logprobs is no numbers") from None

@@ -15,7 +15,8 @@ from openai import OpenAI
 from lever_pipe.base import chat as chats
 from lever_pipe.base.chat import Access, Chat, Connection, UnreadableError
 from lever_pipe.base.errors import ServerError
-from lever_pipe.intention.simulators.openai import read_judgement, read_reply, text_of
+from lever_pipe.base.replies import text_in
+from lever_pipe.intention.simulators.openai import read_judgement, read_reply
 
 WORDS = json.dumps({"response": "red \u00e9", "covered_detail_indices": [0, "2"], "is_task_related": True})
 BODY = {
@@ -27,9 +28,13 @@ ACCESS = Access(URL, "KEY")
 REQUEST = {"model": "m", "messages": []}
 
 
+def whole_text(completion: dict[str, Any]) -> str:
+    return text_in(completion, strips_thoughts=False)
+
+
 def answered_with(status: int, body: bytes) -> Chat:
     """Return a chat whose server always says the same."""
-    chat = Chat(ACCESS, Connection(retries=1), sleep=lambda seconds: None)
+    chat = Chat(ACCESS, Connection(retries=1, patience_seconds=1), sleep=lambda seconds: None)
     said = httpx2.MockTransport(lambda _: httpx2.Response(status, content=body))
     chat._client = OpenAI(base_url=URL, api_key=ACCESS.key, max_retries=0, http_client=httpx2.Client(transport=said))
     return chat
@@ -39,12 +44,14 @@ def answered_with(status: int, body: bytes) -> Chat:
 @given(body=harmed(BODY), status=st.sampled_from([200] * 6 + [100, 204, 301, 400, 401, 404, 429, 500, 503, 999]))
 def test_an_answer_is_the_servers_words_or_none(body: bytes, status: int) -> None:
     chat = answered_with(status, body)
-    taken, words = law_of(lambda: chat.answer(REQUEST, text_of), names=URL)
+    taken, words = law_of(lambda: chat.answer(REQUEST, whole_text), names=URL)
     if not taken:
         assert status in chats._REMEDIES
     elif words is not None:
         assert 200 <= status < 300
-        assert words == only_reading(body)["choices"][0]["message"]["content"]
+        choice = only_reading(body)["choices"][0]
+        assert words == choice["message"]["content"].strip()
+        assert choice.get("finish_reason") not in ("length", "content_filter", "abort")
     else:
         assert chat.counts.failures == 1
         assert "KEY" not in chat.counts.last_fault
@@ -76,5 +83,5 @@ def test_a_judgement_is_what_the_judge_says(text: bytes, around: tuple[str, str]
 
 def test_a_remedy_never_shows_the_key() -> None:
     with pytest.raises(ServerError) as refusal:
-        answered_with(401, b"KEY").answer(REQUEST, text_of)
+        answered_with(401, b"KEY").answer(REQUEST, whole_text)
     assert "KEY" not in str(refusal.value)

@@ -44,7 +44,10 @@ SKILL = {"kl_strong": 0.1, "schedule_only": 0.2, "bundle": 0.2}
 """How much of the way from 0.6 to 0.9 an arm does not go by the last step; 0 for the others."""
 RATES = {"baseline": 1.0, "kl_strong": 0.2}
 
-COSTS = {"agent_requests": 40.0, "agent_failures": 1.0, "prompt_tokens": 9000.0, "completion_tokens": 700.0}
+COSTS = {
+    "agent_requests": 40.0, "agent_failures": 1.0, "prompt_tokens": 9000.0, "completion_tokens": 700.0,
+    "agent_refused": 3.0, "agent_filtered": 2.0, "agent_empty": 1.0,
+}  # fmt: skip
 """Of one evaluation of a served agent."""
 
 Skill = Callable[[str, int, int], float]

@@ -100,7 +100,7 @@ def evaluate(
             episodes, counts, _ = heated.get(mode, player).play(requests, greedy=mode == "greedy", progress=bar)
             work = counts.values()
             player.require_few_failures(work, during=place)
-            values = _values(episodes, place)
+            values = _values(episodes, place, (*END_REASONS, *player.ends))
             values |= {name: work[name] for name in player.counted if name != "simulator_requests"}
             row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n, values=values)
             rows = [_row(episode, when, mode) for episode in episodes]
@@ -134,7 +134,7 @@ def _row(episode: Episode, when: When, mode: Mode) -> EpisodeRow:
     )
 
 
-def _values(episodes: Sequence[Episode], place: str) -> dict[str, float]:
+def _values(episodes: Sequence[Episode], place: str, ends: Sequence[str]) -> dict[str, float]:
     """Return means over tasks, each with the mean of its sound episodes; of ends the shares in all episodes."""
     tasks: dict[str, list[Episode]] = {episode.task.id: [] for episode in episodes}
     for episode in episodes:
@@ -155,7 +155,7 @@ def _values(episodes: Sequence[Episode], place: str) -> dict[str, float]:
     rewards = [math.fsum(episode.rewards) for group in kept for episode in group]
     return {
         **{name: math.fsum(values) / len(values) for name, values in means.items()},
-        **{f"end_{reason}": sum(e.end == reason for e in episodes) / len(episodes) for reason in END_REASONS},
+        **{f"end_{reason}": sum(e.end == reason for e in episodes) / len(episodes) for reason in ends},
         # A single task has no error.
         "reward_se": mean_and_sd(means["reward"])[1] / math.sqrt(len(kept)) if len(kept) > 1 else 0.0,
         "reward_min": min(rewards),

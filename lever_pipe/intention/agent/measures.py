@@ -14,12 +14,13 @@ from torch import Tensor
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
 from lever_pipe.intention.agent.scoring import Scored
 from lever_pipe.intention.agent.update import Credit, Lesson
-from lever_pipe.intention.records import EndReason
+from lever_pipe.intention.records import SERVED_ENDS, EndReason
 from lever_pipe.losses.credit import groups_without_spread
 from lever_pipe.losses.tokens import distances_to_reference
 from lever_pipe.metrics.throughput import dense_parameters, mfu, peak_flop, training_flop
 
-END_REASONS: tuple[str, ...] = get_args(EndReason)
+END_REASONS: tuple[str, ...] = tuple(end for end in get_args(EndReason) if end not in SERVED_ENDS)
+"""Of a policy."""
 PHASES = ("step", "rollout", "simulator", "log_probs", "reference", "update", "validation", "checkpoint")
 """What is timed, in wall seconds. `step` leaves out validation and checkpoint, which the published seconds include
 on the steps that have them."""

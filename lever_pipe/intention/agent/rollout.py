@@ -126,6 +126,8 @@ class Host:
 
     counted: ClassVar[tuple[str, ...]] = MISHAPS
     """Counts of a rollout that its evaluation keeps, with the requests that they are judged by."""
+    ends: ClassVar[tuple[EndReason, ...]] = ()
+    """Ends of episodes that no policy of ours has."""
 
     def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
         """Stop a run whose simulated user fails too often: an episode that it ended says nothing about the policy.

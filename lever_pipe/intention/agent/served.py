@@ -2,21 +2,24 @@
 
 It is asked turn by turn for a chat completion with the one tool, and what it said goes back to it with the tool's
 message. What a turn leads to and what ends an episode is decided as for the arms: every call is executed, rewards are
-shown if the environment shows them, a turn that cannot be read is the agent's own end. Where the server gives no
-answer, its episode is lost and counted. Source: UserRL (published code), `eval/eval.py`, which executes the first call
-alone, shows no rewards, and takes an episode whose request failed for one that earned no more.
+shown if the environment shows them, a turn that cannot be read is the agent's own end. A refusal, a filtered reply and
+an empty one are ends too, each counted. Where the server gives no answer, its episode is lost and counted. Source:
+UserRL (published code), `eval/eval.py`, which executes the first call alone, shows no rewards, and takes an episode
+whose request failed for one that earned no more.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lever_pipe.base.chat import Chat, UnreadableError, at_once, find_access
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.progress import Progress
+from lever_pipe.base.replies import WORDS, Problem, Reply, problem_of, reply_of
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import AgentExecution, ServedAgent
 from lever_pipe.experiment.agent_stage_configs import EvaluateServedConfig
@@ -32,15 +35,22 @@ from lever_pipe.intention.agent.rollout import (
 from lever_pipe.intention.codecs.hf import TOOL, aside_of, json_in, opening, tool_message, turn_in, turn_of
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.environment import IntentionEnv, load_simulator, step_all
-from lever_pipe.intention.records import EndReason
+from lever_pipe.intention.records import SERVED_ENDS, EndReason
 
 ABOVE = "(answered with the last call)"
 """What earlier calls of a turn are answered with: each needs an answer of its own."""
 LARGEST_SEED = 2**31 - 1
+log = logging.getLogger(__name__)
 NO_MESSAGE = "a message that is not made of text and tool calls"
+KINDS: dict[Problem, Literal["length", "refused", "filtered"]] = {
+    "cut": "length",
+    "refused": "refused",
+    "filtered": "filtered",
+}
+"""Kinds of turns by the problem of the reply, whatever it holds."""
 
 
-class Reply(NamedTuple):
+class ServedTurn(NamedTuple):
     """One turn of a served agent."""
 
     turn: AgentTurn
@@ -55,7 +65,7 @@ class Reply(NamedTuple):
 class ServedEpisode(Episode):
     """A dialogue of messages."""
 
-    replies: list[Reply] = field(default_factory=list)
+    replies: list[ServedTurn] = field(default_factory=list)
     """[T], what the agent said in each turn."""
 
     @property
@@ -72,12 +82,17 @@ class ServedCounts(RolloutCounts):
     agent_failures: int = 0
     agent_retries: int = 0
     agent_malformed: int = 0
+    agent_refused: int = 0
+    """Episodes that ended so, as the next two."""
+    agent_filtered: int = 0
+    agent_empty: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
 REQUESTS = ("agent_requests", "agent_failures", "agent_retries", "agent_malformed")
 TOKENS = ("prompt_tokens", "completion_tokens")
+ENDS = {f"agent_{end}": end for end in SERVED_ENDS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +102,8 @@ class ServedPlayer(Host):
     agent: ServedAgent
     chat: Chat
 
-    counted = (*MISHAPS, *REQUESTS, *TOKENS)
+    counted = (*MISHAPS, *REQUESTS, *ENDS, *TOKENS)
+    ends = SERVED_ENDS
 
     def play(
         self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
@@ -106,8 +122,15 @@ class ServedPlayer(Host):
             **{name: count - before[name] for name, count in self._counted().items()},
             multi_call_turns=sum(len(reply.turn.calls) > 1 for reply in replies),
             environment_timeouts=sum(result.timed_out and not result.failed for result in results),
+            **{name: sum(episode.end == end for episode in episodes) for name, end in ENDS.items()},
             **{name: sum(getattr(reply, name) for reply in replies) for name in TOKENS},
         )
+        lost = {name: getattr(counts, name) for name in ENDS if getattr(counts, name)}
+        if lost:
+            listed = ", ".join(f"{name.removeprefix('agent_')} {count}" for name, count in lost.items())
+            log.warning(
+                "served agent %s: of %d episodes ended by the reply: %s", self.agent.name, len(episodes), listed
+            )
         return Rollouts([*episodes], counts, 0.0)
 
     def _counted(self) -> dict[str, int]:
@@ -142,11 +165,13 @@ class ServedPlayer(Host):
         fixed = agent.model_dump(include={"model", "max_tokens"}) | {"tool_choice": "auto", "tools": [TOOL]}
         draw = {"temperature": self.temperature, "seed": int(generator(*request.stream).integers(LARGEST_SEED))}
         settings = fixed | ({"temperature": 0.0} if greedy else draw)
+        if agent.temperature is None:
+            settings["temperature"] = None
         messages: list[dict[str, Any]] = [*opening(request.task)]
         end: EndReason | None = None
         while end is None:
             is_last = len(episode.replies) == rules.max_turns - 1
-            reply = self.chat.answer({**settings, "messages": messages}, reply_in)
+            reply = self.chat.answer({**settings, "messages": messages}, served_turn)
             if reply is None:
                 end = "failed"
                 break
@@ -179,30 +204,37 @@ def load_served(config: EvaluateServedConfig, execution: AgentExecution) -> Serv
     )
 
 
-def reply_in(completion: dict[str, Any]) -> Reply:
+def served_turn(completion: dict[str, Any]) -> ServedTurn:
     """Return the turn of a chat completion.
 
     A server that knows no tools leaves calls in the text, as Qwen writes them: they are read there. What was thought
     goes back before the text, as published.
+
+    Raises:
+        UnreadableError: the server broke the reply off, or a part is not of its type; it is worth another attempt.
     """
-    choice, usage = completion["choices"][0], completion.get("usage") or {}
+    reply, usage = reply_of(completion), completion.get("usage") or {}
+    if reply.finish == "broken off":
+        raise UnreadableError(WORDS["broken off"])
     try:
-        message = choice["message"]
-        thought, text = message.get("reasoning_content") or "", message.get("content") or ""
-        calls = list(message.get("tool_calls") or ())
-        functions = [{**call["function"]} for call in calls]
+        functions = [{**call["function"]} for call in reply.calls]
         tokens = [max(0, int(usage.get(name) or 0)) for name in TOKENS]
     except (ValueError, LookupError, TypeError, AttributeError):
         raise UnreadableError(NO_MESSAGE) from None
-    if not isinstance(thought, str) or not isinstance(text, str):
-        raise UnreadableError(NO_MESSAGE)
     for function in functions:
         arguments = function.get("arguments")
         function["arguments"] = json_in(arguments) if isinstance(arguments, str) else arguments
-    is_cut = choice.get("finish_reason") == "length"
-    turn = AgentTurn((), "length") if is_cut else turn_of(functions) if calls else turn_in(text)
-    content = f"<think>{thought}</think>{text}" if thought else text
-    return Reply(turn, {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}, *tokens)
+    content = f"<think>{reply.thought}</think>{reply.content}" if reply.thought else reply.content
+    calls = {"tool_calls": list(reply.calls)} if reply.calls else {}
+    return ServedTurn(_turn_of(reply, functions), {"role": "assistant", "content": content, **calls}, *tokens)
+
+
+def _turn_of(reply: Reply, functions: Sequence[object]) -> AgentTurn:
+    problem = problem_of(reply, strips_thoughts=True, may_call=True)
+    if problem in KINDS:
+        return AgentTurn((), KINDS[problem])
+    turn = turn_of(functions) if functions else turn_in(reply.content)
+    return AgentTurn((), "empty") if problem and turn.kind == "closed" else turn
 
 
 def _answers(message: Mapping[str, Any], feedback: str) -> list[dict[str, Any]]:

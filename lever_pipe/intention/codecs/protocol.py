@@ -25,8 +25,9 @@ class AgentTurn(NamedTuple):
     """What one generation of the agent says."""
 
     calls: tuple[ToolCall, ...]
-    kind: Literal["call", "closed", "malformed", "length"]
-    """It calls the tool; it does not; it holds a call that cannot be read; it has no end token."""
+    kind: Literal["call", "closed", "malformed", "length", "refused", "filtered", "empty"]
+    """It calls the tool; it does not; it holds a call that cannot be read; it has no end token. The others are of
+    served agents alone: a refusal, a text that a content filter withheld, neither text nor call."""
 
 
 class ChatCodec(Protocol):

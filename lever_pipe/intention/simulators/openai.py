@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from string import Template
-from typing import Any
+from typing import TypeVar
 
 from lever_pipe.base.chat import Chat, ChatRequest, UnreadableError, find_access
+from lever_pipe.base.replies import text_in
 from lever_pipe.base.storage import is_unicode
 from lever_pipe.experiment.agent_config import AgentExecution, Endpoint, Simulator
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply
 
+T = TypeVar("T")
 REPLY = Template("""\
 You play a person who asked for help and left much unsaid. A helper now asks you something; answer as that person.
 
@@ -96,17 +98,20 @@ class PromptedUser:
         """Return what the model says as the user; it is not told what was covered."""
         del covered
         prompt = reply_prompt(task, question, history, leak_details=self._leak_details)
-        text = self._chat.answer(self._request(prompt), lambda completion: read_reply(text_of(completion)))
+        text = self._answer(prompt, read_reply)
         return UserReply(STOCK_REPLY, ok=False) if text is None else UserReply(text, ok=True)
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
         """Return what the model says as the judge."""
         prompt = judge_prompt(task, question, history, remaining, leak_details=self._leak_details)
-        judgement = self._chat.answer(self._request(prompt), lambda completion: read_judgement(text_of(completion)))
+        judgement = self._answer(prompt, read_judgement)
         return Judgement((), related=False, ok=False) if judgement is None else judgement
 
-    def _request(self, prompt: str) -> ChatRequest:
-        return {**self._endpoint.model_dump(), "messages": [{"role": "user", "content": prompt}]}
+    def _answer(self, prompt: str, read: Callable[[str], T]) -> T | None:
+        """Return what `read` makes of the model's text; an unusable reply is asked for again."""
+        request: ChatRequest = {**self._endpoint.model_dump(), "messages": [{"role": "user", "content": prompt}]}
+        strips = self._chat.connection.strip_thoughts
+        return self._chat.answer(request, lambda completion: read(text_in(completion, strips_thoughts=strips)))
 
 
 def reply_prompt(task: Task, question: str, history: Sequence[Exchange], *, leak_details: bool) -> str:
@@ -144,14 +149,6 @@ def _request(task: Task, *, leak_details: bool) -> str:
 def _conversation(history: Sequence[Exchange], user: str) -> str:
     lines = [f"Helper: {exchange.question}\n{user}: {exchange.reply}" for exchange in history[-_N_SHOWN:]]
     return "\n".join(lines) or "(this is the first question)"
-
-
-def text_of(completion: dict[str, Any]) -> str:
-    """Return the first choice's words."""
-    content = completion["choices"][0]["message"].get("content")
-    if not isinstance(content, str):
-        raise UnreadableError("an answer whose content is not text")
-    return content
 
 
 def read_reply(text: str) -> str:

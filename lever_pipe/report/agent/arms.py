@@ -32,6 +32,9 @@ COSTS = {
     "Prompt tokens": "prompt_tokens",
     "Completion tokens": "completion_tokens",
     "Failed requests": "agent_failures",
+    "Refusals": "agent_refused",
+    "Filtered replies": "agent_filtered",
+    "Empty replies": "agent_empty",
 }
 """Of a served agent."""
 FOLDED = (

@@ -17,7 +17,7 @@ from endpoint_double import (
 )
 from intention_cases import env_of, task_of
 
-from lever_pipe.base.chat import Chat, Connection, find_access
+from lever_pipe.base.chat import Chat, Connection, find_access, pause_of
 from lever_pipe.base.errors import ConfigError, ServerError
 from lever_pipe.experiment.agent_config import AgentExecution, Endpoint, Simulator
 from lever_pipe.experiment.studies import parse_experiment
@@ -56,7 +56,6 @@ def test_a_question_is_answered_and_judged_by_two_requests() -> None:
 
 BROKEN: dict[str, tuple[Act, bool]] = {  # what goes wrong, and whether an answer came that cannot be read
     "500": (send(b"oops", status=500), False),
-    "429": (send(b"{}", status=429), False),
     "half a JSON": (send(chat_body("x")[:-7]), True),
     "no content": (say(None), True),
     "a broken-off object": (say('{"analysis": "a", "covered_'), True),
@@ -76,6 +75,125 @@ def test_a_broken_answer_is_asked_for_again_counted_and_never_a_zero(name: str) 
     assert len(double.requests) == 3
     assert naps == [0.5, 1.0]
     assert user.counts.last_fault
+
+
+def replied(content: str | None, reason: str = "stop", **message: Any) -> Act:
+    choice = {"message": {"role": "assistant", "content": content, **message}, "finish_reason": reason}
+    return send(json.dumps({"choices": [choice]}).encode())
+
+
+UNUSABLE: dict[str, Act] = {
+    "a closed thought": replied("<think>They ask for a budget. Say little.</think>A small one."),
+    "a thought that the limit cut": replied("<think>They ask for a budget.", "length"),
+    "a sentence that the limit cut": replied("I would like to spend about", "length"),
+    "an object that the limit cut": replied('{"thought": "t", "response": "About"} and', "length"),
+    "only a thought": replied(None, "length", reasoning="They ask"),
+    "a marker in the prompt": replied("They ask for a budget.</think>A small one."),
+    "a refusal": replied(None, refusal="I cannot play a person."),
+    "a filter": replied("I am", "content_filter"),
+    "an abort": replied("A small", "abort"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_an_unusable_reply_is_asked_for_again_and_then_no_word_of_the_user(name: str) -> None:
+    with serve(UNUSABLE[name], say(REPLY)) as double:
+        user = user_of(double.url)
+        assert user.reply(TASK, "q", (), ()) == ("A small budget.", True)
+    assert counts_of(user) == (1, 0, 1, 1)
+    with serve(always=UNUSABLE[name]) as double:
+        user = user_of(double.url)
+        assert not user.reply(TASK, "q", (), ()).ok
+        assert not user.judge(TASK, "q", (), (0,)).ok
+    assert counts_of(user) == (2, 2, 4, 6)
+
+
+def test_a_thought_before_the_reply_is_stripped_where_the_connection_says_so() -> None:
+    thought = "<think>As {a, b}.</think>"
+    with serve(say(thought + REPLY), say(thought + judgement(1))) as double:
+        user = user_of(double.url, strip_thoughts=True)
+        assert user.reply(TASK, "q", (), ()) == ("A small budget.", True)
+        assert user.judge(TASK, "q", (), (0, 1)).indices == (1,)
+
+
+def test_a_user_without_a_temperature_is_sent_none() -> None:
+    with serve(say(REPLY)) as double:
+        connection = Connection(base_url=double.url, token_limit_field="max_completion_tokens")
+        config = Simulator(endpoint=Endpoint(temperature=None))
+        assert load_simulator(config, AgentExecution(connection=connection)).reply(TASK, "q", (), ()).ok
+    assert double.requests[0].keys() == {"model", "messages", "max_completion_tokens", "path"}
+
+
+def busy(status: int = 429, **headers: str) -> Act:
+    return send(b"{}", status=status, **headers)
+
+
+@pytest.mark.parametrize(
+    ("acts", "naps"),
+    [
+        ([busy()] * 4, [0.5, 1.0, 2.0, 4.0]),
+        ([busy(**{"Retry-After": "20"})] * 2, [20.0, 20.0]),
+        ([busy(**{"Retry-After": "150"})], [150.0]),  # the client of OpenAI gives up above 120 s
+        ([busy(**{"retry-after-ms": "1500", "Retry-After": "2"})], [1.5]),
+        ([busy(**{"Retry-After": "soon"}), busy(**{"Retry-After": "nan"})], [0.5, 1.0]),
+        ([busy(503, **{"Retry-After": "7"})], [7.0]),
+        ([busy(), send(b"", status=500), busy()], [0.5, 0.5, 0.5]),  # failures count by themselves
+    ],
+)
+def test_a_rate_limit_is_waited_for_as_the_server_says(acts: list[Act], naps: list[float]) -> None:
+    slept: list[float] = []
+    with serve(*acts, say(REPLY)) as double:
+        user = user_of(double.url, slept, retries=1)
+        assert user.reply(TASK, "q", (), ()).ok
+    assert slept == naps
+    assert counts_of(user) == (1, 0, len(naps), 0)
+
+
+def test_a_date_to_wait_for_is_understood() -> None:
+    headers = {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}
+    assert pause_of(headers, 1792567680.0 - 90) == 90.0
+    assert pause_of(headers, 1792567680.0 + 90) == 0.0
+
+
+def test_the_patience_with_a_busy_server_ends_and_is_not_spent_twice() -> None:
+    naps: list[float] = []
+    acts = [busy(**{"Retry-After": "40"})] * 4
+    with serve(*acts, say(REPLY), busy(), say(REPLY)) as double:
+        user = user_of(double.url, naps, patience_seconds=100)
+        assert not user.reply(TASK, "q", (), ()).ok  # two pauses; a third would take more than 100 s
+        assert not user.reply(TASK, "q", (), ()).ok  # no answer since, so no pause
+        assert user.reply(TASK, "q", (), ()).ok
+        assert user.reply(TASK, "q", (), ()).ok
+    assert naps == [40.0, 40.0, 0.5]
+    assert counts_of(user) == (4, 2, 3, 0)
+    assert user.counts.last_fault.startswith("HTTP 429")
+
+
+def test_a_request_that_starves_beside_others_takes_no_patience_from_them() -> None:
+    """Another request is answered during its first pause."""
+    naps: list[float] = []
+    first, last = ([busy(**{"Retry-After": seconds})] for seconds in ("40", "70"))
+    with serve(*first, say(REPLY), *last, busy(), say(REPLY)) as double:
+        connection = Connection(base_url=double.url, timeout_seconds=60.0, patience_seconds=100)
+
+        def sleep(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 1:
+                assert user.reply(TASK, "q", (), ()).ok
+
+        user = PromptedUser(Chat(find_access(connection, {}), connection, sleep=sleep), Endpoint(), leak_details=False)
+        assert not user.reply(TASK, "q", (), ()).ok
+        assert user.reply(TASK, "q", (), ()).ok
+    assert naps == [40.0, 0.5]
+
+
+def test_a_pause_beyond_all_patience_is_not_begun() -> None:
+    naps: list[float] = []
+    with serve(always=busy(**{"Retry-After": "198300"})) as double:
+        user = user_of(double.url, naps)
+        assert not user.reply(TASK, "q", (), ()).ok
+    assert (naps, len(double.requests)) == ([], 1)
+    assert "Retry-After: 198300 s" in user.counts.last_fault
 
 
 def test_a_silent_server_is_given_up_in_time() -> None:

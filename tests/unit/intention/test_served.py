@@ -27,7 +27,7 @@ from lever_pipe.experiment.agent_config import (
 from lever_pipe.experiment.agent_stage_configs import EvaluateServedConfig
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent.rollout import EpisodeRequest, Player
-from lever_pipe.intention.agent.served import ServedPlayer, load_served, reply_in
+from lever_pipe.intention.agent.served import ServedPlayer, load_served, served_turn
 from lever_pipe.intention.codecs.hf import TOOL_NAME, opening
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.records import DialogueRow, EpisodeRow, EvaluationRow, Task
@@ -265,7 +265,13 @@ PARSED = {"choice": "answer", "content": "q"}
     ("message", "kind"),
     [
         (MESSAGE | {"content": "That is all."}, "closed"),
-        (MESSAGE | {"content": None}, "closed"),
+        (MESSAGE | {"content": None}, "empty"),
+        (MESSAGE | {"content": " \n"}, "empty"),
+        (MESSAGE | {"content": "<think>Nothing is open.</think>"}, "empty"),
+        (MESSAGE | {"content": "<think>Nothing is"}, "empty"),
+        (MESSAGE | {"content": None, "reasoning": "Nothing is open."}, "empty"),
+        (MESSAGE | {"content": None, "refusal": "I cannot help with that."}, "refused"),
+        (message_of(["a"]) | {"refusal": None}, "call"),
         (MESSAGE | {"content": "<tool_call>{"}, "malformed"),
         (MESSAGE | {"tool_calls": []}, "closed"),
         *((MESSAGE | {"tool_calls": [{"id": "c", "function": of}]}, "malformed") for of in (
@@ -279,6 +285,7 @@ PARSED = {"choice": "answer", "content": "q"}
         *((MESSAGE | of, None) for of in (
             {"content": 3}, {"content": [{"type": "text"}]}, {"tool_calls": 3}, {"tool_calls": ["x"]},
             {"tool_calls": [{"function": "x"}]}, {"tool_calls": {"a": 1}}, {"reasoning_content": [1]},
+            {"reasoning": {"a": 1}},
             {"content": "\ud800"},
         )),
     ],
@@ -286,15 +293,78 @@ PARSED = {"choice": "answer", "content": "q"}
 def test_a_message_is_a_turn_or_nonsense(message: dict[str, Any], kind: str | None) -> None:
     if kind is None:
         with pytest.raises(UnreadableError):
-            reply_in(completion_of(body(message)))
+            served_turn(completion_of(body(message)))
         return
-    assert reply_in(completion_of(body(message))).turn.kind == kind
+    assert served_turn(completion_of(body(message))).turn.kind == kind
 
 
 def test_a_turn_that_the_limit_cuts_is_one_of_length_and_thoughts_go_back() -> None:
     for message in (MESSAGE, message_of(["whole"]), message_of(BROKEN)):
-        assert reply_in(completion_of(body(message, finish_reason="length"))).turn == AgentTurn((), "length")
-    thinking = reply_in(completion_of(body(MESSAGE | {"reasoning_content": "Hm <tool_call>"})))
-    assert (thinking.turn.kind, thinking.message["content"]) == ("closed", "<think>Hm <tool_call></think>a")
-    bare = reply_in(completion_of(b'{"choices": [{"message": {"content": "a"}}]}'))
+        assert served_turn(completion_of(body(message, finish_reason="length"))).turn == AgentTurn((), "length")
+    for name in ("reasoning_content", "reasoning"):
+        thinking = served_turn(completion_of(body(MESSAGE | {name: "Hm <tool_call>"})))
+        assert (thinking.turn.kind, thinking.message["content"]) == ("closed", "<think>Hm <tool_call></think>a")
+    both = served_turn(completion_of(body(MESSAGE | {"reasoning_content": None, "reasoning": "Hm"})))
+    assert both.message["content"] == "<think>Hm</think>a"
+    bare = served_turn(completion_of(b'{"choices": [{"message": {"content": "a"}}]}'))
     assert (bare.prompt_tokens, bare.completion_tokens) == (0, 0)
+
+
+REFUSAL = {"content": None, "refusal": "I cannot help with that."}
+CLOSED = {"content": "That is all."}
+ENDINGS: dict[str, tuple[Act, str]] = {
+    "a refusal": (send(body(REFUSAL, finish_reason="stop")), "refused"),
+    "a gateway's refusal": (send(body({"content": ""}, finish_reason="refusal")), "refused"),
+    "a filter": (send(body({"content": None}, finish_reason="content_filter")), "filtered"),
+    "a filter behind words": (send(body({"content": "I am"}, finish_reason="content_filter")), "filtered"),
+    "a filter as an error": (send(body({"content": ""}, finish_reason="content_filter"), status=400), "filtered"),
+    "a filter of the prompt": (
+        send(json.dumps({"error": {"message": "filtered", "code": "content_filter"}}).encode(), status=400),
+        "filtered",
+    ),
+    "an empty reply": (send(body({"content": ""}, finish_reason="stop")), "empty"),
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_a_refusal_a_filter_and_an_empty_reply_are_ends_of_their_own_and_counted(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent asks once, then says so; the other tasks end by a closing turn."""
+    act, end = ENDINGS[name]
+    (struck, *_) = storage.read_rows(world() / "test.jsonl", Task)
+
+    def acts(handler: Any, asked: dict[str, Any], released: Any) -> None:
+        is_struck = asked["messages"][1]["content"] == opening(struck)[1]["content"]
+        if len(asked["messages"]) == 2:
+            acting(asking_in_turn)(handler, asked, released)
+        else:
+            (act if is_struck else send(body(CLOSED)))(handler, asked, released)
+
+    with serve(always=acts) as double:
+        evaluated(tmp_path, config_of(modes=["greedy"]), execution_of(double.url))
+    (row,) = storage.read_rows(tmp_path / "evaluations.jsonl", EvaluationRow)
+    ends = {e.task_id: e.end for e in storage.read_rows(tmp_path / "episodes.jsonl", EpisodeRow)}
+    assert ends.pop(struck.id) == end
+    assert end not in ends.values()
+    counted = {name: row.values[f"agent_{name}"] for name in ("refused", "filtered", "empty")}
+    assert counted == dict.fromkeys(counted, 0.0) | {end: 1.0}
+    assert row.values[f"end_{end}"] == pytest.approx(1 / N_TEST)
+    assert sum(value for name, value in row.values.items() if name.startswith("end_")) == pytest.approx(1)
+    assert (row.values["agent_failures"], row.values["tasks_lost"]) == (0, 0)
+    assert f"ended by the reply: {end} 1" in caplog.text
+
+
+def test_a_reply_that_the_server_broke_off_is_asked_for_again() -> None:
+    broken = send(body({"content": "That"}, finish_reason="abort"))
+    with serve(broken, always=send(body(CLOSED))) as double:
+        (episode,) = player_at(double, Environment(max_turns=4)).play(REQUESTS[:1]).episodes
+    assert (episode.end, len(double.requests)) == ("closed", 2)
+
+
+def test_an_agent_without_a_temperature_is_sent_none_in_either_decoding(tmp_path: Path) -> None:
+    with serve(always=send(body(CLOSED))) as double:
+        config = config_of(temperature=None)
+        evaluated(tmp_path, config, execution_of(double.url, token_limit_field="max_completion_tokens"))
+    assert not any(request.keys() & {"temperature", "max_tokens"} for request in double.requests)
+    assert all(request["max_completion_tokens"] == 2048 for request in double.requests)

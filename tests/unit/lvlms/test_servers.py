@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -14,9 +15,8 @@ from endpoint_double import Act, hang, say, send, serve
 from lvlm_world import lvlm_config, world
 
 from lever_pipe.base import storage
-from lever_pipe.base.chat import Connection
 from lever_pipe.base.errors import ConfigError, ServerError
-from lever_pipe.experiment.lvlm_config import LvlmExecution
+from lever_pipe.experiment.lvlm_config import LvlmExecution, LvlmServer
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
@@ -27,15 +27,18 @@ END = [3.0, 4.0]
 """Log-probabilities of what the double's template writes behind an answer: the end of a turn and a line feed."""
 
 
-def opened(url: str, ledger: Path | None = None, **connection: Any) -> LedgerLvlm:
-    own = {"timeout_seconds": 60.0, "retries": 1, "backoff_seconds": 0.0, "concurrency": 4} | connection
+def opened(
+    url: str, ledger: Path | None = None, decode: Mapping[str, Any] = MappingProxyType({}), **connection: Any
+) -> LedgerLvlm:
+    own = {"timeout_seconds": 60.0, "retries": 1, "backoff_seconds": 0.0, "patience_seconds": 0.0, "concurrency": 4}
+    own |= connection
     settings = lvlm_config()
-    greedy = settings.decode.model_copy(update={"num_beams": 1})
+    greedy = settings.decode.model_copy(update={"num_beams": 1, **decode})
     settings = settings.model_copy(update={"member": "served", "decode": greedy})
     images = {
         e.image_digest: world() / "train_images" / e.image for e in storage.read_examples(world() / "train.jsonl")
     }
-    execution = LvlmExecution(server=Connection(base_url=url, **own))
+    execution = LvlmExecution(server=LvlmServer(base_url=url, **own))
     return open_lvlm(settings, Path(MODEL), ImageSource(images), Runtime(ledger=str(ledger or ""), lvlm=execution))
 
 
@@ -54,9 +57,9 @@ def answering(make: Callable[[dict[str, Any]], dict[str, Any]]) -> Act:
     return act
 
 
-def told(text: str, **beyond: Any) -> dict[str, Any]:
-    message = {"role": "assistant", "content": text}
-    return {"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"prompt_tokens": 2}} | beyond
+def told(text: str | None, reason: str = "stop", message: Mapping[str, Any] = {}, **beyond: Any) -> dict[str, Any]:
+    said = {"role": "assistant", "content": text, **message}
+    return {"choices": [{"message": said, "finish_reason": reason}], "usage": {"prompt_tokens": 2}} | beyond
 
 
 def shown(request: dict[str, Any]) -> str:
@@ -147,9 +150,102 @@ def test_a_limit_ends_the_asking(connection: dict[str, int], n_asked: int) -> No
     assert len(double.requests) == n_asked
 
 
-def test_a_refusal_is_an_answer_without_words_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    refused = {"choices": [{"message": {"content": None, "refusal": "I cannot"}, "finish_reason": "stop"}]}
-    with serve(answering(lambda _: refused), always=answering(lambda _: told("x"))) as double:
-        replies = opened(double.url, concurrency=1).run(requests(3))
-    assert sorted(reply.text for reply in replies) == ["", "x", "x"]
-    assert f"{MODEL} refused 1 of 3 prompts" in caplog.text
+UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {  # replies of real servers, and the words of their problem
+    "only a thought, cut": (told(None, "length", {"reasoning": "Okay, the"}), "no text"),
+    "an open thought": (told("<think>Okay, the"), "a thought without an end"),
+    "an open thought, cut": (told("<think>Okay, the", "length"), "a thought without an end"),
+    "an empty text, billed": (told("", "length"), "no text"),
+    "the answer taken for a thought": (told(None, "stop", {"reasoning": "red"}), "no text"),
+    "a closed thought": (told("<think>Okay.</think>red"), "a thought before the text.*strip_thoughts"),
+    "an opening marker in the prompt": (told("hello, my reason to </think> red"), "a thought before the text"),
+    "a model with other markers": (told("\u25c1think\u25b7Okay\u25c1/think\u25b7red"), "a thought before the text"),
+    "an engine that went to sleep": (told("re", "abort"), "no reply.*the server broke off"),
+    "a request over the engine's limit": (told("", "error"), "no reply.*the server broke off"),
+    "a refusal": (told(None, "stop", {"refusal": "I cannot"}), "a refusal.*accept_refusals"),
+    "a gateway's refusal": (told("", "refusal"), "a refusal"),
+    "a filter": (told("I am sorry", "content_filter"), "a content filter withheld.*accept_refusals"),
+    "a tool call": (told(None, "tool_calls", {"tool_calls": [{"id": "c"}]}), "a tool call"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_reply_that_is_no_answer_is_counted_named_and_asked_for_again(name: str, tmp_path: Path) -> None:
+    completion, words = UNUSABLE[name]
+    lost = pytest.raises(ServerError, match=rf"each of 6 prompts; found none to 2 of them \(.*{words}")
+    with serve(*[answering(lambda _: told("x"))] * 4, always=answering(lambda _: completion)) as double, lost as caught:
+        opened(double.url, tmp_path, concurrency=1).run(requests(6))
+    asked = sorted(shown(request).rpartition("\n")[2] for request in double.requests[4:])
+    assert any(f"the first of these prompts ends with {text!r}" in str(caught.value) for text in asked)
+    with serve(always=answering(lambda _: told("x"))) as double:
+        assert [reply.text for reply in opened(double.url, tmp_path).run(requests(6))] == ["x"] * 6
+    assert len(double.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("completion", "text", "connection"),
+    [
+        (told(" red", "length"), "red", {}),  # models often do not stop; engines of this process cut them, too
+        (told("red", "stop", {"reasoning": "Okay."}), "red", {}),
+        (told("red", "eos_token"), "red", {}),
+        (told("<think>\n</think>\n\nred"), "red", {"strip_thoughts": True}),
+        (told("Okay.</think>re", "length"), "re", {"strip_thoughts": True}),
+        (told(None, "stop", {"refusal": "I cannot"}), "", {"accept_refusals": True}),
+        (told("I am", "content_filter"), "", {"accept_refusals": True}),
+    ],
+)
+def test_a_reply_is_the_text_that_the_settings_permit(
+    completion: dict[str, Any], text: str, connection: dict[str, bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    with serve(answering(lambda _: completion), always=answering(lambda _: told("x"))) as double:
+        model = opened(double.url, concurrency=1, **connection)
+        replies = model.run(requests(3))
+    assert sorted(reply.text for reply in replies) == sorted([text, "x", "x"])
+    assert model.counters["prompts_refused"] == (not text)
+    assert (f"{MODEL} refused 1 of 3 prompts" in caplog.text) == (not text)
+
+
+def rejection(message: str, param: str | None, code: str | None, status: int = 400) -> Act:
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    return send(json.dumps({"error": error}).encode(), status=status)
+
+
+LIMIT = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+WARM = "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) value is supported."
+FORBIDDEN = {"type": "extra_forbidden", "loc": ["body", "repetition_penalty"], "msg": "Extra inputs are not permitted"}
+
+
+@pytest.mark.parametrize(
+    ("act", "remedy"),
+    [
+        (rejection(LIMIT, "max_tokens", "unsupported_parameter"), "token_limit_field: max_completion_tokens"),
+        (rejection(LIMIT, None, "invalid_request_body"), "token_limit_field: max_completion_tokens"),  # a gateway
+        (rejection(WARM, "temperature", "unsupported_value"), "temperature: null"),
+        (rejection(f"code: unsupported_value; message: {WARM}", "temperature", "-4003"), "temperature: null"),
+        (rejection("Unrecognized request argument supplied: repetition_penalty", None, None), "repetition_penalty: 1"),
+        (send(json.dumps({"detail": [FORBIDDEN]}).encode(), status=422), "repetition_penalty: 1"),
+        (rejection("You exceeded your current quota", None, "insufficient_quota", status=429), "quota, then run again"),
+        (send(b"{}", status=402), "quota, then run again"),
+    ],
+)
+def test_the_first_rejection_of_what_every_request_holds_ends_the_job_with_its_remedy(act: Act, remedy: str) -> None:
+    with serve(always=act) as double, pytest.raises(ServerError, match=remedy):
+        opened(double.url, concurrency=1, patience_seconds=300.0).run(requests(6))
+    assert len(double.requests) == 1
+
+
+def test_a_rejection_of_one_prompt_does_not_end_the_job() -> None:
+    words = "'max_tokens' is too large: 4. This model's maximum context length is 1024 tokens"
+    act = rejection(words, "max_tokens", "context_length_exceeded")
+    with serve(act, always=answering(lambda _: told("x"))) as double, pytest.raises(ServerError, match="none to 1 of"):
+        opened(double.url, concurrency=1).run(requests(6))
+    assert len(double.requests) == 6
+
+
+def test_a_model_of_today_is_sent_its_own_name_of_the_limit_and_no_temperature(tmp_path: Path) -> None:
+    with serve(always=answering(lambda _: told("x"))) as double:
+        opened(double.url, tmp_path).run(requests(1))
+        own = {"token_limit_field": "max_completion_tokens"}
+        opened(double.url, tmp_path, {"temperature": None}, **own).run(requests(1))  # no answer of the first
+    before, after = (request.keys() for request in double.requests)
+    assert before - after == {"max_tokens", "temperature"}
+    assert after - before == {"max_completion_tokens"}

@@ -85,6 +85,7 @@ def test_a_served_agent_is_a_row_with_what_it_cost(tabulated: Tabulate, default:
     assert [{head: of[head] for head in others[0]} for of in found.rows("agent-arms")[:-1]] == others
     costs = [row[name] for name in ("Requests", "Prompt tokens", "Completion tokens", "Failed requests")]
     assert costs == ["80", "18000", "1400", "2"]  # of both decodings
+    assert [row[name] for name in ("Refusals", "Filtered replies", "Empty replies")] == ["6", "4", "2"]
     for mode in ("sampled", "greedy"):
         mean = found.view.find("arm~gpt", "normalised_reward", **AT, mode=mode)
         assert mean is not None
