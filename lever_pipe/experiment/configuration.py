@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from lever_pipe.base.errors import ConfigError, shortened
-from lever_pipe.base.storage import distinct_keys
+from lever_pipe.base.storage import distinct_keys, text_in
 
 
 class _Reader(yaml.SafeLoader):
@@ -67,7 +67,7 @@ def read_words(words: Sequence[str] | None) -> dict[str, Any]:
 def _text(path: Path) -> str:
     expected = f"{path}: expected a configuration file, UTF-8 text"
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return text_in(path.read_bytes())
     except UnicodeDecodeError as fault:
         raise ConfigError(expected, found=str(fault), do="Save it as UTF-8.") from None
     except (OSError, ValueError) as fault:
