@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lever_pipe.base.errors import UnknownMemberError
-from lever_pipe.base.records import Example, Pool
+from lever_pipe.base.records import Example, Normalisation, Pool
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
 Similarities = dict[str, NDArray[np.float32]]  # `image`, `question` -> [K]
@@ -135,36 +135,50 @@ def words_in(text: str) -> list[str]:
     return list(map(str, regex.findall(_WORD, text.lower(), regex.VERSION1)))
 
 
-def rank_by_annotations(query: Example, candidates: Sequence[Example], similarities: Similarities) -> NDArray[np.int64]:
+def rank_by_annotations(
+    query: Example,
+    candidates: Sequence[Example],
+    similarities: Similarities,
+    rule: Normalisation = "when_they_disagree",
+) -> NDArray[np.int64]:
     """Return the pool positions as the oracle ranks them; it reads the query's own annotations.
 
     First by the VQA accuracy that the demonstration's answer would earn, then by equal question type, then by
     similarity of image and question. No policy without the annotations can be expected to do better; what the pool
     does not hold bounds the oracle too.
     """
-    accuracy, same_type = _by_annotations(query, candidates)
+    accuracy, same_type = _by_annotations(query, candidates, rule)
     similarity = similarities["image"] + similarities["question"]
     return np.lexsort((-similarity, ~same_type, -accuracy))
 
 
-def best_by_annotations(query: Example, candidates: Sequence[Example]) -> NDArray[np.bool_]:
+def best_by_annotations(
+    query: Example, candidates: Sequence[Example], rule: Normalisation = "when_they_disagree"
+) -> NDArray[np.bool_]:
     """Return which candidates `[K]` the annotations rank first, before similarity decides; none if no answer earns."""
-    accuracy, same_type = _by_annotations(query, candidates)
+    accuracy, same_type = _by_annotations(query, candidates, rule)
     best = (accuracy > 0) & (accuracy == accuracy.max())
     of_type: NDArray[np.bool_] = best & same_type
     return of_type if of_type.any() else best
 
 
-def _by_annotations(query: Example, candidates: Sequence[Example]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    accuracy = np.array([vqa_accuracy(candidate.answer, query.answers) for candidate in candidates])
+def _by_annotations(
+    query: Example, candidates: Sequence[Example], rule: Normalisation
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    earned = (vqa_accuracy(each.answer, query.answers, normalise_references=rule) for each in candidates)
+    accuracy = np.fromiter(earned, dtype=np.float64, count=len(candidates))
     same_type = np.array([candidate.question_type == query.question_type for candidate in candidates])
     return np.round(accuracy, 6), same_type
 
 
-def holds_exact_demonstration(query: Example, candidates: Sequence[Example]) -> bool:
+def holds_exact_demonstration(
+    query: Example, candidates: Sequence[Example], rule: Normalisation = "when_they_disagree"
+) -> bool:
     """Tell whether the pool has a demonstration of the query's type whose answer earns at least half."""
     return any(
-        c.question_type == query.question_type and vqa_accuracy(c.answer, query.answers) >= 0.5 for c in candidates
+        c.question_type == query.question_type
+        and vqa_accuracy(c.answer, query.answers, normalise_references=rule) >= 0.5
+        for c in candidates
     )
 
 

@@ -76,7 +76,8 @@ def select_baseline(
         if config.baseline == "zero_shot":
             ranked = []
         elif config.baseline == "oracle":
-            ranked = baselines.rank_by_annotations(query, candidates, similarities).tolist()
+            rule = config.normalise_references
+            ranked = baselines.rank_by_annotations(query, candidates, similarities, rule).tolist()
         elif config.baseline.startswith("random-"):
             stream = generator(config.seed, config.baseline, pool.query_id)
             ranked = stream.permutation(len(candidates)).tolist()

@@ -14,7 +14,7 @@ from lever_pipe.lever.datasets.protocol import Reader, ReadOptions, ReadResult, 
 
 def read_train(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
     """Return the train split as the configured reader reads it; see `protocol.Reader.read`."""
-    options = ReadOptions(settings.train_image_name, settings.n_answers, settings.on_bad_image)
+    options = ReadOptions(settings.train_image_name, settings.n_answers, settings.on_bad_image, settings.answers)
     reader: Reader = member("lever/datasets", settings.reader)
     return reader.read(files, options)
 
@@ -25,6 +25,7 @@ def read_queries(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
         settings.eval_image_name,
         settings.n_answers,
         settings.on_bad_image,
+        settings.answers,
         limit=settings.n_eval,
         seed=settings.eval_seed if settings.eval_subset == "random" else None,
     )
