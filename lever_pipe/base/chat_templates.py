@@ -32,11 +32,11 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, folder: Path, name: str = "default") -> Self | None:
-        """Return the template of a model folder as the model library finds it; None where there is none.
+        """Return the template of a model folder by the order of the model library, or None.
 
         Args:
             folder: of a model.
-            name: of several templates in one file the wanted one; the first where none has this name.
+            name: of one of several templates in a file; the first is the fallback.
         """
         settings = _json(folder / "tokenizer_config.json")
         own = folder / "chat_template.jinja"
@@ -58,7 +58,7 @@ class ChatTemplate:
         return str(_compiled(self.text).render(messages=list(messages), **named))
 
     def fault_of_system(self, system: str | None) -> str:
-        """Return how the template fails at the system text of a question with an image; empty where it does not.
+        """Return the fault of the template with the system text of an image question, or an empty text.
 
         Args:
             system: a text; empty for no system turn, which the template must not add; None for the template's own.
@@ -66,7 +66,7 @@ class ChatTemplate:
         return _fault_of_system(self, system)
 
     def fault_of_text(self, messages: Messages, **variables: Any) -> str:
-        """Return how the template fails at the text of the first message, a system turn; empty where it does not."""
+        """Return the fault of the template with the first message, a system turn, or an empty text."""
         try:
             self.render(messages[1:], **variables)
         except Exception:  # noqa: BLE001 - it fails at more than the system turn: other checks name that
@@ -89,7 +89,7 @@ def _fault_of_system(template: ChatTemplate, system: str | None) -> str:
 
 
 def _added_text(template: ChatTemplate) -> str:
-    """Return a fault where a dialogue begins with words that do not begin each of the user's turns."""
+    """Return the fault of a template with words before the first user turn only."""
     turns = (("user", _ASKED), ("assistant", _SAID), ("user", _ASKED_AGAIN))
     try:
         written = template.render([{"role": role, "content": _words(text)} for role, text in turns])
