@@ -19,6 +19,10 @@ LogProb = Annotated[float, Field(le=1e-6)]
 """In nats; rounding may lift that of what is certain above 0."""
 
 Split = Literal["train", "eval"]
+AnswerText = Literal["stemmed", "raw"]
+"""Which text of an annotator: the field `answer` or `raw_answer`."""
+Normalisation = Literal["when_they_disagree", "always", "punctuation_only"]
+"""Which references VQA accuracy normalises; see `metrics.vqa_accuracy`."""
 
 
 class Row(BaseModel):

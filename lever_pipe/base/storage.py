@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import math
 import os
@@ -36,6 +38,15 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
 
 
+def text_in(content: bytes) -> str:
+    """Return UTF-8 text without the byte order mark that spreadsheets and some editors put first.
+
+    Raises:
+        UnicodeDecodeError: another encoding.
+    """
+    return content.decode("utf-8-sig")
+
+
 def strict_json(content: bytes) -> Any:
     """Return the value of a JSON text that has one reading only.
 
@@ -45,7 +56,7 @@ def strict_json(content: bytes) -> Any:
     Raises:
         ValueError: any of these, another encoding, no JSON, or nesting beyond what Python bears.
     """
-    text = content.decode()
+    text = text_in(content)
     try:
         value = json.loads(text, object_pairs_hook=distinct_keys, parse_float=_finite, parse_constant=_no_number)
     except RecursionError:
@@ -97,6 +108,22 @@ def read_json(path: Path) -> Any:
         raise RecordError(f"{path}: expected JSON", found=found, do="Restore or rebuild the file.") from None
 
 
+def read_csv(path: Path) -> list[tuple[int, list[str]]]:
+    """Return line number and cells of each line of a CSV file; blank lines, as spreadsheets append them, are left out.
+
+    Raises:
+        RecordError: a file that cannot be read, or no CSV in UTF-8.
+    """
+    try:
+        reader = csv.reader(io.StringIO(text_in(path.read_bytes()), newline=None), strict=True)
+        return [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
+    except OSError as fault:
+        raise _unreadable(path, fault) from None
+    except (UnicodeDecodeError, csv.Error) as fault:
+        do = "Save it as CSV with commas, in UTF-8."
+        raise RecordError(f"{path}: expected a CSV file in UTF-8", found=str(fault), do=do) from None
+
+
 def read_yaml(path: Path, expected: str) -> Any:
     """Return the value of a file, which holds what is `expected`.
 
@@ -106,7 +133,7 @@ def read_yaml(path: Path, expected: str) -> Any:
     from lever_pipe.base import plain_yaml
 
     try:
-        return plain_yaml.read(path.read_bytes().decode())
+        return plain_yaml.read(text_in(path.read_bytes()))
     except FileNotFoundError:
         raise RecordError(f"{path}: expected {expected}", found="none", do="Restore it.") from None
     except plain_yaml.PlainYamlError as fault:
@@ -307,7 +334,7 @@ def digest(path: Path) -> str:
 def _parse(model: type[M], content: bytes, place: str) -> M:
     try:
         strict_json(content)  # pydantic takes the last of several equal keys
-        return model.model_validate_json(content, strict=True)
+        return model.model_validate_json(text_in(content), strict=True)
     except ValidationError as fault:
         found = _describe(fault)
     except UnicodeDecodeError as fault:

@@ -73,7 +73,7 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
     template = None
     if chat_template is not None:
         with readable(chat_template, "chat template"):
-            template = chat_template.read_bytes().decode()
+            template = storage.text_in(chat_template.read_bytes())
     options: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
     with readable(path, "GGUF file"):
         header = GGUFReader(path)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from lever_pipe.base import plain_yaml
 from lever_pipe.base.errors import ConfigError, shortened
 from lever_pipe.base.sections import shown
-from lever_pipe.base.storage import distinct_keys
+from lever_pipe.base.storage import distinct_keys, text_in
 
 NAME = re.compile(r"[a-zA-Z_][\w-]*(\.[\w-]+|\[[0-9]+\])*")
 DEFAULT_FILE = Path("config.yaml")
@@ -169,7 +169,7 @@ def _text(path: Path) -> str:
         do = "Name a file that exists and can be read."
         raise ConfigError(f"{path}: {expected}", found=found.lower(), do=do) from None
     try:
-        return content.decode("utf-8-sig")
+        return text_in(content)
     except UnicodeDecodeError as fault:
         line = content.count(b"\n", 0, fault.start) + 1
         is_utf_16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from lever_pipe.base.members import member_of
+from lever_pipe.base.records import AnswerText
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, Seed, Share, at_most, has_fields, rule
 
 KnowledgeName = Literal["material", "place", "team", "country"]
@@ -108,6 +109,9 @@ class ExampleSettings(Section):
     """Of the drawn ones."""
     n_answers: int = Field(10, ge=1, le=100)
     """Annotators a question; another count is a fault of the data. With 2 or 3 VQA accuracy could not reach 1."""
+    answers: AnswerText = "stemmed"
+    """Which text of an annotation demonstrations show and accuracies compare with: `stemmed` reads the field `answer`,
+    which OK-VQA stems ("race"), `raw` the field `raw_answer` ("racing"). Neither stems what the LVLM says."""
     on_bad_image: Literal["stop", "skip"] = "stop"
     """`skip` drops and counts the questions of unreadable images."""
     on_split_overlap: Literal["stop", "count"] = "stop"

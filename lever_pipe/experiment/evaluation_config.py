@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lever_pipe.base.policy_names import EMULATION, PolicyName
+from lever_pipe.base.records import Normalisation
 from lever_pipe.base.sections import Distinct, Fault, Rising, Section, Seed, one_of, rule
 from lever_pipe.experiment.config import Epoch, KlBeta
 
@@ -59,6 +60,10 @@ class EvaluatedCells(Section):
     shots: Rising[Annotated[int, Field(ge=1, le=16)]] = Field((1, 2, 3, 4), min_length=1)
     n_random_subsets: int = Field(20, ge=0, le=1000)
     seed: Seed = 42
+    normalise_references: Normalisation = "when_they_disagree"
+    """Which references every VQA accuracy of a run normalises, rewards included. `when_they_disagree`: the official
+    tool, by which "Black" misses ten times "black". `always`: the published study, OpenFlamingo and newer harnesses.
+    `punctuation_only`: the official tool's first revision."""
 
 
 class EvaluationSettings(EvaluatedCells):

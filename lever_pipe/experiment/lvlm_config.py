@@ -25,7 +25,8 @@ class PromptSettings(Section):
         "the examples: one or two keywords where they use one or two, never more than three tokens where they "
         "stay within three."
     )
-    """System turn; empty for none, null for that which the model's template writes where none is given."""
+    """System turn; "" for none, null for that which the model's template writes where none is given. Before the first
+    job a run checks that the chat template keeps the text, or adds none to ""."""
     demonstration: str = "Question:{question} Short answer:{answer}"
     query: str = "Question:{question} Short answer:"
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import PolicyRef, Split
+from lever_pipe.base.records import AnswerText, Normalisation, PolicyRef, Split
 from lever_pipe.base.sections import Section, Seed
 from lever_pipe.experiment.config import Distil, Epoch, Grpo, KlBeta, OnPolicy, Rce, Reward, Selector, Sft, Sweep
 from lever_pipe.experiment.data_config import ExampleSettings, Pools, WorldData
@@ -47,6 +47,7 @@ OfEpoch = Annotated[Epoch, Wildcard("epoch")]
 Names = tuple[str, ...]
 Counts = tuple[int, ...]
 MainPreset = Annotated[str, Setting("arms.0.preset")]
+References = Annotated[Normalisation, Setting("evaluation.normalise_references")]
 MostShots = Annotated[int, Planned("most_shots")]
 Guard = Annotated[Literal["footnote", "strict"], Setting("report.guard")]
 Evaluated = Annotated[Names, Planned("evaluated")]
@@ -99,6 +100,7 @@ class ProposeTrajectoriesConfig(ProposalSettings):
 
 @identity_of("generate_rl_data", LVLM, section="rl_data")
 class GenerateRlDataConfig(Section):
+    normalise_references: References = "when_they_disagree"
     lvlm: OfLvlm
     shard: Annotated[int, Wildcard("shard")]
     n_shards: int
@@ -112,7 +114,11 @@ class SearchBeamsConfig(Beams):
     lvlm: OfLvlm
 
 
-@identity_of("measure_pools")
+@identity_of("measure_pools", section="evaluation")
+class MeasurePoolsConfig(Section):
+    normalise_references: References = "when_they_disagree"
+
+
 @identity_of("collect_evidence")
 class InputsAlone(Section):
     """Identity of stages whose inputs say all."""
@@ -186,6 +192,7 @@ class TrainGrpoEpochConfig(TrainingFromBaseConfig):
 
 @identity_of("train_on_policy_epoch", LVLM, *SELECTOR, section=OF_PRESET)
 class TrainOnPolicyEpochConfig(TrainingFromBaseConfig):
+    normalise_references: References = "when_they_disagree"
     objective: Annotated[Literal["on_policy", "reinforce"], Wildcard("objective")]
     """GRPO, or the plain score function with a baseline."""
     lvlm: OfLvlm
@@ -195,6 +202,7 @@ class TrainOnPolicyEpochConfig(TrainingFromBaseConfig):
 
 @identity_of("train_distil_epoch", *SELECTOR, section=OF_PRESET)
 class TrainDistilEpochConfig(TrainingFromBaseConfig):
+    normalise_references: References = "when_they_disagree"
     distil: Distil
 
 
@@ -229,6 +237,7 @@ class SelectDemonstrationsConfig(Section):
 
 @identity_of("select_baseline", section="baselines")
 class SelectBaselineConfig(Section):
+    normalise_references: References = "when_they_disagree"
     baseline: Annotated[str, Wildcard("baseline")]
     shots: MostShots
     seed: Seed
@@ -265,6 +274,8 @@ class CollectResultsConfig(Section):
 
 @identity_of("collect_samples", section="evaluation")
 class CollectSamplesConfig(Section):
+    normalise_references: References = "when_they_disagree"
+    answers: Annotated[AnswerText, Setting("data.answers")] = "stemmed"
     main_preset: MainPreset
     policies: Annotated[Names, Planned("sampled")]
     """One for each of the `answers` and of `per_question`."""
@@ -276,6 +287,7 @@ class CollectSamplesConfig(Section):
 
 @identity_of("answer_controls", LVLM, section="evaluation")
 class AnswerControlsConfig(Section):
+    normalise_references: References = "when_they_disagree"
     lvlm: OfLvlm
     policies: Annotated[Names, Planned("controlled")]
     """One for each of the `selections`."""
@@ -394,6 +406,7 @@ class EmulateFirstItemsConfig(SelectDemonstrationsConfig):
 
 @identity_of("score_emulation", section="evaluation")
 class ScoreEmulationConfig(Section):
+    normalise_references: References = "when_they_disagree"
     policies: Annotated[tuple[EmulatedPolicy, ...], Planned("emulated_policies")]
     """One for each of the `selections`."""
     samples: Counts

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lever_pipe.base.errors import UnknownMemberError
-from lever_pipe.base.records import Example, Pool
+from lever_pipe.base.records import Example, Normalisation, Pool
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
 Similarities = dict[str, NDArray[np.float32]]  # `image`, `question` -> [K]
@@ -20,6 +20,8 @@ MMR_RELEVANCE = 0.5
 """Weight of relevance against redundancy."""
 DPP_SCALE = 0.1
 """Divides relevance in the quality of a candidate: the smaller, the less diversity counts (OpenICL's default)."""
+_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
+_WORD = rf"[{_UNSPACED}]\p{{M}}*|[\w--[{_UNSPACED}]]+"
 OWN_SHARE = 1e-6
 """Added to each candidate's similarity to itself, so that a copy of a chosen one has a volume, too."""
 
@@ -99,58 +101,84 @@ def rank_by_dpp(
 
 
 def bm25_over(questions: Sequence[str]) -> Callable[[str], NDArray[np.float32]]:
-    """Return what scores every one of these questions against a new one by the words that they share.
+    """Return a function that scores all these questions against a new one by their common words.
 
-    Lucene's form of BM25 with the usual k1 = 1.5 and b = 0.75; no word is left out.
+    Lucene's form of BM25 with the usual k1 = 1.5 and b = 0.75. Every word counts (see `words_in`); a question without
+    words scores 0 and is worth 0 to every other.
 
     Source: Robertson 1994 (BM25), Lu 2024 (bm25s)
     """
     import bm25s  # brings scipy.sparse, which no other baseline needs
 
-    def words(texts: Sequence[str]) -> list[list[str]]:
-        tokens: list[list[str]] = bm25s.tokenize(list(texts), stopwords=None, return_ids=False, show_progress=False)
-        return tokens
-
+    documents = [words_in(question) for question in questions]
+    nothing = np.zeros(len(documents), dtype=np.float32)
+    if not any(documents):  # bm25s fails on an empty vocabulary
+        return lambda _: nothing
     index = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
-    index.index(words(questions), show_progress=False)
+    index.index(documents, show_progress=False)
 
     def scores(question: str) -> NDArray[np.float32]:
-        values: NDArray[np.float32] = index.get_scores(*words([question]))
+        words = words_in(question)
+        values: NDArray[np.float32] = index.get_scores(words) if words else nothing
         return values
 
     return scores
 
 
-def rank_by_annotations(query: Example, candidates: Sequence[Example], similarities: Similarities) -> NDArray[np.int64]:
+def words_in(text: str) -> list[str]:
+    """Return the words of a text in lower case, one-character words included.
+
+    Scripts that write no spaces between words have no word boundaries to find: there each character is a word.
+    """
+    import regex  # knows scripts, and counts vowel signs as parts of words
+
+    return list(map(str, regex.findall(_WORD, text.lower(), regex.VERSION1)))
+
+
+def rank_by_annotations(
+    query: Example,
+    candidates: Sequence[Example],
+    similarities: Similarities,
+    rule: Normalisation = "when_they_disagree",
+) -> NDArray[np.int64]:
     """Return the pool positions as the oracle ranks them; it reads the query's own annotations.
 
     First by the VQA accuracy that the demonstration's answer would earn, then by equal question type, then by
     similarity of image and question. No policy without the annotations can be expected to do better; what the pool
     does not hold bounds the oracle too.
     """
-    accuracy, same_type = _by_annotations(query, candidates)
+    accuracy, same_type = _by_annotations(query, candidates, rule)
     similarity = similarities["image"] + similarities["question"]
     return np.lexsort((-similarity, ~same_type, -accuracy))
 
 
-def best_by_annotations(query: Example, candidates: Sequence[Example]) -> NDArray[np.bool_]:
+def best_by_annotations(
+    query: Example, candidates: Sequence[Example], rule: Normalisation = "when_they_disagree"
+) -> NDArray[np.bool_]:
     """Return which candidates `[K]` the annotations rank first, before similarity decides; none if no answer earns."""
-    accuracy, same_type = _by_annotations(query, candidates)
+    accuracy, same_type = _by_annotations(query, candidates, rule)
     best = (accuracy > 0) & (accuracy == accuracy.max())
     of_type: NDArray[np.bool_] = best & same_type
     return of_type if of_type.any() else best
 
 
-def _by_annotations(query: Example, candidates: Sequence[Example]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    accuracy = np.array([vqa_accuracy(candidate.answer, query.answers) for candidate in candidates])
+def _by_annotations(
+    query: Example, candidates: Sequence[Example], rule: Normalisation
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    earned = (vqa_accuracy(each.answer, query.answers, normalise_references=rule) for each in candidates)
+    accuracy = np.fromiter(earned, dtype=np.float64, count=len(candidates))
     same_type = np.array([candidate.question_type == query.question_type for candidate in candidates])
     return np.round(accuracy, 6), same_type
 
 
-def holds_exact_demonstration(query: Example, candidates: Sequence[Example]) -> bool:
+def holds_exact_demonstration(
+    query: Example, candidates: Sequence[Example], rule: Normalisation = "when_they_disagree"
+) -> bool:
     """Tell whether the pool has a demonstration of the query's type whose answer earns at least half."""
     return any(
-        c.question_type == query.question_type and vqa_accuracy(c.answer, query.answers) >= 0.5 for c in candidates
+        c.question_type == query.question_type
+        and vqa_accuracy(c.answer, query.answers, normalise_references=rule) >= 0.5
+        for c in candidates
     )
 
 

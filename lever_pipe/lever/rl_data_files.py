@@ -27,12 +27,22 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from lever_pipe.base.errors import RecordError, shortened
-from lever_pipe.base.records import Example, ExampleId, LogProb, Pool, PoolPosition, RlGroup, Row, Trajectory
+from lever_pipe.base.records import (
+    Example,
+    ExampleId,
+    LogProb,
+    Normalisation,
+    Pool,
+    PoolPosition,
+    RlGroup,
+    Row,
+    Trajectory,
+)
 from lever_pipe.base.sections import dotted
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import read_json, write_text
 from lever_pipe.lever.trajectories import make_group
-from lever_pipe.metrics.vqa_accuracy import Normalisation, normalise_answer, vqa_accuracy
+from lever_pipe.metrics.vqa_accuracy import normalise_answer, vqa_accuracy
 
 FIX_VERSION = "v3"
 ROWS = "pointer_candidates"

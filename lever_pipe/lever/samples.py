@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, group_of
-from lever_pipe.base.records import Example, ExampleId, PolicyScores, Row
+from lever_pipe.base.records import AnswerRow, Example, ExampleId, Normalisation, PolicyScores, Row
 from lever_pipe.metrics.copying import copied_at, vote
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
@@ -111,6 +111,14 @@ def read_answered(
             yield PolicyAnswers(PolicyName.parse(policy), outcomes)
 
 
+def scoring_facts(answers: Sequence[Path]) -> dict[str, int]:
+    """Return how many distinct prompts the files answer, and how many generations the cut leaves empty."""
+    rows = (row for path in dict.fromkeys(answers) for row in storage.read_rows(path, AnswerRow))
+    by_prompt = {(row.query_id, row.demonstrations): row for row in rows}
+    emptied = sum(bool(row.raw.strip()) and not row.answer for row in by_prompt.values())
+    return {"prompts": len(by_prompt), "emptied": emptied}
+
+
 def samples_of(
     policies: Sequence[PolicyAnswers], queries: Sequence[Example], train: Sequence[Example], shots: Sequence[int]
 ) -> Iterator[Sample]:
@@ -187,7 +195,11 @@ class CopyingRow(NamedTuple):
 
 
 def copying_of(
-    policies: Mapping[str, PolicyAnswers], queries: Sequence[Example], train: Sequence[Example], shots: Sequence[int]
+    policies: Mapping[str, PolicyAnswers],
+    queries: Sequence[Example],
+    train: Sequence[Example],
+    shots: Sequence[int],
+    rule: Normalisation = "when_they_disagree",
 ) -> Iterator[CopyingRow]:
     """Yield what each group that shows demonstrations owes to them, by shot count.
 
@@ -196,7 +208,7 @@ def copying_of(
     * `llm`, `llm.shown`, `llm.unshown`: what the LVLM earns, of all questions and where a shown answer earns or none.
     * `vote`: what the most frequent of the shown answers would earn.
     """
-    earns = cache(vqa_accuracy)
+    earns = cache(partial(vqa_accuracy, normalise_references=rule))
     groups: dict[str, list[PolicyAnswers]] = {}
     for name, policy in policies.items():
         groups.setdefault(group_of(name), []).append(policy)

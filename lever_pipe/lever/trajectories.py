@@ -11,7 +11,7 @@ from functools import cache
 from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Example, ExampleId, Pool, Proposal, RlGroup, RlQuery, Trajectory
+from lever_pipe.base.records import Example, ExampleId, Normalisation, Pool, Proposal, RlGroup, RlQuery, Trajectory
 from lever_pipe.experiment.rl_data_config import Balance
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
@@ -40,27 +40,37 @@ def request_of(query: Example, demonstrations: Iterable[Example], wording: Wordi
 
 
 def trajectories_of(
-    proposals: Sequence[Proposal], train: Sequence[Example], model: Lvlm, wording: Wording
+    proposals: Sequence[Proposal],
+    train: Sequence[Example],
+    model: Lvlm,
+    wording: Wording,
+    rule: Normalisation = "when_they_disagree",
 ) -> list[Trajectory]:
     """Return each proposal of a train query with the LVLM's answer and its scores."""
     requests = [request_of(train[p.query_id], [train[i] for i in p.pointer_global], wording) for p in proposals]
     return [
-        score_trajectory(proposal, train[proposal.query_id], reply.text, reply.answer_log_probs)
+        score_trajectory(proposal, train[proposal.query_id], reply.text, reply.answer_log_probs, rule)
         for proposal, reply in zip(proposals, model.run(requests), strict=True)
     ]
 
 
-def score_trajectory(proposal: Proposal, query: Example, text: str, log_probs: Sequence[float]) -> Trajectory:
+def score_trajectory(
+    proposal: Proposal,
+    query: Example,
+    text: str,
+    log_probs: Sequence[float],
+    rule: Normalisation = "when_they_disagree",
+) -> Trajectory:
     """Return a proposal with the LVLM's answer `text` and the scores that rewards are made of.
 
     `vqa_gt_prob` is the expected VQA accuracy over the distinct reference answers, with the probability of each
     answer's real tokens and the end of the turn; `log_probs` has one natural logarithm for each of `references_of`.
     """
     answer = cut_answer(text)
-    accuracy = _accuracy(answer, query.answers)
+    accuracy = _accuracy(answer, query.answers, normalise_references=rule)
     similarity = _relevance(answer, query.answers)
     expected = sum(
-        _accuracy(reference, query.answers) * math.exp(log_prob)
+        _accuracy(reference, query.answers, normalise_references=rule) * math.exp(log_prob)
         for reference, log_prob in zip(references_of(query), log_probs, strict=True)
     )
     return Trajectory(

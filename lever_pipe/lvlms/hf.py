@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +21,13 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextTo
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, processor_class_from_name
 from transformers.utils import logging as transformers_logging
 
+from lever_pipe.base.chat_templates import ChatTemplate
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import IMAGES, MAKE, load_strictly, readable, require_size, require_whole, written
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.storage import digest
 from lever_pipe.lvlms._requests import Answer, PromptTooLongError, Result, Results, Scores, TokenPrompt, TokenRequest
-from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment, Turn
+from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment, of_system
 from lever_pipe.lvlms.protocol import DecodeOptions, ImageSource, LvlmFamily, settings_of
 
 if TYPE_CHECKING:
@@ -48,10 +48,12 @@ class Templated(LvlmFamily):
     Attributes:
         processor: texts and images to what the model takes.
         begin: what the tokenizer writes before a text that its template does not.
+        template: that of the tokenizer.
     """
 
     processor: Any
     begin: str
+    template: ChatTemplate
 
     def identity(self) -> dict[str, str]:
         """Return what of the folder an answer depends on."""
@@ -64,24 +66,12 @@ class Templated(LvlmFamily):
 
     def render(self, prompt: Prompt) -> tuple[TextSegment, ...]:
         """Return a prompt in the words of the folder's chat template, as one segment."""
+        if fault := self.template.fault_of_system(prompt.system):
+            expected, do = of_system(prompt.system)
+            raise CheckpointError(f"{self.folder}: expected {expected}", found=fault, do=do)
         text = _applied(self.folder, self.tokenizer, prompt.messages())
-        wants_none = prompt.turns[0].role != "system" and not prompt.default_system
-        if wants_none and not self._leaves_system_out(prompt, text):
-            raise CheckpointError(
-                f"{self.folder}: expected a chat template that adds no system text",
-                found="one that does",
-                do="Set lvlm.prompt.system to null for the template's own text, or to a text.",
-            )
         whole = text if text.startswith(self.begin) else self.begin + text
         return (TextSegment(whole, prompt.images),)
-
-    def _leaves_system_out(self, prompt: Prompt, text: str) -> bool:
-        """Return whether a prompt without a system turn is the end of the same prompt with one."""
-        system = Prompt(((Turn("system", (SAID,)),), *prompt.blocks))
-        with_one = _applied(self.folder, self.tokenizer, system.messages())
-        pairs = zip(text, with_one, strict=False)  # one may go on where the other ends
-        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))  # perhaps the beginning of a turn
-        return with_one.endswith(text[alike:]) and SAID in with_one
 
 
 @dataclass(frozen=True)
@@ -262,8 +252,13 @@ def described(folder: Path) -> Stock:
         before_answer=before_answer,
         processor=processor,
         begin=_begin(tokenizer),
+        template=ChatTemplate(tokenizer.get_chat_template(), _named(tokenizer)),
         model=None,
     )
+
+
+def _named(tokenizer: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((name, token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str))
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Cell, Example, ExampleId, PolicyRef, QuestionScore, SubsetScore
+from lever_pipe.base.records import Cell, Example, ExampleId, Normalisation, PolicyRef, QuestionScore, SubsetScore
 from lever_pipe.base.seeding import generator
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
@@ -23,6 +23,7 @@ def score_questions(
     shots: Sequence[int],
     *,
     files: tuple[str, str],
+    normalise_references: Normalisation = "when_they_disagree",
 ) -> tuple[list[QuestionScore], dict[int, list[PromptKey]]]:
     """Return the score of every query at every shot count, and its prompts by shot count, both in query order.
 
@@ -32,6 +33,7 @@ def score_questions(
         answers: the LVLM's answer to every prompt.
         shots: shot counts.
         files: where `chosen` and `answers` come from, for the messages.
+        normalise_references: rule of VQA accuracy.
 
     Raises:
         RecordError: a query has no selection, or a prompt no answer.
@@ -57,7 +59,7 @@ def score_questions(
                     found="none",
                     do="Rerun answer_prompts for this batch.",
                 )
-            accuracy = _accuracy(answer, query.answers)
+            accuracy = _accuracy(answer, query.answers, normalise_references)
             scores.append(QuestionScore(query_id=query.example_id, shots=k, accuracy=accuracy))
             keys.setdefault(k, []).append((query.image_digest, query.question, demonstrations))
     return scores, keys
@@ -118,5 +120,5 @@ def build_cells(
 
 
 @cache
-def _accuracy(answer: str, answers: tuple[str, ...]) -> float:
-    return vqa_accuracy(answer, answers)
+def _accuracy(answer: str, answers: tuple[str, ...], normalise_references: Normalisation) -> float:
+    return vqa_accuracy(answer, answers, normalise_references=normalise_references)

@@ -14,11 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import Literal
 
 from lever_pipe.base.errors import DataError
-
-Normalisation = Literal["when_they_disagree", "always", "punctuation_only"]
+from lever_pipe.base.records import Normalisation
 
 _CUT_MARKS = re.compile("Question|Answer|Short")
 _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'

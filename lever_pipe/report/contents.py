@@ -14,7 +14,7 @@ from lever_pipe.report.cards import Card
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard
 from lever_pipe.report.material import Material
-from lever_pipe.report.selector import answer, comparisons, copying, documents, emulation, patterns
+from lever_pipe.report.selector import answer, comparisons, copying, data, documents, emulation, patterns
 from lever_pipe.report.table import Table
 
 MAIN = "report"
@@ -51,6 +51,7 @@ SAYS: Mapping[str, Callable[[Material], Any]] = {
     "limits": lambda material: {
         "studies": [study.name for study in material.config.studies],
         "is_world": material.is_world,
+        "scoring": data.scoring(material),
     },
     "004": agent.says,
 }

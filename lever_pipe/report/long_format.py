@@ -35,12 +35,9 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[list[str]]:
     """Return the lines of a CSV file, the head first.
 
     Raises:
-        RecordError: there is no such file, or its head is not that of the columns, where any are wanted.
+        RecordError: no such file, no CSV, or a head that is not that of the columns, where any are wanted.
     """
-    try:
-        lines = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
-    except FileNotFoundError:
-        raise RecordError(f"{path}: expected a file", found="none", do="Run the rule that makes it.") from None
+    lines = [cells for _, cells in storage.read_csv(path)]
     if columns and lines[:1] != [list(columns)]:
         head = ", ".join(lines[0]) if lines else "an empty file"
         raise RecordError(f"{path}: expected the columns {', '.join(columns)}", found=head, do="Run its rule again.")

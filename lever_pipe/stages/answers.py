@@ -86,12 +86,13 @@ def score_answers(
     """
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     replies = storage.read_answers(answers)
+    rule = config.normalise_references
     subsets = {"n_random_subsets": config.n_random_subsets, "seed": config.seed}
     rows, built = list[PolicyScores](), list[Cell]()
     for policy, path in zip(config.policies, selections, strict=True):
         picked, files = storage.read_selections(path), (str(path), str(answers))
         texts = votes(picked, [example.answer for example in train], config.shots) if policy.name == VOTE else replies
-        scores, keys = score_questions(queries, picked, texts, config.shots, files=files)
+        scores, keys = score_questions(queries, picked, texts, config.shots, files=files, normalise_references=rule)
         rows.append(PolicyScores(policy=policy.name, questions=tuple(scores)))
         built += build_cells(policy, scores, keys, samples=config.samples, **subsets)
     storage.write_rows(per_question, rows)

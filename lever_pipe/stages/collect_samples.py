@@ -21,6 +21,7 @@ from lever_pipe.lever.samples import (
     read_answered,
     roles_of,
     samples_of,
+    scoring_facts,
     shares_by_rank,
 )
 from lever_pipe.lever.thumbnails import thumbnails
@@ -42,6 +43,7 @@ def collect_samples(
     gallery: Output,
     shares: Output,
     copying: Output,
+    scoring: Output,
     config: CollectSamplesConfig,
 ) -> None:
     """Write every answer as a line of `samples`, the `gallery`, and the long-format `shares` and `copying`.
@@ -55,9 +57,11 @@ def collect_samples(
       query's relation reads) and `fact` (relation and key, so that its answer is the query's); elsewhere in `type`,
       the data set's own type of question.
     * `copying`: `CopyingRow`, see `lever.samples.copying_of`.
+    * `scoring`: JSON with the rules of VQA accuracy, and the numbers of `lever.samples.scoring_facts`.
 
     Gallery, `shares` and `copying` count the first `max(config.samples)` questions.
     """
+    rule = config.normalise_references
     queries, train = storage.read_examples(eval_examples), storage.read_examples(train_examples)
     answered = list(read_answered(config.policies, selections, answers, per_question, config.shots))
     storage.write_rows(samples, samples_of(answered, queries, train, config.shots))
@@ -68,7 +72,9 @@ def collect_samples(
     storage.write_json(gallery, shown | {"pictures": thumbnails(files)})
     agreements = _agreements(queries, train, config.world)
     write_csv(shares, SelectionRow._fields, shares_by_rank(policies, counted, config.shots, agreements))
-    write_csv(copying, CopyingRow._fields, copying_of(policies, counted, train, config.shots))
+    write_csv(copying, CopyingRow._fields, copying_of(policies, counted, train, config.shots, rule))
+    rules = {"answers": config.answers, "normalise_references": rule}
+    storage.write_json(scoring, rules | scoring_facts(answers))
 
 
 def _agreements(

@@ -80,7 +80,11 @@ def answer_controls(
 
     def rows() -> Iterator[CopyingRow]:
         for policy, control in prompts:
-            earned = [vqa_accuracy(cut_answer(next(replies).text), query.answers) for query in judged]
+            said = [cut_answer(next(replies).text) for _ in judged]
+            earned = [
+                vqa_accuracy(answer, query.answers, normalise_references=config.normalise_references)
+                for answer, query in zip(said, judged, strict=True)
+            ]
             yield CopyingRow(group_of(policy), k, f"llm.{control}", fmean(earned), len(earned))
 
     write_csv(controls, CopyingRow._fields, rows())

@@ -166,7 +166,10 @@ def _score_lines(
 ) -> Iterable[Line]:
     replies = storage.read_answers(answers)
     for policy, selections in selected.items():
-        scores, keys = score_questions(queries, selections, replies, config.shots, files=(policy.name, str(answers)))
+        files, rule = (policy.name, str(answers)), config.normalise_references
+        scores, keys = score_questions(
+            queries, selections, replies, config.shots, files=files, normalise_references=rule
+        )
         ref = PolicyRef.of(policy.name)
         for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
             (prefix,) = cell.subsets

@@ -32,6 +32,7 @@ def collect_evidence(
     rl_data: Inputs,
     pools: Inputs,
     examples: Inputs,
+    scoring: Inputs,
     emulated: Inputs,
     endpoints: Inputs,
     arm_comparisons: Inputs,
@@ -56,7 +57,7 @@ def collect_evidence(
         ),
         *((sources.arm_comparisons, arm_comparisons), (sources.curves, curves), (sources.runs, runs)),
     )
-    facts = (("rl_data", rl_data), ("pools", pools), ("examples", examples))
+    facts = (("rl_data", rl_data), ("pools", pools), ("examples", examples), ("scoring", scoring))
     rows = [read(path) for read, paths in kinds for path in paths]
     rows += [sources.facts(subject, path) for subject, paths in facts for path in paths]
     rows += [sources.facts("tasks", path, study=sources.INTENTION) for path in tasks]

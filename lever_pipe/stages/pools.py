@@ -12,7 +12,7 @@ from lever_pipe.base.errors import DataError
 from lever_pipe.base.members import member
 from lever_pipe.base.records import Example, ExampleId, PolicyScores, Pool
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.stage_configs import InputsAlone, SamplePoolsConfig
+from lever_pipe.experiment.stage_configs import MeasurePoolsConfig, SamplePoolsConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.baselines import holds_exact_demonstration
 from lever_pipe.lever.samplers.protocol import Sampler, SamplingView
@@ -96,7 +96,7 @@ def measure_pools(
     eval_pools: Input,
     per_question: Input,
     bound: Output,
-    config: InputsAlone,  # noqa: ARG001 - what it measures says all
+    config: MeasurePoolsConfig,
 ) -> dict[str, float]:
     """Write and return, in percent of the queries, how often the pool holds what an answer could be copied from.
 
@@ -107,12 +107,13 @@ def measure_pools(
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     scored = {row.policy: row.questions for row in storage.read_rows(per_question, PolicyScores)}
     unaided = {score.query_id: score.accuracy for score in scored["baseline/zero_shot"]}
-    pools = storage.read_rows(eval_pools, Pool)
+    pools, rule = storage.read_rows(eval_pools, Pool), config.normalise_references
     shares: dict[str, list[float]] = {"exact_demonstration": [], "best_answer": [], "best_answer_or_zero_shot": []}
     for pool in pools:
         query, candidates = queries[pool.query_id], [train[i] for i in pool.candidates]
-        copied = max(vqa_accuracy(answer, query.answers) for answer in {c.answer for c in candidates})
-        exact = holds_exact_demonstration(query, candidates)
+        shown = {candidate.answer for candidate in candidates}
+        copied = max(vqa_accuracy(answer, query.answers, normalise_references=rule) for answer in shown)
+        exact = holds_exact_demonstration(query, candidates, rule)
         for values, value in zip(shares.values(), (exact, copied, max(copied, unaided[pool.query_id])), strict=True):
             values.append(value)
     result = {name: round(100 * sum(values) / len(pools), 4) for name, values in shares.items()}

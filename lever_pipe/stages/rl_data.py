@@ -63,9 +63,10 @@ def generate_rl_data(
     shard = [p for p in storage.read_rows(proposals, Proposal) if p.query_id in ids]
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
     wording = Wording(config.lvlm.prompt)
-    rows = trajectories_of(shard, train, model, wording)
+    rule = config.normalise_references
+    rows = trajectories_of(shard, train, model, wording, rule)
     if config.diversity_budget:
-        rows += trajectories_of(_fill(rows, pools, config), train, model, wording)
+        rows += trajectories_of(_fill(rows, pools, config), train, model, wording, rule)
     storage.write_rows(trajectories, rows)
     storage.write_json(counters, model.counters)
     return len(rows)

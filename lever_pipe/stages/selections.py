@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -78,7 +76,8 @@ def select_baseline(
         if config.baseline == "zero_shot":
             ranked = []
         elif config.baseline == "oracle":
-            ranked = baselines.rank_by_annotations(query, candidates, similarities).tolist()
+            rule = config.normalise_references
+            ranked = baselines.rank_by_annotations(query, candidates, similarities, rule).tolist()
         elif config.baseline.startswith("random-"):
             stream = generator(config.seed, config.baseline, pool.query_id)
             ranked = stream.permutation(len(candidates)).tolist()
@@ -181,14 +180,10 @@ def read_selections(
 
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    try:
-        text = io.StringIO(path.read_bytes().decode(), newline=None)
-        head, *lines = list(csv.reader(text, strict=True)) or [[]]
-    except (UnicodeDecodeError, csv.Error) as fault:
-        _refuse(str(path), "a CSV file in UTF-8", str(fault))
+    (first, head), *lines = storage.read_csv(path) or [(1, [])]
     if head != HEAD:
-        _refuse(f"{path}: line 1", f"the head {','.join(HEAD)}", repr(",".join(head)))
-    for number, cells in enumerate(lines, start=2):
+        _refuse(f"{path}: line {first}", f"the head {','.join(HEAD)}", repr(",".join(head)))
+    for number, cells in lines:
         if len(cells) != len(HEAD):
             _refuse(f"{path}: line {number}", f"{len(HEAD)} cells", str(len(cells)))
         yield f"{path}: line {number}", cells

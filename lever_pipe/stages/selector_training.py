@@ -225,7 +225,14 @@ def train_on_policy_epoch(
     train = storage.read_examples(train_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
     settings, wording = config.on_policy, Wording(config.lvlm.prompt)
-    judge = partial(judged_by_lvlm, train=train, model=model, wording=wording, reward=settings.reward)
+    judge = partial(
+        judged_by_lvlm,
+        train=train,
+        model=model,
+        wording=wording,
+        reward=settings.reward,
+        rule=config.normalise_references,
+    )
     policy = config.policy(config.objective, base=config.base_rce_epoch, beta=config.kl_beta)
     steps_taken = on_policy_epoch(
         epoch.updates,
@@ -272,7 +279,7 @@ def train_distil_epoch(
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.distil, "distil", execution.prepare(runtime))
     table, train, _ = epoch.data
-    targets_BK = oracle_targets(storage.read_examples(train_examples), train)
+    targets_BK = oracle_targets(storage.read_examples(train_examples), train, config.normalise_references)
     with epoch.streams() as order:
         distil_epoch(epoch.updates, table, train, targets_BK, config.distil, order)
     return epoch.finish(config.policy("distil", base=config.base_rce_epoch))

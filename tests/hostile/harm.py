@@ -172,10 +172,12 @@ class NoOneReading(Exception):
 
 
 def only_reading(content: bytes) -> Any:
-    """Return the value of a JSON text, read by RFC 8259 and I-JSON to the letter; written apart from the package's.
+    """Return the value of a JSON text by the letter of RFC 8259 and I-JSON; independent of the package.
+
+    A byte order mark is skipped, as RFC 8259 allows.
 
     Raises:
-        NoOneReading: no UTF-8 or JSON, a byte order mark, a repeated key, no finite double, half a character.
+        NoOneReading: no UTF-8 or JSON, a repeated key, no finite double, half a character.
     """
 
     def refuse(*_: object) -> NoReturn:
@@ -188,7 +190,9 @@ def only_reading(content: bytes) -> Any:
         return dict(items) if len({key for key, _ in items}) == len(items) else refuse()
 
     try:
-        value = json.loads(content.decode("utf-8"), parse_constant=refuse, parse_float=number, object_pairs_hook=pairs)
+        value = json.loads(
+            content.decode("utf-8-sig"), parse_constant=refuse, parse_float=number, object_pairs_hook=pairs
+        )
     except (ValueError, RecursionError):
         raise NoOneReading from None
     return _whole(value)

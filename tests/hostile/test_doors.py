@@ -420,6 +420,22 @@ def test_what_is_wrong_is_refused_by_name(doors: dict[str, Door], tmp_path: Path
     assert not complaints, "\n".join(complaints)
 
 
+@pytest.mark.parametrize("name", ["world", "rl_data", "tasks"])
+def test_a_byte_order_mark_and_blank_lines_change_nothing(doors: dict[str, Door], tmp_path: Path, name: str) -> None:
+    door = doors[name]
+
+    def harm(folder: Path) -> None:
+        for path in [path for path in folder.iterdir() if path.is_file()]:
+            content = path.read_bytes()
+            if content.startswith((b"{", b"[")) and not content.startswith(b'{"example_id"'):
+                put(path, b"\xef\xbb\xbf" + content + b"\r\n\n")
+
+    truth, _ = outcome(door, lambda folder: None, tmp_path / "sound")
+    value, said = outcome(door, harm, tmp_path / "copy")
+    assert not said
+    assert same(value, truth)
+
+
 def test_evaluation_may_overlap_where_the_configuration_says_so(doors: dict[str, Door], tmp_path: Path) -> None:
     folder = linked(doors["world"].folder, tmp_path / "world")
     overlap(folder)

@@ -114,7 +114,8 @@ class Chain:
     def config(self, objective: str, number: int, **changed: Any) -> Any:
         """Return the identity of an epoch."""
         _, model = OBJECTIVES[objective]
-        values = {name: getattr(self, name, None) for name in model.model_fields}
+        values = {name: getattr(self, name, None) for name, field in model.model_fields.items() if field.is_required()}
+        values |= {name: getattr(self, name) for name in model.model_fields if hasattr(self, name)}
         values |= {"train_share": 0.8, "max_gradient_norm": 1.0, "seed": 0, "epoch": number, "rce_from_sft_epoch": 0}
         values |= {"base_rce_epoch": 1, "kl_beta": 0.15, "objective": objective}
         values |= {"lvlm": lvlm_config()} if "lvlm" in values else {}

@@ -89,6 +89,7 @@ rule collect_samples:
         gallery=f"{TABLES}/gallery.json",
         shares=f"{TABLES}/selections.csv",
         copying=f"{TABLES}/copying.csv",
+        scoring=f"{TABLES}/scoring.json",
         card=f"{TABLES}/samples.run.json",
     log:
         f"{TABLES}/samples.log.txt",

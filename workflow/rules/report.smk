@@ -50,6 +50,7 @@ rule collect_evidence:
         rl_data=of_study("lever", f"{TABLES}/rl_data.csv"),
         pools=of_study("lever", f"{LEVER}/pools/bound.json"),
         examples=of_study("lever", f"{LEVER}/examples/train.summary.json", f"{LEVER}/examples/eval.summary.json"),
+        scoring=of_study("lever", f"{TABLES}/scoring.json"),
         emulated=expand(join(EMULATION, "{name}.csv"), name=EMULATED_TABLES),
         endpoints=of_study("intention", f"{AGENT_TABLES}/endpoints.csv"),
         arm_comparisons=of_study("intention", f"{AGENT_TABLES}/comparisons.csv"),

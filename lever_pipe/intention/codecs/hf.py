@@ -79,10 +79,10 @@ _CALL = re.compile(f"{CALL_START}(.*?){CALL_END}", re.DOTALL)
 _FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 _STAND_IN = "The agent speaks here."
 _DETAIL = MissingDetail(description="dates", importance=3)
-_TASK = Task(id="stand-in", category="Travel", task="Plan a trip for me.", missing_details=(_DETAIL,))
+EXAMPLE = Task(id="stand-in", category="Travel", task="Plan a trip for me.", missing_details=(_DETAIL,))
 _ANSWER = "In the spring."
 _QUESTION = ToolCall("action", 'When do you "travel"?')
-_USE = "Use an instruction-tuned model whose chat template shows and calls tools as Qwen3's does."
+USE = "Use an instruction-tuned model whose chat template shows and calls tools as Qwen3's does."
 
 
 class HfCodec:
@@ -94,8 +94,10 @@ class HfCodec:
         self._controls = [word for word in tokenizer.get_added_vocab() if word.strip()]
         if not tokenizer.chat_template:
             raise self._fault("tools", "no chat template")
-        if TOOL_NAME not in self._render(opening(_TASK)[1:], goes_on=True):
+        if TOOL_NAME not in self._render(opening(EXAMPLE)[1:], goes_on=True):
             raise self._fault("tools", "a template that leaves them out")
+        if SYSTEM not in self._render(opening(EXAMPLE), goes_on=True, expected="a system message"):
+            raise self._fault("the system message", "a template that leaves it out")
         after = self._after_agent(_ANSWER)
         if _ANSWER not in after:
             raise self._fault("tool messages", "a template that leaves them out")
@@ -144,8 +146,8 @@ class HfCodec:
         self._tokenizer.save_pretrained(folder)
 
     def _agent_turn(self, message: dict[str, Any]) -> list[int]:
-        before = self._render(opening(_TASK), goes_on=True)
-        text = self._render([*opening(_TASK), {"role": "assistant", **message}], goes_on=False)
+        before = self._render(opening(EXAMPLE), goes_on=True)
+        text = self._render([*opening(EXAMPLE), {"role": "assistant", **message}], goes_on=False)
         content, end, _ = text.removeprefix(before).rpartition(self._turn_end)
         if not text.startswith(before) or not end:
             raise self._fault("agent turns that begin with the generation prefix and have an end", repr(text[-200:]))
@@ -154,16 +156,18 @@ class HfCodec:
     def _after_agent(self, message: str) -> str:
         """Return what the template puts behind an agent's turn that this tool message follows."""
         turns = [{"role": "assistant", "content": _STAND_IN}, {"role": "tool", "name": TOOL_NAME, "content": message}]
-        _, stand_in, after = self._render([*opening(_TASK), *turns], goes_on=True).partition(_STAND_IN)
+        _, stand_in, after = self._render([*opening(EXAMPLE), *turns], goes_on=True).partition(_STAND_IN)
         if not stand_in:
             raise self._fault("the agent's turns", "a template that leaves them out")
         return after
 
-    def _render(self, messages: Sequence[dict[str, Any]], *, goes_on: bool) -> str:
+    def _render(
+        self, messages: Sequence[dict[str, Any]], *, goes_on: bool, expected: str = "tools and their messages"
+    ) -> str:
         try:
             return written(self._tokenizer, messages, tools=[TOOL], add_generation_prompt=goes_on)
         except Exception as fault:  # noqa: BLE001 - a template can raise whatever Python can
-            raise self._fault("tools and their messages", f"{type(fault).__name__}: {fault}".rstrip(".")) from None
+            raise self._fault(expected, f"{type(fault).__name__}: {fault}".rstrip(".")) from None
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
@@ -175,7 +179,7 @@ class HfCodec:
         return text
 
     def _fault(self, expected: str, found: str) -> CheckpointError:
-        return CheckpointError(f"{self._source}: expected a chat template with {expected}", found=found, do=_USE)
+        return CheckpointError(f"{self._source}: expected a chat template with {expected}", found=found, do=USE)
 
 
 def load(folder: Path) -> HfCodec:

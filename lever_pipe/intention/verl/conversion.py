@@ -62,7 +62,11 @@ NAMES = {
 }
 """The original's key -> ours."""
 TOTAL = "perf/total_num_tokens"
-VALIDATION_REWARD = re.compile(r"val-core/([^/]+)/reward/mean@1")
+VALIDATION = re.compile(r"val-(?:core|aux)/(?P<source>.+)/(?P<quantity>reward|acc)/mean@(?P<samples>[1-9]\d*)")
+"""A mean over validated tasks. `acc` takes the place of `reward` where the reward function returns it; a source may be
+`openai/gsm8k`; `mean@8` is of eight samples a task."""
+SHOWN = 5
+"""Keys that an error names."""
 LARGEST = 1e15
 """Beyond what any of these values can be."""
 
@@ -158,16 +162,20 @@ def convert(steps: Mapping[int, Readings], config: ConvertVerlConfig) -> Convert
         for step, readings in steps.items()
         if step and (values := _training(readings, config.n_gpus))
     ]
-    rewards = {step: reward for step, readings in steps.items() if (reward := _reward(readings))}
-    if not rewards:
-        raise RecordError(
-            f"{last}: expected validation rewards, val-core/SOURCE/reward/mean@1",
-            found=f"none in {len(steps)} steps",
-            do="Let the trainer validate (trainer.test_freq), or put a whole log there.",
-        )
-    row = EvaluationRow(step=0, split="val", mode="greedy", n_tasks=config.n_tasks, n_samples=1, values={})
+    key = _validation_key(steps, last)
+    rewards = {step: readings[key] for step, readings in steps.items() if key in readings}
+    n_samples = int(key.rpartition("@")[2])
+    row = EvaluationRow(
+        step=0,
+        split="val",
+        mode="greedy" if n_samples == 1 else "sampled",  # several greedy answers would be copies
+        n_tasks=config.n_tasks,
+        n_samples=n_samples,
+        values={},
+    )
     evaluations = [
-        row.model_copy(update={"step": step, "values": {"reward": reading.value}}) for step, reading in rewards.items()
+        row.model_copy(update={"step": step, "values": {"reward": _finite(key, reading)}})
+        for step, reading in rewards.items()
     ]
     done = DoneRow(
         arm=config.arm,
@@ -176,11 +184,11 @@ def convert(steps: Mapping[int, Readings], config: ConvertVerlConfig) -> Convert
         planned_steps=config.planned_steps,
         executed_steps=executed,
         reason="finished" if executed == config.planned_steps else "log ended",
-        best_step=max(rewards, key=lambda step: rewards[step].value),  # of the greedy reward, the only one there is
+        best_step=max(rewards, key=lambda step: rewards[step].value),  # of the only validation there is
         n_parameters=0,
         version=config.version,
     )
-    return Converted(metrics, evaluations, done, list(_notes(steps, metrics, config)))
+    return Converted(metrics, evaluations, done, list(_notes(steps, metrics, key, config)))
 
 
 def _training(readings: Readings, n_gpus: int) -> dict[str, float]:
@@ -212,29 +220,46 @@ def _total(readings: Readings, per_rank: float, n_gpus: int) -> float:
     return total
 
 
-def _reward(readings: Readings) -> Reading | None:
-    """Return the validation reward of a step, if it has one."""
-    rewards = {key: reading for key, reading in readings.items() if VALIDATION_REWARD.fullmatch(key)}
-    if len(rewards) > 1:
+def _validation_key(steps: Mapping[int, Readings], last: str) -> str:
+    """Return the key of the validation rewards: a reward before an accuracy, which may stand in the log next to it.
+
+    Raises:
+        RecordError: no such key, or keys of several data sources.
+    """
+    keys = sorted({key for readings in steps.values() for key in readings})
+    means = [match for key in keys if (match := VALIDATION.fullmatch(key))]
+    rewards = [match for match in means if match["quantity"] == "reward"] or means
+    if len(rewards) == 1:
+        return rewards[0][0]
+    if rewards:
         raise RecordError(
-            f"{next(iter(rewards.values())).place}: expected the validation of one data source",
-            found=", ".join(sorted(rewards)),
+            f"{next(r[rewards[0][0]].place for r in steps.values() if rewards[0][0] in r)}: "
+            "expected the validation of one data source",
+            found=", ".join(match[0] for match in rewards),
             do="Validate on IntentionGym's rows alone.",
         )
-    for key, reading in rewards.items():
-        _finite(key, reading)
-        return reading
-    return None
+    others = [key for key in keys if key.startswith("val")]
+    raise RecordError(
+        f"{last}: expected validation rewards, val-core/SOURCE/reward/mean@N or val-core/SOURCE/acc/mean@N",
+        found=f"{', '.join(others[:SHOWN])} in {len(steps)} steps" if others else f"none in {len(steps)} steps",
+        do="Return the reward as `reward` or `acc` from the reward function, or rename that key in the log."
+        if others
+        else "Let the trainer validate (trainer.test_freq), or put a whole log there.",
+    )
 
 
-def _notes(steps: Mapping[int, Readings], metrics: list[StepRow], config: ConvertVerlConfig) -> Iterator[str]:
+def _notes(
+    steps: Mapping[int, Readings], metrics: list[StepRow], validation: str, config: ConvertVerlConfig
+) -> Iterator[str]:
     executed = max(steps)
     if executed < config.planned_steps:
         yield f"log ended: {executed} of {config.planned_steps} planned steps"
     if missing := executed - len(metrics):
         yield f"{missing} of {executed} steps have no training values in the log"
-    keys = {key for readings in steps.values() for key in readings if not VALIDATION_REWARD.fullmatch(key)}
-    if unknown := sorted(keys - NAMES.keys() - {TOTAL}):
+    if "/acc/" in validation:
+        yield f"validation logs no reward; {validation} is taken for it"
+    keys = {key for readings in steps.values() for key in readings}
+    if unknown := sorted(keys - NAMES.keys() - {TOTAL, validation}):
         yield f"{len(unknown)} keys have no counterpart here and are left out: {', '.join(unknown)}"
 
 

@@ -54,11 +54,12 @@ def asked_images(
 
 def _options(settings: ExampleSettings, split: str) -> ReadOptions:
     if split == "train":
-        return ReadOptions(settings.train_image_name, settings.n_answers, settings.on_bad_image)
+        return ReadOptions(settings.train_image_name, settings.n_answers, settings.on_bad_image, settings.answers)
     return ReadOptions(
         settings.eval_image_name,
         settings.n_answers,
         settings.on_bad_image,
+        settings.answers,
         limit=settings.n_eval,
         seed=settings.eval_seed if settings.eval_subset == "random" else None,
     )

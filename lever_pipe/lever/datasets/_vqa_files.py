@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from lever_pipe.base import images
 from lever_pipe.base.errors import DataError, ImageError, shortened
-from lever_pipe.base.records import Example, ExampleId
+from lever_pipe.base.records import AnswerText, Example, ExampleId
 from lever_pipe.base.sections import dotted
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import read_json
@@ -54,12 +54,12 @@ class Question(_Entry):
 
 
 class Answer(_Entry):
-    """One annotator's answer; `answer` is the normalised text that VQA accuracy compares."""
+    """One annotator's answer; OK-VQA stems `answer` and keeps the words of the annotator in `raw_answer`."""
 
     answer: Text
     answer_id: int = 0
     answer_confidence: str = ""
-    raw_answer: str = ""
+    raw_answer: Text = ""
 
 
 class Annotation(_Entry):
@@ -116,7 +116,7 @@ def read_split(
     """
     faults = list[Fault]()
     questions = _questions(files.questions, faults)
-    annotations = _annotations(files.annotations, faults)
+    annotations = _annotations(files.annotations, options.answers, faults)
     if questions and annotations:
         faults += _disagreements(questions, annotations)
         faults += _answer_faults(annotations, options.n_answers, shown_answer)
@@ -178,11 +178,20 @@ def _questions(path: Path, faults: list[Fault]) -> list[Question]:
     return sorted(questions, key=lambda question: question.question_id)
 
 
-def _annotations(path: Path, faults: list[Fault]) -> dict[int, Annotation]:
+def _annotations(path: Path, text: AnswerText, faults: list[Fault]) -> dict[int, Annotation]:
     file = _read(path, AnnotationFile, faults)
     annotations = file.annotations if file else []
     faults += _repeated(path, annotations)
+    if text == "raw":
+        without = (a.question_id for a in annotations if any(x.answer and not x.raw_answer for x in a.answers))
+        faults += ((f"no raw_answer in {path.name}, which data.answers: raw reads", i) for i in without)
+        annotations = list(map(_with_raw_answers, annotations))
     return {annotation.question_id: annotation for annotation in annotations}
+
+
+def _with_raw_answers(annotation: Annotation) -> Annotation:
+    answers = [answer.model_copy(update={"answer": answer.raw_answer}) for answer in annotation.answers]
+    return annotation.model_copy(update={"answers": answers})
 
 
 def _read(path: Path, model: type[F], faults: list[Fault]) -> F | None:
@@ -293,5 +302,5 @@ def _listed(faults: Iterable[Fault]) -> str:
 
 def _raise_any(expected: str, faults: list[Fault]) -> None:
     if faults:
-        do = "Correct these entries, or data.n_answers, data.train_image_name and data.eval_image_name."
+        do = "Correct these entries, or data.n_answers, data.answers, data.train_image_name and data.eval_image_name."
         raise DataError(expected, found=f"\n{_listed(faults)}", do=do)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from lever_pipe.base.records import Example
+from lever_pipe.base.records import AnswerText, Example
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class ReadOptions:
     image_name: str  # with the field image_id, as "COCO_val2014_{image_id:012d}.jpg"
     n_answers: int = 10  # annotators a question; another count is a fault
     on_bad_image: Literal["stop", "skip"] = "stop"
+    answers: AnswerText = "stemmed"
     limit: int | None = None  # at least 1: readable questions; None for all
     seed: int | None = None  # of the drawn order in which the limit is reached; None for question-id order
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Example, ExampleId, PoolPosition, Proposal
+from lever_pipe.base.records import Example, ExampleId, Normalisation, PoolPosition, Proposal
 from lever_pipe.experiment.config import KlForm, OnPolicy, Reward
 from lever_pipe.lever.rewards import reward_function
 from lever_pipe.lever.selector.decoding import draw, gumbel
@@ -199,7 +199,13 @@ def prompts_of(queries: Groups, selections_BGS: Tensor, lengths_BG: Tensor) -> l
 
 
 def judged_by_lvlm(
-    prompts: Sequence[PromptIds], *, train: Sequence[Example], model: Lvlm, wording: Wording, reward: Reward
+    prompts: Sequence[PromptIds],
+    *,
+    train: Sequence[Example],
+    model: Lvlm,
+    wording: Wording,
+    reward: Reward,
+    rule: Normalisation = "when_they_disagree",
 ) -> list[Judged]:
     """Return reward and VQA accuracy of what the LVLM answers with each selection; equal ones are answered once."""
     distinct, reward_of = sorted(set(prompts)), reward_function(reward)
@@ -208,7 +214,7 @@ def judged_by_lvlm(
         Proposal(query_id=query, pointer=(anywhere,) * len(ids), pointer_global=ids, gen_method="on_policy")
         for query, ids in distinct
     ]
-    answered = trajectories_of(proposals, train, model, wording)
+    answered = trajectories_of(proposals, train, model, wording, rule)
     verdicts = {prompt: Judged(reward_of(t), t.vqa_acc_score) for prompt, t in zip(distinct, answered, strict=True)}
     return [verdicts[prompt] for prompt in prompts]
 

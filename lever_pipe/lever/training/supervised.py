@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lever_pipe.base.records import Example
+from lever_pipe.base.records import Example, Normalisation
 from lever_pipe.experiment.config import Distil, Rce, Sft
 from lever_pipe.lever.baselines import best_by_annotations
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
@@ -115,13 +115,13 @@ def sft_epoch(
         updates.take(Step(loss, values | {"learning_rate": learning_rate}), len(batch))
 
 
-def oracle_targets(train: Sequence[Example], groups: Groups) -> Tensor:
+def oracle_targets(train: Sequence[Example], groups: Groups, rule: Normalisation = "when_they_disagree") -> Tensor:
     """Return the distribution `[B, K]` over each pool that is uniform on its best candidates; a row of zeros if none.
 
     Best by the query's own annotations, as the baseline `oracle` ranks: this teacher sees what no policy sees.
     """
     best = [
-        best_by_annotations(train[query], [train[i] for i in pool])
+        best_by_annotations(train[query], [train[i] for i in pool], rule)
         for query, pool in zip(groups.queries.tolist(), groups.pools.tolist(), strict=True)
     ]
     marked_BK = torch.from_numpy(np.stack(best)).to(groups.queries.device, torch.float32)

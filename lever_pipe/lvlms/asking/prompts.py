@@ -59,6 +59,14 @@ class Prompt:
         return tuple(Turn(role, tuple(part for turn in turns for part in turn.parts)) for role, turns in by_role)
 
     @property
+    def system(self) -> str | None:
+        """Return the system text: empty for no system turn, None for the template's own."""
+        opening = self.turns[0]
+        if opening.role == "system":
+            return "".join(map(str, opening.parts))
+        return None if self.default_system else ""
+
+    @property
     def images(self) -> tuple[str, ...]:
         """Return the image digests in the order in which the prompt shows them."""
         parts = (part for block in self.blocks for turn in block for part in turn.parts)
@@ -72,6 +80,15 @@ class Prompt:
     def messages(self) -> list[dict[str, Any]]:
         """Return the turns as a model folder's own chat template takes them."""
         return [{"role": turn.role, "content": list(map(_content, turn.parts))} for turn in self.turns]
+
+
+def of_system(system: str | None) -> tuple[str, str]:
+    """Return what a system text expects of a chat template, and the remedy where a template fails at it."""
+    if system:
+        do = 'Set lvlm.prompt.system: "" and put the text into lvlm.prompt.query, or name another model.'
+        return "a chat template that writes the system text of lvlm.prompt.system", do
+    do = "Set lvlm.prompt.system to null for the template's own text, or to a text."
+    return "a chat template that adds no system text", do
 
 
 def _content(part: Part) -> dict[str, str]:

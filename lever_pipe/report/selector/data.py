@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from lever_pipe.report.cells import Cell, Estimate, code, level, say
 from lever_pipe.report.evidence import EvidenceRow
@@ -49,6 +50,8 @@ FACTS = {
 }
 """What the metrics of a subject are called, in reading order."""
 
+SCORING = "scoring"
+"""Subject of the rules of VQA accuracy and of the answers that they empty."""
 TITLES = {"rl_data": "RL data", "examples": "Questions and images", "pools": "What the pools hold"}
 
 
@@ -57,6 +60,15 @@ def tables(material: Material) -> Iterator[Table]:
     for subject, title in TITLES.items():
         rows = framed(_of_rl_data(material) if subject == "rl_data" else _facts(material, subject))
         yield Table(subject.replace("_", "-"), "data", title, rows)
+
+
+def scoring(material: Material) -> dict[str, Any] | None:
+    """Return the rules by which answers are scored, and how many the cut empties; None without the study."""
+    rows = {row.metric: row for row in material.evidence.where(SCORING)}
+    if not rows:
+        return None
+    rules = {name: rows[name].printed for name in ("answers", "normalise_references")}
+    return rules | {name: level(rows[name], 0) for name in ("prompts", "emptied")}
 
 
 def _of_rl_data(material: Material) -> Iterator[Row]:

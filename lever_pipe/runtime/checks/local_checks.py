@@ -12,12 +12,15 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from lever_pipe.base import model_folders
+from lever_pipe.base.chat_templates import ChatTemplate
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.sections import dotted
 from lever_pipe.experiment.data_config import Data
 from lever_pipe.experiment.studies import Experiment
+from lever_pipe.intention.codecs import hf as codec
 from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions
 from lever_pipe.lever.datasets.protocol import ReadResult, VqaFilePaths
+from lever_pipe.lvlms.asking.prompts import of_system
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
 from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, refused, warning
 from lever_pipe.runtime.rerun import own_images
@@ -33,6 +36,8 @@ DATA_RULES = {
 }
 DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")
 """Below /dev: a GPU that CUDA may know where no tool lists it, as in a container without nvidia-smi."""
+TEMPLATED = ("hf", "vllm")
+"""Members of `lever_pipe/lvlms` that write prompts by the folder's chat template."""
 TOKENIZERS = {"hf": ("tokenizer.json", "vocab.json", "tokenizer.model"), "word": ("words.json",)}
 """Of each member of `lever_pipe/intention/codecs`, the files of which it reads one."""
 WORLD = PurePath("resources/world")
@@ -73,8 +78,12 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
             continue
         whole = model_folder(experiment, model, folder)
         yield whole
+        if whole.level is not Level.OK:
+            continue
+        faults = list(chat_templates(experiment, model, folder))
+        yield from faults
         is_own = not PurePath(model.folder).is_relative_to(WORLD)  # tests know the prompts of the embedded one
-        if model.rules == sizing.ASKING and rules is None and is_own and whole.level is Level.OK and TRANSFORMERS:
+        if model.rules == sizing.ASKING and rules is None and is_own and not faults and TRANSFORMERS:
             from lever_pipe.runtime.checks import answers  # loads torch: seconds
 
             lvlms = (experiment.lvlm, *experiment.grid.lvlms.values())
@@ -126,6 +135,23 @@ def model_folder(experiment: Experiment, model: LoadedModel, folder: Path) -> Ou
         do += f"    Or save a model of your own there (docs/your-model.md), or name another folder in {key}"
         do += ", relative to the working directory." if repository == name else "."
     return fault(f"{key} {name}", expected, found="; ".join(faults), do=do)
+
+
+def chat_templates(experiment: Experiment, model: LoadedModel, folder: Path) -> Iterator[Outcome]:
+    """Yield a fault where the chat template of a model folder fails at the system text of its prompts."""
+    check = f"chat template of {model.folder}"
+    if model.key == AGENT and experiment.intention.model.codec == "hf":
+        template = ChatTemplate.of(folder / model.folder, "tool_use")
+        if template and (found := template.fault_of_text(codec.opening(codec.EXAMPLE), tools=[codec.TOOL])):
+            yield fault(check, "a chat template that writes the agent's system message", found=found, do=codec.USE)
+    elif model.rules == sizing.ASKING:
+        lvlms = (experiment.lvlm, *experiment.grid.lvlms.values())
+        asked = [lvlm for lvlm in lvlms if lvlm.model == model.folder and plan.lvlm_member(lvlm) in TEMPLATED]
+        template = ChatTemplate.of(folder / model.folder)
+        for system in dict.fromkeys(lvlm.prompt.system for lvlm in asked if template):
+            if template and (found := template.fault_of_system(system)):
+                expected, do = of_system(system)
+                yield fault(check, expected, found=found, do=do)
 
 
 def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outcome]:

@@ -59,6 +59,18 @@ def test_whole_numbers_serve_as_floats(tmp_path: Path) -> None:
     assert storage.read_row(tmp_path / "m.json", EpochMetrics) == metrics
 
 
+@pytest.mark.parametrize("content", [b"\xef\xbb\xbf%s", b"%s\r\n\r\n", b"\xef\xbb\xbf\n%s\n"])
+def test_a_byte_order_mark_and_blank_lines_are_no_content(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content % b'{"query_id": 1, "candidates": [2]}')
+    assert storage.read_json(path) == {"query_id": 1, "candidates": [2]}
+    assert storage.read_row(path, Pool) == pool(1, [2])
+    path.write_bytes(content % b'a: "\xc3\xbc"')
+    assert storage.read_yaml(path, "a file") == {"a": "ü"}
+    path.write_bytes(content % b"a,b\n1,2")
+    assert [cells for _, cells in storage.read_csv(path)] == [["a", "b"], ["1", "2"]]
+
+
 FAULTS = [
     ('{"query_id": 1}', r"'candidates': missing"),
     ('{"query_id": 1, "candidates": [2], "colour": 3}', r"'colour': unknown key"),

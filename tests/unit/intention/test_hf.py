@@ -10,15 +10,21 @@ from intention_cases import task_of
 from tiny_tokenizer import MARKERS, SPECIAL, TEMPLATE, WITHOUT_TOOLS, save_tokenizer, tiny_tokenizer
 
 from lever_pipe.base.errors import CheckpointError
+from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention.codecs import hf
 from lever_pipe.intention.codecs.hf import HfCodec
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
+from lever_pipe.runtime import sizing
+from lever_pipe.runtime.checks import local_checks
 
 TOKENIZER = tiny_tokenizer()
 CODEC = HfCodec(TOKENIZER, "tiny")
 FUNCTION = {"name": "interact_with_env", "arguments": {"choice": "action", "content": "Which dates?"}}
 CALL = f"<tool_call>\n{json.dumps(FUNCTION)}\n</tool_call>"
 ASKED = ToolCall("action", "Which dates?")
+
+
+REFUSING = "{%- if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{%- endif %}"
 
 
 def text_of(tokens: list[int]) -> str:
@@ -143,6 +149,11 @@ def test_a_saved_codec_writes_the_same_tokens(tmp_path: Path) -> None:
         (None, "no chat template"),
         (WITHOUT_TOOLS, "a template that leaves them out"),
         (TEMPLATE.replace("message.role == 'tool'", "message.role == 'never'"), "a template that leaves them out"),
+        (
+            TEMPLATE.replace("== 'system' %}", "== 'never' %}"),
+            "with the system message; found a template that leaves it",
+        ),
+        (REFUSING + TEMPLATE, "with a system message; found TemplateError: System role not supported"),
         (TEMPLATE.replace("message.tool_calls or []", "[]"), "found others"),
         (TEMPLATE.replace("<tool_call>", "<call>").replace("</tool_call>", "</call>"), "found others"),
         (TEMPLATE + "{{ raise_exception('no tools here') }}", "no tools here"),
@@ -156,6 +167,23 @@ def test_a_template_that_will_not_do_is_one_clear_line(tmp_path: Path, template:
         hf.load(tmp_path)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("template", "found"),
+    [
+        (TEMPLATE, ""),
+        (TEMPLATE.replace("== 'system' %}", "== 'never' %}"), "one that leaves the system text out"),
+        (REFUSING + TEMPLATE, "one that refuses a system turn (System role not supported)"),
+    ],
+)
+def test_a_lost_system_message_stops_every_run(tmp_path: Path, template: str, found: str) -> None:
+    save_tokenizer(tmp_path, template)
+    model = {"intention": {"engine": "native", "model": {"folder": str(tmp_path), "codec": "hf"}}}
+    experiment = parse_experiment({"studies": ["intention"], **model})
+    (place,) = [place for place in sizing.loaded(experiment) if place.key == local_checks.AGENT]
+    outcomes = local_checks.chat_templates(experiment, place, Path())
+    assert [outcome.found for outcome in outcomes] == ([found] if found else [])
 
 
 def test_a_folder_without_a_tokenizer_is_one_clear_line(tmp_path: Path) -> None:

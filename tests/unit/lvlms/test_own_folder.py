@@ -170,3 +170,36 @@ def test_what_a_template_lacks_is_told_before_a_job(tmp_path: Path, written: str
     (tmp_path / "chat_template.jinja").write_text(written)
     found = answers.prompt(experiment(tmp_path, "single_turn").lvlm, Path())
     assert (found.level, told in found.text) == (level, True), found.text
+
+
+REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        (REFUSING + template(), "one that refuses a system turn (System role not supported)"),
+        (template().replace("in messages", "in messages if m.role != 'system'"), "one that leaves the system text out"),
+    ],
+)
+def test_a_lost_system_text_stops_every_run_and_none_is_written(
+    tmp_path: Path, paths: dict[str, Path], written: str, found: str
+) -> None:
+    FOLDERS["llava"](tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(written)
+
+    def faults(system: str | None) -> list[str]:
+        sound = experiment(tmp_path)
+        prompt = sound.lvlm.prompt.model_copy(update={"system": system})
+        asked = sound.model_copy(update={"lvlm": sound.lvlm.model_copy(update={"prompt": prompt, "member": "hf"})})
+        outcomes = local_checks.check(asked, rules={"answer_prompts"}, folder=Path())
+        return [outcome.found for outcome in outcomes if outcome.level is Level.FAULT]
+
+    assert faults("be brief") == [found]
+    assert faults("") == faults(None) == []
+    family = opened(tmp_path, paths).family
+    with pytest.raises(CheckpointError, match=r"writes the system text of lvlm\.prompt\.system; found one that"):
+        family.render(prompts_of(paths, "turns", "be brief")[0])
+    (segment,) = family.render(prompts_of(paths, "turns", "")[0])
+    assert "be brief" not in segment.text
+    assert "what" in segment.text

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lever_pipe.base.errors import DataError
+from lever_pipe.base.records import Normalisation
 from lever_pipe.metrics import vqa_accuracy as module
-from lever_pipe.metrics.vqa_accuracy import Normalisation, cut_answer, normalise_answer, vqa_accuracy
+from lever_pipe.metrics.vqa_accuracy import cut_answer, normalise_answer, vqa_accuracy
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,8 @@ def test_what_is_normalised_and_when() -> None:
     # unanimous up to outer spaces counts as unanimous, except in the first revision
     assert scores("Yes", ["yes"] * 9 + ["yes "]) == [0.0, 1.0, 1.0]
     assert vqa_accuracy("The cat.", unanimous) == 0.0
+    for prediction in ("Black", "Black.", "the black"):  # lmms-eval 794
+        assert scores(prediction, ["black"] * 10) == [0.0, 1.0, 1.0]
 
 
 def test_no_reference_is_an_error() -> None:

@@ -210,6 +210,12 @@ def test_chosen_epochs_of_long_runs_are_evaluated_once() -> None:
         ({"pools": {"seed": 12345}}, {"sample_pools", "import_rl_data"}),  # an import fills its pools up
         ({"evaluation": {"n_random_subsets": 997}}, {"score_answers"}),
         ({"evaluation": {"primary": {"shots": 1}}}, {"compare_policies"}),
+        (
+            {"evaluation": {"normalise_references": "always"}},
+            {"generate_rl_data", "train_distil_epoch", "select_baseline", "score_answers", "score_emulation", DRAWING}
+            | {"measure_pools", "answer_controls", "collect_samples"},
+        ),
+        ({"data": {"answers": "raw"}}, {"prepare_examples", "collect_samples"}),
         ({"encoder": {"batch_size": 8}}, {"embed_examples"}),
         (
             {"lvlm": {"wave_tokens": 12345}},

@@ -14,7 +14,7 @@ from snakemake.utils import update_config
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, ImageError
 from lever_pipe.base.records import Example, ExampleId, PolicyScores, Pool, QuestionScore
-from lever_pipe.experiment.stage_configs import InputsAlone
+from lever_pipe.experiment.stage_configs import MeasurePoolsConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.baselines import holds_exact_demonstration
 from lever_pipe.lvlms.protocol import ImageSource
@@ -116,7 +116,7 @@ def test_pools_are_measured_query_by_query(world: World, tmp_path: Path) -> None
         storage.write_rows(tmp_path / name, rows)
     found = measure_pools(
         **world.rows, eval_pools=tmp_path / "pools", per_question=tmp_path / "scores", bound=tmp_path / "bound",
-        config=InputsAlone(),
+        config=MeasurePoolsConfig(),
     )  # fmt: skip
     copied = [max(vqa_accuracy(train[i].answer, queries[p.query_id].answers) for i in p.candidates) for p in pools]
     assert found["queries"] == N_EVAL

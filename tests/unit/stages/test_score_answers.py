@@ -91,6 +91,13 @@ def test_question_scores_come_from_the_prompt_with_that_many_shots(study: Study)
     assert {row.accuracy for row in rows} == {0.0, 0.6, 1.0}
 
 
+def test_the_configured_rule_normalises_references(study: Study) -> None:
+    study.queries = [query.model_copy(update={"answers": ("black",) * 10}) for query in study.queries]
+    study.answers = [row.model_copy(update={"answer": "Black"}) for row in study.answers]
+    assert {cell.accuracy for cell in study.score()} == {0.0}  # the official tool's rule
+    assert {cell.accuracy for cell in study.score(normalise_references="always")} == {100.0}
+
+
 def test_random_subsets_have_their_size_and_are_shared_by_policies_and_shots(study: Study) -> None:
     study.answers = [  # one accuracy a query, so that equal subsets have equal means at both shot counts
         row.model_copy(update={"answer": "cat" if row.query_id % 3 else "bird"}) for row in study.answers

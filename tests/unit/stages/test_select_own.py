@@ -28,6 +28,20 @@ def test_lines_of_a_policy_are_taken_by_question_and_cut_to_the_shots(tmp_path: 
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeff" + SOUND,  # "CSV UTF-8" of a spreadsheet
+        SOUND + "\n",
+        SOUND.replace("\n", "\r\n") + ",,\r\n , ,\r\n",  # emptied rows of a spreadsheet
+    ],
+)
+def test_files_of_spreadsheets_are_read(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_bytes(text.encode())
+    assert read_selections(path, "mine", train=TRAIN, queries=QUERIES, shots=2) == {1: (3, 0), 0: (1, 4)}
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         (SOUND.replace("policy,", "name,", 1), "line 1: expected the head"),
@@ -39,6 +53,7 @@ def test_lines_of_a_policy_are_taken_by_question_and_cut_to_the_shots(tmp_path: 
         (SOUND.replace("103 100 105", "103"), "line 2: expected at least 2 demonstrations"),
         (SOUND.replace("103", "1.5"), "line 2: expected question ids as whole numbers"),
         (SOUND.replace("mine,900", "mein,900"), r"expected a line for each evaluated question; found 1 of 2.*900"),
+        (SOUND.replace("mine,901", "\nmine,955"), "line 3: expected a question of the evaluation split"),
         ("", "expected the head"),
         ('"', "expected a CSV file"),
     ],

@@ -96,6 +96,36 @@ def test_a_log_without_validation_is_refused(tmp_path: Path) -> None:
         converted(tmp_path, console([(1, {"actor/pg_loss": 0.1}), (2, {"actor/pg_loss": 0.1})]))
 
 
+@pytest.mark.parametrize(
+    ("key", "mode", "n_samples"),
+    [
+        ("val-core/SOURCE/acc/mean@1", "greedy", 1),  # a reward function that returns `acc`
+        ("val-core/openai/gsm8k/acc/mean@1", "greedy", 1),  # a data source with a slash
+        ("val-core/interact_intention/reward/mean@8", "sampled", 8),  # val_kwargs.n: 8
+        ("val-aux/interact_intention/reward/mean@1", "greedy", 1),  # verl before its fix of `val-core`
+    ],
+)
+def test_validations_of_current_verl_are_read(tmp_path: Path, key: str, mode: str, n_samples: int) -> None:
+    found = converted(tmp_path, console([(1, {key: 0.25, "actor/pg_loss": 0.1}), (2, {key: 0.5})]))
+    assert [(row.step, row.mode, row.n_samples, row.values) for row in found.evaluations] == [
+        (1, mode, n_samples, {"reward": 0.25}),
+        (2, mode, n_samples, {"reward": 0.5}),
+    ]
+    assert found.done.best_step == 2
+    assert any(key in note for note in found.notes) == ("/acc/" in key)
+
+
+def test_a_reward_is_read_before_an_accuracy(tmp_path: Path) -> None:
+    values = {"val-core/SOURCE/acc/mean@1": 0.5, "val-aux/SOURCE/reward/mean@1": 1.8}
+    assert converted(tmp_path, console([(1, values)])).evaluations[0].values == {"reward": 1.8}
+
+
+def test_an_unknown_validation_is_named(tmp_path: Path) -> None:
+    text = console([(1, {"val/test_score/SOURCE": 0.5, "val-core/SOURCE/acc/best@4/mean": 0.5})])
+    with pytest.raises(RecordError, match="found val-core/SOURCE/acc/best@4/mean, val/test_score/SOURCE in 1 steps"):
+        converted(tmp_path, text)
+
+
 def test_more_steps_than_planned_are_another_run(tmp_path: Path) -> None:
     text = console([(6, {REWARD: 1.8}), (7, {REWARD: 1.8})])
     with pytest.raises(RecordError, match=r"console.log:2: expected at most 6 steps; found step 7"):

@@ -7,16 +7,18 @@ import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from PIL import Image
 
 from lever_pipe.base import images
 from lever_pipe.base.errors import DataError, ImageError
+from lever_pipe.base.records import AnswerText
 from lever_pipe.lever.datasets import okvqa, vqav2
 from lever_pipe.lever.datasets._vqa_files import Fault, _questions
 from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
+from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
 NAME = "COCO_val2014_{image_id:012d}.jpg"
 OKVQA_FOLDER = Path(__file__).parents[5] / "shared" / "data" / "okvqa"
@@ -91,6 +93,27 @@ def test_reads_examples_in_question_id_order(raw: Raw) -> None:
     assert first.answers == tuple(ANSWERS)  # `answer`, which VQA accuracy compares, not `raw_answer`
     assert first.question_type == "four"
     assert result.skipped_images == {}
+
+
+@pytest.mark.parametrize(
+    ("stemmed", "words"),
+    [("race", "racing"), ("pony tail", "ponytail"), ("surf", "surfing")],  # of OK-VQA's own files
+)
+def test_raw_answers_are_the_annotators_words(raw: Raw, stemmed: str, words: str) -> None:
+    for entry in raw.annotations["annotations"]:
+        entry["answers"] = [{"answer": stemmed, "raw_answer": words}] * 10
+    files = raw.write()
+    one = {text: okvqa.read(files, ReadOptions(NAME, answers=text)).examples[0] for text in get_args(AnswerText)}
+    assert (one["stemmed"].answers, one["stemmed"].answer) == ((stemmed,) * 10, stemmed)
+    assert (one["raw"].answers, one["raw"].answer) == ((words,) * 10, words)
+    assert [vqa_accuracy(words, one[text].answers) for text in ("stemmed", "raw")] == [0.0, 1.0]
+
+
+def test_raw_answers_that_are_not_there_are_named(raw: Raw) -> None:
+    del raw.annotations["annotations"][0]["answers"][3]["raw_answer"]  # of question 43
+    error = raw.error(answers="raw")
+    assert "no raw_answer in annotations.json, which data.answers: raw reads: 1 (43)" in error
+    okvqa.read(raw.write(), ReadOptions(NAME))
 
 
 def test_okvqa_shows_the_most_frequent_answer_first_met_among_ties(raw: Raw) -> None:
