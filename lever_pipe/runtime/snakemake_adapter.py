@@ -13,6 +13,7 @@ why:
 * `--target-jobs`: a job's own Snakemake does not say, before it plans, which job it is there for.
 * `job_rate_limiter` of the scheduler: its rate cannot be unset.
 * The terminal's log handler, by its name: it says eight lines a job.
+* `run_job` of the SLURM plugin and its reports: the executor `lever-slurm` repeats submissions.
 * `cli.main` and `cli.parse_args`: the programming interface reads no words and no profiles.
 """
 

@@ -40,6 +40,10 @@ TOUCHED = {
     "snakemake.scheduling.job_scheduler:JobScheduler.job_selector": "0f75c1cecafe",
     "snakemake.logging:LoggerManager._default_streamhandler": "824f72707cec",
     "snakemake.logging:ColorizingTextHandler.emit": "bcb061c132c3",
+    "snakemake_executor_plugin_slurm:Executor.run_job": "9dd262839e0d",
+    "snakemake_executor_plugin_slurm:Executor._report_job_error_threadsafe": "e7bb9f9db474",
+    "snakemake_executor_plugin_slurm:Executor._report_job_submission_threadsafe": "284610843dba",
+    "snakemake_executor_plugin_slurm.utils:get_job_wildcards": "f46386ee4554",
 }
 """What is touched -> digest of its code, without comments."""
 
