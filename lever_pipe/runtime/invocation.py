@@ -53,7 +53,9 @@ def _without_trace() -> Iterator[None]:
         yield
     except (LeverPipeError, OSError) as caught:
         fault = MachineError.of(caught) if isinstance(caught, OSError) else caught
-        silent = type(type(fault).__name__, (WorkflowError,), {"__traceback__": None})  # else its lines are told too
+        # Snakemake prints the lines of the traceback; a context manager that the error passes would set it again.
+        no_traceback = property(lambda _: None, lambda *_: None)
+        silent = type(type(fault).__name__, (WorkflowError,), {"__traceback__": no_traceback})
         raise silent(str(fault)) from None
 
 
