@@ -1,6 +1,6 @@
 """`executor: lever-slurm`: snakemake-executor-plugin-slurm, which skips finished jobs and survives a busy SLURM.
 
-Its settings are those of the plugin, under this name: `lever-slurm-status-command` and so on, and one more.
+It has the settings of the plugin, named `lever-slurm-status-command` and so on, and `lever-slurm-submission-timeout`.
 `lever_pipe.runtime.rerun.sparing`, `lever_pipe.runtime.slurm.watchdog` and `lever_pipe.runtime.slurm.submission`
 document the additions; they are imported when jobs run, as in `snakemake_executor_plugin_local`.
 """
@@ -19,7 +19,7 @@ common_settings = slurm.common_settings
 
 @dataclass
 class ExecutorSettings(slurm.ExecutorSettings):  # type: ignore[misc] # of a library without types
-    """The settings of the plugin, and how long a busy SLURM is asked again."""
+    """The settings of the plugin, and the time limit of repeated submissions."""
 
     submission_timeout: int = field(
         default=600,
@@ -33,7 +33,7 @@ class ExecutorSettings(slurm.ExecutorSettings):  # type: ignore[misc] # of a lib
 
 
 class Executor(slurm.Executor):  # type: ignore[misc] # of a library without types
-    """The SLURM executor with repeated submissions, a watchdog, and no job for what is made."""
+    """The SLURM executor with repeated submissions and a watchdog; it skips finished jobs."""
 
     @cached_property
     def watchdog(self) -> Any:

@@ -93,7 +93,7 @@ class Submissions:
     ) -> None:
         self.cancelled = Event()
         self.ids: set[str] = set()
-        """SLURM job ids that this executor knows."""
+        """SLURM job ids of the submissions of this executor."""
         self._executor = executor
         self._seconds = seconds
         self._report_submission = report_submission
