@@ -92,6 +92,10 @@ TABLE = (
         ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"),
         "jobs side by side would pin their threads to the same cores",
     ),
+    Variables(
+        ("SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU"),
+        "of the allocation that the caller is in; srun refuses them next to the memory of a job",
+    ),
 )
 
 

@@ -76,6 +76,7 @@ def test_variables_that_break_jobs_go_and_those_of_users_stay(tmp_path: Path) ->
         "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
         "NVIDIA_TF32_OVERRIDE": "1",
         "ONEDNN_DEFAULT_FPMATH_MODE": "BF16",
+        "SLURM_MEM_PER_CPU": "100",
         "TEMP": "/proc/none",
         "TMP": "",
     }
