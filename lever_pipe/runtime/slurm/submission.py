@@ -146,7 +146,7 @@ class Submissions:
         return True
 
     def _give_up(self, job: Job, state: RetryCallState) -> None:
-        if not self.cancelled.is_set():
+        if not self.cancelled.is_set() and not self._adopt(job):
             refusal = state.outcome.exception() if state.outcome else None
             tried = f"{state.attempt_number} submissions in {state.seconds_since_start:.0f} s"
             self._report_error(job, f"{refusal}\n    {tried}; --lever-slurm-submission-timeout sets the time limit\n")

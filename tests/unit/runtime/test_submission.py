@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_slurm import FakeSlurm
+from fake_slurm import MARK, FakeSlurm, on_path
 
 from lever_pipe.runtime.slurm import submission
 
@@ -134,7 +134,8 @@ def test_temporary_errors_are_told_from_others(error: str, temporary: bool) -> N
 
 def submissions(seconds: float, **reports: Any) -> submission.Submissions:
     nothing = {"report_submission": lambda *_: None, "report_error": lambda *_: None}
-    return submission.Submissions(SimpleNamespace(run_uuid="lever_pipe_1f"), seconds, **nothing | reports)
+    executor = SimpleNamespace(run_uuid="lever_pipe_1f", slurm_logdir=Path("logs"))
+    return submission.Submissions(executor, seconds, **nothing | reports)
 
 
 class Busy:
@@ -148,18 +149,34 @@ class Busy:
         assert self.to.postpone(job, MESSAGE.format(BUSY))
 
 
-JOB: Any = "one"
-"""Of which nothing but the identity matters."""
+class OneJob:
+    """A job of Snakemake, as far as a submission looks at it."""
+
+    name, wildcards = "one", None
+
+    def is_group(self) -> bool:
+        return False
 
 
-def test_after_the_time_limit_the_job_fails_with_the_last_refusal() -> None:
-    errors: list[str] = []
-    to = submissions(0, report_error=lambda _, message: errors.append(message))
+@pytest.mark.parametrize("accepted", [False, True])
+def test_after_the_time_limit_the_job_fails_unless_slurm_has_accepted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepted: bool
+) -> None:
+    queue = [("3", "rule_another"), ("4", "rule_one")]
+    fake = on_path(tmp_path, monkeypatch)
+    fake.answers("squeue", "".join(f"{MARK.join(row)}\n" for row in queue[: 1 + accepted]))
+    errors, ids = list[str](), list[str]()
+    to = submissions(
+        0,
+        report_error=lambda _, message: errors.append(message),
+        report_submission=lambda _, job_id, log: ids.append(f"{job_id} {log}"),
+    )
     busy = Busy(to)
-    to.submit(JOB, busy)
+    to.submit(OneJob(), busy)
     assert busy.calls == 1
-    assert BUSY in errors[0]
-    assert "lever-slurm-submission-timeout" in errors[0]
+    assert ids == (["4 logs/rule_one/4.log"] if accepted else [])
+    assert len(errors) == (not accepted)
+    assert all(BUSY in error and "lever-slurm-submission-timeout" in error for error in errors)
 
 
 def test_ctrl_c_ends_a_pause_and_submits_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +187,7 @@ def test_ctrl_c_ends_a_pause_and_submits_nothing_more(monkeypatch: pytest.Monkey
     busy = Busy(to)
     cancel = Timer(0.1, to.cancelled.set)
     cancel.start()
-    to.submit(JOB, busy)
+    to.submit(OneJob(), busy)
     cancel.join()
     assert busy.calls == 1
     assert errors == []
