@@ -16,9 +16,10 @@ downloads; PYTHONHASHSEED, because no result depends on it; PYTHONSTARTUP, becau
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ THREADS = (
 """Numbers of threads, which each job gets from its rule."""
 TEMPORARY = ("TMPDIR", "TMP", "TEMPDIR", "TEMP")
 PYTHONPATH = "PYTHONPATH"
-PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+VERSIONED = re.compile(r"(python\d+\.\d+)/(?:site|dist)-packages/?$")
 
 
 def is_writable(value: str) -> bool:
@@ -100,7 +101,7 @@ TABLE = (
 
 
 def apply(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Change the variables of the table, and remove packages of another Python from the search path."""
+    """Change the variables of the table, and remove packages of another version of Python from the search path."""
     if "PYTHONWARNINGS" in environment:  # this process has read it
         warnings.simplefilter("default")
     for row in TABLE:
@@ -117,7 +118,7 @@ def apply(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def _leave_out_foreign_packages(environment: MutableMapping[str, str], search_path: list[str]) -> None:
-    """Remove folders of another Python's packages: `module load` of a cluster adds them, and they hide our versions."""
+    """Remove packages of another version of Python: `module load` of a cluster adds them, and they hide ours."""
     entries = environment[PYTHONPATH].split(os.pathsep)
     foreign = [entry for entry in entries if is_foreign(entry)]
     if foreign:
@@ -125,10 +126,10 @@ def _leave_out_foreign_packages(environment: MutableMapping[str, str], search_pa
         search_path[:] = [entry for entry in search_path if entry not in foreign]
 
 
-def is_foreign(entry: str, prefixes: Sequence[str] = (sys.prefix, sys.base_prefix)) -> bool:
-    """Return whether a folder contains the installed packages of another Python."""
-    path = Path(entry)
-    return path.name in PACKAGE_FOLDERS and not any(path.is_relative_to(prefix) for prefix in prefixes)
+def is_foreign(entry: str) -> bool:
+    """Return whether a folder contains packages of another version of Python, as in .../lib/python3.9/site-packages."""
+    named = VERSIONED.findall(entry)
+    return bool(named) and named[-1] != f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def set_threads(count: int, environment: MutableMapping[str, str] = os.environ) -> None:

@@ -67,7 +67,7 @@ def test_variables_that_break_jobs_go_and_those_of_users_stay(tmp_path: Path) ->
         "MPLCONFIGDIR": str(tmp_path / "new"),
         "OMP_NUM_THREADS": "4",
         "PATH": "/bin",
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), f"{sys.prefix}/lib/python3.11/site-packages", ""]),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), "/sw/PyTorch/lib/python3.11/site-packages", ""]),
         "SLURM_CONF": "/etc/slurm.conf",
         "TMPDIR": str(tmp_path),
     }
