@@ -1,7 +1,9 @@
 """Reproduce the result tables of two reinforcement-learning studies with one Snakemake workflow."""
 
-from lever_pipe.base import numerics
+from lever_pipe.base import numerics, process_environment
 
 __version__ = "1.0.0"
 
-numerics.choose()  # whatever of the package is imported, this runs first
+# Before any module of the package, and so before the libraries that read these variables.
+process_environment.apply()
+numerics.choose()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
 import lever_pipe
-from lever_pipe.base import contents, storage
+from lever_pipe.base import contents, process_environment, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, MachineError, SnapshotError
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.provenance import code_of, stages
@@ -87,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             do = did_you_mean(words[0], [*TOOLS, *stages()], "List them all: lever-pipe --help")
             raise ConfigError(f"expected a tool ({', '.join(TOOLS)}) or a stage", found=f"'{words[0]}'", do=do)
         options = _parser().parse_intermixed_args(words)
+        process_environment.set_threads(options.threads)
         card = _card(options)  # without one there is nothing to own
         options.spec = options.spec or snapshot.planned_spec(options.stage, card)
         with _unwinding(), ownership.owned(Path(card)) if card else nullcontext(False) as waited:

@@ -1,23 +1,39 @@
-"""`executor: lever-slurm`: snakemake-executor-plugin-slurm, which spares jobs and waits for none without end.
+"""`executor: lever-slurm`: snakemake-executor-plugin-slurm, which skips finished jobs and survives a busy SLURM.
 
-Its settings are those of the plugin, under this name: `lever-slurm-status-command` and so on.
-`lever_pipe.runtime.rerun.sparing` and `lever_pipe.runtime.slurm.watchdog` say what is added and why; they are imported
-when jobs run, as in `snakemake_executor_plugin_local`.
+It has the settings of the plugin, named `lever-slurm-status-command` and so on, and `lever-slurm-submission-timeout`.
+`lever_pipe.runtime.rerun.sparing`, `lever_pipe.runtime.slurm.watchdog` and `lever_pipe.runtime.slurm.submission`
+document the additions; they are imported when jobs run, as in `snakemake_executor_plugin_local`.
 """
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`: Snakemake reads the types of the settings.
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import snakemake_executor_plugin_slurm as slurm
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-common_settings, ExecutorSettings = slurm.common_settings, slurm.ExecutorSettings
+common_settings = slurm.common_settings
+
+
+@dataclass
+class ExecutorSettings(slurm.ExecutorSettings):  # type: ignore[misc] # of a library without types
+    """The settings of the plugin, and the time limit of repeated submissions."""
+
+    submission_timeout: int = field(
+        default=600,
+        metadata={
+            "help": "Seconds during which a submission is repeated, after growing pauses, that SLURM refuses because "
+            "it is busy or the user has too many jobs. No attempt of the job is used up meanwhile.",
+            "env_var": False,
+            "required": False,
+        },
+    )
 
 
 class Executor(slurm.Executor):  # type: ignore[misc] # of a library without types
-    """The SLURM executor with sparing and a watchdog."""
+    """The SLURM executor with repeated submissions and a watchdog; it skips finished jobs."""
 
     @cached_property
     def watchdog(self) -> Any:
@@ -32,6 +48,39 @@ class Executor(slurm.Executor):  # type: ignore[misc] # of a library without typ
 
         if left := sparing.report_made(self, jobs):
             super().run_jobs(left)
+
+    @cached_property
+    def submissions(self) -> Any:
+        """Return the submissions of this executor."""
+        from lever_pipe.runtime.slurm.submission import Submissions
+
+        def report_submission(job: Any, job_id: str, log: Any) -> None:
+            self._report_job_submission_threadsafe(SubmittedJobInfo(job, job_id, {"slurm_logfile": log}))
+
+        report_error = super()._report_job_error_threadsafe
+        return Submissions(
+            self,
+            self.workflow.executor_settings.submission_timeout,
+            report_submission=report_submission,
+            report_error=lambda job, message: report_error(SubmittedJobInfo(job), message),
+        )
+
+    def run_job(self, job: Any) -> None:
+        """Submit a job, again while SLURM is busy."""
+        self.submissions.submit(job, super().run_job)
+
+    def _report_job_submission_threadsafe(self, job_info: Any) -> None:
+        self.submissions.ids.add(job_info.external_jobid)
+        super()._report_job_submission_threadsafe(job_info)
+
+    def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
+        if not self.submissions.postpone(job_info.job, msg):
+            super()._report_job_error_threadsafe(job_info, msg)
+
+    def cancel(self) -> None:
+        """Cancel the jobs, and submit no more."""
+        self.submissions.cancelled.set()
+        super().cancel()
 
     async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
         """Yield the jobs that go on; report those that ended, also where the plugin alone would not see it."""

@@ -37,14 +37,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lever_pipe.base import members
+from lever_pipe.base.process_environment import TEMPORARY, THREADS
 from lever_pipe.experiment import run_card
 
 CALL = ["python", "-m", "lever_pipe"]
-THREADS = (
-    *("OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
-    *("MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS"),
-)
-TEMPORARY = ("TMPDIR", "TMP", "TEMPDIR", "TEMP")
 PARENT_DEATH_SIGNAL, NAME = 1, 15  # PR_SET_PDEATHSIG and PR_SET_NAME of prctl(2)
 FROM_JOB = 3
 """Which job of a kind starts its server: it imports for as long as a few short jobs take."""

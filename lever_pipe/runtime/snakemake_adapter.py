@@ -17,6 +17,7 @@ why:
   functions that log it.
 * `cli.parse_config` and `load_configfile`: they read the configuration before any of the workflow's own code runs. The
   plugin `local`, which Snakemake imports first, wraps `cli.args_to_api` and replaces them for this workflow.
+* `run_job` of the SLURM plugin and its reports: the executor `lever-slurm` repeats submissions.
 * `cli.main` and `cli.parse_args`: the programming interface reads no words and no profiles.
 """
 
@@ -171,7 +172,9 @@ def without_trace() -> Iterator[None]:
         yield
     except (LeverPipeError, OSError) as caught:
         fault = MachineError.of(caught) if isinstance(caught, OSError) else caught
-        silent = type(type(fault).__name__, (WorkflowError,), {"__traceback__": None})  # else its lines are told too
+        # Snakemake prints the lines of the traceback; a context manager that the error passes would set it again.
+        no_traceback = property(lambda _: None, lambda *_: None)
+        silent = type(type(fault).__name__, (WorkflowError,), {"__traceback__": no_traceback})
         raise silent(str(fault)) from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,33 @@ from .test_interruptions import FIRST, SECOND, TARGET, hold, require_recovered, 
 pytestmark = pytest.mark.slurm
 
 OUTAGE_SECONDS = 25
+REFUSALS = 10
+BUSY_SBATCH = """#!/bin/sh
+echo "$*" >> "{folder}/calls"
+if [ "$(wc -l < "{folder}/calls")" -le {refusals} ]; then
+    echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2
+    exit 1
+fi
+exec "{sbatch}" "$@"
+"""
+
+
+def test_a_controller_that_refuses_ten_submissions_costs_no_attempt(
+    project: ClusterProject, finished: Project, tmp_path: Path
+) -> None:
+    project.forget(FIRST, SECOND)
+    folder, path = tmp_path / "busy", project.cluster.environment["PATH"]
+    folder.mkdir()
+    script = folder / "sbatch"
+    script.write_text(BUSY_SBATCH.format(folder=folder, refusals=REFUSALS, sbatch=shutil.which("sbatch", path=path)))
+    script.chmod(0o755)
+    before = project.cluster.last_id()
+    said = project.start(*TARGET, PATH=f"{folder}:{path}").succeed()
+    assert len((folder / "calls").read_text().splitlines()) == REFUSALS + 2
+    jobs = [job for job in project.cluster.jobs(STAGE) if int(job.id) > before]
+    assert [job.memory for job in jobs] == ["4300M", "4300M"], "the memory of first attempts"
+    assert "Error in rule" not in said
+    require_recovered(project, finished)
 
 
 def test_a_controller_that_does_not_answer_is_waited_for(project: ClusterProject, finished: Project) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
-from lever_pipe.runtime.checks import local_checks, orphans
+from lever_pipe.runtime.checks import cluster, local_checks, orphans
 from lever_pipe.runtime.checks.findings import Level, Outcome, ok, refused, require_no_fault, warning
 from lever_pipe.runtime.snakemake_adapter import LOCAL, SLURM, UnplannableError, planned_jobs
 
@@ -80,7 +80,8 @@ def look_at_jobs(
     computing = local_checks.of_known_size(experiment, jobs, folder) if executor == LOCAL else []
     yield from local_checks.gpus(computing)
     if prefix is not None:
-        yield orphans.check(prefix, folder)
+        yield from cluster.memory_requests(jobs)
+        yield from cluster.missing_commands() or [orphans.check(prefix, folder)]
     elif orphans.may_be_left(folder):
         yield orphans.check(orphans.PREFIX, folder, silence=warning)
 

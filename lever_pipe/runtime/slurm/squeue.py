@@ -56,6 +56,12 @@ def states_of(name: str) -> dict[str, str] | None:
     return None if answer is None else {row[0]: row[1] for row in _rows(answer, 2)}
 
 
+def comments_of(name: str) -> dict[str, str] | None:
+    """Return the comment of every job of this name that the controller remembers, finished ones too, by id."""
+    answer = run("squeue", "--noheader", "--states=all", f"--name={name}", f"--format=%i{MARK}%k")
+    return None if answer is None else {row[0]: row[1] for row in _rows(answer, 2)}
+
+
 def state_of(job_id: str) -> str | None:
     """Return the state of one job: as the controller says or, of one it has forgotten, the accounting.
 

@@ -19,17 +19,19 @@ HERE = Path(__file__).parent
 HELD_SECONDS = 300  # longer than any test: a hold that nobody ends must not outlive its cluster for ever
 POLL_SECONDS = 1.0
 VANISHED_SECONDS = 10.0
+PAUSE_SECONDS = 0.5
 
 
 def wait_less() -> None:
-    """Ask SLURM every second: the plugin waits 2, 12, 22, ... seconds, and most of a test would be that."""
+    """Shorten the waits: the plugin waits 2, 12, 22, ... seconds between questions, most of a test's time."""
     from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
-    from lever_pipe.runtime.slurm import watchdog
+    from lever_pipe.runtime.slurm import submission, watchdog
 
     whole = RemoteExecutor.next_seconds_between_status_checks
     RemoteExecutor.next_seconds_between_status_checks = whole.getter(lambda _: POLL_SECONDS)
     watchdog.VANISHED_SECONDS = VANISHED_SECONDS
+    submission.FIRST_PAUSE_SECONDS = submission.LONGEST_PAUSE_SECONDS = PAUSE_SECONDS
 
 
 def arm(stage: str, words: str) -> None:

@@ -16,7 +16,7 @@ case $name in scontrol) name=scontrol-$2 ;; esac
 [ -f {folder}/$name.out ] || {{ cat {folder}/$name.err >&2; exit 1; }}
 cat {folder}/$name.out
 """
-COMMANDS = ("squeue", "scontrol", "sacct", "scancel")
+COMMANDS = ("squeue", "scontrol", "sacct", "scancel", "sbatch")
 
 CONFIG = """Configuration data as of 2026-11-21T17:54:45
 AccountingStorageEnforce = none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import subprocess
 import sys
@@ -264,6 +265,70 @@ def test_all_faults_come_at_once(experiment: Experiment, folder: Path, fake: Fak
 def test_a_run_with_nothing_to_submit_asks_slurm_nothing(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
     doctor.preflight(experiment, executor="slurm", jobs=[], prefix=PREFIX, folder=folder)
     assert fake.calls == []
+
+
+@pytest.mark.parametrize(
+    ("missing", "found"),
+    [
+        (("squeue", "sbatch", "scancel"), "squeue, sbatch and scancel not found"),
+        (("sbatch",), "sbatch not found"),  # a compute node of some sites: jobs are visible, none can be submitted
+        (("squeue", "scancel"), "squeue and scancel not found"),
+    ],
+)
+def test_a_machine_without_commands_of_slurm_is_no_login_node(
+    experiment: Experiment,
+    folder: Path,
+    fake: FakeSlurm,
+    monkeypatch: pytest.MonkeyPatch,
+    missing: tuple[str, ...],
+    found: str,
+) -> None:
+    monkeypatch.setenv("PATH", str(fake.folder))
+    for name in missing:
+        (fake.folder / name).unlink()
+    call = {"executor": "lever-slurm", "jobs": [JOB], "prefix": PREFIX, "folder": folder}
+    with pytest.raises(PreflightError, match="found 1 fault") as caught:
+        doctor.preflight(experiment, **call)
+    assert f"{found}: this is not a SLURM login node" in str(caught.value)
+    assert "scontrol ping" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"mem_mb_per_cpu": 4000},
+        {"mem_mb_per_cpu": "4000", "mem_mb": 4000},
+        {"slurm_extra": "--exclusive --mem-per-gpu=40G"},
+    ],
+)
+def test_a_request_of_memory_that_replaces_mem_mb_is_refused(
+    experiment: Experiment, folder: Path, fake: FakeSlurm, request_: dict[str, Any]
+) -> None:
+    jobs = [{**JOB, "slurm_extra": "--exclusive"}, {**JOB, **request_, "rule": "train_agent"}]
+    with pytest.raises(PreflightError, match="found 1 fault") as caught:
+        doctor.preflight(experiment, executor="lever-slurm", jobs=jobs, prefix=PREFIX, folder=folder)
+    assert " for train_agent. " in str(caught.value) and "mem_mb: 4300 * attempt" in str(caught.value)
+    doctor.preflight(experiment, executor="local", jobs=jobs, folder=folder)
+
+
+@pytest.mark.parametrize("way", ["words", "profile", "rule"])
+def test_memory_per_cpu_is_refused_however_it_is_given(tmp_path: Path, way: str) -> None:
+    profile, cluster = tmp_path / "profile", FakeSlurm(tmp_path / "slurm")
+    shutil.copytree(REPOSITORY / "profiles/slurm", profile)
+    words = {
+        "words": ("--default-resources", "mem_mb_per_cpu=4000", "runtime=60"),
+        "rule": ("--set-resources", "prepare_tasks:mem_mb_per_cpu=4000"),
+    }
+    if way == "profile":
+        path = profile / "config.yaml"
+        path.write_text(path.read_text().replace("mem_mb: 4300 * attempt", "mem_mb_per_cpu: 4000"))
+    settings = ("--workflow-profile", str(profile), "--config", f"results={tmp_path}/results", "studies=[intention]")
+    path_ = f"{cluster.folder}{os.pathsep}{os.environ['PATH']}"
+    command = [sys.executable, "-m", "lever_pipe", "doctor", *settings, *words.get(way, ())]
+    environment = os.environ | {"PATH": path_}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, env=environment, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "found mem_mb_per_cpu for " in done.stdout
 
 
 @pytest.mark.parametrize(("local_exec", "rules"), [(False, ["a"]), (True, ["a", "b"])])

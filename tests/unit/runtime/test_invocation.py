@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,7 +69,11 @@ def test_a_rate_that_a_user_gives_is_kept() -> None:
 
 
 def test_a_fault_is_told_without_the_lines_that_it_passed() -> None:
-    with pytest.raises(WorkflowError) as caught, invocation._without_trace():
+    @contextmanager
+    def passed() -> Iterator[None]:
+        yield
+
+    with pytest.raises(WorkflowError) as caught, passed(), invocation._without_trace():
         raise ConfigError("a: expected b", found="c", do="Do d.")
     assert format_exception_to_string(caught.value, {}) == "ConfigError:\na: expected b; found c. Do d."
 

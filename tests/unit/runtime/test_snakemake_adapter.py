@@ -48,6 +48,10 @@ TOUCHED = {
     "snakemake.workflow:Workflow.log_provenance_info": "448dcaa8dae8",
     "snakemake.workflow:Workflow.log_metadata_info": "651af0bc1846",
     "snakemake.logging:ColorizingTextHandler.emit": "bcb061c132c3",
+    "snakemake_executor_plugin_slurm:Executor.run_job": "9dd262839e0d",
+    "snakemake_executor_plugin_slurm:Executor._report_job_error_threadsafe": "e7bb9f9db474",
+    "snakemake_executor_plugin_slurm:Executor._report_job_submission_threadsafe": "284610843dba",
+    "snakemake_executor_plugin_slurm.utils:get_job_wildcards": "f46386ee4554",
 }
 """What is touched -> digest of its code, without comments."""
 
