@@ -23,6 +23,7 @@ from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defin
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import CheckpointError, ConfigError, LeverPipeError, MachineError, ServerError
+from lever_pipe.experiment import configuration
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime.checks import local_checks
 from lever_pipe.runtime.sizing import LoadedModel
@@ -40,8 +41,7 @@ WEIGHTS = ".safetensors"
 def main(words: Sequence[str]) -> int:
     """Download each absent model; return 0, or 2 if one is missing at the end."""
     parser = argparse.ArgumentParser(prog="lever-pipe fetch", description=__doc__)
-    parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
-    parser.add_argument("--config", nargs="+", default=[], metavar="KEY=VALUE", help="as for the run")
+    configuration.add_options(parser)
     parser.add_argument(
         "--from",
         dest="sources",
@@ -51,8 +51,8 @@ def main(words: Sequence[str]) -> int:
         help="repository of a model by its key, as lvlm.model=Qwen/Qwen2-VL-2B-Instruct@main",
     )
     options = parser.parse_args(words[1:])
-    values, source = configured(vars(options))
-    experiment = parse_experiment(values, source=source)
+    found = configured(vars(options))
+    experiment = parse_experiment(found.values, source=found.source)
     models = {model.folder: model for model in reversed(local_checks.loaded_here(experiment))}
     sources = _sources(options.sources, [model.key for model in models.values()])
     missing = []

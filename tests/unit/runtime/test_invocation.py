@@ -20,14 +20,14 @@ from snakemake.settings.types import MaxJobsPerTimespan
 
 from lever_pipe.base import atomic
 from lever_pipe.base.errors import ConfigError, MachineError
-from lever_pipe.runtime import invocation
+from lever_pipe.runtime import invocation, snakemake_adapter
 from lever_pipe.runtime.snakemake_adapter import leave_pace_to_cores
 
 REPOSITORY = Path(__file__).parents[3]
 SNAKEFILE = """
 from lever_pipe.base import atomic
 from lever_pipe.base.errors import MachineError
-from lever_pipe.runtime import invocation
+from lever_pipe.runtime import invocation, snakemake_adapter
 from lever_pipe.runtime.snakemake_adapter import leave_pace_to_cores
 
 rule all:
@@ -73,7 +73,7 @@ def test_a_fault_is_told_without_the_lines_that_it_passed() -> None:
     def passed() -> Iterator[None]:
         yield
 
-    with pytest.raises(WorkflowError) as caught, passed(), invocation._without_trace():
+    with pytest.raises(WorkflowError) as caught, passed(), snakemake_adapter.without_trace():
         raise ConfigError("a: expected b", found="c", do="Do d.")
     assert format_exception_to_string(caught.value, {}) == "ConfigError:\na: expected b; found c. Do d."
 
