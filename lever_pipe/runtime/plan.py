@@ -42,8 +42,8 @@ Wildcards = Mapping[str, str]
 Planner = Callable[[Experiment, Wildcards], Any]
 
 EMBEDDED_PARAMETERS = 50_000_000
+"""A larger model requests a GPU."""
 EMBEDDED_MODELS = "resources/world"
-"""What a model of more needs is a GPU."""
 MARK_BETAS = {"reinforce": 0.0, "distil": None, "continued": None}
 """Runs that are no GRPO and stand beside the on-policy ones -> the KL_BETA that their names state."""
 GRPO_IN_CONTINUED = {"learning_rate", "batch_queries", "weight_decay", "freeze_projections", "reward"}
