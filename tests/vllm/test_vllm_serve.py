@@ -16,9 +16,8 @@ import pytest
 from lvlm_world import LVLM
 from test_vllm import GIVEN, TOLERANCE, asked_with, opened, requests
 
-from lever_pipe.base.chat import Connection
 from lever_pipe.base.errors import ServerError
-from lever_pipe.experiment.lvlm_config import LvlmExecution
+from lever_pipe.experiment.lvlm_config import LvlmExecution, LvlmServer
 from lever_pipe.experiment.stage_configs import Runtime
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
@@ -53,7 +52,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def runtime(url: str) -> Runtime:
-    return Runtime(lvlm=LvlmExecution(server=Connection(base_url=url, timeout_seconds=120.0, concurrency=64)))
+    return Runtime(lvlm=LvlmExecution(server=LvlmServer(base_url=url, concurrency=64)))
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.05])
