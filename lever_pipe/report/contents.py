@@ -1,4 +1,4 @@
-"""What stands where: the pages, their sections, and who makes their cards, tables and what their sentences need."""
+"""What stands where: the pages, their sections, and who makes their summaries, tables and what their sentences need."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.report import judging, setting, sweeps
 from lever_pipe.report.agent import answer as agent_answer
 from lever_pipe.report.agent import tables as agent
-from lever_pipe.report.cards import Card
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard
 from lever_pipe.report.material import Material
 from lever_pipe.report.selector import answer, comparisons, copying, data, documents, emulation, patterns
+from lever_pipe.report.summaries import Summary
 from lever_pipe.report.table import Table
 
 MAIN = "report"
@@ -32,7 +32,7 @@ PAGES: Mapping[str, tuple[str, ...]] = {
 ENGLISH = frozenset(("comparisons", "sweeps", "emulation", "claims", "data"))
 """Pages that only engineers read: they have no other language."""
 
-CARDS: Sequence[Callable[[Material], Iterable[Card]]] = (answer.answers, agent_answer.answers)
+SUMMARIES: Sequence[Callable[[Material], Iterable[Summary]]] = (answer.answers, agent_answer.answers)
 TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     setting.tables,
     answer.tables,
@@ -62,7 +62,7 @@ SAYS: Mapping[str, Callable[[Material], Any]] = {
 class Contents:
     """Everything that the pages say, with each derived number noted in `ledger`."""
 
-    cards: tuple[Card, ...]
+    summaries: tuple[Summary, ...]
     tables: Mapping[str, tuple[Table, ...]]
     says: Mapping[str, Any]
     ledger: EvidenceLedger
@@ -76,7 +76,7 @@ def contents_of(material: Material) -> Contents:
         DataError: `report.guard` is `strict` and lines of ours differ in more than their table compares.
     """
     ledger = EvidenceLedger(material.evidence)
-    cards = tuple(card.noted(ledger) for make in CARDS for card in make(material))
+    summaries = tuple(summary.noted(ledger) for make in SUMMARIES for summary in make(material))
     names = {section for sections in PAGES.values() for section in sections}
     tables: dict[str, tuple[Table, ...]] = {}
     for table in guard(list(_tables(material)), material.lineages, material.config.guard):
@@ -86,7 +86,7 @@ def contents_of(material: Material) -> Contents:
         tables[table.section] = (*tables.get(table.section, ()), table.noted(ledger))
     facts = {section: make(material) or {} for section, make in SAYS.items()}
     says = {name: ledger.note(fact, f"section/{name}", "says") for name, fact in facts.items() if any(fact.values())}
-    return Contents(cards, tables, says, ledger)
+    return Contents(summaries, tables, says, ledger)
 
 
 def _tables(material: Material) -> Iterator[Table]:

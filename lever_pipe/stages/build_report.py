@@ -79,7 +79,10 @@ def build_report(
     texts["evidence.csv"] = _text(evidence) + evidence_text(contents.ledger.rows)
     sentences: Any = pages.environment(frame, voice).get_template("sentences").module
     texts["index.json"] = json.dumps(index_of(contents, _sections(figures), voice, sentences), ensure_ascii=False)
-    answers = ((card.title, getattr(sentences, f"answer_{card.id}")(card.says).striptags()) for card in contents.cards)
+    answers = (
+        (summary.title, getattr(sentences, f"answer_{summary.id}")(summary.says).striptags())
+        for summary in contents.summaries
+    )
     doubted = sentences.doubts(lead).striptags()
     texts["answers.txt"] = "".join(f"{voice.text(title)} {text}\n" for title, text in answers)
     texts["answers.txt"] += f"{doubted}\n" if doubted else ""

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from lever_pipe.base.members import VARIABLE, available
 from PIL import Image
 
 from lever_pipe.base import provenance, storage
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.members import VARIABLE, available
 from lever_pipe.base.records import Example, ExampleId, Pool, PoolPosition, Proposal, RlGroup
 from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.data_config import Pools

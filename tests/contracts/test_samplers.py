@@ -8,9 +8,9 @@ from typing import cast
 
 import numpy as np
 import pytest
+from lever_pipe.base.members import available
 
 from lever_pipe.base.errors import DataError
-from lever_pipe.base.members import available
 from lever_pipe.base.records import Split
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.data_config import Pools

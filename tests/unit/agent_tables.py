@@ -1,4 +1,4 @@
-"""Studies of `agent_runs` as evidence, and the tables and card that are made of it, in words."""
+"""Studies of `agent_runs` as evidence, and the tables and summary that are made of it, in words."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import agent_runs
 import sentences
 from agent_runs import Study
 from claim_files import REFERENCE_INTENTION, book
+from lever_pipe.report.judging import judge_claims
+from lever_pipe.report.material import Material
 
 from lever_pipe.report import sources
 from lever_pipe.report.agent.answer import answers
 from lever_pipe.report.agent.runs import AgentView, view_of
 from lever_pipe.report.agent.tables import tables
-from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import Voice, read_translation
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.judging import judge_claims
-from lever_pipe.report.material import Material
+from lever_pipe.report.summaries import Summary
 from lever_pipe.report.table import Table, as_csv
 
 RESOURCES = Path(__file__).parents[2] / "resources"
@@ -44,8 +44,8 @@ class Tabulated:
         return {table.id: table.noted(self.ledger) for table in tables(self.material)}
 
     @cached_property
-    def card(self) -> Card | None:
-        return next((card.noted(self.ledger) for card in answers(self.material)), None)
+    def summary(self) -> Summary | None:
+        return next((summary.noted(self.ledger) for summary in answers(self.material)), None)
 
     @property
     def view(self) -> AgentView:

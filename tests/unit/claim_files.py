@@ -17,15 +17,15 @@ from pathlib import Path
 import agent_runs
 import pandas as pd
 from agent_runs import Study
+from lever_pipe.report.judging import judge_claims
+from lever_pipe.report.material import Material
 
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownStudy
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.claims import Claim, Finding, JudgedClaim, read_claims
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.judging import judge_claims
 from lever_pipe.report.lineage import Lineages, read_lineage, read_published_lineage
-from lever_pipe.report.material import Material
 from lever_pipe.stages.collect_results import SCORES_COLUMNS, TRAINING_COLUMNS
 
 RESOURCES = Path(__file__).parents[2] / "resources"

@@ -12,12 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pandas as pd
+from lever_pipe.report.material import Material
 
 from lever_pipe.experiment.evaluation_config import EMULATED_ARMS, Emulate
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report import sources
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.material import Material
 from lever_pipe.report.selector.emulation import EmulatedStudy
 from lever_pipe.stages.emulation import (
     EMULATED_PROMPTS_COLUMNS,

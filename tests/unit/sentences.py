@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.page import pages
+from lever_pipe.report.summaries import Summary
 from lever_pipe.report.table import Table
 
 TEMPLATES = Path(__file__).parents[2] / "lever_pipe/report/templates"
@@ -20,14 +20,14 @@ def said(macro: str, of: Any) -> str:
     return str(getattr(SENTENCES, macro)(of).striptags())
 
 
-def answer(card: Card) -> str:
-    """Return a card's sentences."""
-    return said(f"answer_{card.id}", card.says)
+def answer(summary: Summary) -> str:
+    """Return a summary's sentences."""
+    return said(f"answer_{summary.id}", summary.says)
 
 
-def notes(card: Card) -> str:
-    """Return what a card says below its plot."""
-    return said(f"notes_{card.id}", card.says)
+def notes(summary: Summary) -> str:
+    """Return what a summary says below its plot."""
+    return said(f"notes_{summary.id}", summary.says)
 
 
 def told(table: Table) -> str:

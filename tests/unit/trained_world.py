@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from lever_pipe.experiment.run_card import carry_out
 
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
@@ -30,7 +31,6 @@ from lever_pipe.experiment.agent_config import (
     WarmStart,
 )
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, PolicyConfig, TrainAgentConfig
-from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent import trainer
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation

@@ -3,8 +3,8 @@ from os.path import join
 
 from lever_pipe.runtime import agent_plan, grid_plan, plan, snakemake_adapter
 
-# Patterns of files. Where a job's artefacts lie: those of a data set, of its pools, and of an LVLM's answers about them.
-# In the documents' study all three are `LEVER`; the grid has a folder for each value of each axis.
+# Patterns of files. Where a job's artefacts lie: those of a data set, of its pools, and of an LVLM's answers about
+# them. In the documents' study all three are `LEVER`; the grid has a folder for each value of each axis.
 RESULTS = EXPERIMENT.results.rstrip("/")
 LEVER = f"{RESULTS}/lever"
 OF_DATA = join(RESULTS, "{data}")

@@ -8,10 +8,10 @@ from typing import Any
 
 from lever_pipe.experiment.agent_config import AgentArm, Schedule
 from lever_pipe.report.agent.runs import AgentView, view_of, weight_cell
-from lever_pipe.report.cards import Card, CardRow, MarkKind
 from lever_pipe.report.cells import Message, code, say
 from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.material import Material
+from lever_pipe.report.summaries import MarkKind, Summary, SummaryRow
 
 MODES = ("sampled", "greedy")
 PUBLISHED_PAIR = (
@@ -27,18 +27,18 @@ LINKS = (("#agent-arms", say("All arms")), ("documents-agent.html", say("Documen
 KEYS: tuple[tuple[MarkKind, Message], ...] = (("a", say("sampled")), ("b", say("greedy")))
 
 
-def answers(material: Material) -> Iterator[Card]:
-    """Yield the card, which says why it says no more; none where the configuration holds no agent."""
+def answers(material: Material) -> Iterator[Summary]:
+    """Yield the summary, which says why it says no more; none where the configuration holds no agent."""
     if material.config.agents is not None:
-        yield _card(material)
+        yield _summary(material)
 
 
-def _card(material: Material) -> Card:
+def _summary(material: Material) -> Summary:
     title, view = say("What does KL do to the agent?"), view_of(material)
     arms = [] if view is None else _with_kl(view)
     if view is None or not arms:
         has_kl = len({arm.kl for arm in material.config.agents.arms}) > 1 if material.config.agents else False
-        return Card("kl", title, {"lack": "run" if has_kl else "kl"}, (), None, (), KEYS)
+        return Summary("kl", title, {"lack": "run" if has_kl else "kl"}, (), None, (), KEYS)
     rows = tuple(_rows(view, arms))
     axis = say(
         "held-out score minus {reference}, % of the ceiling" if view.scale > 1 else "held-out reward minus {reference}",
@@ -53,7 +53,7 @@ def _card(material: Material) -> Card:
         "is_single": bool(rows) and all(len(view.common(arm.name, view.reference)) == 1 for arm in arms),
         "is_undone": bool(rows) and any(_is_undone_by_holm(view, arm.name) for arm in chosen),
     }
-    return Card("kl", title, says, rows, axis, LINKS, KEYS)
+    return Summary("kl", title, says, rows, axis, LINKS, KEYS)
 
 
 def _with_kl(view: AgentView) -> list[AgentArm]:
@@ -126,11 +126,11 @@ def _sign(row: EvidenceRow) -> int | None:
     return int(math.copysign(1, row.value)) if row.p_holm < ALPHA else 0
 
 
-def _rows(view: AgentView, arms: Sequence[AgentArm]) -> Iterator[CardRow]:
+def _rows(view: AgentView, arms: Sequence[AgentArm]) -> Iterator[SummaryRow]:
     """Yield every arm's difference to the reference arm over the seeds of both; one seed has no interval."""
     for arm in arms:
         cells = ((kind, view.difference_cell(arm.name, mode)) for (kind, _), mode in zip(KEYS, MODES, strict=True))
         marks = tuple((kind, gap) for kind, gap in cells if gap is not None)
         is_single = len(view.common(arm.name, view.reference)) == 1
         label = say("{arm} (1 seed)", arm=code(arm.name)) if is_single else code(arm.name)
-        yield from [CardRow(label, marks)] if marks else []
+        yield from [SummaryRow(label, marks)] if marks else []

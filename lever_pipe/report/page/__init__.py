@@ -1,1 +1,1 @@
-"""The pages: cards, tables, figures and samples as HTML and Markdown in a language."""
+"""The pages: summaries, tables, figures and samples as HTML and Markdown in a language."""

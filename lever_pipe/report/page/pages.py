@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 import jinja2
 from markupsafe import Markup
 
-from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import JOINTS, Voice
 from lever_pipe.report.cells import Cell, Estimate, code, numbers_in, say
 from lever_pipe.report.contents import ENGLISH, MAIN, PAGES, Contents
 from lever_pipe.report.format import ABSENT
 from lever_pipe.report.page import dots, drawings
+from lever_pipe.report.summaries import Summary
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 FOLDER = "report"
@@ -166,7 +166,9 @@ class _Maker:
         there = None if page in ENGLISH else link(file_of(page, other, self.first), here)
         return {
             "is_main": page == MAIN,
-            "cards": [self._card(card, pages, here) for card in self.contents.cards] if page == MAIN else [],
+            "summaries": [self._summary(summary, pages, here) for summary in self.contents.summaries]
+            if page == MAIN
+            else [],
             "sections": [self._section(section, here) for section in PAGES[page] if self.has(section)],
             "pages": [(link(self.file(each), here), self.texts.pages[each][0]) for each in others],
             "other": (there, other, LANGUAGES[other]),
@@ -192,10 +194,12 @@ class _Maker:
         plot = drawings.inline(drawing.svg, source=drawing.file, name=name, title=title)
         return name, plot, link(drawing.file, here), (title, caption)
 
-    def _card(self, card: Card, pages: Sequence[str], here: str) -> tuple[Card, Markup, list[tuple[str, Cell]]]:
-        """Return a card with its plot, and its links that this run has."""
-        links = ((self._target(target, pages, here), text) for target, text in card.links)
-        return card, dots.plot(card, self.voice), [(target, text) for target, text in links if target]
+    def _summary(
+        self, summary: Summary, pages: Sequence[str], here: str
+    ) -> tuple[Summary, Markup, list[tuple[str, Cell]]]:
+        """Return a summary with its plot, and its links that this run has."""
+        links = ((self._target(target, pages, here), text) for target, text in summary.links)
+        return summary, dots.plot(summary, self.voice), [(target, text) for target, text in links if target]
 
     def _target(self, target: str, pages: Sequence[str], here: str) -> str:
         """Return the link to a page, or to a section or table of the main one; nothing where this run has none."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.report.cards import Card, CardRow, MarkKind
 from lever_pipe.report.cells import (
     Cell,
     Estimate,
@@ -28,6 +27,7 @@ from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.labels import label, reading_order
 from lever_pipe.report.material import Material
+from lever_pipe.report.summaries import MarkKind, Summary, SummaryRow
 from lever_pipe.report.table import BEHIND, Row, Table, framed
 
 RANDOM = "baseline/random"
@@ -90,8 +90,8 @@ def modes_of(material: Material) -> list[Mode]:
     return modes
 
 
-def answers(material: Material) -> Iterator[Card]:
-    """Yield both cards; none without the study."""
+def answers(material: Material) -> Iterator[Summary]:
+    """Yield both summaries; none without the study."""
     if material.has("lever"):
         modes = modes_of(material)
         yield which_beta(material, modes)
@@ -163,12 +163,12 @@ def _apart(rows: Collection[EvidenceRow]) -> dict[str, Any]:
     return {"apart": derived(n, 0, rows, "comparisons with Holm p below 0.05"), "tested": len(rows)}
 
 
-def which_beta(material: Material, modes: Sequence[Mode]) -> Card:
-    """Return the card on KL_BETA: each beta against the smallest, in every mode with two betas or more."""
+def which_beta(material: Material, modes: Sequence[Mode]) -> Summary:
+    """Return the summary on KL_BETA: each beta against the smallest, in every mode with two betas or more."""
     compared = [(mode, rows) for mode in modes if (rows := _against_smallest(material, mode))]
     smallest = min(compared[0][0].groups) if compared else 0.0
     plotted = [(mode, rows) for mode, rows in compared if min(mode.groups) == smallest]
-    return Card(
+    return Summary(
         id="beta",
         title=say("Which KL_BETA?"),
         says={
@@ -183,12 +183,12 @@ def which_beta(material: Material, modes: Sequence[Mode]) -> Card:
     )
 
 
-def does_grpo_help(material: Material, modes: Sequence[Mode]) -> Card:
-    """Return the card on GRPO: every mode against its RCE base, separated ones first, and all policies."""
+def does_grpo_help(material: Material, modes: Sequence[Mode]) -> Summary:
+    """Return the summary on GRPO: every mode against its RCE base, separated ones first, and all policies."""
     gains = [(mode, row) for mode in modes if (row := _gain(material, mode)) is not None]
     gains.sort(key=lambda pair: not is_separated(pair[1]))
     base = material.main.last_rce
-    return Card(
+    return Summary(
         id="grpo",
         title=say("Does GRPO help?"),
         says={
@@ -237,10 +237,10 @@ def _spread(material: Material, mode: Mode, rows: dict[float, EvidenceRow]) -> d
     }
 
 
-def _beta_rows(compared: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Iterator[CardRow]:
+def _beta_rows(compared: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Iterator[SummaryRow]:
     for beta in sorted({beta for _, rows in compared for beta in rows}):
         marks = [(mode.kind, gap(rows[beta], 2)) for mode, rows in compared if beta in rows]
-        yield CardRow(f"{beta:g}", tuple((kind, number) for kind, number in marks if number is not None))
+        yield SummaryRow(f"{beta:g}", tuple((kind, number) for kind, number in marks if number is not None))
 
 
 def _gain(material: Material, mode: Mode) -> EvidenceRow | None:
@@ -255,7 +255,7 @@ def _gained(material: Material, mode: Mode, row: EvidenceRow) -> dict[str, Any]:
     return {"mode": mode.name, "sign": sign, "gap": gap(row, 1), "beta": beta, **_apart(_tested(material, mode))}
 
 
-def _ladder(material: Material, modes: Sequence[Mode]) -> Iterator[CardRow]:
+def _ladder(material: Material, modes: Sequence[Mode]) -> Iterator[SummaryRow]:
     def levels(*groups: str) -> list[Estimate]:
         return [number for group in groups if (number := level(material.accuracy(group), 1)) is not None]
 
@@ -268,7 +268,7 @@ def _ladder(material: Material, modes: Sequence[Mode]) -> Iterator[CardRow]:
     yield from _marked("muted", "oracle", levels(ORACLE))
 
 
-def _of_mode(material: Material, mode: Mode) -> Iterator[CardRow]:
+def _of_mode(material: Material, mode: Mode) -> Iterator[SummaryRow]:
     """Yield the level of what the mode's gain is of: the mean over its betas, or one of them, which is named."""
     row, name = _gain(material, mode), say(POLICIES[mode.name])
     subject = row.subject if row is not None else mode.candidates[1]
@@ -277,12 +277,12 @@ def _of_mode(material: Material, mode: Mode) -> Iterator[CardRow]:
     else:
         number = level(material.accuracy(subject), 1)
         name = say("{policy}, β {beta}", policy=name, beta=PolicyName.parse(subject).beta or 0.0)
-    yield from [CardRow(name, ((mode.kind, number),))] if number is not None else []
+    yield from [SummaryRow(name, ((mode.kind, number),))] if number is not None else []
 
 
-def _marked(kind: MarkKind, policy: str, numbers: Sequence[Estimate]) -> Iterator[CardRow]:
+def _marked(kind: MarkKind, policy: str, numbers: Sequence[Estimate]) -> Iterator[SummaryRow]:
     """Yield a row of the first of some numbers, none without any."""
-    yield from (CardRow(say(POLICIES[policy]), ((kind, number),)) for number in numbers[:1])
+    yield from (SummaryRow(say(POLICIES[policy]), ((kind, number),)) for number in numbers[:1])
 
 
 def _basis(rows: Iterable[EvidenceRow]) -> dict[str, Any] | None:

@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from lever_pipe.base.members import member
 
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.base.members import member
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from lever_pipe.base.members import available, member
 from scipy.stats import chi2
 from small_selectors import groups, table
 from torch import Tensor, nn
 
-from lever_pipe.base.members import available, member
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import torch_generator

@@ -11,12 +11,12 @@ from typing import Any
 
 import card_tree
 import pytest
+from lever_pipe.experiment.run_card import carry_out
 
 from lever_pipe.base import storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import RunCard
-from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import InputsAlone, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, Outputs
 from lever_pipe.runtime.rerun import decision

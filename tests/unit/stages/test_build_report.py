@@ -229,7 +229,7 @@ def test_every_run_has_a_first_screen(
     inputs = small.write_inputs(tmp_path, rows)
     small.build(inputs, tmp_path, small.config(*studies, is_world=is_world))
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert text.count('<article id="card-') >= 2 * ("lever" in studies)
+    assert text.count('<article id="summary-') >= 2 * ("lever" in studies)
     assert ("Embedded world" in text) == is_world
     assert ("Data from files" in text) == (not is_world)
     told = (tmp_path / "report" / "answers.txt").read_text(encoding="utf-8")

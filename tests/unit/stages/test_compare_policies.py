@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import example
+from lever_pipe.report.material import Material
 from scipy import stats
 from sentences import told
 
@@ -23,7 +24,6 @@ from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
 from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
 from lever_pipe.report import sources
 from lever_pipe.report.evidence import Evidence
-from lever_pipe.report.material import Material
 from lever_pipe.report.sweeps import tables, views_of
 from lever_pipe.stages.compare_policies import compare_policies
 from lever_pipe.statistics.comparison import holm, sign_flip_p

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import synthetic_results as synthetic
+from lever_pipe.report.material import Material
 from sentences import told
 
 from lever_pipe.experiment.config import Preset
@@ -21,7 +22,6 @@ from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard, read_lineages
 from lever_pipe.report.evidence import Evidence, read_evidence
 from lever_pipe.report.format import number_text
-from lever_pipe.report.material import Material
 from lever_pipe.report.selector.documents import tables as document_tables
 from lever_pipe.report.table import SOURCE, as_csv
 from lever_pipe.stages.evidence import collect_evidence

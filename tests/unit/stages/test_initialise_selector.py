@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from chains import SELECTOR, Chain
+from lever_pipe.experiment.run_card import carry_out
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -15,7 +16,6 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, RecordError
 from lever_pipe.commands.checkpoint_tool import import_checkpoint
 from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.run_card import carry_out
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.stages.selector_training import initialise_selector, train_rce_epoch

@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 
 import synthetic_page as small
+from lever_pipe.report.figures.drawn import FIGURES, draw_all
+from lever_pipe.report.material import Material
 
 from lever_pipe.experiment.config import ArmSettings, Sweep, SweptCell
 from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ReportedRun
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.evidence import Evidence, EvidenceRow, write_evidence
-from lever_pipe.report.figures.drawn import FIGURES, draw_all
-from lever_pipe.report.material import Material
 from lever_pipe.stages.evidence import plot_figures
 
 RCE, OFFLINE = "preset~main/rce/epoch~{}", "preset~main/grpo/base~1/beta~{}/epoch~{}"

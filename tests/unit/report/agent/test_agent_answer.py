@@ -10,15 +10,15 @@ from test_arms import compared
 
 from lever_pipe.experiment.agent_config import Schedule
 from lever_pipe.report.agent.runs import run_of
-from lever_pipe.report.cards import Card
 from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.summaries import Summary
 
 NAN = math.nan
 
 
-def card(found: Tabulated) -> Card:
-    assert found.card is not None
-    return found.card
+def summary(found: Tabulated) -> Summary:
+    assert found.summary is not None
+    return found.summary
 
 
 THREE = Study(arms=tuple(arm.model_copy(update={"seeds": (0, 1, 2)}) if arm.name == "kl_only" else arm for arm in ARMS))
@@ -52,7 +52,7 @@ def test_the_headline_is_what_the_tests_over_seeds_allow(
     rows = [compared("kl_only", mode, *found, 3) for mode, found in of.items()]
     rows += [compared("bundle", mode, 0.01, 0.9, 3) for mode in of]
     rows += [compared("kl_strong", mode, -0.2, 0.0001, 1) for mode in of]  # a single run shows nothing
-    found = card(tabulate([*of_three(evidence), *rows], THREE))
+    found = summary(tabulate([*of_three(evidence), *rows], THREE))
     parts = (
         ["bundle and kl_only – no effect shown"]
         if finding == "no effect shown"
@@ -88,24 +88,26 @@ def test_only_the_published_settings_are_called_the_published_comparison(
     evidence: list[EvidenceRow], changes: dict[str, object], is_published: bool
 ) -> None:
     arms = tuple(arm.model_copy(update=changes) if arm.name == "bundle" else arm for arm in ARMS)
-    assert ("bundle (the published comparison" in answer(card(tabulate(evidence, Study(), arms=arms)))) is is_published
+    assert (
+        "bundle (the published comparison" in answer(summary(tabulate(evidence, Study(), arms=arms)))
+    ) is is_published
 
 
 def test_one_seed_is_no_verdict(default: Tabulated, evidence: list[EvidenceRow]) -> None:
     alone = tuple(arm.model_copy(update={"seeds": (0,)}) for arm in ARMS)
     rows = [row for row in evidence if not (row.against and row.at == "last")]
     rows += [compared(arm, mode, -0.2, 0.0001, 1) for arm in ("kl_only", "kl_strong") for mode in ("sampled", "greedy")]
-    found = card(tabulate(rows, Study(arms=alone), arms=alone))
+    found = summary(tabulate(rows, Study(arms=alone), arms=alone))
     assert answer(found).startswith("Not shown with one seed.")
     assert "infers nothing about other seeds" in notes(found)
     assert "[" not in answer(found)
-    assert not notes(card(default))  # bundle has three
-    for each in (found, card(default)):
+    assert not notes(summary(default))  # bundle has three
+    for each in (found, summary(default)):
         assert all(math.isnan(mark.low) for row in each.rows if "1 seed" in SAY(row.label) for _, mark in row.marks)
 
 
 def test_the_plot_shows_differences_over_the_same_seeds(default: Tabulated) -> None:
-    marks = {SAY(row.label): dict(row.marks) for row in card(default).rows}
+    marks = {SAY(row.label): dict(row.marks) for row in summary(default).rows}
     assert list(marks) == ["kl_only (1 seed)", "bundle", "kl_strong (1 seed)"]  # by their coefficient
     for kind, mode in (("a", "sampled"), ("b", "greedy")):
         for name, found in marks.items():
@@ -118,7 +120,7 @@ def test_the_plot_shows_differences_over_the_same_seeds(default: Tabulated) -> N
 
 def test_each_lack_is_said(evidence: list[EvidenceRow]) -> None:
     def headline(rows: list[EvidenceRow], **changes: object) -> str:
-        return answer(card(tabulate(rows, Study(), **changes)))
+        return answer(summary(tabulate(rows, Study(), **changes)))
 
     unfinished = "No run to compare has finished."
     assert headline([]) == unfinished

@@ -1,4 +1,4 @@
-"""A card's plot: dots where their values are, on a scale that holds all of them, with the rows they stand for."""
+"""A summary's plot: dots where their values are, on a scale that holds all of them, with the rows they stand for."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lever_pipe.report.cards import Card, CardRow, MarkKind
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Estimate, say
 from lever_pipe.report.page import dots
+from lever_pipe.report.summaries import MarkKind, Summary, SummaryRow
 
 VOICE = Voice("en", {"title": "Which?", "axis": "points", "a": "offline", "b": "on-policy"})
 
@@ -19,10 +19,10 @@ def number(value: float, half: float = 1.0) -> Estimate:
     return Estimate(value, 2, "row", low=value - half, high=value + half, line=7)
 
 
-def card(*rows: tuple[str, list[tuple[MarkKind, Estimate]]], has_keys: bool = False) -> Card:
-    drawn = tuple(CardRow(label, tuple(marks)) for label, marks in rows)
+def summary(*rows: tuple[str, list[tuple[MarkKind, Estimate]]], has_keys: bool = False) -> Summary:
+    drawn = tuple(SummaryRow(label, tuple(marks)) for label, marks in rows)
     keys = (("a", say("a")), ("b", say("b"))) if has_keys else ()
-    return Card("x", say("title"), {}, drawn, say("axis"), (), keys)  # type: ignore[arg-type]
+    return Summary("x", say("title"), {}, drawn, say("axis"), (), keys)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_an_axis_holds_everything_between_round_ticks(ends: tuple[float, float],
 
 def test_a_dot_stands_at_its_value_and_names_its_row() -> None:
     root = ElementTree.fromstring(
-        dots.plot(card(("0.12", [("a", number(-1.0)), ("b", number(2.0))]), has_keys=True), VOICE)
+        dots.plot(summary(("0.12", [("a", number(-1.0)), ("b", number(2.0))]), has_keys=True), VOICE)
     )
     traced = [group for group in root.iter("g") if group.get("data-e")]
     assert [group.get("data-e") for group in traced] == ["7", "7"]
@@ -54,5 +54,5 @@ def test_a_dot_stands_at_its_value_and_names_its_row() -> None:
 
 
 def test_a_label_is_no_markup_and_no_rows_are_no_plot() -> None:
-    assert "&lt;b&gt;" in dots.plot(card(("<b>", [("muted", number(1.0))])), VOICE)
-    assert dots.plot(card(), VOICE) == ""
+    assert "&lt;b&gt;" in dots.plot(summary(("<b>", [("muted", number(1.0))])), VOICE)
+    assert dots.plot(summary(), VOICE) == ""

@@ -12,26 +12,26 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
 import synthetic_page as small
+from lever_pipe.report.material import Material
 from sentences import answer, notes
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.report.cards import Card
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.cells import Estimate
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.material import Material
 from lever_pipe.report.selector import document_002
 from lever_pipe.report.selector.answer import answers, tables
+from lever_pipe.report.summaries import Summary
 
 VOICE = Voice("en")
 
 
-def cards(rows: list[EvidenceRow]) -> list[Card]:
+def summaries(rows: list[EvidenceRow]) -> list[Summary]:
     return list(answers(Material(Evidence(rows), small.config("lever"))))
 
 
 def texts(rows: list[EvidenceRow]) -> list[str]:
-    return [f"{answer(card)} {notes(card)}" for card in cards(rows)]
+    return [f"{answer(summary)} {notes(summary)}" for summary in summaries(rows)]
 
 
 def test_grpo_helps_where_only_on_policy_is_separated() -> None:
@@ -55,10 +55,10 @@ def test_the_mean_over_betas_is_the_primary_row_where_there_is_one() -> None:
     rows = small.accuracy(over, 0.77, against=small.RCE, family="grpo-over-betas", p_holm=0.01)
     _, grpo = texts(small.of_lever(drawn=False) + rows)
     assert grpo.startswith("Yes. Offline +0.8 [-1.2, 2.8] over RCE over all KL_BETA")
-    dots = {VOICE.text(row.label): row.marks[0][1] for row in cards(small.of_lever(drawn=False) + rows)[1].rows}
+    dots = {VOICE.text(row.label): row.marks[0][1] for row in summaries(small.of_lever(drawn=False) + rows)[1].rows}
     levels = [60.25 + 0.61 - i * 0.61 / 4 for i in range(3)]
     assert dots["GRPO offline"].value == pytest.approx(sum(levels) / 3)  # what the sentence is about
-    alone = [VOICE.text(row.label) for row in cards(small.of_lever(drawn=False))[1].rows]
+    alone = [VOICE.text(row.label) for row in summaries(small.of_lever(drawn=False))[1].rows]
     assert "GRPO offline, β 0.15" in alone  # without a mean it is the beta that the sentence names
 
 
@@ -84,7 +84,7 @@ NONE = "No GRPO run is part of this configuration."
     ],
 )
 def test_a_card_says_what_it_can(rows: list[EvidenceRow], beta: str, grpo: str) -> None:
-    of_beta, of_grpo, *_ = map(answer, cards(rows))
+    of_beta, of_grpo, *_ = map(answer, summaries(rows))
     assert of_beta.startswith(beta)
     assert of_grpo.startswith(grpo)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import get_args
 
+from lever_pipe.report.material import Material
+
 from lever_pipe.experiment.config import Mark
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.material import Material
 from lever_pipe.report.selector.comparisons import tables
 from lever_pipe.report.table import Table
 

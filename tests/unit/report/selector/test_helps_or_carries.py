@@ -8,11 +8,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
 import synthetic_page as small
+from lever_pipe.report.material import Material
 from sentences import said
 
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.material import Material
 from lever_pipe.report.selector.copying import CONTROLS, MEASURES, best_and_base, tables
 
 VOICE = Voice("en")

@@ -11,11 +11,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
 import synthetic_page as small
+from lever_pipe.report.material import Material
 from sentences import said
 
 from lever_pipe.report import sources
 from lever_pipe.report.evidence import Evidence
-from lever_pipe.report.material import Material
 from lever_pipe.report.selector.data import scoring
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from engine_bench import ANSWERS, ATOL, prompts_of, settings
+from lever_pipe.base.members import available
 from tiny_folders import FAST, FOLDERS
 
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.members import available
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmRequest
 

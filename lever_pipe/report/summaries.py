@@ -12,15 +12,15 @@ MarkKind: TypeAlias = Literal["a", "b", "muted"]
 
 
 @dataclass(frozen=True, slots=True)
-class CardRow:
-    """A row of a card's plot: its label, and a dot with an interval for each mark."""
+class SummaryRow:
+    """A row of a summary's plot: its label, and a dot with an interval for each mark."""
 
     label: Cell
     marks: tuple[tuple[MarkKind, Estimate], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class Summary:
     """One answer.
 
     Attributes:
@@ -36,18 +36,18 @@ class Card:
     id: str
     title: Message
     says: dict[str, Any]
-    rows: tuple[CardRow, ...]
+    rows: tuple[SummaryRow, ...]
     axis: Message | None
     links: tuple[tuple[str, Message], ...]
     keys: tuple[tuple[MarkKind, Message], ...] = ()
 
-    def noted(self, ledger: EvidenceLedger) -> Card:
-        """Return the card with every derived number in the evidence, under `card/ID`.
+    def noted(self, ledger: EvidenceLedger) -> Summary:
+        """Return the summary with every derived number in the evidence, under `summary/ID`.
 
         Raises:
             RecordError: a number refers to a row that is missing.
         """
-        subject = f"card/{self.id}"
+        subject = f"summary/{self.id}"
         rows = []
         for i, row in enumerate(self.rows, start=1):
             marks = ((kind, ledger.note(number, subject, f"row{i}.{j}")) for j, (kind, number) in enumerate(row.marks))

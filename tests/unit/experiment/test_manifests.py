@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from lever_pipe.experiment.run_card import carry_out, files_of_card, start_model
 
 from lever_pipe.base import contents, numerics, storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.provenance import code_of
 from lever_pipe.base.records import RunCard
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.run_card import carry_out, files_of_card, start_model
 from lever_pipe.experiment.stage_configs import InputsAlone, Runtime, SelectBaselineConfig
 from lever_pipe.experiment.stage_files import Declared, External, Input, Inputs, Output, Outputs, Role, State, declared
 
