@@ -35,9 +35,9 @@ from lever_pipe.report.evidence import EvidenceRow, read_evidence
 from lever_pipe.runtime.rerun.why_names import flat
 from lever_pipe.runtime.snakemake_adapter import configured
 
-CARD, TEMPLATE = "README.md", Path(__file__).with_name("release.md.j2")
+MODEL_CARD, TEMPLATE = "README.md", Path(__file__).with_name("release.md.j2")
 GENERATED = ("lever-pipe-embedded-world", "embedded world")
-"""The data set of a card, as the Hub may know it and in words, where it is generated."""
+"""The data set of a model card, as the Hub may know it and in words, where it is generated."""
 SCORED = ("prefix", "test")
 """Subsets of evaluation questions and of tasks that scores of a policy are over."""
 SUMMARIES = ("build_", "collect_", "compare_", "evaluate_start")
@@ -47,7 +47,7 @@ AGAIN = "Run the workflow to its end."
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the folder of one policy, whole or not at all, print its card's path and return 0."""
+    """Write the folder of one policy, whole or not at all, print its model card's path and return 0."""
     parser = argparse.ArgumentParser(prog="lever-pipe release", description=__doc__)
     parser.add_argument("policy", help="its name in the tables, with its seed")
     parser.add_argument("out", type=Path, help="a folder that is not there yet, or empty")
@@ -66,17 +66,25 @@ def main(words: Sequence[str]) -> int:
     chain = [step for step in steps if not step.made.stage.startswith(SUMMARIES)]
     lineage = [[step.name, step.made.config, step.made.code, _made(step)] for step in chain]
     facts = {"policy": name, "lineage": hashlib.sha256(canonical_json(lineage).encode()).hexdigest()}
-    card = {**facts, "label": policy.label, "folder": out.resolve().name, "licence": options.license, "steps": chain}
+    model_card = {
+        **facts,
+        "label": policy.label,
+        "folder": out.resolve().name,
+        "licence": options.license,
+        "steps": chain,
+    }
 
     def write(folder: Path) -> None:
         if policy.kind == AGENT:
             summary = _write_agent(folder, facts, steps, options.checkpoint)
         else:
             summary = _write_selector(folder, facts, steps, Path(experiment.encoder.model))
-        storage.write_text(folder / CARD, _card(scores, {**card, **summary, "is_agent": policy.kind == AGENT}))
+        storage.write_text(
+            folder / MODEL_CARD, _model_card(scores, {**model_card, **summary, "is_agent": policy.kind == AGENT})
+        )
 
     atomic.write_folder(out, write)
-    sys.stdout.write(f"{out / CARD}\n")
+    sys.stdout.write(f"{out / MODEL_CARD}\n")
     return 0
 
 
@@ -107,7 +115,7 @@ def _steps_behind(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
 
 
 def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], encoder: Path) -> Facts:
-    """Write all but the card of a policy that selects, and return what the card tells."""
+    """Write all but the model card of a policy that selects, and return what the model card tells."""
     choice, lvlm = _step(steps, "select_demonstrations"), _step(steps, "answer_prompts").made.config["lvlm"]
     sampled, seen = (steps[choice.makers[name]] for name in ("eval_pools", "train_embeddings"))
     if (identity := contents.model_identity(str(encoder))) != seen.made.config["model_identity"]:
@@ -144,7 +152,7 @@ def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], enco
 
 
 def _write_agent(folder: Path, facts: Facts, steps: Sequence[TracedJob], checkpoint: str) -> Facts:
-    """Write all but the card of an agent, and return what the card tells."""
+    """Write all but the model card of an agent, and return what the model card tells."""
     played, source = _step(steps, "evaluate_agent"), _step(steps, "prepare_tasks").made.config["source"]
     done, config = storage.read_row(played.inputs["done"], DoneRow), played.made.config
     step = done.executed_steps if checkpoint == "last" else done.best_step
@@ -178,7 +186,7 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], facts: Facts) -> str:
+def _model_card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], facts: Facts) -> str:
     """Return the model card: front matter as the Hub's own library writes it, then text."""
     is_agent, (data_type, data_name) = facts["is_agent"], facts["data"]
     results = [

@@ -42,7 +42,7 @@ STATEMENT = (
 )
 PROBE_SEED = 0
 LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "pillow")
-TEMPLATE = Path(__file__).with_name("card.md.j2")
+TEMPLATE = Path(__file__).with_name("model_card.md.j2")
 
 
 def folder_digests(root: Path) -> dict[str, str]:
@@ -60,7 +60,7 @@ def probe_reader(model: Reader, options: WorldData) -> dict[str, ProbeScore]:
 
 
 def make(out: Path, *, seed: int) -> dict[str, Any]:
-    """Train and write the models and the card, as `card.json` and as prose; return the card's values.
+    """Train and write the models and the model card, as `model_card.json` and as prose; return the model card's values.
 
     The same seed and library versions give the same weights on one kind of CPU.
     """
@@ -90,7 +90,7 @@ def make(out: Path, *, seed: int) -> dict[str, Any]:
                 for probe, score in summary.items()
             },
         }
-    card = {
+    model_card = {
         "command": f"python -m lever_pipe.world.make --out resources/world --seed {seed}",
         "seed": seed,
         "threads": 1,
@@ -107,17 +107,17 @@ def make(out: Path, *, seed: int) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
         "sha256": folder_digests(out),
     }
-    write_json(out / "card.json", card)
+    write_json(out / "model_card.json", model_card)
     text = TEMPLATE.read_text(encoding="utf-8")
     template = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
-    write_text(out / "card.md", template.render(read_json(out / "card.json")))  # in the order of the file
+    write_text(out / "model_card.md", template.render(read_json(out / "model_card.json")))  # in the order of the file
     if faults:
         raise DataError(
             "the trained readers must find answers through the demonstrations' images",
             found="; ".join(faults),
-            do="Try another seed, or look at the curve in card.json.",
+            do="Try another seed, or look at the curve in model_card.json.",
         )
-    return card
+    return model_card
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -180,7 +180,7 @@ N_FRESH_IMAGES = 150
 
 @dataclass
 class TrainingLog:
-    """What the card reports about a training."""
+    """What the model card reports about a training."""
 
     seconds: dict[str, float] = field(default_factory=dict)  # CPU seconds by phase
     steps: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What `release` writes, used as its own card says, where there is no Snakemake: it does what the results say."""
+"""What `release` writes, used as its own model card says, where there is no Snakemake: it does what the results say."""
 
 from __future__ import annotations
 
@@ -63,42 +63,42 @@ RELEASED |= {checkpoint: (AGENT, checkpoint, PLAYED) for checkpoint in ("last", 
 
 
 class Released(NamedTuple):
-    """What was released, beside which its evaluation lies, and what its card's lines find."""
+    """What was released, beside which its evaluation lies, and what its model card's lines find."""
 
     out: Path
-    card: ModelCard
+    model_card: ModelCard
     found: Any
 
 
 @pytest.fixture(scope="module")
 def released_of(smoke: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Released]:
-    """Release policies and agents, and run the Python of each card beside its folder, and then more."""
-    outs, cards, calls = [], [], []
+    """Release policies and agents, and run the Python of each model card beside its folder, and then more."""
+    outs, model_cards, calls = [], [], []
     for policy, checkpoint, then in RELEASED.values():
         beside = tmp_path_factory.mktemp("released")
         words = ("--license", "apache-2.0", "--checkpoint", checkpoint, "--configfile", "config/smoke.yaml")
         with chdir(smoke.folder):
             assert main(["release", policy, str(beside / "out"), *words]) == 0
         outs.append(beside / "out")
-        cards.append(ModelCard.load(beside / "out/README.md"))
-        (lines,) = re.findall(r"```python\n(.*?)```", cards[-1].text, re.DOTALL)
+        model_cards.append(ModelCard.load(beside / "out/README.md"))
+        (lines,) = re.findall(r"```python\n(.*?)```", model_cards[-1].text, re.DOTALL)
         calls.append((str(beside), lines + then))
         put_evaluation(smoke, beside)
     call = [sys.executable, "-c", ALL_OF_THEM, json.dumps(calls)]
     done = subprocess.run(call, cwd=outs[0], env=smoke.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    return dict(zip(RELEASED, map(Released, outs, cards, found), strict=True))
+    return dict(zip(RELEASED, map(Released, outs, model_cards, found), strict=True))
 
 
-def require_fit_for_others(project: Project, out: Path, card: ModelCard) -> None:
-    """The card says what this is, and no file of the folder anything of this machine."""
-    assert card.data.license == "apache-2.0"
-    data = {(of.dataset_type, of.dataset_name) for of in card.data.eval_results}
+def require_fit_for_others(project: Project, out: Path, model_card: ModelCard) -> None:
+    """The model card says what this is, and no file of the folder anything of this machine."""
+    assert model_card.data.license == "apache-2.0"
+    data = {(of.dataset_type, of.dataset_name) for of in model_card.data.eval_results}
     assert data == {("lever-pipe-embedded-world", "embedded world")}
-    assert "**Embedded world.**" in card.text
+    assert "**Embedded world.**" in model_card.text
     settings = next(path for name in ("agent.json", "config.json") if (path := out / name).exists())
-    assert storage.read_json(settings)["lineage"] in card.text
+    assert storage.read_json(settings)["lineage"] in model_card.text
     held = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
     assert not [name for name in (project.folder, Path.cwd(), Path.home()) if str(name).encode() in held]
 
@@ -121,8 +121,8 @@ def put_evaluation(project: Project, folder: Path) -> None:
 def test_a_released_policy_selects_and_scores_as_in_the_results(
     smoke: Project, released_of: dict[str, Released], tmp_path: Path, policy: str
 ) -> None:
-    out, card, found = released_of[policy]
-    require_fit_for_others(smoke, out, card)
+    out, model_card, found = released_of[policy]
+    require_fit_for_others(smoke, out, model_card)
     queries = storage.read_examples(smoke.folder / LEVER / "examples/eval.jsonl")
     study, train = smoke.folder / LEVER, storage.read_examples(smoke.folder / LEVER / "examples/train.jsonl")
     place = {example.question_id: example.example_id for example in train}
@@ -147,7 +147,7 @@ def test_a_released_policy_selects_and_scores_as_in_the_results(
         config=ScoreAnswersConfig(**json.loads((scored / "scores.run.json").read_text())["config"] | own),
     )
     assert cells == [cell for cell in storage.read_rows(scored / "cells.jsonl", Cell) if cell.policy.name == policy]
-    told = {(r.dataset_config, r.metric_name): (r.metric_value, r.metric_args) for r in card.data.eval_results}
+    told = {(r.dataset_config, r.metric_name): (r.metric_value, r.metric_args) for r in model_card.data.eval_results}
     assert len(told) == len(cells) == 4
     for cell in cells:
         key = f"first {cell.samples} evaluation questions", f"VQA accuracy in percent, shots: {cell.shots}"
@@ -162,12 +162,12 @@ def test_a_released_policy_selects_and_scores_as_in_the_results(
 def test_a_released_agent_plays_the_held_out_tasks_as_it_was_evaluated(
     smoke: Project, released_of: dict[str, Released], checkpoint: str
 ) -> None:
-    out, card, found = released_of[checkpoint]
-    require_fit_for_others(smoke, out, card)
+    out, model_card, found = released_of[checkpoint]
+    require_fit_for_others(smoke, out, model_card)
     made = (smoke.folder / AGENTS / AGENT / "test/evaluations.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in made]
     assert found == [row for row in rows if row["checkpoint"] == checkpoint]
-    told = {result.metric_name: result for result in card.data.eval_results}
+    told = {result.metric_name: result for result in model_card.data.eval_results}
     assert len(told) == 4
     for mode in ("greedy", "sampled"):
         value = next(row["values"]["reward"] for row in rows if (row["checkpoint"], row["mode"]) == (checkpoint, mode))

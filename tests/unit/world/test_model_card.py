@@ -1,4 +1,4 @@
-"""The shipped models are those of their card and show the mechanism that it states."""
+"""The shipped models are those of their model card and show the mechanism that it states."""
 
 from __future__ import annotations
 
@@ -23,26 +23,28 @@ ROOT = Path(__file__).parents[3] / "resources" / "world"
 
 
 @pytest.fixture(scope="module")
-def card() -> dict[str, Any]:
-    found: dict[str, Any] = read_json(ROOT / "card.json")
+def model_card_row() -> dict[str, Any]:
+    found: dict[str, Any] = read_json(ROOT / "model_card.json")
     return found
 
 
-def test_the_shipped_files_are_those_of_the_card(card: dict[str, Any]) -> None:
-    assert folder_digests(ROOT) == card["sha256"]
+def test_the_shipped_files_are_those_of_the_card(model_card_row: dict[str, Any]) -> None:
+    assert folder_digests(ROOT) == model_card_row["sha256"]
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_probes_reproduce_the_card_and_meet_all_bounds(card: dict[str, Any], name: str) -> None:
+def test_probes_reproduce_the_card_and_meet_all_bounds(model_card_row: dict[str, Any], name: str) -> None:
     model = Reader.from_pretrained(ROOT / name).eval()
-    assert sum(p.numel() for p in model.parameters()) == card["readers"][name]["parameters"]
-    # An eighth as many queries as the card has.
-    options = WorldData(**{name: card["world"][name] for name in WorldData.model_fields if name in card["world"]})
+    assert sum(p.numel() for p in model.parameters()) == model_card_row["readers"][name]["parameters"]
+    # An eighth as many queries as the model card has.
+    options = WorldData(
+        **{name: model_card_row["world"][name] for name in WorldData.model_fields if name in model_card_row["world"]}
+    )
     summary = probe_reader(model, options.model_copy(update={"n_eval": 100}))
     assert check_bounds(summary) == []
     for probe, score in summary.items():
         # Shares near 30 % of 75 queries have a standard deviation of 5.3 points.
-        assert abs(score.truth - card["readers"][name]["probes"][probe]["equals_fact"]) < 15
+        assert abs(score.truth - model_card_row["readers"][name]["probes"][probe]["equals_fact"]) < 15
 
 
 def test_relation_and_scene_are_readable_from_clip() -> None:
