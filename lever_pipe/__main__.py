@@ -21,9 +21,9 @@ from lever_pipe.base import contents, process_environment, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, MachineError, SnapshotError
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.provenance import code_of, stages
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
-from lever_pipe.experiment import run_card
+from lever_pipe.experiment import manifests
 from lever_pipe.experiment.lvlm_config import LvlmExecution
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import declared
@@ -47,8 +47,8 @@ TOOLS = {
 }
 """Commands that are no stage, the usual ones first: the module that holds each, and what it does."""
 SIGNALLED, ENDING = 128, (signal.SIGTERM, signal.SIGINT)
-CARD = "card"
-"""The name of the run card among a call's files."""
+MANIFEST = "manifest"
+"""The name of the manifest among a call's files."""
 RARELY = 20_000
 """Objects that a stage makes, beyond those it has dropped, between two scans for cycles."""
 
@@ -60,7 +60,7 @@ class StageCall(NamedTuple):
 
     function: Any
     files: dict[str, Path | tuple[Path, ...]]
-    card: Path
+    manifest: Path
     config: Any
     runtime: Runtime
 
@@ -88,9 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigError(f"expected a tool ({', '.join(TOOLS)}) or a stage", found=f"'{words[0]}'", do=do)
         options = _parser().parse_intermixed_args(words)
         process_environment.set_threads(options.threads)
-        card = _card(options)  # without one there is nothing to own
-        options.spec = options.spec or snapshot.planned_spec(options.stage, card)
-        with _unwinding(), ownership.owned(Path(card)) if card else nullcontext(False) as waited:
+        manifest = _manifest(options)  # without one there is nothing to own
+        options.spec = options.spec or snapshot.planned_spec(options.stage, manifest)
+        with _unwinding(), ownership.owned(Path(manifest)) if manifest else nullcontext(False) as waited:
             _make(options, waited=waited)
     except (TerminatedError, KeyboardInterrupt) as end:
         number = end.number if isinstance(end, TerminatedError) else signal.SIGINT
@@ -106,10 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _card(options: argparse.Namespace) -> str:
-    """Return the run card that a call names; nothing if it names none or several."""
-    cards = [word.partition("=")[2] for word in options.files if word.startswith(f"{CARD}=")]
-    return cards[0] if len(cards) == 1 else ""
+def _manifest(options: argparse.Namespace) -> str:
+    """Return the manifest that a call names; nothing if it names none or several."""
+    manifests = [word.partition("=")[2] for word in options.files if word.startswith(f"{MANIFEST}=")]
+    return manifests[0] if len(manifests) == 1 else ""
 
 
 def _make(options: argparse.Namespace, *, waited: bool) -> None:
@@ -134,15 +134,15 @@ def run_stage(options: argparse.Namespace) -> object:
         snapshot.require_code(options.stage, planned=call.runtime.code, found=code)
     if frozen is not None:
         _require_models(options.stage, call)
-    result = run_card.carry_out(call.function, call.card, config=call.config, runtime=call.runtime, **call.files)
+    result = manifests.carry_out(call.function, call.manifest, config=call.config, runtime=call.runtime, **call.files)
     if frozen is not None:
-        _keep(frozen, options.spec, call.card)
+        _keep(frozen, options.spec, call.manifest)
     return result
 
 
 def _require_models(stage: str, call: StageCall) -> None:
     """Refuse a model folder that was exchanged after the invocation began."""
-    start = run_card.start_model(call.files)
+    start = manifests.start_model(call.files)
     for name, folder in (("lvlm", call.files.get("lvlm")), ("encoder", call.files.get("encoder")), ("policy", start)):
         settings = call.config if name == "encoder" else getattr(call.config, name, None)
         planned = getattr(settings, "model_identity", None)
@@ -153,13 +153,13 @@ def _require_models(stage: str, call: StageCall) -> None:
             raise SnapshotError(expected, found=f"model {identity}", do=snapshot.PLAN_AGAIN)
 
 
-def _keep(frozen: snapshot.Snapshot, spec: str, card: Path) -> None:
+def _keep(frozen: snapshot.Snapshot, spec: str, manifest: Path) -> None:
     """Put what a job of an invocation has made into the store, if the configuration has one."""
     settings = frozen.config.get("store")
     if settings:
         from lever_pipe.runtime import store
 
-        made = storage.read_row(card, RunCard)
+        made = storage.read_row(manifest, Manifest)
         store.opened(settings).put(store.key_of(made.stage, spec, made.inputs), made)
 
 
@@ -169,8 +169,8 @@ def is_made(options: argparse.Namespace) -> bool:
 
     call, stage = call_of(options), options.stage
     identity = {"config": call.config.model_dump(mode="json"), "code": call.runtime.code or code_of(stage)}
-    read, made = run_card.files_of_card(call.function, call.files)
-    return decision.is_made(call.card, read | made, stage=stage, **identity)
+    read, made = manifests.files_of_manifest(call.function, call.files)
+    return decision.is_made(call.manifest, read | made, stage=stage, **identity)
 
 
 def call_of(options: argparse.Namespace) -> StageCall:
@@ -184,7 +184,7 @@ def call_of(options: argparse.Namespace) -> StageCall:
     runtime = Runtime(**{name: getattr(options, name) for name in execution}, code=code)
     config = parse_model(config_class, values.get("config", values), source=f"{options.stage} --spec")
     files = _files(options.stage, function, options.files)
-    return StageCall(function, files, Path(str(files.pop(CARD))), config, runtime)
+    return StageCall(function, files, Path(str(files.pop(MANIFEST))), config, runtime)
 
 
 def _of_lvlm(text: str) -> LvlmExecution:
@@ -208,14 +208,14 @@ def _json_object(text: str, *, source: str) -> dict[str, Any]:
 
 
 def _files(stage: str, function: Any, words: Sequence[str]) -> dict[str, Path | tuple[Path, ...]]:
-    """Return the files of a call as the stage's signature declares them, and its run card."""
+    """Return the files of a call as the stage's signature declares them, and its manifest."""
     given: dict[str, list[Path]] = {}
     for word in words:
         name, separator, path = word.partition("=")
         if not separator:
             raise ConfigError(f"{stage}: expected name=path", found=f"'{word}'", do="Put the file's name before it.")
         given.setdefault(name, []).append(Path(path))
-    parameters = {name: file.several for name, file in declared(function).items()} | {CARD: False}
+    parameters = {name: file.several for name, file in declared(function).items()} | {MANIFEST: False}
     missing, unknown = parameters.keys() - given.keys(), given.keys() - parameters.keys()
     missing -= {name for name in missing if parameters[name]}  # a list of files may be empty
     repeated = {name for name, paths in given.items() if len(paths) > 1 and not parameters.get(name, True)}

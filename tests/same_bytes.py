@@ -19,7 +19,7 @@ WORK = (
 TIMED = r"seconds\w*|\w*tokens_per_second\w*"
 EVIDENCE = rf"^lever,work,({WORK}),|^intention,[^,]*,({TIMED}),|^report,.*intention:[^:]*:({TIMED})\b"
 MAY_DIFFER = (
-    # A run card says how long its stage took, and holds digests of files that say the same.
+    # A manifest says how long its stage took, and holds digests of files that say the same.
     (r"run\.json$", r"^(seconds|inputs|outputs)\b"),
     # The later of two jobs finds the answers that both need in the ledger.
     (r"counters\.json$", rf"^({WORK})\b"),

@@ -1,1 +1,1 @@
-"""What every room stands on: errors, seeds, files and their digests, run cards, the numeric path."""
+"""What every room stands on: errors, seeds, files and their digests, manifests, the numeric path."""

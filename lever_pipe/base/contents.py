@@ -2,7 +2,7 @@
 
 An artefact that is made again with the same content, copied or touched has the same digest, so nothing that reads it
 has reason to run. Two kinds of files hold more than their content. A safetensors file may order its tensors and pad its
-header as its writer likes: its digest is of each tensor's name, dtype, shape and bytes. A run card says how long a job
+header as its writer likes: its digest is of each tensor's name, dtype, shape and bytes. A manifest says how long a job
 took and where its files lay: its digest leaves that out.
 
 `Digests` remembers digests by a file's size, times and inode, as git's index does, so that large files are read once.
@@ -28,7 +28,7 @@ TENSOR_DIGITS = 16
 RACY_NS = 2_000_000_000
 """A file that changed this shortly before it was read may change again without another time, on a coarse clock."""
 BOOKKEEPING = frozenset(("seconds", "outputs", "replaced", "tensors", "paths"))
-"""Keys of a run card that say nothing about what was computed."""
+"""Keys of a manifest that say nothing about what was computed."""
 MEMORY = Path(".snakemake/lever_pipe/digests.json")
 """Where the digests of a working directory's files are remembered."""
 FORMAT = 1
@@ -49,14 +49,14 @@ def digest(path: Path) -> str:
         return _of_listing(path, digest)
     if path.suffix == ".safetensors":
         return of_tensors(tensors_of(path))
-    if is_card(path):
+    if is_manifest(path):
         with suppress(ValueError, AttributeError, RecursionError):
-            return _of_card(path)
+            return _of_manifest(path)
     return storage.digest(path)
 
 
-def is_card(path: Path) -> bool:
-    """Return whether a file is a run card, told by its name."""
+def is_manifest(path: Path) -> bool:
+    """Return whether a file is a manifest, told by its name."""
     return path.name == "run.json" or path.name.endswith(".run.json")
 
 
@@ -177,7 +177,7 @@ def _of_listing(folder: Path, digest_of: Callable[[Path], str]) -> str:
     return hashlib.sha256(os.fsencode(listing)).hexdigest()  # a name may be no UTF-8
 
 
-def _of_card(path: Path) -> str:
+def _of_manifest(path: Path) -> str:
     values = {key: value for key, value in json.loads(path.read_bytes()).items() if key not in BOOKKEEPING}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 

@@ -254,7 +254,7 @@ class RewardTies(Row):
     best_differ: dict[str, float]  # number of best selections kept -> share of queries with a gradient
 
 
-class RunCard(Row):
+class Manifest(Row):
     """How an artefact came to be; written last, so its presence means that the artefact is whole."""
 
     stage: str

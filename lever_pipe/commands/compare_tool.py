@@ -1,6 +1,6 @@
 """`lever-pipe compare A B`: which settings of two runs differ, and which of their results differ.
 
-A and B are results folders. Settings are those of the run cards at equal places, each difference once with the number
+A and B are results folders. Settings are those of the manifests at equal places, each difference once with the number
 of jobs that it concerns. Results are rows of `evidence.csv` with an interval: the accuracy of a policy as mean over
 shots, the endpoints of an agent, both as mean over seeds. What one run lacks is `absent`.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 from tabulate import tabulate
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.report.evidence import MEAN, read_evidence
-from lever_pipe.runtime.rerun.artefacts import cards_below
+from lever_pipe.runtime.rerun.artefacts import manifests_below
 from lever_pipe.runtime.rerun.why_names import flat
 
 ABSENT = "absent"
@@ -49,36 +49,36 @@ def main(words: Sequence[str]) -> int:
 
 
 def differing_settings(left: Path, right: Path) -> list[tuple[str, str, str, str, int]]:
-    """Return what the cards at equal places below two folders state differently, by kind and stage.
+    """Return what the manifests at equal places below two folders state differently, by kind and stage.
 
     Each is a stage, a key, both values, and how many jobs it concerns. Of an input the name alone is given: everything
     that follows from other content differs too.
     """
     counts: Counter[tuple[str, str, str, str]] = Counter()
-    for path in cards_below(left):
+    for path in manifests_below(left):
         if not (other := right / path.relative_to(left)).is_file():
             continue
-        card = storage.read_row(path, RunCard)
-        a, b = facts(card), facts(storage.read_row(other, RunCard))
+        manifest = storage.read_row(path, Manifest)
+        a, b = facts(manifest), facts(storage.read_row(other, Manifest))
         differing = [key for key in a | b if a.get(key) != b.get(key)]
         for key in dict.fromkeys(key.partition("[")[0] for key in differing):  # files of a list count as one input
             kind = _kind(key)
             values = ("one content", "another") if kind == "input" else (a.get(key, ABSENT), b.get(key, ABSENT))
-            counts["any job" if kind in OF_ANY_JOB else card.stage, key, *values] += 1
+            counts["any job" if kind in OF_ANY_JOB else manifest.stage, key, *values] += 1
     by_kind = sorted(counts, key=lambda setting: (KINDS.index(_kind(setting[1])), setting))
     return [(*setting, counts[setting]) for setting in by_kind]
 
 
-def facts(card: RunCard) -> dict[str, str]:
-    """Return what a card states: configuration, code, versions, commit, device and inputs, each as text."""
-    config = {key: value for key, value in flat(card.config).items() if not key.startswith(NAMES)}
+def facts(manifest: Manifest) -> dict[str, str]:
+    """Return what a manifest states: configuration, code, versions, commit, device and inputs, each as text."""
+    config = {key: value for key, value in flat(manifest.config).items() if not key.startswith(NAMES)}
     return {
         **{f"config.{key}": value if isinstance(value, str) else json.dumps(value) for key, value in config.items()},
-        "code": card.code,
-        **{f"version.{name}": version for name, version in card.versions.items()},
-        "commit": f"{card.commit[:DIGEST]}{' with changes' if card.dirty else ''}",
-        "device": card.device,
-        **{f"input.{name}": digest[:DIGEST] for name, digest in card.inputs.items()},
+        "code": manifest.code,
+        **{f"version.{name}": version for name, version in manifest.versions.items()},
+        "commit": f"{manifest.commit[:DIGEST]}{' with changes' if manifest.dirty else ''}",
+        "device": manifest.device,
+        **{f"input.{name}": digest[:DIGEST] for name, digest in manifest.inputs.items()},
     }
 
 

@@ -1,6 +1,6 @@
 """`lever-pipe export TRACKER RESULTS OUT`: the curves of finished work for TensorBoard or W&B, offline.
 
-One run a policy or arm and seed, with what its run card states and every row of its curves. Then
+One run a policy or arm and seed, with what its manifest states and every row of its curves. Then
 `tensorboard --logdir OUT` shows them, or `wandb sync OUT/wandb/offline-run-*` sends them. A tracker's library is the
 extra of its name. TensorBoard keeps 32 bits of a value; the CSV files keep all.
 """
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, RecordError
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.commands.compare_tool import facts
 from lever_pipe.report import sources
 
@@ -83,9 +83,9 @@ def tracked_runs(results: Path) -> list[TrackedRun]:
 
 
 def _facts(results: Path, run: str, last: int) -> dict[str, str]:
-    """Return what the run card of a policy's last epoch or of an arm's run states."""
-    cards = (results / "lever" / run / f"epoch~{last}/run.json", results / "intention" / run / "run.json")
-    return next((facts(storage.read_row(card, RunCard)) for card in cards if card.is_file()), {})
+    """Return what the manifest of a policy's last epoch or of an arm's run states."""
+    manifests = (results / "lever" / run / f"epoch~{last}/run.json", results / "intention" / run / "run.json")
+    return next((facts(storage.read_row(manifest, Manifest)) for manifest in manifests if manifest.is_file()), {})
 
 
 def _to_tensorboard(run: TrackedRun, folder: Path, _: str) -> None:

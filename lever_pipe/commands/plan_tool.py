@@ -1,9 +1,9 @@
-"""`lever-pipe plan [words for Snakemake]`: what would run, why, and how long by the run cards.
+"""`lever-pipe plan [words for Snakemake]`: what would run, why, and how long by the manifests.
 
 The words are those of the run itself: targets, `--configfile`, `--workflow-profile`. Nothing is run or locked, and no
-result is written; where somebody replaced an output, its run card notes that, as in any dry run.
-A rule's seconds are the median of those on the run cards of its jobs on the same kind of device below the results
-folder. A rule without a card has its requested runtime as an upper bound instead, under `max`.
+result is written; where somebody replaced an output, its manifest notes that, as in any dry run.
+A rule's seconds are the median of those on the manifests of its jobs on the same kind of device below the results
+folder. A rule without a manifest has its requested runtime as an upper bound instead, under `max`.
 Below stands what an LVLM is asked at most, and for a large one tokens, operations and hours of a GPU by arithmetic.
 Absent raw files are assumed, with the numbers of questions that the configuration names; the end lists what is missing.
 `--json` prints the same for programs.
@@ -27,7 +27,7 @@ from lever_pipe.runtime import lvlm_work
 from lever_pipe.runtime.checks import local_checks
 from lever_pipe.runtime.checks.findings import Level
 from lever_pipe.runtime.rerun import sparing
-from lever_pipe.runtime.rerun.artefacts import cards_below, read_artefact
+from lever_pipe.runtime.rerun.artefacts import manifests_below, read_artefact
 from lever_pipe.runtime.rerun.explain import Explained, explain
 from lever_pipe.runtime.sizing import gpus_of
 from lever_pipe.runtime.snakemake_adapter import PlannedJob, experiment_of, planned_jobs
@@ -95,10 +95,10 @@ def forecast(explained: Sequence[Explained], records: Records) -> list[RuleForec
 
 
 def recorded(results: Path) -> Records:
-    """Return what jobs took, by the run cards below the results."""
+    """Return what jobs took, by the manifests below the results."""
     records: Records = {}
-    for card in cards_below(results):
-        if (made := read_artefact(card).made) is not None:
+    for manifest in manifests_below(results):
+        if (made := read_artefact(manifest).made) is not None:
             records.setdefault((made.stage, _kind(made.device)), []).append(made.seconds)
     return records
 

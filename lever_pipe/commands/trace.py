@@ -25,14 +25,22 @@ from lever_pipe.base import contents, storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import RecordError, UnknownMemberError
 from lever_pipe.base.policy_names import PolicyName, group_of
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.experiment import configuration
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
 from lever_pipe.runtime import grid_plan
 from lever_pipe.runtime.rerun import own_images
-from lever_pipe.runtime.rerun.artefacts import CARD, Artefact, Maker, absolute, cards_below, makers_of, read_artefact
+from lever_pipe.runtime.rerun.artefacts import (
+    MANIFEST,
+    Artefact,
+    Maker,
+    absolute,
+    makers_of,
+    manifests_below,
+    read_artefact,
+)
 from lever_pipe.runtime.rerun.decision import judge
 from lever_pipe.runtime.rerun.why_names import STUDIES, first, flat, label
 from lever_pipe.runtime.snakemake_adapter import configured
@@ -77,7 +85,7 @@ class TracedJob:
     """
 
     artefact: Artefact
-    made: RunCard
+    made: Manifest
     outputs: list[str] = field(default_factory=list)
     inputs: dict[str, Path] = field(default_factory=dict)
     makers: dict[str, int] = field(default_factory=dict)
@@ -87,7 +95,7 @@ class TracedJob:
     @property
     def name(self) -> str:
         """Return what the artefact is called."""
-        return label(self.made.stage, str(self.artefact.card))
+        return label(self.made.stage, str(self.artefact.manifest))
 
 
 class Traced(NamedTuple):
@@ -120,7 +128,7 @@ def main(words: Sequence[str]) -> int:
 
 def _other_images(step: TracedJob, experiment: Experiment) -> dict[str, str]:
     """Return the own images of a user that differ from those in the examples of a step: path -> state."""
-    place = str(step.artefact.card.relative_to(experiment.results))
+    place = str(step.artefact.manifest.relative_to(experiment.results))
     data = grid_plan.at(experiment, {"data": place}).data
     if data.source == "world":
         return {}
@@ -133,10 +141,10 @@ def _other_images(step: TracedJob, experiment: Experiment) -> dict[str, str]:
 def traced_back(what: str, results: Path) -> Traced:
     """Return the way back from a word of the command line."""
     file, rows = _target(what, results)
-    way = _Way(map(read_artefact, cards_below(results)))
+    way = _Way(map(read_artefact, manifests_below(results)))
     maker = way.maker_of(file)
     if maker is None:
-        expected, found = f"trace: expected a run card that states {file}", f"no such card below {results}"
+        expected, found = f"trace: expected a manifest that states {file}", f"no such manifest below {results}"
         raise UnknownMemberError(expected, found=found, do="Run the workflow, or name its results: --results FOLDER.")
     ends = [row for traced in rows for row in traced.measured]
     sources = tuple(way.follow_evidence(maker, ends)) if ends else ()
@@ -247,7 +255,7 @@ class _Way:
     def follow(self, path: Path, names: frozenset[str]) -> None:
         """Add what made a file and all behind it; of lists these policies' files, all if none is named."""
         maker = self.maker_of(path)
-        if maker is None or (key := (str(maker.artefact.card), maker.output, names)) in self._followed:
+        if maker is None or (key := (str(maker.artefact.manifest), maker.output, names)) in self._followed:
             return
         self._followed.add(key)
         inputs = {name: path for name, path in maker.artefact.paths.items() if name in maker.made.inputs}
@@ -257,8 +265,8 @@ class _Way:
 
     def _add(self, maker: Maker, names: Sequence[str]) -> list[Path]:
         """Add an output of an artefact and these of its inputs; return the paths of the latter."""
-        step = self._steps.setdefault(str(maker.artefact.card), TracedJob(maker.artefact, maker.made))
-        if maker.output not in (CARD, *step.outputs):
+        step = self._steps.setdefault(str(maker.artefact.manifest), TracedJob(maker.artefact, maker.made))
+        if maker.output not in (MANIFEST, *step.outputs):
             step.outputs = sorted([*step.outputs, maker.output])
         added = {name: maker.artefact.paths[name] for name in names}
         step.inputs |= added
@@ -267,17 +275,21 @@ class _Way:
     def steps(self, digests: Digests) -> tuple[TracedJob, ...]:
         """Return what was collected, each before all that it was made from."""
         sources: dict[str, dict[str, str]] = {}
-        for card, step in self._steps.items():
+        for manifest, step in self._steps.items():
             makers = {name: self.maker_of(path) for name, path in step.inputs.items()}
-            sources[card] = {name: str(maker.artefact.card) for name, maker in makers.items() if maker is not None}
-        order = list(TopologicalSorter({card: names.values() for card, names in sources.items()}).static_order())[::-1]
-        for card, step in self._steps.items():
-            step.makers = {name: order.index(maker) for name, maker in sources[card].items()}
+            sources[manifest] = {
+                name: str(maker.artefact.manifest) for name, maker in makers.items() if maker is not None
+            }
+        order = list(
+            TopologicalSorter({manifest: names.values() for manifest, names in sources.items()}).static_order()
+        )[::-1]
+        for manifest, step in self._steps.items():
+            step.makers = {name: order.index(maker) for name, maker in sources[manifest].items()}
             now = judge(step.artefact, digests)
             states = dict.fromkeys((*now.changed, *now.damaged, *now.replaced), OTHER)
             states |= dict.fromkeys(now.missing, MISSING)
             step.states = {name: states.get(name, AS_MADE) for name in (*step.outputs, *step.inputs)}
-        return tuple(self._steps[card] for card in order)
+        return tuple(self._steps[manifest] for manifest in order)
 
 
 def text(traced: Traced) -> str:

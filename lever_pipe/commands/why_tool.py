@@ -16,9 +16,9 @@ from pathlib import Path
 
 from lever_pipe.base import contents
 from lever_pipe.base.errors import ConfigError, UnknownMemberError
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
-from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, cards_below, read_artefact
+from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, manifests_below, read_artefact
 from lever_pipe.runtime.rerun.decision import judge
 from lever_pipe.runtime.rerun.explain import ONLY_IF, RUNS, Explained, explain, walk
 from lever_pipe.runtime.rerun.why_names import SHOWN, STUDIES, label
@@ -39,15 +39,15 @@ def main(words: Sequence[str]) -> int:
     if targets and made:
         lines.append(f"{len(made)} other artefacts of this name do not run.")
     else:
-        lines += [made_text(artefact, card) for artefact, card in made]
+        lines += [made_text(artefact, manifest) for artefact, manifest in made]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 
-def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[int], list[tuple[Artefact, RunCard]]]:
+def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[int], list[tuple[Artefact, Manifest]]]:
     """Return all planned jobs explained, the places of those that make the target, and what of it need not be made."""
     results, jobs, digests = Path(experiment_of(words)[0].results), planned_jobs(words), contents.remembered()
-    artefacts = [judge(read_artefact(card), digests) for card in cards_below(results)]
+    artefacts = [judge(read_artefact(manifest), digests) for manifest in manifests_below(results)]
     sound = [(artefact, artefact.made) for artefact in artefacts if artefact.made is not None]
     targets = _places_of([(job.rule, job.outputs) for job in jobs], target, results)
     places = _places_of([(made.stage, tuple(map(str, artefact.written))) for artefact, made in sound], target, results)
@@ -59,8 +59,8 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
             do=did_you_mean(target, {job.rule for job in jobs} | {made.stage for _, made in sound}, do),
         )
     explained = explain(jobs, results=results, digests=digests)
-    planned = {absolute(explained[place].card) for place in targets if explained[place].card}
-    rest = [sound[place] for place in places if absolute(sound[place][0].card) not in planned]
+    planned = {absolute(explained[place].manifest) for place in targets if explained[place].manifest}
+    rest = [sound[place] for place in places if absolute(sound[place][0].manifest) not in planned]
     return explained, targets, rest
 
 
@@ -93,12 +93,12 @@ def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[st
     return [_sentence(explained, places, str(key[0]), str(key[1])) for key, places in causes.items()]
 
 
-def made_text(artefact: Artefact, made: RunCard) -> str:
+def made_text(artefact: Artefact, made: Manifest) -> str:
     """Return what an artefact was made from, for one that need not run."""
     astray = [*artefact.damaged, *artefact.replaced, *(name for name in artefact.missing if name in made.outputs)]
     reason = f"nothing that would run needs {', '.join(astray)} anew" if astray else "everything is as it was made"
     lines = [
-        f"{label(made.stage, str(artefact.card))} does not run: {reason}.",
+        f"{label(made.stage, str(artefact.manifest))} does not run: {reason}.",
         f"  made by {made.stage}, code {made.code}, commit {made.commit[:12]}, {made.device}, {made.seconds} s, from",
         *(f"    {name} {digest[:16]}" for name, digest in sorted(made.inputs.items())),
     ]

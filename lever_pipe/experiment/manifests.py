@@ -1,6 +1,6 @@
 """The call of a stage, and the record beside every artefact of how it came to be, written last.
 
-A card tells the files of the stage's signature. It states what the stage read, not what lay there when it ended: a
+A manifest tells the files of the stage's signature. It states what the stage read, not what lay there when it ended: a
 stage whose input was exchanged under it fails.
 """
 
@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from lever_pipe.base import atomic, contents, numerics, provenance, storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Role, declared
 
@@ -29,11 +29,11 @@ START = "start"
 
 
 def carry_out(
-    stage: Callable[..., Made], card: Path, *, config: BaseModel, runtime: Runtime = Runtime(), **files: Any
+    stage: Callable[..., Made], manifest: Path, *, config: BaseModel, runtime: Runtime = Runtime(), **files: Any
 ) -> Made:
-    """Call a stage with its named files, write its run card, and return what the stage returns.
+    """Call a stage with its named files, write its manifest, and return what the stage returns.
 
-    A stage's state goes when the card is there.
+    A stage's state goes when the manifest is there.
 
     Raises:
         RecordError: an input has not the content any more that it had when the stage began.
@@ -42,15 +42,15 @@ def carry_out(
     given = files | {"config": config}
     if "runtime" in signature(stage).parameters:
         given["runtime"] = runtime
-    card.unlink(missing_ok=True)  # first: no card may stand beside the files of two jobs
-    inputs, outputs = files_of_card(stage, files)
+    manifest.unlink(missing_ok=True)  # first: no manifest may stand beside the files of two jobs
+    inputs, outputs = files_of_manifest(stage, files)
     before = {name: contents.digest(path) for name, path in inputs.items() if path.exists()}
     started = time.perf_counter()
     result = stage(**given)
     written = {name: path for name, path in outputs.items() if path.exists()}
-    row = _card(stage.__name__, config, runtime, time.perf_counter() - started, inputs, written, card)
+    row = _manifest(stage.__name__, config, runtime, time.perf_counter() - started, inputs, written, manifest)
     _require_unchanged(inputs, before, row.inputs)
-    storage.write_row(card, row)
+    storage.write_row(manifest, row)
     for name, parameter in declared(stage).items():
         if parameter.role is Role.STATE and files[name].exists():
             with suppress(OSError):  # the work is done; what is left of its state goes with the next attempt
@@ -67,8 +67,8 @@ def surroundings() -> tuple[str, bool, dict[str, str]]:
     return *provenance.commit_of(), provenance.installed_versions()
 
 
-def files_of_card(stage: Callable[..., Any], files: Files) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Return what a stage reads and what it makes, of the files of a call: all that its run card tells, flat.
+def files_of_manifest(stage: Callable[..., Any], files: Files) -> tuple[dict[str, Path], dict[str, Path]]:
+    """Return what a stage reads and what it makes, of the files of a call: all that its manifest tells, flat.
 
     A model folder is neither: what it holds is part of the spec.
     """
@@ -97,19 +97,19 @@ def flat(files: Files) -> dict[str, Path]:
     return paths
 
 
-def _card(
+def _manifest(
     stage: str,
     config: BaseModel,
     runtime: Runtime,
     seconds: float,
     inputs: Mapping[str, Path],
     outputs: Mapping[str, Path],
-    card: Path,
-) -> RunCard:
+    manifest: Path,
+) -> Manifest:
     commit, dirty, versions = surroundings()
     tensors = {name: contents.tensors_of(path) for name, path in inputs.items() if path.suffix == ".safetensors"}
     digests = {name: contents.digest(path) for name, path in inputs.items() if name not in tensors}
-    return RunCard(
+    return Manifest(
         stage=stage,
         config=config.model_dump(mode="json"),
         inputs=digests | {name: contents.of_tensors(digests_of) for name, digests_of in tensors.items()},
@@ -122,7 +122,7 @@ def _card(
         seconds=round(seconds, 3),
         outputs={name: contents.digest(path) for name, path in outputs.items()},
         tensors={name: contents.in_short(digests_of) for name, digests_of in tensors.items()},
-        paths={name: str(path) for name, path in {**inputs, **outputs, "card": card}.items()},
+        paths={name: str(path) for name, path in {**inputs, **outputs, "manifest": manifest}.items()},
     )
 
 

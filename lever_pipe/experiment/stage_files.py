@@ -1,6 +1,6 @@
 """What each file is to a stage, said once: by the types of the stage's parameters.
 
-Call and run card follow from them; a test holds the rule of the same name against them.
+Call and manifest follow from them; a test holds the rule of the same name against them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Outputs = Annotated[tuple[Path, ...], Role.OUTPUT]
 External = Annotated[Path, Role.EXTERNAL]
 """A folder of a model or of images: what it holds is part of the spec or of an input, and no rule makes it."""
 State = Annotated[Path, Role.STATE]
-"""A folder in which a stage keeps how far it came. It goes when the run card stands: a killed run needs it."""
+"""A folder in which a stage keeps how far it came. It goes when the manifest stands: a killed run needs it."""
 
 
 class Declared(NamedTuple):

@@ -1,4 +1,4 @@
-"""How the compared policies came to be: fields from run cards, and what is known of the published rows."""
+"""How the compared policies came to be: fields from manifests, and what is known of the published rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import PolicyName, beta_text
-from lever_pipe.base.records import Row, RunCard
+from lever_pipe.base.records import Manifest, Row
 from lever_pipe.base.storage import read_yaml
 from lever_pipe.report.long_format import read_csv
 
@@ -102,27 +102,27 @@ def read_published_runs(path: Path) -> PublishedLineage:
         raise RecordError(f"{path}: expected the published lineage", found=str(fault), do="Fix the file.") from None
 
 
-def group_of_training(card: RunCard) -> str:
-    """Return the group whose epoch a training card describes."""
-    config = card.config
+def group_of_training(manifest: Manifest) -> str:
+    """Return the group whose epoch a training manifest describes."""
+    config = manifest.config
     base, beta = config.get("base_rce_epoch"), config.get("kl_beta")
-    name = PolicyName(kind=_method(card), preset=config["preset"], base=base, beta=beta, epoch=config["epoch"])
+    name = PolicyName(kind=_method(manifest), preset=config["preset"], base=base, beta=beta, epoch=config["epoch"])
     return str(name)
 
 
-def of_training(card: RunCard) -> dict[str, str]:
+def of_training(manifest: Manifest) -> dict[str, str]:
     """Return the fields of one training epoch of one seed; every value of its config is in one of them.
 
     An epoch may have a reward of its own; one that judges what it draws has its LVLM in the fields of section `judge`.
     """
-    config, section = dict(card.config), card.stage.removeprefix("train_").removesuffix("_epoch")
+    config, section = dict(manifest.config), manifest.stage.removeprefix("train_").removesuffix("_epoch")
     part, _ = dict(config.pop(section)), config.pop("objective", None)  # the objective is the method
-    fields = {"method": _method(card), "preset": config.pop("preset"), "epoch": str(config.pop("epoch"))}
+    fields = {"method": _method(manifest), "preset": config.pop("preset"), "epoch": str(config.pop("epoch"))}
     if "base_rce_epoch" in config:
         fields["base_rce_epoch"] = str(config.pop("base_rce_epoch"))
     if "kl_beta" in config:
         fields |= {
-            "base_checkpoint": card.inputs["reference"][:DIGEST],
+            "base_checkpoint": manifest.inputs["reference"][:DIGEST],
             "kl_beta": beta_text(config.pop("kl_beta")),
             "kl_control": f"adaptive; {_listed(adaptive)}" if (adaptive := part.pop("adaptive_kl", None)) else "fixed",
             "dropout": "off",  # the stages pair policy and reference without dropout
@@ -134,13 +134,13 @@ def of_training(card: RunCard) -> dict[str, str]:
         fields |= {f"judge.{name}": value for name, value in _of_lvlm(config.pop("lvlm")).items()}
     fields |= {
         "seeds": str(config.pop("seed")),
-        "rewarded_groups" if learns_from_rewards(card) else "beams": card.inputs["groups"][:DIGEST],
+        "rewarded_groups" if learns_from_rewards(manifest) else "beams": manifest.inputs["groups"][:DIGEST],
         "learning_rate": _plain(part.pop("learning_rate")),
-        "training_embeddings": card.inputs["embeddings"][:DIGEST],
-        "training_code": card.code,
+        "training_embeddings": manifest.inputs["embeddings"][:DIGEST],
+        "training_code": manifest.code,
     }
-    if "train_examples" in card.inputs:
-        fields["training_examples"] = card.inputs["train_examples"][:DIGEST]
+    if "train_examples" in manifest.inputs:
+        fields["training_examples"] = manifest.inputs["train_examples"][:DIGEST]
     return fields | _texts("", {**config, section: part})
 
 
@@ -148,64 +148,64 @@ UNTRAINED = {"start_checkpoint": "untrained"}
 """The field of a run that starts from random weights, where others do not."""
 
 
-def of_start(card: RunCard) -> dict[str, str]:
+def of_start(manifest: Manifest) -> dict[str, str]:
     """Return the field of every run of a preset whose selector starts from a checkpoint."""
-    return {"start_checkpoint": card.inputs["start[0]"][:DIGEST]}
+    return {"start_checkpoint": manifest.inputs["start[0]"][:DIGEST]}
 
 
-def learns_from_rewards(card: RunCard) -> bool:
+def learns_from_rewards(manifest: Manifest) -> bool:
     """Return whether a training epoch reads the rewarded RL data; supervised learning has beams in their place."""
-    return _method(card) != "sft"
+    return _method(manifest) != "sft"
 
 
-def of_reward(card: RunCard) -> dict[str, str]:
+def of_reward(manifest: Manifest) -> dict[str, str]:
     """Return the fields of the rewarded RL data that a preset learns from."""
-    return {"rl_data": card.inputs["rl_data"][:DIGEST], **_of_reward(card.config["reward"])}
+    return {"rl_data": manifest.inputs["rl_data"][:DIGEST], **_of_reward(manifest.config["reward"])}
 
 
-def of_selection(card: RunCard, policy: str) -> dict[str, str]:
+def of_selection(manifest: Manifest, policy: str) -> dict[str, str]:
     """Return the fields of the selections of one policy."""
-    config = dict(card.config)
+    config = dict(manifest.config)
     baseline = config.pop("baseline", None)
     fields = {} if baseline is None else {"method": "baseline"}
     if policy.startswith("baseline/random-"):
         fields["draws"] = policy.rpartition("-")[2]
     return {
         **fields,
-        "pool": card.inputs["eval_pools"][:DIGEST],
-        "embeddings": " ".join(card.inputs[f"{split}_embeddings"][:DIGEST] for split in ("train", "eval")),
-        "selection_code": card.code,
+        "pool": manifest.inputs["eval_pools"][:DIGEST],
+        "embeddings": " ".join(manifest.inputs[f"{split}_embeddings"][:DIGEST] for split in ("train", "eval")),
+        "selection_code": manifest.code,
         **_texts("selection", config),
     }
 
 
-def of_answers(card: RunCard) -> dict[str, str]:
+def of_answers(manifest: Manifest) -> dict[str, str]:
     """Return the fields of a batch of answers."""
     return {
-        **_of_lvlm(card.config["lvlm"]),
-        "demonstrations": card.inputs["train_examples"][:DIGEST],
-        "answering_code": card.code,
+        **_of_lvlm(manifest.config["lvlm"]),
+        "demonstrations": manifest.inputs["train_examples"][:DIGEST],
+        "answering_code": manifest.code,
     }
 
 
-def of_scores(card: RunCard) -> dict[str, str]:
+def of_scores(manifest: Manifest) -> dict[str, str]:
     """Return the fields of the scores of a batch."""
-    config = {name: value for name, value in card.config.items() if name != "policies"}
+    config = {name: value for name, value in manifest.config.items() if name != "policies"}
     return {
-        "questions": card.inputs["eval_examples"][:DIGEST],
-        "scoring_code": card.code,
+        "questions": manifest.inputs["eval_examples"][:DIGEST],
+        "scoring_code": manifest.code,
         **_texts("scoring", config),
     }
 
 
-def of_environment(card: RunCard) -> dict[str, str]:
+def of_environment(manifest: Manifest) -> dict[str, str]:
     """Return the library versions and the device of a job."""
-    return {"device": card.device, **{f"version.{name}": version for name, version in card.versions.items()}}
+    return {"device": manifest.device, **{f"version.{name}": version for name, version in manifest.versions.items()}}
 
 
-def _method(card: RunCard) -> str:
+def _method(manifest: Manifest) -> str:
     """Return the part of a policy's name that tells what it was trained by."""
-    return str(card.config.get("objective", card.stage.removeprefix("train_").removesuffix("_epoch")))
+    return str(manifest.config.get("objective", manifest.stage.removeprefix("train_").removesuffix("_epoch")))
 
 
 def _of_reward(reward: Mapping[str, Any]) -> dict[str, str]:

@@ -38,7 +38,7 @@ from typing import Any, NoReturn
 
 from lever_pipe.base import members
 from lever_pipe.base.process_environment import TEMPORARY, THREADS
-from lever_pipe.experiment import run_card
+from lever_pipe.experiment import manifests
 
 CALL = ["python", "-m", "lever_pipe"]
 PARENT_DEATH_SIGNAL, NAME = 1, 15  # PR_SET_PDEATHSIG and PR_SET_NAME of prctl(2)
@@ -154,7 +154,7 @@ def serve(channel: socket.socket, modules: Iterable[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     for module in modules:
         members.load(module)
-    run_card.surroundings()
+    manifests.surroundings()
     gc.collect()
     gc.freeze()
     _send(channel, {"ready": True})

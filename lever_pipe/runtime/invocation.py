@@ -22,7 +22,7 @@ from lever_pipe.experiment.data_config import Data
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import failures, forks, ownership, running, sizing, snakemake_adapter, snapshot
 from lever_pipe.runtime.rerun import decision, own_images, sparing
-from lever_pipe.runtime.rerun.artefacts import cards_below, set_time, time_ns
+from lever_pipe.runtime.rerun.artefacts import manifests_below, set_time, time_ns
 from lever_pipe.runtime.rerun.decision import members_of
 from lever_pipe.runtime.rerun.explain import record_code
 from lever_pipe.runtime.rerun.why_names import first
@@ -80,12 +80,12 @@ class Run:
             snakemake_adapter.silence_trigger_advice()
 
     def regard_what_is_made(self) -> None:
-        """Let Snakemake plan by what the run cards say; in a job's own, spare what another has made."""
+        """Let Snakemake plan by what the manifests say; in a job's own, spare what another has made."""
         decision.regard_versions(self.experiment.rerun_on_library_versions)
         if not self._workflow.is_main_process:
             sparing.spare_if(sparing.made_by_another)
             return
-        made = (decision.has_card, decision.why_again, self._sparing.foresee)
+        made = (decision.has_manifest, decision.why_again, self._sparing.foresee)
         snakemake_adapter.plan_by_contents(*made, without_trace()(hold_folder), whole="all")
         snakemake_adapter.explain_missing_input(without_trace()(self._refuse_missing))
         decision.before_plan(Path(self.experiment.results))
@@ -322,8 +322,8 @@ def end(experiment: Experiment) -> None:
 
 def drop_empty_logs(results: Path) -> None:
     """Remove the logs of finished jobs that said nothing; Snakemake makes them anew where none is left."""
-    for card in cards_below(results):
-        log_file = card.with_name(card.name.removesuffix("run.json") + "log.txt")
+    for manifest in manifests_below(results):
+        log_file = manifest.with_name(manifest.name.removesuffix("run.json") + "log.txt")
         if log_file.is_file() and not log_file.stat().st_size:
             log_file.unlink()
 

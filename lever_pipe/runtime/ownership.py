@@ -1,7 +1,7 @@
 """One lock for all: of a file, held as long as it is open; and one writer an artefact by it.
 
 After a workflow was killed and started again, or a lost node came back, a job of the former run may still compute what
-a job of the present one begins. The first locks a file beside the run card, which names it; the other waits, and leaves
+a job of the present one begins. The first locks a file beside the manifest, which names it; the other waits, and leaves
 if the artefact is whole by then. The lock is one of `flock`: the kernel lets go of it however its owner ends, a network
 file system when it gives the owner's machine up.
 """
@@ -72,14 +72,14 @@ def try_lock(path: Path) -> IO[str] | None:
     return handle
 
 
-def lock_of(card: Path) -> Path:
-    """Return the lock of the artefact that a run card belongs to."""
-    return card.with_name(f".{card.name}{SUFFIX}")
+def lock_of(manifest: Path) -> Path:
+    """Return the lock of the artefact that a manifest belongs to."""
+    return manifest.with_name(f".{manifest.name}{SUFFIX}")
 
 
-def owner_of(card: Path) -> Owner | None:
+def owner_of(manifest: Path) -> Owner | None:
     """Return who makes an artefact at this moment, or was killed at it, as its lock says; None without one."""
-    return _owner_in(lock_of(card))
+    return _owner_in(lock_of(manifest))
 
 
 def sweep(results: Path) -> None:
@@ -98,13 +98,13 @@ def sweep(results: Path) -> None:
 
 
 @contextmanager
-def owned(card: Path) -> Iterator[bool]:
-    """Own the artefact of a run card for the time of the block; wait before it as long as another process does.
+def owned(manifest: Path) -> Iterator[bool]:
+    """Own the artefact of a manifest for the time of the block; wait before it as long as another process does.
 
     Yields:
         Whether another owner was met, who may have made the artefact.
     """
-    lock = lock_of(card)
+    lock = lock_of(manifest)
     lock.parent.mkdir(parents=True, exist_ok=True)
     handle, waited = _acquired(lock)
     with handle:

@@ -72,17 +72,17 @@ def amend_methods(owner: Any, **wrappers: Callable[[Any], Any]) -> None:
 
 
 def plan_by_contents(
-    has_card: Callable[[Job], bool],
+    has_manifest: Callable[[Job], bool],
     why_again: Callable[[Job, bool], str],
     foresee: Callable[[Dag], dict[Job, str]],
     before_lock: Callable[[], None],
     *,
     whole: str,
 ) -> None:
-    """Let run cards instead of times say what is made again, and make what is missing, whether or not a job reads it.
+    """Let manifests instead of times say what is made again, and make what is missing, whether or not a job reads it.
 
     Args:
-        has_card: returns whether a job writes a run card; all others are Snakemake's own affair.
+        has_manifest: returns whether a job writes a manifest; all others are Snakemake's own affair.
         why_again: returns why what a job has made does not count; nothing if it does, or is not there. It is told
             whether another configuration or code counts: not for `--rerun-triggers` that leave out `params`.
         foresee: tells of a dry run's plan which of its jobs will be spared, and why (`PlannedJob.spared`).
@@ -97,7 +97,7 @@ def plan_by_contents(
 
     def amended_time(original: Any) -> property:
         async def mintime(job: Job) -> float | None:
-            return never if has_card(job) else await original.fget(job)
+            return never if has_manifest(job) else await original.fget(job)
 
         return property(mintime)
 
@@ -108,7 +108,7 @@ def plan_by_contents(
                 if is_whole:
                     missing = [file for file in job.output if not (file.is_temp or await file.exists())]
                     dag.reason(job).missing_output.update(missing)
-                if has_card(job):
+                if has_manifest(job):
                     dag.reason(job).params_changed = why_again(job, RerunTrigger.PARAMS in dag.workflow.rerun_triggers)
             await planned(dag, create_inventory)
             dag.foreseen = foresee(dag) if dag.workflow.dryrun else {}
@@ -147,7 +147,7 @@ def explain_missing_input(explain: Callable[[str], None]) -> None:
 def is_wanted(job: Job) -> bool:
     """Return whether a user wants a job to run, by force or by another command in its rule.
 
-    Snakemake itself forces what a killed run left unfinished, but here a run card says whether it is whole.
+    Snakemake itself forces what a killed run left unfinished, but here a manifest says whether it is whole.
     """
     from snakemake.settings.types import RerunTrigger
 

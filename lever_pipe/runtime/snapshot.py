@@ -34,7 +34,7 @@ HANDLERS = "Start the run without --no-hooks; a Snakefile with this workflow as 
 PLAN_AGAIN = "Let the running invocation end, then start it again: it plans what the change affects."
 
 Plan = Mapping[str, tuple[str, str]]
-"""Run card of a planned job -> its stage and its identity, as `--spec` takes it."""
+"""Manifest of a planned job -> its stage and its identity, as `--spec` takes it."""
 
 
 class Snapshot(Row):
@@ -43,7 +43,7 @@ class Snapshot(Row):
     config: dict[str, Any]  # resolved
     package: str  # digest of the package's source files
     workflow: str  # digest of the Snakefile and its rules
-    jobs: str  # digest of the planned jobs, which lie beside: a line of run card, stage and identity each
+    jobs: str  # digest of the planned jobs, which lie beside: a line of manifest, stage and identity each
 
 
 def freeze(config: Mapping[str, Any], plan: Plan, root: Path, *, folder: Path = FOLDER) -> Path:
@@ -51,7 +51,7 @@ def freeze(config: Mapping[str, Any], plan: Plan, root: Path, *, folder: Path = 
 
     Its name is its content, so that a job of an invocation that was killed finds it as long as anybody needs it.
     """
-    jobs = "".join(f"{json.dumps([card, *identity])}\n" for card, identity in sorted(plan.items()))
+    jobs = "".join(f"{json.dumps([manifest, *identity])}\n" for manifest, identity in sorted(plan.items()))
     code = {"package": package_digest(), "workflow": workflow_digest(root)}
     snapshot = Snapshot(config=dict(config), jobs=_digest(jobs), **code)
     values = snapshot.model_dump(mode="json")
@@ -109,13 +109,13 @@ def thaw_config(root: Path) -> dict[str, Any]:
     return snapshot.config
 
 
-def planned_spec(stage: str, card: str) -> str:
-    """Return the identity of the job that writes a run card, as it was planned when this invocation began.
+def planned_spec(stage: str, manifest: str) -> str:
+    """Return the identity of the job that writes a manifest, as it was planned when this invocation began.
 
     Raises:
         SnapshotError: no invocation planned the job.
     """
-    begin = json.dumps([card, stage])[:-1] + ", "
+    begin = json.dumps([manifest, stage])[:-1] + ", "
     if thaw() is not None:
         with Path(os.environ[VARIABLE]).with_suffix(JOBS).open(encoding="utf-8") as lines:
             for line in lines:
@@ -123,7 +123,7 @@ def planned_spec(stage: str, card: str) -> str:
                     return str(json.loads(line)[2])
     raise SnapshotError(
         f"{stage}: expected a job of a run, or its identity as JSON after --spec",
-        found=f"no run that planned {card or 'a call without run card'}",
+        found=f"no run that planned {manifest or 'a call without manifest'}",
         do=HANDLERS,
     )
 
@@ -206,6 +206,6 @@ def _digest(text: str) -> str:
 
 
 def planned(jobs: Iterable[Any]) -> dict[str, tuple[str, str]]:
-    """Return the plan that Snakemake's jobs are; a rule without identity and run card is none of ours."""
-    identified = [job for job in jobs if hasattr(job.params, "spec") and hasattr(job.output, "card")]
-    return {str(job.output.card): (job.rule.name, str(job.params.spec)) for job in identified}
+    """Return the plan that Snakemake's jobs are; a rule without identity and manifest is none of ours."""
+    identified = [job for job in jobs if hasattr(job.params, "spec") and hasattr(job.output, "manifest")]
+    return {str(job.output.manifest): (job.rule.name, str(job.params.spec)) for job in identified}

@@ -3,14 +3,14 @@
 The folder may be shared by several working directories, users and machines. Each finished job has a folder in it, named
 by the digest of the job's spec and inputs and by that of its library versions:
 
-    work/ab/<key>.<versions>/work.json   the job's run card
-    work/ab/<key>.<versions>/0/NAME      its outputs, files or folders, in the order of their names in the run card
+    work/ab/<key>.<versions>/work.json   the job's manifest
+    work/ab/<key>.<versions>/0/NAME      its outputs, files or folders, in the order of their names in the manifest
     staging/                             what is being written or removed
 
 A file of the store is a hard link to the result of one working directory, or a copy where linking fails. A second
 working directory gets a copy, so that an edit there changes no other result. Write access to results means write access
 to the store, so the store is not trusted: `work.json` carries the digest of its own bytes, and the content of each
-output is compared with the run card next to its target, before any output gets its final name. Damaged work, and work
+output is compared with the manifest next to its target, before any output gets its final name. Damaged work, and work
 of another version of this package, is removed and never used. The digests have no key: they detect corruption, not
 tampering.
 
@@ -36,7 +36,7 @@ from pydantic import ValidationError
 from lever_pipe.base import atomic, contents
 from lever_pipe.base.errors import CheckpointError, LeverPipeError, StoreError
 from lever_pipe.base.provenance import canonical_json
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Work(NamedTuple):
     """
 
     place: Path
-    card: RunCard
+    manifest: Manifest
     outputs: dict[str, Path]
 
     def serves(self, names: Collection[str], versions: Mapping[str, str]) -> bool:
@@ -63,11 +63,11 @@ class Work(NamedTuple):
 
         Python's version is in the fingerprint of the code.
         """
-        both = (self.card.versions.keys() & versions.keys()) - {"python"}
-        return self.outputs.keys() == set(names) and all(self.card.versions[n] == versions[n] for n in both)
+        both = (self.manifest.versions.keys() & versions.keys()) - {"python"}
+        return self.outputs.keys() == set(names) and all(self.manifest.versions[n] == versions[n] for n in both)
 
     def require_sound(self, outputs: Mapping[str, Path]) -> None:
-        """Refuse outputs, here or beside their targets, whose content is not what the run card says.
+        """Refuse outputs, here or beside their targets, whose content is not what the manifest says.
 
         Raises:
             StoreError: names the kept file.
@@ -77,7 +77,7 @@ class Work(NamedTuple):
                 digest = contents.digest(path)
             except CheckpointError as fault:
                 digest = fault.found
-            if digest != self.card.outputs[name]:
+            if digest != self.manifest.outputs[name]:
                 raise _damaged(self.outputs[name], f"other content: {digest}")
 
 
@@ -111,39 +111,40 @@ class Store:
         self.max_bytes = max_bytes
         self._staging = folder / "staging"
 
-    def put(self, key: str, card: RunCard) -> bool:
+    def put(self, key: str, manifest: Manifest) -> bool:
         """Store what a job made, unless it is there or larger than the store may be; return whether it was stored.
 
-        A store that cannot be written, or an output that is not as its card says, is a warning and no fault: the work
-        is done, and only cannot be kept. Other work of the same key is replaced: who forces a job does not trust what
-        it made before.
+        A store that cannot be written, or an output that is not as its manifest says, is a warning and no fault: the
+        work is done, and only cannot be kept. Other work of the same key is replaced: who forces a job does not trust
+        what it made before.
 
         Args:
             key: see `key_of`.
-            card: the job's run card, which names path and content of each output; hidden files of folders are left out.
+            manifest: the job's manifest, which names path and content of each output; hidden files of folders are left
+                out.
         """
-        place = self._place(key, card.versions)
-        made = {name: Path(card.paths[name]) for name in card.outputs}
+        place = self._place(key, manifest.versions)
+        made = {name: Path(manifest.paths[name]) for name in manifest.outputs}
         try:
-            if self._holds(place, card) or sum(map(bytes_of, made.values())) > self.max_bytes:
+            if self._holds(place, manifest) or sum(map(bytes_of, made.values())) > self.max_bytes:
                 return False
             with atomic.folder_in(self._staging) as folder:
-                work = _work_in(folder, card)
+                work = _work_in(folder, manifest)
                 for name, path in made.items():
                     _share(path, work.outputs[name])
                 work.require_sound(work.outputs)
-                body = card.model_dump_json().encode()
+                body = manifest.model_dump_json().encode()
                 seal = hashlib.sha256(body).hexdigest().encode()
                 atomic.write_file(folder / WORK, lambda handle: handle.write(seal + b"\n" + body))
                 place.parent.mkdir(parents=True, exist_ok=True)
                 atomic.place(folder, place)
         except (OSError, LeverPipeError) as fault:
-            log.warning("%s: what %s has made is not kept: %s", self.folder, card.stage, fault)
+            log.warning("%s: what %s has made is not kept: %s", self.folder, manifest.stage, fault)
             return False
         return True
 
-    def restore(self, key: str, outputs: Mapping[str, Path], *, versions: Mapping[str, str]) -> RunCard | None:
-        """Put finished work where it belongs and return its run card, or None if there is none of this key.
+    def restore(self, key: str, outputs: Mapping[str, Path], *, versions: Mapping[str, str]) -> Manifest | None:
+        """Put finished work where it belongs and return its manifest, or None if there is none of this key.
 
         What is damaged is named in a warning, removed if permitted, and no finished work. Then, or where a target
         cannot be written, the targets stay as they are.
@@ -161,7 +162,7 @@ class Store:
                     _take_out(work, outputs)
                     with suppress(OSError):  # another user's
                         os.utime(place)
-                    return work.card
+                    return work.manifest
             except StoreError as fault:
                 log.warning("%s", fault)
                 with suppress(OSError):
@@ -241,14 +242,14 @@ class Store:
         folders = self.folder.glob(f"work/{key[:2] or '*'}/{key}*")
         return sorted(path for path in folders if PLACE.fullmatch(f"{path.parent.name}/{path.name}"))
 
-    def _holds(self, place: Path, card: RunCard) -> bool:
+    def _holds(self, place: Path, manifest: Manifest) -> bool:
         """Return whether this work is there, undamaged."""
         try:
             work = self._read(place)
             work.require_sound(work.outputs)
         except (StoreError, FileNotFoundError):
             return False
-        return work.card.outputs == card.outputs
+        return work.manifest.outputs == manifest.outputs
 
     def _read(self, place: Path) -> Work:
         """Return the work in a folder, all outputs of which are there.
@@ -262,9 +263,9 @@ class Store:
         if seal != hashlib.sha256(body).hexdigest().encode():
             raise _damaged(path, "other content than its digest says")
         try:
-            work = _work_in(place, RunCard.model_validate_json(body, strict=True))
+            work = _work_in(place, Manifest.model_validate_json(body, strict=True))
         except (ValidationError, KeyError):
-            raise _damaged(path, "a run card of another version") from None
+            raise _damaged(path, "a manifest of another version") from None
         for kept in work.outputs.values():
             if not kept.exists():
                 raise _damaged(kept, "none")
@@ -285,10 +286,10 @@ def bytes_of(path: Path) -> int:
     return sum(file.stat().st_size for file in (contents.files_below(path) if path.is_dir() else [path]))
 
 
-def _work_in(place: Path, card: RunCard) -> Work:
+def _work_in(place: Path, manifest: Manifest) -> Work:
     """Return the work of a folder; an output keeps the name of its file, which tells what a content's digest is of."""
-    names = enumerate(sorted(card.outputs))
-    return Work(place, card, {name: place / str(i) / Path(card.paths[name]).name for i, name in names})
+    names = enumerate(sorted(manifest.outputs))
+    return Work(place, manifest, {name: place / str(i) / Path(manifest.paths[name]).name for i, name in names})
 
 
 def _take_out(work: Work, outputs: Mapping[str, Path]) -> None:

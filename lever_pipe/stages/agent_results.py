@@ -38,7 +38,7 @@ def collect_agents(
     evaluations: Inputs,
     episodes: Inputs,
     done: Inputs,
-    cards: Inputs,
+    manifests: Inputs,
     test_evaluations: Inputs,
     test_episodes: Inputs,
     start_evaluations: Inputs,
@@ -63,7 +63,7 @@ def collect_agents(
             evaluations=(evaluations[i], *test_evaluations[i : i + 1]),
             episodes=(episodes[i], *test_episodes[i : i + 1]),
             done=done[i],
-            card=cards[i],
+            manifest=manifests[i],
         )
         for i, run in enumerate(config.runs)
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import PolicyName, group_of
-from lever_pipe.base.records import Cell, EpochMetrics, PolicyRef, RewardTies, RunCard, StepMetrics
+from lever_pipe.base.records import Cell, EpochMetrics, Manifest, PolicyRef, RewardTies, StepMetrics
 from lever_pipe.experiment.stage_configs import CollectLineageConfig, CollectResultsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report import lineage as fields_of
@@ -178,35 +178,35 @@ def collect_lineage(
     their rule made.
     """
     fields: Fields = {}
-    shared = dict(zip(config.presets, map(_card, rewards), strict=True))
+    shared = dict(zip(config.presets, map(_manifest, rewards), strict=True))
     scored = [
         _of_place(read_artefact(path), place)
         for path, n in zip(scores, config.batch_sizes, strict=True)
         for place in range(n)
     ]
-    cards = [read_artefact(path) for path in (*training, *started, *rewards, *selections)]
-    exchanged = _exchanged([*cards, *scored])  # without the answers, which stand for a whole batch of policies
-    starts = {row.config["preset"]: fields_of.of_start(row) for row in map(_card, started)}
-    for path, row in zip(training, map(_card, training), strict=True):
+    manifests = [read_artefact(path) for path in (*training, *started, *rewards, *selections)]
+    exchanged = _exchanged([*manifests, *scored])  # without the answers, which stand for a whole batch of policies
+    starts = {row.config["preset"]: fields_of.of_start(row) for row in map(_manifest, started)}
+    for path, row in zip(training, map(_manifest, training), strict=True):
         base, rewarded = fields_of.of_training(row), fields_of.learns_from_rewards(row)
         stored = fields_of.of_reward(shared[row.config["preset"]]) if rewarded else {}
         values = base | {name: value for name, value in stored.items() if name not in base}
         values |= starts.get(row.config["preset"], fields_of.UNTRAINED) if starts else {}
         values |= fields_of.of_environment(row)
         _add(fields, fields_of.group_of_training(row), [*values.items(), *exchanged[path]])
-    of_batches = [(_card(answer), _card(score)) for answer, score in zip(answers, scores, strict=True)]
+    of_batches = [(_manifest(answer), _manifest(score)) for answer, score in zip(answers, scores, strict=True)]
     batches = [pair for pair, n in zip(of_batches, config.batch_sizes, strict=True) for _ in range(n)]
     names = [policy["name"] for _, score in of_batches for policy in score.config["policies"]]
-    for policy, part, selection, (batch, score) in zip(names, scored, map(_card, selections), batches, strict=True):
+    for policy, part, selection, (batch, score) in zip(names, scored, map(_manifest, selections), batches, strict=True):
         values = {"scale": config.scale, **fields_of.of_selection(selection, policy)}
         values |= {**fields_of.of_answers(batch), **fields_of.of_scores(score)}
         environments = (field for row in (selection, batch, score) for field in fields_of.of_environment(row).items())
-        _add(fields, group_of(policy), [*values.items(), *environments, *exchanged[part.card]])
+        _add(fields, group_of(policy), [*values.items(), *environments, *exchanged[part.manifest]])
     write_csv(lineage, fields_of.COLUMNS, _lineage_lines(fields))
 
 
-def _card(path: Path) -> RunCard:
-    return storage.read_row(path, RunCard)
+def _manifest(path: Path) -> Manifest:
+    return storage.read_row(path, Manifest)
 
 
 def _of_place(scores: Artefact, place: int) -> Artefact:
@@ -217,26 +217,32 @@ def _of_place(scores: Artefact, place: int) -> Artefact:
         made = made.model_copy(
             update={"inputs": {name: made.inputs[name]} if name in made.inputs else {}, "outputs": {}}
         )
-    return scores._replace(card=scores.card / str(place), made=made)
+    return scores._replace(manifest=scores.manifest / str(place), made=made)
 
 
-def _exchanged(cards: Sequence[Artefact]) -> dict[Path, set[tuple[str, str]]]:
-    """Return by run card, a field each, the files behind it that had another content when read than their rule gave."""
-    sound = [(card, card.made) for card in cards if card.made is not None]
-    makers = {card.paths.get(name): (card, digest) for card, made in sound for name, digest in made.outputs.items()}
+def _exchanged(manifests: Sequence[Artefact]) -> dict[Path, set[tuple[str, str]]]:
+    """Return by manifest, a field each, the files behind it that had another content when read than their rule gave."""
+    sound = [(manifest, manifest.made) for manifest in manifests if manifest.made is not None]
+    makers = {
+        manifest.paths.get(name): (manifest, digest)
+        for manifest, made in sound
+        for name, digest in made.outputs.items()
+    }
     files: dict[Path, set[str]] = {}
 
-    def files_behind(card: Artefact) -> set[str]:
-        if card.card not in files:
-            files[card.card] = own_files = set[str]()
-            for name, digest in card.made.inputs.items() if card.made else ():
-                path = card.paths.get(name)
+    def files_behind(manifest: Artefact) -> set[str]:
+        if manifest.manifest not in files:
+            files[manifest.manifest] = own_files = set[str]()
+            for name, digest in manifest.made.inputs.items() if manifest.made else ():
+                path = manifest.paths.get(name)
                 if path is not None and path in makers:
                     maker, given = makers[path]
                     own_files |= files_behind(maker) | ({str(path)} if given != digest else set())
-        return files[card.card]
+        return files[manifest.manifest]
 
-    return {card.card: {(fields_of.EXCHANGED, file) for file in files_behind(card)} for card in cards}
+    return {
+        manifest.manifest: {(fields_of.EXCHANGED, file) for file in files_behind(manifest)} for manifest in manifests
+    }
 
 
 def _add(fields: Fields, group: str, values: Iterable[tuple[str, str]]) -> None:

@@ -29,9 +29,9 @@ def test_a_rule_names_the_files_of_its_stage_and_no_others(stage: str) -> None:
     rule, said = rules()[stage], declared(stage_function(stage))
     by_role = {role: {name for name, of in said.items() if of.role is role} for role in Role}
     assert set(rule.input.keys()) == by_role[Role.INPUT]
-    assert set(rule.output.keys()) == by_role[Role.OUTPUT] | {"card"}
-    # The name of a file in the run card and in the store says whether it is a member of a list.
-    named = [*rule.input.items(), *((name, path) for name, path in rule.output.items() if name != "card")]
+    assert set(rule.output.keys()) == by_role[Role.OUTPUT] | {"manifest"}
+    # The name of a file in the manifest and in the store says whether it is a member of a list.
+    named = [*rule.input.items(), *((name, path) for name, path in rule.output.items() if name != "manifest")]
     members = {name: not isinstance(path, str) for name, path in named if not callable(path)}
     assert members == {name: said[name].several for name in members}
 
@@ -55,14 +55,14 @@ def test_a_rule_calls_its_stage_with_its_files(stage: str) -> None:
     assert list(rule.params.keys())[:2] == ["spec", "files"]
     assert rule.shellcmd.startswith(f"python -m lever_pipe {stage} {{params.files:q}} ")
     wildcards = Wildcards(fromdict={"arm": "a", "seed": "0", "split": "train"})
-    assert rule.params.files(wildcards, Namedlist(), Namedlist(fromdict={"card": "x"}))[0] == "card=x"
+    assert rule.params.files(wildcards, Namedlist(), Namedlist(fromdict={"manifest": "x"}))[0] == "manifest=x"
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_the_log_lies_beside_the_card(stage: str) -> None:
+def test_the_log_lies_beside_the_manifest(stage: str) -> None:
     """Its wildcards are bounded as the card's are: else the maker of a file is looked for among all of them."""
     rule = rules()[stage]
-    beside = str(rule.output.card).removesuffix("run.json")
+    beside = str(rule.output.manifest).removesuffix("run.json")
     assert list(map(str, rule.log)) == [f"{beside}log.txt"]
 
 

@@ -99,9 +99,9 @@ class Killer(threading.Thread):
 
 
 def seconds_by_rule(project: Project) -> dict[str, float]:
-    """Return how long the stages of a finished run took, by their run cards."""
-    cards = [json.loads(path.read_text()) for path in (project.folder / RESULTS).rglob("*run.json")]
-    return {card["stage"]: card["seconds"] for card in cards}
+    """Return how long the stages of a finished run took, by their manifests."""
+    manifests = [json.loads(path.read_text()) for path in (project.folder / RESULTS).rglob("*run.json")]
+    return {manifest["stage"]: manifest["seconds"] for manifest in manifests}
 
 
 def start(project: Project, *words: str) -> subprocess.Popen[bytes]:

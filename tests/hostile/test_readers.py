@@ -327,7 +327,7 @@ HARMS: dict[str, list[tuple[str, Harm, str]]] = {
     ],
 }  # fmt: skip
 FLIPPED = "with a flipped bit"
-"""May pass: no format states what its numbers should be; run cards and digests tell that a file is another."""
+"""May pass: no format states what its numbers should be; manifests and digests tell that a file is another."""
 ACCEPTED = {
     ("world", "control token"): "the LVLM's own prompt refuses it, naming the question; other models have other tokens",
     ("rl_data", "an answer of another accuracy"): "other_accuracies counts it: original tools score in several ways",
@@ -337,7 +337,7 @@ ACCEPTED = {
     ("lvlm", "another filter"): "preprocessor_config.json alone states how images are resized; the digest differs",
     ("lvlm", "lower case"): "tokenizer.json alone states how words are cut; the model's digest differs",
     ("clip", "text heads 8"): "as for the LVLM",
-    ("embeddings", "rows in another order"): "vectors name no example; run cards tell that the file was exchanged",
+    ("embeddings", "rows in another order"): "vectors name no example; manifests tell that the file was exchanged",
 }
 """Readings that may differ from those of the sound files, and why; whatever is listed must still be taken."""
 

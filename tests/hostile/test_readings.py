@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from lever_pipe.base import storage
 from lever_pipe.base.model_folders import GENERATION, end_tokens
-from lever_pipe.base.records import Example, RlGroup, RunCard, SubsetScore
+from lever_pipe.base.records import Example, Manifest, RlGroup, SubsetScore
 from lever_pipe.intention.codecs import word
 from lever_pipe.intention.sources import intentiongym
 from lever_pipe.intention.sources.protocol import RawFiles
@@ -54,7 +54,7 @@ ROWS: dict[Any, dict[str, Any]] = {
         "question": "what?", "question_type": "one", "answers": ["red", "blue"], "answer": "red",
     },
     RlGroup: {"query": QUERY, "candidate_pool_ids": [7, 8], "pointer_candidates": [TRAJECTORY]},
-    RunCard: {
+    Manifest: {
         "stage": "a", "config": {"x": [1, 2.5, None], "y": {"z": True}}, "inputs": {"a": "0" * 64}, "code": "c",
         "commit": "0", "dirty": False, "versions": {"torch": "2"}, "device": "cpu", "threads": 1, "seconds": 0.5,
     },

@@ -41,7 +41,7 @@ def test_a_failing_job_is_retried_and_reported_while_the_rest_goes_on(
     project: ClusterProject, finished: Project
 ) -> None:
     project.forget(epoch("0", 1), epoch("0", 2), epoch("0.15", 1))
-    fault = project.lay("fails", "fail", STAGE, f"card=results/smoke/{epoch('0', 2)}/run.json", always=True)
+    fault = project.lay("fails", "fail", STAGE, f"manifest=results/smoke/{epoch('0', 2)}/run.json", always=True)
     said = project.start(
         *("--", f"results/smoke/{epoch('0', 2)}/run.json", f"results/smoke/{epoch('0.15', 1)}/run.json")
     ).fail()
@@ -65,8 +65,8 @@ def test_jobs_that_slurm_kills_ask_for_more(project: ClusterProject, finished: P
     greedy, slow = epoch("0", 1), epoch("0.15", 1)
     project.forget(greedy, slow)
     before = project.cluster.last_id()
-    more = project.lay("greedy", "allocate", STAGE, f"card=results/smoke/{greedy}/run.json")
-    longer = project.lay("slow", "hold", STAGE, f"card=results/smoke/{slow}/run.json")
+    more = project.lay("greedy", "allocate", STAGE, f"manifest=results/smoke/{greedy}/run.json")
+    longer = project.lay("slow", "hold", STAGE, f"manifest=results/smoke/{slow}/run.json")
     run = project.start("--", f"results/smoke/{greedy}/run.json", f"results/smoke/{slow}/run.json")
     wait_until(lambda: more.strikes and longer.strikes, 120, "both jobs", run)
     asked = {job.id: minutes(job) for job in project.cluster.jobs(STAGE)}  # what follows shortens the slow job's

@@ -25,7 +25,7 @@ TARGET = ("--", f"results/smoke/{SECOND}/run.json")
 
 def hold(project: ClusterProject) -> Fault:
     """Hold the first epoch while it writes: its weights are there, and it is not complete."""
-    return project.lay("held", "hold", STAGE, f"card=results/smoke/{FIRST}/run.json", at="metrics.json")
+    return project.lay("held", "hold", STAGE, f"manifest=results/smoke/{FIRST}/run.json", at="metrics.json")
 
 
 def require_recovered(project: ClusterProject, finished: Project) -> None:
@@ -190,7 +190,7 @@ def test_an_edited_config_waits_for_the_next_run(project: ClusterProject, finish
             run.succeed()
         require_recovered(project, finished)
         assert project.planned() == OFFLINE_RATE_AND_BELOW
-    # Run cards say how long a stage took, so the lineage of all runs is collected again; nothing is computed again.
+    # Manifests say how long a stage took, so the lineage of all runs is collected again; nothing is computed again.
     assert not project.planned().keys() & {"train_grpo_epoch", "select_demonstrations", "answer_prompts"}
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from lever_pipe.base import seeding, storage
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Schedule
 from lever_pipe.experiment.agent_stage_configs import (
     AgentRun,
@@ -224,7 +224,7 @@ def write_runs(folder: Path, study: Study) -> dict[str, tuple[Path, ...]]:
         place = folder / f"arm~{run.arm}" / f"seed~{run.seed}"
         for name, path in write_run(place, study, run).items():
             paths.setdefault(name, []).append(path)
-    names = ("metrics", "evaluations", "episodes", "done", "cards", "test_evaluations", "test_episodes")
+    names = ("metrics", "evaluations", "episodes", "done", "manifests", "test_evaluations", "test_episodes")
     found = {name: tuple(paths.get(name, ())) for name in names}
     found |= write_untrained(folder, study, "start", *(["start"] if study.has_test else []))
     return found | write_untrained(folder, study, "served", *study.served)
@@ -260,14 +260,14 @@ def write_run(place: Path, study: Study, run: AgentRun) -> dict[str, Path]:
         "evaluations": place / "evaluations.jsonl",
         "episodes": place / "episodes.jsonl",
         "done": place / "done.json",
-        "cards": place / "run.json",
+        "manifests": place / "run.json",
     }
     steps = [StepRow(step=step, values=step_values(study, run, step)) for step in range(1, study.last + 1)]
     storage.write_rows(files["metrics"], steps)
     storage.write_rows(files["evaluations"], curve)
     storage.write_rows(files["episodes"], [row for _, rows in found for row in rows])
     storage.write_row(files["done"], done_row(study, run, best))
-    storage.write_row(files["cards"], card(study))
+    storage.write_row(files["manifests"], manifest(study))
     if study.has_test:
         tested = [evaluate(study, run, "test", name, step) for name, step in (("last", study.last), ("best", best))]
         files |= {name: place / "test" / f"{name[5:]}.jsonl" for name in ("test_evaluations", "test_episodes")}
@@ -290,8 +290,8 @@ def done_row(study: Study, run: AgentRun, best: int) -> DoneRow:
     )
 
 
-def card(study: Study) -> RunCard:
-    return RunCard(
+def manifest(study: Study) -> Manifest:
+    return Manifest(
         stage="train_agent",
         config={},
         inputs={},

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lever_pipe.base import contents
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.runtime.store import Store
 
 VERSIONS = {"python": "3.11.9", "torch": "2.13.0"}
@@ -29,7 +29,7 @@ def blob_bytes(number: int, size: int) -> bytes:
     return random.Random(number).randbytes(size)
 
 
-def a_card(outputs: Mapping[str, Path], **changes: Any) -> RunCard:
+def a_manifest(outputs: Mapping[str, Path], **changes: Any) -> Manifest:
     values = {
         "stage": "train_rce_epoch",
         "config": {"epoch": 1, "seed": 0},
@@ -44,7 +44,7 @@ def a_card(outputs: Mapping[str, Path], **changes: Any) -> RunCard:
         "outputs": {name: contents.digest(path) for name, path in outputs.items()},
         "paths": {name: str(path) for name, path in outputs.items()},
     }
-    return RunCard(**{**values, **changes})
+    return Manifest(**{**values, **changes})
 
 
 def work(folder: Path, number: int = 0, *, size: int = 3000) -> dict[str, Path]:
@@ -66,7 +66,7 @@ def targets(folder: Path) -> dict[str, Path]:
 def kept(store: Store, folder: Path, number: int = 0, **changes: Any) -> dict[str, Path]:
     """Store a job's work, and return its outputs."""
     outputs = work(folder, number)
-    assert store.put(key(number), a_card(outputs, **changes))
+    assert store.put(key(number), a_manifest(outputs, **changes))
     return outputs
 
 

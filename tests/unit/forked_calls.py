@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import lever_pipe.__main__
-from lever_pipe.experiment import run_card
+from lever_pipe.experiment import manifests
 
 
 def main(words: list[str]) -> int:
@@ -18,8 +18,8 @@ def main(words: list[str]) -> int:
     if what == "say":
         sys.stdout.write(f"{os.environ.get('SAID')} {Path.cwd()} {' '.join(rest)}\n")
     if what == "surroundings":
-        run_card.surroundings()
-        sys.stdout.write(f"asked {run_card.surroundings.cache_info().misses} times\n")
+        manifests.surroundings()
+        sys.stdout.write(f"asked {manifests.surroundings.cache_info().misses} times\n")
     if what == "spoil":
         os.environ["SAID"] = "spoilt"
         os.chdir("/")

@@ -1,10 +1,10 @@
-"""Run cards as the stages write them, for tests of what they tell."""
+"""Manifests as the stages write them, for tests of what they tell."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from lever_pipe.base.records import PolicyRef, RunCard
+from lever_pipe.base.records import Manifest, PolicyRef
 from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce, Reward, Selector, Sft
 from lever_pipe.experiment.lvlm_config import Decode, PromptSettings
 from lever_pipe.experiment.stage_configs import (
@@ -35,8 +35,8 @@ LVLM = LvlmConfig(
 )
 
 
-def card(stage: str, config: Any, **changed: Any) -> RunCard:
-    """Return a card whose inputs have digests that begin with their names."""
+def manifest(stage: str, config: Any, **changed: Any) -> Manifest:
+    """Return a manifest whose inputs have digests that begin with their names."""
     names = ("reference", "groups", "embeddings", "rl_data", "eval_pools")
     names += ("train_embeddings", "eval_embeddings", "train_examples", "eval_examples")
     values: dict[str, Any] = {
@@ -51,63 +51,63 @@ def card(stage: str, config: Any, **changed: Any) -> RunCard:
         "threads": 1,
         "seconds": 1.0,
     }
-    return RunCard(**{**values, **changed})
+    return Manifest(**{**values, **changed})
 
 
 def grpo(
     beta: float = 0.1, seed: int = 0, epoch: int = 1, base: int = 5, grpo: Grpo = Grpo(), **changed: Any
-) -> RunCard:
+) -> Manifest:
     run = {"base_rce_epoch": base, "kl_beta": beta, "seed": seed, "epoch": epoch}
     config = TrainGrpoEpochConfig(**{**TRAINING, **run, "grpo": grpo})
-    return card("train_grpo_epoch", config, **changed)
+    return manifest("train_grpo_epoch", config, **changed)
 
 
 def on_policy(
     beta: float = 0.1, seed: int = 0, epoch: int = 1, base: int = 5, objective: str = "on_policy", **changed: Any
-) -> RunCard:
+) -> Manifest:
     run = {"base_rce_epoch": base, "kl_beta": beta, "seed": seed, "epoch": epoch, "objective": objective}
     settings = OnPolicy() if objective == "on_policy" else OnPolicy(updates=1, advantages="batch")
     config = TrainOnPolicyEpochConfig(**{**TRAINING, **run, "lvlm": LVLM, "on_policy": settings})
-    return card("train_on_policy_epoch", config, **changed)
+    return manifest("train_on_policy_epoch", config, **changed)
 
 
-def distil(seed: int = 0, epoch: int = 1, base: int = 5, **changed: Any) -> RunCard:
+def distil(seed: int = 0, epoch: int = 1, base: int = 5, **changed: Any) -> Manifest:
     run = {"base_rce_epoch": base, "seed": seed, "epoch": epoch}
-    return card("train_distil_epoch", TrainDistilEpochConfig(**{**TRAINING, **run, "distil": Distil()}), **changed)
+    return manifest("train_distil_epoch", TrainDistilEpochConfig(**{**TRAINING, **run, "distil": Distil()}), **changed)
 
 
-def continued(seed: int = 0, epoch: int = 1, base: int = 5, **changed: Any) -> RunCard:
+def continued(seed: int = 0, epoch: int = 1, base: int = 5, **changed: Any) -> Manifest:
     run = {"base_rce_epoch": base, "seed": seed, "epoch": epoch}
     beside = {"continued": ContinuedRce(reward=None, freeze_projections=True)}
-    return card("train_continued_epoch", TrainContinuedEpochConfig(**{**TRAINING, **run, **beside}), **changed)
+    return manifest("train_continued_epoch", TrainContinuedEpochConfig(**{**TRAINING, **run, **beside}), **changed)
 
 
-def rce(seed: int = 0, epoch: int = 5, **changed: Any) -> RunCard:
+def rce(seed: int = 0, epoch: int = 5, **changed: Any) -> Manifest:
     config = TrainRceEpochConfig(**{**TRAINING, "seed": seed, "epoch": epoch, "rce": Rce()})
-    return card("train_rce_epoch", config, **changed)
+    return manifest("train_rce_epoch", config, **changed)
 
 
-def sft(seed: int = 0, epoch: int = 2, **changed: Any) -> RunCard:
+def sft(seed: int = 0, epoch: int = 2, **changed: Any) -> Manifest:
     config = TrainSftEpochConfig(**{**TRAINING, "seed": seed, "epoch": epoch, "sft": Sft()})
-    return card("train_sft_epoch", config, **changed)
+    return manifest("train_sft_epoch", config, **changed)
 
 
-def reward(**changed: Any) -> RunCard:
-    return card("reward_groups", RewardGroupsConfig(reward=Reward()), **changed)
+def reward(**changed: Any) -> Manifest:
+    return manifest("reward_groups", RewardGroupsConfig(reward=Reward()), **changed)
 
 
-def selection(policy: str, **changed: Any) -> RunCard:
+def selection(policy: str, **changed: Any) -> Manifest:
     if policy.startswith("baseline/"):
         config = SelectBaselineConfig(baseline=policy.removeprefix("baseline/"), shots=4, seed=42)
-        return card("select_baseline", config, **changed)
-    return card("select_demonstrations", SelectDemonstrationsConfig(selector=Selector(width=8), shots=4), **changed)
+        return manifest("select_baseline", config, **changed)
+    return manifest("select_demonstrations", SelectDemonstrationsConfig(selector=Selector(width=8), shots=4), **changed)
 
 
-def answers(lvlm: LvlmConfig = LVLM, **changed: Any) -> RunCard:
-    return card("answer_prompts", AnswerPromptsConfig(lvlm=lvlm, shots=(1, 2)), **changed)
+def answers(lvlm: LvlmConfig = LVLM, **changed: Any) -> Manifest:
+    return manifest("answer_prompts", AnswerPromptsConfig(lvlm=lvlm, shots=(1, 2)), **changed)
 
 
-def scores(*policies: str, **changed: Any) -> RunCard:
+def scores(*policies: str, **changed: Any) -> Manifest:
     refs = tuple(map(PolicyRef.of, policies))
     config = ScoreAnswersConfig(policies=refs, samples=(8,), shots=(1, 2), n_random_subsets=3, seed=42)
-    return card("score_answers", config, **changed)
+    return manifest("score_answers", config, **changed)

@@ -1,4 +1,4 @@
-"""Small results folders: files with the run cards that state how they were made, all of them a while ago."""
+"""Small results folders: files with the manifests that state how they were made, all of them a while ago."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from lever_pipe.base import contents, storage
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.runtime.snakemake_adapter import PlannedCall, PlannedJob
 
 LONG_AGO = 1_700_000_000
@@ -35,7 +35,7 @@ def write(path: str | Path, content: Any, *, now: bool = False) -> Path:
 
 
 def make(
-    card: str,
+    manifest: str,
     stage: str,
     outputs: Mapping[str, tuple[str, Any]],
     *,
@@ -63,11 +63,11 @@ def make(
         "seconds": 1.5,
         "outputs": {name: contents.digest(path) for name, path in made.items()},
         "tensors": {name: contents.in_short(of) for name, of in tensors.items()},
-        "paths": {**read, **{name: str(path) for name, path in made.items()}, "card": card},
+        "paths": {**read, **{name: str(path) for name, path in made.items()}, "manifest": manifest},
     }
-    storage.write_row(Path(card), RunCard.model_validate(row | said))
-    os.utime(card, (LONG_AGO, LONG_AGO))
-    return Path(card)
+    storage.write_row(Path(manifest), Manifest.model_validate(row | said))
+    os.utime(manifest, (LONG_AGO, LONG_AGO))
+    return Path(manifest)
 
 
 def flat(inputs: Mapping[str, Paths]) -> dict[str, str]:

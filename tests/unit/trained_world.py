@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from lever_pipe.experiment.run_card import carry_out
 
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
@@ -31,6 +30,7 @@ from lever_pipe.experiment.agent_config import (
     WarmStart,
 )
 from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, PolicyConfig, TrainAgentConfig
+from lever_pipe.experiment.manifests import carry_out
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.agent import trainer
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation
@@ -117,7 +117,7 @@ def files_of(run: Path, tasks: Path | None = None, start: tuple[Path, ...] = ())
         **{name: run / f"{name}.{suffix}" for name, suffix in names.items()},
         "last": run / "last",
         "best": run / "best",
-        "card": run / "run.json",
+        "manifest": run / "run.json",
     }
 
 

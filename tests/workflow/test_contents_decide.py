@@ -239,29 +239,29 @@ class TestCutOff:
 
 class TestRecords:
     def test_another_torch_plans_what_it_computed_unless_that_is_no_reason(self, smoke: Project) -> None:
-        cards = list((smoke.folder / RESULTS).rglob("*run.json"))
+        manifests = list((smoke.folder / RESULTS).rglob("*run.json"))
         with ExitStack() as files:
-            for card in cards:
-                content = json.loads(files.enter_context(kept(card)))
+            for manifest in manifests:
+                content = json.loads(files.enter_context(kept(manifest)))
                 content["versions"]["torch"] = "2.0.0"
-                card.write_text(json.dumps(content))
+                manifest.write_text(json.dumps(content))
             planned, computing = (
                 smoke.planned(),
                 {"initialise_selector", "train_rce_epoch", "answer_prompts", "train_agent"},
             )
             assert planned.keys() >= computing
             assert not planned.keys() & {"generate_world", "prepare_examples", "prepare_tasks"}
-            # What collects from cards has read others.
+            # What collects from manifests has read others.
             assert not smoke.planned("--config", "rerun_on_library_versions=false").keys() & computing
         assert smoke.planned() == {}
 
-    def test_files_without_their_card_are_not_trusted(self, smoke: Project) -> None:
+    def test_files_without_their_manifest_are_not_trusted(self, smoke: Project) -> None:
         """As after a kill between them; Snakemake itself misses no file that nobody reads."""
-        card = smoke.folder / Path(RCE).with_name("run.json")
-        card.unlink()
+        manifest = smoke.folder / Path(RCE).with_name("run.json")
+        manifest.unlink()
         assert smoke.planned()["train_rce_epoch"] == 1
         assert run(smoke) == {}  # from the store
-        assert card.exists()
+        assert manifest.exists()
         assert smoke.planned() == {}
 
     def test_an_agent_of_a_model_folder_is_made_once(self, smoke: Project) -> None:
@@ -466,8 +466,8 @@ class TestStore:
         words = ("--config", f"store={{folder: {smoke.folder}/.lever_pipe/store}}")
         assert run(second, *words, "--", GRPO) == {}
         assert (second.folder / GRPO).read_bytes() == (smoke.folder / GRPO).read_bytes()
-        card = json.loads((second.folder / Path(GRPO).parent / "run.json").read_text())
-        assert card["paths"]["selector"] == GRPO
+        manifest = json.loads((second.folder / Path(GRPO).parent / "run.json").read_text())
+        assert manifest["paths"]["selector"] == GRPO
 
     def test_one_line_switches_it_off(self, project: Project) -> None:
         target = f"{RESULTS}/intention/tasks/test.jsonl"
@@ -492,7 +492,7 @@ rule own:
 """
 
 
-def test_a_rule_without_a_run_card_is_snakemakes_own_affair(smoke: Project) -> None:
+def test_a_rule_without_a_run_manifest_is_snakemakes_own_affair(smoke: Project) -> None:
     """Times and records decide of it, and of nothing that it reads."""
     snakefile = smoke.folder / "Snakefile"
     text = snakefile.read_text()

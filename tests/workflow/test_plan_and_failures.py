@@ -116,8 +116,8 @@ def test_an_lvlm_is_asked_no_more_than_the_plan_says(smoke: Project) -> None:
     most = {work["rule"]: work["prompts"] for work in planned(smoke, "--forceall")["lvlm"]["at_most"]}
     asked = Counter[str]()
     for path in (smoke.folder / "results/smoke/lever").rglob("counters.json"):
-        card = json.loads(path.with_name("run.json").read_text())
-        asked[card["stage"]] += json.loads(path.read_text())["prompts_asked"]
+        manifest = json.loads(path.with_name("run.json").read_text())
+        asked[manifest["stage"]] += json.loads(path.read_text())["prompts_asked"]
     assert asked["search_beams"] == most["search_beams"]
     assert all(0 < asked[rule] <= prompts for rule, prompts in most.items())
 

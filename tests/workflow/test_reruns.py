@@ -200,15 +200,15 @@ def added(path: Path, content: str) -> Iterator[None]:
         path.unlink()
 
 
-def test_jobs_take_the_configured_path_and_their_cards_tell_it(smoke: Project) -> None:
+def test_jobs_take_the_configured_path_and_their_manifests_tell_it(smoke: Project) -> None:
     """The configuration's mode reaches jobs whatever mode the process that called Snakemake is in."""
-    card = next(smoke.folder.rglob("rl_data/run.json"))
-    assert json.loads(card.read_text())["versions"]["numerics"].startswith("same_everywhere")
+    manifest = next(smoke.folder.rglob("rl_data/run.json"))
+    assert json.loads(manifest.read_text())["versions"]["numerics"].startswith("same_everywhere")
     forced = ("--forcerun", "merge_rl_data", "--until", "merge_rl_data")
     smoke.snakemake("--config", "numerics=fastest", *forced)
-    assert json.loads(card.read_text())["versions"]["numerics"].startswith("fastest")
+    assert json.loads(manifest.read_text())["versions"]["numerics"].startswith("fastest")
     smoke.snakemake(*forced)
-    assert json.loads(card.read_text())["versions"]["numerics"].startswith("same_everywhere")
+    assert json.loads(manifest.read_text())["versions"]["numerics"].startswith("same_everywhere")
 
 
 def test_consent_to_ask_again_reaches_the_jobs(smoke: Project) -> None:

@@ -49,9 +49,9 @@ def why(project: Project, *words: str) -> str:
 def test_nothing_runs_and_the_target_says_what_it_was_made_from(smoke: Project) -> None:
     said = why(smoke, GRPO)
     assert "GRPO beta 0.15 epoch 2 of seed 0 (world, base 2) does not run: everything is as it was made." in said
-    card = json.loads((smoke.folder / LEVER / GRPO / "run.json").read_text())
-    assert f"code {card['code']}" in said
-    assert f"start {card['inputs']['start'][:16]}" in said
+    manifest = json.loads((smoke.folder / LEVER / GRPO / "run.json").read_text())
+    assert f"code {manifest['code']}" in said
+    assert f"start {manifest['inputs']['start'][:16]}" in said
 
 
 def test_a_replaced_checkpoint_is_the_cause_of_what_reads_it(smoke: Project) -> None:
@@ -88,7 +88,7 @@ def test_a_cell_leads_to_its_run_and_to_no_other(smoke: Project, monkeypatch: py
     assert (quantity.line, path) == (line, f"{LEVER}/tables/intervals.csv")
     rows = list(csv.DictReader(Path(path).read_text().splitlines()))
     assert float(rows[int(measured) - 2]["accuracy"]) == quantity.row.value
-    trained = [str(step.artefact.card) for step in found.steps if step.made.stage.startswith("train_")]
+    trained = [str(step.artefact.manifest) for step in found.steps if step.made.stage.startswith("train_")]
     folder = f"{LEVER}/preset~world"
     own = [f"{folder}/on_policy/base~2/beta~1/seed~0/epoch~{epoch}/run.json" for epoch in (1, 2)]
     assert sorted(trained) == sorted([*own, *(f"{folder}/rce/seed~0/epoch~{epoch}/run.json" for epoch in (1, 2))])

@@ -20,7 +20,7 @@ rule collect_lineage:
         scores=expand(join(LEVER, "answers/{batch}/scores.run.json"), batch=BATCHES),
     output:
         lineage=f"{TABLES}/lineage.csv",
-        card=f"{TABLES}/lineage.run.json",
+        manifest=f"{TABLES}/lineage.run.json",
     log:
         f"{TABLES}/lineage.log.txt",
     conda:
@@ -41,7 +41,7 @@ rule compare_policies:
     output:
         intervals=f"{TABLES}/intervals.csv",
         comparisons=f"{TABLES}/comparisons.csv",
-        card=f"{TABLES}/comparisons.run.json",
+        manifest=f"{TABLES}/comparisons.run.json",
     log:
         f"{TABLES}/comparisons.log.txt",
     conda:
@@ -63,7 +63,7 @@ rule measure_drift:
         eval_pools=f"{LEVER}/pools/eval.jsonl",
     output:
         parameters=f"{TABLES}/parameters.csv",
-        card=f"{TABLES}/parameters.run.json",
+        manifest=f"{TABLES}/parameters.run.json",
     log:
         f"{TABLES}/parameters.log.txt",
     conda:
@@ -90,7 +90,7 @@ rule collect_samples:
         shares=f"{TABLES}/selections.csv",
         copying=f"{TABLES}/copying.csv",
         scoring=f"{TABLES}/scoring.json",
-        card=f"{TABLES}/samples.run.json",
+        manifest=f"{TABLES}/samples.run.json",
     log:
         f"{TABLES}/samples.log.txt",
     conda:
@@ -113,7 +113,7 @@ rule answer_controls:
         controls=f"{LEVER}/controls/controls.csv",
         blank=f"{LEVER}/controls/blank.png",
         counters=f"{LEVER}/controls/counters.json",
-        card=f"{LEVER}/controls/run.json",
+        manifest=f"{LEVER}/controls/run.json",
     log:
         f"{LEVER}/controls/log.txt",
     conda:

@@ -23,7 +23,7 @@ rule generate_world:
         annotations=GENERATED["annotations"],
         images=directory(GENERATED["images"]),
         image_listing=GENERATED["listing"],
-        card=join(RAW, "{split}.run.json"),
+        manifest=join(RAW, "{split}.run.json"),
     log:
         join(RAW, "{split}.log.txt"),
     priority: CHAIN
@@ -47,7 +47,7 @@ rule prepare_examples:
     output:
         examples=join(OF_DATA, "examples/{split}.jsonl"),
         summary=join(OF_DATA, "examples/{split}.summary.json"),
-        card=join(OF_DATA, "examples/{split}.run.json"),
+        manifest=join(OF_DATA, "examples/{split}.run.json"),
     log:
         join(OF_DATA, "examples/{split}.log.txt"),
     priority: CHAIN
@@ -67,7 +67,7 @@ rule embed_examples:
         examples=join(OF_DATA, "examples/{split}.jsonl"),
     output:
         embeddings=join(OF_DATA, "{embedded}/{split}.safetensors"),
-        card=join(OF_DATA, "{embedded}/{split}.run.json"),
+        manifest=join(OF_DATA, "{embedded}/{split}.run.json"),
     log:
         join(OF_DATA, "{embedded}/{split}.log.txt"),
     priority: CHAIN
@@ -94,7 +94,7 @@ rule sample_pools:
         query_embeddings=join(POOL_EMBEDDINGS, "{split}.safetensors"),
     output:
         pools=join(OF_POOLS, "pools/{split}.jsonl"),
-        card=join(OF_POOLS, "pools/{split}.run.json"),
+        manifest=join(OF_POOLS, "pools/{split}.run.json"),
     log:
         join(OF_POOLS, "pools/{split}.log.txt"),
     priority: CHAIN

@@ -9,7 +9,7 @@ rule emulate_first_items:
         eval_pools=EVAL_POOLS,
     output:
         selections=join(CORNER, "items~{offered}/{trained}/selections.jsonl"),
-        card=join(CORNER, "items~{offered}/{trained}/selections.run.json"),
+        manifest=join(CORNER, "items~{offered}/{trained}/selections.run.json"),
     log:
         join(CORNER, "items~{offered}/{trained}/selections.log.txt"),
     conda:
@@ -34,7 +34,7 @@ if EMULATE:
             reference=f"{UNTOUCHED}/rce/seed~{EMULATE.seed}/epoch~{EMULATE.base_rce_epoch}/selector.safetensors",
         output:
             untouched=f"{EMULATION}/untouched/metrics.jsonl",
-            card=f"{EMULATION}/untouched/run.json",
+            manifest=f"{EMULATION}/untouched/run.json",
         log:
             f"{EMULATION}/untouched/log.txt",
         conda:
@@ -55,7 +55,7 @@ if EMULATE:
             eval_pools=f"{LEVER}/pools/eval.jsonl",
         output:
             selections=expand(join(EMULATION, "{arm}/{policy}/selections.jsonl"), policy=OF_ARM, allow_missing=True),
-            card=join(EMULATION, "{arm}/run.json"),
+            manifest=join(EMULATION, "{arm}/run.json"),
         log:
             join(EMULATION, "{arm}/log.txt"),
         wildcard_constraints:
@@ -80,7 +80,7 @@ if EMULATE:
             scores=f"{EMULATION}/scores.csv",
             prompts=f"{EMULATION}/prompts.csv",
             training=f"{EMULATION}/training.csv",
-            card=f"{EMULATION}/scores.run.json",
+            manifest=f"{EMULATION}/scores.run.json",
         log:
             f"{EMULATION}/scores.log.txt",
         conda:

@@ -6,7 +6,7 @@ rule select_demonstrations:
         eval_pools=EVAL_POOLS,
     output:
         selections=join(CORNER, "{selected}/selections.jsonl"),
-        card=join(CORNER, "{selected}/selections.run.json"),
+        manifest=join(CORNER, "{selected}/selections.run.json"),
     log:
         join(CORNER, "{selected}/selections.log.txt"),
     conda:
@@ -29,7 +29,7 @@ rule select_baseline:
         eval_pools=EVAL_POOLS,
     output:
         selections=join(CORNER, "baseline/{baseline}/selections.jsonl"),
-        card=join(CORNER, "baseline/{baseline}/selections.run.json"),
+        manifest=join(CORNER, "baseline/{baseline}/selections.run.json"),
     log:
         join(CORNER, "baseline/{baseline}/selections.log.txt"),
     conda:
@@ -53,7 +53,7 @@ rule select_own:
         own_selections=own_selections,
     output:
         selections=join(CORNER, "own/{own}/selections.jsonl"),
-        card=join(CORNER, "own/{own}/selections.run.json"),
+        manifest=join(CORNER, "own/{own}/selections.run.json"),
     log:
         join(CORNER, "own/{own}/selections.log.txt"),
     conda:
@@ -75,7 +75,7 @@ rule answer_prompts:
     output:
         answers=f"{BATCH}/answers.jsonl",
         counters=f"{BATCH}/counters.json",
-        card=f"{BATCH}/run.json",
+        manifest=f"{BATCH}/run.json",
     log:
         f"{BATCH}/log.txt",
     conda:
@@ -103,7 +103,7 @@ rule score_answers:
     output:
         per_question=f"{BATCH}/per_question.jsonl",
         cells=f"{BATCH}/cells.jsonl",
-        card=f"{BATCH}/scores.run.json",
+        manifest=f"{BATCH}/scores.run.json",
     log:
         f"{BATCH}/scores.log.txt",
     conda:
@@ -125,7 +125,7 @@ rule measure_pools:
         per_question=f"{LEVER}/answers/baseline/per_question.jsonl",
     output:
         bound=f"{LEVER}/pools/bound.json",
-        card=f"{LEVER}/pools/bound.run.json",
+        manifest=f"{LEVER}/pools/bound.run.json",
     log:
         f"{LEVER}/pools/bound.log.txt",
     conda:

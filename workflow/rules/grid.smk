@@ -9,7 +9,7 @@ rule compare_cells:
     output:
         leaderboard=f"{GRID}/leaderboard.csv",
         comparisons=f"{GRID}/comparisons.csv",
-        card=f"{GRID}/run.json",
+        manifest=f"{GRID}/run.json",
     log:
         f"{GRID}/log.txt",
     conda:
@@ -34,7 +34,7 @@ rule build_grid:
         page=f"{GRID}/report.html",
         map_svg=f"{GRID}/map.svg",
         map_png=f"{GRID}/map.png",
-        card=f"{GRID}/page.run.json",
+        manifest=f"{GRID}/page.run.json",
     log:
         f"{GRID}/page.log.txt",
     conda:

@@ -25,7 +25,7 @@ rule prepare_tasks:
         val_tasks=f"{AGENTS}/tasks/val.jsonl",
         test_tasks=f"{AGENTS}/tasks/test.jsonl",
         summary=f"{AGENTS}/tasks/summary.json",
-        card=f"{AGENTS}/tasks/run.json",
+        manifest=f"{AGENTS}/tasks/run.json",
     log:
         f"{AGENTS}/tasks/log.txt",
     priority: LONG_JOB
@@ -49,7 +49,7 @@ rule warm_start_agent:
         settings=f"{WARM_START}/config.json",
         codec=CODEC,
         metrics=f"{AGENTS}/warm_start/metrics.jsonl",
-        card=f"{AGENTS}/warm_start/run.json",
+        manifest=f"{AGENTS}/warm_start/run.json",
     log:
         f"{AGENTS}/warm_start/log.txt",
     priority: LONG_JOB
@@ -83,7 +83,7 @@ if IS_NATIVE:
             last=directory(f"{RUN_OF_AGENT}/last"),
             best=directory(f"{RUN_OF_AGENT}/best"),
             done=f"{RUN_OF_AGENT}/done.json",
-            card=f"{RUN_OF_AGENT}/run.json",
+            manifest=f"{RUN_OF_AGENT}/run.json",
         log:
             f"{RUN_OF_AGENT}/log.txt",
         priority: LONG_JOB
@@ -112,7 +112,7 @@ if IS_NATIVE:
             evaluations=f"{RUN_OF_AGENT}/test/evaluations.jsonl",
             episodes=f"{RUN_OF_AGENT}/test/episodes.jsonl",
             dialogues=f"{RUN_OF_AGENT}/test/dialogues.jsonl",
-            card=f"{RUN_OF_AGENT}/test/run.json",
+            manifest=f"{RUN_OF_AGENT}/test/run.json",
         log:
             f"{RUN_OF_AGENT}/test/log.txt",
         priority: LONG_JOB
@@ -138,7 +138,7 @@ if IS_NATIVE:
         output:
             evaluations=f"{AGENTS}/start/evaluations.jsonl",
             episodes=f"{AGENTS}/start/episodes.jsonl",
-            card=f"{AGENTS}/start/run.json",
+            manifest=f"{AGENTS}/start/run.json",
         log:
             f"{AGENTS}/start/log.txt",
         priority: LONG_JOB
@@ -164,7 +164,7 @@ if IS_NATIVE:
             evaluations=join(AGENTS, "served~{arm}/evaluations.jsonl"),
             episodes=join(AGENTS, "served~{arm}/episodes.jsonl"),
             dialogues=join(AGENTS, "served~{arm}/dialogues.jsonl"),
-            card=join(AGENTS, "served~{arm}/run.json"),
+            manifest=join(AGENTS, "served~{arm}/run.json"),
         log:
             join(AGENTS, "served~{arm}/log.txt"),
         conda:
@@ -183,7 +183,7 @@ else:
     rule render_verl:
         output:
             launch=directory(f"{RUN_OF_AGENT}/launch"),
-            card=f"{RUN_OF_AGENT}/launch.run.json",
+            manifest=f"{RUN_OF_AGENT}/launch.run.json",
         log:
             f"{RUN_OF_AGENT}/launch.log.txt",
         conda:
@@ -204,7 +204,7 @@ else:
             evaluations=f"{RUN_OF_AGENT}/evaluations.jsonl",
             episodes=f"{RUN_OF_AGENT}/episodes.jsonl",
             done=f"{RUN_OF_AGENT}/done.json",
-            card=f"{RUN_OF_AGENT}/run.json",
+            manifest=f"{RUN_OF_AGENT}/run.json",
         log:
             f"{RUN_OF_AGENT}/log.txt",
         conda:
@@ -228,7 +228,7 @@ rule collect_agents:
         evaluations=expand(join(AGENTS, "{run}/evaluations.jsonl"), run=AGENT_RUNS),
         episodes=expand(join(AGENTS, "{run}/episodes.jsonl"), run=AGENT_RUNS),
         done=expand(join(AGENTS, "{run}/done.json"), run=AGENT_RUNS),
-        cards=expand(join(AGENTS, "{run}/run.json"), run=AGENT_RUNS),
+        manifests=expand(join(AGENTS, "{run}/run.json"), run=AGENT_RUNS),
         test_evaluations=expand(join(AGENTS, "{run}/test/evaluations.jsonl"), run=PLAYED_RUNS),
         test_episodes=expand(join(AGENTS, "{run}/test/episodes.jsonl"), run=PLAYED_RUNS),
         start_evaluations=[f"{AGENTS}/start/evaluations.jsonl"] if IS_NATIVE else [],
@@ -239,7 +239,7 @@ rule collect_agents:
         curves=f"{AGENT_TABLES}/curves.csv",
         episodes_table=f"{AGENT_TABLES}/episodes.csv",
         runs=f"{AGENT_TABLES}/runs.csv",
-        card=f"{AGENT_TABLES}/run.json",
+        manifest=f"{AGENT_TABLES}/run.json",
     log:
         f"{AGENT_TABLES}/log.txt",
     conda:
@@ -259,7 +259,7 @@ rule collect_dialogues:
     output:
         samples=f"{AGENT_TABLES}/samples.jsonl",
         side_by_side=f"{AGENT_TABLES}/dialogues.json",
-        card=f"{AGENT_TABLES}/dialogues.run.json",
+        manifest=f"{AGENT_TABLES}/dialogues.run.json",
     log:
         f"{AGENT_TABLES}/dialogues.log.txt",
     conda:
@@ -281,7 +281,7 @@ rule compare_arms:
     output:
         endpoints=f"{AGENT_TABLES}/endpoints.csv",
         comparisons=f"{AGENT_TABLES}/comparisons.csv",
-        card=f"{AGENT_TABLES}/comparisons.run.json",
+        manifest=f"{AGENT_TABLES}/comparisons.run.json",
     log:
         f"{AGENT_TABLES}/comparisons.log.txt",
     conda:

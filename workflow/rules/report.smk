@@ -21,7 +21,7 @@ rule collect_results:
         steps_csv=f"{TABLES}/steps.csv",
         ties_csv=f"{TABLES}/ties.csv",
         costs=f"{TABLES}/costs.csv",
-        card=f"{TABLES}/run.json",
+        manifest=f"{TABLES}/run.json",
     log:
         f"{TABLES}/log.txt",
     conda:
@@ -59,7 +59,7 @@ rule collect_evidence:
         tasks=of_study("intention", f"{AGENTS}/tasks/summary.json"),
     output:
         evidence=EVIDENCE,
-        card=f"{RESULTS}/evidence.run.json",
+        manifest=f"{RESULTS}/evidence.run.json",
     log:
         f"{RESULTS}/evidence.log.txt",
     conda:
@@ -85,7 +85,7 @@ rule plot_figures:
             labels=labels_of_figure,
             caption="../report/figure.rst",
         ),
-        card=f"{RESULTS}/figures.run.json",
+        manifest=f"{RESULTS}/figures.run.json",
     log:
         f"{RESULTS}/figures.log.txt",
     conda:
@@ -126,7 +126,7 @@ rule build_report:
             labels=labels_of_table,
             caption="../report/table.rst",
         ),
-        card=f"{RESULTS}/report.run.json",
+        manifest=f"{RESULTS}/report.run.json",
     log:
         f"{RESULTS}/report.log.txt",
     conda:

@@ -13,7 +13,7 @@ rule propose_trajectories:
         embeddings=TRAIN_EMBEDDINGS,
     output:
         proposals=f"{CORNER}/rl_data/proposals.jsonl",
-        card=f"{CORNER}/rl_data/proposals.run.json",
+        manifest=f"{CORNER}/rl_data/proposals.run.json",
     log:
         f"{CORNER}/rl_data/proposals.log.txt",
     priority: CHAIN
@@ -36,7 +36,7 @@ rule generate_rl_data:
     output:
         trajectories=join(CORNER, "rl_data/shard~{shard}/trajectories.jsonl"),
         counters=join(CORNER, "rl_data/shard~{shard}/counters.json"),
-        card=join(CORNER, "rl_data/shard~{shard}/run.json"),
+        manifest=join(CORNER, "rl_data/shard~{shard}/run.json"),
     log:
         join(CORNER, "rl_data/shard~{shard}/log.txt"),
     priority: CHAIN
@@ -67,7 +67,7 @@ if IMPORTED:
             summary=f"{AS_IMPORTED}summary.json",
             proposals=PROPOSALS,
             train_pools=RL_POOLS,
-            card=f"{AS_IMPORTED}run.json",
+            manifest=f"{AS_IMPORTED}run.json",
         log:
             f"{AS_IMPORTED}log.txt",
         priority: CHAIN
@@ -94,7 +94,7 @@ if EXPERIMENT.rl_data.is_answered:
         output:
             rl_data=RL_DATA,
             summary=f"{CORNER}/rl_data/summary.json",
-            card=f"{CORNER}/rl_data/run.json",
+            manifest=f"{CORNER}/rl_data/run.json",
         log:
             f"{CORNER}/rl_data/log.txt",
         priority: CHAIN
@@ -117,7 +117,7 @@ rule search_beams:
         beams=f"{CORNER}/beams/beams.jsonl",
         groups=f"{CORNER}/beams/groups.safetensors",
         counters=f"{CORNER}/beams/counters.json",
-        card=f"{CORNER}/beams/run.json",
+        manifest=f"{CORNER}/beams/run.json",
     log:
         f"{CORNER}/beams/log.txt",
     priority: CHAIN
@@ -143,7 +143,7 @@ rule measure_rewards:
     output:
         ties=f"{LEVER}/rl_data/ties.jsonl",
         histogram=f"{TABLES}/rewards.csv",
-        card=f"{LEVER}/rl_data/ties.run.json",
+        manifest=f"{LEVER}/rl_data/ties.run.json",
     log:
         f"{LEVER}/rl_data/ties.log.txt",
     conda:

@@ -3,7 +3,7 @@ rule reward_groups:
         rl_data=RL_DATA,
     output:
         groups=join(CORNER, "preset~{preset}/{rewarded}.safetensors"),
-        card=join(CORNER, "preset~{preset}/{rewarded}.run.json"),
+        manifest=join(CORNER, "preset~{preset}/{rewarded}.run.json"),
     log:
         join(CORNER, "preset~{preset}/{rewarded}.log.txt"),
     priority: CHAIN
@@ -26,7 +26,7 @@ rule initialise_selector:
         selector=f"{INIT}/selector.safetensors",
         optimiser=f"{INIT}/optimiser.safetensors",
         metrics=f"{INIT}/metrics.json",
-        card=f"{INIT}/run.json",
+        manifest=f"{INIT}/run.json",
     log:
         f"{INIT}/log.txt",
     priority: CHAIN
@@ -51,7 +51,7 @@ rule train_sft_epoch:
         selector=f"{SFT}/selector.safetensors",
         optimiser=f"{SFT}/optimiser.safetensors",
         metrics=f"{SFT}/metrics.json",
-        card=f"{SFT}/run.json",
+        manifest=f"{SFT}/run.json",
     log:
         f"{SFT}/log.txt",
     priority: CHAIN
@@ -76,7 +76,7 @@ rule train_rce_epoch:
         selector=f"{RCE}/selector.safetensors",
         optimiser=f"{RCE}/optimiser.safetensors",
         metrics=f"{RCE}/metrics.json",
-        card=f"{RCE}/run.json",
+        manifest=f"{RCE}/run.json",
     log:
         f"{RCE}/log.txt",
     priority: CHAIN
@@ -103,7 +103,7 @@ rule train_grpo_epoch:
         selector=f"{GRPO}/selector.safetensors",
         optimiser=f"{GRPO}/optimiser.safetensors",
         metrics=f"{GRPO}/metrics.json",
-        card=f"{GRPO}/run.json",
+        manifest=f"{GRPO}/run.json",
     log:
         f"{GRPO}/log.txt",
     priority: grpo_priority
@@ -133,7 +133,7 @@ rule train_on_policy_epoch:
         steps=f"{ON_POLICY}/steps.jsonl",
         draws=f"{ON_POLICY}/draws.safetensors",
         counters=f"{ON_POLICY}/counters.json",
-        card=f"{ON_POLICY}/run.json",
+        manifest=f"{ON_POLICY}/run.json",
     log:
         f"{ON_POLICY}/log.txt",
     priority: SHORT_CHAIN
@@ -164,7 +164,7 @@ rule train_distil_epoch:
         selector=f"{DISTIL}/selector.safetensors",
         optimiser=f"{DISTIL}/optimiser.safetensors",
         metrics=f"{DISTIL}/metrics.json",
-        card=f"{DISTIL}/run.json",
+        manifest=f"{DISTIL}/run.json",
     log:
         f"{DISTIL}/log.txt",
     priority: SHORT_CHAIN
@@ -189,7 +189,7 @@ rule train_continued_epoch:
         selector=f"{CONTINUED}/selector.safetensors",
         optimiser=f"{CONTINUED}/optimiser.safetensors",
         metrics=f"{CONTINUED}/metrics.json",
-        card=f"{CONTINUED}/run.json",
+        manifest=f"{CONTINUED}/run.json",
     log:
         f"{CONTINUED}/log.txt",
     priority: SHORT_CHAIN

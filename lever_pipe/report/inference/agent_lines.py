@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.experiment.agent_config import START_ARM
 from lever_pipe.experiment.agent_stage_configs import AgentRun
 from lever_pipe.intention.records import UNSOUND, DoneRow, EpisodeRow, EvaluationRow, StepRow
@@ -61,7 +61,7 @@ class RunFiles(Played):
 
     steps: list[StepRow]
     done: DoneRow
-    card: RunCard
+    manifest: Manifest
 
     @property
     def seconds(self) -> float:
@@ -75,7 +75,7 @@ class RunFiles(Played):
 
 
 def read_run(
-    run: AgentRun, *, metrics: Path, evaluations: Sequence[Path], episodes: Sequence[Path], done: Path, card: Path
+    run: AgentRun, *, metrics: Path, evaluations: Sequence[Path], episodes: Sequence[Path], done: Path, manifest: Path
 ) -> RunFiles:
     """Return the rows of one run.
 
@@ -89,7 +89,7 @@ def read_run(
         evaluations=[row for path in evaluations for row in storage.read_rows(path, EvaluationRow)],
         episodes=[row for path in episodes for row in storage.read_rows(path, EpisodeRow)],
         done=storage.read_row(done, DoneRow),
-        card=storage.read_row(card, RunCard),
+        manifest=storage.read_row(manifest, Manifest),
     )
     faults = list(_faults(files))
     if faults:
@@ -155,7 +155,7 @@ def episode_lines(files: Played) -> Iterator[Line]:
 
 def run_line(files: RunFiles) -> Line:
     """Return the line of `runs.csv`; the device of a converted log is not known."""
-    device = files.card.device if files.done.engine == NATIVE else ""
+    device = files.manifest.device if files.done.engine == NATIVE else ""
     return (*(getattr(files.done, name) for name in RUNS_COLUMNS[:-2]), files.seconds, device)
 
 

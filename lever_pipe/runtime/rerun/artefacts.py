@@ -1,4 +1,4 @@
-"""Artefacts on disk: the run cards below the results, and where the files lie that they name."""
+"""Artefacts on disk: the manifests below the results, and where the files lie that they name."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import NamedTuple
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 
-NO_CARDS = frozenset(("ledger", "train2014", "val2014", "state"))
-"""Folders below the results that hold many files and no run card."""
+NO_MANIFESTS = frozenset(("ledger", "train2014", "val2014", "state"))
+"""Folders below the results that hold many files and no manifest."""
 TIMESTAMP = ".snakemake_timestamp"
 """Snakemake's carrier of a folder's time."""
-CARD = "card"
-"""The name of its run card among an artefact's files."""
+MANIFEST = "manifest"
+"""The name of its manifest among an artefact's files."""
 
 
 class Artefact(NamedTuple):
-    """A run card, where its files lie now, and, once judged by their contents, what they are worth.
+    """A manifest, where its files lie now, and, once judged by their contents, what they are worth.
 
     Attributes:
-        card: the run card's path.
+        manifest: the manifest's path.
         made: what it says; None if it cannot be read.
         paths: name -> path; those under the results follow them where these were moved.
         other: in what another call has made it: stage, configuration, code or set of files.
@@ -34,8 +34,8 @@ class Artefact(NamedTuple):
         replaced: outputs that got another content later, and its digest: somebody put them there.
     """
 
-    card: Path
-    made: RunCard | None
+    manifest: Path
+    made: Manifest | None
     paths: Mapping[str, Path]
     other: tuple[str, ...]
     missing: tuple[str, ...]
@@ -47,7 +47,7 @@ class Artefact(NamedTuple):
     def reason(self) -> str:
         """Return why the artefact has to be made again; nothing if it has not."""
         if self.made is None:
-            return f"{self.card} cannot be read"
+            return f"{self.manifest} cannot be read"
         parts = [f"of another {', '.join(self.other)}"] if self.other else []
         parts += [f"damaged: {', '.join(self.damaged)}"] if self.damaged else []
         parts += [f"other content of {', '.join(self.changed)}"] if self.changed else []
@@ -60,25 +60,25 @@ class Artefact(NamedTuple):
 
     @property
     def written(self) -> list[Path]:
-        """Return the outputs, the run card among them."""
+        """Return the outputs, the manifest among them."""
         return [path for name, path in self.paths.items() if self.made is not None and name not in self.made.inputs]
 
 
-def read_artefact(card: Path) -> Artefact:
-    """Return the artefact of a run card, which nobody has judged yet."""
-    made: RunCard | None = None
+def read_artefact(manifest: Path) -> Artefact:
+    """Return the artefact of a manifest, which nobody has judged yet."""
+    made: Manifest | None = None
     with suppress(RecordError, OSError):
-        made = storage.read_row(card, RunCard)
+        made = storage.read_row(manifest, Manifest)
     if made is not None and any("\0" in path for path in made.paths.values()):  # no file has such a name
         made = None
-    return Artefact(card, made, _moved(made.paths, card) if made is not None else {}, (), (), (), (), {})
+    return Artefact(manifest, made, _moved(made.paths, manifest) if made is not None else {}, (), (), (), (), {})
 
 
-def cards_below(results: Path) -> Iterator[Path]:
-    """Yield the run cards below a folder, by folder and name."""
+def manifests_below(results: Path) -> Iterator[Path]:
+    """Yield the manifests below a folder, by folder and name."""
     for folder, subfolders, names in os.walk(results):
-        subfolders[:] = sorted(name for name in subfolders if name not in NO_CARDS and not name.startswith("."))
-        yield from (Path(folder) / name for name in sorted(names) if contents.is_card(Path(name)))
+        subfolders[:] = sorted(name for name in subfolders if name not in NO_MANIFESTS and not name.startswith("."))
+        yield from (Path(folder) / name for name in sorted(names) if contents.is_manifest(Path(name)))
 
 
 def time_ns(path: Path) -> int:
@@ -96,9 +96,9 @@ def set_time(path: Path, nanoseconds: int) -> None:
         os.utime(carrier, ns=(nanoseconds, nanoseconds))
 
 
-def _moved(paths: Mapping[str, str], card: Path) -> dict[str, Path]:
+def _moved(paths: Mapping[str, str], manifest: Path) -> dict[str, Path]:
     """Return the paths as they are where the results were moved or copied to."""
-    then, now = Path(paths.get(CARD, str(card))).parts, card.parts
+    then, now = Path(paths.get(MANIFEST, str(manifest))).parts, manifest.parts
     same = 0
     while same < min(len(then), len(now)) and then[-1 - same] == now[-1 - same]:
         same += 1
@@ -113,7 +113,7 @@ class Maker(NamedTuple):
     """Which artefact a file is an output of, and under which name."""
 
     artefact: Artefact
-    made: RunCard
+    made: Manifest
     output: str
 
 
@@ -122,13 +122,13 @@ Makers = Mapping[str, Maker]
 
 
 def makers_of(artefacts: Iterable[Artefact]) -> dict[str, Maker]:
-    """Return the makers of all files that run cards state as their outputs, the cards themselves among them."""
+    """Return the makers of all files that manifests state as their outputs, the manifests themselves among them."""
     return {
         absolute(path): Maker(artefact, artefact.made, name)
         for artefact in artefacts
         if artefact.made is not None
         for name, path in artefact.paths.items()
-        if name in artefact.made.outputs or name == CARD
+        if name in artefact.made.outputs or name == MANIFEST
     }
 
 

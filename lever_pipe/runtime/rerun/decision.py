@@ -1,12 +1,12 @@
 """How it is decided what runs again.
 
-An artefact is the files that one job makes. Its run card, written last, says by which stage, config and code it was
+An artefact is the files that one job makes. Its manifest, written last, says by which stage, config and code it was
 made, from which contents (`lever_pipe.base.contents`: never times), and what its outputs held. One question decides
 everywhere: **is the artefact whole, and what this very job would make of the inputs as they are now?** `judge_call`
 says what is not so, `is_made` whether nothing is. They are asked
 
 * of each job that may be planned (`why_again`). Snakemake itself would compare times, trust an output that it has no
-  record of, and keep its records in one place that a user may delete. Here the run card beside each artefact decides:
+  record of, and keep its records in one place that a user may delete. Here the manifest beside each artefact decides:
   a touched or copied file reruns nothing, an exchanged one exactly what read it, what jobs of a killed run finished
   counts for what it is, and a deleted `.snakemake` loses nothing. What is missing is made where somebody needs it;
 * when a job's turn comes (`sparing.Sparing`), its inputs being final: what ran above may have come out the same;
@@ -34,12 +34,12 @@ from lever_pipe.base import contents, provenance, storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import CheckpointError, LeverPipeError
 from lever_pipe.experiment.identities import IDENTITIES
-from lever_pipe.experiment.run_card import Files, files_of, flat
+from lever_pipe.experiment.manifests import Files, files_of, flat
 from lever_pipe.runtime import plan, snapshot
 from lever_pipe.runtime.rerun.artefacts import (
-    CARD,
+    MANIFEST,
     Artefact,
-    cards_below,
+    manifests_below,
     read_artefact,
     set_time,
     time_ns,
@@ -64,7 +64,7 @@ def judge(artefact: Artefact, digests: Digests) -> Artefact:
     others = {name: digest for name, digest in contents_now.items() if digest not in (None, recorded[name])}
 
     strange = [name for name in others if name in made.outputs and others[name] != made.replaced.get(name)]
-    of_the_job = [n for n in strange if abs(time_ns(artefact.paths[n]) - time_ns(artefact.card)) <= SAME_TIME_NS]
+    of_the_job = [n for n in strange if abs(time_ns(artefact.paths[n]) - time_ns(artefact.manifest)) <= SAME_TIME_NS]
     damaged = tuple(name for name in strange if name in of_the_job or others[name] == UNREADABLE)
     return artefact._replace(
         missing=tuple(name for name, digest in contents_now.items() if digest is None),
@@ -75,7 +75,7 @@ def judge(artefact: Artefact, digests: Digests) -> Artefact:
 
 
 def judge_call(
-    card: Path,
+    manifest: Path,
     files: Files,
     *,
     stage: str,
@@ -87,7 +87,7 @@ def judge_call(
     """Return what an artefact is worth to a call: of another one, no file needs to be read.
 
     Args:
-        card: the run card.
+        manifest: the manifest.
         files: inputs and outputs of the call by name.
         stage: name of the stage.
         config: the stage's config as JSON.
@@ -95,7 +95,7 @@ def judge_call(
         digests: contents of files.
         versions: of the libraries that the stage computes with here.
     """
-    artefact, given = read_artefact(card), flat({n: file for n, file in files.items() if n != CARD})
+    artefact, given = read_artefact(manifest), flat({n: file for n, file in files.items() if n != MANIFEST})
     made = artefact.made
     if made is None:
         return artefact
@@ -144,13 +144,13 @@ def members_of(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     return ()
 
 
-def is_made(card: Path, files: Files, **call: Any) -> bool:
+def is_made(manifest: Path, files: Files, **call: Any) -> bool:
     """Return whether an artefact is whole and what this very call would make; the arguments are those of `judge_call`.
 
-    The run card must name the same stage, config and code, and all files of the call with the contents they have now.
+    The manifest must name the same stage, config and code, and all files of the call with the contents they have now.
     """
     try:
-        judged = judge_call(card, files, **{"digests": Digests()} | call)
+        judged = judge_call(manifest, files, **{"digests": Digests()} | call)
     except OSError:
         return False
     return judged.made is not None and not (judged.reason or judged.missing) and judged.replaced == judged.made.replaced
@@ -161,12 +161,12 @@ def call_of(job: Job) -> dict[str, Any]:
     spec, files = json.loads(str(job.params.spec)), files_of(job.input) | files_of(job.output)
     identity = {"stage": job.rule.name, "config": spec["config"], "code": spec["code"]}
     identity["versions"] = versions_for(job.rule.name, spec["config"])
-    return {"card": Path(job.output[CARD]), "files": files, **identity}
+    return {"manifest": Path(job.output[MANIFEST]), "files": files, **identity}
 
 
-def has_card(job: Job) -> bool:
-    """Return whether a job writes a run card; a rule of a user's own need not."""
-    return CARD in set(job.output.keys()) and hasattr(job.params, "spec")
+def has_manifest(job: Job) -> bool:
+    """Return whether a job writes a manifest; a rule of a user's own need not."""
+    return MANIFEST in set(job.output.keys()) and hasattr(job.params, "spec")
 
 
 def why_again(job: Job, by_identity: bool) -> str:
@@ -175,7 +175,7 @@ def why_again(job: Job, by_identity: bool) -> str:
     What is missing is not asked for here: Snakemake makes what somebody needs.
 
     Args:
-        job: a job that may be planned, with a run card.
+        job: a job that may be planned, with a manifest.
         by_identity: whether another configuration or code is a reason.
     """
     if not any(map(os.path.lexists, job.output)):
@@ -191,55 +191,55 @@ def why_again(job: Job, by_identity: bool) -> str:
 def is_made_by_this_plan(job: Job) -> bool:
     """Return whether a job that nobody saw end has made its artefact; of a group of jobs nothing is known.
 
-    A run card older than the plan of this invocation is about to be made again: its input changed, or a user wants it.
+    A manifest older than the plan of this invocation is about to be made again: its input changed, or a user wants it.
     """
-    if job.is_group() or not has_card(job):
+    if job.is_group() or not has_manifest(job):
         return False
     try:
         planned = Path(os.environ[snapshot.VARIABLE]).stat().st_mtime
-        is_of_this_plan = Path(job.output[CARD]).stat().st_mtime > planned
+        is_of_this_plan = Path(job.output[MANIFEST]).stat().st_mtime > planned
     except (KeyError, OSError):
         return False
     return is_of_this_plan and is_made(**call_of(job))
 
 
 def before_plan(results: Path) -> None:
-    """Note and tell what is not as the run cards below the results say."""
+    """Note and tell what is not as the manifests below the results say."""
     digests = contents.remembered()
-    artefacts = [judge(read_artefact(card), digests) for card in cards_below(results)]
+    artefacts = [judge(read_artefact(manifest), digests) for manifest in manifests_below(results)]
     for artefact in artefacts:
         try:
             accept(artefact)
         except (LeverPipeError, OSError) as fault:  # another user's results
-            log.warning(f"{artefact.card}: what somebody replaced is not noted: {fault}")
+            log.warning(f"{artefact.manifest}: what somebody replaced is not noted: {fault}")
     digests.save()
     for line in complaints(artefacts):
         log.warning(line)
 
 
 def accept(artefact: Artefact) -> None:
-    """Note in the run card what somebody put in the place of an output, so that it counts for that from now on.
+    """Note in the manifest what somebody put in the place of an output, so that it counts for that from now on.
 
     A file that comes without being noted, and with the time of its job, counts as damaged.
     """
-    made, card = artefact.made, artefact.card
+    made, manifest = artefact.made, artefact.manifest
     if made is None or artefact.replaced == made.replaced:
         return
-    if read_artefact(card).made == made:  # else a job has made it again meanwhile
-        written = time_ns(card)
-        storage.write_row(card, made.model_copy(update={"replaced": dict(artefact.replaced)}))
-        set_time(card, written)
+    if read_artefact(manifest).made == made:  # else a job has made it again meanwhile
+        written = time_ns(manifest)
+        storage.write_row(manifest, made.model_copy(update={"replaced": dict(artefact.replaced)}))
+        set_time(manifest, written)
 
 
 def complaints(artefacts: Sequence[Artefact]) -> Iterator[str]:
-    """Yield a line for each file that is damaged or replaced, and for each card that cannot be read, up to a number."""
+    """Yield a line for each file that is damaged or replaced, and for each manifest that cannot be read, up to a number."""
     lines = []
     for artefact in artefacts:
         if artefact.made is None:
-            lines.append(f"{artefact.card}: expected a run card; what it stands for is made again if needed")
+            lines.append(f"{artefact.manifest}: expected a manifest; what it stands for is made again if needed")
         damaged, replaced = ([artefact.paths[n] for n in names] for names in (artefact.damaged, artefact.replaced))
         lines += [
-            f"{path}: expected what its run card says; found damage. It is made again if needed" for path in damaged
+            f"{path}: expected what its manifest says; found damage. It is made again if needed" for path in damaged
         ]
         lines += [
             f"{path}: not what its rule made: somebody replaced it. What reads it is made again; to have the "

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe.base import contents, provenance, storage
-from lever_pipe.base.contents import Digests, is_card
+from lever_pipe.base.contents import Digests, is_manifest
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Row, RunCard
+from lever_pipe.base.records import Manifest, Row
 from lever_pipe.runtime.rerun import own_images
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, read_artefact
 from lever_pipe.runtime.rerun.decision import content_of, judge, members_of, other_versions, versions_for
@@ -38,14 +38,14 @@ class Explained(NamedTuple):
     """A planned job with why it would run.
 
     Attributes:
-        card: its run card's path; empty for a rule without one.
+        manifest: its manifest's path; empty for a rule without one.
         causes: its own; where there are none, it runs at most as a consequence.
         follows: places of the planned jobs whose outputs it reads.
     """
 
     job: PlannedJob
     name: str
-    card: str
+    manifest: str
     causes: tuple[Cause, ...]
     follows: tuple[int, ...]
 
@@ -66,16 +66,16 @@ def explain(jobs: Sequence[PlannedJob], *, results: Path, digests: Digests) -> l
     remade = {absolute(path): i for i, job in enumerate(jobs) for path in job.outputs}
     explained = []
     for i, job in enumerate(jobs):
-        card = next((path for path in job.outputs if is_card(Path(path))), "")
-        artefact = judge(read_artefact(Path(card)), digests) if card and Path(card).exists() else None
+        manifest = next((path for path in job.outputs if is_manifest(Path(path))), "")
+        artefact = judge(read_artefact(Path(manifest)), digests) if manifest and Path(manifest).exists() else None
         causes = [Cause("this is forced" if word == "forced" else f"its {word} changed", word) for word in job.triggers]
         causes += _causes(job, artefact, results)
         if artefact is not None and job.call is not None:
             causes += _input_causes(job.call, artefact, remade, digests)
         paths = job.inputs if job.call is None else [path for paths in job.call.inputs.values() for path in paths]
         follows = dict.fromkeys(remade[name] for name in map(absolute, paths) if remade.get(name, i) != i)
-        name = label(job.rule, card or next(iter(job.outputs), ""))
-        explained.append(Explained(job, name, card, tuple(causes), tuple(follows)))
+        name = label(job.rule, manifest or next(iter(job.outputs), ""))
+        explained.append(Explained(job, name, manifest, tuple(causes), tuple(follows)))
     return explained
 
 
@@ -98,9 +98,9 @@ def _causes(job: PlannedJob, artefact: Artefact | None, results: Path) -> Iterat
     if artefact is None and not made:
         yield Cause("there is none here yet", "missing output")
     elif artefact is None:
-        yield Cause(f"it has no run card, so nobody can tell whether it is whole ({first(made)})", "incomplete output")
+        yield Cause(f"it has no manifest, so nobody can tell whether it is whole ({first(made)})", "incomplete output")
     elif artefact.made is None:
-        yield Cause(f"the run card {artefact.card} cannot be read", "unreadable run card")
+        yield Cause(f"the manifest {artefact.manifest} cannot be read", "unreadable manifest")
     else:
         damaged = [str(artefact.paths[name]) for name in artefact.damaged]
         for state, paths in (("missing", missing), ("damaged", damaged)):
@@ -110,7 +110,7 @@ def _causes(job: PlannedJob, artefact: Artefact | None, results: Path) -> Iterat
             yield from _identity_causes(artefact.made, job.call, results)
 
 
-def _identity_causes(made: RunCard, call: PlannedCall, results: Path) -> Iterator[Cause]:
+def _identity_causes(made: Manifest, call: PlannedCall, results: Path) -> Iterator[Cause]:
     """Yield in which keys, modules and libraries a call differs from the one that made an artefact."""
     was, now = flat(made.config), flat(call.config)
     for key in dict.fromkeys([*now, *was]):
@@ -176,7 +176,7 @@ def _other_images(name: str, listing: Path, artefact: Artefact) -> list[str]:
     return []
 
 
-def _other_content(name: str, path: str, made: RunCard) -> str:
+def _other_content(name: str, path: str, made: Manifest) -> str:
     """Return that an input is not what was read, with the tensors that differ, as far as these are recorded."""
     if (then := made.tensors.get(name)) is None:
         return "has other content"

@@ -22,10 +22,10 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from lever_pipe.base import contents, numerics, provenance, storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import LeverPipeError
-from lever_pipe.experiment.run_card import files_of, flat
+from lever_pipe.experiment.manifests import files_of, flat
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.rerun import decision
-from lever_pipe.runtime.rerun.artefacts import CARD, absolute
+from lever_pipe.runtime.rerun.artefacts import MANIFEST, absolute
 from lever_pipe.runtime.rerun.why_names import counted
 from lever_pipe.runtime.slurm import squeue
 from lever_pipe.runtime.snakemake_adapter import Dag, Job, is_wanted, tell_plan
@@ -62,7 +62,7 @@ class Sparing:
         for path in map(Path, job.log):
             if path.is_symlink():  # Snakemake and the job write through it
                 path.unlink()
-        if job.is_group() or CARD not in set(job.output.keys()):
+        if job.is_group() or MANIFEST not in set(job.output.keys()):
             return False
         try:
             why = "" if is_wanted(job) else self._spared_as(job)
@@ -82,7 +82,7 @@ class Sparing:
         planned = list(itertools.chain.from_iterable(dag.toposorted(set(dag.needrun_jobs()))))
         for job in planned:
             is_known = not (job.is_group() or running.intersection(dag.dependencies[job]) or is_wanted(job))
-            if not is_known or not decision.has_card(job):
+            if not is_known or not decision.has_manifest(job):
                 running.add(job)
             elif decision.is_made(**decision.call_of(job), digests=digests):
                 spared[job] = UNCHANGED
@@ -103,7 +103,7 @@ class Sparing:
     def _key_of(self, job: Job, digests: Digests) -> tuple[str, dict[str, Path], dict[str, Path]]:
         """Return the key of a job's work, what it reads and what it makes; no key where an input is not there."""
         inputs, outputs = flat(files_of(job.input)), flat(files_of(job.output))
-        outputs.pop(CARD)
+        outputs.pop(MANIFEST)
         try:
             digests_of = {name: digests.of(path) for name, path in inputs.items()}
         except (LeverPipeError, OSError):
@@ -115,21 +115,23 @@ class Sparing:
         return " ".join(SKIPPED[why].format(counted(n, "job")) for why, n in sorted(self.spared.items(), reverse=True))
 
     def _spared_as(self, job: Job) -> str:
-        card = Path(job.output[CARD])
+        manifest = Path(job.output[MANIFEST])
         if decision.is_made(**decision.call_of(job), digests=self._digests):
             _let_stand(job)
             return UNCHANGED
-        if self._store is None or ownership.owner_of(card) is not None:  # a job of a killed run may write there still
+        if (
+            self._store is None or ownership.owner_of(manifest) is not None
+        ):  # a job of a killed run may write there still
             return ""
         key, inputs, outputs = self._key_of(job, self._digests)
-        card.unlink(missing_ok=True)  # first: no card may stand beside the files of two jobs
-        card_row = self._store.restore(key, outputs, versions=self._versions)
-        if card_row is None:
+        manifest.unlink(missing_ok=True)  # first: no manifest may stand beside the files of two jobs
+        manifest_row = self._store.restore(key, outputs, versions=self._versions)
+        if manifest_row is None:
             return ""
         for log_file in job.log:
             Path(log_file).unlink(missing_ok=True)  # of what lay there before
-        paths = {name: str(path) for name, path in {**inputs, **outputs, CARD: card}.items()}
-        storage.write_row(card, card_row.model_copy(update={"paths": paths}))
+        paths = {name: str(path) for name, path in {**inputs, **outputs, MANIFEST: manifest}.items()}
+        storage.write_row(manifest, manifest_row.model_copy(update={"paths": paths}))
         return STORED
 
 
@@ -139,13 +141,13 @@ def made_by_another(job: Job, *, sleep: Callable[[float], None] = time.sleep) ->
     A job that was left in the queue by a main process that was killed may start when the present one has the artefact
     made, and would take it away from those that read it. So it waits for the first one's process and SLURM job.
     """
-    if job.is_group() or not decision.has_card(job):
+    if job.is_group() or not decision.has_manifest(job):
         return False
-    card = Path(job.output[CARD])
-    owner = ownership.owner_of(card)
+    manifest = Path(job.output[MANIFEST])
+    owner = ownership.owner_of(manifest)
     if owner is not None and not (owner.job and owner.job == os.environ.get("SLURM_JOB_ID")):
-        log.warning(f"{card.parent} is being made by another job: {owner}; waiting")
-        with ownership.owned(card):
+        log.warning(f"{manifest.parent} is being made by another job: {owner}; waiting")
+        with ownership.owned(manifest):
             pass
         while owner.job and squeue.state_of(owner.job) in MAY_WRITE:
             sleep(SECONDS_BETWEEN_LOOKS)
@@ -204,9 +206,11 @@ class _Foreseen(Digests):
         return self._now.of(path)
 
     def note(self, job: Job, work: Work) -> None:
-        """Note where the store keeps what a planned job will have made, and its digest; of its run card nothing."""
+        """Note where the store keeps what a planned job will have made, and its digest; of its manifest nothing."""
         for name, path in flat(files_of(job.output)).items():
-            self._later[absolute(path)] = (work.outputs[name], work.card.outputs[name]) if name != CARD else None
+            self._later[absolute(path)] = (
+                (work.outputs[name], work.manifest.outputs[name]) if name != MANIFEST else None
+            )
 
 
 def _let_stand(job: Job) -> None:

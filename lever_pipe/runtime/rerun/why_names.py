@@ -1,4 +1,4 @@
-"""What jobs and artefacts are called in sentences, told by where their run card lies."""
+"""What jobs and artefacts are called in sentences, told by where their manifest lies."""
 
 from __future__ import annotations
 

@@ -94,13 +94,13 @@ class TestTensors:
         assert all(8 <= p < 8 + len(header) for p in blind)
 
 
-CARD = {"stage": "s", "config": {"x": 1}, "inputs": {"a": "1"}, "code": "c", "commit": "g", "dirty": False,
+MANIFEST = {"stage": "s", "config": {"x": 1}, "inputs": {"a": "1"}, "code": "c", "commit": "g", "dirty": False,
         "versions": {}, "device": "cpu", "threads": 1, "seconds": 2.5}  # fmt: skip
 
 
-class TestCards:
+class TestManifests:
     def written(self, path: Path, **changes: object) -> str:
-        storage.write_json(path, CARD | changes)
+        storage.write_json(path, MANIFEST | changes)
         return digest(path)
 
     @pytest.mark.parametrize("name", ["run.json", "selections.run.json"])
@@ -108,7 +108,7 @@ class TestCards:
         base = self.written(tmp_path / name)
         assert self.written(tmp_path / name, seconds=9.0, paths={"a": "x"}, outputs={"o": "2"}, tensors={}) == base
 
-    @pytest.mark.parametrize("key", sorted(CARD.keys() - {"seconds"}))
+    @pytest.mark.parametrize("key", sorted(MANIFEST.keys() - {"seconds"}))
     def test_all_else_matters(self, tmp_path: Path, key: str) -> None:
         assert self.written(tmp_path / "run.json", **{key: "other"}) != self.written(tmp_path / "run.json")
 

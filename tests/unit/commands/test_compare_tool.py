@@ -9,12 +9,12 @@ import pytest
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.commands.compare_tool import differing_settings
 from lever_pipe.report.evidence import EvidenceRow, write_evidence
 
 
-def card(**changes: Any) -> RunCard:
+def manifest(**changes: Any) -> Manifest:
     values: dict[str, Any] = {
         "stage": "train",
         "config": {"seed": 0, "rce": {"learning_rate": 0.1, "passes": 4}, "policy": {"name": "a"}},
@@ -27,11 +27,11 @@ def card(**changes: Any) -> RunCard:
         "threads": 1,
         "seconds": 1.0,
     }
-    return RunCard(**values | changes)
+    return Manifest(**values | changes)
 
 
-def settings_of(folder: Path, other: RunCard) -> list[tuple[str, str, str, str, int]]:
-    storage.write_row(folder / "left/run.json", card())
+def settings_of(folder: Path, other: Manifest) -> list[tuple[str, str, str, str, int]]:
+    storage.write_row(folder / "left/run.json", manifest())
     storage.write_row(folder / "right/run.json", other)
     return differing_settings(folder / "left", folder / "right")
 
@@ -56,21 +56,21 @@ def runs(tmp_path: Path) -> tuple[Path, Path]:
             score("baseline/random", moved, against="baseline/oracle"),
         ]
         write_evidence(tmp_path / name / "evidence.csv", [*of, *aside])
-        storage.write_row(tmp_path / name / "run.json", card(code=name))
+        storage.write_row(tmp_path / name / "run.json", manifest(code=name))
     return tmp_path / "a", tmp_path / "b"
 
 
-def test_equal_cards_do_not_differ_in_what_they_took(tmp_path: Path) -> None:
-    assert settings_of(tmp_path, card(seconds=9.0, threads=4)) == []
+def test_equal_manifests_do_not_differ_in_what_they_took(tmp_path: Path) -> None:
+    assert settings_of(tmp_path, manifest(seconds=9.0, threads=4)) == []
 
 
 def test_what_names_the_job_is_no_difference(tmp_path: Path) -> None:
     config = {"seed": 0, "rce": {"learning_rate": 0.1, "passes": 4}, "policy": {"name": "b"}}
-    assert settings_of(tmp_path, card(config=config)) == []
+    assert settings_of(tmp_path, manifest(config=config)) == []
 
 
 def test_every_kind_of_difference_has_its_key(tmp_path: Path) -> None:
-    other = card(
+    other = manifest(
         config={"seed": 0, "rce": {"learning_rate": 0.2, "horizon": 5}},
         inputs={"groups": "e" * 64, "files[0]": "b" * 64},
         code="y",
@@ -92,7 +92,7 @@ def test_every_kind_of_difference_has_its_key(tmp_path: Path) -> None:
 
 
 def test_the_order_of_a_list_of_files_matters(tmp_path: Path) -> None:
-    other = card(inputs={"groups": "a" * 64, "files[0]": "c" * 64, "files[1]": "b" * 64})
+    other = manifest(inputs={"groups": "a" * 64, "files[0]": "c" * 64, "files[1]": "b" * 64})
     assert [key for _, key, *_ in settings_of(tmp_path, other)] == ["input.files"]
 
 
@@ -102,11 +102,13 @@ def test_equal_differences_of_two_runs_are_counted(tmp_path: Path) -> None:
         config = {"seed": seed, "rce": {"learning_rate": 0.1}}
         changed = {"seed": seed, "rce": {"learning_rate": 0.2}}
         inputs = [{"start": str(seed + side) * 64} for side in (0, 5)]
-        storage.write_row(left / f"{seed}/run.json", card(config=config, inputs=inputs[0]))
-        storage.write_row(right / f"{seed}/run.json", card(config=changed, inputs=inputs[1], versions={"numpy": "3"}))
-    storage.write_row(left / "a.run.json", card(stage="select"))
-    storage.write_row(right / "a.run.json", card(stage="select", versions={"numpy": "3"}))
-    storage.write_row(left / "only/run.json", card(code="z"))
+        storage.write_row(left / f"{seed}/run.json", manifest(config=config, inputs=inputs[0]))
+        storage.write_row(
+            right / f"{seed}/run.json", manifest(config=changed, inputs=inputs[1], versions={"numpy": "3"})
+        )
+    storage.write_row(left / "a.run.json", manifest(stage="select"))
+    storage.write_row(right / "a.run.json", manifest(stage="select", versions={"numpy": "3"}))
+    storage.write_row(left / "only/run.json", manifest(code="z"))
     assert differing_settings(left, right) == [
         ("train", "config.rce.learning_rate", "0.1", "0.2", 2),
         ("any job", "version.numpy", "2", "3", 3),

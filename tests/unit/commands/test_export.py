@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from agent_runs import Study, card
+from agent_runs import Study, manifest
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
@@ -55,9 +55,9 @@ def test_each_row_of_each_file_is_a_value_of_the_run_that_it_names(results: Path
     assert {run.name: dict(run.steps) for run in export_tool.tracked_runs(results)} == VALUES
 
 
-def test_a_run_states_what_its_card_does(results: Path) -> None:
+def test_a_run_states_what_its_manifest_does(results: Path) -> None:
     for folder in ("lever/preset~world/rce/seed~0/epoch~2", "intention/arm~bundle/seed~0"):
-        storage.write_row(results / folder / "run.json", card(Study()).model_copy(update={"code": folder}))
+        storage.write_row(results / folder / "run.json", manifest(Study()).model_copy(update={"code": folder}))
     codes = {run.name: run.facts.get("code") for run in export_tool.tracked_runs(results)}
     assert codes["preset~world/rce/seed~0"] == "lever/preset~world/rce/seed~0/epoch~2"
     assert codes["arm~bundle/seed~0"] == "intention/arm~bundle/seed~0"

@@ -12,7 +12,7 @@ from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
 
-FILES = ("embeddings", "selector", "optimiser", "metrics", "card")
+FILES = ("embeddings", "selector", "optimiser", "metrics", "manifest")
 CONFIG = InitialiseSelectorConfig(preset="p", selector=Selector(width=8), seed=3)
 SPEC = CONFIG.model_dump_json()
 
@@ -50,10 +50,10 @@ def test_an_unknown_stage_is_suggested(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_missing_unknown_and_repeated_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = words(tmp_path, "card", "metrics")
+    given = words(tmp_path, "manifest", "metrics")
     text = fault(capsys, "initialise_selector", *given, "colour=x", "selector=y", "--spec", SPEC)
-    assert "initialise_selector: expected the files embeddings, start, selector, optimiser, metrics, card;" in text
-    assert "missing ['card', 'metrics'], unknown ['colour'], repeated ['selector']" in text
+    assert "initialise_selector: expected the files embeddings, start, selector, optimiser, metrics, manifest;" in text
+    assert "missing ['manifest', 'metrics'], unknown ['colour'], repeated ['selector']" in text
     assert "expected name=path; found 'x'" in fault(capsys, "initialise_selector", "x", "--spec", SPEC)
 
 
@@ -79,12 +79,12 @@ def test_a_fault_inside_a_stage_is_one_line(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "selector").exists()
 
 
-def test_a_stage_that_fails_leaves_no_card_beside_files_of_two_calls(tmp_path: Path) -> None:
+def test_a_stage_that_fails_leaves_no_manifest_beside_files_of_two_calls(tmp_path: Path) -> None:
     storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4))
     call = ["initialise_selector", *words(tmp_path), "--spec", SPEC]
     assert main(call) == 0
     assert main([*call, "colour=x"]) == 2
-    assert (tmp_path / "card").exists(), "a mistaken call touches nothing"
+    assert (tmp_path / "manifest").exists(), "a mistaken call touches nothing"
     (tmp_path / "embeddings").write_bytes(b"")
     assert main(call) == 2
-    assert not (tmp_path / "card").exists()
+    assert not (tmp_path / "manifest").exists()

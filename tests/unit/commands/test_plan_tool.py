@@ -1,4 +1,4 @@
-"""What a plan is expected to take and why it runs, from records and run cards laid down by hand."""
+"""What a plan is expected to take and why it runs, from records and manifests laid down by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import card_tree as tree
+import manifest_tree as tree
 import pytest
 
 from lever_pipe.base.contents import Digests
@@ -31,7 +31,7 @@ def job(folder: str, rule: str = "train_rce_epoch", **values: Any) -> PlannedJob
 
 
 def leave(planned: PlannedJob, seconds: float, *, device: str = "cpu") -> None:
-    """Leave the run card of a job that ran."""
+    """Leave the manifest of a job that ran."""
     tree.make(planned.outputs[-1], planned.rule, {}, device=device, seconds=seconds)
 
 

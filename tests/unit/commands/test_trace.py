@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import card_tree as tree
+import manifest_tree as tree
 import pytest
 
 from lever_pipe.base import contents
@@ -177,8 +177,8 @@ def write_rows(path: str, rows: Sequence[EvidenceRow]) -> None:
 
 def trained(traced: trace.Traced) -> set[str]:
     """Return the policies whose training a way leads through."""
-    cards = (step.artefact.card for step in traced.steps if step.made.stage.startswith("train"))
-    return {card.parent.relative_to(STUDY).as_posix() for card in cards}
+    manifests = (step.artefact.manifest for step in traced.steps if step.made.stage.startswith("train"))
+    return {manifest.parent.relative_to(STUDY).as_posix() for manifest in manifests}
 
 
 def stages(traced: trace.Traced) -> list[str]:
@@ -252,7 +252,7 @@ def test_makers_come_behind_what_they_made_and_are_told_by_place() -> None:
         assert all(place < maker for maker in step.makers.values())
         for name, maker in step.makers.items():
             assert step.inputs[name] in steps[maker].artefact.paths.values()
-    assert len({step.artefact.card for step in steps}) == len(steps), "each once"
+    assert len({step.artefact.manifest for step in steps}) == len(steps), "each once"
 
 
 @pytest.mark.parametrize("what", ["results/figures/curve.svg", "results/report/tables/overview.csv"])
@@ -279,7 +279,7 @@ def test_files_say_whether_they_are_what_was_made() -> None:
 def test_moved_results_are_traced_where_they_are() -> None:
     Path("results").rename("moved")
     traced = trace.traced_back("overview:2:Shot 1", Path("moved"))
-    assert all(str(step.artefact.card).startswith("moved") for step in traced.steps)
+    assert all(str(step.artefact.manifest).startswith("moved") for step in traced.steps)
     assert traced.sources == ("moved/lever/tables/intervals.csv:3",)
     assert {"train_rce_epoch", "prepare_examples"} <= set(stages(traced))
 
@@ -320,8 +320,8 @@ def changed_on(what: str) -> bool:
             "Did you mean 'lever:preset~world/rce/epoch~1",
         ),
         ("overview:1", UnknownMemberError, "COLUMN of Policy, Shot 1"),
-        ("results/lever/tables/stray.csv", UnknownMemberError, "expected a run card that states"),
-        ("results/report/../../notes.txt", UnknownMemberError, "expected a run card that states"),
+        ("results/lever/tables/stray.csv", UnknownMemberError, "expected a manifest that states"),
+        ("results/report/../../notes.txt", UnknownMemberError, "expected a manifest that states"),
         *((word, LeverPipeError, "trace: ") for word in ("\0:1:a", ":::", ".csv:1:a", "overview::Shot 1", "")),
     ],
 )

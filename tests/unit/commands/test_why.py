@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import card_tree as tree
+import manifest_tree as tree
 import pytest
 
 from lever_pipe.base import contents, provenance, storage
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.commands import why_tool
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import plan
@@ -29,7 +29,7 @@ TENSORS = {"head.weight": [1, 2], "head.bias": [3], "body": [4, 5, 6]}
 
 @pytest.fixture(autouse=True)
 def _study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make an RCE epoch and the two GRPO epochs that start from it, all as their cards say."""
+    """Make an RCE epoch and the two GRPO epochs that start from it, all as their manifests say."""
     monkeypatch.chdir(tmp_path)
     contents._remembered.cache_clear()
     tree.write("raw.json", "{}")
@@ -50,12 +50,12 @@ def reads(epoch: int) -> dict[str, tree.Paths]:
 
 
 def rce(**changed: Any) -> PlannedJob:
-    outputs = {"selector": f"{RCE}/selector.safetensors", "card": f"{RCE}/run.json"}
+    outputs = {"selector": f"{RCE}/selector.safetensors", "manifest": f"{RCE}/run.json"}
     return tree.planned("train_rce_epoch", outputs, **{"inputs": {"groups": "raw.json"}, "config": CONFIG} | changed)
 
 
 def grpo(epoch: int = 1, **changed: Any) -> PlannedJob:
-    outputs = {"selector": f"{GRPO}{epoch}/selector.safetensors", "card": f"{GRPO}{epoch}/run.json"}
+    outputs = {"selector": f"{GRPO}{epoch}/selector.safetensors", "manifest": f"{GRPO}{epoch}/run.json"}
     return tree.planned("train_grpo_epoch", outputs, **{"inputs": reads(epoch), "config": CONFIG} | changed)
 
 
@@ -84,7 +84,7 @@ def made_anew() -> None:
 
 
 def damaged() -> None:
-    tree.write(f"{RCE}/selector.safetensors", TENSORS | {"body": [0, 0, 0]})  # at the time of its card
+    tree.write(f"{RCE}/selector.safetensors", TENSORS | {"body": [0, 0, 0]})  # at the time of its manifest
 
 
 def gone(*names: str) -> Callable[[], object]:
@@ -103,7 +103,7 @@ CAUSES: dict[str, tuple[Callable[[], object], Callable[[], PlannedJob], str, str
     "no input": (gone("raw.json"), rce, "does not exist", "raw.json"),
     "no output": (gone(f"{RCE}/selector.safetensors"), rce, "these are missing", "selector"),
     "damaged": (damaged, rce, "these are damaged", "selector"),
-    "no card": (gone(f"{RCE}/run.json"), rce, "no run card", ""),
+    "no card": (gone(f"{RCE}/run.json"), rce, "no manifest", ""),
     "nothing": (gone(f"{RCE}/run.json", f"{RCE}/selector.safetensors"), rce, "none here yet", ""),
     "no JSON": (lambda: tree.write(f"{RCE}/run.json", "{"), rce, "cannot be read", ""),
     "forced": (nothing, lambda: grpo(asked=("forced",)), "forced", ""),
@@ -136,10 +136,10 @@ class TestRootCauses:
         ]
 
     def test_inputs_that_came_or_went_are_named(self) -> None:
-        card, table = "results/lever/tables/run.json", "results/lever/tables/scores.csv"
+        manifest, table = "results/lever/tables/run.json", "results/lever/tables/scores.csv"
         cells = [tree.write(f"results/lever/cells{i}.jsonl", str(i)).as_posix() for i in range(4)]
-        tree.make(card, "collect_results", {"scores": (table, "x")}, inputs={"cells": cells[:3]})
-        outputs = {"scores": table, "card": card}
+        tree.make(manifest, "collect_results", {"scores": (table, "x")}, inputs={"cells": cells[:3]})
+        outputs = {"scores": table, "manifest": manifest}
         found = only(tree.planned("collect_results", outputs, inputs={"cells": [cells[3], *cells[1:3]]}))
         assert found.text == f"the set of inputs changed: 1 added ({cells[3]}), 1 removed ({cells[0]})"
 
@@ -168,8 +168,10 @@ class TestCode:
         assert found.text == f"the code differs: {told}"
 
     def test_another_version_of_a_library_is_named(self) -> None:
-        card = Path(f"{GRPO}1/run.json")
-        storage.write_row(card, storage.read_row(card, RunCard).model_copy(update={"versions": {"torch": "0.1"}}))
+        manifest = Path(f"{GRPO}1/run.json")
+        storage.write_row(
+            manifest, storage.read_row(manifest, Manifest).model_copy(update={"versions": {"torch": "0.1"}})
+        )
         (found,) = explained(grpo())
         assert found.in_short == "library versions"
         assert "the library versions differ: torch 0.1 then, " in found.causes[0].text
@@ -191,7 +193,7 @@ class TestConsequences:
         assert last.follows == (1, 0)
 
     def test_a_damaged_input_is_the_cause_of_the_job_that_makes_it_again(self) -> None:
-        tree.write(f"{RCE}/selector.safetensors", TENSORS | {"body": [0, 0, 0]})  # at the time of its card
+        tree.write(f"{RCE}/selector.safetensors", TENSORS | {"body": [0, 0, 0]})  # at the time of its manifest
         above, below = explained(rce(), grpo(1))
         assert [cause.short for cause in above.causes] == ["damaged output"]
         assert below.status == explain.ONLY_IF

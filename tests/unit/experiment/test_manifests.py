@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from lever_pipe.experiment.run_card import carry_out, files_of_card, start_model
 
 from lever_pipe.base import contents, numerics, storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.provenance import code_of
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.experiment import execution
+from lever_pipe.experiment.manifests import carry_out, files_of_manifest, start_model
 from lever_pipe.experiment.stage_configs import InputsAlone, Runtime, SelectBaselineConfig
 from lever_pipe.experiment.stage_files import Declared, External, Input, Inputs, Output, Outputs, Role, State, declared
 
@@ -54,41 +54,43 @@ def test_a_signature_says_what_each_file_is() -> None:
     assert (said["lvlm"].role, said["state"].role) == (Role.EXTERNAL, Role.STATE)
 
 
-def test_a_card_says_how_an_artefact_came_to_be(tmp_path: Path, files: dict[str, Any]) -> None:
-    given = carry_out(select_baseline, tmp_path / "card", config=CONFIG, runtime=RUNTIME, **files)
+def test_a_manifest_says_how_an_artefact_came_to_be(tmp_path: Path, files: dict[str, Any]) -> None:
+    given = carry_out(select_baseline, tmp_path / "manifest", config=CONFIG, runtime=RUNTIME, **files)
     assert given == [*(files[name] for name in ("a", "b", "folder", "lvlm")), CONFIG, RUNTIME]
-    card = storage.read_row(tmp_path / "card", RunCard)
-    assert SelectBaselineConfig.model_validate(card.config) == CONFIG
+    manifest = storage.read_row(tmp_path / "manifest", Manifest)
+    assert SelectBaselineConfig.model_validate(manifest.config) == CONFIG
     read = {"a": "a", "b[0]": "b0", "b[1]": "b1", "folder": "folder"}
     made = {"made": "made", "cells[0]": "cells0", "cells[1]": "cells1"}
-    for said, names in ((card.inputs, read), (card.outputs, made)):
+    for said, names in ((manifest.inputs, read), (manifest.outputs, made)):
         assert said == {name: contents.digest(tmp_path / path) for name, path in names.items()}
-    assert card.paths == {name: str(tmp_path / path) for name, path in {**read, **made, "card": "card"}.items()}
-    assert (card.stage, card.device, card.threads, card.replaced) == ("select_baseline", "cuda", 3, {})
-    assert card.code == code_of("select_baseline")
-    assert "numerics" not in card.versions  # of a GPU
-    assert 0 <= card.seconds < 60
-    assert (tmp_path / "card").stat().st_mtime_ns >= (tmp_path / "cells1").stat().st_mtime_ns
+    assert manifest.paths == {
+        name: str(tmp_path / path) for name, path in {**read, **made, "manifest": "manifest"}.items()
+    }
+    assert (manifest.stage, manifest.device, manifest.threads, manifest.replaced) == ("select_baseline", "cuda", 3, {})
+    assert manifest.code == code_of("select_baseline")
+    assert "numerics" not in manifest.versions  # of a GPU
+    assert 0 <= manifest.seconds < 60
+    assert (tmp_path / "manifest").stat().st_mtime_ns >= (tmp_path / "cells1").stat().st_mtime_ns
 
 
-def test_a_card_without_files_or_runtime(tmp_path: Path) -> None:
+def test_a_manifest_without_files_or_runtime(tmp_path: Path) -> None:
     def merge_rl_data(*, config: InputsAlone) -> None: ...
 
-    carry_out(merge_rl_data, tmp_path / "card", config=InputsAlone())
-    card = storage.read_row(tmp_path / "card", RunCard)
-    assert (card.config, card.inputs, card.outputs) == ({}, {}, {})
-    assert card.versions["numerics"] == numerics.path()
+    carry_out(merge_rl_data, tmp_path / "manifest", config=InputsAlone())
+    manifest = storage.read_row(tmp_path / "manifest", Manifest)
+    assert (manifest.config, manifest.inputs, manifest.outputs) == ({}, {}, {})
+    assert manifest.versions["numerics"] == numerics.path()
 
 
-def test_a_state_goes_when_the_card_stands(
+def test_a_state_goes_when_the_manifest_stands(
     tmp_path: Path, files: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(storage, "write_row", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            carry_out(select_baseline, tmp_path / "card", config=CONFIG, **files)
+            carry_out(select_baseline, tmp_path / "manifest", config=CONFIG, **files)
     assert (tmp_path / "state" / "step").exists()
-    carry_out(select_baseline, tmp_path / "card", config=CONFIG, **files)
+    carry_out(select_baseline, tmp_path / "manifest", config=CONFIG, **files)
     assert not [path for path in tmp_path.iterdir() if path.name == "state" or path.suffix == ".tmp"]
 
 
@@ -98,10 +100,10 @@ def test_an_input_that_is_exchanged_meanwhile_is_refused(tmp_path: Path, files: 
         a.write_text("other")
 
     own = {name: files[name] for name in ("a", "made")}
-    storage.write_text(tmp_path / "card", "of an earlier call")
+    storage.write_text(tmp_path / "manifest", "of an earlier call")
     with pytest.raises(RecordError, match=r"a: expected the content that input 'a' had when this stage began"):
-        carry_out(select_baseline, tmp_path / "card", config=CONFIG, **own)
-    assert not (tmp_path / "card").exists()
+        carry_out(select_baseline, tmp_path / "manifest", config=CONFIG, **own)
+    assert not (tmp_path / "manifest").exists()
 
 
 def test_a_policy_is_an_input_if_a_rule_made_it(tmp_path: Path) -> None:
@@ -110,8 +112,8 @@ def test_a_policy_is_an_input_if_a_rule_made_it(tmp_path: Path) -> None:
     files = (tmp_path / "config.json", tmp_path / "model.safetensors")
     for path in files:
         path.touch()
-    assert files_of_card(train_agent, {"start": files}) == ({"start[0]": files[0], "start[1]": files[1]}, {})
-    assert files_of_card(train_agent, {"start": (tmp_path,)}) == ({}, {})
+    assert files_of_manifest(train_agent, {"start": files}) == ({"start[0]": files[0], "start[1]": files[1]}, {})
+    assert files_of_manifest(train_agent, {"start": (tmp_path,)}) == ({}, {})
     assert (start_model({"start": (tmp_path,)}), start_model({"start": files})) == (tmp_path, None)
     assert start_model({}) is None
 

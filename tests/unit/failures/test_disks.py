@@ -71,7 +71,7 @@ def test_a_stage_without_room_says_so_and_succeeds_when_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4))
-    names = ("embeddings", "selector", "optimiser", "metrics", "card")
+    names = ("embeddings", "selector", "optimiser", "metrics", "manifest")
     config = InitialiseSelectorConfig(preset="p", selector=Selector(width=64), seed=3).model_dump(mode="json")
     words = [*(f"{name}={tmp_path / name}" for name in names), "--spec", json.dumps({"code": "x", "config": config})]
     with full():

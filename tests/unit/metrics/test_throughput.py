@@ -28,7 +28,7 @@ def check_published_step() -> None:
     flop = throughput.training_flop(dense, [3740] * 48, head_dim=128, heads=32, layers=36)
     assert flop == 6 * 8_190_427_136 * 179_520 + 12 * 48 * 13_987_600 * 147_456
     assert flop == pytest.approx(1.00101e16, abs=1e11)
-    # At MFU .32 on three cards of 989 TFLOP/s it takes 10.5 s; that is 1.7 % of a step of 200 s.
+    # At MFU .32 on three manifests of 989 TFLOP/s it takes 10.5 s; that is 1.7 % of a step of 200 s.
     assert throughput.mfu(flop, 10.54, 3 * 989e12) == pytest.approx(0.320, abs=5e-4)
     assert throughput.mfu(flop, 200.0, 3 * 989e12) == pytest.approx(0.017, abs=5e-4)
 

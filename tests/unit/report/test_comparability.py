@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lineage_cards import answers, distil, grpo, on_policy, rce, reward, scores, selection
+from lineage_manifests import answers, distil, grpo, on_policy, rce, reward, scores, selection
 
 from lever_pipe.base.errors import DataError
 from lever_pipe.report import comparability, lineage
@@ -41,11 +41,13 @@ PUBLISHED = [published_key(float(beta), 1) for beta in BETAS]
 
 def ours() -> Lineages:
     """Return GRPO of four betas, its RCE base, two baselines, on-policy GRPO of two betas and the marks beside it."""
-    cards = {group(beta): grpo(beta=float(beta)) for beta in BETAS} | {"preset~p/rce/epoch~5": rce()}
-    cards |= {DRAWN.format(beta): on_policy(beta=beta) for beta in (0.1, 0.2)}
-    cards |= {LOWER: on_policy(beta=0.0, objective="reinforce"), UPPER: distil()}
+    manifests = {group(beta): grpo(beta=float(beta)) for beta in BETAS} | {"preset~p/rce/epoch~5": rce()}
+    manifests |= {DRAWN.format(beta): on_policy(beta=beta) for beta in (0.1, 0.2)}
+    manifests |= {LOWER: on_policy(beta=0.0, objective="reinforce"), UPPER: distil()}
     stored = lineage.of_reward(reward()) | {"seeds": "0, 1"}
-    found = {name: {**lineage.of_training(card), **stored, **evaluated(name)} for name, card in cards.items()}
+    found = {
+        name: {**lineage.of_training(manifest), **stored, **evaluated(name)} for name, manifest in manifests.items()
+    }
     found["baseline/oracle"] = evaluated("baseline/oracle")
     found["baseline/random"] = {**evaluated("baseline/random-0"), "draws": "0, 1, 2"}
     return found
@@ -154,7 +156,7 @@ def test_a_policy_of_another_reward_model_is_told_over_objectives() -> None:
 
 
 def test_the_fields_of_training_exist() -> None:
-    cards = (on_policy(), distil(), grpo(), rce())
-    assert {field for card in cards for field in lineage.of_training(card)} | {
+    manifests = (on_policy(), distil(), grpo(), rce())
+    assert {field for manifest in manifests for field in lineage.of_training(manifest)} | {
         field for of in ours().values() for field in of
     } >= comparability.TRAINING - {"rce_from_sft_epoch"}

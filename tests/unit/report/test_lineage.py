@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from lineage_cards import answers, continued, distil, grpo, on_policy, rce, reward, scores, selection, sft
+from lineage_manifests import answers, continued, distil, grpo, on_policy, rce, reward, scores, selection, sft
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.experiment.config import AdaptiveKl, Grpo, OnPolicy, Reward
 from lever_pipe.report import lineage
 
@@ -29,9 +29,9 @@ def leaves(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[
             yield (*prefix, name)
 
 
-def with_leaf(card: RunCard, path: tuple[str, ...]) -> RunCard:
-    """Return the card with another value of the same kind at one place of its config."""
-    config = json.loads(json.dumps(card.config))
+def with_leaf(manifest: Manifest, path: tuple[str, ...]) -> Manifest:
+    """Return the manifest with another value of the same kind at one place of its config."""
+    config = json.loads(json.dumps(manifest.config))
     section = config
     for name in path[:-1]:
         section = section[name]
@@ -46,11 +46,11 @@ def with_leaf(card: RunCard, path: tuple[str, ...]) -> RunCard:
         section[path[-1]] = (Reward() if path[-1] == "reward" else AdaptiveKl()).model_dump()
     else:
         section[path[-1]] = value + 1
-    return card.model_copy(update={"config": config})
+    return manifest.model_copy(update={"config": config})
 
 
-FieldsOf = Callable[[RunCard], Mapping[str, str]]
-CARDS: dict[str, tuple[RunCard, FieldsOf]] = {
+FieldsOf = Callable[[Manifest], Mapping[str, str]]
+MANIFESTS: dict[str, tuple[Manifest, FieldsOf]] = {
     "grpo": (grpo(), lineage.of_training),
     "on_policy": (on_policy(), lineage.of_training),
     "distil": (distil(), lineage.of_training),
@@ -58,8 +58,11 @@ CARDS: dict[str, tuple[RunCard, FieldsOf]] = {
     "rce": (rce(), lineage.of_training),
     "sft": (sft(), lineage.of_training),
     "reward": (reward(), lineage.of_reward),
-    "selection": (selection("preset~p/rce/seed~0/epoch~1"), lambda card: lineage.of_selection(card, "preset~p/rce")),
-    "baseline": (selection("baseline/random-3"), lambda card: lineage.of_selection(card, "baseline/random-3")),
+    "selection": (
+        selection("preset~p/rce/seed~0/epoch~1"),
+        lambda manifest: lineage.of_selection(manifest, "preset~p/rce"),
+    ),
+    "baseline": (selection("baseline/random-3"), lambda manifest: lineage.of_selection(manifest, "baseline/random-3")),
     "answers": (answers(), lineage.of_answers),
     "scores": (scores("baseline/oracle"), lineage.of_scores),
 }
@@ -67,8 +70,8 @@ CARDS: dict[str, tuple[RunCard, FieldsOf]] = {
 NAMES = {("baseline",), ("policies",)}
 PLACES = [
     (name, path)
-    for name, (card, _) in CARDS.items()
-    for path in leaves(card.config)
+    for name, (manifest, _) in MANIFESTS.items()
+    for path in leaves(manifest.config)
     if path[:1] not in NAMES and (name, path) != ("answers", ("shots",))
 ]
 
@@ -77,15 +80,15 @@ PLACES = [
     ("name", "path"), PLACES, ids=lambda value: value if isinstance(value, str) else ".".join(value)
 )
 def test_every_value_of_a_config_is_in_a_field(name: str, path: tuple[str, ...]) -> None:
-    card, fields_of = CARDS[name]
-    assert fields_of(with_leaf(card, path)) != fields_of(card)
+    manifest, fields_of = MANIFESTS[name]
+    assert fields_of(with_leaf(manifest, path)) != fields_of(manifest)
 
 
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", MANIFESTS)
 def test_code_and_inputs_are_in_a_field(name: str) -> None:
-    card, fields_of = CARDS[name]
+    manifest, fields_of = MANIFESTS[name]
     if name != "reward":  # the rewarded file itself is an input of training
-        assert fields_of(card.model_copy(update={"code": "other"})) != fields_of(card)
+        assert fields_of(manifest.model_copy(update={"code": "other"})) != fields_of(manifest)
     used = {
         "grpo": ("reference", "groups", "embeddings"),
         "on_policy": ("reference", "groups", "embeddings", "train_examples"),
@@ -100,11 +103,11 @@ def test_code_and_inputs_are_in_a_field(name: str) -> None:
         "scores": ("eval_examples",),
     }
     for key in used[name]:
-        other = card.model_copy(update={"inputs": {**card.inputs, key: "f" * 64}})
-        assert fields_of(other) != fields_of(card), key
+        other = manifest.model_copy(update={"inputs": {**manifest.inputs, key: "f" * 64}})
+        assert fields_of(other) != fields_of(manifest), key
 
 
-def test_a_training_card_names_its_group() -> None:
+def test_a_training_manifest_names_its_group() -> None:
     assert lineage.group_of_training(grpo(beta=0.145, seed=3, epoch=2)) == "preset~p/grpo/base~5/beta~0.145/epoch~2"
     assert lineage.group_of_training(rce(epoch=4)) == "preset~p/rce/epoch~4"
     drawn = lineage.group_of_training(on_policy(beta=0.145, seed=3, epoch=2))
@@ -119,7 +122,7 @@ def test_supervised_learning_has_beams_in_place_of_rewards() -> None:
     assert (found["method"], found["epoch"], found["sft.targets"]) == ("sft", "3", "best")
     assert found["beams"] == lineage.of_training(rce())["rewarded_groups"]
     assert "rewarded_groups" not in found
-    assert [lineage.learns_from_rewards(card) for card in (sft(), rce(), grpo())] == [False, True, True]
+    assert [lineage.learns_from_rewards(manifest) for manifest in (sft(), rce(), grpo())] == [False, True, True]
     assert lineage.group_of_training(sft(epoch=3)) == "preset~p/sft/epoch~3"
 
 

@@ -14,7 +14,7 @@ import pytest
 from snakemake.iocontainers import InputFiles, OutputFiles
 
 from lever_pipe.base import contents, storage
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.runtime import ownership, plan, snapshot
 from lever_pipe.runtime.rerun import sparing
@@ -23,11 +23,11 @@ from lever_pipe.runtime.slurm import squeue
 SHARDS, INPUTS, OUTPUTS = ("0.jsonl", "1.jsonl"), ("train_pools", "train_examples"), ("rl_data", "summary")
 
 
-def job_of(card: Path) -> Any:
-    """Return a merge_rl_data of which every file lies beside its run card."""
-    folder = card.parent
+def job_of(manifest: Path) -> Any:
+    """Return a merge_rl_data of which every file lies beside its manifest."""
+    folder = manifest.parent
     inputs = {"trajectories": [str(folder / name) for name in SHARDS]} | {n: str(folder / n) for n in INPUTS}
-    outputs = {name: str(folder / name) for name in OUTPUTS} | {"card": str(card)}
+    outputs = {name: str(folder / name) for name in OUTPUTS} | {"manifest": str(manifest)}
     return SimpleNamespace(
         is_group=lambda: False,
         rule=SimpleNamespace(name="merge_rl_data"),
@@ -39,13 +39,13 @@ def job_of(card: Path) -> Any:
 
 class TestMade:
     @pytest.fixture
-    def card(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def manifest(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for name in (*SHARDS, *INPUTS, *OUTPUTS):
             (tmp_path / name).write_text(name)
-        card = tmp_path / "run.json"
-        spec = json.loads(job_of(card).params.spec)
+        manifest = tmp_path / "run.json"
+        spec = json.loads(job_of(manifest).params.spec)
         inputs = {f"trajectories[{i}]": contents.digest(tmp_path / name) for i, name in enumerate(SHARDS)}
-        row = RunCard(
+        row = Manifest(
             stage="merge_rl_data",
             config=spec["config"],
             inputs=inputs | {name: contents.digest(tmp_path / name) for name in INPUTS},
@@ -58,24 +58,24 @@ class TestMade:
             seconds=1.0,
             outputs={name: contents.digest(tmp_path / name) for name in OUTPUTS},
         )
-        storage.write_row(card, row)
+        storage.write_row(manifest, row)
         frozen = tmp_path / "snapshot.json"
         frozen.touch()
-        os.utime(frozen, (card.stat().st_mtime - 60,) * 2)
+        os.utime(frozen, (manifest.stat().st_mtime - 60,) * 2)
         monkeypatch.setenv(snapshot.VARIABLE, str(frozen))
-        return card
+        return manifest
 
-    def test_what_is_whole_and_of_this_plan_is_made(self, card: Path) -> None:
-        assert sparing.made_by_another(job_of(card))
+    def test_what_is_whole_and_of_this_plan_is_made(self, manifest: Path) -> None:
+        assert sparing.made_by_another(job_of(manifest))
 
-    def test_what_is_older_than_the_plan_is_made_again(self, card: Path) -> None:
+    def test_what_is_older_than_the_plan_is_made_again(self, manifest: Path) -> None:
         """A user who forces a rule wants it to run."""
         os.utime(os.environ[snapshot.VARIABLE], (2**32, 2**32))
-        assert not sparing.made_by_another(job_of(card))
+        assert not sparing.made_by_another(job_of(manifest))
 
-    def test_without_snapshot_nothing_is_made(self, card: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_snapshot_nothing_is_made(self, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(snapshot.VARIABLE)
-        assert not sparing.made_by_another(job_of(card))
+        assert not sparing.made_by_another(job_of(manifest))
 
 
 class TestWaiting:
@@ -94,11 +94,11 @@ class TestWaiting:
 
     def wait(self, tmp_path: Path, job: str) -> list[float]:
         """Return how long a second job slept beside a first one whose process is gone."""
-        card = tmp_path / "run.json"
-        lock = ownership.lock_of(card)
+        manifest = tmp_path / "run.json"
+        lock = ownership.lock_of(manifest)
         lock.write_text(ownership.this_process().model_copy(update={"job": job}).model_dump_json())
         slept: list[float] = []
-        sparing.made_by_another(job_of(card), sleep=slept.append)
+        sparing.made_by_another(job_of(manifest), sleep=slept.append)
         assert lock.exists() == (job == "2")  # its own job's lock is the stage's affair
         return slept
 
@@ -118,19 +118,19 @@ class TestWaiting:
         self, tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A node that SLURM has given up may go on computing."""
-        card, released = tmp_path / "run.json", threading.Event()
+        manifest, released = tmp_path / "run.json", threading.Event()
 
         def own() -> None:
-            with ownership.owned(card):
+            with ownership.owned(manifest):
                 released.wait(20)
 
         first = threading.Thread(target=own)
         first.start()
-        while ownership.owner_of(card) is None:
+        while ownership.owner_of(manifest) is None:
             time.sleep(0.01)
         monkeypatch.setenv("SLURM_JOB_ID", "3")
         instantly = {"sleep": lambda _: None}
-        second = threading.Thread(target=sparing.made_by_another, args=(job_of(card),), kwargs=instantly)
+        second = threading.Thread(target=sparing.made_by_another, args=(job_of(manifest),), kwargs=instantly)
         second.start()
         second.join(0.3)
         assert second.is_alive()

@@ -1,4 +1,4 @@
-"""What counts as made, and what a run card is worth beside its files."""
+"""What counts as made, and what a manifest is worth beside its files."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import card_tree
+import manifest_tree
 import pytest
-from lever_pipe.experiment.run_card import carry_out
 
 from lever_pipe.base import storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.provenance import canonical_json
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
+from lever_pipe.experiment.manifests import carry_out
 from lever_pipe.experiment.stage_configs import InputsAlone, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, Outputs
 from lever_pipe.runtime.rerun import decision
@@ -36,7 +36,7 @@ def score_answers(
 class TestMade:
     @pytest.fixture
     def files(self, tmp_path: Path) -> Files:
-        """Write inputs, outputs and a card, and return the call's files."""
+        """Write inputs, outputs and a manifest, and return the call's files."""
         files: Files = {
             "groups": tmp_path / "groups",
             "shards": (tmp_path / "shard0", tmp_path / "shard1"),
@@ -45,13 +45,13 @@ class TestMade:
         }
         for name in ("groups", "shard0", "shard1", "tables/a", "cell0", "cell1"):
             storage.write_text(tmp_path / name, name)
-        card, absent = tmp_path / "card", tmp_path / "absent"
-        carry_out(score_answers, card, config=CONFIG, runtime=Runtime(code="c"), lvlm=absent, **files)
-        return files | {"card": card}
+        manifest, absent = tmp_path / "manifest", tmp_path / "absent"
+        carry_out(score_answers, manifest, config=CONFIG, runtime=Runtime(code="c"), lvlm=absent, **files)
+        return files | {"manifest": manifest}
 
     def is_made(self, files: Files, **changes: Any) -> bool:
         identity = {"stage": score_answers.__name__, "config": CONFIG.model_dump(mode="json"), "code": "c"}
-        return is_made(Path(str(files["card"])), files, **(identity | changes))
+        return is_made(Path(str(files["manifest"])), files, **(identity | changes))
 
     def test_made_is_what_this_call_would_make(self, files: Files) -> None:
         assert self.is_made(files)
@@ -59,8 +59,8 @@ class TestMade:
             assert not self.is_made(files, **change), change
 
     def test_two_values_that_change_places_are_another_configuration(self, files: Files) -> None:
-        card, config = Path(str(files["card"])), {"a": 1, "b": 2}
-        storage.write_row(card, storage.read_row(card, RunCard).model_copy(update={"config": config}))
+        manifest, config = Path(str(files["manifest"])), {"a": 1, "b": 2}
+        storage.write_row(manifest, storage.read_row(manifest, Manifest).model_copy(update={"config": config}))
         assert self.is_made(files, config=config)
         assert not self.is_made(files, config={"a": 2, "b": 1})
 
@@ -70,10 +70,10 @@ class TestMade:
     def test_another_version_of_a_library_that_computed_is_another_artefact(
         self, files: Files, here: str | None, is_same: bool
     ) -> None:
-        """Of a library that the card does not name, or that is not asked for, nothing is known."""
-        card = Path(str(files["card"]))
-        made = storage.read_row(card, RunCard)
-        storage.write_row(card, made.model_copy(update={"versions": {"torch": "2.13.0+cpu"}}))
+        """Of a library that the manifest does not name, or that is not asked for, nothing is known."""
+        manifest = Path(str(files["manifest"]))
+        made = storage.read_row(manifest, Manifest)
+        storage.write_row(manifest, made.model_copy(update={"versions": {"torch": "2.13.0+cpu"}}))
         versions = {"tokenizers": "9"} | ({} if here is None else {"torch": here})
         assert self.is_made(files, versions=versions) == is_same
 
@@ -84,7 +84,7 @@ class TestMade:
         decision.regard_versions(False)
         assert decision.versions_for("measure_rewards", {}) == {}
 
-    @pytest.mark.parametrize("missing", ["groups", "shard1", "tables/a", "cell1", "card"])
+    @pytest.mark.parametrize("missing", ["groups", "shard1", "tables/a", "cell1", "manifest"])
     def test_a_missing_file_is_made_again(self, tmp_path: Path, files: Files, missing: str) -> None:
         (tmp_path / missing).unlink()
         if missing == "tables/a":
@@ -94,7 +94,7 @@ class TestMade:
     @pytest.mark.parametrize("age_s", [0, 60])
     @pytest.mark.parametrize("changed", ["groups", "shard1", "cell0", "tables/a"])
     def test_another_content_is_another_artefact(self, tmp_path: Path, files: Files, changed: str, age_s: int) -> None:
-        """Of any time: what somebody put there counts once the run card says so."""
+        """Of any time: what somebody put there counts once the manifest says so."""
         (tmp_path / changed).write_text("other")
         os.utime(tmp_path / changed, (time.time() + age_s,) * 2)
         assert not self.is_made(files)
@@ -102,7 +102,7 @@ class TestMade:
     def test_what_somebody_put_there_counts_once_it_is_noted(self, tmp_path: Path, files: Files) -> None:
         (tmp_path / "cell0").write_text("somebody's")
         os.utime(tmp_path / "cell0", (time.time() + 60,) * 2)
-        accept(judge(read_artefact(tmp_path / "card"), Digests()))
+        accept(judge(read_artefact(tmp_path / "manifest"), Digests()))
         assert self.is_made(files)
         (tmp_path / "cell0").write_text("cell0")
         assert not self.is_made(files), "its rule's own is not what is noted"
@@ -124,7 +124,7 @@ class TestMade:
                 rule=SimpleNamespace(name=score_answers.__name__),
                 params=SimpleNamespace(spec=spec),
                 input=listed("groups", "shards"),
-                output=listed("tables", "cells", "card"),
+                output=listed("tables", "cells", "manifest"),
             )
             return why_again(job, by_identity)
 
@@ -135,8 +135,8 @@ class TestMade:
         assert why("d", by_identity=False) == why() == "other content of groups"
         (tmp_path / "cell1").write_text("damage")
         assert why() == "damaged: cells[1]; other content of groups"
-        (tmp_path / "card").unlink()
-        assert why() == f"{tmp_path}/card cannot be read"
+        (tmp_path / "manifest").unlink()
+        assert why() == f"{tmp_path}/manifest cannot be read"
         for name in ("tables/a", "cell0", "cell1"):
             (tmp_path / name).unlink()
         (tmp_path / "tables").rmdir()
@@ -148,23 +148,23 @@ class TestMade:
         assert not self.is_made(files | {"studies": (tmp_path / "shard0",)})  # a list that was empty before
         assert self.is_made(files | {"studies": ()})
 
-    def test_a_damaged_card_says_nothing(self, tmp_path: Path, files: Files) -> None:
-        (tmp_path / "card").write_text("{}")
+    def test_a_damaged_manifest_says_nothing(self, tmp_path: Path, files: Files) -> None:
+        (tmp_path / "manifest").write_text("{}")
         assert not self.is_made(files)
 
 
 class TestWorth:
-    CARD = Path("results/made/run.json")
+    MANIFEST = Path("results/made/run.json")
 
     @pytest.fixture(autouse=True)
     def artefact(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
-        card_tree.write("results/read.txt", "read")
+        manifest_tree.write("results/read.txt", "read")
         outputs = {"made": ("results/made/made.txt", "made")}
-        card_tree.make(str(self.CARD), "stage", outputs, inputs={"read": "results/read.txt"})
+        manifest_tree.make(str(self.MANIFEST), "stage", outputs, inputs={"read": "results/read.txt"})
 
     def judged(self) -> Artefact:
-        return judge(read_artefact(self.CARD), Digests())
+        return judge(read_artefact(self.MANIFEST), Digests())
 
     def test_what_is_missing_is_no_reason(self) -> None:
         for name in ("results/read.txt", "results/made/made.txt"):
@@ -172,26 +172,26 @@ class TestWorth:
         assert (self.judged().missing, self.judged().reason) == (("made", "read"), "")
 
     def test_what_somebody_put_there_is_noted(self) -> None:
-        card_tree.write("results/made/made.txt", "somebody's", now=True)
+        manifest_tree.write("results/made/made.txt", "somebody's", now=True)
         found = self.judged()
         assert (list(found.replaced), found.reason) == (["made"], "")
         accept(found)
-        assert json.loads(self.CARD.read_text())["replaced"].keys() == {"made"}
-        card_tree.write("results/made/made.txt", "somebody's")  # at the time of the card
+        assert json.loads(self.MANIFEST.read_text())["replaced"].keys() == {"made"}
+        manifest_tree.write("results/made/made.txt", "somebody's")  # at the time of the manifest
         assert self.judged().reason == ""
-        card_tree.write("results/made/made.txt", "damage")
+        manifest_tree.write("results/made/made.txt", "damage")
         assert self.judged().reason == "damaged: made"
 
-    def test_a_card_that_a_job_wrote_meanwhile_stays_as_it_is(self) -> None:
-        card_tree.write("results/made/made.txt", "somebody's", now=True)
+    def test_a_manifest_that_a_job_wrote_meanwhile_stays_as_it_is(self) -> None:
+        manifest_tree.write("results/made/made.txt", "somebody's", now=True)
         found = self.judged()
-        later = json.loads(self.CARD.read_text()) | {"seconds": 77.0}
-        self.CARD.write_text(json.dumps(later))
+        later = json.loads(self.MANIFEST.read_text()) | {"seconds": 77.0}
+        self.MANIFEST.write_text(json.dumps(later))
         accept(found)
-        assert json.loads(self.CARD.read_text()) == later
+        assert json.loads(self.MANIFEST.read_text()) == later
 
-    def test_a_path_that_no_file_can_have_makes_a_card_unreadable(self) -> None:
-        row = json.loads(self.CARD.read_text())
+    def test_a_path_that_no_file_can_have_makes_a_manifest_unreadable(self) -> None:
+        row = json.loads(self.MANIFEST.read_text())
         row["paths"]["read"] = "results/\0"
-        self.CARD.write_text(json.dumps(row))
-        assert self.judged().reason == f"{self.CARD} cannot be read"
+        self.MANIFEST.write_text(json.dumps(row))
+        assert self.judged().reason == f"{self.MANIFEST} cannot be read"

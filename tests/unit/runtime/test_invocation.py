@@ -126,4 +126,4 @@ def test_logs_of_finished_jobs_that_said_nothing_go(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     invocation.drop_empty_logs(tmp_path)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*log.txt")}
-    assert left == {"b.log.txt", "c/log.txt"}  # a job without a card may still be at work
+    assert left == {"b.log.txt", "c/log.txt"}  # a job without a manifest may still be at work

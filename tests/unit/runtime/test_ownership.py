@@ -38,7 +38,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def card(tmp_path: Path) -> Path:
+def manifest(tmp_path: Path) -> Path:
     return tmp_path / "run.json"
 
 
@@ -85,76 +85,76 @@ def require_one_at_a_time(lines: list[list[str]], killed: set[str]) -> None:
             at_work = None
 
 
-def test_an_owner_leaves_nothing_behind(card: Path) -> None:
-    with owned(card) as waited:
+def test_an_owner_leaves_nothing_behind(manifest: Path) -> None:
+    with owned(manifest) as waited:
         assert not waited
-        assert [path.name for path in card.parent.iterdir()] == [".run.json.owner"]
-        found = owner_of(card)
+        assert [path.name for path in manifest.parent.iterdir()] == [".run.json.owner"]
+        found = owner_of(manifest)
         assert found is not None
         assert found.pid == os.getpid()
-    assert not list(card.parent.iterdir())
-    with pytest.raises(ZeroDivisionError), owned(card):
+    assert not list(manifest.parent.iterdir())
+    with pytest.raises(ZeroDivisionError), owned(manifest):
         raise ZeroDivisionError
-    assert not list(card.parent.iterdir())
+    assert not list(manifest.parent.iterdir())
 
 
-def test_of_two_at_once_one_makes_and_one_leaves(card: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_at_once_one_makes_and_one_leaves(manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = FORK.Event()
     on_waiting(monkeypatch, lambda _: waits.set() or time.sleep(0.01))
 
     def job() -> None:
-        with owned(card) as waited:
-            if waited and card.exists():
-                note(card.parent, "left", os.getpid())
+        with owned(manifest) as waited:
+            if waited and manifest.exists():
+                note(manifest.parent, "left", os.getpid())
                 return
-            note(card.parent, "begin", os.getpid())
+            note(manifest.parent, "begin", os.getpid())
             assert waits.wait(60)  # the other is there
-            note(card.parent, "end", os.getpid())
-            card.touch()
+            note(manifest.parent, "end", os.getpid())
+            manifest.touch()
 
     assert end(start(job), start(job)) == [0, 0]
-    assert [what for what, _ in protocol(card.parent)] == ["begin", "end", "left"]
+    assert [what for what, _ in protocol(manifest.parent)] == ["begin", "end", "left"]
 
 
-def test_many_jobs_many_times_some_killed_never_two_at_once(card: Path) -> None:
+def test_many_jobs_many_times_some_killed_never_two_at_once(manifest: Path) -> None:
     barrier = FORK.Barrier(5)
 
     def job(number: int) -> None:
         chance = random.Random(number)
         barrier.wait()
         for turn in range(4):
-            with owned(card):
-                note(card.parent, "begin", os.getpid())
+            with owned(manifest):
+                note(manifest.parent, "begin", os.getpid())
                 time.sleep(chance.random() * 0.01)
                 if number == 0 and turn == 1:
                     os.kill(os.getpid(), signal.SIGKILL)
-                note(card.parent, "end", os.getpid())
+                note(manifest.parent, "end", os.getpid())
 
     processes = [start(job, number) for number in range(5)]
     assert end(*processes) == [-signal.SIGKILL, 0, 0, 0, 0]
-    lines = protocol(card.parent)
+    lines = protocol(manifest.parent)
     assert sum(what == "end" for what, _ in lines) == 4 * 4 + 1
     require_one_at_a_time(lines, killed={str(processes[0].pid)})
-    with owned(card):  # the killed one may have been the last
+    with owned(manifest):  # the killed one may have been the last
         pass
-    assert [path.name for path in card.parent.iterdir()] == ["protocol"]
+    assert [path.name for path in manifest.parent.iterdir()] == ["protocol"]
 
 
-def test_a_killed_owner_is_replaced_at_once(card: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_owner_is_replaced_at_once(manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def job() -> None:
-        with owned(card):
+        with owned(manifest):
             os.kill(os.getpid(), signal.SIGKILL)
 
     assert end(start(job)) == [-signal.SIGKILL]
-    assert lock_of(card).exists()
+    assert lock_of(manifest).exists()
     rests: list[float] = []
     on_waiting(monkeypatch, rests.append)
-    with owned(card) as waited:
+    with owned(manifest) as waited:
         assert waited
     assert rests == []
 
 
-def test_a_sweep_removes_what_the_dead_left_and_nothing_else(card: Path) -> None:
+def test_a_sweep_removes_what_the_dead_left_and_nothing_else(manifest: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     here = atomic.machine()
@@ -166,29 +166,29 @@ def test_a_sweep_removes_what_the_dead_left_and_nothing_else(card: Path) -> None
         f".another.{gone.pid}.01234567.tmp": ("", True),
     }
     for name, (text, _) in cases.items():
-        (card.parent / name).write_text(text)
-    with owned(card):
-        ownership.sweep(card.parent)
-        stay = {name for name, (_, stays) in cases.items() if stays} | {lock_of(card).name}
-        assert {path.name for path in card.parent.iterdir() if path.name.startswith(".")} == stay
+        (manifest.parent / name).write_text(text)
+    with owned(manifest):
+        ownership.sweep(manifest.parent)
+        stay = {name for name, (_, stays) in cases.items() if stays} | {lock_of(manifest).name}
+        assert {path.name for path in manifest.parent.iterdir() if path.name.startswith(".")} == stay
 
 
 def test_a_file_system_without_locks_is_told(
-    card: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    manifest: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with owned(card) as waited:
+    with owned(manifest) as waited:
         assert not waited
     assert "no locks" in caplog.text
-    assert not lock_of(card).exists()
+    assert not lock_of(manifest).exists()
 
 
 # The command line.
 
-FILES = ("embeddings", "selector", "optimiser", "metrics", "card")
+FILES = ("embeddings", "selector", "optimiser", "metrics", "manifest")
 STAGE = InitialiseSelectorConfig(preset="p", selector=Selector(width=8), seed=3)
 
 
@@ -202,7 +202,7 @@ def another_job(folder: Path) -> Iterator[None]:
     """Let another process own the artefact, until `main` waits for it."""
 
     def job() -> None:
-        with owned(folder / "card"):
+        with owned(folder / "manifest"):
             os.kill(os.getpid(), signal.SIGKILL)
 
     end(start(job))
@@ -250,7 +250,7 @@ def test_sigterm_gives_the_lock_back(
     closed: list[bool] = []
 
     def slow(*_: object, **__: object) -> None:
-        assert lock_of(artefact / "card").exists()
+        assert lock_of(artefact / "manifest").exists()
         try:
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)  # SLURM's step and its shell may both send it
@@ -263,14 +263,14 @@ def test_sigterm_gives_the_lock_back(
     monkeypatch.setattr(stage, "read_table", slow)
     assert main(call(artefact)) == 128 + 15
     assert closed == [True]
-    assert not lock_of(artefact / "card").exists()
+    assert not lock_of(artefact / "manifest").exists()
     assert "SIGTERM" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) == former
 
 
 def test_sigterm_ends_a_wait(artefact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_waiting(monkeypatch, lambda _: os.kill(os.getpid(), signal.SIGTERM))
-    with lock_of(artefact / "card").open("w") as lock:
+    with lock_of(artefact / "manifest").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # it never ends
         assert main(call(artefact)) == 128 + 15
     assert sorted(path.name for path in artefact.iterdir()) == sorted([*FILES, ".card.owner"])

@@ -164,7 +164,7 @@ def test_a_planned_job_is_as_snakemake_has_it(told: dict[str, Any], asked: tuple
         threads=4,
         resources={"gpu": 2, "tmpdir": "<TBD>"},
         input=_Named(one="in.txt", several=["a", "b"]),
-        output=_Named(card="out.txt"),
+        output=_Named(manifest="out.txt"),
         params=SimpleNamespace(spec='{"code": "c", "config": {"a": 1}}'),
     )
     found = planned_job(job, Path("elsewhere"))

@@ -36,7 +36,7 @@ def experiment(*files: str) -> Experiment:
 
 
 def frozen(folder: Path, config: dict[str, object] | None = None, **specs: str) -> Path:
-    """Freeze a plan of one job a stage, whose run card is called as the stage is."""
+    """Freeze a plan of one job a stage, whose manifest is called as the stage is."""
     return snapshot.freeze(
         config or {"seed": 1}, {name: (name, spec) for name, spec in specs.items()}, ROOT, folder=folder
     )
@@ -65,9 +65,9 @@ def test_the_resolved_configuration_comes_back_as_the_same_experiment(tmp_path: 
 def test_a_planned_job_gets_its_identity_and_every_other_is_refused(tmp_path: Path) -> None:
     plan_of = {'a "b"/run.json': ("train_rce_epoch", '{"epoch":1}'), "é.run.json": ("train_rce_epoch", '{"epoch":2}')}
     snapshot.freeze({}, plan_of, ROOT, folder=tmp_path)
-    for card, (stage, spec) in plan_of.items():
-        assert snapshot.planned_spec(stage, card) == spec
-        for other in ((stage, card[:-1]), (stage, ""), ("train", card)):
+    for manifest, (stage, spec) in plan_of.items():
+        assert snapshot.planned_spec(stage, manifest) == spec
+        for other in ((stage, manifest[:-1]), (stage, ""), ("train", manifest)):
             with pytest.raises(SnapshotError, match=f"{other[0]}: expected a job of a run"):
                 snapshot.planned_spec(*other)
 
@@ -111,7 +111,7 @@ def test_a_snapshot_is_named_by_its_content(tmp_path: Path) -> None:
 
 def test_jobs_without_identity_are_not_planned() -> None:
     def job(rule: str, **params: str) -> SimpleNamespace:
-        of = {"params": SimpleNamespace(**params), "output": SimpleNamespace(card=f"{rule}.run.json")}
+        of = {"params": SimpleNamespace(**params), "output": SimpleNamespace(manifest=f"{rule}.run.json")}
         return SimpleNamespace(rule=SimpleNamespace(name=rule), **of)
 
     assert snapshot.planned([job("a", spec="1"), job("all")]) == {"a.run.json": ("a", "1")}
@@ -151,7 +151,7 @@ from lever_pipe.runtime import snapshot, plan
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.base.provenance import canonical_json, code_of
 spec = plan.spec_of(Experiment(), "merge_rl_data", {})
-print(snapshot.freeze({}, {"card": ("merge_rl_data", spec)}, Path()))
+print(snapshot.freeze({}, {"manifest": ("merge_rl_data", spec)}, Path()))
 """
         done = self.python(tmp_path, "-c", probe)
         (tmp_path / "snapshot").write_text(done.stdout.strip())
@@ -164,7 +164,7 @@ print(snapshot.freeze({}, {"card": ("merge_rl_data", spec)}, Path()))
         return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
 
     def call(self, project: Path) -> str:
-        names = ("trajectories", "train_pools", "train_examples", "rl_data", "summary", "card")
+        names = ("trajectories", "train_pools", "train_examples", "rl_data", "summary", "manifest")
         words = ("-m", "lever_pipe", "merge_rl_data", *(f"{name}={name}" for name in names))
         return self.python(project, *words, **{snapshot.VARIABLE: (project / "snapshot").read_text()}).stderr
 

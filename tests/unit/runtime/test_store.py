@@ -15,7 +15,7 @@ from finished_work import (
     GB,
     SIZE,
     VERSIONS,
-    a_card,
+    a_manifest,
     a_store,
     blob_bytes,
     kept,
@@ -50,8 +50,8 @@ def store(tmp_path: Path) -> Store:
 def restored(store: Store, folder: Path, number: int = 0) -> dict[str, Any] | None:
     """Return the tree that a job's work is restored to, or None."""
     folder.mkdir(exist_ok=True)
-    card = store.restore(key(number), targets(folder), versions=VERSIONS)
-    return tree(folder) if card is not None else None
+    manifest = store.restore(key(number), targets(folder), versions=VERSIONS)
+    return tree(folder) if manifest is not None else None
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -93,17 +93,17 @@ def test_making_a_store_or_missing_in_it_touches_nothing(tmp_path: Path) -> None
     assert tree(tmp_path / "results") == {}
 
 
-def test_work_comes_back_with_its_card_and_is_stored_once(store: Store, tmp_path: Path) -> None:
+def test_work_comes_back_with_its_manifest_and_is_stored_once(store: Store, tmp_path: Path) -> None:
     outputs = work(tmp_path / "made")
-    card = a_card(outputs)
-    assert store.put(key(0), card)
-    assert not store.put(key(0), card)
+    manifest = a_manifest(outputs)
+    assert store.put(key(0), manifest)
+    assert not store.put(key(0), manifest)
     identity = hashlib.sha256(b'{"python":"3.11.9","torch":"2.13.0"}').hexdigest()[:16]
     assert places(store) == [store.folder / "work" / key(0)[:2] / f"{key(0)}.{identity}"]
     assert sum(map(bytes_of, outputs.values())) == SIZE
     before = tree(tmp_path / "made")
     shutil.rmtree(tmp_path / "made")
-    assert store.restore(key(0), targets(tmp_path / "a" / "b"), versions=VERSIONS) == card
+    assert store.restore(key(0), targets(tmp_path / "a" / "b"), versions=VERSIONS) == manifest
     assert tree(tmp_path / "a" / "b") == before
     assert store.restore(key(1), targets(tmp_path / "c"), versions=VERSIONS) is None
     assert not (tmp_path / "c").exists()
@@ -111,10 +111,10 @@ def test_work_comes_back_with_its_card_and_is_stored_once(store: Store, tmp_path
 
 
 def test_a_store_keeps_nothing_larger_than_itself(tmp_path: Path) -> None:
-    card = a_card(work(tmp_path / "a"))
-    assert not a_store(tmp_path / "small", max_bytes=SIZE - 1).put(key(0), card)
+    manifest = a_manifest(work(tmp_path / "a"))
+    assert not a_store(tmp_path / "small", max_bytes=SIZE - 1).put(key(0), manifest)
     assert not (tmp_path / "small").exists()
-    assert a_store(tmp_path / "large", max_bytes=SIZE).put(key(0), card)
+    assert a_store(tmp_path / "large", max_bytes=SIZE).put(key(0), manifest)
 
 
 names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=255).filter(
@@ -149,10 +149,10 @@ def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, made: dic
     for name, content in made.items():
         grow(folder / "made" / name, content)
     outputs = {f"name {name}": folder / "made" / name for name in made}
-    card = a_card(outputs)
-    assert store.put(key(0), card)
+    manifest = a_manifest(outputs)
+    assert store.put(key(0), manifest)
     back = {name: folder / "back" / path.name for name, path in outputs.items()}
-    assert store.restore(key(0), back, versions=VERSIONS) == card
+    assert store.restore(key(0), back, versions=VERSIONS) == manifest
     for name, path in outputs.items():
         assert files_in(back[name]) == files_in(path)
         assert back[name].is_dir() == path.is_dir()
@@ -167,7 +167,7 @@ def test_notes_of_tools_are_no_content(store: Store, tmp_path: Path) -> None:
     (outputs["last"] / ".snakemake_timestamp").write_text("x")
     (outputs["last"] / ".cache").mkdir()
     (outputs["last"] / ".cache" / "link").symlink_to("/etc/passwd")
-    assert store.put(key(0), a_card(outputs))
+    assert store.put(key(0), a_manifest(outputs))
     assert restored(store, tmp_path / "b") == before
 
 
@@ -179,13 +179,13 @@ SPOILS: dict[str, Callable[[dict[str, Path]], object]] = {
 
 
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
-def test_what_differs_from_its_card_is_not_kept(
+def test_what_differs_from_its_manifest_is_not_kept(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[dict[str, Path]], None]
 ) -> None:
     outputs = work(tmp_path / "a")
-    card = a_card(outputs)
+    manifest = a_manifest(outputs)
     spoil(outputs)
-    assert not store.put(key(0), card)
+    assert not store.put(key(0), manifest)
     (said,) = warnings(caplog)
     assert f"{store.folder}: what train_rce_epoch has made is not kept" in said
     assert places(store) == []
@@ -278,7 +278,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "another version": (
         "work.json",
         lambda path: path.write_bytes(hashlib.sha256(b"{}").hexdigest().encode() + b"\n{}"),
-        "a run card of another version",
+        "a manifest of another version",
     ),
 }
 
@@ -293,7 +293,7 @@ def test_damaged_work_is_named_and_never_used(
     found: str,
 ) -> None:
     outputs, place = kept(store, tmp_path / "a"), place_of(store)
-    card = a_card(outputs)
+    manifest = a_manifest(outputs)
     sound = tree(tmp_path / "a")
     shutil.copyfile(twin := place / name, tmp_path / "twin")
     (tmp_path / "twin").replace(twin)  # a file of its own: the result stays
@@ -309,20 +309,20 @@ def test_damaged_work_is_named_and_never_used(
     assert (tree(tmp_path / "b"), places(store)) == (before, [])
     assert restored(store, tmp_path / "b") is None  # a miss as any other
     assert warnings(caplog) == []
-    assert store.put(key(0), card)
+    assert store.put(key(0), manifest)
     assert restored(store, tmp_path / "b") == sound
     assert list(store.verify()) == []
 
 
 def test_other_or_damaged_work_of_the_same_key_is_replaced(store: Store, tmp_path: Path) -> None:
     kept(store, tmp_path / "a")
-    assert store.put(key(0), a_card(work(tmp_path / "b", 7)))
+    assert store.put(key(0), a_manifest(work(tmp_path / "b", 7)))
     assert restored(store, tmp_path / "c") == tree(tmp_path / "b")
-    card = a_card(targets(tmp_path / "b"))
+    manifest = a_manifest(targets(tmp_path / "b"))
     shutil.copyfile(weights_of(store), tmp_path / "copy")
     (tmp_path / "copy").replace(tmp_path / "b" / "weights.bin")
     _flip(weights_of(store), 9)
-    assert store.put(key(0), card)
+    assert store.put(key(0), manifest)
     assert restored(store, tmp_path / "c") == tree(tmp_path / "b")
     assert (len(places(store)), tree(store.folder / "staging")) == (1, {})
 
@@ -361,7 +361,7 @@ def test_what_gets_a_name_is_on_disk(store: Store, tmp_path: Path, monkeypatch: 
     synced |= {state(path) for path in (tmp_path / "a").rglob("*")}  # as a stage writes its results
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(atomic, "place", placed)
-    assert store.put(key(0), a_card(outputs))
+    assert store.put(key(0), a_manifest(outputs))
     assert named == places(store)
     assert state(named[0].parent) in synced
     named.clear()
@@ -375,7 +375,7 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     for number in range(4):
         kept(store, tmp_path / str(number), number)
         aged(place_of(store, number), 100 * (1 + number))  # job 0 used last
-    of_each = bytes_of(place_of(store))  # the card, too
+    of_each = bytes_of(place_of(store))  # the manifest, too
     assert restored(store, tmp_path / "hit", 3) is not None  # now the most recently used
     for limit, gone, left in ((3 * of_each - 1, 2, {0, 3}), (2 * of_each, 0, {0, 3}), (of_each, 1, {3}), (0, 1, set())):
         store.max_bytes = limit
@@ -438,12 +438,12 @@ def failing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
 def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    card, stored, steps = a_card(work(tmp_path / "a")), False, 0
+    manifest, stored, steps = a_manifest(work(tmp_path / "a")), False, 0
     while not stored:
         store = a_store(tmp_path / f"store {steps}")
         with monkeypatch.context() as patch:
             asked = failing(patch, steps)
-            stored = store.put(key(0), card)
+            stored = store.put(key(0), manifest)
             whole = len(asked) <= steps
         said = warnings(caplog)
         assert stored == (said == [])

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from finished_work import SIZE, VERSIONS, a_card, a_store, key, targets, tree, work
+from finished_work import SIZE, VERSIONS, a_manifest, a_store, key, targets, tree, work
 
 from lever_pipe.runtime.store import Store, bytes_of
 
@@ -66,12 +66,12 @@ def hammer(store: Store, folder: Path, act: str, did: Sequence[Any], number: int
     draw = random.Random(number)
     expected = [tree(folder / "made" / str(job)) for job in range(JOBS)]
     outputs = [targets(folder / "made" / str(job)) for job in range(JOBS)]
-    cards = [a_card(each) for each in outputs]
+    manifests = [a_manifest(each) for each in outputs]
     until = time.monotonic() + 1.2  # for many meetings
     while time.monotonic() < until or not all(of.value for of in did):
         job = draw.randrange(JOBS)
         if act == "write":
-            did[number].value += store.put(key(job), cards[job])
+            did[number].value += store.put(key(job), manifests[job])
         elif act == "collect":
             did[number].value += store.trim()
         else:
@@ -104,11 +104,11 @@ def test_writers_readers_and_collectors_at_once(tmp_path: Path, monkeypatch: pyt
 def churn(store: Store, folder: Path, busy: Event) -> None:
     """Put, restore and collect without end, and say when the first work is kept."""
     outputs = [targets(folder / "made" / str(job)) for job in range(JOBS)]
-    cards = [a_card(each) for each in outputs]
+    manifests = [a_manifest(each) for each in outputs]
     draw = random.Random(os.getpid())
     while True:
         job = draw.randrange(JOBS)
-        store.put(key(job), cards[job])
+        store.put(key(job), manifests[job])
         busy.set()
         store.restore(key(job), targets(folder / "back" / str(job)), versions=VERSIONS)
         if draw.random() < 0.2:
@@ -146,18 +146,18 @@ def test_kills_leave_whole_entries_and_whole_targets(tmp_path: Path, caplog: pyt
     assert restored > 0
     caplog.clear()
     for job, each in enumerate(outputs):
-        a_store(store.folder).put(key(job), a_card(each))
+        a_store(store.folder).put(key(job), a_manifest(each))
         assert a_store(store.folder).restore(key(job), targets(tmp_path / "last" / str(job)), versions=VERSIONS)
     assert list(store.verify()) == []
 
 
 def test_a_terminated_process_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "store"
-    card = a_card(work(tmp_path / "made", size=30_000_000))
+    manifest = a_manifest(work(tmp_path / "made", size=30_000_000))
 
     def put() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as the command line has it
-        a_store(folder).put(key(0), card)
+        a_store(folder).put(key(0), manifest)
 
     with running(put) as (process,):
         deadline = time.monotonic() + 20

@@ -263,8 +263,8 @@ class TestMade:
     def whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let all that is there be what the job would make."""
 
-        def is_made(card: Path, files: dict[str, Any], **_: Any) -> bool:
-            return all(Path(path).exists() for path in (card, *files.values()))
+        def is_made(manifest: Path, files: dict[str, Any], **_: Any) -> bool:
+            return all(Path(path).exists() for path in (manifest, *files.values()))
 
         monkeypatch.setattr(decision, "is_made", is_made)
 
@@ -282,7 +282,7 @@ class TestMade:
         return [said for _, said in executor.reports]
 
     @pytest.mark.parametrize(
-        ("card", "table", "said"),
+        ("manifest", "table", "said"),
         [
             (1, 1, "success"),
             (1, -9, "success"),
@@ -291,15 +291,15 @@ class TestMade:
             (1, None, "error"),
             (None, 1, "error"),
         ],
-        ids=["all young", "an old output", "same time", "card of old", "no output", "no card"],
+        ids=["all young", "an old output", "same time", "manifest of old", "no output", "no card"],
     )
-    def test_the_time_of_the_card_says_whether_this_run_made_it(
-        self, states: dict[str, str], clock: Clock, card: int | None, table: int | None, said: str
+    def test_the_time_of_the_manifest_says_whether_this_run_made_it(
+        self, states: dict[str, str], clock: Clock, manifest: int | None, table: int | None, said: str
     ) -> None:
-        for name, age in (("run.json", card), ("table.csv", table)):
+        for name, age in (("run.json", manifest), ("table.csv", table)):
             if age is not None:
                 self.make(name, age)
-        assert self.judged(job("7", table="table.csv", card="run.json"), states, clock) == [said]
+        assert self.judged(job("7", table="table.csv", manifest="run.json"), states, clock) == [said]
 
     @pytest.mark.parametrize(("seen", "said"), [("COMPLETED", "success"), ("TIMEOUT", "error"), ("RUNNING", "success")])
     def test_an_end_that_one_round_showed_goes_before(
@@ -308,7 +308,7 @@ class TestMade:
         if seen == "RUNNING":
             self.make("run.json", 1)
         executor = Executor(lambda *_: "forget")
-        one = job("7", card="run.json")
+        one = job("7", manifest="run.json")
         states["7"] = seen
         executor.round([one])
         del states["7"]
@@ -394,15 +394,15 @@ class TestLoneJob:
         has_sacct: bool,
     ) -> None:
         """Where sacct is installed and keeps nothing, the plugin asks it in vain for longer than SLURM remembers."""
-        plan, card = tmp_path / "snapshot.json", tmp_path / "run.json"
+        plan, manifest = tmp_path / "snapshot.json", tmp_path / "run.json"
         plan.write_text("")
         os.utime(plan, (PLANNED, PLANNED))
         monkeypatch.setenv(snapshot.VARIABLE, str(plan))
-        monkeypatch.setattr(decision, "is_made", lambda *_, **__: card.exists())
+        monkeypatch.setattr(decision, "is_made", lambda *_, **__: manifest.exists())
         for end in (1800, 3011, 5407, 9000):
-            card.unlink(missing_ok=True)
-            cluster = self.Cluster(clock, age=age, end=end, on_end=card.touch)
-            executor = run(cluster, job("7", card=str(card)), has_sacct=has_sacct)
+            manifest.unlink(missing_ok=True)
+            cluster = self.Cluster(clock, age=age, end=end, on_end=manifest.touch)
+            executor = run(cluster, job("7", manifest=str(manifest)), has_sacct=has_sacct)
             assert executor.reports == [("7", "success")]
             assert clock.now < end + age + 300
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lineage_cards import answers, card, distil, grpo, on_policy, rce, reward, scores, selection, sft
+from lineage_manifests import answers, distil, grpo, manifest, on_policy, rce, reward, scores, selection, sft
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import CollectLineageConfig, InitialiseSelectorConfig
 from lever_pipe.report.comparability import FACTORS, differences
@@ -20,8 +20,8 @@ GROUP = "preset~p/grpo/base~5/beta~0.1/epoch~1"
 LONG = "preset~p/grpo/base~5/beta~0.1/epoch~7"
 
 
-def cards() -> dict[str, list[RunCard]]:
-    """Return every card of two seeds of one GRPO epoch, a long run of one, and the baselines."""
+def manifests() -> dict[str, list[Manifest]]:
+    """Return every manifest of two seeds of one GRPO epoch, a long run of one, and the baselines."""
     policies = [*BASELINES, *TRAINED]
     return {
         "training": [grpo(seed=1), grpo(seed=0), grpo(seed=0, epoch=7), rce()],
@@ -33,7 +33,7 @@ def cards() -> dict[str, list[RunCard]]:
     }
 
 
-def run(folder: Path, given: dict[str, list[RunCard]], **config: Any) -> dict[str, dict[str, str]]:
+def run(folder: Path, given: dict[str, list[Manifest]], **config: Any) -> dict[str, dict[str, str]]:
     paths: dict[str, Any] = {}
     for name, rows in given.items():
         paths[name] = tuple(folder / f"{name}-{i}.json" for i in range(len(rows)))
@@ -44,18 +44,18 @@ def run(folder: Path, given: dict[str, list[RunCard]], **config: Any) -> dict[st
     return read_lineage(folder / "lineage.csv")
 
 
-def changed(rows: Sequence[RunCard], position: int, **update: Any) -> list[RunCard]:
+def changed(rows: Sequence[Manifest], position: int, **update: Any) -> list[Manifest]:
     return [row.model_copy(update=update) if i == position else row for i, row in enumerate(rows)]
 
 
 def test_supervised_learning_has_no_field_of_the_rewarded_data(tmp_path: Path) -> None:
-    found = run(tmp_path, cards() | {"training": [sft(), rce()]})
+    found = run(tmp_path, manifests() | {"training": [sft(), rce()]})
     assert not {"reward", "rl_data", "reward.hard"} & found["preset~p/sft/epoch~2"].keys()
     assert {"reward", "rl_data", "reward.hard"} <= found["preset~p/rce/epoch~5"].keys()
 
 
 def test_a_group_has_the_fields_that_apply_to_it(tmp_path: Path) -> None:
-    found = run(tmp_path, cards())
+    found = run(tmp_path, manifests())
     assert set(found) == {"baseline/oracle", "baseline/random", GROUP, LONG, "preset~p/rce/epoch~5"}
     ours = found[GROUP]
     expected = {
@@ -99,7 +99,7 @@ def test_a_group_has_the_fields_that_apply_to_it(tmp_path: Path) -> None:
 
 
 def test_values_that_differ_within_a_group_stand_side_by_side(tmp_path: Path) -> None:
-    given = cards()
+    given = manifests()
     inputs = {**given["training"][0].inputs, "reference": "another base", "groups": "9" * 64}
     given["training"] = changed(given["training"], 0, inputs=inputs, versions={"torch": "2.9.1"})
     given["scores"] = changed(given["scores"], 2, versions={"torch": "2.12.0"})
@@ -110,17 +110,17 @@ def test_values_that_differ_within_a_group_stand_side_by_side(tmp_path: Path) ->
 
 
 def test_a_batch_of_answers_belongs_to_its_policies(tmp_path: Path) -> None:
-    given = cards()
+    given = manifests()
     given["answers"] = changed(given["answers"], 2, code="other")
     found = run(tmp_path, given)
     assert found[GROUP]["answering_code"] == "code of answer_prompts, other"
     assert found["baseline/random"]["answering_code"] == "code of answer_prompts"
-    given["answers"] = changed(cards()["answers"], 0, code="other")
+    given["answers"] = changed(manifests()["answers"], 0, code="other")
     assert run(tmp_path, given)["baseline/random"]["answering_code"] == "other"
 
 
 def test_a_reward_of_draws_stands_for_that_of_the_stored_selections(tmp_path: Path) -> None:
-    given = cards()
+    given = manifests()
     given["training"] += [on_policy(seed=0, epoch=2), distil(seed=0, epoch=3)]
     found = run(tmp_path, given)
     drawn, upper = found["preset~p/on_policy/base~5/beta~0.1/epoch~2"], found["preset~p/distil/base~5/epoch~3"]
@@ -132,9 +132,9 @@ def test_a_reward_of_draws_stands_for_that_of_the_stored_selections(tmp_path: Pa
 
 
 def test_neither_order_nor_time_nor_place_shows(tmp_path: Path) -> None:
-    run(tmp_path, cards())
+    run(tmp_path, manifests())
     before = (tmp_path / "lineage.csv").read_bytes()
-    given = cards()
+    given = manifests()
     given["training"] = [row.model_copy(update={"seconds": 9.0, "commit": "1" * 40}) for row in given["training"]]
     given["training"].sort(key=lambda row: -row.config["seed"])
     elsewhere = tmp_path / "elsewhere"
@@ -145,8 +145,8 @@ def test_neither_order_nor_time_nor_place_shows(tmp_path: Path) -> None:
 def test_a_start_is_told_of_every_run_once_a_preset_has_one(tmp_path: Path) -> None:
     other = rce().model_copy(update={"config": rce().config | {"preset": "q"}})
     fresh = InitialiseSelectorConfig(preset="q", selector=Selector(width=8), seed=0)
-    started = card("initialise_selector", fresh, inputs={"start[0]": "a" * 64})
-    given = cards() | {"training": [rce(), grpo(), other], "rewards": [reward(), reward()]}
+    started = manifest("initialise_selector", fresh, inputs={"start[0]": "a" * 64})
+    given = manifests() | {"training": [rce(), grpo(), other], "rewards": [reward(), reward()]}
     assert not any("start_checkpoint" in of for of in run(tmp_path, given, presets=("p", "q")).values())
     found = run(tmp_path, given | {"started": [started]}, presets=("p", "q"))
     starts = {group: of["start_checkpoint"] for group, of in found.items() if "start_checkpoint" in of}
@@ -158,12 +158,12 @@ def test_a_start_is_told_of_every_run_once_a_preset_has_one(tmp_path: Path) -> N
 def test_a_policy_names_the_exchanged_files_that_it_follows_from(tmp_path: Path) -> None:
     """Two betas swap their checkpoints of epoch 1: what follows are their later epochs, and not these two or RCE."""
 
-    def of(row: RunCard, folder: str, read: dict[str, str], made: str) -> RunCard:
+    def of(row: Manifest, folder: str, read: dict[str, str], made: str) -> Manifest:
         places = {**read, "selector": folder}
         paths = {name: f"{place}/selector.safetensors" for name, place in places.items()}
         return row.model_copy(update={"paths": paths, "outputs": {"selector": made}})
 
-    def reads(row: RunCard, **digests: str) -> RunCard:
+    def reads(row: Manifest, **digests: str) -> Manifest:
         return row.model_copy(update={"inputs": row.inputs | digests})
 
     base = of(rce(), "rce", {}, "base")
@@ -176,7 +176,7 @@ def test_a_policy_names_the_exchanged_files_that_it_follows_from(tmp_path: Path)
         for beta, other in ((0.1, 0.2), (0.2, 0.1))
     ]
     same = [reads(row, start=f"made {row.config['kl_beta']}") for row in second]
-    given = {name: [] for name in cards()} | {"training": [base, *first, *second], "rewards": [reward()]}
+    given = {name: [] for name in manifests()} | {"training": [base, *first, *second], "rewards": [reward()]}
     found = run(tmp_path / "swapped", given, batch_sizes=())
     exchanged = {group: of["exchanged"] for group, of in found.items() if "exchanged" in of}
     assert exchanged == {

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from chains import SELECTOR, Chain
-from lever_pipe.experiment.run_card import carry_out
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, RecordError
 from lever_pipe.commands.checkpoint_tool import import_checkpoint
 from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.manifests import carry_out
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.stages.selector_training import initialise_selector, train_rce_epoch
@@ -30,7 +30,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
 
 
 def started(chain: Chain, path: Path, run: str, selector: Selector = SELECTOR) -> dict[str, Tensor]:
-    """Start a run from a checkpoint, with its run card; return its tensors."""
+    """Start a run from a checkpoint, with its manifest; return its tensors."""
     files: dict[str, Any] = {"embeddings": chain.files["embeddings"], "start": (path,), **chain.outputs(run)}
     config = InitialiseSelectorConfig(preset="p", selector=selector, seed=0)
     carry_out(initialise_selector, chain.folder / run / "run.json", config=config, **files)

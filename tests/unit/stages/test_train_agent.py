@@ -9,12 +9,12 @@ from trained_world import CODE, train_here, training
 from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.records import RunCard
+from lever_pipe.base.records import Manifest
 from lever_pipe.intention.agent.policy import load_policy
 from lever_pipe.intention.codecs import word
 
 
-def test_a_run_leaves_rows_two_policies_and_a_card(tmp_path: Path) -> None:
+def test_a_run_leaves_rows_two_policies_and_a_manifest(tmp_path: Path) -> None:
     done = train_here(tmp_path, training(steps=1))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "best",
@@ -26,9 +26,9 @@ def test_a_run_leaves_rows_two_policies_and_a_card(tmp_path: Path) -> None:
         "run.json",
     ]
     assert (done.arm, done.seed, done.engine, done.executed_steps) == ("test", 0, "native", 1)
-    card = storage.read_row(tmp_path / "run.json", RunCard)
-    assert (card.stage, card.code) == ("train_agent", CODE)
-    assert set(card.inputs) == {"train_tasks", "val_tasks"}  # the content of a model folder is part of the config
+    manifest = storage.read_row(tmp_path / "run.json", Manifest)
+    assert (manifest.stage, manifest.code) == ("train_agent", CODE)
+    assert set(manifest.inputs) == {"train_tasks", "val_tasks"}  # the content of a model folder is part of the config
     for name in ("last", "best"):
         policy = load_policy(tmp_path / name, "float32")
         assert sum(parameter.numel() for parameter in policy.parameters()) == done.n_parameters
