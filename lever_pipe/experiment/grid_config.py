@@ -1,7 +1,7 @@
 """The grid: which selectors stand beside each other, on which data sets, with which pools and vision-language models.
 
-A *corner* is a data set, a sampler and an LVLM; every arm, baseline and policy of a user's own is evaluated in each
-corner that no exclusion names. What corners share is made once: examples and embeddings of a data set, pools of a
+A *setting* is a data set, a sampler and an LVLM; every arm, baseline and policy of a user's own is evaluated in each
+setting that no exclusion names. What settings share is made once: examples and embeddings of a data set, pools of a
 sampler, answers of an LVLM.
 """
 
@@ -29,7 +29,7 @@ examples instead of the pool. `vote` shows what `similar_both` does, and answers
 answer shown, whatever the LVLM says."""
 
 
-class Corner(NamedTuple):
+class GridSetting(NamedTuple):
     """Where policies are compared: a value of each of the three axes."""
 
     data: str
@@ -55,7 +55,7 @@ class GridArm(ArmSettings):
 
 
 class GridBaselines(Baselines):
-    """Policies without training, in each corner."""
+    """Policies without training, in each setting."""
 
     names: Distinct[str] = ("zero_shot", "random", "oracle")
     """Out of `UNTRAINED`."""
@@ -78,7 +78,7 @@ class OwnPolicy(Section):
 class Exclusion(Section):
     """Cells that do not run; an axis of which no value is named means all of them.
 
-    Without `presets` a corner does not run at all; with them its baselines and policies without training do.
+    Without `presets` a setting does not run at all; with them its baselines and policies without training do.
     """
 
     data: Distinct[str] = ()
@@ -88,14 +88,14 @@ class Exclusion(Section):
     why: str = Field(min_length=1)
     """What the grid's page says in their place, for example what they would cost."""
 
-    def names(self, corner: Corner, preset: str) -> bool:
-        """Return whether it names a preset in a corner."""
+    def names(self, setting: GridSetting, preset: str) -> bool:
+        """Return whether it names a preset in a setting."""
         axes = (self.data, self.samplers, self.lvlms, self.presets)
-        return all(value in choices or not choices for choices, value in zip(axes, (*corner, preset), strict=True))
+        return all(value in choices or not choices for choices, value in zip(axes, (*setting, preset), strict=True))
 
 
 class Grid(Section):
-    """Axes of the grid, and what is evaluated in every corner; the other settings are those of the whole experiment."""
+    """Axes of the grid, and what is evaluated in every setting; the other settings are those of the whole experiment."""
 
     data: dict[Name, GridData] = Field({})
     """Data sets by name. Each lies over the experiment's `data`: it says what differs."""
@@ -119,19 +119,19 @@ class Grid(Section):
     ones (published: 2), so that no sampler can matter; 0 for not."""
 
     @property
-    def combinations(self) -> list[Corner]:
+    def combinations(self) -> list[GridSetting]:
         """Every combination of the three axes, in their order."""
-        return [Corner(*values) for values in product(self.data, self.samplers, self.lvlms)]
+        return [GridSetting(*values) for values in product(self.data, self.samplers, self.lvlms)]
 
     @property
-    def corners(self) -> list[Corner]:
+    def settings(self) -> list[GridSetting]:
         """Those that no exclusion leaves out as a whole."""
         left_out = [entry for entry in self.exclude if not entry.presets]
-        return [corner for corner in self.combinations if not any(entry.names(corner, "") for entry in left_out)]
+        return [setting for setting in self.combinations if not any(entry.names(setting, "") for entry in left_out)]
 
-    def excluded(self, corner: Corner, preset: str) -> str:
-        """Return why an arm does not run in a corner; nothing where it does."""
-        return next((entry.why for entry in self.exclude if entry.names(corner, preset)), "")
+    def excluded(self, setting: GridSetting, preset: str) -> str:
+        """Return why an arm does not run in a setting; nothing where it does."""
+        return next((entry.why for entry in self.exclude if entry.names(setting, preset)), "")
 
     @rule
     def _reference_is_an_arm(self) -> Iterator[Fault]:

@@ -334,7 +334,7 @@ class ComparePoliciesConfig(Section):
 
 
 class EvaluatedCell(Section):
-    """A run of a policy in a corner of the grid."""
+    """A run of a policy in a setting of the grid."""
 
     data: str
     sampler: str
@@ -356,7 +356,7 @@ class CompareCellsConfig(Section):
 
 
 class MissingCell(Section):
-    """A selector that no corner of these values has, and why."""
+    """A selector that no setting of these values has, and why."""
 
     data: str
     sampler: str

@@ -197,7 +197,7 @@ class Experiment(Section):
 
     @rule
     def _variants_of_rl_data_share_their_jobs(self) -> Iterator[Fault]:
-        """Which jobs there are is said once for all corners."""
+        """Which jobs there are is said once for all settings."""
         for place, rl_data in self._placed_rl_data():
             for key in ("n_shards", "import_from", "import_format", "rescore"):
                 value, common = getattr(rl_data, key), getattr(self.rl_data, key)

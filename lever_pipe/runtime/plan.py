@@ -25,7 +25,7 @@ from lever_pipe.experiment.agent_config import WRITTEN_TASKS
 from lever_pipe.experiment.config import ArmSettings, OnPolicy, Reward
 from lever_pipe.experiment.data_config import Data, EncoderSettings, ExampleSettings, WorldData
 from lever_pipe.experiment.evaluation_config import BASELINES, HEAD, POOL
-from lever_pipe.experiment.grid_config import Corner, GridArm, GridBaselines
+from lever_pipe.experiment.grid_config import GridArm, GridBaselines, GridSetting
 from lever_pipe.experiment.identities import IDENTITIES, Planned, Setting, Wildcard
 from lever_pipe.experiment.lvlm_config import AUTO, AnswerSettings, LvlmSettings
 from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
@@ -148,31 +148,31 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
     return [*last_sft, *rce, *grpo_policies(arm, seed), *on_policy_policies(arm, seed)]
 
 
-def transferred(experiment: Experiment, corner: Corner) -> list[str]:
-    """Return the selectors of other data sets and LVLMs that a corner evaluates, too, but those excluded in it."""
+def transferred(experiment: Experiment, setting: GridSetting) -> list[str]:
+    """Return the selectors of other data sets and LVLMs that a setting evaluates, too, but those excluded in it."""
     grid = experiment.grid
-    axes = ((corner.data, grid.data), (corner.lvlm, grid.lvlms))
+    axes = ((setting.data, grid.data), (setting.lvlm, grid.lvlms))
     origins = [
         name for at, axis in axes for name in grid.transfer if at in grid.transfer and name in axis and name != at
     ]
-    homes = [(name, grid_plan.folders_of(grid_plan.home_of(grid, corner, name))) for name in origins]
+    homes = [(name, grid_plan.folders_of(grid_plan.home_of(grid, setting, name))) for name in origins]
     names = [(o, PolicyName.parse(name)) for o, home in homes for name in evaluated(grid_plan.at(experiment, home))]
-    presets = experiment.presets.keys() - {arm.preset for arm in grid.arms if grid.excluded(corner, arm.preset)}
+    presets = experiment.presets.keys() - {arm.preset for arm in grid.arms if grid.excluded(setting, arm.preset)}
     return [str(replace(name, origin=origin)) for origin, name in names if name.preset in presets]
 
 
-def policies_at(experiment: Experiment, corner: Corner) -> list[str]:
-    """Return every policy that a corner of the grid evaluates."""
-    here = grid_plan.at(experiment, grid_plan.folders_of(corner))
-    others = [name for batch in (OWN, FIRST_ITEMS, TRANSFER) for name in policies_in(experiment, corner, batch)]
+def policies_at(experiment: Experiment, setting: GridSetting) -> list[str]:
+    """Return every policy that a setting of the grid evaluates."""
+    here = grid_plan.at(experiment, grid_plan.folders_of(setting))
+    others = [name for batch in (OWN, FIRST_ITEMS, TRANSFER) for name in policies_in(experiment, setting, batch)]
     return [*evaluated(here), *others]
 
 
-def policies_in(experiment: Experiment, corner: Corner, batch: str) -> list[str]:
-    """Return the policies whose prompts one answer batch of a corner of the grid holds."""
+def policies_in(experiment: Experiment, setting: GridSetting, batch: str) -> list[str]:
+    """Return the policies whose prompts one answer batch of a setting of the grid holds."""
     if batch == TRANSFER:
-        return transferred(experiment, corner)
-    here = grid_plan.at(experiment, grid_plan.folders_of(corner))
+        return transferred(experiment, setting)
+    here = grid_plan.at(experiment, grid_plan.folders_of(setting))
     if batch != FIRST_ITEMS:
         return policies_of(here, batch)
     items, names = experiment.grid.first_items, map(PolicyName.parse, evaluated(here))
@@ -183,16 +183,16 @@ def policies_of_batch(experiment: Experiment, wildcards: Wildcards) -> list[str]
     """Return the policies whose prompts the answer batch of a job holds."""
     if wildcards.get("data", grid_plan.DOCUMENTS["data"]) == grid_plan.DOCUMENTS["data"]:
         return policies_of(experiment, wildcards["batch"])
-    return policies_in(experiment, grid_plan.corner_of(wildcards), wildcards["batch"])
+    return policies_in(experiment, grid_plan.setting_of(wildcards), wildcards["batch"])
 
 
 def evaluated_cells(experiment: Experiment) -> list[EvaluatedCell]:
-    """Return every run of every policy in every corner of the grid."""
+    """Return every run of every policy in every setting of the grid."""
     return [
-        EvaluatedCell(**corner._asdict(), policy=policy, training_prompts=training_prompts(seen_at_home, policy))
-        for corner in experiment.grid.corners
-        for policy in policies_at(experiment, corner)
-        for home in [grid_plan.home_of(experiment.grid, corner, PolicyName.parse(policy).origin)]
+        EvaluatedCell(**setting._asdict(), policy=policy, training_prompts=training_prompts(seen_at_home, policy))
+        for setting in experiment.grid.settings
+        for policy in policies_at(experiment, setting)
+        for home in [grid_plan.home_of(experiment.grid, setting, PolicyName.parse(policy).origin)]
         for seen_at_home in [grid_plan.at(experiment, grid_plan.folders_of(home))]
     ]
 
@@ -214,13 +214,13 @@ def training_prompts(experiment: Experiment, policy: str) -> int:
 
 
 def missing_cells(experiment: Experiment) -> list[MissingCell]:
-    """Return the selectors that do not run in a corner."""
+    """Return the selectors that do not run in a setting."""
     grid = experiment.grid
     return [
-        MissingCell(**corner._asdict(), preset=arm.preset, why=grid.excluded(corner, arm.preset))
-        for corner in grid.combinations
+        MissingCell(**setting._asdict(), preset=arm.preset, why=grid.excluded(setting, arm.preset))
+        for setting in grid.combinations
         for arm in grid.arms
-        if grid.excluded(corner, arm.preset)
+        if grid.excluded(setting, arm.preset)
     ]
 
 

@@ -37,12 +37,12 @@ def _star() -> Points:
 
 
 def _cross(arm: float = 0.33) -> Points:
-    corner: Points = [(-arm, -1), (arm, -1), (arm, -arm)]
-    # Each quarter turn maps (x, y) to (-y, x); a quarter has three corners.
+    setting: Points = [(-arm, -1), (arm, -1), (arm, -arm)]
+    # Each quarter turn maps (x, y) to (-y, x); a quarter has three settings.
     points: Points = []
     for _ in range(4):
-        points += corner
-        corner = [(-y, x) for x, y in corner]
+        points += setting
+        setting = [(-y, x) for x, y in setting]
     return points
 
 

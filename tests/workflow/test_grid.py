@@ -43,7 +43,7 @@ def test_a_finished_grid_has_nothing_to_do_and_a_line_for_each_cell(grid: Projec
     assert {row["shots"] for row in rows(grid)} == {"1", "2", "mean"}
 
 
-def test_a_sampler_more_makes_its_own_corners_alone(grid: Project) -> None:
+def test_a_sampler_more_makes_its_own_settings_alone(grid: Project) -> None:
     """In two data sets: pools, RL data, a selector, two baselines, a transferred one; embeddings are there."""
     with grid.edited(CONFIG, "samplers: [uniform]", "samplers: [uniform, mixture]"):
         assert grid.planned() == {

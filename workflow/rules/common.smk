@@ -8,18 +8,18 @@ from lever_pipe.runtime import agent_plan, grid_plan, plan, snakemake_adapter
 RESULTS = EXPERIMENT.results.rstrip("/")
 LEVER = f"{RESULTS}/lever"
 OF_DATA = join(RESULTS, "{data}")
-OF_POOLS = join(RESULTS, "{data}{sampled}")
-CORNER = join(RESULTS, "{data}{sampled}{asked}")
-INIT = join(CORNER, "preset~{preset}/init/seed~{seed}")
-SFT = join(CORNER, "preset~{preset}/sft/seed~{seed}/epoch~{epoch}")
-RCE = join(CORNER, "preset~{preset}/rce/seed~{seed}/epoch~{epoch}")
+OF_POOLS = join(RESULTS, "{data}{sampler}")
+SETTING = join(RESULTS, "{data}{sampler}{lvlm}")
+INIT = join(SETTING, "preset~{preset}/init/seed~{seed}")
+SFT = join(SETTING, "preset~{preset}/sft/seed~{seed}/epoch~{epoch}")
+RCE = join(SETTING, "preset~{preset}/rce/seed~{seed}/epoch~{epoch}")
 # The RCE epoch that other runs start from and are anchored to.
-BASE = join(CORNER, "preset~{preset}/rce/seed~{seed}/epoch~{base}")
-GRPO = join(CORNER, "preset~{preset}/grpo/base~{base}/beta~{beta}/seed~{seed}/epoch~{epoch}")
-ON_POLICY = join(CORNER, "preset~{preset}/{objective}/base~{base}/beta~{beta}/seed~{seed}/epoch~{epoch}")
-DISTIL = join(CORNER, "preset~{preset}/distil/base~{base}/seed~{seed}/epoch~{epoch}")
-CONTINUED = join(CORNER, "preset~{preset}/continued/base~{base}/seed~{seed}/epoch~{epoch}")
-BATCH = join(CORNER, "answers/{batch}")
+BASE = join(SETTING, "preset~{preset}/rce/seed~{seed}/epoch~{base}")
+GRPO = join(SETTING, "preset~{preset}/grpo/base~{base}/beta~{beta}/seed~{seed}/epoch~{epoch}")
+ON_POLICY = join(SETTING, "preset~{preset}/{objective}/base~{base}/beta~{beta}/seed~{seed}/epoch~{epoch}")
+DISTIL = join(SETTING, "preset~{preset}/distil/base~{base}/seed~{seed}/epoch~{epoch}")
+CONTINUED = join(SETTING, "preset~{preset}/continued/base~{base}/seed~{seed}/epoch~{epoch}")
+BATCH = join(SETTING, "answers/{batch}")
 EMULATION = f"{LEVER}/emulation"
 TABLES = f"{LEVER}/tables"
 EVIDENCE = f"{RESULTS}/evidence.csv"
@@ -34,8 +34,8 @@ TRAINED = (
 
 wildcard_constraints:
     data="lever|grid/data~[A-Za-z0-9_]+",
-    sampled="(/sampler~[A-Za-z0-9_]+)?",
-    asked="(/lvlm~[A-Za-z0-9_]+)?",
+    sampler="(/sampler~[A-Za-z0-9_]+)?",
+    lvlm="(/lvlm~[A-Za-z0-9_]+)?",
     preset="[A-Za-z0-9_]+",
     seed="0|[1-9][0-9]*",
     epoch="[1-9][0-9]*",
@@ -109,9 +109,9 @@ def shipped(path):
     return path if OWN == Path.cwd() else str(OWN / path)
 
 
-def corner_of(wildcards):
-    """Return the folder of the corner that a job names."""
-    return CORNER.format(**wildcards)
+def setting_of(wildcards):
+    """Return the folder of the setting that a job names."""
+    return SETTING.format(**wildcards)
 
 
 needs = RUN.needs

@@ -5,13 +5,13 @@ rule emulate_first_items:
     input:
         train_embeddings=TRAIN_EMBEDDINGS,
         eval_embeddings=EVAL_EMBEDDINGS,
-        selector=join(CORNER, "{trained}/selector.safetensors"),
+        selector=join(SETTING, "{trained}/selector.safetensors"),
         eval_pools=EVAL_POOLS,
     output:
-        selections=join(CORNER, "items~{offered}/{trained}/selections.jsonl"),
-        manifest=join(CORNER, "items~{offered}/{trained}/selections.run.json"),
+        selections=join(SETTING, "items~{offered}/{trained}/selections.jsonl"),
+        manifest=join(SETTING, "items~{offered}/{trained}/selections.run.json"),
     log:
-        join(CORNER, "items~{offered}/{trained}/selections.log.txt"),
+        join(SETTING, "items~{offered}/{trained}/selections.log.txt"),
     conda:
         "../../envs/cpu.yaml"
     params:

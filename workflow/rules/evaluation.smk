@@ -5,10 +5,10 @@ rule select_demonstrations:
         selector=selector_to_evaluate,
         eval_pools=EVAL_POOLS,
     output:
-        selections=join(CORNER, "{selected}/selections.jsonl"),
-        manifest=join(CORNER, "{selected}/selections.run.json"),
+        selections=join(SETTING, "{selected}/selections.jsonl"),
+        manifest=join(SETTING, "{selected}/selections.run.json"),
     log:
-        join(CORNER, "{selected}/selections.log.txt"),
+        join(SETTING, "{selected}/selections.log.txt"),
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -28,10 +28,10 @@ rule select_baseline:
         eval_embeddings=EVAL_EMBEDDINGS,
         eval_pools=EVAL_POOLS,
     output:
-        selections=join(CORNER, "baseline/{baseline}/selections.jsonl"),
-        manifest=join(CORNER, "baseline/{baseline}/selections.run.json"),
+        selections=join(SETTING, "baseline/{baseline}/selections.jsonl"),
+        manifest=join(SETTING, "baseline/{baseline}/selections.run.json"),
     log:
-        join(CORNER, "baseline/{baseline}/selections.log.txt"),
+        join(SETTING, "baseline/{baseline}/selections.log.txt"),
     conda:
         "../../envs/cpu.yaml"
     params:
@@ -52,10 +52,10 @@ rule select_own:
         eval_pools=EVAL_POOLS,
         own_selections=own_selections,
     output:
-        selections=join(CORNER, "own/{own}/selections.jsonl"),
-        manifest=join(CORNER, "own/{own}/selections.run.json"),
+        selections=join(SETTING, "own/{own}/selections.jsonl"),
+        manifest=join(SETTING, "own/{own}/selections.run.json"),
     log:
-        join(CORNER, "own/{own}/selections.log.txt"),
+        join(SETTING, "own/{own}/selections.log.txt"),
     conda:
         "../../envs/cpu.yaml"
     params:

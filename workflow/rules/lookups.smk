@@ -72,7 +72,7 @@ def start_of_selector(wildcards):
 def groups_of_grpo(wildcards):
     """Return the rewarded groups that offline GRPO reads, and what is held against it on the same data."""
     name = plan.grpo_groups(EXPERIMENT, wildcards.preset)
-    return f"{corner_of(wildcards)}/preset~{wildcards.preset}/{name}.safetensors"
+    return f"{setting_of(wildcards)}/preset~{wildcards.preset}/{name}.safetensors"
 
 
 def draws_to_replay(wildcards):
@@ -90,21 +90,21 @@ def grpo_priority(wildcards):
 
 
 def selector_to_evaluate(wildcards):
-    """Return the selector that a job evaluates; one that is transferred lies in the corner that it was trained in."""
+    """Return the selector that a job evaluates; one that is transferred lies in the setting that it was trained in."""
     place, policy = grid_plan.trained_at(EXPERIMENT, wildcards)
-    return f"{CORNER.format(**place)}/{policy}/selector.safetensors"
+    return f"{SETTING.format(**place)}/{policy}/selector.safetensors"
 
 
 def own_selections(wildcards):
     """Return a user's file of selections, if it is not a module that selects."""
     files_by_data = EXPERIMENT.grid.policies[wildcards.own].selections
-    return [files_by_data[grid_plan.corner_of(wildcards).data]] if files_by_data else []
+    return [files_by_data[grid_plan.setting_of(wildcards).data]] if files_by_data else []
 
 
 def selections_of_batch(wildcards):
     """Return the selections whose prompts one answer batch holds."""
     policies = plan.policies_of_batch(EXPERIMENT, wildcards)
-    return [f"{corner_of(wildcards)}/{policy}/selections.jsonl" for policy in policies]
+    return [f"{setting_of(wildcards)}/{policy}/selections.jsonl" for policy in policies]
 
 
 def selectors_of_arm(wildcards):

@@ -1,10 +1,10 @@
-RL_DATA = f"{CORNER}/rl_data/rl_data_k64_v3.jsonl"
+RL_DATA = f"{SETTING}/rl_data/rl_data_k64_v3.jsonl"
 SHARDS = range(EXPERIMENT.rl_data.n_shards)
 IMPORTED = EXPERIMENT.rl_data.import_from
 # Selections of an imported file, and what the LVLM answers with anew where they are rescored.
-PROPOSALS = f"{CORNER}/rl_data/{'imported.' if IMPORTED else ''}proposals.jsonl"
-RL_POOLS = f"{CORNER}/rl_data/imported.pools.jsonl" if IMPORTED else TRAIN_POOLS
-AS_IMPORTED = f"{CORNER}/rl_data/{'imported.' if EXPERIMENT.rl_data.rescore else ''}"
+PROPOSALS = f"{SETTING}/rl_data/{'imported.' if IMPORTED else ''}proposals.jsonl"
+RL_POOLS = f"{SETTING}/rl_data/imported.pools.jsonl" if IMPORTED else TRAIN_POOLS
+AS_IMPORTED = f"{SETTING}/rl_data/{'imported.' if EXPERIMENT.rl_data.rescore else ''}"
 
 
 rule propose_trajectories:
@@ -12,10 +12,10 @@ rule propose_trajectories:
         train_pools=TRAIN_POOLS,
         embeddings=TRAIN_EMBEDDINGS,
     output:
-        proposals=f"{CORNER}/rl_data/proposals.jsonl",
-        manifest=f"{CORNER}/rl_data/proposals.run.json",
+        proposals=f"{SETTING}/rl_data/proposals.jsonl",
+        manifest=f"{SETTING}/rl_data/proposals.run.json",
     log:
-        f"{CORNER}/rl_data/proposals.log.txt",
+        f"{SETTING}/rl_data/proposals.log.txt",
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
@@ -34,11 +34,11 @@ rule generate_rl_data:
         train_pools=RL_POOLS,
         train_examples=TRAIN_EXAMPLES,
     output:
-        trajectories=join(CORNER, "rl_data/shard~{shard}/trajectories.jsonl"),
-        counters=join(CORNER, "rl_data/shard~{shard}/counters.json"),
-        manifest=join(CORNER, "rl_data/shard~{shard}/run.json"),
+        trajectories=join(SETTING, "rl_data/shard~{shard}/trajectories.jsonl"),
+        counters=join(SETTING, "rl_data/shard~{shard}/counters.json"),
+        manifest=join(SETTING, "rl_data/shard~{shard}/run.json"),
     log:
-        join(CORNER, "rl_data/shard~{shard}/log.txt"),
+        join(SETTING, "rl_data/shard~{shard}/log.txt"),
     priority: CHAIN
     conda:
         LVLM_ENVIRONMENT
@@ -87,16 +87,16 @@ if EXPERIMENT.rl_data.is_answered:
     rule merge_rl_data:
         input:
             trajectories=expand(
-                join(CORNER, "rl_data/shard~{shard}/trajectories.jsonl"), shard=SHARDS, allow_missing=True
+                join(SETTING, "rl_data/shard~{shard}/trajectories.jsonl"), shard=SHARDS, allow_missing=True
             ),
             train_pools=RL_POOLS,
             train_examples=TRAIN_EXAMPLES,
         output:
             rl_data=RL_DATA,
-            summary=f"{CORNER}/rl_data/summary.json",
-            manifest=f"{CORNER}/rl_data/run.json",
+            summary=f"{SETTING}/rl_data/summary.json",
+            manifest=f"{SETTING}/rl_data/run.json",
         log:
-            f"{CORNER}/rl_data/log.txt",
+            f"{SETTING}/rl_data/log.txt",
         priority: CHAIN
         conda:
             "../../envs/cpu.yaml"
@@ -114,12 +114,12 @@ rule search_beams:
         train_pools=TRAIN_POOLS,
         train_examples=TRAIN_EXAMPLES,
     output:
-        beams=f"{CORNER}/beams/beams.jsonl",
-        groups=f"{CORNER}/beams/groups.safetensors",
-        counters=f"{CORNER}/beams/counters.json",
-        manifest=f"{CORNER}/beams/run.json",
+        beams=f"{SETTING}/beams/beams.jsonl",
+        groups=f"{SETTING}/beams/groups.safetensors",
+        counters=f"{SETTING}/beams/counters.json",
+        manifest=f"{SETTING}/beams/run.json",
     log:
-        f"{CORNER}/beams/log.txt",
+        f"{SETTING}/beams/log.txt",
     priority: CHAIN
     conda:
         LVLM_ENVIRONMENT

@@ -2,10 +2,10 @@ rule reward_groups:
     input:
         rl_data=RL_DATA,
     output:
-        groups=join(CORNER, "preset~{preset}/{rewarded}.safetensors"),
-        manifest=join(CORNER, "preset~{preset}/{rewarded}.run.json"),
+        groups=join(SETTING, "preset~{preset}/{rewarded}.safetensors"),
+        manifest=join(SETTING, "preset~{preset}/{rewarded}.run.json"),
     log:
-        join(CORNER, "preset~{preset}/{rewarded}.log.txt"),
+        join(SETTING, "preset~{preset}/{rewarded}.log.txt"),
     priority: CHAIN
     conda:
         "../../envs/cpu.yaml"
@@ -43,7 +43,7 @@ rule initialise_selector:
 
 rule train_sft_epoch:
     input:
-        groups=f"{CORNER}/beams/groups.safetensors",
+        groups=f"{SETTING}/beams/groups.safetensors",
         embeddings=TRAIN_EMBEDDINGS,
         start=of_epoch_before(SFT, INIT, "selector.safetensors"),
         start_optimiser=of_epoch_before(SFT, INIT, "optimiser.safetensors"),
@@ -68,7 +68,7 @@ rule train_sft_epoch:
 
 rule train_rce_epoch:
     input:
-        groups=join(CORNER, "preset~{preset}/groups.safetensors"),
+        groups=join(SETTING, "preset~{preset}/groups.safetensors"),
         embeddings=TRAIN_EMBEDDINGS,
         start=of_epoch_before_rce("selector.safetensors"),
         start_optimiser=of_epoch_before_rce("optimiser.safetensors"),
@@ -120,7 +120,7 @@ rule train_grpo_epoch:
 
 rule train_on_policy_epoch:
     input:
-        groups=join(CORNER, "preset~{preset}/groups.safetensors"),
+        groups=join(SETTING, "preset~{preset}/groups.safetensors"),
         embeddings=TRAIN_EMBEDDINGS,
         train_examples=TRAIN_EXAMPLES,
         start=of_epoch_before(ON_POLICY, BASE, "selector.safetensors"),
@@ -155,7 +155,7 @@ rule train_on_policy_epoch:
 
 rule train_distil_epoch:
     input:
-        groups=join(CORNER, "preset~{preset}/groups.safetensors"),
+        groups=join(SETTING, "preset~{preset}/groups.safetensors"),
         embeddings=TRAIN_EMBEDDINGS,
         train_examples=TRAIN_EXAMPLES,
         start=of_epoch_before(DISTIL, BASE, "selector.safetensors"),

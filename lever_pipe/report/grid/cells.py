@@ -1,6 +1,6 @@
 """Cells of the grid with their intervals, and the comparisons between them.
 
-A cell is a policy in a corner: data set, sampler, LVLM. All cells of a data set answer the same questions, so any two
+A cell is a policy in a setting: data set, sampler, LVLM. All cells of a data set answer the same questions, so any two
 of them are compared question by question; two trained ones over the seeds that both have, too.
 """
 
@@ -66,7 +66,7 @@ class CellRow(NamedTuple):
     low: float
     high: float
     share_of_oracle: float | None
-    """Of the way from random to the oracle of the same corner; empty where these are not evaluated or alike."""
+    """Of the way from random to the oracle of the same setting; empty where these are not evaluated or alike."""
 
 
 class Place(NamedTuple):
@@ -83,13 +83,13 @@ class Place(NamedTuple):
         return cls(sampler.removeprefix("sampler~"), lvlm.removeprefix("lvlm~"), PolicyName.parse(policy))
 
     @property
-    def corner(self) -> str:
-        """Return what the names of its corner begin with."""
+    def setting(self) -> str:
+        """Return what the names of its setting begin with."""
         return f"sampler~{self.sampler}/lvlm~{self.lvlm}"
 
     def __str__(self) -> str:
         """Return the group's name."""
-        return f"{self.corner}/{self.policy}"
+        return f"{self.setting}/{self.policy}"
 
 
 def compare_cells(
@@ -165,19 +165,19 @@ def _reads_pools(place: Place) -> bool:
 
 def _with_earlier_objectives(trained: Sequence[Place]) -> Iterator[tuple[str, str]]:
     for left, right in product([place for place in trained if place.policy.kind in OBJECTIVES], repeat=2):
-        is_same = (left.corner, left.policy.preset) == (right.corner, right.policy.preset)
+        is_same = (left.setting, left.policy.preset) == (right.setting, right.policy.preset)
         if is_same and right.policy.kind in OBJECTIVES[: OBJECTIVES.index(left.policy.kind)]:
             yield str(left), str(right)
 
 
 def _with_reference(trained: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
     marks = {
-        (place.corner, place.policy.kind, place.policy.beta): str(place)
+        (place.setting, place.policy.kind, place.policy.beta): str(place)
         for place in trained
         if place.policy.preset == reference
     }
     for place in trained:
-        mark = marks.get((place.corner, place.policy.kind, place.policy.beta))
+        mark = marks.get((place.setting, place.policy.kind, place.policy.beta))
         if mark is not None and place.policy.preset != reference:
             yield str(place), mark
 
@@ -185,25 +185,25 @@ def _with_reference(trained: Sequence[Place], reference: str) -> Iterator[tuple[
 def _own_with_reference(places: Sequence[Place], trained: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
     marks = [place for place in trained if place.policy.preset == reference]  # none where no arm is the reference
     owns = [place for place in places if place.policy.kind == OWN]
-    yield from ((str(own), str(mark)) for own, mark in product(owns, marks) if mark.corner == own.corner)
+    yield from ((str(own), str(mark)) for own, mark in product(owns, marks) if mark.setting == own.setting)
 
 
 def _own_with_baselines(places: Sequence[Place], baselines: Sequence[Place]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs with every baseline of the corner, RICES first.
+    """Yield the pairs with every baseline of the setting, RICES first.
 
     `AGAINST_RANDOM` has random selection; the oracle reads the query's annotations.
     """
     usual = [place for place in baselines if str(place.policy) not in (RANDOM, ORACLE)]
     usual.sort(key=lambda place: str(place.policy) != RICES)
     owns = [place for place in places if place.policy.kind == OWN]
-    yield from ((str(own), str(mark)) for own, mark in product(owns, usual) if mark.corner == own.corner)
+    yield from ((str(own), str(mark)) for own, mark in product(owns, usual) if mark.setting == own.setting)
 
 
 def _leaderboard(data: str, rows: Sequence[IntervalRow], prompts: Mapping[str, int]) -> Iterator[CellRow]:
     accuracy = {(row.group, row.samples, row.shots): row.accuracy for row in rows}
     for row in rows:
         place = Place.parse(row.group)
-        chance, best = (accuracy.get((f"{place.corner}/{mark}", row.samples, row.shots)) for mark in (RANDOM, ORACLE))
+        chance, best = (accuracy.get((f"{place.setting}/{mark}", row.samples, row.shots)) for mark in (RANDOM, ORACLE))
         is_known = chance is not None and best is not None and best > chance
         policy = place.policy
         yield CellRow(

@@ -1,4 +1,4 @@
-"""One picture of the grid: every cell's distance from chance in its own corner, with its interval."""
+"""One picture of the grid: every cell's distance from chance in its own setting, with its interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lever_pipe.report.figures import style
 
 
 class Mark(NamedTuple):
-    """A cell in the picture: points above random selection in the same corner."""
+    """A cell in the picture: points above random selection in the same setting."""
 
     panel: str
     row: str
@@ -23,7 +23,7 @@ class Mark(NamedTuple):
     low: float
     high: float
     ceiling: float | None
-    """Of the oracle in the same corner."""
+    """Of the oracle in the same setting."""
 
 
 MARK_INCHES, GAP = 0.13, 0.5

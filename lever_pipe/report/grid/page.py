@@ -32,10 +32,10 @@ def called(policy: str) -> str:
 
 
 def marks(compared: pd.DataFrame) -> list[Mark]:
-    """Return every cell's distance from random in its corner, best row first; panels and samplers in their order."""
+    """Return every cell's distance from random in its setting, best row first; panels and samplers in their order."""
     against = compared[compared["family"].str.startswith((AGAINST_RANDOM, MARKS))]
     ceilings = {
-        (row.data, Place.parse(row.left).corner): row.difference
+        (row.data, Place.parse(row.left).setting): row.difference
         for row in lines_of(against)
         if str(Place.parse(row.left).policy) == ORACLE
     }
@@ -44,7 +44,7 @@ def marks(compared: pd.DataFrame) -> list[Mark]:
         place = Place.parse(row.left)
         if str(place.policy) == ORACLE:
             continue
-        ceiling = ceilings.get((row.data, place.corner))
+        ceiling = ceilings.get((row.data, place.setting))
         panel = f"{row.data}, answered by {place.lvlm}"
         drawn.append(Mark(panel, called(str(place.policy)), place.sampler, row.difference, row.low, row.high, ceiling))
     panels, samplers = (
@@ -60,7 +60,7 @@ def lines_of(frame: pd.DataFrame) -> Iterator[Any]:
 
 
 def from_chance(compared: pd.DataFrame) -> dict[str, int]:
-    """Return how many cells of a selector are better and worse than random selection in their corner."""
+    """Return how many cells of a selector are better and worse than random selection in their setting."""
     return _counts(_family(compared, AGAINST_RANDOM))
 
 

@@ -12,7 +12,7 @@ from builders import shipped
 from lever_pipe.base import members
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.grid_config import Corner
+from lever_pipe.experiment.grid_config import GridSetting
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import grid_plan, plan
 
@@ -43,8 +43,8 @@ def experiment(**changed: Any) -> Experiment:
     return parse_experiment({**shipped(), "studies": ["grid"], "grid": {**GRID, **changed}})
 
 
-def spec(given: Experiment, stage: str, corner: Corner, **others: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(plan.spec_of(given, stage, {**grid_plan.folders_of(corner), **others}))
+def spec(given: Experiment, stage: str, setting: GridSetting, **others: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(plan.spec_of(given, stage, {**grid_plan.folders_of(setting), **others}))
     return found
 
 
@@ -58,7 +58,7 @@ def test_a_data_set_lies_over_the_experiments_own() -> None:
 
 
 def test_of_each_run_the_last_epoch_is_evaluated_and_of_other_data_what_was_trained_there() -> None:
-    names = plan.policies_at(experiment(), Corner("world", "uniform", "reader"))
+    names = plan.policies_at(experiment(), GridSetting("world", "uniform", "reader"))
     trained = [name for name in names if name.startswith("preset~")]
     assert trained == [
         "preset~world/rce/seed~0/epoch~2",
@@ -74,7 +74,7 @@ def test_of_each_run_the_last_epoch_is_evaluated_and_of_other_data_what_was_trai
     assert [name for name in names if name.startswith("from~")] == [f"from~world_b/{name}" for name in trained]
     assert [name for name in names if name.startswith("items~2/")] == [f"items~2/{name}" for name in trained]
     assert [name for name in names if name.startswith("own/")] == ["own/mine", "own/code"]
-    assert "own/mine" not in plan.policies_at(experiment(), Corner("world_b", "uniform", "reader"))
+    assert "own/mine" not in plan.policies_at(experiment(), GridSetting("world_b", "uniform", "reader"))
 
 
 def test_each_name_reads_back_and_belongs_to_a_batch() -> None:
@@ -110,7 +110,7 @@ def test_an_exclusion_removes_its_cells_alone_with_their_transfers() -> None:
 )
 def test_an_identity_holds_what_its_job_reads(stage: str, others: dict[str, str], axes: set[str]) -> None:
     """Data and pools reach the other stages as contents of their inputs."""
-    given, here = experiment(), Corner("world", "uniform", "reader")
+    given, here = experiment(), GridSetting("world", "uniform", "reader")
     there = {"data": "world_b", "sampler": "mixture", "lvlm": "greedy"}
     changed = {
         axis
@@ -122,9 +122,9 @@ def test_an_identity_holds_what_its_job_reads(stage: str, others: dict[str, str]
 
 def test_a_value_more_leaves_every_other_cell_as_it_is() -> None:
     more = experiment(samplers=["uniform", "mixture", "text_similarity"])
-    corner = Corner("world", "uniform", "reader")
+    setting = GridSetting("world", "uniform", "reader")
     for stage, others in (("sample_pools", {"split": "eval"}), ("answer_prompts", {"batch": "baseline"})):
-        assert spec(experiment(), stage, corner, **others) == spec(more, stage, corner, **others)
+        assert spec(experiment(), stage, setting, **others) == spec(more, stage, setting, **others)
     kept = set(map(str, plan.evaluated_cells(experiment())))
     assert kept < set(map(str, plan.evaluated_cells(more)))
 
@@ -148,10 +148,12 @@ def test_two_ways_of_making_rl_data_differ_in_what_reads_them_alone() -> None:
     own = given.grid.data["balanced"].rl_data
     assert own is not None
     assert (own.n_beams, own.n_queries) == (1, given.rl_data.n_queries)
-    corners = [Corner(name, "uniform", "reader") for name in ("world", "balanced")]
+    settings = [GridSetting(name, "uniform", "reader") for name in ("world", "balanced")]
     split = {"split": "train"}
     stages = {"prepare_examples": split, "sample_pools": split, "propose_trajectories": {}, "merge_rl_data": {}}
-    same = {stage: len({str(spec(given, stage, corner, **of)) for corner in corners}) for stage, of in stages.items()}
+    same = {
+        stage: len({str(spec(given, stage, setting, **of)) for setting in settings}) for stage, of in stages.items()
+    }
     assert same == {"prepare_examples": 1, "sample_pools": 1, "propose_trajectories": 2, "merge_rl_data": 2}
     carried = experiment(data={"world": {}, "balanced": balanced}, transfer=["world", "balanced"])
     told = [
@@ -187,18 +189,18 @@ def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
     assert plan.training_prompts(given, "preset~world/on_policy/base~2/beta~0/seed~0/epoch~3") == stored + drawn
 
 
-def test_a_corner_excluded_with_all_presets_does_not_run_and_is_told_for_each_arm() -> None:
+def test_a_setting_excluded_with_all_presets_does_not_run_and_is_told_for_each_arm() -> None:
     given = experiment(exclude=[{"data": ["world_b"], "samplers": ["mixture"], "why": "too dear"}])
-    corners = {(cell.data, cell.sampler, cell.lvlm) for cell in plan.evaluated_cells(given)}
-    assert corners == {tuple(corner) for corner in given.grid.combinations if corner[:2] != ("world_b", "mixture")}
-    assert {cell[:2] for cell in corners} == {("world", "uniform"), ("world", "mixture"), ("world_b", "uniform")}
+    settings = {(cell.data, cell.sampler, cell.lvlm) for cell in plan.evaluated_cells(given)}
+    assert settings == {tuple(setting) for setting in given.grid.combinations if setting[:2] != ("world_b", "mixture")}
+    assert {cell[:2] for cell in settings} == {("world", "uniform"), ("world", "mixture"), ("world_b", "uniform")}
     assert [cell.preset for cell in plan.missing_cells(given)] == ["world", "published"] * 2  # LVLMs
 
 
-def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_corner() -> None:
+def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_setting() -> None:
     lvlms = {"small": {}, "large": {"model": "resources/world/lvlm_four_layers"}}
     given = experiment(lvlms=lvlms, transfer=["small", "large"])
-    here, there = Corner("world", "mixture", "large"), Corner("world", "mixture", "small")
+    here, there = GridSetting("world", "mixture", "large"), GridSetting("world", "mixture", "small")
     trained = [name for name in plan.policies_at(given, there) if name.startswith("preset~")]
     carried = [name for name in plan.policies_at(given, here) if name.startswith("from~")]
     assert carried == [f"from~small/{name}" for name in trained]

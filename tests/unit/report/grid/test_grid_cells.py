@@ -118,7 +118,7 @@ def test_each_family_holds_its_pairs(config: CompareCellsConfig, paths: list[Pat
         assert (row.samples, row.shots) == (N, "mean")
         left, right = Place.parse(row.left), Place.parse(row.right)
         pairs.setdefault(row.family.removesuffix("-one-run"), set()).add((str(left.policy), str(right.policy)))
-        same = left.corner == right.corner
+        same = left.setting == right.setting
         assert same is (row.family.removesuffix("-one-run") not in (SAMPLERS, ITEM_SAMPLERS))
     sft, rce, gated = "preset~world/sft/epoch~2", "preset~world/rce/epoch~2", "preset~gated/rce/epoch~1"
     away = f"from~other/{rce}"
@@ -197,7 +197,7 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
 def test_an_own_selector_is_tested_against_every_usual_baseline(
     config: CompareCellsConfig, paths: list[Path], tmp_path: Path
 ) -> None:
-    """In one corner: RICES (45 %) is better than the own selector (30 %), zero shot (20 %) is worse."""
+    """In one setting: RICES (45 %) is better than the own selector (30 %), zero shot (20 %) is worse."""
     kept = [i for i, cell in enumerate(config.evaluated) if cell.sampler == "uniform" and "/preset" not in cell.policy]
     kept = [i for i in kept if not config.evaluated[i].policy.startswith("preset")]
     alone = config.model_copy(update={"evaluated": tuple(config.evaluated[i] for i in kept), "reference": ""})
