@@ -46,7 +46,7 @@ RewardModeName = Literal[
 ]
 AdvantageName = Literal["standardised", "centred", "leave_one_out", "batch"]
 KlForm = Literal["k3_loss", "k2_loss", "k1_reward"]
-Mark = Literal["reinforce", "distil", "continued"]
+ExtraObjective = Literal["reinforce", "distil", "continued"]
 MOST_CELLS = 256  # of a sweep
 
 
@@ -226,7 +226,7 @@ class Sft(Section):
 
 
 class Distil(Section):
-    """Supervised learning of the candidates that the annotations rank first, as an upper mark (`baseline/oracle`)."""
+    """Supervised learning of the candidates that the annotations rank first, as an upper bound (`baseline/oracle`)."""
 
     learning_rate: float = Field(1e-3, gt=0, le=1)
     batch_queries: int = Field(16, ge=1)
@@ -271,8 +271,8 @@ class OnPolicyRuns(Section):
     evaluated: Distinct[Epoch] = ()
     """Some of the epochs; empty for all of them."""
     kl_betas: Distinct[KlBeta] = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
-    marks: Distinct[Mark] = ("reinforce", "distil")
-    """Runs of other objectives from the same bases: REINFORCE, meant as a lower mark, with as many optimiser steps as
+    extra_objectives: Distinct[ExtraObjective] = ("reinforce", "distil")
+    """Runs of other objectives from the same bases: REINFORCE, meant as a lower bound, with as many optimiser steps as
     GRPO beside it; oracle distillation, meant as an upper one; it teaches the first pick, so it says little of a
     head that follows; and `continued`, RCE on the rewards and with the batch, learning rate and number of steps of
     offline GRPO."""

@@ -44,7 +44,7 @@ Planner = Callable[[Experiment, Wildcards], Any]
 EMBEDDED_PARAMETERS = 50_000_000
 """A larger model requests a GPU."""
 EMBEDDED_MODELS = "resources/world"
-MARK_BETAS = {"reinforce": 0.0, "distil": None, "continued": None}
+EXTRA_OBJECTIVE_BETAS = {"reinforce": 0.0, "distil": None, "continued": None}
 """Runs that are no GRPO and stand beside the on-policy ones -> the KL_BETA that their names state."""
 GRPO_IN_CONTINUED = {"learning_rate", "batch_queries", "weight_decay", "freeze_projections", "reward"}
 """What continued RCE takes over from the preset's offline GRPO."""
@@ -96,16 +96,18 @@ def grpo_policies(arm: ArmSettings, seed: int) -> list[str]:
 
 
 def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
-    """Return the evaluated epochs of one seed that learn from what the policy draws, and of the marks beside them."""
+    """Return the evaluated epochs of one seed that learn from what the policy draws, and of the extra objectives beside them."""
     runs = arm.on_policy
     if runs is None or seed not in runs.seeds:
         return []
     drawn = [("on_policy", beta) for beta in runs.kl_betas]
-    marks = [(mark, MARK_BETAS[mark]) for mark in runs.marks]
+    extra_objectives = [
+        (extra_objective, EXTRA_OBJECTIVE_BETAS[extra_objective]) for extra_objective in runs.extra_objectives
+    ]
     return [
         str(PolicyName(kind=kind, preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
-        for kind, beta in [*drawn, *marks]
+        for kind, beta in [*drawn, *extra_objectives]
         for epoch in runs.evaluated or _evaluated_epochs(arm, runs.epochs)
     ]
 

@@ -48,8 +48,8 @@ def compare_policies(
     * `document-002/epoch~E`: 0.18 and 0.12 against 0.15, and 0.18 against 0.12, at the same count;
     * `learning`: the last RCE epoch against each baseline;
     * `supervised`: the last SFT epoch against each baseline, and the last RCE epoch against it;
-    * `marks`: REINFORCE, oracle distillation, continued RCE after the last epoch that all on-policy runs have against
-      what they mark;
+    * `extra_objectives`: REINFORCE, oracle distillation, continued RCE after the last epoch that all on-policy runs
+      have against what they bound;
     * `NAME-by-shots`: four of the primary families at the other shot counts;
     * `sweep~NAME`: each cell of a sweep against the arm that is swept, at the primary endpoint alone.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 # for 0.15; on-policy betas {0, 1} and REINFORCE x 2 epochs, 2 each of distillation and of continued RCE.
 SFT_EPOCHS, RCE_EPOCHS, GRPO_EPOCHS, LONG_ONLY, BASELINES = 1, 2, 4, 1, 6
 ON_POLICY_EPOCHS, DISTIL_EPOCHS = 6, 2
-MARKS = {"train_distil_epoch": DISTIL_EPOCHS, "train_continued_epoch": 2}
+EXTRA_OBJECTIVES = {"train_distil_epoch": DISTIL_EPOCHS, "train_continued_epoch": 2}
 # Emulated: 2 RCE epochs, three betas from the second; three arms.
 EMULATED_RCE, EMULATED_GRPO, ARMS = 2, 3, 3
 # Every number of the report comes from the evidence: what changes one rewrites the figures and the pages.
@@ -19,7 +19,7 @@ EMULATION_BELOW_TRAINING = {"emulate_selections": ARMS, "score_emulation": 1, **
 EMULATED_GRPO_AND_BELOW = {"emulate_untouched": 1, **EMULATION_BELOW_TRAINING}
 SCORED = 2
 """Batches that are scored one by one: the baselines, and the policies of the seed."""
-SEED_EVALUATED = SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(MARKS.values())
+SEED_EVALUATED = SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(EXTRA_OBJECTIVES.values())
 ABOVE_ANSWERS = {"embed_examples", "sample_pools", "propose_trajectories"}
 OFFLINE_AND_BELOW = {
     "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
@@ -31,8 +31,8 @@ OFFLINE_AND_BELOW = {
 # RCE that goes on beside GRPO takes GRPO's learning rate.
 OFFLINE_RATE_AND_BELOW = {
     **OFFLINE_AND_BELOW,
-    "train_continued_epoch": MARKS["train_continued_epoch"],
-    "select_demonstrations": GRPO_EPOCHS + MARKS["train_continued_epoch"],
+    "train_continued_epoch": EXTRA_OBJECTIVES["train_continued_epoch"],
+    "select_demonstrations": GRPO_EPOCHS + EXTRA_OBJECTIVES["train_continued_epoch"],
 }
 GRPO_AND_BELOW = {
     **OFFLINE_AND_BELOW,
@@ -52,7 +52,7 @@ AGENTS_AND_BELOW = {**TRAINED_AGENTS, "evaluate_start": 1}
 BELOW_RL_DATA = {
     "reward_groups": 2,
     "measure_rewards": 1,
-    **MARKS,
+    **EXTRA_OBJECTIVES,
     "train_rce_epoch": RCE_EPOCHS + EMULATED_RCE,
     **K3_AND_BELOW,
     "train_on_policy_epoch": ON_POLICY_EPOCHS,

@@ -22,7 +22,13 @@ from lever_pipe.report.inference.per_question import read_groups, read_scores
 RANDOM, RICES = "baseline/random", "baseline/similar_image"
 OBJECTIVES = ("sft", "rce", "continued", "grpo", "on_policy")
 """Each is compared with those before it."""
-AGAINST_RANDOM, MARKS, SAMPLERS, AIMS, SELECTORS = "against-random", "marks", "samplers", "objectives", "selectors"
+AGAINST_RANDOM, BASELINE_FAMILY, SAMPLERS, AIMS, SELECTORS = (
+    "against-random",
+    "baselines",
+    "samplers",
+    "objectives",
+    "selectors",
+)
 OWN_BASELINES, OWNS, TRANSFERS, ITEMS, ITEM_SAMPLERS = (
     "own-baselines",
     "own",
@@ -33,7 +39,7 @@ OWN_BASELINES, OWNS, TRANSFERS, ITEMS, ITEM_SAMPLERS = (
 QUESTIONS: Mapping[str, str] = {
     OWN_BASELINES: "Does a selector of the user's own beat the usual baselines?",
     AGAINST_RANDOM: "Does the selector choose better than chance does from the same pools?",
-    MARKS: "How far are policies without training from chance out of the same pools?",
+    BASELINE_FAMILY: "How far are policies without training from chance out of the same pools?",
     SAMPLERS: "Do pools of this sampler serve the same policy better than those of the first sampler?",
     AIMS: "Does this objective make a better selector than the other one, the network being the same?",
     SELECTORS: "Does this selector beat the reference selector that was trained by the same objective?",
@@ -119,9 +125,9 @@ def compare_cells(
 def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) -> list[ComparisonFamily]:
     """Return the families of a data set at the largest sample count and the mean over shots."""
     first, chance = config.evaluated[0].sampler, PolicyName.parse(RANDOM)
-    marks = [place for place in places if place.policy.kind == BASELINE]
+    references = [place for place in places if place.policy.kind == BASELINE]
     offered = [place for place in places if place.policy.items]
-    learned = [place for place in places if place not in (*marks, *offered)]
+    learned = [place for place in places if place not in (*references, *offered)]
     trained = [place for place in places if place.policy.preset and place.policy == place.policy.home]
     away = [place for place in places if place.policy.origin]
 
@@ -140,9 +146,9 @@ def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) 
         return place._replace(policy=place.policy.home)
 
     comparisons = [
-        (OWN_BASELINES, tuple(_own_with_baselines(places, marks))),
+        (OWN_BASELINES, tuple(_own_with_baselines(places, references))),
         (AGAINST_RANDOM, with_other(learned, with_random)),
-        (MARKS, with_other(marks, with_random)),
+        (BASELINE_FAMILY, with_other(references, with_random)),
         (SAMPLERS, with_other([place for place in places if place not in offered and _reads_pools(place)], from_first)),
         (ITEM_SAMPLERS, with_other(offered, from_first)),
         (AIMS, tuple(_with_earlier_objectives(trained))),
@@ -171,21 +177,25 @@ def _with_earlier_objectives(trained: Sequence[Place]) -> Iterator[tuple[str, st
 
 
 def _with_reference(trained: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
-    marks = {
+    references = {
         (place.setting, place.policy.kind, place.policy.beta): str(place)
         for place in trained
         if place.policy.preset == reference
     }
     for place in trained:
-        mark = marks.get((place.setting, place.policy.kind, place.policy.beta))
-        if mark is not None and place.policy.preset != reference:
-            yield str(place), mark
+        reference_cell = references.get((place.setting, place.policy.kind, place.policy.beta))
+        if reference_cell is not None and place.policy.preset != reference:
+            yield str(place), reference_cell
 
 
 def _own_with_reference(places: Sequence[Place], trained: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
-    marks = [place for place in trained if place.policy.preset == reference]  # none where no arm is the reference
+    references = [place for place in trained if place.policy.preset == reference]  # none where no arm is the reference
     owns = [place for place in places if place.policy.kind == OWN]
-    yield from ((str(own), str(mark)) for own, mark in product(owns, marks) if mark.setting == own.setting)
+    yield from (
+        (str(own), str(reference_cell))
+        for own, reference_cell in product(owns, references)
+        if reference_cell.setting == own.setting
+    )
 
 
 def _own_with_baselines(places: Sequence[Place], baselines: Sequence[Place]) -> Iterator[tuple[str, str]]:
@@ -196,14 +206,21 @@ def _own_with_baselines(places: Sequence[Place], baselines: Sequence[Place]) -> 
     usual = [place for place in baselines if str(place.policy) not in (RANDOM, ORACLE)]
     usual.sort(key=lambda place: str(place.policy) != RICES)
     owns = [place for place in places if place.policy.kind == OWN]
-    yield from ((str(own), str(mark)) for own, mark in product(owns, usual) if mark.setting == own.setting)
+    yield from (
+        (str(own), str(reference_cell))
+        for own, reference_cell in product(owns, usual)
+        if reference_cell.setting == own.setting
+    )
 
 
 def _leaderboard(data: str, rows: Sequence[IntervalRow], prompts: Mapping[str, int]) -> Iterator[CellRow]:
     accuracy = {(row.group, row.samples, row.shots): row.accuracy for row in rows}
     for row in rows:
         place = Place.parse(row.group)
-        chance, best = (accuracy.get((f"{place.setting}/{mark}", row.samples, row.shots)) for mark in (RANDOM, ORACLE))
+        chance, best = (
+            accuracy.get((f"{place.setting}/{reference_cell}", row.samples, row.shots))
+            for reference_cell in (RANDOM, ORACLE)
+        )
         is_known = chance is not None and best is not None and best > chance
         policy = place.policy
         yield CellRow(

@@ -11,7 +11,7 @@ from lever_pipe.base.policy_names import OWN, PolicyName, beta_text
 from lever_pipe.experiment.stage_configs import MissingCell
 from lever_pipe.report.cells import Cell, Estimate, p_value
 from lever_pipe.report.evidence import ALPHA, MEAN, OF_ONE_RUN
-from lever_pipe.report.grid.cells import AGAINST_RANDOM, MARKS, OWN_BASELINES, QUESTIONS, RICES, Place
+from lever_pipe.report.grid.cells import AGAINST_RANDOM, BASELINE_FAMILY, OWN_BASELINES, QUESTIONS, RICES, Place
 from lever_pipe.report.grid.map import Mark
 from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.table import Row, Table, framed
@@ -33,7 +33,7 @@ def called(policy: str) -> str:
 
 def marks(compared: pd.DataFrame) -> list[Mark]:
     """Return every cell's distance from random in its setting, best row first; panels and samplers in their order."""
-    against = compared[compared["family"].str.startswith((AGAINST_RANDOM, MARKS))]
+    against = compared[compared["family"].str.startswith((AGAINST_RANDOM, BASELINE_FAMILY))]
     ceilings = {
         (row.data, Place.parse(row.left).setting): row.difference
         for row in lines_of(against)

@@ -50,7 +50,7 @@ class Arm:
     """The published, offline objective, by base epoch, beta and epoch."""
     on_policy: dict[tuple[int, float, int], str] = field(default_factory=dict)
     """GRPO on what the policy draws, likewise."""
-    marks: dict[tuple[int, str, int], str] = field(default_factory=dict)
+    extra_objectives: dict[tuple[int, str, int], str] = field(default_factory=dict)
     """Other objectives beside it, by base epoch, name and epoch."""
 
     @property
@@ -96,28 +96,32 @@ class Arm:
 
     @property
     def last_on_policy(self) -> int | None:
-        """Return the last epoch that every on-policy run and every mark has, from any base."""
-        return _last_common([*self.on_policy, *self.marks])
+        """Return the last epoch that every on-policy run and every extra objective has, from any base."""
+        return _last_common([*self.on_policy, *self.extra_objectives])
 
     @property
     def drawn_base(self) -> int | None:
-        """Return the latest RCE epoch that on-policy runs or marks start from."""
-        return max((base for base, _, _ in [*self.on_policy, *self.marks]), default=None)
+        """Return the latest RCE epoch that on-policy runs or extra objectives start from."""
+        return max((base for base, _, _ in [*self.on_policy, *self.extra_objectives]), default=None)
 
     @property
     def drawn(self) -> dict[float, str]:
         """Return the on-policy groups of the last common epoch from `drawn_base`, by beta."""
         return {beta: name for (base, beta), name in self.ended("on_policy").items() if base == self.drawn_base}
 
-    def mark(self, name: str) -> str | None:
+    def extra_objective(self, name: str) -> str | None:
         """Return the group of another objective at the same epoch, from the same base."""
         base, epoch = self.drawn_base, self.last_on_policy
-        return None if base is None or epoch is None else self.marks.get((base, name, epoch))
+        return None if base is None or epoch is None else self.extra_objectives.get((base, name, epoch))
 
     @property
     def beside(self) -> list[str]:
-        """Return the groups of all marks at the same epoch, from the same base."""
-        return [name for mark in ("reinforce", "continued", "distil") if (name := self.mark(mark))]
+        """Return the groups of all extra objectives at the same epoch, from the same base."""
+        return [
+            name
+            for extra_objective in ("reinforce", "continued", "distil")
+            if (name := self.extra_objective(extra_objective))
+        ]
 
     def judged(self, sweep: Sweep) -> str:
         """Return the group that stands for the arm in a sweep: at the reference beta, on-policy where that is swept.
@@ -168,7 +172,7 @@ def arms_of(groups: Iterable[str], main_preset: str) -> list[Arm]:
             case "on_policy":
                 arm.on_policy[base, name.beta or 0.0, name.epoch] = group
             case "reinforce" | "distil" | "continued":
-                arm.marks[base, name.kind, name.epoch] = group
+                arm.extra_objectives[base, name.kind, name.epoch] = group
     return list(arms.values())
 
 
@@ -209,10 +213,16 @@ FAMILIES: Sequence[Family] = (
     Family("on-policy-against-rce", "primary", lambda arm, _: _against_base(arm, arm.ended("on_policy").values())),
     Family("on-policy-betas", "primary", lambda arm, _: _against_smallest(arm.drawn)),
     Family("on-policy-against-offline", "primary", lambda arm, _: _against_offline(arm)),
-    # what learning is worth, and what other objectives mark
-    Family("learning", "all cells", lambda arm, marks: tuple((arm.last_rce, mark) for mark in marks if arm.last_rce)),
-    Family("supervised", "all cells", lambda arm, marks: _supervised(arm, marks)),
-    Family("marks", "all cells", lambda arm, marks: _marks(arm, marks)),
+    # what learning is worth, and what the extra objectives bound
+    Family(
+        "learning",
+        "all cells",
+        lambda arm, extra_objectives: tuple(
+            (arm.last_rce, extra_objective) for extra_objective in extra_objectives if arm.last_rce
+        ),
+    ),
+    Family("supervised", "all cells", lambda arm, extra_objectives: _supervised(arm, extra_objectives)),
+    Family("extra_objectives", "all cells", lambda arm, extra_objectives: _extra_objectives(arm, extra_objectives)),
     # the primary ones beside their endpoint
     Family("grpo-against-rce", "other cells", lambda arm, _: _against_base(arm, arm.ended("grpo").values())),
     Family("on-policy-against-rce", "other cells", lambda arm, _: _against_base(arm, arm.ended("on_policy").values())),
@@ -306,14 +316,18 @@ def _supervised(arm: Arm, baselines: Sequence[str]) -> Pairs:
     return (*((sft, name) for name in baselines), *([(rce, sft)] if rce is not None else []))
 
 
-def _marks(arm: Arm, baselines: Sequence[str]) -> Pairs:
-    """Return each mark against the RCE base and the smallest on-policy beta, the upper one against the oracle, and
-    the offline GRPO of the smallest beta against RCE that was continued beside it.
+def _extra_objectives(arm: Arm, baselines: Sequence[str]) -> Pairs:
+    """Return each extra objective against the RCE base and the smallest on-policy beta, the upper one against the
+    oracle, and the offline GRPO of the smallest beta against RCE that was continued beside it.
     """
     rce = arm.rce.get(arm.drawn_base) if arm.drawn_base is not None else None
     drawn = next(iter(arm.drawn.values()), None)
     smallest = [name for (base, _), name in arm.ended("grpo").items() if base == arm.drawn_base][:1]
-    lower, upper, continued = arm.mark("reinforce"), arm.mark("distil"), arm.mark("continued")
+    lower, upper, continued = (
+        arm.extra_objective("reinforce"),
+        arm.extra_objective("distil"),
+        arm.extra_objective("continued"),
+    )
     oracle = ORACLE if ORACLE in baselines else None
     pairs = [(lower, rce), (drawn, lower), (upper, rce), (upper, drawn), (upper, oracle)]
     pairs += [(continued, rce), (drawn, continued), *((offline, continued) for offline in smallest)]

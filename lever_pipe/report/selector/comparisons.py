@@ -27,7 +27,7 @@ FAMILIES = {
     "on-policy-betas": "On-policy KL_BETA against the smallest",
     "learning": "RCE against baselines",
     "supervised": "SFT against baselines, and RCE against SFT",
-    "marks": "Marks beside on-policy GRPO",
+    "extra_objectives": "Extra objectives next to on-policy GRPO",
     "document-001": "Document 001, epoch {epoch}",
     "document-002": "Document 002, epoch {epoch}",
 }
@@ -44,7 +44,7 @@ def tables(material: Material) -> Iterator[Table]:
 
 
 def _on_policy(material: Material) -> Iterator[Row]:
-    """Yield RCE, both modes of GRPO and the marks beside them: accuracy, gain, divergence and cost."""
+    """Yield RCE, both modes of GRPO and the extra objectives beside them: accuracy, gain, divergence and cost."""
     main, find = material.main, material.evidence.find
     groups = [main.last_rce, *main.drawn.values(), *main.last_grpo.values(), *main.beside] if main.drawn else []
     for group in filter(None, groups):

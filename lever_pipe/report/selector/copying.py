@@ -36,8 +36,15 @@ def measured(material: Material, group: str, measure: str) -> EvidenceRow | None
 def groups_of(material: Material) -> list[str]:
     """Return the groups that show demonstrations in reading order: baselines, RCE, GRPO, the oracle."""
     main = material.main
-    marks = reading_order([name for name in material.baselines if name != ORACLE])
-    candidates = [*marks, main.last_rce, *main.last_grpo.values(), *main.drawn.values(), *main.beside, ORACLE]
+    baselines_in_order = reading_order([name for name in material.baselines if name != ORACLE])
+    candidates = [
+        *baselines_in_order,
+        main.last_rce,
+        *main.last_grpo.values(),
+        *main.drawn.values(),
+        *main.beside,
+        ORACLE,
+    ]
     return [group for group in candidates if group and measured(material, group, "vote") is not None]
 
 

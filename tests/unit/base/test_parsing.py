@@ -132,7 +132,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
      "presets.published.on_policy.shots: must be one length with grpo.replays: true, got [1, 2, 3, 4]."),
     *(
         ({"arms": [ARM | {"on_policy": {key: values}}]}, f"arms[0].on_policy.{key}: must not repeat a value, got")
-        for key, values in (("seeds", [0, 0]), ("kl_betas", [0, 0.0]), ("marks", ["distil", "distil"]))
+        for key, values in (("seeds", [0, 0]), ("kl_betas", [0, 0.0]), ("extra_objectives", ["distil", "distil"]))
     ),
     (drawing({"shots": [2, 1]}), f"{DRAWN}.shots: must rise without repeats, got [2, 1]. Write [1, 2]."),
     (drawing({"shots": [1, 1]}), f"{DRAWN}.shots: must rise without repeats, got [1, 1]. Write [1]."),
@@ -171,7 +171,7 @@ def test_a_broken_rule_is_the_one_fault_and_says_what_to_do(values: dict[str, An
         {"presets": {"published": {"on_policy": {"shots": [16]}}}, "pools": {"size": 15}},  # nobody draws
         {"presets": {"published": {"selector": {"head": "gru"}}}, "emulate": None},
         {"presets": {"published": {}, "gru": {"selector": {"head": "gru"}}}},
-        {"arms": [ARM | {"seeds": [3, 4], "on_policy": {"seeds": [4], "marks": []}}]},
+        {"arms": [ARM | {"seeds": [3, 4], "on_policy": {"seeds": [4], "extra_objectives": []}}]},
     ],
     ids=str,
 )

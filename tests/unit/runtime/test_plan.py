@@ -344,8 +344,11 @@ def test_an_arm_has_its_own_faults_and_no_other() -> None:
 def test_on_policy_runs_stand_beside_the_offline_ones() -> None:
     given = small()
     arm = given.arms[0]
-    betas, marks = ["on_policy/base~{b}/beta~0", "on_policy/base~{b}/beta~0.3"], ["reinforce/base~{b}/beta~0"]
-    runs = [*betas, *marks, "distil/base~{b}"]
+    betas, extra_objectives = (
+        ["on_policy/base~{b}/beta~0", "on_policy/base~{b}/beta~0.3"],
+        ["reinforce/base~{b}/beta~0"],
+    )
+    runs = [*betas, *extra_objectives, "distil/base~{b}"]
     expected = [
         f"preset~world/{run.format(b=base)}/seed~1/epoch~{epoch}" for base in (1, 2) for run in runs for epoch in (1, 2)
     ]
@@ -357,9 +360,9 @@ def test_on_policy_runs_stand_beside_the_offline_ones() -> None:
     assert sorted(plan.stepped(given)) == sorted(stepped)  # the policy draws what they learn from
 
 
-def test_marks_and_their_absence() -> None:
-    for marks, runs in (([], {"on_policy"}), (["distil"], {"on_policy", "distil"})):
-        given = small(arms=[SMALL_ARM | {"on_policy": DRAWN | {"marks": marks}}])
+def test_extra_objectives_and_their_absence() -> None:
+    for extra_objectives, runs in (([], {"on_policy"}), (["distil"], {"on_policy", "distil"})):
+        given = small(arms=[SMALL_ARM | {"on_policy": DRAWN | {"extra_objectives": extra_objectives}}])
         assert {name.split("/")[1] for name in plan.on_policy_policies(given.arms[0], 1)} == runs
     without = small(arms=[SMALL_ARM])
     assert plan.on_policy_policies(without.arms[0], 1) == plan.stepped(without) == []
@@ -393,7 +396,7 @@ def presets_with(section: str, **changed: Any) -> dict[str, Any]:
 def test_settings_of_one_objective_rerun_its_epochs_alone(
     section: str, changed: dict[str, Any], stages: list[str]
 ) -> None:
-    arm = SMALL_ARM | {"on_policy": DRAWN | {"marks": ["reinforce", "distil", "continued"]}, "sft_epochs": 2}
+    arm = SMALL_ARM | {"on_policy": DRAWN | {"extra_objectives": ["reinforce", "distil", "continued"]}, "sft_epochs": 2}
     base, other = (specs(small(arms=[arm], **more)) for more in ({}, {"presets": presets_with(section, **changed)}))
     differing = {key for key in base if base[key] != other[key]}
     assert {stage for stage, _ in differing} == set(stages) | PAGE
@@ -447,7 +450,7 @@ def test_beams_are_searched_for_queries_that_have_pools() -> None:
 
 def test_grpo_may_have_a_reward_of_its_own_and_keeps_its_base() -> None:
     own = presets_with("grpo", reward={"mode": "soft_only"})
-    drawn = [SMALL_ARM | {"on_policy": DRAWN | {"marks": ["continued"]}}]
+    drawn = [SMALL_ARM | {"on_policy": DRAWN | {"extra_objectives": ["continued"]}}]
     given, other = small(arms=drawn), small(arms=drawn, presets=own)
     base, more = specs(given), specs(other)
     differing = {key for key in base if base[key] != more[key]}
@@ -499,7 +502,10 @@ def test_reinforce_takes_as_many_optimiser_steps_as_grpo_beside_it(name: str) ->
         if arm.on_policy is None:
             continue
         n_train = int(given.presets[arm.preset].train_share * given.rl_data.n_queries)
-        both = [epoch_config(given, mark, preset=arm.preset).on_policy for mark in ("on_policy", "reinforce")]
+        both = [
+            epoch_config(given, extra_objective, preset=arm.preset).on_policy
+            for extra_objective in ("on_policy", "reinforce")
+        ]
         grpo, score = (math.ceil(n_train / each.batch_queries) * each.updates for each in both)
         assert score == grpo > 0
         assert both[1].updates == 1

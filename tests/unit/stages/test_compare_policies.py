@@ -45,7 +45,7 @@ class Size:
     unread: int = 0
     """Questions beyond the largest sample count."""
     drawn_betas: tuple[str, ...] = ()
-    """Of on-policy runs, which stand beside the offline ones with the marks, seed 1 and epochs 1 to 3."""
+    """Of on-policy runs, which stand beside the offline ones with the extra objectives, seed 1 and epochs 1 to 3."""
 
 
 FULL = Size()
@@ -269,13 +269,17 @@ def test_on_policy_runs_leave_every_other_comparison_as_it_is(full: dict[str, Pa
         kept = [line for line in drawn[name].read_text().splitlines() if not any(group in line for group in own)]
         assert kept == full[name].read_text().splitlines()
     kinds = ("against-rce", "against-offline", "betas")
-    families = {"marks", "on-policy-over-betas", *(f"on-policy-{kind}{s}" for kind in kinds for s in ("", "-by-shots"))}
+    families = {
+        "extra_objectives",
+        "on-policy-over-betas",
+        *(f"on-policy-{kind}{s}" for kind in kinds for s in ("", "-by-shots")),
+    }
     before, after = ({row["family"] for row in rows(files["comparisons"])} for files in (full, drawn))
     assert after - before == families
 
 
 def test_on_policy_runs_are_compared_over_the_seeds_that_both_sides_have(drawn: dict[str, Path]) -> None:
-    found = [row for row in rows(drawn["comparisons"]) if row["family"].startswith(("on-policy", "marks"))]
+    found = [row for row in rows(drawn["comparisons"]) if row["family"].startswith(("on-policy", "extra_objectives"))]
     (over,) = (row for row in found if row["family"] == "on-policy-over-betas")
     found.remove(over)
     assert len(found) == (3 + 2 + 2 + 5) * 3

@@ -20,9 +20,9 @@ from lever_pipe.report.grid import page
 from lever_pipe.report.grid.cells import (
     AGAINST_RANDOM,
     AIMS,
+    BASELINE_FAMILY,
     ITEM_SAMPLERS,
     ITEMS,
-    MARKS,
     OWN_BASELINES,
     OWNS,
     QUESTIONS,
@@ -123,7 +123,7 @@ def test_each_family_holds_its_pairs(config: CompareCellsConfig, paths: list[Pat
     sft, rce, gated = "preset~world/sft/epoch~2", "preset~world/rce/epoch~2", "preset~gated/rce/epoch~1"
     away = f"from~other/{rce}"
     assert pairs[AGAINST_RANDOM] == {(name, "baseline/random") for name in (sft, rce, gated, away, "own/mine")}
-    assert pairs[MARKS] == {
+    assert pairs[BASELINE_FAMILY] == {
         (f"baseline/{name}", "baseline/random") for name in ("zero_shot", "oracle", "similar_image")
     }
     assert pairs[OWN_BASELINES] == {("own/mine", f"baseline/{name}") for name in ("zero_shot", "similar_image")}
@@ -249,7 +249,7 @@ def test_without_arms_own_selectors_stand_against_random_alone(
     assert families == {
         AGAINST_RANDOM: {"own/mine - baseline/random"},
         OWN_BASELINES: {"own/mine - baseline/similar_both"},
-        MARKS: {"baseline/similar_both - baseline/random"},
+        BASELINE_FAMILY: {"baseline/similar_both - baseline/random"},
         SAMPLERS: {f"baseline/{name} - baseline/{name}" for name in ("similar_both", "random")},
     }
     out = {name: tmp_path / name for name in ("leaderboard", "comparisons")}

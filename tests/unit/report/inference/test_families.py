@@ -79,11 +79,11 @@ def test_without_rce_or_betas_families_are_left_out() -> None:
 
 OFFLINE = [rce(2), rce(5), *(grpo(beta, e) for beta in ("0", "0.15", "0.18") for e in (1, 2))]
 ON_POLICY = [drawn(beta, e) for beta in ("0", "0.15", "1") for e in (1, 2, 3)]
-MARKS = [*(lower(e) for e in (1, 2, 3)), *(upper(e) for e in (1, 2, 3))]
+EXTRA_OBJECTIVES = [*(lower(e) for e in (1, 2, 3)), *(upper(e) for e in (1, 2, 3))]
 
 
 SFT, TWO = "preset~main/sft/epoch~3", [rce(2), rce(5), *(grpo(b, 1, base) for base in (2, 5) for b in ("0.12", "0.15"))]
-EVERY = [*OFFLINE, *ON_POLICY, *MARKS]
+EVERY = [*OFFLINE, *ON_POLICY, *EXTRA_OBJECTIVES]
 BOTH = [rce(2), rce(5), *(of("0.15", 1, base) for of in (grpo, drawn) for base in (2, 5)), upper(1, 2), upper(1, 5)]
 OF_BOTH = [(drawn(b, 3), grpo(b, 2)) for b in ("0", "0.15")]
 """Each mode after its own last common epoch, and only where both have the beta."""
@@ -102,12 +102,12 @@ OF_BOTH = [(drawn(b, 3), grpo(b, 2)) for b in ("0", "0.15")]
         (BOTH, "on-policy-against-rce", [(drawn("0.15", 1, base), rce(base)) for base in (2, 5)]),
         (BOTH, "on-policy-against-offline", [(drawn("0.15", 1, base), grpo("0.15", 1, base)) for base in (2, 5)]),
         (BOTH, "on-policy-betas", []),
-        (BOTH, "marks", [(upper(1), of) for of in (rce(5), drawn("0.15", 1), "baseline/oracle")]),
+        (BOTH, "extra_objectives", [(upper(1), of) for of in (rce(5), drawn("0.15", 1), "baseline/oracle")]),
         (EVERY, "on-policy-against-offline", OF_BOTH),
         ([*EVERY, grpo("0.15", 3)], "on-policy-against-offline", OF_BOTH),  # one longer run moves no common epoch
         (
             EVERY,
-            "marks",
+            "extra_objectives",
             [
                 (lower(3), rce(5)),
                 (drawn("0", 3), lower(3)),
@@ -124,12 +124,12 @@ def test_a_family_holds_its_pairs(groups: list[str], name: str, expected: list[t
 
 
 def test_families_of_the_offline_objective_do_not_know_on_policy_runs() -> None:
-    without, beside = families(OFFLINE), families([*ON_POLICY, *OFFLINE, *MARKS])
+    without, beside = families(OFFLINE), families([*ON_POLICY, *OFFLINE, *EXTRA_OBJECTIVES])
     assert without == {name: family for name, family in beside.items() if name in without}
     assert set(beside) - set(without) == {
         *(f"on-policy-{name}" for name in ("over-betas", "against-rce", "against-offline", "betas")),
         *(f"on-policy-{name}-by-shots" for name in ("against-rce", "against-offline", "betas")),
-        "marks",
+        "extra_objectives",
     }
 
 

@@ -6,7 +6,7 @@ from typing import get_args
 
 from lever_pipe.report.material import Material
 
-from lever_pipe.experiment.config import Mark
+from lever_pipe.experiment.config import ExtraObjective
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report.catalogue import Voice
 from lever_pipe.report.evidence import Evidence, EvidenceRow
@@ -72,9 +72,9 @@ def test_modes_are_compared_by_the_distance_that_is_measured_alike() -> None:
         assert dict(zip(heads, texts(table)[1], strict=True))["KL to RCE"] == "0.250"
 
 
-def test_every_mark_beside_on_policy_runs_has_its_line_and_name() -> None:
+def test_every_extra_objective_next_to_on_policy_runs_has_its_line_and_name() -> None:
     of_marks = {"reinforce": "reinforce/base~5/beta~0", "continued": "continued/base~5", "distil": "distil/base~5"}
-    assert set(of_marks) == set(get_args(Mark))
+    assert set(of_marks) == set(get_args(ExtraObjective))
     rows = [row for name in of_marks.values() for row in level_rows(f"preset~main/{name}/epoch~3", 75.0)]
     shown = [line[0] for line in texts(built(*level_rows(DRAWN, 75.0), *rows)["modes"])]
     assert shown[-3:] == ["REINFORCE", "RCE continued", "Oracle distillation"]
