@@ -57,8 +57,8 @@ from lever_pipe.report.claims import (
     VERDICTS,
     Check,
     Claim,
+    EvaluatedClaim,
     Finding,
-    JudgedClaim,
     Run,
     VerdictName,
     verdict,
@@ -132,22 +132,22 @@ class OverSeeds:
         return len(self.seeds) > 1 and self.claim.kind != "equal" and not (self.claim.cause and self.differs)
 
 
-def judge_claims(claims: Sequence[Claim], material: Material) -> list[JudgedClaim]:
+def evaluate_claims(claims: Sequence[Claim], material: Material) -> list[EvaluatedClaim]:
     """Return the claims about studies of the run, each with its verdicts."""
     agents = material.config.agents
     view = None if agents is None else AgentView(material, agents)
-    judged = [claim for claim in claims if material.has(claim.study)]
-    published = [_or_reason(_published, claim, material, view) for claim in judged]
-    ours = [_or_reason(_ours, claim, material, view) for claim in judged]
+    evaluated = [claim for claim in claims if material.has(claim.study)]
+    published = [_or_reason(_published, claim, material, view) for claim in evaluated]
+    ours = [_or_reason(_ours, claim, material, view) for claim in evaluated]
     tested = {finding.comparison: finding.p for finding in ours if isinstance(finding, OverSeeds) and finding.is_tested}
     adjusted = dict(zip(tested, map(float, holm(list(tested.values()))), strict=True))
     ours = [_tested(finding, adjusted) if isinstance(finding, OverSeeds) else finding for finding in ours]
-    return [JudgedClaim(*parts) for parts in zip(judged, published, ours, strict=True)]
+    return [EvaluatedClaim(*parts) for parts in zip(evaluated, published, ours, strict=True)]
 
 
-def _or_reason(judge: Callable[..., Any], *args: Any) -> Any:
+def _or_reason(evaluate: Callable[..., Any], *args: Any) -> Any:
     try:
-        return judge(*args)
+        return evaluate(*args)
     except NotTested as lack:
         return Finding("not tested", lack.reason)
 
@@ -478,11 +478,11 @@ def tables(material: Material) -> Iterator[Table]:
     """Yield the decisive claims, a summary, and the claims of each document."""
     if not material.claims:
         return
-    decisive = [judged for judged in material.claims if judged.claim.decisive]
+    decisive = [evaluated for evaluated in material.claims if evaluated.claim.decisive]
     title = say("{n} decisive claims of the documents", n=len(decisive))
     yield Table("claims-decisive", "decisive", title, framed(map(_row, decisive)), folded=FOLDED)
     yield Table("claims-summary", "decisive", "All claims by verdict", framed(_summary(material.claims)))
-    for document, group in groupby(material.claims, key=lambda judged: judged.claim.document):
+    for document, group in groupby(material.claims, key=lambda evaluated: evaluated.claim.document):
         claims, name = list(group), f"claims-{document}"
         title, macro_id = say("Claims of document {document}", document=document), f"claims-{claims[0].claim.study}"
         yield Table(name, name, title, framed(map(_row, claims)), None, macro_id, folded=FOLDED)
@@ -491,7 +491,7 @@ def tables(material: Material) -> Iterator[Table]:
 FOLDED = ("Stands in", "Kind", "Published numbers", "Our numbers")
 
 
-def _row(entry: JudgedClaim) -> Row:
+def _row(entry: EvaluatedClaim) -> Row:
     """Return a claim with both verdicts; the rest is folded below it."""
     return {
         "Claim": entry.claim.quote,
@@ -504,7 +504,7 @@ def _row(entry: JudgedClaim) -> Row:
     }
 
 
-def _summary(claims: Sequence[JudgedClaim]) -> Iterator[Row]:
+def _summary(claims: Sequence[EvaluatedClaim]) -> Iterator[Row]:
     """Yield how many claims of each document, and of all, have each verdict."""
     by_document = [(document, list(group)) for document, group in groupby(claims, key=lambda each: each.claim.document)]
     for document, group in (*by_document, ("all", claims)):

@@ -151,7 +151,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedClaim:
+class EvaluatedClaim:
     """A claim with the verdict of each side."""
 
     claim: Claim
@@ -172,7 +172,7 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
     """Return the claims of a YAML file.
 
     Raises:
-        RecordError: no file, no YAML, or an entry that cannot be judged.
+        RecordError: no file, no YAML, or an entry that cannot be evaluated.
     """
     try:
         return TypeAdapter(tuple[Claim, ...]).validate_python(read_yaml(path, "a file of claims"))

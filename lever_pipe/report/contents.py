@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report import judging, setting, sweeps
+from lever_pipe.report import claim_evaluation, setting, sweeps
 from lever_pipe.report.agent import answer as agent_answer
 from lever_pipe.report.agent import tables as agent
 from lever_pipe.report.cells import EvidenceLedger
@@ -43,7 +43,7 @@ TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     documents.tables,
     agent.tables,
     sweeps.tables,
-    judging.tables,
+    claim_evaluation.tables,
 )
 SAYS: Mapping[str, Callable[[Material], Any]] = {
     "run": setting.says,

@@ -15,7 +15,7 @@ from lever_pipe.report.inference.families import Arm, arms_of, near
 from lever_pipe.report.lineage import Lineages
 
 if TYPE_CHECKING:
-    from lever_pipe.report.claims import JudgedClaim
+    from lever_pipe.report.claims import EvaluatedClaim
 
 DOCUMENT_SAMPLES = 200
 """Sample count of documents 001 and 002."""
@@ -28,7 +28,7 @@ class Material:
     evidence: Evidence
     config: ReportedRun
     lineages: Lineages = field(default_factory=dict)
-    claims: Sequence[JudgedClaim] = ()
+    claims: Sequence[EvaluatedClaim] = ()
     """Those of the documents, with their verdicts."""
 
     def has(self, study: str) -> bool:

@@ -113,7 +113,7 @@ def group_of_training(manifest: Manifest) -> str:
 def of_training(manifest: Manifest) -> dict[str, str]:
     """Return the fields of one training epoch of one seed; every value of its config is in one of them.
 
-    An epoch may have a reward of its own; one that judges what it draws has its LVLM in the fields of section `judge`.
+    An epoch may have a reward of its own; one that judges what it draws has its LVLM in the fields of section `scorer`.
     """
     config, section = dict(manifest.config), manifest.stage.removeprefix("train_").removesuffix("_epoch")
     part, _ = dict(config.pop(section)), config.pop("objective", None)  # the objective is the method
@@ -131,7 +131,7 @@ def of_training(manifest: Manifest) -> dict[str, str]:
     if reward := part.pop("reward", None):
         fields |= _of_reward(reward)
     if "lvlm" in config:
-        fields |= {f"judge.{name}": value for name, value in _of_lvlm(config.pop("lvlm")).items()}
+        fields |= {f"scorer.{name}": value for name, value in _of_lvlm(config.pop("lvlm")).items()}
     fields |= {
         "seeds": str(config.pop("seed")),
         "rewarded_groups" if learns_from_rewards(manifest) else "beams": manifest.inputs["groups"][:DIGEST],

@@ -15,11 +15,11 @@ from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Voice, read_translation
 from lever_pipe.report.cells import Cell, numbers_in, say
+from lever_pipe.report.claim_evaluation import evaluate_claims
 from lever_pipe.report.claims import read_claims
 from lever_pipe.report.comparability import read_lineages
 from lever_pipe.report.contents import Contents, contents_of
 from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
-from lever_pipe.report.judging import judge_claims
 from lever_pipe.report.material import Material
 from lever_pipe.report.page import pages
 from lever_pipe.report.setting import doubts
@@ -61,7 +61,7 @@ def build_report(
     """
     lineages = read_lineages(lineage[0], reference_lineage) if lineage else {}
     book, material = read_claims(claims), Material(Evidence(read_evidence(evidence)), config, lineages)
-    material = replace(material, claims=judge_claims(book, material))
+    material = replace(material, claims=evaluate_claims(book, material))
     contents = contents_of(material)
     voices = {"en": Voice("en"), "zh": Voice("zh", read_translation(chinese))}
     voice = voices[config.language]

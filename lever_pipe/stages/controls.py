@@ -63,14 +63,14 @@ def answer_controls(
     execution.prepare(runtime)
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     Image.new("RGB", BLANK_SIZE, GREY).save(blank, format="PNG")
-    digest, k, judged = images.digest_of(blank), config.shots, queries[: config.questions]
+    digest, k, evaluated = images.digest_of(blank), config.shots, queries[: config.questions]
     nothing = train[0].model_copy(update={"image": blank.name, "image_digest": digest})
     pictures = [(train, train_images), (queries, eval_images), ([nothing], blank.parent)]
     model, wording = load_lvlm(config.lvlm, lvlm, pictures, runtime), Wording(config.lvlm.prompt)
     prompts = {
         (policy, control): [
             wording.prompt(query, controlled(control, [train[place] for place in picks[query.example_id][:k]], digest))
-            for query in judged
+            for query in evaluated
         ]
         for policy, path in zip(config.policies, selections, strict=True)
         for picks in [storage.read_selections(path)]
@@ -80,10 +80,10 @@ def answer_controls(
 
     def rows() -> Iterator[CopyingRow]:
         for policy, control in prompts:
-            said = [cut_answer(next(replies).text) for _ in judged]
+            said = [cut_answer(next(replies).text) for _ in evaluated]
             earned = [
                 vqa_accuracy(answer, query.answers, normalise_references=config.normalise_references)
-                for answer, query in zip(said, judged, strict=True)
+                for answer, query in zip(said, evaluated, strict=True)
             ]
             yield CopyingRow(group_of(policy), k, f"llm.{control}", fmean(earned), len(earned))
 

@@ -13,7 +13,6 @@ import agent_runs
 import sentences
 from agent_runs import Study
 from claim_files import REFERENCE_INTENTION, book
-from lever_pipe.report.judging import judge_claims
 from lever_pipe.report.material import Material
 
 from lever_pipe.report import sources
@@ -22,6 +21,7 @@ from lever_pipe.report.agent.runs import AgentView, view_of
 from lever_pipe.report.agent.tables import tables
 from lever_pipe.report.catalogue import Voice, read_translation
 from lever_pipe.report.cells import EvidenceLedger
+from lever_pipe.report.claim_evaluation import evaluate_claims
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.summaries import Summary
 from lever_pipe.report.table import Table, as_csv
@@ -84,7 +84,7 @@ def evidence_of(folder: Path, study: Study, **changes: object) -> list[EvidenceR
     ]
 
 
-def tabulate(rows: list[EvidenceRow], study: Study, *, is_judged: bool = False, **changes: object) -> Tabulated:
+def tabulate(rows: list[EvidenceRow], study: Study, *, is_evaluated: bool = False, **changes: object) -> Tabulated:
     """Return the tables of evidence; `changes` replace values of what the report knows of the arms."""
     found = Material(Evidence(rows), agent_runs.shown_config(study, **changes))
-    return Tabulated(replace(found, claims=judge_claims(book(), found)) if is_judged else found)
+    return Tabulated(replace(found, claims=evaluate_claims(book(), found)) if is_evaluated else found)

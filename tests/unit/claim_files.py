@@ -17,13 +17,13 @@ from pathlib import Path
 import agent_runs
 import pandas as pd
 from agent_runs import Study
-from lever_pipe.report.judging import judge_claims
 from lever_pipe.report.material import Material
 
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownStudy
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.claims import Claim, Finding, JudgedClaim, read_claims
+from lever_pipe.report.claim_evaluation import evaluate_claims
+from lever_pipe.report.claims import Claim, EvaluatedClaim, Finding, read_claims
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.lineage import Lineages, read_lineage, read_published_lineage
 from lever_pipe.stages.collect_results import SCORES_COLUMNS, TRAINING_COLUMNS
@@ -110,20 +110,22 @@ def _agents(path: Path) -> Iterator[EvidenceRow]:
     return sources.published_agents(path)
 
 
-def judged(evidence: Evidence, lineages: Lineages | None = None, study: Study = Study()) -> dict[str, JudgedClaim]:
+def evaluated(
+    evidence: Evidence, lineages: Lineages | None = None, study: Study = Study()
+) -> dict[str, EvaluatedClaim]:
     """Return every claim of the file, judged by evidence, by id; `lineages` are added to the published ones."""
     shown = (ShownStudy(name=name, is_world=True, model="tiny") for name in ("lever", "intention"))
     agents = agent_runs.shown_config(study).agents
     config = BuildReportConfig(title="", studies=tuple(shown), main_preset=PRESET, agents=agents)
     material = Material(evidence, config, {**read_published_lineage(REFERENCE_LINEAGE), **(lineages or {})})
-    return {of.claim.id: of for of in judge_claims(book(), material)}
+    return {of.claim.id: of for of in evaluate_claims(book(), material)}
 
 
 def by_ours(files: Mapping[str, Path]) -> dict[str, Finding]:
     """Return ours of every claim, by files of the selector as `write_ours` writes them."""
     evidence = references()
     evidence.add(our_rows(files))
-    return {name: of.ours for name, of in judged(evidence, read_lineage(files["lineage"])).items()}
+    return {name: of.ours for name, of in evaluated(evidence, read_lineage(files["lineage"])).items()}
 
 
 def our_rows(files: Mapping[str, Path]) -> Iterator[EvidenceRow]:

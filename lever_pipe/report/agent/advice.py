@@ -23,7 +23,7 @@ class Saying:
 
     Attributes:
         text: what it says.
-        claim: the judged claim that answers it; empty where none does.
+        claim: the evaluated claims that answers it; empty where none does.
         arms: which arms answer instead, by their difference to the reference arm: those that differ in one
             factor alone, or that of the documents.
         stated: published numbers that it rests on: run, metric and, of a step, which.
@@ -159,10 +159,10 @@ def _answered(view: AgentView, saying: Saying) -> Row:
     answer = _of_arms(view, saying.arms) if saying.arms else None
     if answer is not None or saying.arms not in ("", KL_SCHEDULE):
         return {"Ours": answer or "No arm of ours differs in this alone."}
-    judged = view.judged.get(saying.claim)
-    if judged is not None:
-        return {"Ours": judged.numbers, "Verdict": judged.verdict}
-    return {"Ours": saying.ours or "Not measured, or not reached in every seed", "Verdict": "not judged"}
+    evaluated = view.evaluated_claims.get(saying.claim)
+    if evaluated is not None:
+        return {"Ours": evaluated.numbers, "Verdict": evaluated.verdict}
+    return {"Ours": saying.ours or "Not measured, or not reached in every seed", "Verdict": "not evaluated"}
 
 
 def _of_document(view: AgentView) -> Row:

@@ -34,8 +34,8 @@ from lever_pipe.report.agent.runs import (
     values_of,
 )
 from lever_pipe.report.cells import Cell, Estimate, derived, holm, level, minus, p_value, say
+from lever_pipe.report.claim_evaluation import pair_check
 from lever_pipe.report.claims import MEASURES
-from lever_pipe.report.judging import pair_check
 from lever_pipe.report.table import SOURCE, Row, Table, beside, framed
 from lever_pipe.statistics.comparison import holm as holm_p
 
@@ -66,7 +66,7 @@ def _answer(view: AgentView) -> Iterator[Row]:
     yield {"Quantity": "Rating", SOURCE: "published", **dict(zip(PAIR, STARS, strict=True))}
     for pair in view.pairs:
         cells = pair.cells(_mean, REWARD_DIGITS, "mean over evaluations and seeds")
-        p = _judged_p(view, pair, "004-insignificant") if pair.is_ours else _published_p(pair, "mean")
+        p = _p_of_claim(view, pair, "004-insignificant") if pair.is_ours else _published_p(pair, "mean")
         yield pair.row("Quantity", "Mean over evaluations", {**cells, "p": p})
     arm = view.config.document_arm
     for mode in MODES:
@@ -77,10 +77,10 @@ def _answer(view: AgentView) -> Iterator[Row]:
         yield from beside(names, row | {"p": p}, {}) if any(ends) else ()
 
 
-def _judged_p(view: AgentView, pair: CurvePair, claim: str) -> Estimate | None:
+def _p_of_claim(view: AgentView, pair: CurvePair, claim: str) -> Estimate | None:
     """Return the p value of the claim about what a line shows: claims are judged greedily."""
-    is_judged = pair.is_ours and pair.mode == "greedy" and claim in view.judged
-    return view.judged[claim].p if is_judged else None
+    is_evaluated = pair.is_ours and pair.mode == "greedy" and claim in view.evaluated_claims
+    return view.evaluated_claims[claim].p if is_evaluated else None
 
 
 def _with_share(gap: Estimate | None, whole: Estimate | None) -> Cell:
@@ -98,7 +98,7 @@ def _verdicts(view: AgentView) -> dict[str, Any]:
         {
             "mode": mode,
             "gap": view.difference_cell(view.config.document_arm, mode),
-            "judged": tested(holm(row)) if row.runs > 1 else "not shown with one seed",
+            "evaluated": tested(holm(row)) if row.runs > 1 else "not shown with one seed",
         }
         for mode, row in rows.items()
         if row is not None and not math.isnan(row.p_holm)
@@ -254,7 +254,7 @@ def _stability(view: AgentView) -> Iterator[Row]:
                 cells |= {
                     run: say("{value} (printed: {said})", value=cells[run], said=cell) for run, cell in printed.items()
                 }
-            yield pair.row("Statistic", called, {**cells, "p": _judged_p(view, pair, row.claim)})
+            yield pair.row("Statistic", called, {**cells, "p": _p_of_claim(view, pair, row.claim)})
 
 
 def _dimension(how: str, claim: str, winner: str, digits: int, *test: Any) -> Compared:
@@ -273,11 +273,11 @@ DIMENSIONS = {
 
 
 def _assessment(view: AgentView) -> Iterator[Row]:
-    judged = [_tested(view, pair) for pair in view.pairs]
+    evaluated = [_tested(view, pair) for pair in view.pairs]
     sources = {"share": "best_val_reward_diff_pct", "steps": "steps_to_best_diff"}
     stated = {name: as_printed(view.stated("kl-nokl", metric)) for name, metric in sources.items()}
     for called, row in DIMENSIONS.items():
-        for verdicts, pair in zip(judged, view.pairs, strict=True):
+        for verdicts, pair in zip(evaluated, view.pairs, strict=True):
             cells: dict[str, Cell] = dict(pair.cells(row.measure, row.digits, row.how))
             del cells["Difference"]
             if None in cells.values():
@@ -293,7 +293,7 @@ def _assessment(view: AgentView) -> Iterator[Row]:
 def _tested(view: AgentView, pair: CurvePair) -> dict[str, Cell]:
     """Return the verdict on every dimension: of ours that of its claim, published ones adjusted for all (Holm)."""
     if pair.is_ours:
-        return {called: tested(_judged_p(view, pair, row.claim)) for called, row in DIMENSIONS.items()}
+        return {called: tested(_p_of_claim(view, pair, row.claim)) for called, row in DIMENSIONS.items()}
     p_values = {called: _published_p(pair, *row.test) for called, row in DIMENSIONS.items()}
     values = {called: p.value for called, p in p_values.items() if p is not None}
     adjusted = zip(values, map(float, holm_p(list(values.values()))), strict=True)

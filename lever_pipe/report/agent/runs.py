@@ -155,9 +155,9 @@ class AgentView:
         return rows[0] if rows else None
 
     @cached_property
-    def judged(self) -> dict[str, Finding]:
+    def evaluated_claims(self) -> dict[str, Finding]:
         """Return what ours say of every claim."""
-        return {judged.claim.id: judged.ours for judged in self.material.claims}
+        return {evaluated.claim.id: evaluated.ours for evaluated in self.material.claims}
 
     def difference(self, arm: str, mode: str) -> Estimate | None:
         """Return that difference; without a tested one that over common seeds, which has no interval."""

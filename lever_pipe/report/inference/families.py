@@ -123,7 +123,7 @@ class Arm:
             if (name := self.extra_objective(extra_objective))
         ]
 
-    def judged(self, sweep: Sweep) -> str:
+    def group_for_sweep(self, sweep: Sweep) -> str:
         """Return the group that stands for the arm in a sweep: at the reference beta, on-policy where that is swept.
 
         Without such a run it is the last RCE epoch, without RCE the last SFT epoch.
@@ -188,7 +188,7 @@ def family_of_sweep(
     sweep: Sweep, arms: Mapping[str, Arm], primary: PrimaryCells, samples: Sequence[int]
 ) -> ComparisonFamily:
     """Return every cell of a sweep against the arm that is swept, by preset, at the primary endpoint."""
-    cells = {cell.arm: arms[cell.arm].judged(sweep) for cell in sweep.cells}
+    cells = {cell.arm: arms[cell.arm].group_for_sweep(sweep) for cell in sweep.cells}
     base = cells.pop(sweep.arm)
     n, name = max(samples) if primary.samples == "largest" else primary.samples, SWEEP + sweep.name
     return ComparisonFamily(name, n, tuple((cell, base) for cell in cells.values()), name, (str(primary.shots),))

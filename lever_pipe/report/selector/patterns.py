@@ -79,7 +79,7 @@ def tables(material: Material) -> Iterator[Table]:
     study = emulation_of(material)
     if study is None:
         return
-    judged = patterns(study)
+    evaluated = patterns(study)
     rows = [
         {
             "Published pattern": pattern.statement,
@@ -89,14 +89,14 @@ def tables(material: Material) -> Iterator[Table]:
             "Without": pattern.control.cell,
             "Verdict": pattern.verdict,
         }
-        for pattern in judged
+        for pattern in evaluated
     ]
-    says = {**tally(judged), **coincidences(study)}
+    says = {**tally(evaluated), **coincidences(study)}
     yield Table("patterns", "why", "Published patterns, and the faults that make them", framed(rows), says)
 
 
 def patterns(study: EmulatedStudy) -> list[Pattern]:
-    """Return every pattern that the configuration can judge."""
+    """Return every pattern that the configuration can evaluate."""
     makers = (identical_rows, repeats, reused_rows, kl_without_update)
     return [pattern for make in makers for pattern in make(study)]
 
@@ -109,10 +109,10 @@ def coincidences(study: EmulatedStudy) -> dict[str, Any]:
     return {"epochs": [str(epoch) for epoch in epochs], **facts}
 
 
-def tally(judged: Sequence[Pattern]) -> dict[str, Estimate]:
+def tally(evaluated: Sequence[Pattern]) -> dict[str, Estimate]:
     """Return how many published statements some fault reproduces; a statement counts once, whatever its arms."""
     verdicts: dict[str, set[str]] = {}
-    for pattern in judged:
+    for pattern in evaluated:
         verdicts.setdefault(pattern.name, set()).add(pattern.verdict if pattern.published is not None else "")
     reproduced = sum("reproduced" in results for results in verdicts.values())
     aside = sum(not results & {"reproduced", "not reproduced"} for results in verdicts.values())

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from agent_runs import ARMS as ARMS_OF_ONE
 from agent_runs import Study as AnyStudy
-from claim_files import KL, NO_KL, RESOURCES, Ours, book, by_ours, judged, references, said, write_ours
+from claim_files import KL, NO_KL, RESOURCES, Ours, book, by_ours, evaluated, references, said, write_ours
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -22,7 +22,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import read_translation
 from lever_pipe.report.cells import numbers_in
-from lever_pipe.report.claims import VERDICTS, Check, Claim, Finding, JudgedClaim, read_claims, verdict
+from lever_pipe.report.claims import VERDICTS, Check, Claim, EvaluatedClaim, Finding, read_claims, verdict
 from lever_pipe.report.evidence import Evidence
 
 HOLDS, FAILS, OPEN, UNTESTED = VERDICTS
@@ -45,7 +45,7 @@ def test_the_file_holds_few_claims_of_every_document_each_once() -> None:
 
 
 @pytest.mark.parametrize("change", [{"kind": "guess"}, {"measure": "falls"}, {"note": "x"}, {"id": "5"}])
-def test_an_entry_that_cannot_be_judged_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
+def test_an_entry_that_cannot_be_evaluated_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
     entry = {"id": "000-x", "section": "1", "quote": "x", "kind": "order", "left": 0.1, "metric": "kl"} | change
     path = tmp_path / "claims.yaml"
     path.write_text(str([entry]), encoding="utf-8")
@@ -133,8 +133,8 @@ PUBLISHED = {
 
 
 @cache
-def unchanged() -> Mapping[str, JudgedClaim]:
-    return judged(references())
+def unchanged() -> Mapping[str, EvaluatedClaim]:
+    return evaluated(references())
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -185,7 +185,7 @@ MUTATIONS = [
 
 @pytest.mark.parametrize(("study", "change", "name", "expected"), MUTATIONS)
 def test_a_changed_number_changes_the_verdict(study: str, change: Change, name: str, expected: str) -> None:
-    assert judged(references(**{study: change}))[name].published.verdict == expected
+    assert evaluated(references(**{study: change}))[name].published.verdict == expected
 
 
 @given(at=st.integers(0, 2000))
@@ -193,7 +193,7 @@ def test_a_changed_number_changes_the_verdict(study: str, change: Change, name: 
 def test_any_published_row_may_be_missing(at: int) -> None:
     rows = list(references())
     evidence = Evidence(row for i, row in enumerate(rows) if i != at % len(rows))
-    for of in judged(evidence).values():
+    for of in evaluated(evidence).values():
         assert of.published.verdict in VERDICTS
         assert said(of.published)
 
@@ -205,11 +205,11 @@ def test_one_setting_apart_makes_a_cause_testable() -> None:
 
         return change
 
-    schedule = judged(references(intention=same("lr_schedule")))
+    schedule = evaluated(references(intention=same("lr_schedule")))
     assert schedule["003-regularisation"].published.verdict == OPEN  # p = 0.56
     assert "also different" not in said(schedule["003-regularisation"].published)
     assert schedule["004-exploration"].published.verdict == UNTESTED  # the entropy bonus still differs
-    found = judged(references(intention=same("lr_schedule", "entropy_coeff")))["004-exploration"].published
+    found = evaluated(references(intention=same("lr_schedule", "entropy_coeff")))["004-exploration"].published
     assert found.verdict == OPEN
 
 
@@ -224,7 +224,7 @@ def test_ours_of_one_long_seed_are_not_separated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-def test_an_order_of_betas_is_judged_over_the_seeds(tmp_path: Path, is_shared: bool) -> None:
+def test_an_order_of_betas_is_evaluated_over_the_seeds(tmp_path: Path, is_shared: bool) -> None:
     # every seed is a training-curve run whose KL falls, or rises with seed 2
     files = write_ours(tmp_path, Ours(epochs=12, long_epochs=12))
     rows = pd.read_csv(files["training"])
@@ -276,7 +276,7 @@ def of_agents(folder: Path, study: AnyStudy) -> dict[str, Finding]:
     paths = agent_runs.collect(folder, study)
     evidence = references()
     evidence.add([*sources.curves(paths["curves"]), *sources.runs(paths["runs"])])
-    found = judged(evidence, study=study)
+    found = evaluated(evidence, study=study)
     return {name: of.ours for name, of in found.items() if of.claim.study == "intention"}
 
 
@@ -312,7 +312,7 @@ def test_a_verdict_of_ours_by_hand(stepped: Mapping[str, Finding], name: str) ->
     assert ("baseline" in said(of)) is (name not in ("003-entropy-rises", "003-kl-constrained"))  # of one run
 
 
-def test_a_cause_is_judged_by_the_arm_that_has_only_it(stepped: Mapping[str, Finding]) -> None:
+def test_a_cause_is_evaluated_by_the_arm_that_has_only_it(stepped: Mapping[str, Finding]) -> None:
     # 0.001 against 0.0009 a step at steps 1, 5, 10 ... 45, mean 22.6: 0.0226 - 0.0203
     told = "training, kl_only against baseline, 3 seeds: +0.0023 [0.0023, 0.0023] in the claim's favour"
     assert said(stepped["003-kl-prevents-drift"]).startswith(told)

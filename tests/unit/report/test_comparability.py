@@ -143,7 +143,7 @@ def test_what_differs_is_all_but_the_most_frequent_value(values: list[str]) -> N
     assert values.count(*kept) == max(map(values.count, values))
 
 
-@pytest.mark.parametrize("field", ["judge.lvlm", "on_policy.group", "reward", "learning_rate"])
+@pytest.mark.parametrize("field", ["scorer.lvlm", "on_policy.group", "reward", "learning_rate"])
 def test_on_policy_runs_of_one_method_must_be_made_alike(field: str) -> None:
     lineages = changed({field: "other"}, DRAWN_BY_BETA[1])
     marks, _ = guarded(table([*DRAWN_BY_BETA, *BY_BETA], "policy base"), lineages)
@@ -151,7 +151,7 @@ def test_on_policy_runs_of_one_method_must_be_made_alike(field: str) -> None:
 
 
 def test_a_policy_of_another_reward_model_is_told_over_objectives() -> None:
-    lineages = changed({"judge.lvlm": "other"}, LOWER)
+    lineages = changed({"scorer.lvlm": "other"}, LOWER)
     assert guarded(table([*DRAWN_BY_BETA, LOWER, UPPER], "policy base"), lineages)[0] == ["", "", "a", ""]
 
 

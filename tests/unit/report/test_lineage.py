@@ -126,7 +126,7 @@ def test_supervised_learning_has_beams_in_place_of_rewards() -> None:
     assert lineage.group_of_training(sft(epoch=3)) == "preset~p/sft/epoch~3"
 
 
-def test_an_epoch_that_judges_its_draws_has_a_reward_and_an_lvlm_of_its_own() -> None:
+def test_an_epoch_that_scores_its_draws_has_a_reward_and_an_lvlm_of_its_own() -> None:
     found = lineage.of_training(on_policy())
     stored = lineage.of_reward(reward())
     assert found["reward"] == OnPolicy().reward.mode != stored["reward"]
@@ -137,7 +137,7 @@ def test_an_epoch_that_judges_its_draws_has_a_reward_and_an_lvlm_of_its_own() ->
     }
     assert (found["method"], found["kl_control"], found["dropout"]) == ("on_policy", "fixed", "off")
     assert lineage.of_training(on_policy(objective="reinforce"))["method"] == "reinforce"
-    assert not {"reward", "kl_beta", "judge.lvlm"} & lineage.of_training(distil()).keys()
+    assert not {"reward", "kl_beta", "scorer.lvlm"} & lineage.of_training(distil()).keys()
     assert "reward" not in lineage.of_training(grpo())
     own = lineage.of_training(grpo(grpo=Grpo(reward=Reward(mode="soft_only"))))
     assert (own["reward"], own.keys() >= stored.keys() - {"rl_data"}) == ("soft_only", True)

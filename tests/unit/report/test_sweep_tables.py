@@ -145,7 +145,7 @@ def test_two_keys_are_a_heat_map_and_a_list_is_points(evidence: list[EvidenceRow
 @pytest.mark.parametrize(
     ("key", "kind"), [("rce.learning_rate", "grpo/base~2"), ("on_policy.group", "on_policy/base~1")]
 )
-def test_a_selector_is_judged_at_the_reference_beta_of_its_latest_base(key: str, kind: str) -> None:
+def test_a_selector_is_evaluated_at_the_reference_beta_of_its_latest_base(key: str, kind: str) -> None:
     groups = [
         f"preset~{preset}/{of}/beta~{beta}/epoch~{epoch}"
         for preset in ("a", "b", "c")

@@ -85,7 +85,7 @@ def test_an_arm_keeps_what_it_sets_itself() -> None:
         ({"seed": 7}, True, True),
     ],
 )
-def test_how_runs_are_judged_does_not_train_them_again(
+def test_how_runs_are_evaluated_does_not_train_them_again(
     evaluation: dict[str, Any], retrained: bool, replayed: bool
 ) -> None:
     found = changed(evaluation=evaluation)

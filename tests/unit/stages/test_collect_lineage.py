@@ -127,7 +127,7 @@ def test_a_reward_of_draws_stands_for_that_of_the_stored_selections(tmp_path: Pa
     assert (drawn["reward"], drawn["reward.hard"]) == ("accuracy_plus_expected", "0.5")
     assert (upper["reward"], upper["reward.hard"]) == ("hard_plus_soft", "1.0")
     assert (drawn["rl_data"], drawn["training_examples"]) == ("rl_data_0000", "train_ex0000")  # queries and pools
-    assert drawn["judge.lvlm"] == found[GROUP]["lvlm"]
+    assert drawn["scorer.lvlm"] == found[GROUP]["lvlm"]
     assert found[GROUP]["method"] == "grpo"  # of the same beta, and apart
 
 

@@ -24,7 +24,7 @@ def compared(arm: str, mode: str, value: float, p_holm: float, runs: int) -> Evi
     return EvidenceRow("intention", f"arm~{arm}", "normalised_reward", value, **at, **ends, runs=runs, how=how)
 
 
-def judged(evidence: Sequence[EvidenceRow], *rows: EvidenceRow, **changes: object) -> Tabulated:
+def evaluated(evidence: Sequence[EvidenceRow], *rows: EvidenceRow, **changes: object) -> Tabulated:
     """Return the tables of evidence whose comparisons at the endpoint are these."""
     return tabulate([*(row for row in evidence if not (row.against and row.at == "last")), *rows], Study(), **changes)
 
@@ -63,7 +63,7 @@ def test_arms_over_seeds_lead_and_single_runs_stand_apart(evidence: list[Evidenc
         compared("bundle", "greedy", 0.01, 0.6, 3),
         compared("kl_strong", "greedy", 0.08, 0.3, 1),
     ]
-    told = judged(evidence, *rows).told("agent-arms")
+    told = evaluated(evidence, *rows).told("agent-arms")
     assert told.startswith(
         "Over seeds, greedy: no arm is separated from baseline. "
         "Over seeds, sampled: separated from baseline are bundle (-2.0 [-3.0, -1.0], Holm p 0.010). "

@@ -158,7 +158,7 @@ def test_no_winner_without_a_test(default: Tabulated) -> None:
 
 def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> None:
     """The best reward stands in the table of advice and in the assessment: one verdict, one row of the evidence."""
-    found = tabulate(evidence, Study(), is_judged=True)
+    found = tabulate(evidence, Study(), is_evaluated=True)
     cells = {
         (name, i): [cell for cell in row.values() if any(n.is_p for n in numbers_in(cell))]
         for name in ("advice", "004-assessment", "004-stability")
@@ -181,8 +181,8 @@ def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> No
         assert row["By the test"].partition("(")[2].strip("()") in advice["Ours"]
 
 
-def test_drift_is_judged_by_the_arm_of_kl_alone(evidence: list[EvidenceRow]) -> None:
-    found = tabulate(evidence, Study(), is_judged=True)
+def test_drift_is_evaluated_by_the_arm_of_kl_alone(evidence: list[EvidenceRow]) -> None:
+    found = tabulate(evidence, Study(), is_evaluated=True)
     row = found.row("advice", **{"The document": "For: the KL loss keeps"})
     assert "(kl_only)" in row["Ours"]
     assert row["Ours"].endswith("one seed: no inference about runs")
@@ -194,10 +194,10 @@ def test_one_seed_has_no_verdict(evidence: list[EvidenceRow]) -> None:
     kept = [row for row in evidence if not any(f"seed~{seed}" in f"{row.subject}{row.against}" for seed in (1, 2))]
     single = [row._replace(runs=1) if row.runs == 3 else row for row in kept]
     study = Study(arms=arms)
-    found = tabulate(single, study, arms=arms, is_judged=True)
+    found = tabulate(single, study, arms=arms, is_evaluated=True)
     assert {row["By the test"] for row in found.rows("004-assessment", Source=OURS)} == {""}
     verdicts = {row["Verdict"] for row in found.rows("advice")}
-    assert verdicts == {"not judged", "not separated", "not tested", ""}
+    assert verdicts == {"not evaluated", "not separated", "not tested", ""}
     told = found.told("004-answer").partition("Ours, ")[2].partition(" p: ")[0]
     assert told.count("not shown with one seed.") == 2
     assert not any(word in told for word in ("separated", "["))

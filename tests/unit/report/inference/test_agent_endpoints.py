@@ -76,8 +76,8 @@ def found(paths: dict[str, Path]) -> Found:
 @pytest.mark.parametrize("checkpoint", ["last", "best"])
 def test_validation_by_hand(tmp_path: Path, checkpoint: str) -> None:
     primary = PrimaryEndpoint(split="val", metric="reward", checkpoint=checkpoint)
-    judged = STEPPED.evaluation.model_copy(update={"primary": primary})
-    found = read_found(agent_runs.compare(tmp_path, STEPPED, evaluation=judged))
+    evaluated = STEPPED.evaluation.model_copy(update={"primary": primary})
+    found = read_found(agent_runs.compare(tmp_path, STEPPED, evaluation=evaluated))
     for mode, n_rollouts in (("greedy", 1), ("sampled", 4)):
         # written with nine significant digits
         assert found.value("baseline", f"val_reward_{mode}_{checkpoint}") == pytest.approx(CEILING, rel=1e-8)
@@ -132,10 +132,10 @@ def test_comparisons_by_hand(found: Found) -> None:
 def test_a_converted_log_has_greedy_curves_only(tmp_path: Path) -> None:
     arms = tuple(arm.model_copy(update={"seeds": (0, 1)}) for arm in (ARMS[0], ARMS[4]))
     study = Study(arms=arms, engine="verl", steps=465, executed=45, has_test=False, modes=("greedy",))
-    judged = study.evaluation.model_copy(
+    evaluated = study.evaluation.model_copy(
         update={"primary": PrimaryEndpoint(split="val", metric="reward", modes=("greedy",))}
     )
-    found = read_found(agent_runs.compare(tmp_path, study, evaluation=judged))
+    found = read_found(agent_runs.compare(tmp_path, study, evaluation=evaluated))
     assert found.primary == "val_reward_greedy_last"
     (row,) = found.comparisons
     assert (row.endpoint, row.n_seeds, row.n_tasks) == ("val_reward_greedy_last", 2, 0)

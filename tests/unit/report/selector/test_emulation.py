@@ -36,16 +36,16 @@ def told(pattern: Pattern) -> Told:
     return Told(*first, *map(ENGLISH.text, texts))
 
 
-def judged(emulate: Emulate = Emulate(), **changed: Any) -> dict[str, Told]:
-    return _judged(emulate, **changed) if changed or emulate != Emulate() else unchanged()
+def evaluated(emulate: Emulate = Emulate(), **changed: Any) -> dict[str, Told]:
+    return _evaluated(emulate, **changed) if changed or emulate != Emulate() else unchanged()
 
 
 @cache
 def unchanged() -> dict[str, Told]:
-    return _judged(Emulate())
+    return _evaluated(Emulate())
 
 
-def _judged(emulate: Emulate, **changed: Any) -> dict[str, Told]:
+def _evaluated(emulate: Emulate, **changed: Any) -> dict[str, Told]:
     found = patterns(study_of(emulate, **changed))
     named = {name_of(pattern): told(pattern) for pattern in found}
     assert len(named) == len(found)
@@ -63,7 +63,7 @@ def named(found: dict[str, Told], verdict: str) -> set[str]:
 
 
 def test_a_study_that_shows_the_patterns_reproduces_all_but_the_reused_rows() -> None:
-    found = judged()
+    found = evaluated()
     assert named(found, "not reproduced") == NOT_REPRODUCED
     assert len(found) == 7
     assert len(named(found, "reproduced")) == 7 - 1
@@ -87,7 +87,7 @@ def test_a_pattern_that_holds_without_the_fault_is_no_evidence_of_it(
 
 def test_the_published_numbers_are_looked_up() -> None:
     """Worked out by hand from the rows of the reference."""
-    published = {name: pattern.published for name, pattern in judged().items()}
+    published = {name: pattern.published for name, pattern in evaluated().items()}
     assert published["identical-rows-head"] == "1 distinct among 6"  # 0.12 and 0.18 twice, 0.145 and 0.155 once
     # 100: 63.2/64.2 and 65.8/63.8; 200: equal; 400: 53.0/54.1, 51.0/51.6; 800: 49.75/49.62, 47.8/48.33
     assert published["reused-rows"] == "6 of 8 and 0 of 8"
@@ -97,7 +97,7 @@ def test_the_published_numbers_are_looked_up() -> None:
 
 
 def test_our_numbers_are_those_of_the_arm_and_of_the_control() -> None:
-    found = judged()
+    found = evaluated()
     shown = {name: (p.arm, p.with_fault, p.without) for name, p in found.items()}
     assert shown["identical-rows-head"] == ("head", "1 distinct among 6", "6 distinct among 6")
     assert shown["repeated"] == ("pool", "100.0 %", "0.0 %")
@@ -146,9 +146,9 @@ def same_control(arm: str, beta: float, epoch: int, n: int, k: int, accuracy: fl
     ],
 )
 def test_a_verdict_turns_with_its_number(pattern: str, changed: dict[str, Any]) -> None:
-    before = judged()[pattern].verdict
+    before = evaluated()[pattern].verdict
     assert before == "reproduced"
-    assert judged(**changed)[pattern].verdict != before
+    assert evaluated(**changed)[pattern].verdict != before
 
 
 @pytest.mark.parametrize("arm", ["head", "pool"])
@@ -160,9 +160,9 @@ def test_a_verdict_turns_with_its_number(pattern: str, changed: dict[str, Any]) 
         {"beta": 0.145, "epoch": 2},  # and of 0.145 in epoch 1 alone
     ],
 )
-def test_rows_are_judged_in_the_published_cells_only(arm: str, unpublished: dict[str, Any]) -> None:
-    changed = judged(change=in_arm(arm, 1.0, **unpublished))
-    assert changed[f"identical-rows-{arm}"] == judged()[f"identical-rows-{arm}"]
+def test_rows_are_evaluated_in_the_published_cells_only(arm: str, unpublished: dict[str, Any]) -> None:
+    changed = evaluated(change=in_arm(arm, 1.0, **unpublished))
+    assert changed[f"identical-rows-{arm}"] == evaluated()[f"identical-rows-{arm}"]
 
 
 def test_the_control_tells_where_training_alone_makes_rows_coincide() -> None:
@@ -170,30 +170,30 @@ def test_the_control_tells_where_training_alone_makes_rows_coincide() -> None:
         return 50.0 + k if (arm, epoch, n) == ("none", 2, 200) else accuracy
 
     assert coincidences(study_of())["epochs"] == []
-    found = judged(change=one_row)["identical-rows-head"]
+    found = evaluated(change=one_row)["identical-rows-head"]
     assert found.without == "5 distinct among 6"  # 0.12 and 0.18 share one after epoch 2
     assert found.verdict == "reproduced"
     (table,) = tables(study_of(change=one_row).material)
     assert "Without any fault, at epoch 2 and 200 samples, all 5 KL_BETA have one row too" in sentences.told(table)
-    everywhere = judged(change=same_control)["identical-rows-head"]
+    everywhere = evaluated(change=same_control)["identical-rows-head"]
     assert everywhere.verdict == "also without the fault"
     assert coincidences(study_of(change=same_control))["epochs"] == ["1", "2", "3"]
 
 
 def test_rows_would_be_reused_if_two_epochs_agreed_at_many_shots_only() -> None:
     change = in_arm("pool", beta=0.15, epoch=2, shots=(1, 2))
-    found = judged(change=change)
+    found = evaluated(change=change)
     assert found["reused-rows"].verdict == "reproduced"
     assert found["reused-rows"].with_fault == "8 of 8 and 0 of 8"
 
 
 def test_a_smaller_configuration_has_fewer_rows_and_no_wrong_one() -> None:
-    found = judged(Emulate(kl_betas=(0.12, 0.15), grpo_epochs=1), shots=(1, 2), samples=(20, 40))
+    found = evaluated(Emulate(kl_betas=(0.12, 0.15), grpo_epochs=1), shots=(1, 2), samples=(20, 40))
     gone = {"identical-rows-head", "identical-rows-pool", "repeated", "reused-rows"}
-    assert set(judged()) - set(found) == gone
+    assert set(evaluated()) - set(found) == gone
     few = found["few-prompts"]
     assert few.statement == "All checkpoints together make at most 4 prompts of a query."  # two at 1 and at 2 shots
-    without_015 = judged(Emulate(kl_betas=(0.12, 0.2, 0.3)))
+    without_015 = evaluated(Emulate(kl_betas=(0.12, 0.2, 0.3)))
     assert without_015["kl-without-update"].published == "0.08082 to 0.08082"
     assert "reused-rows" not in without_015
 
