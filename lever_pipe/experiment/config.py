@@ -144,7 +144,7 @@ class Grpo(Section):
     trajectories; the arm must have that run, and it must draw selections of one length."""
     reward: Reward | None = None
     """Of the stored trajectories; null takes the preset's, which RCE learns from. Draws keep the reward that they were
-    judged by."""
+    scored by."""
     freeze_projections: bool = True
     """Train attention and layer norm only (50.1 % of the parameters at D = 512)."""
     z_clamp: float = Field(3.0, gt=0, le=100)

@@ -34,7 +34,7 @@ from lever_pipe.lever.selector.network import architecture_of, build_selector, i
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch, TrainingInputs, save_optimiser
 from lever_pipe.lever.training.grpo import grpo_epoch, kept_in_epoch
 from lever_pipe.lever.training.loop import trained_share
-from lever_pipe.lever.training.on_policy import Drawn, judged_by_lvlm, load_draws, on_policy_epoch, save_draws
+from lever_pipe.lever.training.on_policy import Drawn, load_draws, on_policy_epoch, save_draws, scored_by_lvlm
 from lever_pipe.lever.training.supervised import (
     distil_epoch,
     oracle_targets,
@@ -225,8 +225,8 @@ def train_on_policy_epoch(
     train = storage.read_examples(train_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images)], runtime)
     settings, wording = config.on_policy, Wording(config.lvlm.prompt)
-    judge = partial(
-        judged_by_lvlm,
+    score_selections = partial(
+        scored_by_lvlm,
         train=train,
         model=model,
         wording=wording,
@@ -239,7 +239,7 @@ def train_on_policy_epoch(
         epoch.anchor(reference),
         epoch.data.table,
         epoch.data.train,
-        judge,
+        score_selections,
         settings,
         epoch=config.epoch,
         kl_beta=config.kl_beta,

@@ -20,7 +20,7 @@ from lever_pipe.base import numerics
 from lever_pipe.experiment.config import Grpo, OnPolicy, Rce
 from lever_pipe.lever.training import epoch as any_epoch
 from lever_pipe.lever.training.loop import Step, Updates
-from lever_pipe.lever.training.on_policy import Judged
+from lever_pipe.lever.training.on_policy import ScoredSelections
 from lever_pipe.lever.trajectories import PromptIds
 from lever_pipe.stages import selector_training
 
@@ -65,7 +65,7 @@ def on_policy(folder: Path, patch: pytest.MonkeyPatch) -> Curve:
     chain = Chain(folder, on_policy=settings, n_train=N_TRAIN)
     chain.begin()
     patch.setattr(selector_training, "load_lvlm", lambda *_: SimpleNamespace(counters={}))
-    patch.setattr(selector_training, "judged_by_lvlm", rule_judge)
+    patch.setattr(selector_training, "scored_by_lvlm", rule_scores)
     return recorded(partial(chain.epoch, "on_policy"), patch)
 
 
@@ -88,10 +88,10 @@ CURVES: Mapping[str, Callable[[Path, pytest.MonkeyPatch], Curve]] = {
 }
 
 
-def rule_judge(asked: Sequence[PromptIds], **_: object) -> list[Judged]:
+def rule_scores(asked: Sequence[PromptIds], **_: object) -> list[ScoredSelections]:
     """Reward selections by arithmetic on query, demonstrations and their order, as no LVLM would."""
     codes = [query + sum((place + 1) * (one + 1) for place, one in enumerate(chosen)) for query, chosen in asked]
-    return [Judged(code * 37 % 101 / 100, float(code % 3 == 0)) for code in codes]
+    return [ScoredSelections(code * 37 % 101 / 100, float(code % 3 == 0)) for code in codes]
 
 
 class _Recorded(Updates):

@@ -37,7 +37,7 @@ from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm
 
 
-class Judged(NamedTuple):
+class ScoredSelections(NamedTuple):
     """What the LVLM made of one selection."""
 
     reward: float
@@ -45,7 +45,7 @@ class Judged(NamedTuple):
     """VQA accuracy of its answer, in [0, 1]."""
 
 
-Judge = Callable[[Sequence[PromptIds]], list[Judged]]
+ScoreFunction = Callable[[Sequence[PromptIds]], list[ScoredSelections]]
 """Answers selections and rewards the answers: one verdict a selection, in order."""
 
 
@@ -76,7 +76,7 @@ def on_policy_epoch(
     reference: FrozenSelector,
     table: EmbeddingTable,
     groups: Groups,
-    judge: Judge,
+    score_selections: ScoreFunction,
     settings: OnPolicy,
     *,
     epoch: int,
@@ -99,7 +99,7 @@ def on_policy_epoch(
         progress = progress_of(epoch, number, len(order), settings.horizon_epochs)
         updates.optimiser.learning_rate = cosine(settings.learning_rate, final, progress)
         queries, first = groups.take(rows.to(groups.queries.device)), number * settings.batch_queries
-        drawn = draw_groups(policy, table, queries, judge, settings, generator, first=first)
+        drawn = draw_groups(policy, table, queries, score_selections, settings, generator, first=first)
         prompts.update(drawn.prompts)
         batch, scores, advantages = drawn.groups, drawn.scores, advantages_of(drawn.groups, settings)
         anchor = reference.scores(batch, may_stop=True)
@@ -126,7 +126,7 @@ def draw_groups(
     policy: PointerSelector,
     table: EmbeddingTable,
     queries: Groups,
-    judge: Judge,
+    score_selections: ScoreFunction,
     settings: OnPolicy,
     generator: torch.Generator,
     *,
@@ -146,8 +146,8 @@ def draw_groups(
     most = torch.tensor([settings.shots[turn % len(settings.shots)] for turn in turns], device=device)
     lengths, taken = ended_selections(selections, most, queries.pools.shape[1])
     prompts = prompts_of(queries, selections, lengths)
-    verdicts = torch.tensor(judge(prompts), dtype=torch.float32, device=device)
-    rewards, accuracies = verdicts.view(len(queries), settings.group, len(Judged._fields)).unbind(dim=-1)
+    verdicts = torch.tensor(score_selections(prompts), dtype=torch.float32, device=device)
+    rewards, accuracies = verdicts.view(len(queries), settings.group, len(ScoredSelections._fields)).unbind(dim=-1)
     if policy.head.stops:
         rewards = net_rewards(rewards, lengths, price=settings.stop_price)
     groups = Groups(queries.queries, queries.pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool))
@@ -198,7 +198,7 @@ def prompts_of(queries: Groups, selections_BGS: Tensor, lengths_BG: Tensor) -> l
     ]
 
 
-def judged_by_lvlm(
+def scored_by_lvlm(
     prompts: Sequence[PromptIds],
     *,
     train: Sequence[Example],
@@ -206,7 +206,7 @@ def judged_by_lvlm(
     wording: Wording,
     reward: Reward,
     rule: Normalisation = "when_they_disagree",
-) -> list[Judged]:
+) -> list[ScoredSelections]:
     """Return reward and VQA accuracy of what the LVLM answers with each selection; equal ones are answered once."""
     distinct, reward_of = sorted(set(prompts)), reward_function(reward)
     anywhere = PoolPosition(0)  # the reward does not depend on pool positions
@@ -215,7 +215,9 @@ def judged_by_lvlm(
         for query, ids in distinct
     ]
     answered = trajectories_of(proposals, train, model, wording, rule)
-    verdicts = {prompt: Judged(reward_of(t), t.vqa_acc_score) for prompt, t in zip(distinct, answered, strict=True)}
+    verdicts = {
+        prompt: ScoredSelections(reward_of(t), t.vqa_acc_score) for prompt, t in zip(distinct, answered, strict=True)
+    }
     return [verdicts[prompt] for prompt in prompts]
 
 

@@ -65,7 +65,7 @@ class Artefact(NamedTuple):
 
 
 def read_artefact(manifest: Path) -> Artefact:
-    """Return the artefact of a manifest, which nobody has judged yet."""
+    """Return the artefact of a manifest, which nobody has scored yet."""
     made: Manifest | None = None
     with suppress(RecordError, OSError):
         made = storage.read_row(manifest, Manifest)

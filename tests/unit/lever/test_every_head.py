@@ -26,7 +26,7 @@ from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector,
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
 from lever_pipe.lever.training.loop import Updates, validation_loss
-from lever_pipe.lever.training.on_policy import Judged, draw_groups, on_policy_epoch
+from lever_pipe.lever.training.on_policy import ScoredSelections, draw_groups, on_policy_epoch
 from lever_pipe.lever.training.supervised import distil_epoch, rce_epoch
 from lever_pipe.lever.trajectories import PromptIds
 from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_log_probs
@@ -278,7 +278,7 @@ def test_every_objective_trains_it(network: str, head: str) -> None:
         lambda of: distil_epoch(of, table(), batch, targets, Distil(batch_queries=3), torch_generator(0)),
         lambda of: list(
             on_policy_epoch(
-                of, reference, table(), batch, Judge(), drawn,
+                of, reference, table(), batch, Scorer(), drawn,
                 epoch=1, kl_beta=0.1, clips=True, generator=torch_generator(1),
             )
         ),
@@ -292,18 +292,18 @@ def test_every_objective_trains_it(network: str, head: str) -> None:
     assert math.isfinite(validation_loss(module, table(), batch))
 
 
-class Judge:
+class Scorer:
     """Rewards what it is asked by a number that tells selections apart."""
 
     def __init__(self, needed: int = 0) -> None:
         self.asked: list[PromptIds] = []
         self.needed = needed
 
-    def __call__(self, asked: list[PromptIds]) -> list[Judged]:
+    def __call__(self, asked: list[PromptIds]) -> list[ScoredSelections]:
         self.asked += asked
         if self.needed:
-            return [Judged(float(len(chosen) >= self.needed), 0.0) for _, chosen in asked]
-        return [Judged(math.sin(query + sum(chosen)), float(query % 2)) for query, chosen in asked]
+            return [ScoredSelections(float(len(chosen) >= self.needed), 0.0) for _, chosen in asked]
+        return [ScoredSelections(math.sin(query + sum(chosen)), float(query % 2)) for query, chosen in asked]
 
 
 # What one of them says
@@ -421,17 +421,17 @@ def test_stored_selections_say_nothing_of_the_end() -> None:
     assert table().scores(module, batch, may_stop=True).shape == (6, 4, 3, K + 1)
 
 
-def drawn_with(price: float, shots: tuple[int, ...] = (2, 5)) -> tuple[PointerSelector, Judge, object]:
-    module, judge = selector("stop"), Judge()
+def drawn_with(price: float, shots: tuple[int, ...] = (2, 5)) -> tuple[PointerSelector, Scorer, object]:
+    module, scorer = selector("stop"), Scorer()
     settings = OnPolicy(group=6, shots=shots, stop_price=price)
-    return module, judge, draw_groups(module, table(), groups(), judge, settings, torch_generator(0))
+    return module, scorer, draw_groups(module, table(), groups(), scorer, settings, torch_generator(0))
 
 
 def test_draws_are_asked_up_to_their_end_and_pay_for_it() -> None:
-    module, judge, free = drawn_with(0.0)
+    module, scorer, free = drawn_with(0.0)
     _, _, paid = drawn_with(0.25)
     most = [2, 5, 2, 5, 2, 5]  # lengths come in turn
-    asked = iter(judge.asked)
+    asked = iter(scorer.asked)
     ended = 0
     for row, of_query in enumerate(free.groups.selections.tolist()):
         for g, selection in enumerate(of_query):
@@ -461,11 +461,11 @@ def test_it_learns_to_stop_where_more_costs_more_than_it_gives(needed: int) -> N
     settings = OnPolicy(learning_rate=3e-2, batch_queries=8, group=8, shots=(4,), stop_price=0.1, updates=1)
     lengths = []
     for epoch in range(1, 16):
-        judge = Judge(needed=needed)
+        scorer = Scorer(needed=needed)
         updates = Updates(module, adam, max_gradient_norm=1.0)
         list(
             on_policy_epoch(
-                updates, reference, table(), batch, judge, settings,
+                updates, reference, table(), batch, scorer, settings,
                 epoch=epoch, kl_beta=0.0, clips=True, generator=torch_generator(1, epoch),
             )
         )  # fmt: skip

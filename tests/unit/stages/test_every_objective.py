@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from chains import OBJECTIVES, Chain, SftChain, in_one_process
-from golden_curves import rule_judge
+from golden_curves import rule_scores
 from lvlm_world import N_TRAIN
 
 from lever_pipe.base import storage
@@ -56,7 +56,7 @@ CASES = {
 def _rewards_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule in the place of the LVLM; `test_train_on_policy_epoch.py` asks the LVLM itself."""
     monkeypatch.setattr(selector_training, "load_lvlm", lambda *_: SimpleNamespace(counters={}))
-    monkeypatch.setattr(selector_training, "judged_by_lvlm", rule_judge)
+    monkeypatch.setattr(selector_training, "scored_by_lvlm", rule_scores)
 
 
 pytestmark = pytest.mark.usefixtures("_rewards_by_rule")

@@ -19,7 +19,7 @@ from lever_pipe.base.records import ExampleId
 from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.lever.training.on_policy import Judged, judged_by_lvlm
+from lever_pipe.lever.training.on_policy import ScoredSelections, scored_by_lvlm
 from lever_pipe.lever.trajectories import PromptIds, request_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompt, Wording
@@ -39,12 +39,12 @@ class First:
         self.calls: list[list[PromptIds]] = []
         self.rows = []
 
-        def listening(asked: Sequence[PromptIds], **how: Any) -> list[Judged]:
+        def listening(asked: Sequence[PromptIds], **how: Any) -> list[ScoredSelections]:
             self.calls.append(list(asked))
-            return judged_by_lvlm(asked, **how)
+            return scored_by_lvlm(asked, **how)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(selector_training, "judged_by_lvlm", listening)
+            patch.setattr(selector_training, "scored_by_lvlm", listening)
             self.rows = [self.chain.epoch("on_policy", epoch, ledger=self.ledger) for epoch in (1, 2)]
 
     @property
@@ -155,7 +155,7 @@ class Echo:
         return LvlmReply("yes" if shown % 2 else "no", 1, ((probability,),) * len(request.answers))
 
 
-def test_the_judge_asks_equal_selections_once_and_answers_in_order() -> None:
+def test_the_scorer_asks_equal_selections_once_and_answers_in_order() -> None:
     train = [example(i, answer="yes") for i in range(6)]
     model = Echo()
     wording = Wording(lvlm_config().prompt)
@@ -164,10 +164,10 @@ def test_the_judge_asks_equal_selections_once_and_answers_in_order() -> None:
         return wording.prompt(train[query], [train[i] for i in chosen])
 
     reward = Reward(mode="accuracy_plus_expected", hard=0.5, soft=10.0)
-    judge = partial(judged_by_lvlm, train=train, model=model, wording=wording, reward=reward)
+    scorer = partial(scored_by_lvlm, train=train, model=model, wording=wording, reward=reward)
     one, two = (ExampleId(3), (ExampleId(1),)), (ExampleId(0), (ExampleId(5), ExampleId(2)))
     other_order = (ExampleId(0), (ExampleId(2), ExampleId(5)))
-    verdicts = judge([one, two, one, other_order])
+    verdicts = scorer([one, two, one, other_order])
     assert [len(call) for call in model.calls] == [3]
     for asked, verdict in zip([one, two, one, other_order], verdicts, strict=True):
         shown = len(prompt(*asked).blocks)
@@ -177,5 +177,5 @@ def test_the_judge_asks_equal_selections_once_and_answers_in_order() -> None:
     assert verdicts[0] != verdicts[1]
     asked_now = {request.prompt for request in model.calls[0]}
     assert asked_now == {prompt(*asked) for asked in (one, two, other_order)}
-    judge([one, (ExampleId(1), (ExampleId(4),))])
+    scorer([one, (ExampleId(1), (ExampleId(4),))])
     assert [len(call) for call in model.calls] == [3, 2]

@@ -23,7 +23,7 @@ from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import (
     Drawn,
-    Judged,
+    ScoredSelections,
     Spent,
     advantages_of,
     draw_groups,
@@ -46,21 +46,21 @@ def queries(n: int) -> Groups:
     return Groups(torch.arange(n) + 3, pools, torch.full((n, 2, 2), -1), nothing, torch.zeros(n, 2, dtype=torch.bool))
 
 
-def worth(asked: PromptIds) -> Judged:
+def worth(asked: PromptIds) -> ScoredSelections:
     """Return a reward that tells apart query, demonstrations, their order and their number."""
     query, chosen = asked
     code = query + sum((position + 1) * (example + 1) for position, example in enumerate(chosen))
-    return Judged(math.sin(code), float(code % 3 == 0))
+    return ScoredSelections(math.sin(code), float(code % 3 == 0))
 
 
 @dataclass
 class Recorder:
     """A judge that remembers what it was asked, call by call."""
 
-    of: Callable[[PromptIds], Judged] = worth
+    of: Callable[[PromptIds], ScoredSelections] = worth
     calls: list[list[PromptIds]] = field(default_factory=list)
 
-    def __call__(self, asked: Sequence[PromptIds]) -> list[Judged]:
+    def __call__(self, asked: Sequence[PromptIds]) -> list[ScoredSelections]:
         self.calls.append(list(asked))
         return [self.of(one) for one in asked]
 
@@ -72,7 +72,7 @@ class Run:
     policy: PointerSelector
     values: dict[str, float]
     spent: list[Spent]
-    judge: Recorder
+    scorer: Recorder
     steps: list[tuple[Groups, dict[str, float], float]]
 
 
@@ -84,11 +84,11 @@ def epoch(
     clips: bool = True,
     number: int = 1,
     policy: PointerSelector | None = None,
-    judge: Recorder | None = None,
+    scorer: Recorder | None = None,
     head: str = "static",
 ) -> Run:
     """Run one epoch from the selector of seed 0, or go on with `policy`."""
-    module, judge = policy or selector(head=head), judge or Recorder()
+    module, scorer = policy or selector(head=head), scorer or Recorder()
     adam = AdamW(module, learning_rate=1.0, weight_decay=settings.weight_decay)
     seen: list[tuple[Groups, dict[str, float], float]] = []
 
@@ -99,13 +99,13 @@ def epoch(
 
     updates = Updates(module, adam, max_gradient_norm=1.0)
     steps = on_policy_epoch(
-        updates, FrozenSelector(selector(head=head), table()), table(), queries(n), judge, settings,
+        updates, FrozenSelector(selector(head=head), table()), table(), queries(n), scorer, settings,
         epoch=number, kl_beta=kl_beta, clips=clips, generator=torch_generator(0, "on policy", number),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(on_policy, "on_policy_step", seeing)
         spent = list(steps)
-    return Run(module, updates.means(), spent, judge, seen)
+    return Run(module, updates.means(), spent, scorer, seen)
 
 
 def drawn_of(settings: OnPolicy, *, n: int = 8, head: str = "static", seed: int = 3) -> tuple[PointerSelector, Drawn]:
@@ -139,8 +139,8 @@ def test_every_selection_gets_the_verdict_on_itself() -> None:
 @pytest.mark.parametrize("shots", [(1, 2, 3, 4), (2,), (1, 3)])
 def test_the_lengths_of_a_batch_are_even(shots: tuple[int, ...]) -> None:
     run = epoch(OnPolicy(batch_queries=12, group=3, shots=shots, learning_rate=STILL), n=36)
-    assert len(run.judge.calls) == 3
-    for call in run.judge.calls:
+    assert len(run.scorer.calls) == 3
+    for call in run.scorer.calls:
         lengths = [len(chosen) for _, chosen in call]
         assert Counter(lengths) == dict.fromkeys(shots, 12 // len(shots) * 3)
         by_query = {query: {len(chosen) for asked, chosen in call if asked == query} for query, _ in call}
@@ -223,7 +223,7 @@ def test_what_is_logged_of_a_batch() -> None:
 
 def test_a_batch_is_drawn_once_by_the_policy_as_it_then_is() -> None:
     run = epoch(replace_in(SETTINGS, updates=3), n=20)
-    assert [len(call) for call in run.judge.calls] == [32, 32, 16]  # 8, 8 and 4 queries, 4 selections each
+    assert [len(call) for call in run.scorer.calls] == [32, 32, 16]  # 8, 8 and 4 queries, 4 selections each
     assert len(run.steps) == 9
     for number in range(3):
         batches = [batch for batch, _, _ in run.steps[3 * number : 3 * number + 3]]
@@ -256,21 +256,21 @@ def test_the_stream_of_draws_does_not_depend_on_what_is_learned(other: dict[str,
     how = {name: other[name] for name in ("kl_beta", "clips") if name in other}
     what = {name: value for name, value in other.items() if name not in how}
     first, second = epoch(SETTINGS), epoch(replace_in(SETTINGS, **what), **how)
-    assert second.judge.calls[0] == first.judge.calls[0]
+    assert second.scorer.calls[0] == first.scorer.calls[0]
     still = {"learning_rate": STILL}
     first, second = epoch(replace_in(SETTINGS, **still)), epoch(replace_in(SETTINGS, **still, **what), **how)
-    assert second.judge.calls == first.judge.calls  # policies that agree share all their prompts
-    assert epoch(SETTINGS, number=2).judge.calls[0] != first.judge.calls[0]
+    assert second.scorer.calls == first.scorer.calls  # policies that agree share all their prompts
+    assert epoch(SETTINGS, number=2).scorer.calls[0] != first.scorer.calls[0]
 
 
 def test_steps_count_the_different_prompts_so_far() -> None:
     run = epoch(replace_in(SETTINGS, shots=(1,)), n=20)
     assert [one.step for one in run.spent] == [0, 1, 2]
     met: set[PromptIds] = set()
-    for one, call in zip(run.spent, run.judge.calls, strict=True):
+    for one, call in zip(run.spent, run.scorer.calls, strict=True):
         met |= set(call)
         assert one.prompts == len(met)
-    assert run.spent[-1].prompts < sum(len(call) for call in run.judge.calls)  # some selections were drawn twice
+    assert run.spent[-1].prompts < sum(len(call) for call in run.scorer.calls)  # some selections were drawn twice
     # what is reported of a batch is what its first step says; the epoch's means are over all steps, by queries
     assert [one.values for one in run.spent] == [values for _, values, _ in run.steps[::2]]
     for name in ("reward", "kl", "mean_ratio", "ppo_loss"):
@@ -324,30 +324,30 @@ def first_picks(module: PointerSelector, n: int) -> Tensor:
     return greedy(module, encoded, 1)[:, 0]
 
 
-def pick_of_least_id(asked: PromptIds) -> Judged:
+def pick_of_least_id(asked: PromptIds) -> ScoredSelections:
     """Reward a first demonstration with a small id: nothing that the base prefers."""
     good = float(asked[1][0] < N_EXAMPLES // 4)
-    return Judged(good, good)
+    return ScoredSelections(good, good)
 
 
 @pytest.mark.parametrize("form", ["exact", "k3_loss", "k2_loss", "k1_reward"])
 def test_a_large_beta_keeps_the_policy_at_the_base_and_none_lets_it_go(form: str) -> None:
     agreement = {}
     for kl_beta in (0.0, 100.0):
-        policy, judge = selector(), Recorder(pick_of_least_id)
+        policy, scorer = selector(), Recorder(pick_of_least_id)
         for number in (1, 2, 3):
             settings = replace_in(SETTINGS, learning_rate=3e-3, kl_form=form)
-            epoch(settings, n=36, policy=policy, judge=judge, kl_beta=kl_beta, number=number)
+            epoch(settings, n=36, policy=policy, scorer=scorer, kl_beta=kl_beta, number=number)
         agreement[kl_beta] = float((first_picks(policy, 36) == first_picks(selector(), 36)).float().mean())
     assert agreement[100.0] > 0.99  # all 36
     assert agreement[0.0] < 0.75
 
 
-def next_kind(asked: PromptIds) -> Judged:
+def next_kind(asked: PromptIds) -> ScoredSelections:
     """Reward by the share of demonstrations whose kind follows the query's."""
     query, chosen = asked
     share = sum(example % N_KINDS == (query + 1) % N_KINDS for example in chosen) / len(chosen)
-    return Judged(share, float(share == 1))
+    return ScoredSelections(share, float(share == 1))
 
 
 def expected_share(module: PointerSelector, groups: Groups) -> float:
@@ -359,20 +359,20 @@ def expected_share(module: PointerSelector, groups: Groups) -> float:
 
 def asked_in(run: Run) -> set[int]:
     """Return the queries that an epoch drew for."""
-    return {query for call in run.judge.calls for query, _ in call}
+    return {query for call in run.scorer.calls for query, _ in call}
 
 
 def test_an_epoch_of_some_queries_is_the_start_of_one_of_all() -> None:
     some, every, later = (epoch(replace_in(SETTINGS, queries=n), number=at) for n, at in ((12, 1), (None, 1), (12, 2)))
     assert [len(batch.queries) for batch, *_ in some.steps[::2]] == [8, 4]
-    assert some.judge.calls[0] == every.judge.calls[0]
+    assert some.scorer.calls[0] == every.scorer.calls[0]
     assert asked_in(some) != asked_in(later)
 
 
 @pytest.mark.parametrize(
     ("rule", "clips"), [("standardised", True), ("leave_one_out", True), ("centred", True), ("batch", False)]
 )
-def test_it_learns_what_the_judge_rewards(rule: AdvantageName, clips: bool) -> None:
+def test_it_learns_what_the_scorer_rewards(rule: AdvantageName, clips: bool) -> None:
     settings = OnPolicy(batch_queries=8, group=8, shots=(1, 2), learning_rate=2e-2, advantages=rule)
     settings = replace_in(settings, updates=2 if clips else 1)
     module, table, groups = selector(), table_of_kinds(N_EXAMPLES), groups_of_kinds(24, N_EXAMPLES)
