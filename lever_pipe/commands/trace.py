@@ -41,7 +41,7 @@ from lever_pipe.runtime.rerun.artefacts import (
     manifests_below,
     read_artefact,
 )
-from lever_pipe.runtime.rerun.decision import judge
+from lever_pipe.runtime.rerun.decision import check
 from lever_pipe.runtime.rerun.why_names import STUDIES, first, flat, label
 from lever_pipe.runtime.snakemake_adapter import configured
 
@@ -285,7 +285,7 @@ class _Way:
         )[::-1]
         for manifest, step in self._steps.items():
             step.makers = {name: order.index(maker) for name, maker in sources[manifest].items()}
-            now = judge(step.artefact, digests)
+            now = check(step.artefact, digests)
             states = dict.fromkeys((*now.changed, *now.damaged, *now.replaced), OTHER)
             states |= dict.fromkeys(now.missing, MISSING)
             step.states = {name: states.get(name, AS_MADE) for name in (*step.outputs, *step.inputs)}

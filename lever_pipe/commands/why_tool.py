@@ -19,7 +19,7 @@ from lever_pipe.base.errors import ConfigError, UnknownMemberError
 from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, manifests_below, read_artefact
-from lever_pipe.runtime.rerun.decision import judge
+from lever_pipe.runtime.rerun.decision import check
 from lever_pipe.runtime.rerun.explain import ONLY_IF, RUNS, Explained, explain, walk
 from lever_pipe.runtime.rerun.why_names import SHOWN, STUDIES, label
 from lever_pipe.runtime.snakemake_adapter import experiment_of, planned_jobs
@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
 def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[int], list[tuple[Artefact, Manifest]]]:
     """Return all planned jobs explained, the places of those that make the target, and what of it need not be made."""
     results, jobs, digests = Path(experiment_of(words)[0].results), planned_jobs(words), contents.remembered()
-    artefacts = [judge(read_artefact(manifest), digests) for manifest in manifests_below(results)]
+    artefacts = [check(read_artefact(manifest), digests) for manifest in manifests_below(results)]
     sound = [(artefact, artefact.made) for artefact in artefacts if artefact.made is not None]
     targets = _places_of([(job.rule, job.outputs) for job in jobs], target, results)
     places = _places_of([(made.stage, tuple(map(str, artefact.written))) for artefact, made in sound], target, results)

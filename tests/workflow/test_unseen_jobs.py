@@ -1,4 +1,4 @@
-"""What a job finished after its main process was killed is judged by its manifest, not trusted and not made again."""
+"""What a job finished after its main process was killed is checked by its manifest, not trusted and not made again."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MANIFEST = "manifest"
 
 
 class Artefact(NamedTuple):
-    """A manifest, where its files lie now, and, once judged by their contents, what they are worth.
+    """A manifest, where its files lie now, and, once checked by their contents, what they are worth.
 
     Attributes:
         manifest: the manifest's path.

@@ -2,7 +2,7 @@
 
 An artefact is the files that one job makes. Its manifest, written last, says by which stage, config and code it was
 made, from which contents (`lever_pipe.base.contents`: never times), and what its outputs held. One question decides
-everywhere: **is the artefact whole, and what this very job would make of the inputs as they are now?** `judge_call`
+everywhere: **is the artefact whole, and what this very job would make of the inputs as they are now?** `check_call`
 says what is not so, `is_made` whether nothing is. They are asked
 
 * of each job that may be planned (`why_again`). Snakemake itself would compare times, trust an output that it has no
@@ -54,7 +54,7 @@ UNREADABLE = ""
 """In the place of a digest: there is something, and it is not whole."""
 
 
-def judge(artefact: Artefact, digests: Digests) -> Artefact:
+def check(artefact: Artefact, digests: Digests) -> Artefact:
     """Return what an artefact is worth. What does not exist is nobody's fault: Snakemake makes what somebody needs."""
     made = artefact.made
     if made is None:
@@ -74,7 +74,7 @@ def judge(artefact: Artefact, digests: Digests) -> Artefact:
     )
 
 
-def judge_call(
+def check_call(
     manifest: Path,
     files: Files,
     *,
@@ -104,7 +104,7 @@ def judge_call(
     agreement["set of files"] = given.keys() == made.inputs.keys() | made.outputs.keys()
     if not all(agreement.values()):
         return artefact._replace(other=tuple(name for name, is_same in agreement.items() if not is_same))
-    return judge(artefact._replace(paths=given), digests)
+    return check(artefact._replace(paths=given), digests)
 
 
 def other_versions(then: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -145,15 +145,19 @@ def members_of(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def is_made(manifest: Path, files: Files, **call: Any) -> bool:
-    """Return whether an artefact is whole and what this very call would make; the arguments are those of `judge_call`.
+    """Return whether an artefact is whole and what this very call would make; the arguments are those of `check_call`.
 
     The manifest must name the same stage, config and code, and all files of the call with the contents they have now.
     """
     try:
-        judged = judge_call(manifest, files, **{"digests": Digests()} | call)
+        checked = check_call(manifest, files, **{"digests": Digests()} | call)
     except OSError:
         return False
-    return judged.made is not None and not (judged.reason or judged.missing) and judged.replaced == judged.made.replaced
+    return (
+        checked.made is not None
+        and not (checked.reason or checked.missing)
+        and checked.replaced == checked.made.replaced
+    )
 
 
 def call_of(job: Job) -> dict[str, Any]:
@@ -181,10 +185,10 @@ def why_again(job: Job, by_identity: bool) -> str:
     if not any(map(os.path.lexists, job.output)):
         return ""
     call, digests = call_of(job), contents.remembered()
-    artefact = judge_call(**call, digests=digests)
+    artefact = check_call(**call, digests=digests)
     if artefact.made is not None and artefact.other and not by_identity:
         as_then = {"config": artefact.made.config, "code": artefact.made.code, "versions": {}}
-        artefact = judge_call(**call | as_then, digests=digests)
+        artefact = check_call(**call | as_then, digests=digests)
     return artefact.reason
 
 
@@ -206,7 +210,7 @@ def is_made_by_this_plan(job: Job) -> bool:
 def before_plan(results: Path) -> None:
     """Note and tell what is not as the manifests below the results say."""
     digests = contents.remembered()
-    artefacts = [judge(read_artefact(manifest), digests) for manifest in manifests_below(results)]
+    artefacts = [check(read_artefact(manifest), digests) for manifest in manifests_below(results)]
     for artefact in artefacts:
         try:
             accept(artefact)

@@ -18,7 +18,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Manifest, Row
 from lever_pipe.runtime.rerun import own_images
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, read_artefact
-from lever_pipe.runtime.rerun.decision import content_of, judge, members_of, other_versions, versions_for
+from lever_pipe.runtime.rerun.decision import check, content_of, members_of, other_versions, versions_for
 from lever_pipe.runtime.rerun.why_names import first, flat, label
 from lever_pipe.runtime.snakemake_adapter import PlannedCall, PlannedJob
 
@@ -67,7 +67,7 @@ def explain(jobs: Sequence[PlannedJob], *, results: Path, digests: Digests) -> l
     explained = []
     for i, job in enumerate(jobs):
         manifest = next((path for path in job.outputs if is_manifest(Path(path))), "")
-        artefact = judge(read_artefact(Path(manifest)), digests) if manifest and Path(manifest).exists() else None
+        artefact = check(read_artefact(Path(manifest)), digests) if manifest and Path(manifest).exists() else None
         causes = [Cause("this is forced" if word == "forced" else f"its {word} changed", word) for word in job.triggers]
         causes += _causes(job, artefact, results)
         if artefact is not None and job.call is not None:

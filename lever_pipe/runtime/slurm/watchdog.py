@@ -88,23 +88,23 @@ class Watchdog:
         if forgotten:
             names = ", ".join(job.external_jobid for job in forgotten)
             log.warning(f"no status of the SLURM jobs {names} in this round; they are asked for again")
-        judged = await asyncio.to_thread(self._judged, executor.run_uuid, [*yielded, *forgotten])
+        checked = await asyncio.to_thread(self._checked, executor.run_uuid, [*yielded, *forgotten])
         longest = await asyncio.to_thread(self.longest_round)
         executor.next_seconds_between_status_checks = min(executor.next_seconds_between_status_checks, longest)
-        for job, end in judged:
+        for job, end in checked:
             if end is None:
                 yield job
             else:
                 _report(executor, job, end)
 
-    def _judged(self, name: str, jobs: Sequence[Job]) -> list[tuple[Job, JobEnd | None]]:
+    def _checked(self, name: str, jobs: Sequence[Job]) -> list[tuple[Job, JobEnd | None]]:
         if not jobs:
             return []
         states = slurm.states_of(name)
         self.hear(states)
-        return [(job, None if states is None else self.judge(job, states)) for job in jobs]
+        return [(job, None if states is None else self.check(job, states)) for job in jobs]
 
-    def judge(self, job: Job, states: Mapping[str, str]) -> JobEnd | None:
+    def check(self, job: Job, states: Mapping[str, str]) -> JobEnd | None:
         """Return how a job ended that the plugin still waits for; None while it may go on.
 
         An end state counts when two rounds in a row show it, so that the plugin's own report goes before.
@@ -112,7 +112,7 @@ class Watchdog:
         job_id: str = job.external_jobid
         state = states.get(job_id, "").split(" ")[0]
         if not state:
-            return self._judge_missing(job)
+            return self._check_missing(job)
         self._missing_since.pop(job_id, None)
         if self.requeues and state in ("PREEMPTED", "NODE_FAIL"):
             self._last_state.pop(job_id, None)
@@ -139,7 +139,7 @@ class Watchdog:
             self._said = now
             log.warning(f"SLURM has not answered for {now - self._silent_since:.0f} s; waiting for it")
 
-    def _judge_missing(self, job: Job) -> JobEnd | None:
+    def _check_missing(self, job: Job) -> JobEnd | None:
         job_id: str = job.external_jobid
         since = self._missing_since.setdefault(job_id, self._clock())
         if self._clock() - since < VANISHED_SECONDS:
@@ -147,9 +147,9 @@ class Watchdog:
         state = slurm.state_of(job_id)
         if state is None:
             return None
-        return self._verdict(job_id, state) if state else self._judge_forgotten(job)
+        return self._verdict(job_id, state) if state else self._check_forgotten(job)
 
-    def _judge_forgotten(self, job: Job) -> JobEnd:
+    def _check_forgotten(self, job: Job) -> JobEnd:
         job_id: str = job.external_jobid
         seen = self._verdict(job_id, self._last_state.get(job_id, ""))
         if seen is not None:  # the record went after one round that showed the end

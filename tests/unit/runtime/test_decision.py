@@ -21,7 +21,7 @@ from lever_pipe.experiment.stage_configs import InputsAlone, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, Outputs
 from lever_pipe.runtime.rerun import decision
 from lever_pipe.runtime.rerun.artefacts import Artefact, read_artefact
-from lever_pipe.runtime.rerun.decision import accept, is_made, judge, why_again
+from lever_pipe.runtime.rerun.decision import accept, check, is_made, why_again
 
 CONFIG = InputsAlone()
 Files = dict[str, Path | tuple[Path, ...]]
@@ -102,7 +102,7 @@ class TestMade:
     def test_what_somebody_put_there_counts_once_it_is_noted(self, tmp_path: Path, files: Files) -> None:
         (tmp_path / "cell0").write_text("somebody's")
         os.utime(tmp_path / "cell0", (time.time() + 60,) * 2)
-        accept(judge(read_artefact(tmp_path / "manifest"), Digests()))
+        accept(check(read_artefact(tmp_path / "manifest"), Digests()))
         assert self.is_made(files)
         (tmp_path / "cell0").write_text("cell0")
         assert not self.is_made(files), "its rule's own is not what is noted"
@@ -163,28 +163,28 @@ class TestWorth:
         outputs = {"made": ("results/made/made.txt", "made")}
         manifest_tree.make(str(self.MANIFEST), "stage", outputs, inputs={"read": "results/read.txt"})
 
-    def judged(self) -> Artefact:
-        return judge(read_artefact(self.MANIFEST), Digests())
+    def checked(self) -> Artefact:
+        return check(read_artefact(self.MANIFEST), Digests())
 
     def test_what_is_missing_is_no_reason(self) -> None:
         for name in ("results/read.txt", "results/made/made.txt"):
             Path(name).unlink()
-        assert (self.judged().missing, self.judged().reason) == (("made", "read"), "")
+        assert (self.checked().missing, self.checked().reason) == (("made", "read"), "")
 
     def test_what_somebody_put_there_is_noted(self) -> None:
         manifest_tree.write("results/made/made.txt", "somebody's", now=True)
-        found = self.judged()
+        found = self.checked()
         assert (list(found.replaced), found.reason) == (["made"], "")
         accept(found)
         assert json.loads(self.MANIFEST.read_text())["replaced"].keys() == {"made"}
         manifest_tree.write("results/made/made.txt", "somebody's")  # at the time of the manifest
-        assert self.judged().reason == ""
+        assert self.checked().reason == ""
         manifest_tree.write("results/made/made.txt", "damage")
-        assert self.judged().reason == "damaged: made"
+        assert self.checked().reason == "damaged: made"
 
     def test_a_manifest_that_a_job_wrote_meanwhile_stays_as_it_is(self) -> None:
         manifest_tree.write("results/made/made.txt", "somebody's", now=True)
-        found = self.judged()
+        found = self.checked()
         later = json.loads(self.MANIFEST.read_text()) | {"seconds": 77.0}
         self.MANIFEST.write_text(json.dumps(later))
         accept(found)
@@ -194,4 +194,4 @@ class TestWorth:
         row = json.loads(self.MANIFEST.read_text())
         row["paths"]["read"] = "results/\0"
         self.MANIFEST.write_text(json.dumps(row))
-        assert self.judged().reason == f"{self.MANIFEST} cannot be read"
+        assert self.checked().reason == f"{self.MANIFEST} cannot be read"

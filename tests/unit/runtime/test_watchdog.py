@@ -251,7 +251,7 @@ class TestVanished:
 
 
 class TestMade:
-    """A job that SLURM forgot before anybody saw it end is judged by what it made."""
+    """A job that SLURM forgot before anybody saw it end is checked by what it made."""
 
     @pytest.fixture(autouse=True)
     def planned(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +273,7 @@ class TestMade:
         Path(name).write_text("")
         os.utime(name, (PLANNED + age, PLANNED + age))
 
-    def judged(self, one: Any, states: dict[str, str], clock: Clock) -> list[str]:
+    def checked(self, one: Any, states: dict[str, str], clock: Clock) -> list[str]:
         executor = Executor(lambda *_: "wait")
         for _ in range(2):
             executor.round([one])
@@ -299,7 +299,7 @@ class TestMade:
         for name, age in (("run.json", manifest), ("table.csv", table)):
             if age is not None:
                 self.make(name, age)
-        assert self.judged(job("7", table="table.csv", manifest="run.json"), states, clock) == [said]
+        assert self.checked(job("7", table="table.csv", manifest="run.json"), states, clock) == [said]
 
     @pytest.mark.parametrize(("seen", "said"), [("COMPLETED", "success"), ("TIMEOUT", "error"), ("RUNNING", "success")])
     def test_an_end_that_one_round_showed_goes_before(
