@@ -1,9 +1,9 @@
-"""`executor: local`: Snakemake's local executor, which starts calls of the package as forks and spares jobs.
+"""`executor: local`: Snakemake's local executor, which starts calls of the package as forks and skips jobs.
 
 Snakemake registers plugins before its own executors and keeps the first of a name, so this one takes the place of its
 `local` where the package is installed: for local rules beside a cluster too, and in every profile.
 
-A job whose artefact is made, or in the store, when its turn comes is not run (`lever_pipe.runtime.rerun.sparing`). Any
+A job whose artefact is made, or in the store, when its turn comes is not run (`lever_pipe.runtime.rerun.skipping`). Any
 other command than a plain call of `lever_pipe`, and any other workflow, runs as with Snakemake's own.
 
 Snakemake imports each plugin at its start, before it reads a configuration file: no code of this project can run
@@ -75,13 +75,13 @@ ExecutorPluginRegistry.register_cli_args = before_words(ExecutorPluginRegistry.r
 
 
 class Executor(local.Executor):  # type: ignore[misc] # of a library without types
-    """The local executor with forks and sparing."""
+    """The local executor with forks and skipping."""
 
     def run_jobs(self, jobs: list[Any]) -> None:
         """Run the jobs that are not made yet."""
-        from lever_pipe.runtime.rerun import sparing
+        from lever_pipe.runtime.rerun import skipping
 
-        super().run_jobs(sparing.report_made(self, jobs))
+        super().run_jobs(skipping.report_made(self, jobs))
 
     def run_single_job(self, job: Any) -> Future[None]:
         """Start a job as a fork, or as Snakemake does: another command, no server yet, a container."""

@@ -26,7 +26,7 @@ from lever_pipe.base import contents
 from lever_pipe.runtime import lvlm_work
 from lever_pipe.runtime.checks import local_checks
 from lever_pipe.runtime.checks.findings import Level
-from lever_pipe.runtime.rerun import sparing
+from lever_pipe.runtime.rerun import skipping
 from lever_pipe.runtime.rerun.artefacts import manifests_below, read_artefact
 from lever_pipe.runtime.rerun.explain import Explained, explain
 from lever_pipe.runtime.sizing import gpus_of
@@ -60,7 +60,7 @@ class RuleForecast:
     records: int
     hours: Hours | None  # the estimate; None without a record
     at_most: Hours | None  # by the requested runtime; None with a record, or where no runtime is requested
-    spared: int = 0  # jobs whose results exist already
+    skipped: int = 0  # jobs whose results exist already
     stored: int = 0  # of these, jobs whose results are in the store only
 
 
@@ -123,7 +123,7 @@ def text(rules: Sequence[RuleForecast]) -> str:
     rows.append(("total", sum(rule.jobs for rule in rules), None, sum(rule.records for rule in rules), *totals, ""))
     table = tabulate(rows, HEADS, "plain", intfmt=",", floatfmt=",.2f", maxcolwidths=[None] * 8 + [50])
     lines = [table, "", f"Of these jobs, {sum(rule.stored for rule in rules)} will come from the store."]
-    if unchanged := sum(rule.spared - rule.stored for rule in rules):
+    if unchanged := sum(rule.skipped - rule.stored for rule in rules):
         lines.append(f"{unchanged} will be skipped: inputs unchanged.")
     if bounded := sum(rule.at_most is not None for rule in rules):
         lines.append(f"Of {bounded} rules no job has ended yet: their max is a time limit, not an estimate.")
@@ -141,7 +141,7 @@ def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) 
     kinds = {_kind(job.resources.get("device")) for job in jobs}
     seconds = [value for kind in sorted(kinds) for value in records.get((rule, kind), [])]
     median = statistics.median(seconds) if seconds else None
-    computed, minutes = [job for job in jobs if not job.spared], [job.resources.get("runtime") for job in jobs]
+    computed, minutes = [job for job in jobs if not job.skipped], [job.resources.get("runtime") for job in jobs]
     is_bounded = median is None and all(isinstance(minute, int | float) for minute in minutes)
     return RuleForecast(
         rule=rule,
@@ -151,8 +151,8 @@ def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) 
         records=len(seconds),
         hours=None if median is None else sum((_taken(job, median) for job in computed), Hours()),
         at_most=sum((_taken(job, 60 * job.resources["runtime"]) for job in computed), Hours()) if is_bounded else None,
-        spared=len(jobs) - len(computed),
-        stored=sum(job.spared == sparing.STORED for job in jobs),
+        skipped=len(jobs) - len(computed),
+        stored=sum(job.skipped == skipping.STORED for job in jobs),
     )
 
 

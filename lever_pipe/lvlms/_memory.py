@@ -183,17 +183,17 @@ class WaveSlots:
     """The slots of a wave whose parents have theirs; its packed row holds, node by node, prompt, then answer tokens.
 
     `attention` is that of the wave's own pass; wanted are the last prompt token and all answer tokens of requests. A
-    node that generates takes `spare` slots more, for what is generated.
+    node that generates takes `free` slots more, for what is generated.
     """
 
-    def __init__(self, pool: SlotPool, wave: Sequence[TrieNode], spare: int) -> None:
+    def __init__(self, pool: SlotPool, wave: Sequence[TrieNode], free: int) -> None:
         self._pool = pool
         self._device = pool.keys.device
         self._new = pool.take(sum(node.size + node.n_branches for node in wave))
         generating = sum(node.generates for node in wave)
-        self._spare = pool.take(generating * spare).reshape(generating, spare)
+        self._free = pool.take(generating * free).reshape(generating, free)
         self._prompts: list[Array] = []  # of generating nodes
-        self._temporary: list[Array] = [self._spare.ravel()]
+        self._temporary: list[Array] = [self._free.ravel()]
         groups, outputs = (_Reading(groups, self._device) for groups in self._groups(wave))
         self.attention = PassAttention(pool, self._tensor(self._new), groups, outputs)
 
@@ -206,9 +206,9 @@ class WaveSlots:
             visible: which generated columns each of a row's new tokens sees, bool [alive, n, columns + n].
         """
         width, columns = visible.shape[1:]
-        spare = self._spare[list(alive)]
-        groups = _Reading(self._step_groups(alive, spare[:, :columns], visible), self._device)
-        return PassAttention(self._pool, self._tensor(spare[:, step * width : columns].ravel()), groups, groups)
+        free = self._free[list(alive)]
+        groups = _Reading(self._step_groups(alive, free[:, :columns], visible), self._device)
+        return PassAttention(self._pool, self._tensor(free[:, step * width : columns].ravel()), groups, groups)
 
     def leave(self) -> None:
         """Give back all but the slots of kept nodes' prompt tokens."""
@@ -249,13 +249,13 @@ class WaveSlots:
             self._temporary.append(row[node.length if node.kept else node.past :])
         return contexts
 
-    def _step_groups(self, alive: Sequence[int], spare: Array, visible: Tensor) -> Iterator[_Group]:
+    def _step_groups(self, alive: Sequence[int], free: Array, visible: Tensor) -> Iterator[_Group]:
         width = visible.shape[1]
         begin = row = 0
         for length, members in groupby(alive, key=lambda index: self._prompts[index].size):
             prompts = np.stack([self._prompts[index] for index in members])
             rows = len(prompts)
-            context = np.concatenate([prompts, spare[row : row + rows]], axis=1)
+            context = np.concatenate([prompts, free[row : row + rows]], axis=1)
             mask = None
             if width > 1:
                 all_prompt = torch.ones(rows, 1, width, length, dtype=torch.bool, device=self._device)

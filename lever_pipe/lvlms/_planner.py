@@ -35,7 +35,7 @@ class Budget:
     beams: int
 
     @property
-    def spare(self) -> int:
+    def free(self) -> int:
         """Generated tokens that a prompt stores: the last one of an answer is never fed back."""
         return (self.new_tokens - 1) * self.beams
 
@@ -170,7 +170,7 @@ def require_fit(request: TokenRequest, length: int, budget: Budget) -> int:
     if longest > budget.context:
         raise PromptTooLongError(request.prompt, longest, budget.context)
     branches = sum(len(answer) - 1 for answer in request.answers)
-    stored = length + branches + (budget.spare if request.generate else 0)
+    stored = length + branches + (budget.free if request.generate else 0)
     if stored > budget.stored:
         raise ConfigError(
             "lvlm.kv_tokens: expected room for every prompt",
@@ -244,7 +244,7 @@ def _grow(
 
 def _temporary(node: TrieNode, budget: Budget) -> int:
     """Return the tokens that a node stores only while its wave runs."""
-    return (0 if node.kept else node.size) + node.n_branches + (budget.spare if node.generates else 0)
+    return (0 if node.kept else node.size) + node.n_branches + (budget.free if node.generates else 0)
 
 
 @dataclass

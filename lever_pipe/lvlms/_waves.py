@@ -35,7 +35,7 @@ class Waves:
 
     def __init__(self, model: Any, vision: VisionStore, budget: Budget, options: DecodeOptions) -> None:
         self.pool = SlotPool(model, budget.stored)
-        self._spare = budget.spare
+        self._free = budget.free
         self._model = model
         self._decoder = model.model.language_model
         self._vision = vision
@@ -45,7 +45,7 @@ class Waves:
     @torch.inference_mode()
     def run(self, wave: Sequence[TrieNode]) -> list[tuple[TokenRequest, Result]]:
         """Return the results of the requests that end in the wave's nodes."""
-        slots = WaveSlots(self.pool, wave, self._spare)
+        slots = WaveSlots(self.pool, wave, self._free)
         try:
             return self._run(wave, slots)
         finally:

@@ -21,7 +21,7 @@ from lever_pipe.base.errors import LeverPipeError, MachineError
 from lever_pipe.experiment.data_config import Data
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import failures, forks, ownership, running, sizing, snakemake_adapter, snapshot
-from lever_pipe.runtime.rerun import decision, own_images, sparing
+from lever_pipe.runtime.rerun import decision, own_images, skipping
 from lever_pipe.runtime.rerun.artefacts import manifests_below, set_time, time_ns
 from lever_pipe.runtime.rerun.decision import members_of
 from lever_pipe.runtime.rerun.explain import record_code
@@ -71,7 +71,7 @@ class Run:
             self.experiment = experiment_of(workflow, config, root)
             numerics.choose(self.experiment.numerics)  # jobs inherit it
             self._failures = failures.Failures()
-            self._sparing = sparing.Sparing(store_of(self.experiment))
+            self._skipping = skipping.Skipping(store_of(self.experiment))
             gpu_request = snakemake_adapter.gpu_request(workflow)
             self._listed = set[str]()
             self.needs = sizing.rooms(self.experiment, gpu_request=gpu_request)
@@ -80,12 +80,12 @@ class Run:
             snakemake_adapter.silence_trigger_advice()
 
     def regard_what_is_made(self) -> None:
-        """Let Snakemake plan by what the manifests say; in a job's own, spare what another has made."""
+        """Let Snakemake plan by what the manifests say; in a job's own, skip what another has made."""
         decision.regard_versions(self.experiment.rerun_on_library_versions)
         if not self._workflow.is_main_process:
-            sparing.spare_if(sparing.made_by_another)
+            skipping.skip_if(skipping.made_by_another)
             return
-        made = (decision.has_manifest, decision.why_again, self._sparing.foresee)
+        made = (decision.has_manifest, decision.why_again, self._skipping.foresee)
         snakemake_adapter.plan_by_contents(*made, without_trace()(hold_folder), whole="all")
         snakemake_adapter.explain_missing_input(without_trace()(self._refuse_missing))
         decision.before_plan(Path(self.experiment.results))
@@ -102,7 +102,7 @@ class Run:
 
     @without_trace()
     def begin(self) -> None:
-        """Freeze what this invocation will compute, check what it needs, spare what is made; not in a job's Snakemake.
+        """Freeze what this invocation will compute, check what it needs, skip what is made; not in a job's Snakemake.
 
         Raises:
             WorkflowError: something that jobs would fail on (of Snakemake).
@@ -124,7 +124,7 @@ class Run:
         prefix = (workflow.executor_settings.jobname_prefix or "") if executor in SLURM else None
         doctor.preflight(experiment, executor=executor, jobs=doctor.submitted(jobs), prefix=prefix)
         snakemake_adapter.keep_files_from_jobs(workflow)
-        sparing.spare_if(self._sparing.spare)
+        skipping.skip_if(self._skipping.skip)
         if executor == LOCAL:
             snakemake_adapter.leave_pace_to_cores(workflow.scheduler)
             snakemake_adapter.tell_a_line_a_job(len(jobs))
@@ -155,7 +155,7 @@ class Run:
         """Return the lines that end a successful run: the answers, and where the rest is, of what it asked for."""
         minutes, results = (time.monotonic() - self._started) / 60, Path(self.experiment.results)
         self._end()
-        notes = f"\n{spared}" if (spared := self._sparing.summary()) else ""
+        notes = f"\n{skipped}" if (skipped := self._skipping.summary()) else ""
         asked_for = {Path(file) for job in self._workflow.dag.jobs for file in job.output}
         answers, page, report = "", results / "grid/report.html", results / "report.html"
         places = f"Grid:    {page}\n" if page in asked_for else ""
@@ -168,7 +168,7 @@ class Run:
     def failure_summary(self) -> str:
         """Return the lines that end a failed run: what failed, with its last lines."""
         self._end()
-        return f"\n{self._failures.summary(but='SIGINT' if _interrupts else None)}{self._sparing.summary()}\n"
+        return f"\n{self._failures.summary(but='SIGINT' if _interrupts else None)}{self._skipping.summary()}\n"
 
     def _end(self) -> None:
         if self._running:

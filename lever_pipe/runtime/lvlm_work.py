@@ -44,11 +44,11 @@ class LvlmWork(NamedTuple):
 
 
 def lvlm_work(jobs: Iterable[PlannedJob], experiment: Experiment) -> list[LvlmWork]:
-    """Return what the jobs that are not spared ask, by model and rule in the order of the jobs."""
+    """Return what the jobs that are not skipped ask, by model and rule in the order of the jobs."""
     prompts_by_rule: dict[tuple[str, str], list[tuple[int, float]]] = {}
     models: dict[str, LvlmSettings] = {}
     for job in jobs:
-        if job.rule in ASKING and not job.spared:
+        if job.rule in ASKING and not job.skipped:
             here = grid_plan.at(experiment, job.wildcards)
             models[here.lvlm.model] = here.lvlm
             prompts_by_rule.setdefault((here.lvlm.model, job.rule), []).extend(_prompts_of(job, here))

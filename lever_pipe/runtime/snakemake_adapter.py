@@ -85,7 +85,7 @@ def plan_by_contents(
         has_manifest: returns whether a job writes a manifest; all others are Snakemake's own affair.
         why_again: returns why what a job has made does not count; nothing if it does, or is not there. It is told
             whether another configuration or code counts: not for `--rerun-triggers` that leave out `params`.
-        foresee: tells of a dry run's plan which of its jobs will be spared, and why (`PlannedJob.spared`).
+        foresee: tells of a dry run's plan which of its jobs will be skipped, and why (`PlannedJob.skipped`).
         before_lock: is called when a run that locks its folder is planned, and raises what refuses it.
         whole: the rule that asks for all that there is to be made; other targets ask for what they need.
     """
@@ -353,7 +353,7 @@ class PlannedJob(NamedTuple):
         resources: what is known before the job runs; of functions, the value for the first attempt.
         triggers: in which ways a user asked for the job: `forced`, or an edited `command` or `environment`.
         call: what it calls its stage with; None for a rule without `spec`.
-        spared: why it will not be computed, as far as that is known.
+        skipped: why it will not be computed, as far as that is known.
     """
 
     rule: str
@@ -365,7 +365,7 @@ class PlannedJob(NamedTuple):
     outputs: tuple[str, ...] = ()
     triggers: tuple[str, ...] = ()
     call: PlannedCall | None = None
-    spared: str = ""
+    skipped: str = ""
 
 
 class UnplannableError(ConfigError):
@@ -413,9 +413,9 @@ def _dry_run(words: Sequence[str]) -> list[PlannedJob]:
 
     start, jobs, out, err = Path.cwd(), list[PlannedJob](), io.StringIO(), io.StringIO()
 
-    def hear(planned: Iterable[Job], spared: Mapping[Job, str]) -> None:
+    def hear(planned: Iterable[Job], skipped: Mapping[Job, str]) -> None:
         folder = Path(os.path.relpath(Path.cwd(), start))  # `--directory` moves Snakemake
-        jobs[:] = [planned_job(job, folder, spared.get(job, "")) for job in planned]
+        jobs[:] = [planned_job(job, folder, skipped.get(job, "")) for job in planned]
 
     logger, on_termination, status = logging.getLogger(LOGGER), signal.getsignal(signal.SIGTERM), None
     propagates, logger.propagate = logger.propagate, False
@@ -444,13 +444,13 @@ def is_assumed(path: str) -> bool:
 
 
 _hearing: list[Callable[[Iterable[Job], Mapping[Job, str]], None]] = []
-"""Who in this process hears the jobs of a dry run's plan, and why some of them will be spared."""
+"""Who in this process hears the jobs of a dry run's plan, and why some of them will be skipped."""
 
 
-def tell_plan(jobs: Iterable[Job], spared: Mapping[Job, str]) -> None:
-    """Tell the jobs of a dry run's plan, and why some will be spared, to who hears them in this process."""
+def tell_plan(jobs: Iterable[Job], skipped: Mapping[Job, str]) -> None:
+    """Tell the jobs of a dry run's plan, and why some will be skipped, to who hears them in this process."""
     for hear in _hearing:
-        hear(jobs, spared)
+        hear(jobs, skipped)
 
 
 def arguments_of(words: Sequence[str]) -> dict[str, Any]:
@@ -496,7 +496,7 @@ def experiment_of(words: Sequence[str]) -> tuple[Experiment, Configuration]:
     return parse_experiment(found.values, source=found.source), found
 
 
-def planned_job(job: Job, folder: Path, spared: str = "") -> PlannedJob:
+def planned_job(job: Job, folder: Path, skipped: str = "") -> PlannedJob:
     """Return a job of Snakemake's plan; its files as they are named from where `folder` is relative to."""
 
     def named(files: Iterable[Any]) -> list[str]:
@@ -515,5 +515,5 @@ def planned_job(job: Job, folder: Path, spared: str = "") -> PlannedJob:
         outputs=tuple(named(job.output)),
         triggers=("forced",) if reason.forced else tuple(word for word, is_so in edited.items() if is_so),
         call=PlannedCall(inputs=inputs, **json.loads(str(spec))) if spec is not None else None,
-        spared=spared,
+        skipped=skipped,
     )

@@ -42,7 +42,7 @@ BELOW_RCE = GRPO_AND_BELOW | {
     "select_demonstrations": GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(MARKS.values()) + 1,  # and the checkpoint's own
 }
 BELOW_EMBEDDINGS = {"train_rce_epoch", "train_grpo_epoch", "train_on_policy_epoch", "sample_pools", "select_baseline"}
-STARTED = re.compile(r"^Job (\d+): ", re.MULTILINE)  # a spared job is never started
+STARTED = re.compile(r"^Job (\d+): ", re.MULTILINE)  # a skipped job is never started
 FINISHED = re.compile(r"^Finished jobid: (\d+) \(Rule: (\w+)\)", re.MULTILINE)
 LOG = re.compile(r"^Complete log\(s\): (.+)$", re.MULTILINE)
 LONG_AGO = 1_600_000_000
@@ -455,7 +455,7 @@ class TestStore:
         shutil.rmtree(smoke.folder / RESULTS)
         assert re.search(r"\d\d+ will come from the store", smoke.snakemake("--dry-run"))
         found = json.loads(smoke.tool("plan", "--json", "--configfile", "config/smoke.yaml", "--", GRPO))
-        assert all(rule["spared"] == rule["jobs"] > 0 for rule in found["rules"])
+        assert all(rule["skipped"] == rule["jobs"] > 0 for rule in found["rules"])
         assert run(smoke) == {}
         assert (smoke.folder / GRPO).read_bytes() == selector
         assert (smoke.folder / RESULTS / "report.html").read_bytes() == page

@@ -1,1 +1,1 @@
-"""What runs again: checked by the content of files and by manifests, told in sentences, spared where it is made."""
+"""What runs again: checked by the content of files and by manifests, told in sentences, skipped where it is made."""

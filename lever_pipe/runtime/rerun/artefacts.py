@@ -92,7 +92,7 @@ def time_ns(path: Path) -> int:
 def set_time(path: Path, nanoseconds: int) -> None:
     """Set a file's or folder's time as Snakemake takes it, if this user may."""
     carrier = path / TIMESTAMP if (path / TIMESTAMP).exists() else path
-    with suppress(OSError):  # a folder that may only be read: Snakemake looks at the job, and it is spared then
+    with suppress(OSError):  # a folder that may only be read: Snakemake looks at the job, and it is skipped then
         os.utime(carrier, ns=(nanoseconds, nanoseconds))
 
 

@@ -9,8 +9,8 @@ says what is not so, `is_made` whether nothing is. They are asked
   record of, and keep its records in one place that a user may delete. Here the manifest beside each artefact decides:
   a touched or copied file reruns nothing, an exchanged one exactly what read it, what jobs of a killed run finished
   counts for what it is, and a deleted `.snakemake` loses nothing. What is missing is made where somebody needs it;
-* when a job's turn comes (`sparing.Sparing`), its inputs being final: what ran above may have come out the same;
-* in the own Snakemake of a job on a cluster, before that removes anything (`sparing.made_by_another`), and in a stage
+* when a job's turn comes (`skipping.Skipping`), its inputs being final: what ran above may have come out the same;
+* in the own Snakemake of a job on a cluster, before that removes anything (`skipping.made_by_another`), and in a stage
   that waited for another process with the same artefact (`lever_pipe.__main__`): that one may have made it;
 * when SLURM forgot a job before anybody saw it end (`slurm.watchdog`).
 

@@ -41,23 +41,23 @@ MAY_WRITE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALI
 """States of a SLURM job whose processes may still write."""
 
 
-class Sparing:
+class Skipping:
     """Which jobs of an invocation need not run.
 
     Args:
         store: what earlier runs made; None: only what lies in its place counts.
 
     Attributes:
-        spared: how many jobs were spared, by why.
+        skipped: how many jobs were skipped, by why.
     """
 
     def __init__(self, store: Store | None) -> None:
-        self.spared: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
         self._store = store
         self._digests = contents.remembered()
         self._versions = provenance.installed_versions() | {"numerics": numerics.path()}
 
-    def spare(self, job: Job) -> bool:
+    def skip(self, job: Job) -> bool:
         """Return whether a job's artefact is there, or put there from the store."""
         for path in map(Path, job.log):
             if path.is_symlink():  # Snakemake and the job write through it
@@ -65,27 +65,27 @@ class Sparing:
         if job.is_group() or MANIFEST not in set(job.output.keys()):
             return False
         try:
-            why = "" if is_wanted(job) else self._spared_as(job)
+            why = "" if is_wanted(job) else self._skip_reason(job)
         except Exception as fault:  # noqa: BLE001 - a look that fails must not end all other jobs
             log.warning(f"{job.rule.name}: cannot tell whether it is made already, so it runs: {fault!r}")
             return False
         if why:
-            self.spared[why] += 1
+            self.skipped[why] += 1
         return bool(why)
 
     def foresee(self, dag: Dag) -> dict[Job, str]:
-        """Return the planned jobs that will be spared, as far as that is known before one has run, each with why.
+        """Return the planned jobs that will be skipped, as far as that is known before one has run, each with why.
 
-        What a planned job reads is known where nobody makes it again, or where who makes it is spared.
+        What a planned job reads is known where nobody makes it again, or where who makes it is skipped.
         """
-        digests, spared, running = _Foreseen(self._digests), dict[Job, str](), set[Job]()
+        digests, skipped, running = _Foreseen(self._digests), dict[Job, str](), set[Job]()
         planned = list(itertools.chain.from_iterable(dag.toposorted(set(dag.needrun_jobs()))))
         for job in planned:
             is_known = not (job.is_group() or running.intersection(dag.dependencies[job]) or is_wanted(job))
             if not is_known or not decision.has_manifest(job):
                 running.add(job)
             elif decision.is_made(**decision.call_of(job), digests=digests):
-                spared[job] = UNCHANGED
+                skipped[job] = UNCHANGED
             else:
                 key, _, made = self._key_of(job, digests)
                 work = self._store.find(key, made, versions=self._versions) if self._store and key else None
@@ -93,12 +93,12 @@ class Sparing:
                     running.add(job)
                 else:
                     digests.note(job, work)
-                    spared[job] = STORED
-        tell_plan(planned, spared)
-        if spared:
-            counts = sorted(Counter(spared.values()).items(), reverse=True)
+                    skipped[job] = STORED
+        tell_plan(planned, skipped)
+        if skipped:
+            counts = sorted(Counter(skipped.values()).items(), reverse=True)
             log.warning(f"Of the jobs below, {' and '.join(FORESEEN[why].format(n) for why, n in counts)}.")
-        return spared
+        return skipped
 
     def _key_of(self, job: Job, digests: Digests) -> tuple[str, dict[str, Path], dict[str, Path]]:
         """Return the key of a job's work, what it reads and what it makes; no key where an input is not there."""
@@ -112,9 +112,9 @@ class Sparing:
 
     def summary(self) -> str:
         """Return a sentence for each kind of skipped job; empty if every job ran."""
-        return " ".join(SKIPPED[why].format(counted(n, "job")) for why, n in sorted(self.spared.items(), reverse=True))
+        return " ".join(SKIPPED[why].format(counted(n, "job")) for why, n in sorted(self.skipped.items(), reverse=True))
 
-    def _spared_as(self, job: Job) -> str:
+    def _skip_reason(self, job: Job) -> str:
         manifest = Path(job.output[MANIFEST])
         if decision.is_made(**decision.call_of(job), digests=self._digests):
             _let_stand(job)
@@ -159,11 +159,11 @@ def made_by_another(job: Job, *, sleep: Callable[[float], None] = time.sleep) ->
 
 _asked: list[Callable[[Job], bool]] = []
 """What the executors of this process ask. Snakemake makes them from its own settings alone, before `onstart`; what is
-spared hangs on the configuration, which the rules read. In another workflow it stays empty."""
+skipped hangs on the configuration, which the rules read. In another workflow it stays empty."""
 
 
-def spare_if(is_made: Callable[[Job], bool]) -> None:
-    """Let the executors of this process spare the jobs of which this is true."""
+def skip_if(is_made: Callable[[Job], bool]) -> None:
+    """Let the executors of this process skip the jobs of which this is true."""
     _asked[:] = [is_made]
 
 

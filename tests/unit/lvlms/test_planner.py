@@ -61,7 +61,7 @@ def beginning(node: TrieNode) -> tuple[tuple[int, ...], ...]:
 def need(requests: list[TokenRequest], of: Budget) -> int:
     """What the greediest single prompt stores."""
     return max(
-        sum(len(s.ids) for s in r.prompt.segments) + sum(len(a) - 1 for a in r.answers) + of.spare * r.generate
+        sum(len(s.ids) for s in r.prompt.segments) + sum(len(a) - 1 for a in r.answers) + of.free * r.generate
         for r in requests
     )
 
@@ -91,7 +91,7 @@ def test_parents_come_first_and_memory_stays_within_the_budget(requests, wave: i
             assert all(node.parent is None or id(node.parent) in kept for node in part)
             tokens = sum(node.size + node.n_branches for node in part)
             assert tokens <= wave or len(part) == 1
-            while_running = sum(node.size + node.n_branches + of.spare * node.generates for node in part)
+            while_running = sum(node.size + node.n_branches + of.free * node.generates for node in part)
             assert stored + while_running <= of.stored
             kept |= {id(node) for node in part if node.kept}
             stored += sum(node.size for node in part if node.kept)

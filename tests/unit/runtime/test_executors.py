@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lever_pipe.runtime.rerun import sparing
+from lever_pipe.runtime.rerun import skipping
 
 HERE, REPOSITORY = Path(__file__).parents[1], Path(__file__).parents[3]
 SNAKEFILE = """
@@ -41,10 +41,10 @@ def test_a_job_that_is_made_is_reported_and_not_run(monkeypatch: pytest.MonkeyPa
     made, other = SimpleNamespace(name="made"), SimpleNamespace(name="other")
     reported: list[Any] = []
     executor = SimpleNamespace(report_job_success=lambda info: reported.append(info.job))
-    assert sparing.report_made(executor, [made, other]) == [made, other], "another workflow"
-    monkeypatch.setattr(sparing, "_asked", [])
-    sparing.spare_if(lambda job: job is made)
-    assert sparing.report_made(executor, [made, other]) == [other]
+    assert skipping.report_made(executor, [made, other]) == [made, other], "another workflow"
+    monkeypatch.setattr(skipping, "_asked", [])
+    skipping.skip_if(lambda job: job is made)
+    assert skipping.report_made(executor, [made, other]) == [other]
     assert reported == [made]
 
 

@@ -74,7 +74,7 @@ def test_a_model_of_unknown_size_has_prompts_and_no_hours() -> None:
     assert "Hours" not in text([found])
 
 
-def test_what_is_spared_and_what_asks_nothing_is_left_out() -> None:
-    spared = [each._replace(spared="in the store") for each in RULES["search_beams"][0]]
-    assert lvlm_work([*spared, job("build_report")], experiment()) == []
+def test_what_is_skipped_and_what_asks_nothing_is_left_out() -> None:
+    skipped = [each._replace(skipped="in the store") for each in RULES["search_beams"][0]]
+    assert lvlm_work([*skipped, job("build_report")], experiment()) == []
     assert text([]) == ""
