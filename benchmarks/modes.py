@@ -1,4 +1,4 @@
-"""The ways of answering that are compared: plainly, one prompt at a time, and by members of `lvlms`."""
+"""The ways of answering that are compared: plainly, one prompt at a time, and by plugins of `lvlms`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.subjects import Subject
-from lever_pipe.base import members
+from lever_pipe.base import plugins
 from lever_pipe.experiment.lvlm_config import LvlmExecution, VllmSettings
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lvlms.asking.answering import LedgerLvlm
@@ -166,29 +166,29 @@ class Plain:
         )
 
 
-class ByMember:
-    """A member of `lvlms` with an empty ledger in memory.
+class ByEngine:
+    """A plugin of `lvlms` with an empty ledger in memory.
 
     Args:
         subject: whose model answers.
-        member: the name of the member.
+        engine: the name of the plugin.
         shares: whether prompts keep their segments; a prompt of a single segment shares its beginning with none.
     """
 
-    def __init__(self, subject: Subject, member: str = "qwen2_5_vl", *, shares: bool = True) -> None:
+    def __init__(self, subject: Subject, engine: str = "qwen2_5_vl", *, shares: bool = True) -> None:
         self._shares = shares
         self._asked: Sequence[LvlmRequest] = ()
         self._replies: list[LvlmReply] = []
-        settings = subject.settings.model_copy(update={"member": member})
+        settings = subject.settings.model_copy(update={"engine": engine})
         runtime = Runtime(lvlm=LvlmExecution(vllm=OF_VLLM))
-        self._member = LedgerLvlm(_family(member, subject.parts.folder), settings, subject.images, runtime)
-        if member == "vllm":
-            _forget(self._member.family)
+        self._engine = LedgerLvlm(_family(engine, subject.parts.folder), settings, subject.images, runtime)
+        if engine == "vllm":
+            _forget(self._engine.family)
 
     @property
     def work(self) -> Work:
         """What `run` computed."""
-        counters = self._member.counters
+        counters = self._engine.counters
         names = ("images_encoded", "prompts_distinct", "tokens_prefilled", "forwards")
         return Work(*(int(counters[name]) for name in names))
 
@@ -196,21 +196,21 @@ class ByMember:
         """Answer all requests in one call."""
         alone = [replace(request, prompt=_in_one_segment(request.prompt)) for request in requests]
         self._asked = requests if self._shares else alone
-        self._replies = self._member.run(self._asked)
+        self._replies = self._engine.run(self._asked)
 
     def outcomes(self) -> list[Outcome]:
         """Return one outcome a request; the tokens are those of its ledger row."""
         found = []
-        for request, reply in zip(self._member.tokenize(self._asked), self._replies, strict=True):
-            row = self._member.ledger.get(self._member.key(request.prompt))
+        for request, reply in zip(self._engine.tokenize(self._asked), self._replies, strict=True):
+            row = self._engine.ledger.get(self._engine.key(request.prompt))
             assert row is not None
             found.append(Outcome(tuple(row["tokens"]), tuple(row["token_log_probs"]), reply.answer_log_probs))
         return found
 
 
 @cache
-def _family(member: str, folder: Path) -> Any:
-    return members.member("lvlms", member).load(folder, dtype="float32", device="cpu")
+def _family(engine: str, folder: Path) -> Any:
+    return plugins.plugin("lvlms", engine).load(folder, dtype="float32", device="cpu")
 
 
 def _forget(family: Any) -> None:
@@ -227,8 +227,8 @@ def _in_one_segment(prompt: Prompt) -> Prompt:
     return replace(prompt, blocks=(tuple(turn for block in prompt.blocks for turn in block),))
 
 
-def _by(member: str) -> Callable[[Subject], Answerer]:
-    return lambda subject: ByMember(subject, member)
+def _by(engine: str) -> Callable[[Subject], Answerer]:
+    return lambda subject: ByEngine(subject, engine)
 
 
 PLAIN = Mode(
@@ -236,20 +236,20 @@ PLAIN = Mode(
     "`generate` and a forward for each given answer, processor and pixels each time, batch 1",
     Plain,
 )
-HF = Mode("hf", "member `hf`: `generate` for 8 prompts at a time, a forward for a prompt's given answers", _by("hf"))
+HF = Mode("hf", "engine `hf`: `generate` for 8 prompts at a time, a forward for a prompt's given answers", _by("hf"))
 PACKED = Mode(
     "packed",
-    "member `qwen2_5_vl`: rows without padding, common beginnings computed once",
+    "engine `qwen2_5_vl`: rows without padding, common beginnings computed once",
     _by("qwen2_5_vl"),
 )
 ALONE = Mode(
     "packed apart",
     "the same, each prompt computed alone; equal ones are answered once, images encoded once",
-    lambda subject: ByMember(subject, shares=False),
+    lambda subject: ByEngine(subject, shares=False),
 )
 VLLM = Mode(
     "vllm",
-    "member `vllm`, `eager`, 256 prompts a call; forwards are calls, a given answer is a prompt of its own",
+    "engine `vllm`, `eager`, 256 prompts a call; forwards are calls, a given answer is a prompt of its own",
     _by("vllm"),
 )
 MODES = (PLAIN, HF, PACKED, ALONE, *([VLLM] if find_spec("vllm") else []))

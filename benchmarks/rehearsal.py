@@ -45,7 +45,7 @@ class Rehearsal:
     """One run of the workflow.
 
     Attributes:
-        family: a member of `lvlms`.
+        family: a plugin of `lvlms`.
         dtype: of the weights.
         n_train: train questions.
         n_eval: evaluation questions.
@@ -151,7 +151,7 @@ def full_size(okvqa: Path | None) -> None:
     wording = Wording(PromptSettings(system="Answer with one or two words."))
     requests = [LvlmRequest(wording.prompt(examples[4 + i], examples[2 * i : 2 * i + 2])) for i in range(2)]
     begin = time.perf_counter()
-    settings, runtime = AnswerSettings(member="qwen2_5_vl"), Runtime(threads=os.cpu_count() or 1)
+    settings, runtime = AnswerSettings(engine="qwen2_5_vl"), Runtime(threads=os.cpu_count() or 1)
     lvlm = open_lvlm(settings, model, ImageSource(paths), runtime)
     loaded = time.perf_counter()
     _say(f"Qwen2.5-VL-3B's shape, bfloat16, random weights: loaded in {loaded - begin:.0f} s")
@@ -161,7 +161,7 @@ def full_size(okvqa: Path | None) -> None:
         f"2 prompts of {counts['tokens_prefilled']:,.0f} tokens and {counts['images_encoded']:.0f} images: "
         f"{answered - loaded:.0f} s"
     )
-    stock = open_lvlm(settings.model_copy(update={"member": "hf"}), model, ImageSource(paths), runtime)
+    stock = open_lvlm(settings.model_copy(update={"engine": "hf"}), model, ImageSource(paths), runtime)
     told = "equal" if stock.run(requests[:1])[0].text == ours[0].text else "another answer"
     _say(f"one of them by generate: {time.perf_counter() - answered:.0f} s, {told}")
     _say(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")

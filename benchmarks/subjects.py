@@ -108,7 +108,7 @@ def random_subject(folder: Path, scale: int = 1) -> Subject:
         title="Random weights" if scale == 1 else "Random weights, larger",
         parts=load(folder, dtype="float32", device="cpu"),
         settings=AnswerSettings(
-            member="qwen2_5_vl",
+            engine="qwen2_5_vl",
             dtype="float32",
             wave_tokens=2048,
             kv_tokens=65_536,

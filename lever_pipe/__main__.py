@@ -128,9 +128,9 @@ def run_stage(options: argparse.Namespace) -> object:
     frozen = snapshot.thaw()
     if frozen is not None and frozen.package != snapshot.package_digest():
         # Some source file changed, maybe a comment: what counts is the code of this stage.
-        from lever_pipe.runtime.plan import members_of
+        from lever_pipe.runtime.plan import plugins_of
 
-        code = code_of(options.stage, members_of(call.config))
+        code = code_of(options.stage, plugins_of(call.config))
         snapshot.require_code(options.stage, planned=call.runtime.code, found=code)
     if frozen is not None:
         _require_models(options.stage, call)

@@ -45,7 +45,7 @@ class CheckpointError(LeverPipeError):
     """A checkpoint misses tensors, or has extra or differently shaped ones; the message lists them."""
 
 
-class UnknownMemberError(LeverPipeError):
+class UnknownNameError(LeverPipeError):
     """A named sampler, data set, encoder or LVLM does not exist; the message suggests the nearest."""
 
 

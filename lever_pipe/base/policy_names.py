@@ -61,7 +61,7 @@ class PolicyName:
     Attributes:
         kind: `baseline`, `own`, a key of `TRAINED`, `emulation`, `published`, or `agent`.
         preset: of a trained policy.
-        member: which baseline, which arm of the emulation or of the agents, or which published phase.
+        variant: which baseline, which arm of the emulation or of the agents, or which published phase.
         draw: of a baseline that is drawn several times.
         base: the RCE epoch that training started from.
         beta: KL_BETA.
@@ -74,7 +74,7 @@ class PolicyName:
 
     kind: str
     preset: str = ""
-    member: str = ""
+    variant: str = ""
     draw: int | None = None
     base: int | None = None
     beta: float | None = None
@@ -132,16 +132,16 @@ class PolicyName:
             values |= {"epoch": values.pop("untouched"), "is_untouched": True}
         values["origin"] = values.pop("from", "")
         match [part for part in text.split("/") if "~" not in part]:
-            case ["baseline", member]:
-                name, _, draw = member.rpartition("-")
-                drawn = {"member": name, "draw": int(draw)} if name and draw.isdecimal() else {"member": member}
+            case ["baseline", variant]:
+                name, _, draw = variant.rpartition("-")
+                drawn = {"variant": name, "draw": int(draw)} if name and draw.isdecimal() else {"variant": variant}
                 return cls(kind=BASELINE, **drawn, **values)
-            case ["emulation" | "published" | "own" as kind, member]:
-                return cls(kind=kind, member=member, **values)
+            case ["emulation" | "published" | "own" as kind, variant]:
+                return cls(kind=kind, variant=variant, **values)
             case [kind]:
                 return cls(kind=kind, **values)
             case []:
-                return cls(kind=AGENT, member=values.pop("arm"), **values)
+                return cls(kind=AGENT, variant=values.pop("arm"), **values)
             case _:
                 raise ValueError(text)
 
@@ -153,9 +153,9 @@ class PolicyName:
             stated = stated | {"beta"} if self.kind in ("grpo", "on_policy") and self.beta is None else set()
         match self.kind:
             case "baseline" | "agent" | "own":
-                return bool(self.member) and not stated
+                return bool(self.variant) and not stated
             case "emulation" | "published":
-                return bool(self.member) and "epoch" in stated
+                return bool(self.variant) and "epoch" in stated
             case _:
                 others = self.document or self.is_untouched
                 return bool(self.preset) and not others and stated == set(TRAINED[self.kind].numbers)
@@ -163,7 +163,7 @@ class PolicyName:
     def __str__(self) -> str:
         """Return the name as paths, files and tables hold it."""
         if self.kind == BASELINE:
-            return f"{BASELINE}/{self.member}" + ("" if self.draw is None else f"-{self.draw}")
+            return f"{BASELINE}/{self.variant}" + ("" if self.draw is None else f"-{self.draw}")
         numbers = {
             "base": self.base,
             "beta": ALL_BETAS if self.is_over_betas else None if self.beta is None else beta_text(self.beta),
@@ -180,9 +180,9 @@ class PolicyName:
     def _head(self) -> tuple[str, ...]:
         match self.kind:
             case "emulation" | "published" | "own":
-                return self.kind, self.member
+                return self.kind, self.variant
             case "agent":
-                return (f"arm~{self.member}",)
+                return (f"arm~{self.variant}",)
             case _:
                 return f"preset~{self.preset}", self.kind
 
@@ -234,13 +234,13 @@ class PolicyName:
             case "baseline":
                 return f"baseline {str(self).removeprefix('baseline/')}"
             case "own":
-                return f"own policy {self.member}"
+                return f"own policy {self.variant}"
             case "agent":
-                subject = f"arm {self.member}"
+                subject = f"arm {self.variant}"
             case "emulation":
-                subject = f"GRPO with {self.member}"
+                subject = f"GRPO with {self.variant}"
             case "published":
-                subject = f"published {TRAINED[self.member].method}"
+                subject = f"published {TRAINED[self.variant].method}"
             case _:
                 subject, notes = TRAINED[self.kind].method, [self.preset]
         subject += " over all betas" if self.is_over_betas else ""

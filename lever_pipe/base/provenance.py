@@ -21,9 +21,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lever_pipe.base import members
+from lever_pipe.base import plugins
 
-PACKAGE = members.PACKAGE
+PACKAGE = plugins.PACKAGE
 MODULE_DIGITS = 8
 """Hexadecimal digits that tell a module's code from its earlier one to a reader; the fingerprint covers it whole."""
 STAGE = re.compile(r"^def ([a-z]\w*)\(\s*\*,", re.MULTILINE)
@@ -73,15 +73,15 @@ Used = Mapping[tuple[str, str], ModulePart]
 """The code of a stage, by module and declaration."""
 
 
-def code_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) -> str:
+def code_of(stage: str, plugins: tuple[str, ...] = (), *, root: Path = PACKAGE) -> str:
     """Return the fingerprint of a stage's code: a hash over the syntax trees of all that it and its imports use.
 
-    `members` are the modules that the configuration selects by name (a sampler, an LVLM), as `lever.samplers.uniform`.
+    `plugins` are the modules that the configuration selects by name (a sampler, an LVLM), as `lever.samplers.uniform`.
     """
-    return _fingerprint(_used_by_stage(stage, members, root))
+    return _fingerprint(_used_by_stage(stage, plugins, root))
 
 
-def modules_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) -> dict[str, str]:
+def modules_of(stage: str, plugins: tuple[str, ...] = (), *, root: Path = PACKAGE) -> dict[str, str]:
     """Return the modules behind `code_of`, without the package's name, with the digest of each one's syntax tree.
 
     Of a module that only declares these are the declarations in use, as `experiment.config.Grpo`. The package itself is
@@ -89,35 +89,35 @@ def modules_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAG
     """
     return {
         ".".join([*module.split(".")[1:], *([part] if part else [])]) or "__init__": _sha256(code.text)[:MODULE_DIGITS]
-        for (module, part), code in _used_by_stage(stage, members, root).items()
+        for (module, part), code in _used_by_stage(stage, plugins, root).items()
     }
 
 
-def engine_code(member: str, *others: str, root: Path = PACKAGE) -> str:
-    """Return the fingerprint of what a member computes with: all of its own part of the package that it imports.
+def engine_code(plugin: str, *others: str, root: Path = PACKAGE) -> str:
+    """Return the fingerprint of what a plugin computes with: all of its own part of the package that it imports.
 
     Of an LVLM that is all of `lvlms` that it and what stands around it (`others`) use but what lies `BESIDE` it, what
     images show, and how products are made. Answers that outlive a run are kept under it: what other code computed is
     not an answer of this code.
     """
-    package = member.rpartition(".")[0]
-    used = _used([(name, WHOLE) for name in (member, *others)], root)
+    package = plugin.rpartition(".")[0]
+    used = _used([(name, WHOLE) for name in (plugin, *others)], root)
     last = {name: name.rpartition(".")[2] for name, _ in used}
     kept = {name for name in last if last[name] in ANSWERING or (name.startswith(package) and last[name] not in BESIDE)}
     return _fingerprint({place: code for place, code in used.items() if place[0] in kept})
 
 
 @cache
-def libraries_of(stage: str, members: tuple[str, ...] = (), *, root: Path = PACKAGE) -> tuple[str, ...]:
+def libraries_of(stage: str, plugins: tuple[str, ...] = (), *, root: Path = PACKAGE) -> tuple[str, ...]:
     """Return which libraries a stage computes with (`COMPUTING`): those that it or anything that it uses imports."""
-    used = _used_by_stage(stage, members, root).values()
+    used = _used_by_stage(stage, plugins, root).values()
     imported = {module.partition(".")[0] for code in used for module, _ in code.imports}
     return tuple(sorted({library for name in imported & COMPUTING.keys() for library in (name, *COMPUTING[name])}))
 
 
 @cache
-def _used_by_stage(stage: str, members: tuple[str, ...], root: Path) -> Used:
-    return _used([(stages(root)[stage], stage), *((f"{root.name}.{name}", WHOLE) for name in members)], root)
+def _used_by_stage(stage: str, plugins: tuple[str, ...], root: Path) -> Used:
+    return _used([(stages(root)[stage], stage), *((f"{root.name}.{name}", WHOLE) for name in plugins)], root)
 
 
 def _used(todo: list[tuple[str, str]], root: Path) -> Used:
@@ -187,7 +187,7 @@ def _module(name: str, root: Path) -> _Module | None:
     Read once in a process: all its fingerprints are of one moment.
     """
     package, *parts = name.split(".")
-    for base in members.roots() if root == PACKAGE else [root]:
+    for base in plugins.roots() if root == PACKAGE else [root]:
         for path in (base.joinpath(*parts).with_suffix(".py"), base.joinpath(*parts, "__init__.py")):
             if package == root.name and path.is_file():
                 return _Module(path.read_text(encoding="utf-8"))
@@ -240,7 +240,7 @@ class _Module:
         words = {node.id for node in nodes if isinstance(node, ast.Name)}
         outer = sorted((word, *target) for word in words & self._imported.keys() for target in self._imported[word])
         imports = [target for node in nodes for _, target in _bound(node)] + [
-            (module, member) for _, module, member in outer
+            (module, plugin) for _, module, plugin in outer
         ]
         text = f"{ast.dump(self._own[name], annotate_fields=False)} {outer}"
         return ModulePart(text, tuple(sorted(words & self._own.keys() - {name})), tuple(imports))

@@ -20,7 +20,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 import lever_pipe
 from lever_pipe.base import atomic, contents, storage
-from lever_pipe.base.errors import CheckpointError, ConfigError, RecordError, UnknownMemberError
+from lever_pipe.base.errors import CheckpointError, ConfigError, RecordError, UnknownNameError
 from lever_pipe.base.policy_names import AGENT, PolicyName, group_of
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Pool
@@ -99,7 +99,7 @@ def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow
     if not pairs:
         do = did_you_mean(name, sorted({row.subject for row in scored}), "Name it as the tables do, or finish its run.")
         expected = f"{path}: expected scores of a trained policy or agent, as preset~world/rce/seed~0/epoch~5"
-        raise UnknownMemberError(expected, found=f"none of '{name}'", do=do)
+        raise UnknownNameError(expected, found=f"none of '{name}'", do=do)
     return pairs
 
 
@@ -146,7 +146,7 @@ def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], enco
         "query": queries[0],
         "chosen": list(ids[queries[0].question_id]),
         "shots": choice.made.config["shots"],
-        "lvlm": f"{lvlm['member']} {lvlm['model_identity']}",
+        "lvlm": f"{lvlm['engine']} {lvlm['model_identity']}",
         "n_train": len(train),
     }
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.contents import Digests
-from lever_pipe.base.errors import RecordError, UnknownMemberError
+from lever_pipe.base.errors import RecordError, UnknownNameError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
@@ -145,7 +145,7 @@ def traced_back(what: str, results: Path) -> Traced:
     maker = way.maker_of(file)
     if maker is None:
         expected, found = f"trace: expected a manifest that states {file}", f"no such manifest below {results}"
-        raise UnknownMemberError(expected, found=found, do="Run the workflow, or name its results: --results FOLDER.")
+        raise UnknownNameError(expected, found=found, do="Run the workflow, or name its results: --results FOLDER.")
     ends = [row for traced in rows for row in traced.measured]
     sources = tuple(way.follow_evidence(maker, ends)) if ends else ()
     if not sources:  # a whole file, or a cell that prints no row
@@ -165,15 +165,13 @@ def _target(word: str, results: Path) -> tuple[Path, tuple[TracedRow, ...]]:
     if name not in tables:
         do = "Name a file below the results, or TABLE:ROW:COLUMN with a table's id; give the run's --configfile."
         do = did_you_mean(name, tables, do)
-        raise UnknownMemberError(f"trace: expected a file, or a cell of a table of {results}", found=f"'{word}'", do=do)
+        raise UnknownNameError(f"trace: expected a file, or a cell of a table of {results}", found=f"'{word}'", do=do)
     heads = tables[name]["columns"]
     cells = {str(number): line for number, line in enumerate(tables[name]["cells"], start=1)}
     places = {key: i for i, head in enumerate(heads) for key in (str(i + 1), head)}
     if row not in cells or column not in places:
         expected = f"trace: expected a cell {name}:ROW:COLUMN, ROW from 1 to {len(cells)}, COLUMN of {', '.join(heads)}"
-        raise UnknownMemberError(
-            expected, found=f"'{word}'", do=did_you_mean(column, heads, f"As {name}:1:{heads[0]}.")
-        )
+        raise UnknownNameError(expected, found=f"'{word}'", do=did_you_mean(column, heads, f"As {name}:1:{heads[0]}."))
     return report / "tables" / f"{name}.csv", _evidence_rows(report / EVIDENCE, cells[row][places[column]])
 
 
@@ -195,7 +193,7 @@ def _evidence_rows(path: Path, names: Sequence[str]) -> tuple[TracedRow, ...]:
         line, part = (int(match["line"]), match["part"] or "value") if match else (lines.get(name, 0), "value")
         if line not in rows or part not in EvidenceRow._fields:
             do = did_you_mean(name, () if match else lines, f"Its lines are e2 to e{len(rows) + 1}.")
-            raise UnknownMemberError(f"trace: expected a row of {path}", found=f"'{name}'", do=do)
+            raise UnknownNameError(f"trace: expected a row of {path}", found=f"'{name}'", do=do)
         return traced(line, part)
 
     return tuple(map(row_of, names))

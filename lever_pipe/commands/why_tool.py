@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lever_pipe.base import contents
-from lever_pipe.base.errors import ConfigError, UnknownMemberError
+from lever_pipe.base.errors import ConfigError, UnknownNameError
 from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, manifests_below, read_artefact
@@ -53,7 +53,7 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
     places = _places_of([(made.stage, tuple(map(str, artefact.written))) for artefact, made in sound], target, results)
     if not targets and not places:
         do = "Name a file below the results that the run needs, or a rule; give the run's --configfile."
-        raise UnknownMemberError(
+        raise UnknownNameError(
             "why: expected an output, an artefact's folder, a policy or a rule",
             found=f"'{target}'",
             do=did_you_mean(target, {job.rule for job in jobs} | {made.stage for _, made in sound}, do),

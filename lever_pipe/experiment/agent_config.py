@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lever_pipe.base.chat import Connection
-from lever_pipe.base.members import member_of
+from lever_pipe.base.plugins import plugin_of
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, repeated, rule
 from lever_pipe.experiment.config import KlForm, Sweep, swept
 
@@ -66,8 +66,8 @@ class TaskFiles(Section):
 class Tasks(Section):
     """Where the agent's tasks come from."""
 
-    source: Annotated[str, member_of("intention/sources")] = WRITTEN_TASKS
-    """A member of `lever_pipe/intention/sources`."""
+    source: Annotated[str, plugin_of("intention/sources")] = WRITTEN_TASKS
+    """A plugin of `lever_pipe/intention/sources`."""
     synthetic: SyntheticTasks = SyntheticTasks()
     files: TaskFiles = TaskFiles()
 
@@ -94,8 +94,8 @@ class AgentExecution(Section):
 class Simulator(Section):
     """Who answers the agent's questions and judges what they uncover."""
 
-    kind: Annotated[str, member_of("intention/simulators")] = "openai"
-    """A member of `lever_pipe/intention/simulators`: `rule` or `openai`."""
+    kind: Annotated[str, plugin_of("intention/simulators")] = "openai"
+    """A plugin of `lever_pipe/intention/simulators`: `rule` or `openai`."""
     endpoint: Endpoint = Endpoint()
     leak_details: bool = False
     """Published fault: the reply prompt holds the hidden details."""
@@ -159,8 +159,8 @@ class AgentModel(Section):
 
     folder: FilePath = "models/Qwen3-8B"
     """A local folder of a Llama, Qwen2 or Qwen3; empty builds the tiny Qwen3 below. `warm_start` warms up either."""
-    codec: Annotated[str, member_of("intention/codecs")] = "hf"
-    """A member of `lever_pipe/intention/codecs`: how dialogues become tokens."""
+    codec: Annotated[str, plugin_of("intention/codecs")] = "hf"
+    """A plugin of `lever_pipe/intention/codecs`: how dialogues become tokens."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     max_context: int = Field(9344, ge=16)
     """Tokens of an episode; one that is full ends. Published: 1,152 of the prompt and 8,192 of the response."""

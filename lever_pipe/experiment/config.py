@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from lever_pipe.base.members import member_of
+from lever_pipe.base.plugins import plugin_of
 from lever_pipe.base.sections import (
     Distinct,
     Fault,
@@ -64,11 +64,11 @@ class Selector(Section):
     dropout: float = Field(0.5, ge=0, lt=1)
     attention_dropout: float = Field(0.1, ge=0, lt=1)
     temperature: float = Field(0.1, gt=0, le=10)
-    network: Annotated[str, member_of("lever/networks")] = "cross_attention"
-    """A member of `lever_pipe/lever/networks`: `cross_attention` lets the query look at its pool (published v2 to v4);
+    network: Annotated[str, plugin_of("lever/networks")] = "cross_attention"
+    """A plugin of `lever_pipe/lever/networks`: `cross_attention` lets the query look at its pool (published v2 to v4);
     `bi_encoder` maps query and candidates apart (published v1, with head `blend`)."""
-    head: Annotated[str, member_of("lever/heads")] = "static"
-    """A member of `lever_pipe/lever/heads`. `static`: one ranking, whatever was chosen before (published v3); with all
+    head: Annotated[str, plugin_of("lever/heads")] = "static"
+    """A plugin of `lever_pipe/lever/heads`. `static`: one ranking, whatever was chosen before (published v3); with all
     others each pick moves what later ones are scored against, so that they may complement it."""
     steps: int = Field(0, ge=0, le=16)
     """Rows of step embeddings, one a shot; 0 for none. Read by `gru` and the heads that are made from it."""
@@ -81,7 +81,7 @@ class Selector(Section):
 class Reward(Section):
     """How the stored scores of a trajectory become one reward (`lever_pipe/lever/rewards.py`)."""
 
-    mode: Annotated[str, member_of("lever/rewards", *get_args(RewardModeName))] = Field(
+    mode: Annotated[str, plugin_of("lever/rewards", *get_args(RewardModeName))] = Field(
         "hard_plus_soft", examples=list(get_args(RewardModeName))
     )
     """A function of `lever_pipe/lever/rewards.py`, or a module `lever/rewards/NAME.py` beside the package."""

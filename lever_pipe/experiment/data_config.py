@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from lever_pipe.base.members import member_of
+from lever_pipe.base.plugins import plugin_of
 from lever_pipe.base.records import AnswerText
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, Seed, Share, at_most, has_fields, rule
 
@@ -97,8 +97,8 @@ class VqaFiles(Section):
 class ExampleSettings(Section):
     """How questions, answers and images become examples."""
 
-    reader: Annotated[str, member_of("lever/datasets")] = "okvqa"
-    """A member of `lever_pipe/lever/datasets`."""
+    reader: Annotated[str, plugin_of("lever/datasets")] = "okvqa"
+    """A plugin of `lever_pipe/lever/datasets`."""
     train_image_name: str = "COCO_train2014_{image_id:012d}.jpg"
     eval_image_name: str = "COCO_val2014_{image_id:012d}.jpg"
     n_eval: int = Field(800, ge=1)
@@ -155,8 +155,8 @@ class Data(ExampleSettings):
 class EncoderSettings(Section):
     """The frozen image and text encoder behind the selector's inputs."""
 
-    member: Annotated[str, member_of("lever/encoders")] = "clip"
-    """A member of `lever_pipe/lever/encoders`."""
+    plugin: Annotated[str, plugin_of("lever/encoders")] = "clip"
+    """A plugin of `lever_pipe/lever/encoders`."""
     model: FilePath = "models/clip-vit-base-patch32"
     batch_size: int = Field(256, ge=1)
 
@@ -167,8 +167,8 @@ class Pools(Section):
     encoder: EncoderSettings | None = None
     """What similarity is measured with; null for the selector's encoder. The published pools have ViT-L/14."""
 
-    sampler: Annotated[str, member_of("lever/samplers")] = "uniform"
-    """A member of `lever_pipe/lever/samplers`; `uniform` is the published RandSampler."""
+    sampler: Annotated[str, plugin_of("lever/samplers")] = "uniform"
+    """A plugin of `lever_pipe/lever/samplers`; `uniform` is the published RandSampler."""
     size: int = Field(64, ge=2, le=4096)
     seed: Seed = 42
     exclude_same_image: bool = True

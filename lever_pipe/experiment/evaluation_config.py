@@ -92,7 +92,7 @@ class EmulatedPolicy(Section):
     @property
     def name(self) -> str:
         """Return the policy's path-like name."""
-        return str(PolicyName(kind=EMULATION, member=self.arm, beta=self.kl_beta, epoch=self.epoch))
+        return str(PolicyName(kind=EMULATION, variant=self.arm, beta=self.kl_beta, epoch=self.epoch))
 
 
 class Emulate(Section):

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from lever_pipe.base.members import available, member_of
+from lever_pipe.base.plugins import available, plugin_of
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, one_of, rule, some_of
 from lever_pipe.experiment.config import ArmSettings, Epoch, KlBeta
 from lever_pipe.experiment.data_config import Data
@@ -99,8 +99,8 @@ class Grid(Section):
 
     data: dict[Name, GridData] = Field({})
     """Data sets by name. Each lies over the experiment's `data`: it says what differs."""
-    samplers: Distinct[Annotated[str, member_of("lever/samplers")]] = ()
-    """Members of `lever_pipe/lever/samplers`."""
+    samplers: Distinct[Annotated[str, plugin_of("lever/samplers")]] = ()
+    """Plugins of `lever_pipe/lever/samplers`."""
     lvlms: dict[Name, LvlmSettings] = Field({})
     """Vision-language models by name, each read after the experiment's `lvlm`."""
     arms: tuple[GridArm, ...] = ()
@@ -164,7 +164,7 @@ class Grid(Section):
         modules = available("lever/policies")
         for name in (name for name, policy in self.policies.items() if not policy.selections):
             if name not in modules:
-                do = "Name a file of selections, or put the module into a folder that LEVER_PIPE_MEMBERS names."
+                do = "Name a file of selections, or put the module into a folder that LEVER_PIPE_PLUGINS names."
                 yield ("policies", name), f"must be a module lever/policies/{name}.py, got none. {do}"
 
     @rule

@@ -36,7 +36,7 @@ class StageIdentity(NamedTuple):
     config: type[Section]
     section: Setting | Planned | None
     """Where fields come from that name no source of their own."""
-    members: tuple[str, ...]
+    plugins: tuple[str, ...]
     """Modules that the identity selects by name, as `lever.samplers.{pools.sampler}`; they are code of the stage."""
 
 
@@ -45,11 +45,11 @@ IDENTITIES: dict[str, StageIdentity] = {}
 S = TypeVar("S", bound=Section)
 
 
-def identity_of(stage: str, *members: str, section: str | Planned | None = None) -> Callable[[type[S]], type[S]]:
+def identity_of(stage: str, *plugins: str, section: str | Planned | None = None) -> Callable[[type[S]], type[S]]:
     """Declare a model as the identity of a stage; see `StageIdentity`."""
 
     def declare(config: type[S]) -> type[S]:
-        IDENTITIES[stage] = StageIdentity(config, Setting(section) if isinstance(section, str) else section, members)
+        IDENTITIES[stage] = StageIdentity(config, Setting(section) if isinstance(section, str) else section, plugins)
         return config
 
     return declare

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lever_pipe.base.chat import Connection
-from lever_pipe.base.members import member_of
+from lever_pipe.base.plugins import plugin_of
 from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, has_fields, rule
 
 AUTO = "auto"
@@ -52,14 +52,14 @@ class Decode(Section):
     ends: Distinct[str] = ()
     """Tokens that end an answer besides the end of a turn; empty for those of the model's `generation_config.json`."""
     temperature: float | None = Field(0.0, ge=0, le=0, exclude_if=lambda value: value == 0)
-    """0, or with member `served` null, which sends none: some models accept no other than their own."""
+    """0, or with engine `served` null, which sends none: some models accept no other than their own."""
 
 
 class AnswerSettings(Section):
     """How a vision-language model answers."""
 
-    member: Annotated[str, member_of("lvlms", AUTO)] = AUTO
-    """A member of `lever_pipe/lvlms`; `auto` for `vllm` on a GPU if it is installed, on a CPU for that of the folder's
+    engine: Annotated[str, plugin_of("lvlms", AUTO)] = AUTO
+    """A plugin of `lever_pipe/lvlms`; `auto` for `vllm` on a GPU if it is installed, on a CPU for that of the folder's
     `model_type`, and for `hf` everywhere else; `served` asks a server, which knows `lvlm.model` by that name."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     wave_tokens: int = Field(32_768, ge=64)
@@ -71,7 +71,7 @@ class AnswerSettings(Section):
 
 
 class VllmSettings(Section):
-    """How member `vllm` uses its GPUs; where memory runs out, lower `requests` and `context`."""
+    """How engine `vllm` uses its GPUs; where memory runs out, lower `requests` and `context`."""
 
     gpus: int = Field(1, ge=1, le=64)
     """GPUs of one node that share each product of a model (tensor parallelism); a job takes so many."""
@@ -105,30 +105,30 @@ class LvlmExecution(Section):
     path gave for this model."""
     vllm: VllmSettings = VllmSettings()
     server: LvlmServer = LvlmServer()
-    """Of member `served`."""
+    """Of engine `served`."""
 
 
 class LvlmSettings(AnswerSettings, LvlmExecution):
     """The frozen vision-language model that answers."""
 
     model: FilePath = "models/Qwen2.5-VL-3B-Instruct"
-    """Its folder; with member `served` its name at the server."""
+    """Its folder; with engine `served` its name at the server."""
 
     @rule
     def _servers_search_no_beams(self) -> Iterator[Fault]:
         if not self.is_served:
             if self.decode.temperature is None:
-                yield ("decode", "temperature"), "must be 0 without member: served, got null. Drop it."
+                yield ("decode", "temperature"), "must be 0 without engine: served, got null. Drop it."
             return
         if self.decode.num_beams > 1:
-            yield ("decode", "num_beams"), f"must be 1 with member: served, got {self.decode.num_beams}. Lower it."
+            yield ("decode", "num_beams"), f"must be 1 with engine: served, got {self.decode.num_beams}. Lower it."
         if self.decode.ends:
-            yield ("decode", "ends"), "must be empty with member: served, whose server ends answers. Drop them."
+            yield ("decode", "ends"), "must be empty with engine: served, whose server ends answers. Drop them."
 
     @property
     def is_served(self) -> bool:
         """Return whether a server answers, which knows `model` by that name."""
-        return self.member == "served"
+        return self.engine == "served"
 
     def execution(self) -> str:
         """Return the settings of `LvlmExecution` that are not the default, as JSON."""

@@ -39,7 +39,7 @@ class Runtime(Section):
 
 OF_PRESET = "presets.{preset}"
 """A run's hyper-parameters."""
-LVLM = "lvlms.{lvlm.member}"
+LVLM = "lvlms.{lvlm.engine}"
 SELECTOR = ("lever.networks.{selector.network}", "lever.heads.{selector.head}")
 OfSplit = Annotated[Split, Wildcard("split")]
 OfSeed = Annotated[Seed, Wildcard("seed")]
@@ -78,9 +78,9 @@ class PrepareExamplesConfig(ExampleSettings):
     split: OfSplit
 
 
-@identity_of("embed_examples", "lever.encoders.{member}", section=Planned("encoder"))
+@identity_of("embed_examples", "lever.encoders.{plugin}", section=Planned("encoder"))
 class EmbedExamplesConfig(Section):
-    member: str
+    plugin: str
     model_identity: Annotated[str, Planned("encoder_identity")]
     batch_size: int
 
@@ -247,7 +247,7 @@ class SelectBaselineConfig(Section):
 class SelectOwnConfig(Section):
     own: Annotated[str, Wildcard("own")]
     module: Annotated[str, Planned("own_module")]
-    """Member of `lever/policies` that selects; empty where a file says what is selected."""
+    """Plugin of `lever/policies` that selects; empty where a file says what is selected."""
     shots: MostShots
 
 

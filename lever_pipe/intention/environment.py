@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, cast
 
 from lever_pipe.base.chat import at_once
-from lever_pipe.base.members import member
 from lever_pipe.base.parsing import parse_model
+from lever_pipe.base.plugins import plugin
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.intention.codecs.protocol import ToolCall
@@ -47,7 +47,7 @@ def execution_of(runtime: Runtime) -> AgentExecution:
 
 def load_simulator(config: Simulator, execution: AgentExecution) -> UserSimulator:
     """Return the simulated user that the configuration names."""
-    return cast("UserSimulator", member("intention/simulators", config.kind).load(config, execution))
+    return cast("UserSimulator", plugin("intention/simulators", config.kind).load(config, execution))
 
 
 def turn_reward(importances: Sequence[int], config: Environment) -> float:

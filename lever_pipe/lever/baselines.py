@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lever_pipe.base.errors import UnknownMemberError
+from lever_pipe.base.errors import UnknownNameError
 from lever_pipe.base.records import Example, Normalisation, Pool
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
@@ -38,7 +38,7 @@ def rank_by_similarity(baseline: str, similarities: Similarities) -> NDArray[np.
         nearest, others = by_image[:FILTERED], by_image[FILTERED:]
         return np.concatenate([nearest[np.argsort(-similarities["question"][nearest], kind="stable")], others])
     if baseline not in weights:
-        raise UnknownMemberError(
+        raise UnknownNameError(
             f"a baseline: zero_shot, random-<draw>, oracle, bm25, mmices, mmr, dpp or {', '.join(weights)}",
             found=f"'{baseline}'",
             do="Name one of them.",

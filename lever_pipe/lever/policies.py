@@ -1,6 +1,6 @@
 """What a selector of a user's own is: a function `select` of a module `lever/policies/NAME.py` beside the package.
 
-The environment variable `LEVER_PIPE_MEMBERS` names the folder that holds `lever/policies/NAME.py`, `grid.policies`
+The environment variable `LEVER_PIPE_PLUGINS` names the folder that holds `lever/policies/NAME.py`, `grid.policies`
 names `NAME`. The module's code is part of the job's identity, so that an edit selects again.
 """
 
@@ -32,7 +32,7 @@ class Choice(NamedTuple):
     """[K, D] of their questions."""
 
 
-class PolicyMember(Protocol):
+class PolicyPlugin(Protocol):
     """A module of `lever_pipe/lever/policies`."""
 
     def select(self, choice: Choice, shots: int) -> Sequence[int]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import CheckpointError, ConfigError, DataError
-from lever_pipe.base.members import member
+from lever_pipe.base.plugins import plugin
 from lever_pipe.base.records import Example, ExampleId, Pool, Row
 from lever_pipe.base.sections import Section
 from lever_pipe.base.seeding import generator
@@ -80,7 +80,7 @@ class Policy:
         )
         arrays = storage.read_embeddings(folder / EMBEDDINGS, len(self._train))
         self._vectors = arrays["image"], arrays["question"]
-        self._encoder: Encoder = member("lever/encoders", encoder.member).load(model, device="cpu", batch_size=1)
+        self._encoder: Encoder = plugin("lever/encoders", encoder.plugin).load(model, device="cpu", batch_size=1)
         self._table = self._table_of(*self._vectors)
         self._module = load_selector(folder / WEIGHTS, architecture_of(selector, self._table.width))
 
@@ -136,4 +136,4 @@ class Policy:
             raise DataError(expected, found=str(len(eligible)), do="Give a pool.")
         similar = (train @ query[0] for train, query in zip(self._vectors, vectors, strict=True))
         view, stream = SamplingView(np.array(eligible), *similar), generator(pools.seed, "released", question, digest)
-        return member("lever/samplers", pools.sampler).sample(view, pools.size, stream).tolist()  # type: ignore[no-any-return]
+        return plugin("lever/samplers", pools.sampler).sample(view, pools.size, stream).tolist()  # type: ignore[no-any-return]

@@ -5,7 +5,7 @@ Since h = [a > 0], the modes made of h and a alone recode the accuracy monotonic
 
 Source: Lever-Plus published code, but `expected_only`, `accuracy_plus_expected` and `hybrid`, which are this project's.
 
-A mode may also be a module beside the package (`base.members`), `lever/rewards/NAME.py` with a function `reward` of
+A mode may also be a module beside the package (`base.plugins`), `lever/rewards/NAME.py` with a function `reward` of
 the same arguments.
 """
 
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from lever_pipe.base.members import member
+from lever_pipe.base.plugins import plugin
 from lever_pipe.base.records import Trajectory
 from lever_pipe.experiment.config import Reward
 
@@ -164,7 +164,7 @@ def reward_function(settings: Reward) -> Callable[[Trajectory], float]:
 
 def reward(inputs: RewardInputs, settings: Reward) -> float:
     """Return the reward of one scored selection, limited to [-5, 5]."""
-    mode: RewardMode = REWARD_MODES.get(settings.mode) or member("lever/rewards", settings.mode).reward
+    mode: RewardMode = REWARD_MODES.get(settings.mode) or plugin("lever/rewards", settings.mode).reward
     value = mode(inputs, settings)
     if not math.isfinite(value):
         raise ValueError(f"the {settings.mode} reward must be finite, got {value} from {inputs}")

@@ -1,1 +1,1 @@
-"""Frozen vision-language models that answer prompts; each public module but `protocol` is a member."""
+"""Frozen vision-language models that answer prompts; each public module but `protocol` is a plugin."""

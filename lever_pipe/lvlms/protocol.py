@@ -1,6 +1,6 @@
-"""What a member of `lvlms` must offer.
+"""What a plugin of `lvlms` must offer.
 
-A member is a module of this package without a leading underscore: a family of models, or a way to any. It has one
+A plugin is a module of this package without a leading underscore: a family of models, or a way to any. It has one
 function,
 
     load(folder, *, dtype, device) -> LvlmFamily

@@ -154,7 +154,7 @@ def _read_config(folder: Path) -> Any:
         raise CheckpointError(
             f"{folder}/config.json: expected model_type qwen2_5_vl",
             found=repr(kind),
-            do="Set lvlm.member to auto, or to the member of lvlms that fits this folder; hf takes any family.",
+            do="Set lvlm.engine to auto, or to the plugin of lvlms that fits this folder; hf takes any family.",
         )
     with readable(folder, "config.json"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)

@@ -187,7 +187,7 @@ class ServedEngine:
                 f"{self._chat.url}: expected the probabilities of given answers (prompt_logprobs), of which RL data,"
                 " beams and on-policy rewards are made",
                 found=f"none {self._chat.counts.last_fault}".strip(),
-                do="Ask `vllm serve`, or set lvlm.member to vllm or hf; the evaluation alone needs none.",
+                do="Ask `vllm serve`, or set lvlm.engine to vllm or hf; the evaluation alone needs none.",
             )
 
     def _with_answer(self, messages: Messages, answer: Answer, *, ends: bool = True) -> Scores:

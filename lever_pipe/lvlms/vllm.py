@@ -1,7 +1,7 @@
 """Any vision-language model that vLLM knows, in this process: batches, prefix cache and several GPUs are vLLM's.
 
 Prompts go in as tokens with one placeholder an image, in the order of a tree, so that neighbours share beginnings. A
-greedy answer is one call. Beams are searched by the rules of the other members (`_decoding`), a call a step: vLLM's own
+greedy answer is one call. Beams are searched by the rules of the other plugins (`_decoding`), a call a step: vLLM's own
 search knows neither a repetition penalty nor several ends.
 """
 
@@ -68,9 +68,9 @@ def load(folder: Path, *, dtype: str, device: str) -> Vllm:
         ConfigError: vLLM is not installed, or the device is one of several by number.
     """
     if find_spec("vllm") is None:
-        raise ConfigError("lvlm.member vllm: expected the package vllm", found="none", do=INSTALL)
+        raise ConfigError("lvlm.engine vllm: expected the package vllm", found="none", do=INSTALL)
     if ":" in device:
-        raise ConfigError("lvlm.member vllm: expected cuda or cpu", found=device, do="Set CUDA_VISIBLE_DEVICES.")
+        raise ConfigError("lvlm.engine vllm: expected cuda or cpu", found=device, do="Set CUDA_VISIBLE_DEVICES.")
     templated = {name: value for name, value in vars(described(folder)).items() if name != "model"}
     return Vllm(**templated, dtype=dtype)
 
@@ -107,7 +107,7 @@ def opened(folder: Path, dtype: str, context: int, settings: VllmSettings) -> An
         raise CheckpointError(
             f"{folder}: expected a model that vLLM {vllm_version()} can open here",
             found=shortened(text),
-            do=f"{small or 'Set lvlm.member: hf'}; the job's log has vLLM's own words.",
+            do=f"{small or 'Set lvlm.engine: hf'}; the job's log has vLLM's own words.",
         ) from fault
 
 

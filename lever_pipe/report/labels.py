@@ -29,7 +29,7 @@ def label(group: str, *, with_epoch: bool = True) -> Cell:
     """Return what a policy is called, as `GRPO, KL_BETA 0.15, epoch 3`; without its epoch where that is said apart."""
     name = PolicyName.parse(group)
     if name.kind == "baseline":
-        return say(BASELINE_LABELS[name.member]) if name.member in BASELINES else code(name.member)
+        return say(BASELINE_LABELS[name.variant]) if name.variant in BASELINES else code(name.variant)
     if name.kind not in LABELS:
         return name.label
     beta = say("mean over KL_BETA") if name.beta is None else say("KL_BETA {beta}", beta=beta_text(name.beta))

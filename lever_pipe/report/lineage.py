@@ -56,7 +56,7 @@ class PublishedLineage(Row):
 
 def published_key(beta: float, epoch: int, *, stage: str = "grpo", document: str = "") -> str:
     """Return the group of a published row; with a document, of the row that this document quotes."""
-    return str(PolicyName(kind="published", member=stage, beta=beta, epoch=epoch, document=document))
+    return str(PolicyName(kind="published", variant=stage, beta=beta, epoch=epoch, document=document))
 
 
 def read_lineage(path: Path) -> dict[str, dict[str, str]]:
@@ -216,7 +216,7 @@ def _of_reward(reward: Mapping[str, Any]) -> dict[str, str]:
 def _of_lvlm(lvlm: Mapping[str, Any]) -> dict[str, str]:
     templates = hashlib.sha256(json.dumps(lvlm["prompt"], sort_keys=True).encode()).hexdigest()[:8]
     return {
-        "lvlm": f"{lvlm['member']} {lvlm['model_identity']}",
+        "lvlm": f"{lvlm['engine']} {lvlm['model_identity']}",
         "precision": lvlm["dtype"],
         "decode": _listed(lvlm["decode"]),
         "prompt": f"{lvlm['prompt']['layout']} {templates}",

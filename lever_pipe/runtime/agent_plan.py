@@ -37,7 +37,7 @@ def runs(intention: Intention) -> list[AgentRun]:
 
 def folder_of(run: AgentRun) -> str:
     """Return a run's folder below the study's."""
-    return str(PolicyName(kind="agent", member=run.arm, seed=run.seed))
+    return str(PolicyName(kind="agent", variant=run.arm, seed=run.seed))
 
 
 def raw_files(intention: Intention) -> dict[str, list[str]]:

@@ -36,7 +36,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lever_pipe.base import members
+from lever_pipe.base import plugins
 from lever_pipe.base.process_environment import TEMPORARY, THREADS
 from lever_pipe.experiment import manifests
 
@@ -153,7 +153,7 @@ def serve(channel: socket.socket, modules: Iterable[str]) -> None:
     for number in HANDLED:  # Ctrl-C reaches the children, which are of the terminal's group too
         signal.signal(number, signal.SIG_IGN)
     for module in modules:
-        members.load(module)
+        plugins.load(module)
     manifests.surroundings()
     gc.collect()
     gc.freeze()

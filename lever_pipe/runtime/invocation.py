@@ -23,7 +23,7 @@ from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import failures, forks, ownership, running, sizing, snakemake_adapter, snapshot
 from lever_pipe.runtime.rerun import decision, own_images, skipping
 from lever_pipe.runtime.rerun.artefacts import manifests_below, set_time, time_ns
-from lever_pipe.runtime.rerun.decision import members_of
+from lever_pipe.runtime.rerun.decision import plugins_of
 from lever_pipe.runtime.rerun.explain import record_code
 from lever_pipe.runtime.rerun.why_names import first
 from lever_pipe.runtime.snakemake_adapter import LOCAL, SLURM, Workflow, without_trace
@@ -116,8 +116,8 @@ class Run:
         results.mkdir(parents=True, exist_ok=True)
         # First, so that what a job of a former run makes while the check looks for it is younger than this plan.
         snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned(jobs), self._root)
-        for stage, code, members in _codes_of(jobs):  # so that `why` can name the modules that differ
-            record_code(results, stage, members, code)
+        for stage, code, plugins in _codes_of(jobs):  # so that `why` can name the modules that differ
+            record_code(results, stage, plugins, code)
         contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
         snapshot.remember_codes()
         _set_back_future_times(jobs)
@@ -299,10 +299,10 @@ def _set_back_future_times(jobs: list[Any]) -> None:
 
 
 def modules_of(jobs: list[Any]) -> list[str]:
-    """Return the stages of jobs, the members that their configurations name, and what they import late."""
+    """Return the stages of jobs, the plugins that their configurations name, and what they import late."""
     planned = list(_codes_of(jobs))
     names = {provenance.stages()[stage] for stage, _, _ in planned}
-    names |= {f"{provenance.PACKAGE.name}.{name}" for _, _, members in planned for name in members}
+    names |= {f"{provenance.PACKAGE.name}.{name}" for _, _, plugins in planned for name in plugins}
     return [*sorted(names), *sorted({module for stage, _, _ in planned for module in LATE.get(stage, ())})]
 
 
@@ -329,10 +329,10 @@ def drop_empty_logs(results: Path) -> None:
 
 
 def _codes_of(jobs: list[Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield each stage with each of its fingerprints and the members that its configuration names."""
+    """Yield each stage with each of its fingerprints and the plugins that its configuration names."""
     of_code: dict[tuple[str, str], dict[str, Any]] = {}
     for stage, spec in snapshot.planned(jobs).values():
         identity = json.loads(spec)
         of_code[stage, identity["code"]] = identity["config"]
     for (stage, code), config in of_code.items():
-        yield stage, code, members_of(stage, config)
+        yield stage, code, plugins_of(stage, config)

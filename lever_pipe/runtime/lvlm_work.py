@@ -39,7 +39,7 @@ class LvlmWork(NamedTuple):
     rule: str
     prompts: int
     given: int  # answers whose probability is asked for
-    tokens: int | None  # with a prompt for each given answer where the member computes one; None for an embedded model
+    tokens: int | None  # with a prompt for each given answer where the plugin computes one; None for an embedded model
     flop: float | None  # 2 x parameters x tokens; None where either is unknown
 
 
@@ -81,7 +81,7 @@ def _summed(lvlm: LvlmSettings, rule: str, batches: Sequence[tuple[int, float]])
     name = Path(lvlm.model).name
     if not plan.is_large(lvlm.model):
         return LvlmWork(name, rule, prompts, answers * prompts, None, None)
-    passes = 1 if plan.lvlm_member(lvlm) == "qwen2_5_vl" else 1 + answers
+    passes = 1 if plan.lvlm_engine(lvlm) == "qwen2_5_vl" else 1 + answers
     examples = sum(count * (1 + shots) for count, shots in batches)
     generated = prompts * lvlm.decode.num_beams * lvlm.decode.max_new_tokens
     tokens = int(passes * EXAMPLE_TOKENS * examples) + generated

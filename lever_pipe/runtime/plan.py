@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any
 
-from lever_pipe.base.members import available
 from lever_pipe.base.model_folders import model_type
+from lever_pipe.base.plugins import available
 from lever_pipe.base.policy_names import EMULATION, FIRST_ITEMS, OWN, TRANSFER, PolicyName
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import PolicyRef
@@ -264,7 +264,7 @@ def controlled(experiment: Experiment) -> list[str]:
     return [
         str(name)
         for name in names
-        if name.member != "zero_shot" and name.draw in (None, 0)
+        if name.variant != "zero_shot" and name.draw in (None, 0)
         if name.seed in (None, main.seeds[0]) and (name.beta or 0.0) == least[name.kind]
     ]
 
@@ -334,14 +334,14 @@ def _at(value: Any, path: str) -> Any:
 def spec_of(experiment: Experiment, stage: str, wildcards: Wildcards) -> str:
     """Return the one identity param of a rule: canonical JSON of config and code fingerprint."""
     config = stage_config(experiment, stage, wildcards)
-    code = snapshot.code_of(stage, members_of(config)).fingerprint
+    code = snapshot.code_of(stage, plugins_of(config)).fingerprint
     return canonical_json({"code": code, "config": config.model_dump(mode="json")})
 
 
-def members_of(config: Section) -> tuple[str, ...]:
+def plugins_of(config: Section) -> tuple[str, ...]:
     """Return the modules that a stage's config selects by name, as `lever.samplers.uniform`."""
     declared = next((identity for identity in IDENTITIES.values() if identity.config is type(config)), None)
-    modules = [name.format_map(vars(config)) for name in declared.members] if declared else []
+    modules = [name.format_map(vars(config)) for name in declared.plugins] if declared else []
     drawn = getattr(config, "on_policy", None)
     rewards = [getattr(config, "reward", None), getattr(drawn, "reward", None), *getattr(config, "rewards", ())]
     modes = [reward.mode for reward in rewards if reward]
@@ -354,7 +354,7 @@ def members_of(config: Section) -> tuple[str, ...]:
 def lvlm_config(experiment: Experiment) -> LvlmConfig:
     """Return what the LVLM's answers depend on."""
     values = experiment.lvlm.model_dump(include=set(AnswerSettings.model_fields))
-    values["member"] = lvlm_member(experiment.lvlm)
+    values["engine"] = lvlm_engine(experiment.lvlm)
     model = experiment.lvlm.model
     identity = model if experiment.lvlm.is_served else agent_plan.identity_of_model(model)
     return LvlmConfig(model_identity=identity, **values)
@@ -362,13 +362,13 @@ def lvlm_config(experiment: Experiment) -> LvlmConfig:
 
 def asks_vllm(experiment: Experiment) -> bool:
     """Return whether vLLM answers for any of the experiment's models."""
-    return "vllm" in map(lvlm_member, (experiment.lvlm, *experiment.grid.lvlms.values()))
+    return "vllm" in map(lvlm_engine, (experiment.lvlm, *experiment.grid.lvlms.values()))
 
 
-def lvlm_member(lvlm: LvlmSettings) -> str:
-    """Return who answers: the named member; for a model that needs a GPU `vllm`, for others that of their family."""
-    if lvlm.member != AUTO:
-        return lvlm.member
+def lvlm_engine(lvlm: LvlmSettings) -> str:
+    """Return who answers: the named plugin; for a model that needs a GPU `vllm`, for others that of their family."""
+    if lvlm.engine != AUTO:
+        return lvlm.engine
     if is_large(lvlm.model):
         return "vllm" if find_spec("vllm") else "hf"
     kind = model_type(Path(lvlm.model))

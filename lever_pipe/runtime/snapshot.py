@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lever_pipe.base import atomic, members, provenance, storage
+from lever_pipe.base import atomic, plugins, provenance, storage
 from lever_pipe.base.errors import LeverPipeError, SnapshotError
 from lever_pipe.base.provenance import PACKAGE, canonical_json
 from lever_pipe.base.records import Row
@@ -27,7 +27,7 @@ VARIABLE = "LEVER_PIPE_SNAPSHOT"
 FOLDER = Path(".snakemake/lever_pipe")
 CODES = FOLDER / "codes.json"
 ROOMS = ("intention", "lever", "lvlms")
-"""Folders that hold members; what else lies beside them, an environment for instance, is none."""
+"""Folders that hold plugins; what else lies beside them, an environment for instance, is none."""
 JOBS = ".jobs"
 KEPT_SECONDS = 90 * 24 * 3600
 HANDLERS = "Start the run without --no-hooks; a Snakefile with this workflow as a module must call RUN.begin."
@@ -144,8 +144,8 @@ def require_code(stage: str, *, planned: str, found: str) -> None:
 
 @cache
 def package_digest(root: Path = PACKAGE) -> str:
-    """Return a digest of the source files of the package, and of members beside it, byte for byte."""
-    beside = members.roots()[1:] if root == PACKAGE else []
+    """Return a digest of the source files of the package, and of plugins beside it, byte for byte."""
+    beside = plugins.roots()[1:] if root == PACKAGE else []
     parts = {root: root.rglob("*.py")}
     parts |= {folder: (path for room in ROOMS for path in folder.glob(f"{room}/**/*.py")) for folder in beside}
     return " ".join(_digest_of(folder, sorted(paths)) for folder, paths in parts.items())
@@ -165,14 +165,14 @@ class StageCode(NamedTuple):
 
 
 _codes: dict[str, StageCode] = {}
-"""Of each stage with its members, while the package is as it was when this process began."""
+"""Of each stage with its plugins, while the package is as it was when this process began."""
 
 
-def code_of(stage: str, members: tuple[str, ...]) -> StageCode:
+def code_of(stage: str, plugins: tuple[str, ...]) -> StageCode:
     """Return what a stage's code is, asked once."""
-    name = " ".join((stage, *members))
+    name = " ".join((stage, *plugins))
     if name not in _codes:
-        _codes[name] = StageCode(provenance.code_of(stage, members), provenance.libraries_of(stage, members))
+        _codes[name] = StageCode(provenance.code_of(stage, plugins), provenance.libraries_of(stage, plugins))
     return _codes[name]
 
 
@@ -183,7 +183,7 @@ def recall_codes(memory: Path = CODES) -> None:
     """
     with suppress(OSError, ValueError, TypeError, LookupError):
         written = json.loads(memory.read_bytes())
-        if written["of"] == [provenance.python_version(), package_digest()] and len(members.roots()) == 1:
+        if written["of"] == [provenance.python_version(), package_digest()] and len(plugins.roots()) == 1:
             _codes.update({name: StageCode(str(code), tuple(used)) for name, (code, used) in written["codes"].items()})
 
 

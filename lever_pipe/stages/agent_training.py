@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.base.members import member
+from lever_pipe.base.plugins import plugin
 from lever_pipe.base.provenance import code_of
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator
@@ -48,7 +48,7 @@ def prepare_tasks(
     on, by id or by request.
     """
     files = RawFiles(train_file, val_file, test_file, details)
-    splits: Splits = member("intention/sources", config.source).read(config.synthetic, files)
+    splits: Splits = plugin("intention/sources", config.source).read(config.synthetic, files)
     storage.write_rows(train_tasks, splits.train)
     storage.write_rows(val_tasks, splits.val)
     storage.write_rows(test_tasks, splits.test)
@@ -127,7 +127,7 @@ def warm_start_agent(
 
 
 def _of_folder(folder: Path, config: WarmStartAgentConfig) -> tuple[Any, ChatCodec]:
-    codec = member("intention/codecs", config.policy.model.codec).load(folder)
+    codec = plugin("intention/codecs", config.policy.model.codec).load(folder)
     return load_policy(folder, "float32"), cast("ChatCodec", codec)
 
 

@@ -118,7 +118,7 @@ def emulate_untouched(
     for arm in (CONTROL, DROPOUT):
         for epoch in EPOCHS:
             run = PolicyName(
-                kind=EMULATION, member=arm, base=config.base_rce_epoch, seed=config.seed, is_untouched=True
+                kind=EMULATION, variant=arm, base=config.base_rce_epoch, seed=config.seed, is_untouched=True
             )
             ref = PolicyRef.of(run.at(epoch), preset=config.preset)
             with ambient_stream(config.seed, ref.name):
@@ -194,6 +194,6 @@ def _training_lines(rows: Iterable[EpochMetrics]) -> Iterable[Line]:
     """Yield every metric of the epochs without updates."""
     for row in rows:
         policy = row.policy
-        arm = PolicyName.parse(policy.name).member or CONTROL
+        arm = PolicyName.parse(policy.name).variant or CONTROL
         for name in sorted(row.values):
             yield arm, policy.base_rce_epoch, policy.epoch, name, row.values[name]

@@ -9,14 +9,14 @@ import numpy as np
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.errors import CheckpointError, ImageError
-from lever_pipe.base.members import member
+from lever_pipe.base.plugins import plugin
 from lever_pipe.base.records import Example
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.stage_configs import EmbedExamplesConfig, PrepareExamplesConfig, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions
 from lever_pipe.lever.datasets.protocol import VqaFilePaths
-from lever_pipe.lever.encoders.protocol import EncoderMember
+from lever_pipe.lever.encoders.protocol import EncoderPlugin
 
 
 def prepare_examples(
@@ -65,7 +65,7 @@ def embed_examples(
 ) -> dict[str, tuple[int, int]]:
     """Write `image` and `question`, each `[N, D]` float32 with unit rows; return their shapes."""
     execution.prepare(runtime)
-    encoders: EncoderMember = member("lever/encoders", config.member)
+    encoders: EncoderPlugin = plugin("lever/encoders", config.plugin)
     model = encoders.load(encoder, device=runtime.device, batch_size=config.batch_size)
     rows = storage.read_examples(examples)
     _require_same_images(rows, images)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError
-from lever_pipe.base.members import member
+from lever_pipe.base.plugins import plugin
 from lever_pipe.base.records import Example, ExampleId, PolicyScores, Pool
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.stage_configs import MeasurePoolsConfig, SamplePoolsConfig
@@ -61,7 +61,7 @@ def build_pools(
 ) -> list[Pool]:
     """Return one pool a query: never the query itself and, by default, nothing that shows its image."""
     split = config.split
-    sampler: Sampler = member("lever/samplers", config.pools.sampler)
+    sampler: Sampler = plugin("lever/samplers", config.pools.sampler)
     images = np.array([example.image_digest for example in train])
     everyone = np.arange(len(train))
     pools = []
@@ -84,8 +84,8 @@ def build_pools(
                 do="Lower pools.size, or add train examples.",
             )
         stream = generator(config.pools.seed, "pools", split, query.example_id)
-        members = sampler.sample(view, size, stream).tolist()
-        pools.append(Pool(query_id=query.example_id, candidates=tuple(ExampleId(i) for i in members)))
+        candidates = sampler.sample(view, size, stream).tolist()
+        pools.append(Pool(query_id=query.example_id, candidates=tuple(ExampleId(i) for i in candidates)))
     return pools
 
 

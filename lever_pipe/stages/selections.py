@@ -10,7 +10,7 @@ import numpy as np
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.members import member
+from lever_pipe.base.plugins import plugin
 from lever_pipe.base.records import Example, ExampleId, Pool, Selection
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment import execution
@@ -22,7 +22,7 @@ from lever_pipe.experiment.stage_configs import (
 )
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever import baselines
-from lever_pipe.lever.policies import Choice, PolicyMember
+from lever_pipe.lever.policies import Choice, PolicyPlugin
 from lever_pipe.lever.selector.decoding import choose
 from lever_pipe.lever.selector.embeddings import read_table
 from lever_pipe.lever.selector.network import architecture_of, load_selector
@@ -121,7 +121,7 @@ def select_own(
         selected = read_selections(own_selections[0], config.own, train=train, queries=queries, shots=config.shots)
         rows = [Selection(query_id=query.example_id, demonstrations=selected[query.example_id]) for query in queries]
     else:
-        policy: PolicyMember = member("lever/policies", config.module)
+        policy: PolicyPlugin = plugin("lever/policies", config.module)
         vectors = (
             storage.read_embeddings(train_embeddings, len(train)),
             storage.read_embeddings(eval_embeddings, len(queries)),

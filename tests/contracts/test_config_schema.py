@@ -44,8 +44,8 @@ def test_every_shipped_config_parses(path: Path) -> None:
 def test_production_differs_from_the_world_by_configuration_alone() -> None:
     world = parse_experiment(yaml.safe_load((ROOT / "config.yaml").read_text()))
     production = parse_experiment(merged(ROOT / "config/okvqa_qwen2_5_vl_3b.yaml"))
-    assert world.lvlm.member == production.lvlm.member == "auto"
-    assert world.encoder.member == production.encoder.member
+    assert world.lvlm.engine == production.lvlm.engine == "auto"
+    assert world.encoder.plugin == production.encoder.plugin
     assert world.data.reader == production.data.reader
     assert production.arms[0].preset == "published"
     assert production.lvlm.decode.num_beams == 3

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from lever_pipe.base.members import VARIABLE, available
 from PIL import Image
 
 from lever_pipe.base import provenance, storage
 from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.plugins import VARIABLE, available
 from lever_pipe.base.records import Example, ExampleId, Pool, PoolPosition, Proposal, RlGroup
 from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.data_config import Pools
@@ -87,7 +87,7 @@ def read(files, options):
 
 @pytest.fixture
 def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder outside the package's tree that holds members; what was imported from it is forgotten afterwards."""
+    """A folder outside the package's tree that holds plugins; what was imported from it is forgotten afterwards."""
     folder, before = tmp_path / "mine", set(sys.modules)
     monkeypatch.setenv(VARIABLE, str(folder))
     _forget()
@@ -172,7 +172,7 @@ def test_a_reward_is_one_function(beside: Path, tmp_path: Path) -> None:
     chosen = {"reward": {"mode": "mine"}, "on_policy": {"reward": {"mode": "mine"}}}
     experiment = configured(presets={"world": chosen, "published": {}})
     assert identity_follows(path, "reward_groups", experiment, preset="world", rewarded="groups")
-    assert "lever.rewards.mine" in plan.members_of(plan.stage_config(experiment, "measure_rewards", {}))
+    assert "lever.rewards.mine" in plan.plugins_of(plan.stage_config(experiment, "measure_rewards", {}))
     queries = [example(i, answer="a") for i in range(2)]
     groups = [_group(query, correct) for query, correct in zip(queries, ("a", "b"), strict=True)]
     storage.write_rows(tmp_path / "rl_data", groups)

@@ -32,8 +32,8 @@ def test_a_rule_names_the_files_of_its_stage_and_no_others(stage: str) -> None:
     assert set(rule.output.keys()) == by_role[Role.OUTPUT] | {"manifest"}
     # The name of a file in the manifest and in the store says whether it is a member of a list.
     named = [*rule.input.items(), *((name, path) for name, path in rule.output.items() if name != "manifest")]
-    members = {name: not isinstance(path, str) for name, path in named if not callable(path)}
-    assert members == {name: said[name].several for name in members}
+    plugins = {name: not isinstance(path, str) for name, path in named if not callable(path)}
+    assert plugins == {name: said[name].several for name in plugins}
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -1,4 +1,4 @@
-"""The contract of every member of `lever_pipe/lever/samplers`, found by name, alone and through its stage."""
+"""The contract of every plugin of `lever_pipe/lever/samplers`, found by name, alone and through its stage."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import cast
 
 import numpy as np
 import pytest
-from lever_pipe.base.members import available
 
 from lever_pipe.base.errors import DataError
+from lever_pipe.base.plugins import available
 from lever_pipe.base.records import Split
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.data_config import Pools
@@ -21,11 +21,11 @@ from lever_pipe.stages.pools import build_pools
 from tests.unit.builders import example
 
 N, WIDTH, SIZE = 60, 8, 16
-MEMBERS = available("lever/samplers")
-every_member = pytest.mark.parametrize("name", MEMBERS)
+PLUGINS = available("lever/samplers")
+every_plugin = pytest.mark.parametrize("name", PLUGINS)
 
 
-def member(name: str) -> Sampler:
+def plugin(name: str) -> Sampler:
     return cast("Sampler", importlib.import_module(f"lever_pipe.lever.samplers.{name}"))
 
 
@@ -56,42 +56,42 @@ def view(eligible: Iterable[int] = range(N), *, query: int = 0) -> SamplingView:
     return SamplingView(np.array(list(eligible)), IMAGES @ IMAGES[query], QUESTIONS @ QUESTIONS[query])
 
 
-def test_the_published_samplers_are_members() -> None:
-    assert {"uniform", "image_similarity", "text_similarity", "mixture"} <= set(MEMBERS)
+def test_the_published_samplers_are_plugins() -> None:
+    assert {"uniform", "image_similarity", "text_similarity", "mixture"} <= set(PLUGINS)
 
 
-@every_member
+@every_plugin
 def test_draws_k_distinct_eligible_ids(name: str) -> None:
     for seed in range(20):
         eligible = range(seed % 3, N, 2)  # 29 or 30 of them, with gaps
-        drawn = member(name).sample(view(eligible), SIZE, generator(seed))
+        drawn = plugin(name).sample(view(eligible), SIZE, generator(seed))
         assert np.issubdtype(drawn.dtype, np.integer)
         assert drawn.shape == (SIZE,)
         assert len(set(drawn.tolist())) == SIZE
         assert set(drawn.tolist()) <= set(eligible)
 
 
-@every_member
+@every_plugin
 def test_takes_all_when_just_enough_is_eligible(name: str) -> None:
-    drawn = member(name).sample(view(range(SIZE)), SIZE, generator(0))
+    drawn = plugin(name).sample(view(range(SIZE)), SIZE, generator(0))
     assert sorted(drawn.tolist()) == list(range(SIZE))
 
 
-@every_member
+@every_plugin
 def test_same_stream_gives_same_pool(name: str) -> None:
-    first, second = (member(name).sample(view(), SIZE, generator(3, "pools")) for _ in range(2))
+    first, second = (plugin(name).sample(view(), SIZE, generator(3, "pools")) for _ in range(2))
     assert first.tolist() == second.tolist()
 
 
-@every_member
+@every_plugin
 def test_leaves_its_view_unchanged(name: str) -> None:
     given = view()
     for array in (given.eligible, given.image_similarity, given.question_similarity):
         array.setflags(write=False)  # a write would raise
-    member(name).sample(given, SIZE, generator(0))
+    plugin(name).sample(given, SIZE, generator(0))
 
 
-@every_member
+@every_plugin
 def test_pool_excludes_the_query_and_its_image(name: str) -> None:
     for query, drawn in pools(name).items():
         assert len(set(drawn)) == SIZE
@@ -99,7 +99,7 @@ def test_pool_excludes_the_query_and_its_image(name: str) -> None:
         assert not any(candidate // 3 == query // 3 for candidate in drawn)
 
 
-@every_member
+@every_plugin
 def test_query_itself_stays_out_when_its_image_may_come_in(name: str) -> None:
     drawn = pools(name, exclude=False)
     assert all(query not in candidates for query, candidates in drawn.items())
@@ -107,20 +107,20 @@ def test_query_itself_stays_out_when_its_image_may_come_in(name: str) -> None:
     assert any(c // 3 == query // 3 for query, candidates in drawn.items() for c in candidates)
 
 
-@every_member
+@every_plugin
 def test_an_eval_query_shares_only_its_number_with_a_train_example(name: str) -> None:
     # Each pool holds 16 of 60, so at least one of the 60 holds the train example of its own number.
     assert any(query in candidates for query, candidates in pools(name, split="eval").items())
 
 
-@every_member
+@every_plugin
 def test_pools_do_not_depend_on_other_queries(name: str) -> None:
     everything = pools(name)
     for queries in (range(N - 1, 0, -7), [13]):
         assert pools(name, queries) == {q: everything[q] for q in queries}
 
 
-@every_member
+@every_plugin
 def test_too_few_eligible_examples_are_refused_with_the_counts(name: str) -> None:
     # 60 less the three of the query's own image leaves 57.
     assert len(pools(name, [5], size=57)[5]) == 57
@@ -132,7 +132,7 @@ def test_uniform_pools_cover_all_candidates_evenly() -> None:
     draws = 600
     counts = np.zeros(N)
     for seed in range(draws):
-        counts[member("uniform").sample(view(), SIZE, generator(seed))] += 1
+        counts[plugin("uniform").sample(view(), SIZE, generator(seed))] += 1
     # Each count is binomial(600, 16/60): mean 160, sd 10.8; five sd bound all 60 of them.
     assert np.abs(counts - 160).max() < 54
 
@@ -166,7 +166,7 @@ def test_mixture_holds_the_nearest_of_both_kinds() -> None:
 
 
 def test_mixture_begins_with_the_uniform_part() -> None:
-    first = member("mixture").sample(view(query=0), SIZE, generator(5))
-    other = member("mixture").sample(view(query=31), SIZE, generator(5))
+    first = plugin("mixture").sample(view(query=0), SIZE, generator(5))
+    other = plugin("mixture").sample(view(query=31), SIZE, generator(5))
     assert first[:8].tolist() == other[:8].tolist()  # drawn before any similarity is looked at
     assert first[8:].tolist() != other[8:].tolist()

@@ -25,7 +25,7 @@ from lever_pipe.experiment.stage_configs import (
 
 TRAINING = {"preset": "p", "selector": Selector(width=8), "train_share": 0.8, "max_gradient_norm": 1.0}
 LVLM = LvlmConfig(
-    member="qwen2_5_vl",
+    engine="qwen2_5_vl",
     model_identity="0123456789abcdef",
     dtype="float32",
     wave_tokens=2048,

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.vllm
 ROOT = Path(__file__).parents[2]
-OF_VLLM = "lvlm={member: vllm, vllm: {memory_share: 0.1, eager: true, image_cache_gb: 0.1}}"
+OF_VLLM = "lvlm={engine: vllm, vllm: {memory_share: 0.1, eager: true, image_cache_gb: 0.1}}"
 TOLERANCE = 1e-5
 """Of rewards that are probabilities, which two engines sum in another order, and of what is trained on them."""
 
@@ -25,7 +25,7 @@ def ran(results: Path, *settings: str) -> Path:
 
 
 def test_tables_are_equal(tmp_path: Path) -> None:
-    ours, theirs = ran(tmp_path / "vllm", OF_VLLM), ran(tmp_path / "packed", "lvlm={member: qwen2_5_vl}")
+    ours, theirs = ran(tmp_path / "vllm", OF_VLLM), ran(tmp_path / "packed", "lvlm={engine: qwen2_5_vl}")
     names = sorted(path.name for path in (theirs / "report/tables").glob("*.csv"))
     assert len(names) > 20
     for name in names:

@@ -28,9 +28,9 @@ TOLERANCE = 1e-4
 """Sums of float32 in another order."""
 
 
-def asked_with(member: str, **decode: Any) -> LvlmConfig:
+def asked_with(engine: str, **decode: Any) -> LvlmConfig:
     settings = lvlm_config()
-    return settings.model_copy(update={"member": member, "decode": settings.decode.model_copy(update=decode)})
+    return settings.model_copy(update={"engine": engine, "decode": settings.decode.model_copy(update=decode)})
 
 
 def opened(config: LvlmConfig, runtime: Runtime = Runtime(), folder: Path = LVLM) -> LedgerLvlm:
@@ -84,5 +84,5 @@ def test_a_folder_that_vllm_cannot_open_is_told(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(LVLM, tmp_path / "model"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"architectures": ["NoSuchModel"]}))
-    with pytest.raises(CheckpointError, match=r"can open here.*Set lvlm.member: hf"):
+    with pytest.raises(CheckpointError, match=r"can open here.*Set lvlm.engine: hf"):
         opened(asked_with("vllm"), OF_VLLM, folder).run(requests(5))

@@ -1,4 +1,4 @@
-"""Member `served` has from `vllm serve` what the packed engine answers."""
+"""Plugin `served` has from `vllm serve` what the packed engine answers."""
 
 from __future__ import annotations
 

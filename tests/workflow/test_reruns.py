@@ -156,7 +156,7 @@ def test_the_offline_loss_retrains_no_on_policy_run(smoke: Project) -> None:
 
 
 def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
-    """All at once: times of files, how jobs are run and reached, a remark, a member and a preset that nobody names."""
+    """All at once: times of files, how jobs are run and reached, a remark, a plugin and a preset that nobody names."""
     touched = (
         "world/mscoco_val2014_annotations.json",
         "lever/embeddings/train.safetensors",

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 
 from lever_pipe.base.errors import CheckpointError, DataError, TrainingError
-from lever_pipe.base.members import member
+from lever_pipe.base.plugins import plugin
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.agent_config import AgentExecution, AgentModel, Environment, Simulator
@@ -206,7 +206,7 @@ def load_player(
         )
     return Player(
         policy=policy,
-        codec=cast("ChatCodec", member("intention/codecs", model.codec).load(folder)),
+        codec=cast("ChatCodec", plugin("intention/codecs", model.codec).load(folder)),
         simulator=load_simulator(config.simulator, execution),
         model=model,
         environment=config.environment,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lever_pipe.base.errors import DataError
-from lever_pipe.base.members import member
+from lever_pipe.base.plugins import plugin
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.data_config import ExampleSettings
 from lever_pipe.lever.datasets.protocol import AskedImage, Reader, ReadOptions, ReadResult, VqaFilePaths
@@ -15,13 +15,13 @@ from lever_pipe.lever.datasets.protocol import AskedImage, Reader, ReadOptions, 
 
 def read_train(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
     """Return the train split as the configured reader reads it; see `protocol.Reader.read`."""
-    reader: Reader = member("lever/datasets", settings.reader)
+    reader: Reader = plugin("lever/datasets", settings.reader)
     return reader.read(files, _options(settings, "train"))
 
 
 def read_queries(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
     """Return the `n_eval` evaluated queries; see `protocol.Reader.read`."""
-    reader: Reader = member("lever/datasets", settings.reader)
+    reader: Reader = plugin("lever/datasets", settings.reader)
     queries = reader.read(files, _options(settings, "eval"))
     if len(queries.examples) < settings.n_eval:
         raise DataError(
@@ -48,7 +48,7 @@ def asked_images(
     options = _options(settings, split)
     if with_spares and settings.on_bad_image == "skip":
         options = replace(options, limit=None)
-    asked = getattr(member("lever/datasets", settings.reader), "asked_images", None)
+    asked = getattr(plugin("lever/datasets", settings.reader), "asked_images", None)
     return None if asked is None else dict(asked(questions, options))
 
 

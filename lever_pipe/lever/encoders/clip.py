@@ -90,7 +90,7 @@ def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
     with readable(folder, "CLIP model"):
         kind = strict_json((folder / "config.json").read_bytes()).get("model_type")
         if kind != "clip":
-            remedy = "Name the member of encoders that fits this folder."
+            remedy = "Name the plugin of encoders that fits this folder."
             raise CheckpointError(f"{folder}/config.json: expected model_type clip", found=repr(kind), do=remedy)
         require_size(folder, CLIPConfig.from_pretrained(folder, local_files_only=True))
         model = load_strictly(CLIPModel, folder, "CLIP model", dtype=torch.float32)

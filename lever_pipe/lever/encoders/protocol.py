@@ -1,7 +1,7 @@
 """What a frozen encoder of images and questions offers.
 
 To add an encoder, add a module `lever_pipe/lever/encoders/<name>.py` with a function `load` of the
-signature below; its name is then valid in `encoder.member`.
+signature below; its name is then valid in `encoder.plugin`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Encoder(Protocol):
         ...
 
 
-class EncoderMember(Protocol):
+class EncoderPlugin(Protocol):
     """A module of `lever_pipe/lever/encoders`."""
 
     def load(self, folder: Path, *, device: str, batch_size: int) -> Encoder:

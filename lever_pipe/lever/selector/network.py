@@ -1,6 +1,6 @@
 """The selector: a network that makes queries and candidates comparable, and a head that scores a pool pick by pick.
 
-Both are members: `lever/networks/NAME.py` by `selector.network`, whose `build` returns a
+Both are plugins: `lever/networks/NAME.py` by `selector.network`, whose `build` returns a
 `PointerSelector` for an `Architecture`, and `lever/heads/NAME.py` by `selector.head` (`lever/heads/protocol.py`).
 Whatever trains or decodes a selector knows neither by name.
 """
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lever_pipe.base.checkpoints import load_tensors, require_same_tensors, save_tensors
-from lever_pipe.base.members import member
+from lever_pipe.base.plugins import plugin
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.base.shapes import require_shapes, shaped
@@ -26,7 +26,7 @@ from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Sizes and members that fix the tensors of a selector."""
+    """Sizes and plugins that fix the tensors of a selector."""
 
     embedding: int  # D, width of the encoder's embeddings
     width: int  # H
@@ -49,7 +49,7 @@ class Encoded(NamedTuple):
 
 
 class PointerSelector(nn.Module):
-    """Scores of a pool. Whatever the members, permuting the pool permutes the picks, and greedy k shots are the first k
+    """Scores of a pool. Whatever the plugins, permuting the pool permutes the picks, and greedy k shots are the first k
     of more shots.
     """
 
@@ -70,7 +70,7 @@ class PointerSelector(nn.Module):
         gradient norms.
         """
         a = self.architecture
-        head: Head = member("lever/heads", a.head).build(HeadSettings(a.width, a.temperature, a.steps))
+        head: Head = plugin("lever/heads", a.head).build(HeadSettings(a.width, a.temperature, a.steps))
         self._head = (head,)  # as a submodule it would come before the names of its tensors
         for name, part in head.named_children():
             self.add_module(name, part)
@@ -145,7 +145,7 @@ def architecture_of(selector: Selector, embedding: int) -> Architecture:
 def build_selector(architecture: Architecture) -> PointerSelector:
     """Return a selector whose weights mean nothing yet: `initialise` or a checkpoint fills them."""
     with ambient_stream(0, "construction"):  # the library draws weights from the global stream, which nobody may use
-        module: PointerSelector = member("lever/networks", architecture.network).build(architecture)
+        module: PointerSelector = plugin("lever/networks", architecture.network).build(architecture)
         return rowwise(module)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from lever_pipe.base import members, numerics, rowwise
+from lever_pipe.base import numerics, plugins, rowwise
 from lever_pipe.base.errors import CheckpointError, DataError, shortened
 from lever_pipe.base.model_folders import end_tokens
 from lever_pipe.base.progress import Progress
@@ -55,8 +55,8 @@ def open_lvlm(settings: AnswerSettings, folder: Path, images: ImageSource, runti
         CheckpointError: a file is missing, or tensors differ from the architecture.
     """
     torch.set_num_threads(runtime.threads)
-    member = members.member("lvlms", settings.member)
-    family: LvlmFamily = member.load(folder, dtype=settings.dtype, device=runtime.device)
+    engine = plugins.plugin("lvlms", settings.engine)
+    family: LvlmFamily = engine.load(folder, dtype=settings.dtype, device=runtime.device)
     return LedgerLvlm(family, settings, images, runtime)
 
 
@@ -263,7 +263,7 @@ def _identity_of(family: LvlmFamily, settings: AnswerSettings, device: str, deco
     kind, versions = torch.device(device).type, installed_versions()
     return {
         **family.identity(),
-        "code": engine_code(f"lever_pipe.lvlms.{settings.member}", __name__),
+        "code": engine_code(f"lever_pipe.lvlms.{settings.engine}", __name__),
         "libraries": {name: versions[name] for name in ("torch", "transformers", "tokenizers")},
         "dtype": settings.dtype,
         "device": kind,

@@ -227,7 +227,7 @@ def _leaderboard(data: str, rows: Sequence[IntervalRow], prompts: Mapping[str, i
             data=data,
             sampler=place.sampler,
             lvlm=place.lvlm,
-            selector=policy.preset or policy.member,
+            selector=policy.preset or policy.variant,
             objective=policy.kind,
             trained_on=(policy.origin or data) if policy.preset else "",
             policy=str(policy),

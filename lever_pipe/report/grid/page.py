@@ -25,7 +25,7 @@ def called(policy: str) -> str:
     name = PolicyName.parse(policy)
     if not name.preset:
         suffix = " (RICES)" if policy == RICES else ""
-        return f"{name.member.replace('_', ' ')}{suffix}" if name.kind == "baseline" else f"own: {name.member}"
+        return f"{name.variant.replace('_', ' ')}{suffix}" if name.kind == "baseline" else f"own: {name.variant}"
     beta = "" if name.beta is None else f" β={beta_text(name.beta)}"
     origin = f" from {name.origin}" if name.origin else f", first {name.items} items" if name.items else ""
     return f"{name.preset}: {name.kind.replace('_', '-')}{beta}{origin}"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from lever_pipe.base import members
+from lever_pipe.base import plugins
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.experiment.lvlm_config import LvlmSettings
@@ -28,7 +28,7 @@ from lever_pipe.runtime.checks.findings import Outcome, fault, ok, refused, warn
 from lever_pipe.world.files import write_raw_files
 
 LIBRARY = "hf"
-"""The member that answers by the model library's own `generate`."""
+"""The plugin that answers by the model library's own `generate`."""
 SHOTS = 2
 TAIL = 160
 """Characters of a written prompt that are shown: its end says what the model goes on with."""
@@ -45,7 +45,7 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
     lvlm, config = experiment.lvlm, plan.lvlm_config(experiment)
     device = str(sizing.rooms(experiment)("answer_prompts").resources["device"])
     name = f"answers of {lvlm.model}"
-    yield ok(name, f"by member {config.member} on {device} (lvlm.member: {lvlm.member})")
+    yield ok(name, f"by plugin {config.engine} on {device} (lvlm.engine: {lvlm.engine})")
     try:
         with tempfile.TemporaryDirectory() as made:
             paths = _raw_files(experiment, folder, Path(made))
@@ -55,34 +55,34 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
                 LvlmRequest(wording.prompt(train[i], shown[SHOTS * i : SHOTS * (i + 1)])) for i in range(count + 1)
             ]
             replies: dict[str, list[LvlmReply]] = {}
-            for member in dict.fromkeys((config.member, *([] if lvlm.is_served else [LIBRARY]))):
-                spec = config.model_copy(update={"member": member})
+            for engine in dict.fromkeys((config.engine, *([] if lvlm.is_served else [LIBRARY]))):
+                spec = config.model_copy(update={"engine": engine})
                 model = load_lvlm(spec, folder / lvlm.model, [(train, paths.images)], Runtime(device=device, lvlm=lvlm))
                 model.run([begin])  # what a model does once
                 started = time.perf_counter()
-                replies[member] = model.run(requests)
+                replies[engine] = model.run(requests)
                 seconds = time.perf_counter() - started
-                yield ok(f"member {member}", f"{count} prompts in {seconds:.1f} s, {count / seconds:.1f} a second")
+                yield ok(f"plugin {engine}", f"{count} prompts in {seconds:.1f} s, {count / seconds:.1f} a second")
             if lvlm.is_served and experiment.rl_data.is_answered:
                 model.run([LvlmRequest(begin.prompt, (train[0].answer,))])
                 yield ok("probabilities of given answers", "told")
     except LeverPipeError as refusal:
         yield refused(name, refusal)
         return
-    for example, reply in zip(train[1 : count + 1], replies[config.member], strict=True):
+    for example, reply in zip(train[1 : count + 1], replies[config.engine], strict=True):
         yield ok("answer", f"{example.question} {reply.text!r} (people: {example.answer})")
     if lvlm.is_served:
         return
     texts = [[reply.text for reply in answers] for answers in replies.values()]
     alike = sum(len(set(pair)) == 1 for pair in zip(*texts, strict=True))
     expected, do = f"the same {count} answers", "In bfloat16 a few differ; if many do, compare in float32 (lvlm.dtype)."
-    check = f"member {LIBRARY}"
+    check = f"plugin {LIBRARY}"
     yield ok(check, expected) if alike == count else warning(check, expected, found=str(alike), do=do)
 
 
 def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
-    """Return what the member that would answer makes of a question with one demonstration; no weight is read."""
-    member = plan.lvlm_member(lvlm)
+    """Return what the plugin that would answer makes of a question with one demonstration; no weight is read."""
+    engine = plan.lvlm_engine(lvlm)
     check = f"prompt of {lvlm.model}"
     common = {"image": "", "question_type": "", "answer": "yes", "answers": ("yes",)}
     demonstration, query = (
@@ -90,14 +90,14 @@ def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
         for i, question in enumerate(("Is it red?", "Is it blue?"))
     )
     try:
-        family = members.member("lvlms", member).described(folder / lvlm.model)
+        family = plugins.plugin("lvlms", engine).described(folder / lvlm.model)
         prompted = Wording(lvlm.prompt).prompt(query, [demonstration])
         text = "".join(segment.text for segment in family.render(prompted))
     except LeverPipeError as refusal:
         return refused(check, refusal)
     image, end = family.tokenizer.convert_ids_to_tokens([family.image_token, family.eos])
     parts = [part if isinstance(part, str) else image for turn in prompted.turns for part in turn.parts]
-    ending = f"{text[-TAIL:]!r} by member {member}"
+    ending = f"{text[-TAIL:]!r} by plugin {engine}"
     if text.count(image) != len(prompted.images) or any(text.count(part) < parts.count(part) for part in parts):
         expected = f"a chat template that writes each text and two images, {image}"
         return fault(check, expected, found=ending, do="Fix chat_template.jinja in the folder, or name another model.")

@@ -37,9 +37,9 @@ DATA_RULES = {
 DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")
 """Below /dev: a GPU that CUDA may know where no tool lists it, as in a container without nvidia-smi."""
 TEMPLATED = ("hf", "vllm")
-"""Members of `lever_pipe/lvlms` that write prompts by the folder's chat template."""
+"""Plugins of `lever_pipe/lvlms` that write prompts by the folder's chat template."""
 TOKENIZERS = {"hf": ("tokenizer.json", "vocab.json", "tokenizer.model"), "word": ("words.json",)}
-"""Of each member of `lever_pipe/intention/codecs`, the files of which it reads one."""
+"""Of each plugin of `lever_pipe/intention/codecs`, the files of which it reads one."""
 WORLD = PurePath("resources/world")
 PUBLISHED: Mapping[str, str] = {
     "Qwen2.5-VL-3B-Instruct": "Qwen/Qwen2.5-VL-3B-Instruct",
@@ -146,7 +146,7 @@ def chat_templates(experiment: Experiment, model: LoadedModel, folder: Path) -> 
             yield fault(check, "a chat template that writes the agent's system message", found=found, do=codec.USE)
     elif model.rules == sizing.ASKING:
         lvlms = (experiment.lvlm, *experiment.grid.lvlms.values())
-        asked = [lvlm for lvlm in lvlms if lvlm.model == model.folder and plan.lvlm_member(lvlm) in TEMPLATED]
+        asked = [lvlm for lvlm in lvlms if lvlm.model == model.folder and plan.lvlm_engine(lvlm) in TEMPLATED]
         template = ChatTemplate.of(folder / model.folder)
         for system in dict.fromkeys(lvlm.prompt.system for lvlm in asked if template):
             if template and (found := template.fault_of_system(system)):

@@ -128,7 +128,7 @@ _regarded = {"versions": True}
 def versions_for(stage: str, config: Mapping[str, Any]) -> dict[str, str]:
     """Return the versions here of what a stage computes with; none where they are no reason to compute again."""
     here = _installed() if _regarded["versions"] else {}
-    return {name: here[name] for name in snapshot.code_of(stage, members_of(stage, config)).libraries if name in here}
+    return {name: here[name] for name in snapshot.code_of(stage, plugins_of(stage, config)).libraries if name in here}
 
 
 @cache
@@ -136,11 +136,11 @@ def _installed() -> dict[str, str]:
     return provenance.installed_versions()
 
 
-def members_of(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+def plugins_of(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the modules that a stage's config selects by name; none for a stage of another version."""
     identity = IDENTITIES.get(stage)
     with suppress(ValueError):
-        return plan.members_of(identity.config.model_validate(config)) if identity else ()
+        return plan.plugins_of(identity.config.model_validate(config)) if identity else ()
     return ()
 
 

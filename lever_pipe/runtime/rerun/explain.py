@@ -18,7 +18,7 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Manifest, Row
 from lever_pipe.runtime.rerun import own_images
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, read_artefact
-from lever_pipe.runtime.rerun.decision import check, content_of, members_of, other_versions, versions_for
+from lever_pipe.runtime.rerun.decision import check, content_of, other_versions, plugins_of, versions_for
 from lever_pipe.runtime.rerun.why_names import first, flat, label
 from lever_pipe.runtime.snakemake_adapter import PlannedCall, PlannedJob
 
@@ -118,7 +118,7 @@ def _identity_causes(made: Manifest, call: PlannedCall, results: Path) -> Iterat
             then, is_now = ("not set" if key not in settings else _value(settings[key]) for settings in (was, now))
             yield Cause(f"the configuration differs: {key} is {is_now}, was {then}", f"changed: {key}")
     if made.code != call.code:
-        differences = code_differences(results, made.code, made.stage, members_of(made.stage, call.config))
+        differences = code_differences(results, made.code, made.stage, plugins_of(made.stage, call.config))
         text = first(differences or ["in nothing that is recorded"])
         if differences is None:
             text = f"{made.code} then, {call.code} now; no record says in which modules"
@@ -193,24 +193,24 @@ class CodeRecord(Row):
 
 
 def record_code(
-    results: Path, stage: str, members: tuple[str, ...], code: str, *, root: Path = provenance.PACKAGE
+    results: Path, stage: str, plugins: tuple[str, ...], code: str, *, root: Path = provenance.PACKAGE
 ) -> None:
     """Write what a planned stage's fingerprint consists of, unless it is known or the modules are other ones now."""
     path = results / CODE_FOLDER / f"{code}.json"
-    if not path.exists() and provenance.code_of(stage, members, root=root) == code:
-        modules = provenance.modules_of(stage, members, root=root)
+    if not path.exists() and provenance.code_of(stage, plugins, root=root) == code:
+        modules = provenance.modules_of(stage, plugins, root=root)
         storage.write_row(path, CodeRecord(python=provenance.python_version(), modules=modules))
 
 
 def code_differences(
-    results: Path, code: str, stage: str, members: tuple[str, ...], *, root: Path = provenance.PACKAGE
+    results: Path, code: str, stage: str, plugins: tuple[str, ...], *, root: Path = provenance.PACKAGE
 ) -> list[str] | None:
     """Return in what the code of an artefact differs from a stage's present one; None without a record of it."""
     try:
         then = storage.read_row(results / CODE_FOLDER / f"{code}.json", CodeRecord)
     except (RecordError, OSError):
         return None
-    was, now, python = then.modules, provenance.modules_of(stage, members, root=root), provenance.python_version()
+    was, now, python = then.modules, provenance.modules_of(stage, plugins, root=root), provenance.python_version()
     changed = [f"{name} changed" for name in sorted(now.keys() & was.keys()) if now[name] != was[name]]
     changed += [f"{name} is imported now" for name in sorted(now.keys() - was.keys())]
     changed += [f"{name} is not imported any more" for name in sorted(was.keys() - now.keys())]

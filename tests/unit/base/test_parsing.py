@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lever_pipe.base.members import member
 
-from lever_pipe.base.errors import ConfigError, UnknownMemberError
+from lever_pipe.base.errors import ConfigError, UnknownNameError
+from lever_pipe.base.plugins import plugin
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 
 
@@ -24,10 +24,10 @@ def test_all_faults_are_told_at_once() -> None:
         "presets": {"published": {"selector": {"dropout": 2}}},
         "arms": [{"preset": "published", "kl_betas": [0.1, -0.2], "seeds": [1, 1]}, {"seeds": [2, 2]}],
         "evaluation": {"samples": [0]},
-        "lvlm": {"member": "zzz"},
+        "lvlm": {"engine": "zzz"},
     }
     assert [line.partition(":")[0] for line in lines(values)] == [
-        *("data.reader", "data.n_eval", "lvlm.member", "presets.published.selector.dropout"),
+        *("data.reader", "data.n_eval", "lvlm.engine", "presets.published.selector.dropout"),
         *("arms[0].seeds", "arms[0].kl_betas[1]", "arms[1].preset", "arms[1].seeds", "evaluation.samples[0]"),
     ]
 
@@ -179,6 +179,6 @@ def test_what_a_rule_allows(values: dict[str, Any]) -> None:
     parse_experiment(values)
 
 
-def test_a_member_that_is_none_is_refused_before_it_is_imported() -> None:
-    with pytest.raises(UnknownMemberError, match=r"found 'zzz'. Name one of .*, or add the module\."):
-        member("lvlms", "zzz")
+def test_a_plugin_that_is_none_is_refused_before_it_is_imported() -> None:
+    with pytest.raises(UnknownNameError, match=r"found 'zzz'. Name one of .*, or add the module\."):
+        plugin("lvlms", "zzz")

@@ -51,17 +51,17 @@ def policy_names(draw: st.DrawFn) -> PolicyName:
     kind = draw(st.sampled_from(["baseline", "agent", EMULATION, "published", *TRAINED]))
     match kind:
         case "baseline":  # a word that ends like a draw is one
-            return PolicyName(kind=kind, member=draw(words.filter(lambda word: "-" not in word)), draw=draw(seeds))
+            return PolicyName(kind=kind, variant=draw(words.filter(lambda word: "-" not in word)), draw=draw(seeds))
         case "agent":
-            return PolicyName(kind=kind, member=draw(words), seed=draw(seeds))
+            return PolicyName(kind=kind, variant=draw(words), seed=draw(seeds))
         case "published":
             beta, document = draw(betas), draw(st.just("") | words)
-            return PolicyName(kind=kind, member=draw(words), beta=beta, epoch=draw(counts), document=document)
+            return PolicyName(kind=kind, variant=draw(words), beta=beta, epoch=draw(counts), document=document)
         case "emulation":
-            member, epoch = draw(words), draw(counts)
+            variant, epoch = draw(words), draw(counts)
             if draw(st.booleans()):
-                return PolicyName(kind=kind, member=member, base=1, seed=draw(counts), epoch=epoch, is_untouched=True)
-            return PolicyName(kind=kind, member=member, base=draw(seeds), beta=draw(betas), epoch=epoch)
+                return PolicyName(kind=kind, variant=variant, base=1, seed=draw(counts), epoch=epoch, is_untouched=True)
+            return PolicyName(kind=kind, variant=variant, base=draw(seeds), beta=draw(betas), epoch=epoch)
     numbers = {"base": draw(counts), "beta": draw(betas), "epoch": draw(counts)}
     stated = {name: number for name, number in numbers.items() if name in TRAINED[kind].numbers}
     return PolicyName(kind=kind, preset=draw(words), seed=draw(seeds), **stated)  # type: ignore[arg-type]

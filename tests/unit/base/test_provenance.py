@@ -71,8 +71,8 @@ def package(folder: Path, **changed: str) -> Path:
     return root
 
 
-def fingerprint(folder: Path, members: tuple[str, ...] = (), **changed: str) -> str:
-    return code_of("train", members, root=package(folder, **changed))
+def fingerprint(folder: Path, plugins: tuple[str, ...] = (), **changed: str) -> str:
+    return code_of("train", plugins, root=package(folder, **changed))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_the_code_of_a_stage_is_told_by_module(tmp_path: Path, changed: dict[str
         {"stages__train": "from typing import TYPE_CHECKING\nfrom fake.loss import sign\n" + TRAIN},
     ],
     ids=[
-        *("comment", "formatting", "docstrings", "new docstring", "unrelated", "type checking", "no member"),
+        *("comment", "formatting", "docstrings", "new docstring", "unrelated", "type checking", "no plugin"),
         *("order of imports", "hints"),
     ],
 )
@@ -152,9 +152,9 @@ def test_two_functions_that_swap_what_they_import_change_the_fingerprint(tmp_pat
     assert fingerprint(tmp_path / "a", stages__train=one) != fingerprint(tmp_path / "b", stages__train=two)
 
 
-def test_members_belong_to_the_code(tmp_path: Path) -> None:
+def test_plugins_belong_to_the_code(tmp_path: Path) -> None:
     root = package(tmp_path / "a")
-    prints = {code_of("train", members, root=root) for members in ((), ("samplers.uniform",), ("samplers.nearest",))}
+    prints = {code_of("train", plugins, root=root) for plugins in ((), ("samplers.uniform",), ("samplers.nearest",))}
     assert len(prints) == 3
     changed = fingerprint(tmp_path / "b", ("samplers.uniform",), samplers__uniform="def draw():\n    return 3\n")
     assert changed not in prints

@@ -11,7 +11,7 @@ import manifest_tree as tree
 import pytest
 
 from lever_pipe.base import contents
-from lever_pipe.base.errors import LeverPipeError, UnknownMemberError
+from lever_pipe.base.errors import LeverPipeError, UnknownNameError
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.commands import trace
 from lever_pipe.report.evidence import BETWEEN, DERIVED, EvidenceRow, write_evidence
@@ -305,23 +305,23 @@ def changed_on(what: str) -> bool:
 @pytest.mark.parametrize(
     ("what", "error", "message"),
     [
-        ("overveiw:1:Shot 1", UnknownMemberError, "overview"),
-        ("overview:9:Shot 1", UnknownMemberError, "ROW from 1 to 5"),
-        ("overview:0:Shot 1", UnknownMemberError, "ROW from 1 to 5"),
-        ("overview:1:Shot 7", UnknownMemberError, "Shot 1"),
-        ("overview:1:0", UnknownMemberError, "expected a cell"),
-        ("nothing.csv:1:a", UnknownMemberError, "expected a file"),
-        ("e1", UnknownMemberError, "e2 to e11"),
-        ("e99:value", UnknownMemberError, "e2 to e11"),
-        ("e2:values", UnknownMemberError, "expected a row"),
+        ("overveiw:1:Shot 1", UnknownNameError, "overview"),
+        ("overview:9:Shot 1", UnknownNameError, "ROW from 1 to 5"),
+        ("overview:0:Shot 1", UnknownNameError, "ROW from 1 to 5"),
+        ("overview:1:Shot 7", UnknownNameError, "Shot 1"),
+        ("overview:1:0", UnknownNameError, "expected a cell"),
+        ("nothing.csv:1:a", UnknownNameError, "expected a file"),
+        ("e1", UnknownNameError, "e2 to e11"),
+        ("e99:value", UnknownNameError, "e2 to e11"),
+        ("e2:values", UnknownNameError, "expected a row"),
         (
             "lever:preset~world/rce/epoch~2:accuracy",
-            UnknownMemberError,
+            UnknownNameError,
             "Did you mean 'lever:preset~world/rce/epoch~1",
         ),
-        ("overview:1", UnknownMemberError, "COLUMN of Policy, Shot 1"),
-        ("results/lever/tables/stray.csv", UnknownMemberError, "expected a manifest that states"),
-        ("results/report/../../notes.txt", UnknownMemberError, "expected a manifest that states"),
+        ("overview:1", UnknownNameError, "COLUMN of Policy, Shot 1"),
+        ("results/lever/tables/stray.csv", UnknownNameError, "expected a manifest that states"),
+        ("results/report/../../notes.txt", UnknownNameError, "expected a manifest that states"),
         *((word, LeverPipeError, "trace: ") for word in ("\0:1:a", ":::", ".csv:1:a", "overview::Shot 1", "")),
     ],
 )

@@ -176,13 +176,13 @@ class TestCode:
         assert found.in_short == "library versions"
         assert "the library versions differ: torch 0.1 then, " in found.causes[0].text
 
-    def test_members_are_those_of_the_plan(self) -> None:
+    def test_plugins_are_those_of_the_plan(self) -> None:
         experiment = Experiment()
         for stage in ("sample_pools", "prepare_examples", "embed_examples", "answer_prompts", "prepare_tasks"):
             config = plan.stage_config(experiment, stage, {"batch": "baseline", "split": "eval"})
-            found = decision.members_of(stage, config.model_dump(mode="json"))
-            assert found == plan.members_of(config) != ()
-        assert decision.members_of("no_such_stage", {}) == ()
+            found = decision.plugins_of(stage, config.model_dump(mode="json"))
+            assert found == plan.plugins_of(config) != ()
+        assert decision.plugins_of("no_such_stage", {}) == ()
 
 
 class TestConsequences:

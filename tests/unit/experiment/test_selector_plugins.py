@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from builders import shipped
-from lever_pipe.base.members import available
 
 from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.plugins import available
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.studies import parse_experiment
 

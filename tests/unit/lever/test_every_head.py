@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from lever_pipe.base.members import available, member
 from scipy.stats import chi2
 from small_selectors import groups, table
 from torch import Tensor, nn
 
 from lever_pipe.base.optimiser import AdamW
+from lever_pipe.base.plugins import available, plugin
 from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce
@@ -310,7 +310,7 @@ class Scorer:
 
 
 def built(head: str, width: int = 2, temperature: float = 1.0, **settings: float) -> Head:
-    made: Head = member("lever/heads", head).build(HeadSettings(width, temperature, **settings))
+    made: Head = plugin("lever/heads", head).build(HeadSettings(width, temperature, **settings))
     made.initialise(torch_generator(0))
     return made
 

@@ -43,11 +43,11 @@ def prompts_of(paths: Mapping[str, Path], layout: str = "turns", system: str | N
 
 
 def settings(
-    member: str, *, dtype: str = "float32", wave: int = 900, kv: int = 20_000, **decode: Any
+    engine: str, *, dtype: str = "float32", wave: int = 900, kv: int = 20_000, **decode: Any
 ) -> AnswerSettings:
     """Return settings for tiny models; greedy without a penalty, unless `decode` says otherwise."""
     search = Decode(**{"num_beams": 1, "repetition_penalty": 1.0, **decode})
-    made = AnswerSettings(member=member, dtype=dtype, decode=search)  # type: ignore[arg-type]
+    made = AnswerSettings(engine=engine, dtype=dtype, decode=search)  # type: ignore[arg-type]
     return made.model_copy(update={"wave_tokens": wave, "kv_tokens": kv})  # below what a configuration may say
 
 

@@ -44,8 +44,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return request.param, folder
 
 
-def opened(folder: Path, paths: dict[str, Path], member: str = "hf", **options: object) -> LedgerLvlm:
-    return open_lvlm(settings(member, **options), folder, ImageSource(paths))
+def opened(folder: Path, paths: dict[str, Path], engine: str = "hf", **options: object) -> LedgerLvlm:
+    return open_lvlm(settings(engine, **options), folder, ImageSource(paths))
 
 
 def template(part: str = PART, *, says: str = "A: ", end: str = "\\n", asked: str = "A:") -> str:
@@ -105,16 +105,16 @@ def test_it_answers_and_scores_as_the_plain_library(
     made: tuple[str, Path], paths: dict[str, Path], layout: str, search: dict[str, Any]
 ) -> None:
     family, folder = made
-    plain, member = Plain(folder, paths), opened(folder, paths, **search)
+    plain, engine = Plain(folder, paths), opened(folder, paths, **search)
     prompts = prompts_of(paths, layout)
-    replies = member.run([LvlmRequest(prompt, ANSWERS) for prompt in prompts])
-    assert [reply.text for reply in replies] == [plain.answer(p, member.family.eos, **search) for p in prompts]
+    replies = engine.run([LvlmRequest(prompt, ANSWERS) for prompt in prompts])
+    assert [reply.text for reply in replies] == [plain.answer(p, engine.family.eos, **search) for p in prompts]
     for prompt, reply in zip(prompts, replies, strict=True):
         for answer, scores in zip(ANSWERS, reply.token_log_probs, strict=True):
             assert scores == pytest.approx(plain.log_probs(prompt, answer.join(OWN[family])), abs=ATOL)
 
 
-def test_the_packed_member_reads_a_processor_as_it_is_saved(tmp_path: Path, paths: dict[str, Path]) -> None:
+def test_the_packed_plugin_reads_a_processor_as_it_is_saved(tmp_path: Path, paths: dict[str, Path]) -> None:
     FOLDERS["qwen2_5_vl"](tmp_path)
     alone, whole = tmp_path / "preprocessor_config.json", tmp_path / "processor_config.json"
     requests = [LvlmRequest(prompt, ANSWERS) for prompt in prompts_of(paths)]
@@ -191,7 +191,7 @@ def test_a_lost_system_text_stops_every_run_and_none_is_written(
     def faults(system: str | None) -> list[str]:
         sound = experiment(tmp_path)
         prompt = sound.lvlm.prompt.model_copy(update={"system": system})
-        asked = sound.model_copy(update={"lvlm": sound.lvlm.model_copy(update={"prompt": prompt, "member": "hf"})})
+        asked = sound.model_copy(update={"lvlm": sound.lvlm.model_copy(update={"prompt": prompt, "engine": "hf"})})
         outcomes = local_checks.check(asked, rules={"answer_prompts"}, folder=Path())
         return [outcome.found for outcome in outcomes if outcome.level is Level.FAULT]
 

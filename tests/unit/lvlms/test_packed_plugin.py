@@ -54,9 +54,9 @@ def requests(examples: list[Example]) -> list[LvlmRequest]:
 
 
 def test_an_answers_log_probability_is_the_sum_with_the_end_of_the_turn(load, requests, bench) -> None:
-    member = load()
-    (request,) = member.tokenize([LvlmRequest(requests[1].prompt, ("two dog",))])
-    (score,) = member.run([LvlmRequest(requests[1].prompt, ("two dog",))])[0].answer_log_probs
+    engine = load()
+    (request,) = engine.tokenize([LvlmRequest(requests[1].prompt, ("two dog",))])
+    (score,) = engine.run([LvlmRequest(requests[1].prompt, ("two dog",))])[0].answer_log_probs
     assert request.answers[0] == (*bench.ids("two dog"), bench.parts.eos)
     # 1e-4: fp32 sums in another order.
     assert score == pytest.approx(sum(bench.library.scores(request.prompt, request.answers[0])), abs=1e-4)
@@ -74,24 +74,24 @@ def test_a_warm_ledger_answers_without_any_forward(load, requests, tmp_path: Pat
 
 
 def test_identical_prompts_are_answered_once(load, requests) -> None:
-    member = load()
-    replies = member.run(requests)
+    engine = load()
+    replies = engine.run(requests)
     assert replies[1].text == replies[5].text
-    counters = member.counters
+    counters = engine.counters
     assert (counters["prompts_asked"], counters["prompts_distinct"]) == (6, 5)
-    again = member.run(requests[:2])
+    again = engine.run(requests[:2])
     assert again == replies[:2]
-    assert member.counters["forwards"] == counters["forwards"]
-    assert set(member.counters) == set(COUNTERS)
+    assert engine.counters["forwards"] == counters["forwards"]
+    assert set(engine.counters) == set(COUNTERS)
 
 
 def test_every_image_is_encoded_once(load, requests) -> None:
-    member = load()
-    member.run(requests[:3])
-    member.run(requests)
+    engine = load()
+    engine.run(requests[:3])
+    engine.run(requests)
     shown = [digest for request in requests for digest in request.prompt.images]
-    assert member.counters["images_encoded"] == member.counters["images_distinct"] == len(set(shown))
-    assert member.counters["images_shown"] == len(shown) + sum(len(r.prompt.images) for r in requests[:3])
+    assert engine.counters["images_encoded"] == engine.counters["images_distinct"] == len(set(shown))
+    assert engine.counters["images_shown"] == len(shown) + sum(len(r.prompt.images) for r in requests[:3])
 
 
 def test_further_answers_of_a_known_prompt_only_score(load, requests, tmp_path: Path) -> None:
@@ -120,12 +120,12 @@ def test_the_key_depends_on_what_the_answer_depends_on(load, requests, change: d
 
 
 def test_the_key_depends_on_each_image(load, examples: list[Example]) -> None:
-    member = load()
+    engine = load()
     shown = ((1, 0), (1, 5), (6, 0))  # alike in all but an image
     asked = [LvlmRequest(WORDING.prompt(examples[query], [examples[other]])) for other, query in shown]
-    prompts = [request.prompt for request in member.tokenize(asked)]
+    prompts = [request.prompt for request in engine.tokenize(asked)]
     assert len({prompt.text for prompt in prompts}) == 1
-    assert len({member.key(prompt) for prompt in prompts}) == 3
+    assert len({engine.key(prompt) for prompt in prompts}) == 3
 
 
 def test_the_key_depends_on_weights_and_image_processor(load, requests, folder: Path, tmp_path: Path) -> None:
@@ -148,10 +148,10 @@ def test_a_broken_image_is_named_and_what_was_done_is_kept(load, requests, paths
     victim = requests[3].prompt.images[0]
     whole = paths[victim].read_bytes()
     broken.write_bytes(whole[: len(whole) // 2])
-    member = load(tmp_path / "ledger", images={**paths, victim: broken})
-    member.run(requests[:2])
+    engine = load(tmp_path / "ledger", images={**paths, victim: broken})
+    engine.run(requests[:2])
     with pytest.raises(ImageError, match=r"half\.png: expected the image .* found other bytes"):
-        member.run(requests)
+        engine.run(requests)
     warm = load(tmp_path / "ledger")
     warm.run(requests[:2])
     assert warm.counters["forwards"] == 0
@@ -173,14 +173,14 @@ def test_a_prompt_beyond_the_context_never_runs(load, requests, folder: Path, tm
     settings = json.loads((short / "config.json").read_text())
     settings["text_config"]["max_position_embeddings"] = 100
     (short / "config.json").write_text(json.dumps(settings))
-    member = load(root=short)
+    engine = load(root=short)
     expected = (
         r"prompt of 5 images that ends with '.*what kind of dog.*': "
         r"expected at most 100 tokens .* found \d{3}\. Show fewer"
     )
     with pytest.raises(DataError, match=expected):
-        member.run(requests)
-    assert (member.counters["forwards"], member.counters["images_encoded"]) == (0, 0)
+        engine.run(requests)
+    assert (engine.counters["forwards"], engine.counters["images_encoded"]) == (0, 0)
 
 
 def test_a_budget_below_one_prompt_names_a_remedy(load, requests) -> None:
@@ -202,18 +202,18 @@ def _copy(folder: Path, target: Path) -> Path:
     return Path(shutil.copytree(folder, target))
 
 
-def _prompts(member: LedgerLvlm, requests: list[LvlmRequest]):
-    return [request.prompt for request in member.tokenize(requests)]
+def _prompts(engine: LedgerLvlm, requests: list[LvlmRequest]):
+    return [request.prompt for request in engine.tokenize(requests)]
 
 
 def test_answers_of_two_paths_never_mix(load, requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the member itself: the second path computes all, and both stand in one ledger with their descriptions."""
+    """Through the plugin itself: the second path computes all, and both stand in one ledger with their descriptions."""
     load(tmp_path).run(requests)
     here = numerics.path()
     monkeypatch.setattr(numerics, "path", lambda: "another")
-    member = load(tmp_path)
-    member.run(requests)
-    assert member.counters["prompts_from_ledger"] == 0
+    engine = load(tmp_path)
+    engine.run(requests)
+    assert engine.counters["prompts_from_ledger"] == 0
     engines = engines_of(tmp_path)
     assert sorted(one["numerics"] for one in engines.values()) == sorted(["another", here])
     counts = Ledger(tmp_path).rows_by_engine()

@@ -1,4 +1,4 @@
-"""Every member of `lever_pipe.lvlms` keeps the protocol; `hf`, for any family, answers as the fast one does."""
+"""Every plugin of `lever_pipe.lvlms` keeps the protocol; `hf`, for any family, answers as the fast one does."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from engine_bench import ANSWERS, ATOL, prompts_of, settings
-from lever_pipe.base.members import available
 from tiny_folders import FAST, FOLDERS
 
 from lever_pipe.base.errors import CheckpointError
+from lever_pipe.base.plugins import available
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmRequest
 
@@ -26,24 +26,24 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return request.param, folder
 
 
-def members_of(family: str) -> list[str]:
+def plugins_of(family: str) -> list[str]:
     return [family, "hf"] if family in FAST else ["hf"]
 
 
-def opened(member: str, folder: Path, paths: dict[str, Path], **options: object) -> LedgerLvlm:
-    return open_lvlm(settings(member, **options), folder, ImageSource(paths))
+def opened(engine: str, folder: Path, paths: dict[str, Path], **options: object) -> LedgerLvlm:
+    return open_lvlm(settings(engine, **options), folder, ImageSource(paths))
 
 
-def test_every_member_is_tested() -> None:
+def test_every_plugin_is_tested() -> None:
     assert sorted([*FAST, "hf", "served", "vllm"]) == available("lvlms")
 
 
-def test_a_member_keeps_the_protocol(made: tuple[str, Path], paths: dict[str, Path]) -> None:
+def test_a_plugin_keeps_the_protocol(made: tuple[str, Path], paths: dict[str, Path]) -> None:
     prompts = prompts_of(paths)[:3]
     requests = [LvlmRequest(prompt, ("red", "two dog", "blue")) for prompt in prompts]
-    for name in members_of(made[0]):
-        member = opened(name, made[1], paths)
-        family = member.family
+    for name in plugins_of(made[0]):
+        engine = opened(name, made[1], paths)
+        family = engine.family
 
         def ids(text: str, tokenizer=family.tokenizer) -> list[int]:
             return list(tokenizer(text, add_special_tokens=False).input_ids)
@@ -52,25 +52,25 @@ def test_a_member_keeps_the_protocol(made: tuple[str, Path], paths: dict[str, Pa
             whole = ids("".join(segment.text for segment in segments))
             assert whole.count(family.image_token) == sum(len(segment.images) for segment in segments)
             assert [token for segment in segments for token in ids(segment.text)] == whole
-        replies = member.run([*requests, requests[0]])
-        assert list(member.counters) == list(COUNTERS)
+        replies = engine.run([*requests, requests[0]])
+        assert list(engine.counters) == list(COUNTERS)
         assert replies[3] == replies[0]
-        assert [member.run([request])[0] for request in requests] == replies[:3]
+        assert [engine.run([request])[0] for request in requests] == replies[:3]
         one = replies[0].answer_log_probs
-        assert member.run([LvlmRequest(prompts[0], ("blue", "two dog", "red"))])[0].answer_log_probs == one[::-1]
+        assert engine.run([LvlmRequest(prompts[0], ("blue", "two dog", "red"))])[0].answer_log_probs == one[::-1]
         assert len(set(one)) == 3
         assert all(math.isfinite(value) and value < 0 for value in one)
-        assert member.run([]) == []
+        assert engine.run([]) == []
 
 
 @pytest.mark.parametrize("made", sorted(FAST), indirect=True)
 @pytest.mark.parametrize(("layout", "options"), ASKED)
-def test_it_answers_as_the_fast_member_and_asks_more_of_the_model(
+def test_it_answers_as_the_fast_plugin_and_asks_more_of_the_model(
     made: tuple[str, Path], paths: dict[str, Path], layout: str, options: dict[str, object]
 ) -> None:
-    member, folder = made
+    engine, folder = made
     asked = [LvlmRequest(prompt, ANSWERS) for prompt in prompts_of(paths, layout, "answer with one word")]
-    fast, stock = opened(member, folder, paths, **options), opened("hf", folder, paths, **options)
+    fast, stock = opened(engine, folder, paths, **options), opened("hf", folder, paths, **options)
     for system in ("answer with one word", None):  # whose text is the template's own
         for prompt in prompts_of(paths, layout, system):
             written = "".join(segment.text for segment in fast.family.render(prompt))
@@ -86,32 +86,32 @@ def test_it_answers_as_the_fast_member_and_asks_more_of_the_model(
 
 
 def test_a_model_never_says_an_image(made: tuple[str, Path], paths: dict[str, Path]) -> None:
-    """Whoever likes the placeholder best says what is next best, under each member and either search."""
+    """Whoever likes the placeholder best says what is next best, under each plugin and either search."""
     prompts = prompts_of(paths, "turns", "answer with one word")[:3]  # one is as all, and shows none, one or two
     asked = [LvlmRequest(prompt, ANSWERS[:1]) for prompt in prompts]
 
-    def said(member: str, **options: object) -> tuple[list[str], list[str]]:
-        plain, forced = (opened(member, made[1], paths, **options) for _ in range(2))
+    def said(engine: str, **options: object) -> tuple[list[str], list[str]]:
+        plain, forced = (opened(engine, made[1], paths, **options) for _ in range(2))
         likes = torch.zeros(forced.family.model.lm_head.out_features)
         likes[forced.family.image_token] = 50
         forced.family.model.lm_head.register_forward_hook(lambda _, __, logits: logits + likes)
         return tuple([reply.text for reply in each.run(asked)] for each in (plain, forced))  # type: ignore[return-value]
 
-    for member in members_of(made[0]):
-        plain, forced = said(member)
+    for engine in plugins_of(made[0]):
+        plain, forced = said(engine)
         assert forced == plain
-    assert len({tuple(said(member, num_beams=3)[1]) for member in members_of(made[0])}) == 1
+    assert len({tuple(said(engine, num_beams=3)[1]) for engine in plugins_of(made[0])}) == 1
 
 
 def test_a_template_with_a_system_text_of_its_own_cannot_write_a_prompt_without(
     tmp_path: Path, paths: dict[str, Path]
 ) -> None:
     FOLDERS["qwen2_5_vl"](tmp_path)
-    member = opened("hf", tmp_path, paths)
+    engine = opened("hf", tmp_path, paths)
     with pytest.raises(
         CheckpointError,
         match=r"adds no system text; found one that adds its own .*assistant\)\. Set lvlm\.prompt\.system",
     ):
-        member.run([LvlmRequest(prompts_of(paths, "turns", "")[0])])
-    (written,) = member.family.render(prompts_of(paths, "turns", None)[0])
+        engine.run([LvlmRequest(prompts_of(paths, "turns", "")[0])])
+    (written,) = engine.family.render(prompts_of(paths, "turns", None)[0])
     assert "You are a helpful assistant." in written.text

@@ -16,7 +16,7 @@ from lever_pipe.lvlms.asking.prompts import Prompt, Wording
 from lever_pipe.lvlms.qwen2_5_vl import END, SYSTEM, render
 
 Parts = Callable[[str], Path]
-MEMBER, TOKENIZER = "qwen2_5_vl", "tokenizer-qwen2_5"
+ENGINE, TOKENIZER = "qwen2_5_vl", "tokenizer-qwen2_5"
 SYSTEMS = ("Answer with one or two words.", "", None)
 SHOTS = range(5)
 TEXTS = (
@@ -44,7 +44,7 @@ def text_of(prompt: Prompt) -> str:
 
 
 def by_published(prompt: Prompt, parts: Parts) -> str:
-    chat = (parts("chat-templates") / f"{MEMBER}.jinja").read_text(encoding="utf-8")
+    chat = (parts("chat-templates") / f"{ENGINE}.jinja").read_text(encoding="utf-8")
     (text,), _ = render_jinja_template([prompt.messages()], chat_template=chat, add_generation_prompt=True)
     return str(text)
 

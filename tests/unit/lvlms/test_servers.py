@@ -34,7 +34,7 @@ def opened(
     own |= connection
     settings = lvlm_config()
     greedy = settings.decode.model_copy(update={"num_beams": 1, **decode})
-    settings = settings.model_copy(update={"member": "served", "decode": greedy})
+    settings = settings.model_copy(update={"engine": "served", "decode": greedy})
     images = {
         e.image_digest: world() / "train_images" / e.image for e in storage.read_examples(world() / "train.jsonl")
     }

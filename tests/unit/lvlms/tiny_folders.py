@@ -314,4 +314,4 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
 }
 """Family -> what writes its folder."""
 FAST = ("qwen2_5_vl",)
-"""Families with a member of their own; `hf` answers with all of them."""
+"""Families with a plugin of their own; `hf` answers with all of them."""

@@ -25,12 +25,12 @@ def experiment(**lvlm: object) -> Experiment:
 def test_questions_are_answered_alike_by_both() -> None:
     found = list(answers.check(experiment(), N_QUESTIONS, ROOT))
     assert {outcome.level for outcome in found} == {Level.OK}
-    assert "by member qwen2_5_vl on cpu" in found[0].text
+    assert "by plugin qwen2_5_vl on cpu" in found[0].text
     assert sum(outcome.check == "answer" for outcome in found) == N_QUESTIONS
-    assert found[-1].text == "member hf: the same 3 answers"
+    assert found[-1].text == "plugin hf: the same 3 answers"
 
 
 def test_a_model_that_cannot_be_asked_is_a_fault(tmp_path: Path) -> None:
-    *_, last = answers.check(experiment(model=str(tmp_path), member="hf"), N_QUESTIONS, ROOT)
+    *_, last = answers.check(experiment(model=str(tmp_path), engine="hf"), N_QUESTIONS, ROOT)
     assert last.level is Level.FAULT
     assert str(tmp_path) in last.text

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from builders import shipped
 
-from lever_pipe.base import members
+from lever_pipe.base import plugins
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.grid_config import GridSetting
@@ -36,7 +36,7 @@ def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "lever/policies"
     folder.mkdir(parents=True)
     (folder / "code.py").write_text("def select(choice, shots): ...")
-    monkeypatch.setenv(members.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(plugins.VARIABLE, str(tmp_path))
 
 
 def experiment(**changed: Any) -> Experiment:
@@ -220,7 +220,7 @@ def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_setting(
         ({"reference": "worldly"}, "grid.reference: must be one of the arms' presets=.*'worldly'"),
         ({"exclude": [{"samplers": ["mixtur"], "why": "x"}]}, r"exclude\[0\].samplers\[0\]: .*Did you mean 'mixture'"),
         ({"data": {"world": {"reader": "okvqa2"}}}, r"grid.data.world.reader: must be a module .* 'okvqa'"),
-        ({"lvlms": {"reader": {"member": "qwen"}}}, "grid.lvlms.reader.member: must be a module of lever_pipe/lvlms"),
+        ({"lvlms": {"reader": {"plugin": "qwen"}}}, "grid.lvlms.reader.plugin: must be a module of lever_pipe/lvlms"),
         ({"data": {"world": {"rl_data": {"n_queries": 3000}}}}, "world.rl_data.n_queries: must be at most grid"),
         ({"baselines": {"names": ["oracle"]}}, r"grid.baselines.names: must hold random"),
         ({"policies": {"nobody": {}}}, r"grid.policies.nobody: must be a module lever/policies/nobody.py, got none"),

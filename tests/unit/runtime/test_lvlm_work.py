@@ -64,7 +64,7 @@ def test_prompts_tokens_and_operations_are_those_counted_by_hand(rule: str) -> N
 
 def test_the_packed_engine_scores_given_answers_in_the_prompts_own_pass() -> None:
     jobs, prompts, shown = RULES["generate_rl_data"]
-    (found,) = lvlm_work(jobs, experiment(**PRODUCTION, member="qwen2_5_vl"))
+    (found,) = lvlm_work(jobs, experiment(**PRODUCTION, engine="qwen2_5_vl"))
     assert found.tokens == 460 * shown + 15 * prompts
 
 

@@ -290,10 +290,10 @@ SELECTING = {
 """Stages that build a selector."""
 
 
-def test_members_belong_to_the_code_of_the_stages_that_load_them() -> None:
+def test_plugins_belong_to_the_code_of_the_stages_that_load_them() -> None:
     given = small()
-    members = {stage: plan.members_of(plan.stage_config(given, stage, wild)) for stage, wild in jobs(given)}
-    assert {stage: value for stage, value in members.items() if value} == {
+    plugins = {stage: plan.plugins_of(plan.stage_config(given, stage, wild)) for stage, wild in jobs(given)}
+    assert {stage: value for stage, value in plugins.items() if value} == {
         stage: value
         for stage, value in {
             "prepare_examples": ("lever.datasets.okvqa",),
@@ -539,11 +539,11 @@ def test_a_small_folders_family_answers_unless_another_is_named(
     monkeypatch.setattr(plan, "parameters_of", lambda _: 1000)
     if kind:
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    values = shipped() | {"lvlm": shipped()["lvlm"] | {"model": str(tmp_path), "member": named}}
+    values = shipped() | {"lvlm": shipped()["lvlm"] | {"model": str(tmp_path), "plugin": named}}
     experiment = parse_experiment(values)
-    assert plan.lvlm_config(experiment).member == expected
+    assert plan.lvlm_config(experiment).plugin == expected
     config = plan.stage_config(experiment, "generate_rl_data", {"shard": "0"})
-    assert f"lvlms.{expected}" in plan.members_of(config)
+    assert f"lvlms.{expected}" in plan.plugins_of(config)
 
 
 @pytest.mark.parametrize(("is_there", "expected"), [(True, "vllm"), (False, "hf")])
@@ -553,5 +553,5 @@ def test_vllm_answers_on_a_gpu_if_it_is_installed(
     monkeypatch.setattr(plan, "find_spec", lambda _: is_there or None)
     monkeypatch.setattr(plan, "parameters_of", lambda _: plan.EMBEDDED_PARAMETERS + 1)
     experiment = parse_experiment(shipped())
-    assert plan.lvlm_config(experiment).member == expected
+    assert plan.lvlm_config(experiment).plugin == expected
     assert plan.asks_vllm(experiment) == is_there

@@ -67,7 +67,7 @@ def test_the_production_models_run_on_one_gpu_each() -> None:
 def test_a_servers_model_asks_for_no_gpu_and_no_folder() -> None:
     published = experiment("config/okvqa_qwen2_5_vl_3b.yaml")
     decode = published.lvlm.decode.model_copy(update={"num_beams": 1})
-    lvlm = published.lvlm.model_copy(update={"member": "served", "model": "some/model", "decode": decode})
+    lvlm = published.lvlm.model_copy(update={"engine": "served", "model": "some/model", "decode": decode})
     asked = published.model_copy(update={"lvlm": lvlm})
     room = sizing.rooms(asked)
     assert {first(room, rule)["device"] for rule in sizing.ASKING} == {"cpu"}

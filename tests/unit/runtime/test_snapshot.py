@@ -12,7 +12,7 @@ import pytest
 import yaml
 from snakemake.utils import update_config
 
-from lever_pipe.base import members, provenance
+from lever_pipe.base import plugins, provenance
 from lever_pipe.base.errors import SnapshotError
 from lever_pipe.base.provenance import code_of
 from lever_pipe.experiment.studies import Experiment, parse_experiment
@@ -188,7 +188,7 @@ class TestRememberedCodes:
     @pytest.fixture(autouse=True)
     def _nothing_known(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(snapshot, "_codes", {})
-        monkeypatch.delenv(members.VARIABLE, raising=False)
+        monkeypatch.delenv(plugins.VARIABLE, raising=False)
 
     def remembered(self, folder: Path) -> Path:
         memory = folder / "below" / "codes.json"
@@ -201,15 +201,15 @@ class TestRememberedCodes:
         snapshot.recall_codes(self.remembered(tmp_path))
         assert snapshot.code_of("compare_arms", ()) == ("of-before", ("torch",))
 
-    @pytest.mark.parametrize("changed", ["a source", "Python", "members beside", "damage", "nothing"])
+    @pytest.mark.parametrize("changed", ["a source", "Python", "plugins beside", "damage", "nothing"])
     def test_others_are_parsed(self, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         memory = self.remembered(tmp_path)
         if changed == "a source":
             monkeypatch.setattr(snapshot, "package_digest", lambda: "another")
         elif changed == "Python":
             monkeypatch.setattr(provenance, "python_version", lambda: "3.99")
-        elif changed == "members beside":
-            monkeypatch.setattr(members, "roots", lambda: [members.PACKAGE, tmp_path])
+        elif changed == "plugins beside":
+            monkeypatch.setattr(plugins, "roots", lambda: [plugins.PACKAGE, tmp_path])
         elif changed == "damage":
             memory.write_bytes(memory.read_bytes()[:-9])
         else:

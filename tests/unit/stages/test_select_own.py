@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from builders import evaluation_files, example
 
-from lever_pipe.base import members, storage
+from lever_pipe.base import plugins, storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Pool, Selection
 from lever_pipe.experiment.stage_configs import SelectBaselineConfig, SelectOwnConfig
@@ -74,7 +74,7 @@ def select_by(code: str, files: dict[str, Path], tmp_path: Path, monkeypatch: py
     folder = tmp_path / "beside/lever/policies"
     folder.mkdir(parents=True)
     (folder / f"{name}.py").write_text(code)
-    monkeypatch.setenv(members.VARIABLE, str(tmp_path / "beside"))
+    monkeypatch.setenv(plugins.VARIABLE, str(tmp_path / "beside"))
     config = SelectOwnConfig(own=name, module=name, shots=2)
     assert select_own(**files, own_selections=(), config=config) == 5
 

@@ -7,7 +7,7 @@ import torch
 from builders import evaluation_files, ids, random_pools
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import UnknownMemberError
+from lever_pipe.base.errors import UnknownNameError
 from lever_pipe.base.records import ExampleId, Selection
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.config import Selector
@@ -146,7 +146,7 @@ def test_the_oracle_puts_right_answers_first(files: dict[str, Path]) -> None:
 
 def test_zero_shot_selects_nothing_and_an_unknown_baseline_is_told(files: dict[str, Path]) -> None:
     assert run_baseline(files, "zero_shot") == [()] * N_EVAL
-    with pytest.raises(UnknownMemberError, match="found 'similar_answer'"):
+    with pytest.raises(UnknownNameError, match="found 'similar_answer'"):
         run_baseline(files, "similar_answer")
 
 

@@ -123,13 +123,13 @@ def test_every_selection_gets_the_verdict_on_itself() -> None:
     pools = queries(8).pools
     for row in range(8):
         length = 1 + row % 4
-        for member in range(4):
-            picks = drawn.groups.selections[row, member, :length]
+        for plugin in range(4):
+            picks = drawn.groups.selections[row, plugin, :length]
             asked = (ExampleId(row + 3), tuple(ExampleId(int(i)) for i in pools[row, picks]))
             assert len(set(picks.tolist())) == length
-            assert drawn.groups.rewards[row, member].item() == pytest.approx(worth(asked).reward, abs=1e-6)  # float32
-            assert drawn.accuracies[row, member].item() == worth(asked).accuracy
-            assert drawn.taken[row, member].tolist() == [step < length for step in range(4)]
+            assert drawn.groups.rewards[row, plugin].item() == pytest.approx(worth(asked).reward, abs=1e-6)  # float32
+            assert drawn.accuracies[row, plugin].item() == worth(asked).accuracy
+            assert drawn.taken[row, plugin].tolist() == [step < length for step in range(4)]
     assert torch.equal(drawn.groups.queries, torch.arange(8) + 3)
     assert torch.equal(drawn.groups.pools, pools)
     assert drawn.groups.valid.all()
@@ -158,11 +158,11 @@ def test_what_comes_behind_a_selection_does_not_count(head: str) -> None:
     policy, drawn = drawn_of(SETTINGS, head=head)
     advantages = advantages_of(drawn.groups, SETTINGS)
     others = drawn.groups.selections.clone()
-    for row, member in torch.cartesian_prod(torch.arange(8), torch.arange(4)).tolist():
+    for row, plugin in torch.cartesian_prod(torch.arange(8), torch.arange(4)).tolist():
         length = 1 + row % 4
-        chosen = others[row, member, :length].tolist()
+        chosen = others[row, plugin, :length].tolist()
         rest = [position for position in range(K) if position not in chosen][::-1]
-        others[row, member, length:] = torch.tensor(rest[: 4 - length], dtype=torch.long)
+        others[row, plugin, length:] = torch.tensor(rest[: 4 - length], dtype=torch.long)
     assert not torch.equal(others, drawn.groups.selections)
     results = []
     for selections in (drawn.groups.selections, others):
