@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from material import Door, all_doors
+from user_files import FileReader, all_readers
 
 
 @pytest.fixture(scope="session")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Door]:
-    return all_doors(tmp_path_factory.mktemp("doors"))
+def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileReader]:
+    return all_readers(tmp_path_factory.mktemp("readers"))

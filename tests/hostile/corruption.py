@@ -56,7 +56,7 @@ INSERTED: tuple[bytes, ...] = (
 )  # fmt: skip
 
 
-class Harm(NamedTuple):
+class Corruption(NamedTuple):
     """One change: what is done, where (modulo the places that there are), and with which of the nasty values."""
 
     kind: str
@@ -68,23 +68,23 @@ STRUCTURAL = ("drop", "twice", "rename", "replace", "exchange", "wrap", "text", 
 BYTES = ("flip", "cut", "insert", "remove", "repeat")
 
 
-def _harms(kinds: Sequence[str], most: int) -> st.SearchStrategy[list[Harm]]:
-    harm = st.builds(Harm, st.sampled_from(kinds), st.integers(0, 2**20), st.integers(0, 2**12))
-    return st.lists(harm, max_size=most)
+def _corruptions(kinds: Sequence[str], most: int) -> st.SearchStrategy[list[Corruption]]:
+    corruption = st.builds(Corruption, st.sampled_from(kinds), st.integers(0, 2**20), st.integers(0, 2**12))
+    return st.lists(corruption, max_size=most)
 
 
 @st.composite
-def harmed(draw: st.DrawFn, document: Any) -> bytes:
-    """Return a JSON document with some harm to its structure, to its bytes, or to both."""
+def corrupted(draw: st.DrawFn, document: Any) -> bytes:
+    """Return a JSON document with some corruption to its structure, to its bytes, or to both."""
     tree = to_tree(document)
-    for harm in draw(_harms(STRUCTURAL, 2)):
-        _harm_tree(tree, harm)
-    return harm_bytes(to_text(tree), draw(_harms(BYTES, 2)))
+    for corruption in draw(_corruptions(STRUCTURAL, 2)):
+        _corruption_tree(tree, corruption)
+    return corruption_bytes(to_text(tree), draw(_corruptions(BYTES, 2)))
 
 
-def harmed_bytes(content: bytes) -> st.SearchStrategy[bytes]:
-    """Return a file of another kind with some harm to its bytes."""
-    return _harms(BYTES, 3).map(lambda harms: harm_bytes(content, harms))
+def corrupted_bytes(content: bytes) -> st.SearchStrategy[bytes]:
+    """Return a file of another kind with some corruption to its bytes."""
+    return _corruptions(BYTES, 3).map(lambda corruptions: corruption_bytes(content, corruptions))
 
 
 def to_tree(value: Any) -> Any:
@@ -118,24 +118,24 @@ def _put(owner: list[Any], index: int, value: Any) -> None:
     owner[index] = [owner[index][0], value] if isinstance(owner, Pairs) else value
 
 
-def _harm_tree(tree: Any, harm: Harm) -> None:
+def _corruption_tree(tree: Any, corruption: Corruption) -> None:
     places = list(_places(tree))
     if not places:
         return
-    owner, index = places[harm.place % len(places)]
-    is_object, nasty = isinstance(owner, Pairs), deepcopy(NASTY[harm.value % len(NASTY)])
+    owner, index = places[corruption.place % len(places)]
+    is_object, nasty = isinstance(owner, Pairs), deepcopy(NASTY[corruption.value % len(NASTY)])
     old = owner[index][1] if is_object else owner[index]
-    match harm.kind:
+    match corruption.kind:
         case "drop":
             del owner[index]
         case "twice":
-            owner.insert(index + harm.value % 2, [owner[index][0], nasty] if is_object else deepcopy(old))
+            owner.insert(index + corruption.value % 2, [owner[index][0], nasty] if is_object else deepcopy(old))
         case "rename" if is_object:
             keys = [each[at][0] for each, at in places if isinstance(each, Pairs)]
-            key = ["", "x", owner[index][0] + " ", keys[harm.value % len(keys)]][harm.value % 4]
+            key = ["", "x", owner[index][0] + " ", keys[corruption.value % len(keys)]][corruption.value % 4]
             owner[index] = [key, old]
         case "exchange":
-            other, at = places[(harm.place + harm.value) % len(places)]
+            other, at = places[(corruption.place + corruption.value) % len(places)]
             _put(owner, index, deepcopy(other[at][1] if isinstance(other, Pairs) else other[at]))
             _put(other, at, deepcopy(old))
         case "wrap":
@@ -150,8 +150,8 @@ def _harm_tree(tree: Any, harm: Harm) -> None:
             _put(owner, index, nasty)
 
 
-def harm_bytes(content: bytes, harms: Sequence[Harm]) -> bytes:
-    for kind, place, value in harms:
+def corruption_bytes(content: bytes, corruptions: Sequence[Corruption]) -> bytes:
+    for kind, place, value in corruptions:
         at = place % (len(content) + 1)
         if kind == "flip" and content:
             at %= len(content)

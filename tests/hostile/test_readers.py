@@ -1,7 +1,7 @@
-"""Nothing wrong gets in: real files are harmed, and each is refused by name, changes nothing, or is listed.
+"""Nothing wrong gets in: real files are corrupted, and each is refused by name, changes nothing, or is listed.
 
-`HARMS` says of a door what its readers must say of which harm; `ACCEPTED` which readings may differ, and why. Beside
-them every file of every door is cut, re-encoded, mixed with noise and exchanged for each of the others.
+`CORRUPTIONS` says of a reader what its readers must say of which corruption; `ACCEPTED` which readings may differ, and
+why. Beside them every file of every reader is cut, re-encoded, mixed with noise and exchanged for each of the others.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from material import Door, linked, put, read_world, write_weights
 from PIL import Image
 from safetensors.torch import load_file
+from user_files import FileReader, linked, put, read_world, write_weights
 
 from lever_pipe.base.errors import DataError, LeverPipeError
 
 logging.getLogger("transformers").setLevel(logging.CRITICAL)
 pytestmark = pytest.mark.filterwarnings("ignore")  # what libraries say of broken files
-Harm = Callable[[Path], object]
+Corruption = Callable[[Path], object]
 ABSENT = object()
 NAN, INF = float("nan"), float("inf")
 
 
-def at(path: str, value: Any, file: str) -> Harm:
-    """Return the harm that sets what a dotted path in a JSON file leads to; a callable gets what stood there."""
+def at(path: str, value: Any, file: str) -> Corruption:
+    """Return the corruption that sets what a dotted path in a JSON file leads to; a callable gets what stood there."""
 
-    def harm(folder: Path) -> None:
+    def corruption(folder: Path) -> None:
         document = json.loads((folder / file).read_text())
         *outer, last = [int(part) if part.isdigit() and isinstance(part, str) else part for part in path.split(".")]
         holder = document
@@ -47,64 +47,64 @@ def at(path: str, value: Any, file: str) -> Harm:
             holder[last] = value(holder[last]) if callable(value) else value
         put(folder / file, json.dumps(document))
 
-    return harm
+    return corruption
 
 
-def whole(change: Callable[[Any], Any], file: str) -> Harm:
-    """Return the harm that changes a whole JSON document."""
+def whole(change: Callable[[Any], Any], file: str) -> Corruption:
+    """Return the corruption that changes a whole JSON document."""
     return lambda folder: put(folder / file, json.dumps(change(json.loads((folder / file).read_text()))))
 
 
-def weights(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], file: str) -> Harm:
+def weights(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], file: str) -> Corruption:
     return lambda folder: write_weights(folder / file, change(load_file(folder / file)))
 
 
-def one(change: Callable[[torch.Tensor], object], file: str, *, index: int = 0) -> Harm:
-    """Return the harm that changes one matrix in place."""
+def one(change: Callable[[torch.Tensor], object], file: str, *, index: int = 0) -> Corruption:
+    """Return the corruption that changes one matrix in place."""
 
-    def harmed(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def corrupted(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         name = [name for name in sorted(tensors) if tensors[name].ndim > 1][index]
         change(tensors[name])
         return tensors
 
-    return weights(harmed, file)
+    return weights(corrupted, file)
 
 
-def each(change: Callable[[torch.Tensor], torch.Tensor], file: str) -> Harm:
+def each(change: Callable[[torch.Tensor], torch.Tensor], file: str) -> Corruption:
     return weights(lambda tensors: {name: change(tensor) for name, tensor in tensors.items()}, file)
 
 
-def files(*names: str) -> Harm:
-    """Return the harm that exchanges a file for another of the same folder."""
+def files(*names: str) -> Corruption:
+    """Return the corruption that exchanges a file for another of the same folder."""
     return lambda folder: put(folder / names[0], (folder / names[1]).read_bytes())
 
 
-def encoded(image: Image.Image, kind: str, **options: Any) -> Harm:
-    def harm(folder: Path) -> None:
+def encoded(image: Image.Image, kind: str, **options: Any) -> Corruption:
+    def corruption(folder: Path) -> None:
         stream = io.BytesIO()
         image.save(stream, kind, **options)
         put(folder / "image", stream.getvalue())
 
-    return harm
+    return corruption
 
 
 TRAIN_A, TRAIN_Q, EVAL_Q = "train_annotations", "train_questions", "eval_questions"
 FRAMES = [Image.new("RGB", (8, 8), (40 * i, 0, 0)) for i in range(3)]
 
 
-def answers(value: Any) -> Harm:
+def answers(value: Any) -> Corruption:
     return at("annotations.0.answers", lambda rows: [{**row, "answer": value} for row in rows], TRAIN_A)
 
 
-def rl(path: str, value: Any) -> Harm:
+def rl(path: str, value: Any) -> Corruption:
     return at(path, value, "original.json")
 
 
-def row(key: str, value: Any) -> Harm:
+def row(key: str, value: Any) -> Corruption:
     return rl(f"0.pointer_candidates.0.{key}", value)
 
 
-def every_row(**values: Any) -> Harm:
+def every_row(**values: Any) -> Corruption:
     def changed(document: Any) -> Any:
         for key, block in document.items():
             if key != "_meta":
@@ -114,19 +114,19 @@ def every_row(**values: Any) -> Harm:
     return whole(changed, "original.json")
 
 
-def lines(change: Callable[[list[str]], list[str]], file: str) -> Harm:
+def lines(change: Callable[[list[str]], list[str]], file: str) -> Corruption:
     return lambda folder: put(folder / file, "".join(change((folder / file).read_text().splitlines(keepends=True))))
 
 
-def config(path: str, value: Any) -> Harm:
+def config(path: str, value: Any) -> Corruption:
     return at(path, value, "config.json")
 
 
-def pixels(path: str, value: Any) -> Harm:
+def pixels(path: str, value: Any) -> Corruption:
     return at(path, value, "preprocessor_config.json")
 
 
-def array(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Harm:
+def array(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Corruption:
     return weights(change, "embeddings.safetensors")
 
 
@@ -148,7 +148,7 @@ OF_WEIGHTS = (
     ("a tensor gone", weights(lambda t: dict(list(t.items())[1:]), MODEL), "missing_keys"),
     ("a tensor more", weights(lambda t: {**t, "x": torch.ones(1)}, MODEL), "unexpected_keys: x"),
 )
-HARMS: dict[str, list[tuple[str, Harm, str]]] = {
+CORRUPTIONS: dict[str, list[tuple[str, Corruption, str]]] = {
     "world": [
         ("blank answers", answers(" "), "blank answers only: 1"),
         ("blank question", at("questions.0.question", " \t", TRAIN_Q), "blank question in train_questions: 1"),
@@ -357,9 +357,9 @@ def _unit(rows: torch.Tensor) -> torch.Tensor:
     return (rows / rows.norm(dim=1, keepdim=True)).contiguous()
 
 
-def of_every_file(door: Door) -> Iterator[tuple[str, Harm]]:
-    """Yield harms that need no knowledge of a format."""
-    paths = [path for path in sorted(door.folder.iterdir()) if path.is_file()]
+def of_every_file(reader: FileReader) -> Iterator[tuple[str, Corruption]]:
+    """Yield corruptions that need no knowledge of a format."""
+    paths = [path for path in sorted(reader.folder.iterdir()) if path.is_file()]
     for path in paths:
         name, content = path.name, path.read_bytes()
         middle = len(content) // 2
@@ -383,12 +383,12 @@ def of_every_file(door: Door) -> Iterator[tuple[str, Harm]]:
                 yield f"{name} is {other.name}", files(name, other.name)
 
 
-def outcome(door: Door, harm: Harm, copy: Path) -> tuple[Any, str]:
-    """Return what was read of harmed files, or the message that refuses them."""
-    linked(door.folder, copy)
-    harm(copy)
+def outcome(reader: FileReader, corruption: Corruption, copy: Path) -> tuple[Any, str]:
+    """Return what was read of corrupted files, or the message that refuses them."""
+    linked(reader.folder, copy)
+    corruption(copy)
     try:
-        return door.read(copy), ""
+        return reader.read(copy), ""
     except LeverPipeError as fault:
         parts = (fault.expected, fault.found, fault.do)
         return None, str(fault) if all(part.strip() for part in parts) else "TRACEBACK for lack of three parts"
@@ -402,14 +402,14 @@ def same(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else bool(one == other)
 
 
-@pytest.mark.parametrize("name", HARMS)
-def test_what_is_wrong_is_refused_by_name(doors: dict[str, Door], tmp_path: Path, name: str) -> None:
-    door, complaints = doors[name], []
-    truth, said = outcome(door, lambda folder: None, tmp_path / "sound")
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_what_is_wrong_is_refused_by_name(readers: dict[str, FileReader], tmp_path: Path, name: str) -> None:
+    reader, complaints = readers[name], []
+    truth, said = outcome(reader, lambda folder: None, tmp_path / "sound")
     assert not said
-    blind = [(kind, harm, "") for kind, harm in of_every_file(door)]
-    for kind, harm, words in (*HARMS[name], *blind):
-        value, said = outcome(door, harm, tmp_path / "copy")
+    blind = [(kind, corruption, "") for kind, corruption in of_every_file(reader)]
+    for kind, corruption, words in (*CORRUPTIONS[name], *blind):
+        value, said = outcome(reader, corruption, tmp_path / "copy")
         accepted = (name, kind) in ACCEPTED or kind.endswith(FLIPPED)
         if "TRACEBACK" in said:
             complaints.append(f"{kind}: {said}")
@@ -421,23 +421,25 @@ def test_what_is_wrong_is_refused_by_name(doors: dict[str, Door], tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["world", "rl_data", "tasks"])
-def test_a_byte_order_mark_and_blank_lines_change_nothing(doors: dict[str, Door], tmp_path: Path, name: str) -> None:
-    door = doors[name]
+def test_a_byte_order_mark_and_blank_lines_change_nothing(
+    readers: dict[str, FileReader], tmp_path: Path, name: str
+) -> None:
+    reader = readers[name]
 
-    def harm(folder: Path) -> None:
+    def corruption(folder: Path) -> None:
         for path in [path for path in folder.iterdir() if path.is_file()]:
             content = path.read_bytes()
             if content.startswith((b"{", b"[")) and not content.startswith(b'{"example_id"'):
                 put(path, b"\xef\xbb\xbf" + content + b"\r\n\n")
 
-    truth, _ = outcome(door, lambda folder: None, tmp_path / "sound")
-    value, said = outcome(door, harm, tmp_path / "copy")
+    truth, _ = outcome(reader, lambda folder: None, tmp_path / "sound")
+    value, said = outcome(reader, corruption, tmp_path / "copy")
     assert not said
     assert same(value, truth)
 
 
-def test_evaluation_may_overlap_where_the_configuration_says_so(doors: dict[str, Door], tmp_path: Path) -> None:
-    folder = linked(doors["world"].folder, tmp_path / "world")
+def test_evaluation_may_overlap_where_the_configuration_says_so(readers: dict[str, FileReader], tmp_path: Path) -> None:
+    folder = linked(readers["world"].folder, tmp_path / "world")
     overlap(folder)
     with pytest.raises(DataError, match=r"found 8 that are \(question ids .*, \.\.\.\)"):
         read_world(folder)

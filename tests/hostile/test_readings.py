@@ -1,7 +1,7 @@
-"""Every reader, harmed documents: each is refused by name, or what is read is what stands there.
+"""Every reader, corrupted documents: each is refused by name, or what is read is what stands there.
 
-A reader of JSON gets harm to the structure of a sound document and to its bytes; its truth is `only_reading`, which
-knows nothing of the package. Folders and other kinds of files have a table of harms each, in `test_doors`.
+A reader of JSON gets corruption to the structure of a sound document and to its bytes; its truth is `only_reading`,
+which knows nothing of the package. Folders and other kinds of files have a table of corruptions each, in `test_doors`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from harm import NoOneReading, fewer_inputs, harmed, harmed_bytes, inputs, law_of, only_reading, same
+from corruption import NoOneReading, corrupted, corrupted_bytes, fewer_inputs, inputs, law_of, only_reading, same
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr", "
 
 
 class Reader(NamedTuple):
-    """What reads a file: the file's name, its harmed content, the call, and whether a value is what a content says."""
+    """What reads a file: the file's name, its corrupted content, the call, and whether a value is what a content says."""
 
     file: str
-    harms: st.SearchStrategy[bytes]
+    corruptions: st.SearchStrategy[bytes]
     read: Callable[[Path], Any]
     says: Callable[[Any, bytes], bool]
 
@@ -83,15 +83,15 @@ def splits(path: Path) -> RawFiles:
 READERS: dict[str, Reader] = {
     **{
         f"row {model.__name__}": Reader(
-            "row.json", harmed(row), lambda path, model=model: storage.read_row(path, model), says_row
+            "row.json", corrupted(row), lambda path, model=model: storage.read_row(path, model), says_row
         )
         for model, row in ROWS.items()
     },
     "end tokens": Reader(
-        GENERATION, harmed({"eos_token_id": [151645, 151643]}), lambda path: end_tokens(path.parent), says_end_tokens,
+        GENERATION, corrupted({"eos_token_id": [151645, 151643]}), lambda path: end_tokens(path.parent), says_end_tokens,
     ),
     "vocabulary": Reader(
-        word.FILE, harmed(sorted({*word.GRAMMAR, "colour", "size"})), lambda path: word.load(path.parent),
+        word.FILE, corrupted(sorted({*word.GRAMMAR, "colour", "size"})), lambda path: word.load(path.parent),
         lambda codec, content: list(codec.words) == only_reading(content),
     ),
 }  # fmt: skip
@@ -111,7 +111,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(data=st.data())
 def test_what_is_read_is_what_stands_there(folder: Path, name: str, data: st.DataObject) -> None:
     reader = READERS[name]
-    path, content = folder / reader.file, data.draw(reader.harms)
+    path, content = folder / reader.file, data.draw(reader.corruptions)
     path.write_bytes(content)
     taken, value = law_of(lambda: reader.read(path), names=path.name)
     if taken:
@@ -119,7 +119,7 @@ def test_what_is_read_is_what_stands_there(folder: Path, name: str, data: st.Dat
 
 
 @inputs
-@given(content=harmed({"a": [1, 2.5, "x", None, True], "b": {"c": "\u00e9"}}))
+@given(content=corrupted({"a": [1, 2.5, "x", None, True], "b": {"c": "\u00e9"}}))
 def test_json_is_refused_only_if_it_has_no_one_reading(folder: Path, content: bytes) -> None:
     path = folder / "a.json"
     path.write_bytes(content)
@@ -134,7 +134,7 @@ def test_json_is_refused_only_if_it_has_no_one_reading(folder: Path, content: by
 
 
 @inputs
-@given(bad=harmed(SUBSET).filter(lambda content: b"\n" not in content), before=st.integers(0, 3))
+@given(bad=corrupted(SUBSET).filter(lambda content: b"\n" not in content), before=st.integers(0, 3))
 def test_a_fault_names_its_line(folder: Path, bad: bytes, before: int) -> None:
     whole, path = json.dumps(SUBSET).encode(), folder / "a.jsonl"
     path.write_bytes(b"\n".join([*[whole] * before, bad, whole]))
@@ -160,8 +160,8 @@ def rows_of_parquet(folder: Path) -> bytes:
 @fewer_inputs
 @given(data=st.data())
 def test_parquet_rows_name_tasks_with_details(folder: Path, rows_of_parquet: bytes, data: st.DataObject) -> None:
-    path = folder / "harmed.parquet"
-    path.write_bytes(data.draw(harmed_bytes(rows_of_parquet)))
+    path = folder / "corrupted.parquet"
+    path.write_bytes(data.draw(corrupted_bytes(rows_of_parquet)))
     taken, found = law_of(lambda: intentiongym.read(None, splits(path)), names=str(path))
     if taken:
         assert {each.id for each in found.train} <= {"train", "train 2"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from harm import harmed, in_time, inputs, law_of, only_reading
+from corruption import corrupted, in_time, inputs, law_of, only_reading
 from hypothesis import given
 from hypothesis import strategies as st
 from openai import OpenAI
@@ -41,7 +41,7 @@ def answered_with(status: int, body: bytes) -> Chat:
 
 
 @inputs
-@given(body=harmed(BODY), status=st.sampled_from([200] * 6 + [100, 204, 301, 400, 401, 404, 429, 500, 503, 999]))
+@given(body=corrupted(BODY), status=st.sampled_from([200] * 6 + [100, 204, 301, 400, 401, 404, 429, 500, 503, 999]))
 def test_an_answer_is_the_servers_words_or_none(body: bytes, status: int) -> None:
     chat = answered_with(status, body)
     taken, words = law_of(lambda: chat.answer(REQUEST, whole_text), names=URL)
@@ -60,7 +60,8 @@ def test_an_answer_is_the_servers_words_or_none(body: bytes, status: int) -> Non
 
 @inputs
 @given(
-    text=harmed(json.loads(WORDS)), around=st.sampled_from([("", ""), ("so: ", "."), ("{", ""), ("```json\n", "\n```")])
+    text=corrupted(json.loads(WORDS)),
+    around=st.sampled_from([("", ""), ("so: ", "."), ("{", ""), ("```json\n", "\n```")]),
 )
 def test_a_judgement_is_what_the_judge_says(text: bytes, around: tuple[str, str]) -> None:
     said = around[0] + text.decode("utf-8", "replace") + around[1]

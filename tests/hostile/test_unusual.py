@@ -1,4 +1,4 @@
-"""A door that refuses everything is none: what is unusual and valid passes, with the numbers that it states."""
+"""A reader that refuses everything is none: what is unusual and valid passes, with the numbers that it states."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from material import Door, linked, put, read_image, read_world, write_weights
 from PIL import Image
 from safetensors.torch import load_file
+from user_files import FileReader, linked, put, read_image, read_world, write_weights
 
 from lever_pipe.base import images
 
@@ -95,9 +95,11 @@ def test_images_show_what_their_files_say(tmp_path: Path) -> None:
     assert not complaints, "\n".join(complaints)
 
 
-def test_entries_may_stand_in_any_order_and_share_what_they_like(doors: dict[str, Door], tmp_path: Path) -> None:
-    truth = read_world(linked(doors["world"].folder, tmp_path / "sound"))
-    folder = linked(doors["world"].folder, tmp_path / "shuffled")
+def test_entries_may_stand_in_any_order_and_share_what_they_like(
+    readers: dict[str, FileReader], tmp_path: Path
+) -> None:
+    truth = read_world(linked(readers["world"].folder, tmp_path / "sound"))
+    folder = linked(readers["world"].folder, tmp_path / "shuffled")
     for split in ("train", "eval"):
         for kind in ("questions", "annotations"):
             document = json.loads((folder / f"{split}_{kind}").read_text())
@@ -157,22 +159,22 @@ UNUSUAL: tuple[tuple[str, Callable[[Path], object]], ...] = (
 
 
 @pytest.mark.parametrize("name", ["lvlm", "clip"])
-def test_models_may_be_stored_in_several_ways(doors: dict[str, Door], tmp_path: Path, name: str) -> None:
-    truth = doors[name].read(linked(doors[name].folder, tmp_path / "sound"))
+def test_models_may_be_stored_in_several_ways(readers: dict[str, FileReader], tmp_path: Path, name: str) -> None:
+    truth = readers[name].read(linked(readers[name].folder, tmp_path / "sound"))
     for kind, change in UNUSUAL:
-        folder = linked(doors[name].folder, tmp_path / kind / "a model, \u00e9")
+        folder = linked(readers[name].folder, tmp_path / kind / "a model, \u00e9")
         change(folder)
-        assert doors[name].read(folder) == truth, kind
+        assert readers[name].read(folder) == truth, kind
     for dtype in (torch.float16, torch.bfloat16):  # rounded weights are weights, with answers of their own
-        folder = linked(doors[name].folder, tmp_path / str(dtype))
+        folder = linked(readers[name].folder, tmp_path / str(dtype))
         to(dtype)(folder)
-        doors[name].read(folder)
+        readers[name].read(folder)
 
 
-def test_rl_data_may_differ_in_what_decides_nothing(doors: dict[str, Door], tmp_path: Path) -> None:
-    door = doors["rl_data"]
-    truth = door.read(linked(door.folder, tmp_path / "sound"))
-    sound = json.loads((door.folder / "original.json").read_text())
+def test_rl_data_may_differ_in_what_decides_nothing(readers: dict[str, FileReader], tmp_path: Path) -> None:
+    reader = readers["rl_data"]
+    truth = reader.read(linked(reader.folder, tmp_path / "sound"))
+    sound = json.loads((reader.folder / "original.json").read_text())
 
     def changed(**values: Any) -> Any:
         queries = {key: block for key, block in sound.items() if key != "_meta"}
@@ -189,9 +191,9 @@ def test_rl_data_may_differ_in_what_decides_nothing(doors: dict[str, Door], tmp_
         "fields of later generators": changed(aug_type="all0", aug_round=2, proxy_score=0.5, prompt_text="x"),
     }
     for kind, document in variants.items():
-        folder = linked(door.folder, tmp_path / kind)
+        folder = linked(reader.folder, tmp_path / kind)
         put(folder / "original.json", json.dumps(document))
-        rows = [json.loads(line) for line in door.read(folder)[0].splitlines()]
+        rows = [json.loads(line) for line in reader.read(folder)[0].splitlines()]
         for row, wanted in zip(rows, map(json.loads, truth[0].splitlines()), strict=True):
             row["query"]["gt_answers_raw"].sort()
             wanted["query"]["gt_answers_raw"].sort()

@@ -1,7 +1,7 @@
-"""Real files of each kind that users hand in, and the door of the package that reads them.
+"""Real files of each kind that users hand in, and the reader of the package that reads them.
 
-A door returns what was read in a form that compares: numbers, texts, digests of pixels and answers. So an input that is
-taken is known to change nothing, or it is listed with the reason why it may.
+A reader returns what was read in a form that compares: numbers, texts, digests of pixels and answers. So an input that
+is taken is known to change nothing, or it is listed with the reason why it may.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ARCHITECTURE = Architecture(
 )
 
 
-class Door(NamedTuple):
+class FileReader(NamedTuple):
     """A folder of sound files, and what reads them."""
 
     folder: Path
@@ -57,7 +57,7 @@ class Door(NamedTuple):
 
 
 def linked(source: Path, target: Path) -> Path:
-    """Return a folder whose files are links to those of another: a harm replaces what it changes."""
+    """Return a folder whose files are links to those of another: a corruption replaces what it changes."""
     target.mkdir(parents=True)
     for path in source.rglob("*"):
         place = target / path.relative_to(source)
@@ -74,7 +74,7 @@ def put(path: Path, content: bytes | str) -> None:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def all_doors(folder: Path) -> dict[str, Door]:
+def all_readers(folder: Path) -> dict[str, FileReader]:
     world = folder / "world"
     world.mkdir()
     small = EXPERIMENT.data.world.model_copy(update={"n_train": N_TRAIN, "n_eval": N_EVAL})
@@ -87,12 +87,12 @@ def all_doors(folder: Path) -> dict[str, Door]:
         "examples": _examples, "rl_data": _rl_data, "lvlm": _lvlm, "clip": _clip, "checkpoint": _checkpoint,
         "embeddings": _embeddings, "ledger": _ledger, "tasks": _tasks, "image": _image,
     }  # fmt: skip
-    doors = {"world": Door(world, read_world)}
+    readers = {"world": FileReader(world, read_world)}
     for name, make in makers.items():
         place = folder / name
         place.mkdir()
-        doors[name] = Door(place, make(place, folder, train))
-    return doors
+        readers[name] = FileReader(place, make(place, folder, train))
+    return readers
 
 
 def read_world(folder: Path, **changed: Any) -> Any:

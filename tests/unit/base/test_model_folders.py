@@ -55,7 +55,7 @@ def test_a_sharded_folder_is_whole(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "told"),
+    ("corruption", "told"),
     [
         (lambda folder: shutil.rmtree(folder), "no such folder"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
@@ -75,8 +75,8 @@ def test_a_sharded_folder_is_whole(folder: Path) -> None:
         (lambda folder: (folder / model_folders.INDEX).unlink(), "no model.safetensors"),
     ],
 )
-def test_each_harm_is_the_one_fault(folder: Path, harm: Callable[[Path], object], told: str) -> None:
-    harm(folder)
+def test_each_corruption_is_the_one_fault(folder: Path, corruption: Callable[[Path], object], told: str) -> None:
+    corruption(folder)
     faults = model_folders.faults_of(folder, files=FILES)
     assert len(faults) == 1
     assert told in faults[0]

@@ -130,7 +130,7 @@ def test_a_renamed_file_of_nine_tensors_recovers_all_parameters(tmp_path: Path, 
     assert torch.equal(module.state_dict()["attn_norms.0.bias"], state[f"{PREFIX}attn_norm.bias"])
 
 
-HARMS: dict[str, tuple[Callable[[State], object], str]] = {
+CORRUPTIONS: dict[str, tuple[Callable[[State], object], str]] = {
     "missing": (lambda s: s.pop("cand_proj.weight"), "missing cand_proj.weight"),
     "half a layer": (lambda s: s.pop("attn_norms.1.bias"), "missing attn_norms.1.bias"),
     "no first matrix": (lambda s: s.pop("input_proj.weight"), "no matrix input_proj.weight"),
@@ -154,10 +154,10 @@ HARMS: dict[str, tuple[Callable[[State], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_each_corruption_is_refused_by_name(tmp_path: Path, harm: str) -> None:
+@pytest.mark.parametrize("corruption", CORRUPTIONS)
+def test_each_corruption_is_refused_by_name(tmp_path: Path, corruption: str) -> None:
     state = state_of(2)
-    change, words = HARMS[harm]
+    change, words = CORRUPTIONS[corruption]
     change(state)
     message = fault(saved(tmp_path, {"model_state_dict": state}), tmp_path / "out")
     assert "rce_epoch5.pt: expected" in message

@@ -111,7 +111,7 @@ def test_failed_rows_are_dropped_and_counted(tmp_path: Path, form: str) -> None:
 
 
 Change = Callable[[Document, Document], object]
-HARMS: list[tuple[str, Change, str]] = [
+CORRUPTIONS: list[tuple[str, Change, str]] = [
     ("g", lambda _, row: row.update(query_id=4712), "query_id is 4712"),
     ("g", lambda _, row: row.update(gen_method="global_positive_transfer"), "its scores are another query's"),
     ("g", lambda block, row: block["pointer_candidates"].append(row | WRONG),
@@ -133,8 +133,10 @@ HARMS: list[tuple[str, Change, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("form", "change", "words"), HARMS)
-def test_a_harmed_file_is_refused_by_query_row_and_key(tmp_path: Path, form: str, change: Change, words: str) -> None:
+@pytest.mark.parametrize(("form", "change", "words"), CORRUPTIONS)
+def test_a_corrupted_file_is_refused_by_query_row_and_key(
+    tmp_path: Path, form: str, change: Change, words: str
+) -> None:
     document = sound(form)
     query = {"g": "4711", "a": "3"}[form]
     change(document[query], document[query]["pointer_candidates"][0])

@@ -148,7 +148,7 @@ def _answer_in_words(mine: Mine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "told"),
+    ("corruption", "told"),
     [
         (_lose_an_image, [f"1 ({IMAGE_3})", "train_questions.json", "Correct these entries"]),
         (_spoil_an_image, ["mine/images", f"({IMAGE_3})", 'set data.on_bad_image to "skip"']),
@@ -166,8 +166,10 @@ def _answer_in_words(mine: Mine) -> None:
         (_ask_too_little, ["at least 40 questions", "found 39", "Lower data.n_eval"]),
     ],
 )  # fmt: skip
-def test_a_fault_is_told_with_file_id_and_remedy(mine: Mine, harm: Callable[[Mine], None], told: list[str]) -> None:
-    harm(mine)
+def test_a_fault_is_told_with_file_id_and_remedy(
+    mine: Mine, corruption: Callable[[Mine], None], told: list[str]
+) -> None:
+    corruption(mine)
     text = mine.fault()
     for part in told:
         assert part in text
